@@ -1,0 +1,74 @@
+# govnode: `make help` lists the targets.
+GO      ?= go
+TOOL    := $(GO) tool -modfile=tools/go.mod
+export GOFLAGS ?= -buildvcs=false
+TAGS    := hashicorpmetrics
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+.PHONY: run
+run: build ## start a node and print a first call
+	./bin/govnode dev --backend memory
+
+.PHONY: build
+build: ## build bin/govnode
+	$(GO) build -tags $(TAGS) -o bin/govnode ./cmd/govnode
+
+.PHONY: test
+test: ## all tests
+	$(GO) test -tags $(TAGS) ./...
+
+.PHONY: race
+race: ## all tests under the race detector
+	$(GO) test -tags $(TAGS) -race ./...
+
+.PHONY: demo
+demo: build ## a fleet on three nodes, with a leader and two workers killed; 30 seconds
+	./bin/govnode demo
+
+.PHONY: outside
+outside: build ## the promises, checked from outside with plain HTTP against real processes
+	$(GO) test -tags $(TAGS),outside -count=1 -timeout 10m ./test/outside
+
+.PHONY: conformance
+conformance: ## the table of the specification's sections and their tests
+	$(GO) test ./engine -run Conformance -v
+
+.PHONY: oracle
+oracle: ## compare the ports of Python's library with python3, 10,000 random cases each
+	GOVNODE_ORACLE=1 $(GO) test ./engine/... -run Oracle -v -count=1
+
+.PHONY: bench-state
+bench-state: ## a million sessions: memory, snapshot, restore
+	GOVNODE_MILLION=1 $(GO) test ./bench -run '^$$' -bench Million -benchtime 1x -timeout 20m
+
+.PHONY: generate
+generate: ## generate code from proto
+	$(TOOL) buf lint
+	$(TOOL) buf generate
+
+.PHONY: check
+check: fmt-check vet staticcheck generate-check ## all static checks
+
+.PHONY: fmt-check
+fmt-check:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not formatted (gofmt -w):"; echo "$$out"; exit 1; }
+
+.PHONY: vet
+vet:
+	$(GO) vet -tags $(TAGS) ./...
+	$(GO) vet -tags $(TAGS),outside ./test/...
+
+.PHONY: staticcheck
+staticcheck:
+	$(TOOL) staticcheck -tags $(TAGS) ./...
+
+.PHONY: generate-check
+generate-check: generate
+	@git diff --exit-code --stat -- proto || { echo "generated code is not up to date: run make generate and commit"; exit 1; }
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,195 @@
+// Package tidy checks the code base itself: who may import whom, and what the
+// pure packages may not do.
+package tidy
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "example.com/govnode/"
+
+// mayImport lists, for each package of the product, the packages of this module
+// that its code (not its tests) may import. A folder that is not named may
+// import nothing of the module.
+var mayImport = map[string][]string{
+	"limiter":                           {},
+	"session":                           {"limiter"},
+	"session/sessiontest":               {"session", "limiter"},
+	"engine":                            {"engine/value", "engine/pattern", "engine/difflib"},
+	"engine/value":                      {},
+	"engine/difflib":                    {},
+	"engine/pattern":                    {"engine/value"},
+	"engine/cedar":                      {"engine", "engine/value"},
+	"engine/opa":                        {"engine", "engine/value"},
+	"storage":                           {"session", "limiter"},
+	"storage/storagetest":               {"storage", "session", "session/sessiontest"},
+	"cluster":                           {"storage", "session", "proto/govnode/internal/v1", "proto/govnode/internal/v1/internalv1connect"},
+	"client":                            {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
+	"internal/server":                   {"storage", "session", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
+	"internal/tidy":                     {},
+	"cmd/govnode":                       {"*"},
+	"bench":                             {"*"},
+	"bench/policy":                      {"*"},
+	"proto/govnode/v1":                  {},
+	"proto/govnode/log/v1":              {},
+	"test/outside":                      {},
+	"proto/govnode/v1/govnodev1connect": {"proto/govnode/v1"},
+	"proto/govnode/internal/v1":         {},
+	"proto/govnode/internal/v1/internalv1connect": {"proto/govnode/internal/v1"},
+}
+
+// pure packages are functions of their input.
+var pure = []string{"limiter", "session"}
+
+var forbiddenImports = []string{"math/rand", "math/rand/v2", "crypto/rand", "sync", "sync/atomic", "context", "os", "log", "log/slog", "net", "net/http"}
+var forbiddenTime = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}
+
+func TestImports(t *testing.T) {
+	seen := map[string]bool{}
+	eachFile(t, func(dir, path string, f *ast.File, _ *token.FileSet) {
+		allowed, known := mayImport[dir]
+		require.True(t, known, "%s: folder %q is not in the import table", path, dir)
+		seen[dir] = true
+		for _, imp := range f.Imports {
+			name, _ := strconv.Unquote(imp.Path.Value)
+			sub, ours := strings.CutPrefix(name, module)
+			if !ours || slices.Contains(allowed, "*") {
+				continue
+			}
+			require.Contains(t, allowed, sub, "%s may not import %s", path, sub)
+		}
+	})
+	require.True(t, seen["session"] && seen["limiter"], "the checker found no code")
+}
+
+func TestPurePackages(t *testing.T) {
+	eachFile(t, func(dir, path string, f *ast.File, set *token.FileSet) {
+		if !slices.Contains(pure, dir) {
+			return
+		}
+		for _, imp := range f.Imports {
+			name, _ := strconv.Unquote(imp.Path.Value)
+			require.NotContains(t, forbiddenImports, name, "%s: a pure package", path)
+		}
+		lines := source(t, path)
+		for _, problem := range impurities(f, set, lines) {
+			t.Errorf("%s: %s", path, problem)
+		}
+	})
+}
+
+// impurities finds forbidden statements and calls, and ranges over maps without
+// a reason.
+func impurities(f *ast.File, set *token.FileSet, lines []string) (problems []string) {
+	at := func(n ast.Node) string { return strconv.Itoa(set.Position(n.Pos()).Line) }
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			problems = append(problems, "line "+at(n)+": starts a goroutine")
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(forbiddenTime, n.Sel.Name) {
+				problems = append(problems, "line "+at(n)+": reads a clock")
+			}
+		case *ast.Ident:
+			if n.Name == "float64" || n.Name == "float32" {
+				problems = append(problems, "line "+at(n)+": uses floating point")
+			}
+		case *ast.RangeStmt:
+			if mapLike(n.X) && !strings.Contains(lines[set.Position(n.Pos()).Line-1], "order-free:") {
+				problems = append(problems, "line "+at(n)+": ranges over a map and does not say why the order is free")
+			}
+		}
+		return true
+	})
+	return problems
+}
+
+// mapLike recognises the maps of the pure packages by the names of the fields
+// and variables that hold them; types are not resolved here.
+func mapLike(x ast.Expr) bool {
+	name := ""
+	switch x := x.(type) {
+	case *ast.SelectorExpr:
+		name = x.Sel.Name
+	case *ast.Ident:
+		name = x.Name
+	case *ast.CallExpr:
+		if s, ok := x.Fun.(*ast.SelectorExpr); ok {
+			if p, ok := s.X.(*ast.Ident); ok && p.Name == "maps" {
+				return true
+			}
+		}
+	}
+	return slices.Contains([]string{"records", "set", "byKey", "interned"}, name)
+}
+
+// The checker itself is checked: each thing it forbids, it finds.
+func TestCheckerFinds(t *testing.T) {
+	src := `package p
+import "time"
+func f(records map[int]int) {
+	go f(nil)
+	_ = time.Now()
+	var x float64
+	_ = x
+	for range records {
+	}
+	for range records { // order-free: nothing is done
+	}
+}
+`
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, "p.go", src, parser.ParseComments)
+	require.NoError(t, err)
+	require.Len(t, impurities(f, set, strings.Split(src, "\n")), 4)
+}
+
+// The pins that build together stay: go-metrics 0.7 drops what raft-boltdb imports.
+func TestPins(t *testing.T) {
+	mod, err := os.ReadFile("../../go.mod")
+	require.NoError(t, err)
+	for _, pin := range []string{"github.com/hashicorp/raft v1.7.3", "github.com/hashicorp/raft-boltdb/v2 v2.3.1", "github.com/hashicorp/go-metrics v0.5.4"} {
+		require.Contains(t, string(mod), pin)
+	}
+}
+
+func eachFile(t *testing.T, f func(dir, path string, file *ast.File, set *token.FileSet)) {
+	t.Helper()
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2 || d.Name() == "testdata" || d.Name() == "tools") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel("../..", filepath.Dir(path))
+		f(filepath.ToSlash(rel), path, file, set)
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+func source(t *testing.T, path string) []string {
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return strings.Split(string(b), "\n")
+}
