@@ -29,8 +29,7 @@ type Lease struct {
 	Expires   time.Duration         // the first instant at which it is no longer there
 	HoldUntil time.Duration         // renewals end here; 0 means that they have no end
 	Weight    int32
-	Slots     int32 // the limit under which it was granted
-	Claim     bool  // handed to a waiter who has not claimed it yet
+	Claim     bool // handed to a waiter who has not claimed it yet
 }
 
 // A Ticket is a place in the queue. It carries the limit under which it was
@@ -58,9 +57,11 @@ type Pool struct {
 	// Slots bounds requests and tickets that bring no limit of their own.
 	Slots int32
 
-	// soonest is no later than the first instant at which Settle would change
-	// the pool. It is derived: 0 means not known, which costs one look.
+	// Derived, see Index. soonest is no later than the first instant at which
+	// Settle would change the pool; 0 means not known, which costs one look.
+	// used is the sum of the weights of the leases.
 	soonest time.Duration
+	used    int32
 }
 
 // A Request asks for a slot.
@@ -112,15 +113,9 @@ func (p *Pool) Due() (at time.Duration, ok bool) {
 	return p.soonest, true
 }
 
-// InUse returns the sum of the weights of all leases. It is the exact value
+// InUse returns the sum of the weights of all leases. It is the value of now
 // only after Settle.
-func (p *Pool) InUse() int32 {
-	var sum int32
-	for i := range p.Leases {
-		sum += p.Leases[i].Weight
-	}
-	return sum
-}
+func (p *Pool) InUse() int32 { return p.used }
 
 // Settle brings the pool to now: leases and tickets that have run out are gone,
 // and room that became free was handed to the head of the queue at the instant
@@ -135,13 +130,16 @@ func (p *Pool) Settle(now time.Duration) {
 			p.soonest = at
 			return
 		}
-		p.Leases = slices.DeleteFunc(p.Leases, func(l Lease) bool { return l.Expires <= at })
+		p.drop(func(l *Lease) bool { return l.Expires <= at })
 		p.Queue = slices.DeleteFunc(p.Queue, func(t Ticket) bool { return t.Lapses() <= at })
 		p.hand(at)
 	}
 }
 
-// next returns the exact instant of the next event, or never.
+// Next returns the exact instant of the next event: when a lease or a place in
+// the queue runs out. It is far in the future if there is none.
+func (p *Pool) Next() time.Duration { return p.next() }
+
 func (p *Pool) next() time.Duration {
 	at := never
 	for i := range p.Leases {
@@ -163,19 +161,15 @@ func (p *Pool) sooner(at time.Duration) {
 // hand turns tickets at the head of the queue into leases while they fit. A
 // head that does not fit is waited for: nobody overtakes.
 func (p *Pool) hand(now time.Duration) {
-	n, used := 0, p.InUse()
+	n := 0 // tickets that are handed a slot
 	for n < len(p.Queue) {
 		t := p.Queue[n]
-		if limit := p.limit(t.Slots); t.Weight > limit {
-			n++ // a lowered limit has made it impossible; its holder finds it gone
-			continue
-		} else if used+t.Weight > limit {
+		if p.used+t.Weight > p.limit(t.Slots) {
 			break
 		}
-		used += t.Weight
 		p.grant(Lease{
 			Holder: t.Holder, Label: t.Label, Since: now, Expires: now + ClaimTTL,
-			Weight: t.Weight, Slots: t.Slots, Claim: true,
+			Weight: t.Weight, Claim: true,
 		})
 		n++
 	}
@@ -196,16 +190,33 @@ func (p *Pool) grant(l Lease) uint64 {
 	p.Last++
 	l.Token = p.Last
 	p.Leases = append(p.Leases, l)
+	p.used += l.Weight
 	p.sooner(l.Expires)
 	return l.Token
+}
+
+// drop removes leases, and reports whether there were any.
+func (p *Pool) drop(over func(*Lease) bool) bool {
+	had := len(p.Leases)
+	p.Leases = slices.DeleteFunc(p.Leases, func(l Lease) bool {
+		if !over(&l) {
+			return false
+		}
+		p.used -= l.Weight
+		return true
+	})
+	return len(p.Leases) < had
 }
 
 // Try tells how Acquire would end, and changes nothing but the settling.
 func (p *Pool) Try(now time.Duration, r Request) Admission {
 	p.Settle(now)
 	limit := p.limit(r.Slots)
+	// Nobody overtakes: a request passes by a queue only if its priority is
+	// above that of everyone in it.
+	first := len(p.Queue) == 0 || r.Priority > p.Queue[0].Priority
 	switch {
-	case len(p.Queue) == 0 && p.InUse()+r.Weight <= limit:
+	case first && p.InUse()+r.Weight <= limit:
 		return Granted
 	case r.Until <= now || r.Weight > limit:
 		return Refused
@@ -223,7 +234,7 @@ func (p *Pool) Acquire(now time.Duration, r Request) (a Admission, token uint64,
 	case Granted:
 		token = p.grant(Lease{
 			Holder: r.Holder, Label: r.Label, Since: now, Expires: r.Expires, HoldUntil: r.HoldUntil,
-			Weight: r.Weight, Slots: r.Slots,
+			Weight: r.Weight,
 		})
 	case Queued:
 		t := Ticket{
@@ -310,6 +321,7 @@ func (p *Pool) Release(now time.Duration, token uint64) bool {
 	if i < 0 {
 		return false
 	}
+	p.used -= p.Leases[i].Weight
 	p.Leases = slices.Delete(p.Leases, i, i+1)
 	p.hand(now)
 	return true
@@ -323,8 +335,8 @@ func (p *Pool) Cancel(now time.Duration, holder string) bool {
 	if i := p.ticket(holder); i >= 0 {
 		p.Queue, had = slices.Delete(p.Queue, i, i+1), true
 	}
-	if i := slices.IndexFunc(p.Leases, func(l Lease) bool { return l.Claim && l.Holder == holder }); i >= 0 {
-		p.Leases, had = slices.Delete(p.Leases, i, i+1), true
+	if p.drop(func(l *Lease) bool { return l.Claim && l.Holder == holder }) {
+		had = true
 	}
 	if had {
 		p.hand(now)
@@ -333,15 +345,17 @@ func (p *Pool) Cancel(now time.Duration, holder string) bool {
 }
 
 // SetSlots changes the pool's own limit. Lowering it revokes nothing and grants
-// nothing until the leases are below it; raising it hands on at once.
+// nothing until the leases are below it; who waits for more than there will
+// ever be has lost its place. Raising it hands on at once.
 func (p *Pool) SetSlots(now time.Duration, slots int32) {
 	p.Settle(now)
 	p.Slots = slots
+	p.Queue = slices.DeleteFunc(p.Queue, func(t Ticket) bool { return t.Slots == 0 && t.Weight > slots })
 	p.hand(now)
 }
 
 // Clear ends all leases and tickets.
-func (p *Pool) Clear() { p.Leases, p.Queue, p.soonest = nil, nil, 0 }
+func (p *Pool) Clear() { p.Leases, p.Queue, p.soonest, p.used = nil, nil, 0, 0 }
 
 // RaiseToken makes all later tokens larger than floor.
 func (p *Pool) RaiseToken(floor uint64) { p.Last = max(p.Last, floor) }
@@ -375,4 +389,9 @@ func (p *Pool) ticket(holder string) int {
 }
 
 // Index computes what is derived, after a pool was put together field by field.
-func (p *Pool) Index() { p.soonest = p.next() }
+func (p *Pool) Index() {
+	p.soonest, p.used = p.next(), 0
+	for i := range p.Leases {
+		p.used += p.Leases[i].Weight
+	}
+}

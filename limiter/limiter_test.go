@@ -65,6 +65,17 @@ func TestPriority(t *testing.T) {
 		p.Acquire(0, r)
 	}
 	require.Equal(t, "holder#1(16m40s) | high1 high2 low1 low2", picture(p, 0))
+
+	// A heavy head blocks its own priority and those below it, not those above.
+	q := &Pool{Slots: 2}
+	q.Acquire(0, ask("holder", 0))
+	heavy := ask("heavy", 60*sec)
+	heavy.Weight = 2
+	q.Acquire(0, heavy)
+	above := ask("above", 0)
+	above.Priority = 1
+	how, _, _ := q.Acquire(0, above)
+	require.Equal(t, Granted, how)
 }
 
 func TestClaimInTimeOrGone(t *testing.T) {

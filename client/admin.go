@@ -1,0 +1,74 @@
+package client
+
+import (
+	"context"
+	"errors"
+
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// PutPolicy stores a policy of one YAML file, validated and compiled, and lets
+// its name point to it. If name is empty it is taken from the document.
+func (c *Client) PutPolicy(ctx context.Context, name, yaml string) (*govnodev1.PutPolicyResponse, error) {
+	return c.PutPolicyTree(ctx, &govnodev1.PutPolicyRequest{Name: name, Yaml: yaml})
+}
+
+// PutPolicyTree is PutPolicy for a tree of files. Client and, if it is empty,
+// the id of the request are filled in.
+func (c *Client) PutPolicyTree(ctx context.Context, req *govnodev1.PutPolicyRequest) (*govnodev1.PutPolicyResponse, error) {
+	req.Client = c.cfg.Name
+	return change(ctx, c, "PutPolicy", &req.RequestId, func(ctx context.Context, n *node) (*govnodev1.PutPolicyResponse, error) {
+		return n.policies.PutPolicy(ctx, req)
+	})
+}
+
+// A Pool says how many slots there are of something.
+type Pool struct {
+	Name  string
+	Slots int32
+	// BackpressureThreshold is from how many slots in use on holders are asked
+	// to slow down; 0 is never below full.
+	BackpressureThreshold int32
+	// QueueLimit is how many may wait; 1,024 if 0, NoQueue for none.
+	QueueLimit int32
+}
+
+// NoQueue is the QueueLimit of a pool that nobody waits for.
+const NoQueue = -1
+
+// PutPool makes a pool or changes it. Lowering its slots takes none away.
+func (c *Client) PutPool(ctx context.Context, p Pool) (*govnodev1.Pool, error) {
+	if p.Name == "" {
+		return nil, errors.New("client: Pool.Name: empty: name the pool")
+	}
+	req := &govnodev1.PutPoolRequest{Pool: p.Name, Slots: p.Slots, BackpressureThreshold: p.BackpressureThreshold, Client: c.cfg.Name}
+	if p.QueueLimit != 0 {
+		limit := max(p.QueueLimit, 0)
+		req.QueueLimit = &limit
+	}
+	res, err := change(ctx, c, "PutPool", &req.RequestId, func(ctx context.Context, n *node) (*govnodev1.PutPoolResponse, error) {
+		return n.slots.PutPool(ctx, req)
+	})
+	return res.GetPool(), err
+}
+
+// ListSlots tells who holds slots of a pool and who waits for them.
+func (c *Client) ListSlots(ctx context.Context, pool string) (*govnodev1.ListSlotsResponse, error) {
+	return read(ctx, c, "ListSlots", func(ctx context.Context, n *node) (*govnodev1.ListSlotsResponse, error) {
+		return n.slots.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: pool})
+	})
+}
+
+// Evaluate asks what a policy would say. Nothing is changed or counted.
+func (c *Client) Evaluate(ctx context.Context, req *govnodev1.EvaluateRequest) (*govnodev1.EvaluateResponse, error) {
+	return read(ctx, c, "Evaluate", func(ctx context.Context, n *node) (*govnodev1.EvaluateResponse, error) {
+		return n.policies.Evaluate(ctx, req)
+	})
+}
+
+// Status tells about the cluster, as the node sees it that is asked.
+func (c *Client) Status(ctx context.Context) (*govnodev1.StatusResponse, error) {
+	return read(ctx, c, "Status", func(ctx context.Context, n *node) (*govnodev1.StatusResponse, error) {
+		return n.cluster.Status(ctx, &govnodev1.StatusRequest{})
+	})
+}

@@ -1,0 +1,243 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+)
+
+const (
+	defaultTimeout        = 10 * time.Second
+	defaultAttemptTimeout = 5 * time.Second
+	defaultNamespace      = "default"
+	dialTimeout           = time.Second
+	// How long Close, Release and what is cleaned up behind a caller that has
+	// gone away may take.
+	farewell = 5 * time.Second
+)
+
+// A Config says which service to talk to, and how. Only Addresses must be set.
+type Config struct {
+	// Addresses of one or more nodes, host:port or a URL. The others of the
+	// cluster are learned from them. Must be set.
+	Addresses []string
+	// Namespace that everything is in. "default" if empty.
+	Namespace string
+	// Name under which the service remembers what this process asks for, and
+	// shows what it holds. Drawn once per process if empty; it must not be
+	// that of another process.
+	Name string
+
+	// Timeout bounds an operation whose context ends later, on top of the time
+	// it waits for a slot. 10 s if 0.
+	Timeout time.Duration
+	// AttemptTimeout is how long one node may take to answer, on top of the
+	// time it waits for a slot, before another one is asked. 5 s if 0.
+	AttemptTimeout time.Duration
+	// Budget bounds what is sent again.
+	Budget Budget
+
+	// HTTPClient sends the requests. If nil, one that keeps connections of
+	// HTTP/1.1 alive.
+	HTTPClient connect.HTTPClient
+	// Logger is told about leases that are at risk or lost. slog.Default() if
+	// nil.
+	Logger *slog.Logger
+	// OnLost is called, on a goroutine of its own, for each lease that is lost.
+	OnLost func(Loss)
+
+	// Now is the clock: its monotonic part measures leases, its wall part goes
+	// into ids. time.Now if nil.
+	Now func() time.Time
+	// Random returns a number in [0, 1), for pauses. math/rand/v2 if nil.
+	Random func() float64
+	// Entropy is the random part of ids. crypto/rand if nil.
+	Entropy io.Reader
+}
+
+func (c *Config) validate() error {
+	if len(c.Addresses) == 0 {
+		return errors.New("client: Addresses: empty: name at least one node, for instance 127.0.0.1:7070")
+	}
+	for i, a := range c.Addresses {
+		if err := checkAddress(a); err != nil {
+			return fmt.Errorf("client: Addresses[%d]: %w", i, err)
+		}
+	}
+	if c.Namespace == "" {
+		c.Namespace = defaultNamespace
+	}
+	if err := checkID("Namespace", c.Namespace); err != nil {
+		return err
+	}
+	if c.Name == "" {
+		c.Name = processName()
+	}
+	if err := checkID("Name", c.Name); err != nil {
+		return err
+	}
+	if c.Timeout < 0 || c.AttemptTimeout < 0 {
+		return errors.New("client: Timeout, AttemptTimeout: must not be negative")
+	}
+	if c.Budget.Ratio < 0 || c.Budget.Burst < 0 || c.Budget.PerSecond < 0 {
+		return errors.New("client: Budget: Ratio, Burst and PerSecond must not be negative")
+	}
+	setDefaults(c)
+	return nil
+}
+
+func setDefaults(c *Config) {
+	orElse(&c.Timeout, defaultTimeout)
+	orElse(&c.AttemptTimeout, defaultAttemptTimeout)
+	orElse(&c.Budget.Ratio, 0.1)
+	orElse(&c.Budget.Burst, 100)
+	orElse(&c.Budget.PerSecond, 1)
+	orElse(&c.Logger, slog.Default())
+	if c.HTTPClient == nil {
+		c.HTTPClient = newHTTPClient()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Random == nil {
+		c.Random = mathrand.Float64
+	}
+	if c.Entropy == nil {
+		c.Entropy = rand.Reader
+	}
+}
+
+func orElse[T comparable](v *T, fallback T) {
+	var zero T
+	if *v == zero {
+		*v = fallback
+	}
+}
+
+// newHTTPClient returns a client that keeps as many connections as there are
+// requests at once, since each takes one of its own.
+func newHTTPClient() *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &http.Client{Transport: &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 1024,
+		IdleConnTimeout:     30 * time.Second, // less than the nodes keep them
+		TLSHandshakeTimeout: dialTimeout * 2,
+		Protocols:           protocols,
+	}}
+}
+
+// A Client talks to one cluster. It is safe for concurrent use.
+type Client struct {
+	cfg    Config
+	ids    *ids
+	bucket *bucket
+	routes *routes
+	leases *leases
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup // goroutines of this client; none is added once closed
+}
+
+// New makes a client. It does not connect: that is left to the first request.
+func New(cfg Config) (*Client, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.ids = newIDs(cfg.Now, cfg.Entropy)
+	c.bucket = newBucket(cfg.Budget, cfg.Now())
+	namespace := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+			req.Header().Set("Govnode-Namespace", cfg.Namespace)
+			return next(ctx, req)
+		}
+	})
+	c.routes = newRoutes(cfg.Addresses, cfg.HTTPClient, cfg.Now, connect.WithInterceptors(namespace))
+	c.leases = newLeases(c)
+	return c, nil
+}
+
+// Name returns the name under which the service knows this client.
+func (c *Client) Name() string { return c.cfg.Name }
+
+// Leader returns the address of the node that requests go to: the leader's
+// where it is known.
+func (c *Client) Leader() string {
+	n, _ := c.routes.pick()
+	return n.address
+}
+
+// Close gives back everything the client holds and ends it. Calls that were
+// not ended are ended as cancelled. It takes 5 seconds at most.
+func (c *Client) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	return c.Shutdown(ctx)
+}
+
+// Shutdown is Close, bounded by ctx instead of 5 seconds.
+func (c *Client) Shutdown(ctx context.Context) error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel(ErrClosed) // ends the operations under way, and then what cleans up behind them
+	err := c.leases.giveBack(ctx)
+	done := make(chan struct{})
+	go func() {
+		c.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = errors.Join(err, fmt.Errorf("client: closing: %w", context.Cause(ctx)))
+	}
+	if h, ok := c.cfg.HTTPClient.(*http.Client); ok {
+		h.CloseIdleConnections()
+	}
+	return err
+}
+
+// enter notes that an operation is under way, for which Close waits; leave must
+// be called at its end.
+func (c *Client) enter() (leave func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	c.work.Add(1)
+	return c.work.Done, nil
+}
+
+// cleanUp runs f behind a caller that does not wait for it. It must be called
+// within an operation.
+func (c *Client) cleanUp(f func(context.Context)) {
+	c.work.Go(func() {
+		ctx, cancel := context.WithTimeout(farewellContext(context.Background()), farewell)
+		defer cancel()
+		f(ctx)
+	})
+}

@@ -1,0 +1,156 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+var (
+	// ErrClosed is returned for whatever is asked of a Client after Close.
+	ErrClosed = errors.New("client: closed")
+	// ErrLeaseLost says that a slot, or the slots of a call, are held no
+	// longer: the lease ran out, was ended by force, or belongs to another.
+	ErrLeaseLost = errors.New("client: the lease was lost")
+)
+
+// A Refused is the service's answer that a call or a slot is not granted
+// (policy engine spec 5.1). It is final for the id it was given for; trying
+// again is a new attempt.
+type Refused struct {
+	Outcome     govnodev1.Outcome
+	Reason      string // in words an agent can act on
+	MatchedRule string // of the pinned policy; empty if no rule decided
+	DecisionID  string // names the decision in the audit trail; empty for slots
+	RetryAfter  time.Duration
+	Decision    *govnodev1.Decision // nil for slots
+	Counters    *govnodev1.Counters // of the session; nil for slots
+}
+
+func (e *Refused) Error() string {
+	name := strings.ToLower(strings.TrimPrefix(e.Outcome.String(), "OUTCOME_"))
+	if e.Reason == "" {
+		return "client: refused: " + name
+	}
+	return "client: refused: " + name + ": " + e.Reason
+}
+
+// Is reports that a refusal for want of a live lease is ErrLeaseLost.
+func (e *Refused) Is(target error) bool {
+	if target != ErrLeaseLost {
+		return false
+	}
+	switch e.Outcome {
+	case govnodev1.Outcome_OUTCOME_LEASE_LOST, govnodev1.Outcome_OUTCOME_LEASE_EXPIRED, govnodev1.Outcome_OUTCOME_FENCED:
+		return true
+	}
+	return false
+}
+
+// An Unknown says that a request was sent and no answer came in time: it may
+// have taken effect or not. Sending it again with the same id gives the one
+// answer there is. If the id was drawn by the client and not chosen by its
+// user, what it may have been granted is given back behind the scenes.
+type Unknown struct {
+	Operation string // for instance BeginCall
+	ID        string // of the request
+	Err       error  // why there is no answer
+}
+
+func (e *Unknown) Error() string {
+	return fmt.Sprintf("client: %s %s: outcome unknown: %v", e.Operation, e.ID, e.Err)
+}
+
+func (e *Unknown) Unwrap() error { return e.Err }
+
+// An Unavailable says that no node answered in time, and that nothing was
+// changed.
+type Unavailable struct {
+	Operation string
+	Err       error
+}
+
+func (e *Unavailable) Error() string {
+	return fmt.Sprintf("client: %s: not done: %v", e.Operation, e.Err)
+}
+
+func (e *Unavailable) Unwrap() error { return e.Err }
+
+// An Error is the service's objection to a request. Nothing was changed.
+type Error struct {
+	Operation string
+	Code      connect.Code
+	Reason    string // in one word, for instance ID_REUSED; may be empty
+	Err       error  // the *connect.Error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("client: %s: %v", e.Operation, e.Err) }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// fate is what an error says about the request that it answers.
+type fate int
+
+const (
+	final      fate = iota // the service objects; sending it again changes nothing
+	notApplied             // no effect, and worth sending again
+	unknown                // maybe an effect
+	stale                  // the id is too old to tell whether it is known
+)
+
+// judge tells what an RPC error means for its request. An error that did not
+// come from a node says that the request was lost on the way, there or back.
+func judge(err error) (f fate, reason string, newerThan uint64) {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return unknown, "", 0
+	}
+	if !connect.IsWireError(err) {
+		switch ce.Code() {
+		case connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied:
+			return final, "", 0 // an HTTP status: there is no govnode at that address
+		}
+		if neverSent(err) {
+			return notApplied, "", 0
+		}
+		return unknown, "", 0
+	}
+	reason, newerThan = errorInfo(ce)
+	switch {
+	case reason == "STALE_ID":
+		return stale, reason, newerThan
+	case ce.Code() == connect.CodeUnavailable && reason == "NOT_APPLIED":
+		return notApplied, reason, 0
+	case ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeDeadlineExceeded, ce.Code() == connect.CodeCanceled:
+		return unknown, reason, 0
+	}
+	return final, reason, 0
+}
+
+// neverSent reports whether no connection came about.
+func neverSent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+func errorInfo(ce *connect.Error) (reason string, newerThan uint64) {
+	for _, d := range ce.Details() {
+		v, err := d.Value()
+		if err != nil {
+			continue // of a type this build does not know
+		}
+		if info, ok := v.(*errdetails.ErrorInfo); ok {
+			newerThan, _ = strconv.ParseUint(info.GetMetadata()["newerThan"], 10, 64) // absent: 0
+			return info.GetReason(), newerThan
+		}
+	}
+	return "", 0
+}

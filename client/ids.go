@@ -1,0 +1,81 @@
+package client
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// ids draws ULIDs whose time never falls: that of the clock, of the last id,
+// or just above what the service has forgotten, whichever is latest.
+type ids struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	entropy *ulid.MonotonicEntropy
+	least   uint64 // Unix ms
+}
+
+func newIDs(now func() time.Time, entropy io.Reader) *ids {
+	return &ids{now: now, entropy: ulid.Monotonic(entropy, 0)}
+}
+
+func (s *ids) next() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.least = max(s.least, ulid.Timestamp(s.now()))
+	id, err := ulid.New(s.least, s.entropy)
+	if err != nil {
+		return "", fmt.Errorf("client: cannot draw an id: %w", err)
+	}
+	return id.String(), nil
+}
+
+// raise makes ids newer than a time, and reports whether there are such ids.
+func (s *ids) raise(newerThan uint64) bool {
+	if newerThan >= ulid.MaxTime() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.least = max(s.least, newerThan+1)
+	return true
+}
+
+// processName is how this process calls itself where Config.Name is empty:
+// who it is, for those who look at the holders of a pool, and a part that no
+// other process draws.
+var processName = sync.OnceValue(func() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	host = strings.Map(func(r rune) rune {
+		if strings.ContainsRune(idCharacters, r) {
+			return r
+		}
+		return '-'
+	}, host)
+	return fmt.Sprintf("%.64s:%d:%s", host, os.Getpid(), ulid.Make())
+})
+
+const (
+	idCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@/-"
+	maxID        = 128 // bytes
+)
+
+// checkID reports what is wrong with a name or an id, if it is not empty.
+func checkID(field, id string) error {
+	if len(id) > maxID {
+		return fmt.Errorf("client: %s: %d bytes are more than %d: shorten it", field, len(id), maxID)
+	}
+	if i := strings.IndexFunc(id, func(r rune) bool { return !strings.ContainsRune(idCharacters, r) }); i >= 0 {
+		return fmt.Errorf("client: %s: %q at byte %d: use letters, digits and ._:@/- only", field, id[i:i+1], i)
+	}
+	return nil
+}

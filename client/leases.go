@@ -1,0 +1,326 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+const (
+	renewMost = 256 // leases in one request
+	// The share of a lease that its holder gives up, so that its clock may
+	// run slower than the service's by as much.
+	leaseMargin = 100
+)
+
+// A State is what the client knows of a lease.
+type State int
+
+const (
+	Held   State = iota // the last renewal was answered
+	AtRisk              // a renewal has failed; the lease has not run out
+	Lost                // for good
+	Ended               // given back by its holder
+)
+
+func (s State) String() string {
+	return [...]string{"held", "at risk", "lost", "ended"}[s]
+}
+
+// A Loss tells which lease was lost.
+type Loss struct {
+	Pool    string // empty for a call
+	Session string // empty for a slot
+	ID      string // of the slot or call
+	Token   uint64
+	Reason  string
+}
+
+// A lease is one thing that is renewed.
+type lease struct {
+	all  *leases
+	ref  *govnodev1.SlotRef
+	ttl  time.Duration // that renewals ask for
+	lost chan struct{}
+	ctx  context.Context
+	end  context.CancelCauseFunc
+
+	// Guarded by all.mu.
+	deadline  time.Time
+	state     State
+	renewing  bool // a request is under way
+	ended     bool // being released or ended: no loss is told any more
+	givenBack bool // by Close
+}
+
+// State tells whether the lease is held, at risk, lost, or was given back.
+func (l *lease) State() State {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	switch {
+	case l.state == Lost:
+		return Lost
+	case l.ended:
+		return Ended
+	case !l.all.c.cfg.Now().Before(l.deadline):
+		return Lost // whether it has been noticed or not
+	}
+	return l.state
+}
+
+// Lost is closed when the lease is lost.
+func (l *lease) Lost() <-chan struct{} { return l.lost }
+
+// Deadline returns until when the lease lasts if no renewal succeeds, on the
+// clock of this process.
+func (l *lease) Deadline() time.Time {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	return l.deadline
+}
+
+// Context returns the context that the lease was asked for with. With
+// CancelOnLost it also ends, with ErrLeaseLost as its cause, when the lease is
+// lost, and when it is given back.
+func (l *lease) Context() context.Context { return l.ctx }
+
+// leases renews what a client holds.
+type leases struct {
+	c    *Client
+	wake chan struct{}
+
+	mu     sync.Mutex
+	held   map[*lease]struct{}
+	due    map[time.Duration]time.Time // when leases of that TTL are renewed next
+	runs   bool
+	closed bool
+}
+
+func newLeases(c *Client) *leases {
+	return &leases{c: c, wake: make(chan struct{}, 1), held: make(map[*lease]struct{}), due: make(map[time.Duration]time.Time)}
+}
+
+// hold begins to renew a lease. It must be called within an operation.
+func (k *leases) hold(ctx context.Context, a *admission, ref *govnodev1.SlotRef, ttl time.Duration, cancelOnLost bool) (*lease, error) {
+	l := &lease{all: k, ref: ref, ttl: ttl, lost: make(chan struct{}), ctx: ctx, end: func(error) {}}
+	if cancelOnLost {
+		l.ctx, l.end = context.WithCancelCause(ctx)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		l.end(ErrClosed)
+		return nil, ErrClosed
+	}
+	l.deadline = a.sent.Add(a.left - a.left/leaseMargin)
+	k.held[l] = struct{}{}
+	if due, first := a.sent.Add(a.left/3), k.due[ttl]; first.IsZero() || due.Before(first) {
+		k.due[ttl] = due
+	}
+	if !k.runs {
+		k.runs = true
+		k.c.work.Go(k.run)
+	}
+	k.poke()
+	return l, nil
+}
+
+func (k *leases) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run renews what is due and notices what has run out, until the client is
+// closed.
+func (k *leases) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-k.wake:
+		case <-k.c.ctx.Done():
+			return
+		}
+		timer.Reset(k.turn())
+	}
+}
+
+// turn does what is due now, and returns in how long something is next.
+func (k *leases) turn() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.c.cfg.Now()
+	batches := make(map[time.Duration][]*lease)
+	ttls := make(map[time.Duration]bool)
+	next := now.Add(time.Hour)
+	for l := range k.held {
+		if !now.Before(l.deadline) {
+			k.lose(l, "no renewal was answered before the lease ran out")
+			continue
+		}
+		ttls[l.ttl] = true
+		next = earlier(next, l.deadline)
+		if !l.renewing && !now.Before(k.due[l.ttl]) {
+			batches[l.ttl] = append(batches[l.ttl], l)
+		}
+	}
+	for ttl, due := range k.due {
+		switch {
+		case !ttls[ttl]:
+			delete(k.due, ttl)
+			continue
+		case !now.Before(due):
+			due = now.Add(ttl / 3)
+			k.due[ttl] = due
+		}
+		next = earlier(next, due)
+	}
+	for ttl, batch := range batches {
+		for len(batch) > 0 {
+			n := min(len(batch), renewMost)
+			part := batch[:n]
+			batch = batch[n:]
+			for _, l := range part {
+				l.renewing = true
+			}
+			k.c.work.Go(func() { k.renew(part, ttl) })
+		}
+	}
+	return next.Sub(now)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// renew sends one request. If it is not answered the next turn tries again,
+// soon; that has a pace of its own and is outside of the budget, since what is
+// not renewed is lost.
+func (k *leases) renew(part []*lease, ttl time.Duration) {
+	req := &govnodev1.RenewSlotsRequest{Client: k.c.cfg.Name, Ttl: durationpb.New(ttl)}
+	for _, l := range part {
+		req.Slots = append(req.Slots, l.ref)
+	}
+	n := k.c.route()
+	ctx, cancel := context.WithTimeout(k.c.ctx, max(ttl/6, 100*time.Millisecond))
+	defer cancel()
+	sent := k.c.cfg.Now()
+	res, err := n.slots.RenewSlots(ctx, req)
+	if err == nil && len(res.GetResults()) != len(part) {
+		err = fmt.Errorf("client: %d leases were renewed and %d answers came", len(part), len(res.GetResults()))
+	}
+	if err != nil && k.c.ctx.Err() == nil {
+		_, reason, _ := judge(err)
+		k.c.routes.failed(n, reason == "")
+		k.c.cfg.Logger.Warn("govnode: leases at risk: a renewal failed", "leases", len(part), "node", n.address, "error", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, l := range part {
+		l.renewing = false
+		if l.state == Lost {
+			continue
+		}
+		switch {
+		case err != nil:
+			l.state = AtRisk
+		case res.GetResults()[i].GetOutcome() == govnodev1.Outcome_OUTCOME_RENEWED:
+			l.state = Held
+			left := res.GetResults()[i].GetTtl().AsDuration()
+			l.deadline = sent.Add(left - left/leaseMargin)
+		default:
+			k.lose(l, "the service holds it no longer: "+res.GetResults()[i].GetOutcome().String())
+		}
+	}
+	if err != nil {
+		again := k.c.cfg.Now().Add(time.Duration(k.c.cfg.Random() * float64(min(ttl/12, time.Second))))
+		k.due[ttl] = earlier(k.due[ttl], again)
+	}
+	k.poke()
+}
+
+// lose ends a lease. k.mu must be held.
+func (k *leases) lose(l *lease, reason string) {
+	delete(k.held, l)
+	if l.ended {
+		return // it is being given back: that it is gone is what was wanted
+	}
+	l.state = Lost
+	close(l.lost)
+	l.end(ErrLeaseLost)
+	loss := Loss{Pool: l.ref.GetPool(), Session: l.ref.GetSessionId(), ID: l.ref.GetSlotId(), Token: l.ref.GetToken(), Reason: reason}
+	k.c.cfg.Logger.Warn("govnode: lease lost", "pool", loss.Pool, "session", loss.Session, "id", loss.ID, "reason", reason)
+	if k.c.cfg.OnLost != nil {
+		go k.c.cfg.OnLost(loss)
+	}
+}
+
+// ending notes that a lease is about to be given back, and reports whether
+// Close has done so. It is renewed until the service has answered.
+func (k *leases) ending(l *lease) (givenBack bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.ended = true
+	return l.givenBack
+}
+
+// forget ends the renewal of a lease.
+func (k *leases) forget(l *lease) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.held, l)
+	l.end(context.Canceled)
+}
+
+// giveBack gives back everything at once, and takes nothing on any more.
+func (k *leases) giveBack(ctx context.Context) error {
+	k.mu.Lock()
+	k.closed = true
+	var rest []*lease
+	for l := range k.held {
+		if !l.ended {
+			rest = append(rest, l)
+		}
+		l.ended, l.givenBack = true, true
+		l.end(ErrClosed)
+	}
+	clear(k.held)
+	k.mu.Unlock()
+	var errs []error
+	for len(rest) > 0 {
+		n := min(len(rest), renewMost)
+		errs = append(errs, k.c.releaseAll(farewellContext(ctx), rest[:n]))
+		rest = rest[n:]
+	}
+	return errors.Join(errs...)
+}
+
+// releaseAll releases slots and ends calls as cancelled in one request.
+func (c *Client) releaseAll(ctx context.Context, part []*lease) error {
+	req := &govnodev1.BatchCallsRequest{}
+	for i, l := range part {
+		op := &govnodev1.Operation{Tag: uint64(i)}
+		if l.ref.GetSessionId() != "" {
+			op.Op = &govnodev1.Operation_End{End: &govnodev1.EndCallRequest{SessionId: l.ref.GetSessionId(), CallId: l.ref.GetSlotId(), Status: Cancelled}}
+		} else {
+			op.Op = &govnodev1.Operation_Release{Release: &govnodev1.ReleaseSlotRequest{Pool: l.ref.GetPool(), SlotId: l.ref.GetSlotId(), Client: c.cfg.Name, Token: l.ref.GetToken()}}
+		}
+		req.Operations = append(req.Operations, op)
+	}
+	_, err := send(ctx, c, operation{name: "BatchCalls"}, func(ctx context.Context, n *node) (*govnodev1.BatchCallsResponse, error) {
+		return n.calls.BatchCalls(ctx, req)
+	})
+	return err
+}

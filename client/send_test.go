@@ -1,0 +1,373 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/oklog/ulid/v2"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/client"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// Whatever keeps an answer from arriving, the request is sent again with the
+// id it had.
+func TestSendsAgainWithTheSameID(t *testing.T) {
+	for name, f := range map[string]fault{
+		"no connection": refuseDial, "request lost": dropRequest, "answer lost": dropAnswer, "503 on the way": badGateway, "node hangs": hang,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var ids []string
+				n := granting(30 * time.Second)
+				grant := n.acquire
+				n.acquire = func(ctx context.Context, r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+					ids = append(ids, r.GetSlotId())
+					return grant(ctx, r)
+				}
+				w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+				w.fault = func(_, method string) fault {
+					if method == "AcquireSlot" && w.count(method) <= 2 {
+						return f
+					}
+					return none
+				}
+				c := connected(t, w, []string{"a:1"}, func(c *client.Config) { c.Timeout = 30 * time.Second })
+				slot, err := c.Acquire(t.Context(), "gpu")
+				require.NoError(t, err)
+				require.Equal(t, 3, w.count("AcquireSlot"))
+				for _, id := range ids {
+					require.Equal(t, slot.ID(), id)
+				}
+				require.NoError(t, c.Close())
+			})
+		})
+	}
+}
+
+// Without an answer in time the outcome is unknown if the request may have
+// arrived, and certainly nothing if it cannot have.
+func TestUnknownAndUnavailable(t *testing.T) {
+	tests := []struct {
+		name    string
+		fault   fault
+		err     error
+		unknown bool
+	}{
+		{"no connection", refuseDial, nil, false},
+		{"answer lost", dropAnswer, nil, true},
+		{"503 on the way", badGateway, nil, true},
+		{"node hangs", hang, nil, true},
+		{"not applied", none, objection(connect.CodeUnavailable, "NOT_APPLIED", nil), false},
+		{"outcome unknown", none, objection(connect.CodeUnavailable, "OUTCOME_UNKNOWN", nil), true},
+		{"unavailable without a reason", none, connect.NewError(connect.CodeUnavailable, errors.New("?")), true},
+		{"deadline of the node", none, connect.NewError(connect.CodeDeadlineExceeded, errors.New("?")), true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := granting(30 * time.Second)
+				if tt.err != nil {
+					n.acquire = func(context.Context, *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+						return nil, tt.err
+					}
+				}
+				w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}, fault: func(_, method string) fault {
+					if method == "AcquireSlot" {
+						return tt.fault
+					}
+					return none
+				}}
+				c := connected(t, w, []string{"a:1"})
+				began := time.Now()
+				_, err := c.Acquire(t.Context(), "gpu", client.Wait(client.NoWait), client.SlotID("mine"))
+				var unknown *client.Unknown
+				var unavailable *client.Unavailable
+				require.Equal(t, tt.unknown, errors.As(err, &unknown), "%v", err)
+				require.Equal(t, !tt.unknown, errors.As(err, &unavailable), "%v", err)
+				if tt.unknown {
+					require.Equal(t, "mine", unknown.ID)
+				}
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, 10*time.Second, time.Since(began), "it must use its own deadline")
+				require.Greater(t, w.count("AcquireSlot"), 1)
+				require.NoError(t, c.Close())
+			})
+		})
+	}
+}
+
+// An objection of the service is not sent again.
+func TestObjectionIsFinal(t *testing.T) {
+	for _, code := range []connect.Code{connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodeResourceExhausted, connect.CodePermissionDenied, connect.CodeInternal} {
+		n := granting(time.Second)
+		n.acquire = func(context.Context, *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+			return nil, objection(code, "WHY", nil)
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		_, err := connected(t, w, []string{"a:1"}).Acquire(t.Context(), "gpu")
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, code, e.Code)
+		require.Equal(t, "WHY", e.Reason)
+		require.Equal(t, 1, w.count("AcquireSlot"))
+	}
+}
+
+// An address where something else answers is an error at once, not a wait.
+func TestNotGovnode(t *testing.T) {
+	w := &wire{hosts: map[string]http.Handler{"a:1": http.NotFoundHandler()}}
+	_, err := connected(t, w, []string{"a:1"}).Acquire(t.Context(), "gpu")
+	var e *client.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, connect.CodeUnimplemented, e.Code)
+}
+
+// An id that is too old is replaced by one that is new enough, unless the old
+// one may have been carried out, or is its user's.
+func TestStaleID(t *testing.T) {
+	const newerThan = 4102444800000 // in the year 2100
+	stale := objection(connect.CodeFailedPrecondition, "STALE_ID", map[string]string{"newerThan": "4102444800000"})
+	n := granting(30 * time.Second)
+	grant := n.acquire
+	var ids []string
+	n.acquire = func(ctx context.Context, r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+		ids = append(ids, r.GetSlotId())
+		if id, err := ulid.Parse(r.GetSlotId()); err != nil || id.Time() <= newerThan {
+			return nil, stale
+		}
+		return grant(ctx, r)
+	}
+	lost := false
+	w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+	w.fault = func(_, method string) fault {
+		if method == "AcquireSlot" && lost {
+			lost = false
+			return dropAnswer
+		}
+		return none
+	}
+
+	t.Run("a new id", func(t *testing.T) {
+		c := connected(t, w, []string{"a:1"})
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		require.Len(t, ids, 2)
+		require.Equal(t, uint64(newerThan+1), ulid.MustParse(slot.ID()).Time())
+		again, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		require.Len(t, ids, 3, "the next id is new enough at once")
+		require.Greater(t, again.ID(), slot.ID())
+	})
+	t.Run("sent before", func(t *testing.T) {
+		lost = true
+		_, err := connected(t, w, []string{"a:1"}).Acquire(t.Context(), "gpu")
+		var unknown *client.Unknown
+		require.ErrorAs(t, err, &unknown)
+	})
+	t.Run("chosen by the user", func(t *testing.T) {
+		_, err := connected(t, w, []string{"a:1"}).Acquire(t.Context(), "gpu", client.SlotID("mine"))
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "STALE_ID", e.Reason)
+	})
+}
+
+// However many operations fail for however long, what is sent again is at most
+// the burst, a tenth of the operations, and one a second.
+func TestBudgetBoundsTheLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const operations, burst = 200, 20
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(time.Second).handler()}}
+		w.fault = func(_, method string) fault {
+			if method == "AcquireSlot" {
+				return refuseDial
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
+			c.Timeout = 20 * time.Second
+			c.Budget.Burst = burst
+		})
+		var all sync.WaitGroup
+		for range operations {
+			all.Go(func() {
+				_, err := c.Acquire(t.Context(), "gpu", client.Wait(client.NoWait))
+				var unavailable *client.Unavailable
+				if !errors.As(err, &unavailable) {
+					t.Errorf("want Unavailable, got %v", err)
+				}
+			})
+		}
+		all.Wait()
+		again := w.count("AcquireSlot") - operations
+		require.GreaterOrEqual(t, again, burst, "the budget must be used")
+		require.LessOrEqual(t, again, burst+operations/10+20)
+		require.NoError(t, c.Close())
+	})
+}
+
+// Pauses are random up to a bound that doubles from 50 ms to 1 s.
+func TestPausesGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Time
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(time.Second).handler()}}
+		w.fault = func(_, method string) fault {
+			if method != "AcquireSlot" {
+				return none
+			}
+			at = append(at, time.Now())
+			return refuseDial
+		}
+		c := connected(t, w, []string{"a:1"}) // Random returns a half
+		_, err := c.Acquire(t.Context(), "gpu", client.Wait(client.NoWait))
+		require.Error(t, err)
+		for i, want := range []time.Duration{25, 50, 100, 200, 400, 500, 500} {
+			require.Equal(t, want*time.Millisecond, at[i+1].Sub(at[i]), "pause %d", i)
+		}
+		require.NoError(t, c.Close())
+	})
+}
+
+// status describes a cluster of nodes a, b and c at a:1, b:1 and c:1.
+func status(self, leader string) func() (*govnodev1.StatusResponse, error) {
+	return func() (*govnodev1.StatusResponse, error) {
+		s := &govnodev1.StatusResponse{Node: self, Leader: leader}
+		for _, name := range []string{"a", "b", "c"} {
+			s.Peers = append(s.Peers, &govnodev1.Peer{Node: name, ApiAddress: name + ":1"})
+		}
+		return s, nil
+	}
+}
+
+// The client goes to the leader, moves on when it is gone, and follows the next
+// one, of which it knew nothing at the start.
+func TestFollowsTheLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader, dead := "b", ""
+		w := &wire{hosts: map[string]http.Handler{}}
+		for _, name := range []string{"a", "b", "c"} {
+			n := granting(30 * time.Second)
+			n.status = func() (*govnodev1.StatusResponse, error) { return status(name, leader)() }
+			w.hosts[name+":1"] = n.handler()
+		}
+		w.fault = func(host, _ string) fault {
+			if host == dead {
+				return refuseDial
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		acquire := func() {
+			t.Helper()
+			_, err := c.Acquire(t.Context(), "gpu")
+			require.NoError(t, err)
+		}
+		acquire()
+		synctest.Wait()
+		require.Equal(t, "http://b:1", c.Leader())
+
+		// Its followers name it for a while yet.
+		dead = "b:1"
+		for range 5 {
+			acquire()
+			require.NotEqual(t, "http://b:1", c.Leader())
+			time.Sleep(100 * time.Millisecond)
+		}
+		leader = "c"
+		for range 3 { // there is traffic, and with it somebody asks
+			acquire()
+			time.Sleep(500 * time.Millisecond)
+		}
+		require.Equal(t, "http://c:1", c.Leader())
+		w.mu.Lock()
+		from := len(w.sent)
+		w.mu.Unlock()
+		acquire()
+		require.Equal(t, []string{"c:1 AcquireSlot"}, acquisitions(w, from))
+		require.NoError(t, c.Close())
+	})
+}
+
+func acquisitions(w *wire, from int) (sent []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.sent[from:] {
+		if strings.HasSuffix(s, "AcquireSlot") {
+			sent = append(sent, s)
+		}
+	}
+	return sent
+}
+
+// A caller that goes away leaves nothing behind: what its request was granted
+// all the same is given back.
+func TestAbandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := make(chan *govnodev1.EndCallRequest, 1)
+		n := granting(30 * time.Second)
+		n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
+			for _, op := range r.GetOperations() {
+				if e := op.GetEnd(); e != nil {
+					released <- e
+				}
+			}
+			return &govnodev1.BatchCallsResponse{}, nil
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		w.fault = func(_, method string) fault {
+			if method == "BeginCall" {
+				return dropAnswer
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Session("s").Begin(ctx, client.Call{Tool: "t"})
+		var unknown *client.Unknown
+		require.ErrorAs(t, err, &unknown)
+		ended := <-released
+		require.Equal(t, unknown.ID, ended.GetCallId())
+		require.Equal(t, client.Cancelled, ended.GetStatus())
+		require.NoError(t, c.Close())
+	})
+}
+
+// A grant that was long under way is asked for again, so that the lease counts
+// from a request that was sent a moment ago.
+func TestGrantAfterAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := granting(30 * time.Second)
+		granted := time.Time{}
+		var waits []time.Duration
+		n.acquire = func(_ context.Context, r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+			waits = append(waits, r.GetWait().AsDuration())
+			if granted.IsZero() {
+				time.Sleep(50 * time.Second) // in the queue
+				granted = time.Now()
+			}
+			return &govnodev1.AcquireSlotResponse{
+				Outcome: govnodev1.Outcome_OUTCOME_ADMITTED, Token: 1,
+				Ttl: durationpb.New(30*time.Second - time.Since(granted)),
+			}, nil
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		c := connected(t, w, []string{"a:1"})
+		slot, err := c.Acquire(t.Context(), "gpu", client.Wait(time.Minute))
+		require.NoError(t, err)
+		require.Equal(t, client.Held, slot.State())
+		require.Equal(t, []time.Duration{time.Minute, 10 * time.Second}, waits, "the wait is what is left of it")
+		require.Equal(t, granted.Add(30*time.Second*99/100), slot.Deadline())
+		require.NoError(t, c.Close())
+	})
+}

@@ -1,0 +1,105 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// A Session says how to create a session (adapter contract 3.5).
+type Session struct {
+	ID           string // drawn if empty
+	Agent        string // must be set
+	Policy       string // name; its newest tree is pinned for good
+	PolicyDigest string // pins this tree instead
+	IdleTTL      time.Duration
+	Parent       string // id of another session
+	Attributes   map[string]string
+}
+
+// An OpenSession is a session that calls are begun in. It is safe for
+// concurrent use.
+type OpenSession struct {
+	c  *Client
+	id string
+}
+
+// CreateSession starts a session. What it needs of the policy is fixed at that
+// moment.
+func (c *Client) CreateSession(ctx context.Context, s Session) (*OpenSession, error) {
+	if err := checkID("Session.ID", s.ID); err != nil {
+		return nil, err
+	}
+	if (s.Policy == "") == (s.PolicyDigest == "") {
+		return nil, errors.New("client: Session: set one of Policy and PolicyDigest")
+	}
+	ref := &govnodev1.PolicyRef{Ref: &govnodev1.PolicyRef_Name{Name: s.Policy}}
+	if s.PolicyDigest != "" {
+		ref.Ref = &govnodev1.PolicyRef_Digest{Digest: s.PolicyDigest}
+	}
+	req := &govnodev1.CreateSessionRequest{
+		SessionId: s.ID, AgentId: s.Agent, Policy: ref, IdleTtl: optional(s.IdleTTL),
+		ParentSessionId: s.Parent, Attributes: s.Attributes,
+	}
+	_, err := change(ctx, c, "CreateSession", &req.SessionId, func(ctx context.Context, n *node) (*govnodev1.CreateSessionResponse, error) {
+		return n.sessions.CreateSession(ctx, req)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &OpenSession{c: c, id: req.GetSessionId()}, nil
+}
+
+// Session returns a session that exists already, under its id. Nothing is
+// asked of the service.
+func (c *Client) Session(id string) *OpenSession { return &OpenSession{c: c, id: id} }
+
+// ID returns the id of the session.
+func (s *OpenSession) ID() string { return s.id }
+
+// Read returns the session as it stands, after every change that was
+// acknowledged before.
+func (s *OpenSession) Read(ctx context.Context) (*govnodev1.Session, error) {
+	res, err := read(ctx, s.c, "GetSession", func(ctx context.Context, n *node) (*govnodev1.GetSessionResponse, error) {
+		return n.sessions.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: s.id})
+	})
+	return res.GetSession(), err
+}
+
+// Close ends the session, and returns how many slots it freed. A session that
+// is closed already stays as it is.
+func (s *OpenSession) Close(ctx context.Context) (released int, err error) {
+	id := s.id
+	res, err := change(ctx, s.c, "CloseSession", &id, func(ctx context.Context, n *node) (*govnodev1.CloseSessionResponse, error) {
+		return n.sessions.CloseSession(ctx, &govnodev1.CloseSessionRequest{SessionId: id})
+	})
+	return int(res.GetReleased()), err
+}
+
+// change sends a request whose id stands in a field of it, and is drawn if that
+// is empty.
+func change[Res any](ctx context.Context, c *Client, name string, id *string, ask func(context.Context, *node) (Res, error)) (res Res, err error) {
+	leave, err := c.enter()
+	if err != nil {
+		return res, fmt.Errorf("%s: %w", name, err)
+	}
+	defer leave()
+	a, err := newAdmission(c, name, id, 0)
+	if err != nil {
+		return res, err
+	}
+	return send(ctx, c, a.operation, ask)
+}
+
+// read sends a request that changes nothing.
+func read[Res any](ctx context.Context, c *Client, name string, ask func(context.Context, *node) (Res, error)) (res Res, err error) {
+	leave, err := c.enter()
+	if err != nil {
+		return res, fmt.Errorf("%s: %w", name, err)
+	}
+	defer leave()
+	return send(ctx, c, operation{name: name}, ask)
+}

@@ -1,0 +1,222 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+const (
+	defaultTTL  = 30 * time.Second // the service's own
+	defaultWait = 10 * time.Second
+	// NoWait is a wait for those who want a slot at once or not at all.
+	NoWait time.Duration = -1
+)
+
+// A SlotOption says how to acquire a slot.
+type SlotOption func(*slotRequest)
+
+type slotRequest struct {
+	id           string
+	weight       int32
+	ttl, maxHold time.Duration
+	wait         time.Duration
+	priority     int32
+	label        string
+	cancelOnLost bool
+}
+
+// SlotID chooses the id of the slot, under which the request can be sent
+// again after an Unknown. Drawn if not given.
+func SlotID(id string) SlotOption { return func(r *slotRequest) { r.id = id } }
+
+// Weight is how many slots to take, all or none. 1 if not given.
+func Weight(n int) SlotOption { return func(r *slotRequest) { r.weight = clampInt32(n) } }
+
+// TTL is how long the lease lasts without renewal, 1 s to 1 h. 30 s if not
+// given.
+func TTL(d time.Duration) SlotOption { return func(r *slotRequest) { r.ttl = d } }
+
+// MaxHold is how long the slot may be held, renewals included. No limit if not
+// given.
+func MaxHold(d time.Duration) SlotOption { return func(r *slotRequest) { r.maxHold = d } }
+
+// Wait is how long to stand in the pool's queue, up to 10 min; NoWait is not
+// at all. 10 s if not given.
+func Wait(d time.Duration) SlotOption { return func(r *slotRequest) { r.wait = d } }
+
+// Priority in the queue: the highest first. 0 if not given.
+func Priority(n int) SlotOption { return func(r *slotRequest) { r.priority = clampInt32(n) } }
+
+// Label is shown to those who look at the holders of a pool.
+func Label(text string) SlotOption { return func(r *slotRequest) { r.label = text } }
+
+// CancelOnLost makes Slot.Context end, with ErrLeaseLost as its cause, when
+// the slot is lost.
+func CancelOnLost() SlotOption { return func(r *slotRequest) { r.cancelOnLost = true } }
+
+func clampInt32(n int) int32 { return int32(max(-1<<31, min(n, 1<<31-1))) }
+
+func (r *slotRequest) validate() error {
+	if err := checkID("slot id", r.id); err != nil {
+		return err
+	}
+	if !utf8.ValidString(r.label) {
+		return errors.New("client: Label: not valid UTF-8")
+	}
+	return nil
+}
+
+// A Slot is a share of a pool, held under a lease. It is safe for concurrent
+// use.
+type Slot struct {
+	*lease
+	c        *Client
+	pressure Pressure
+
+	release  sync.Mutex
+	released bool
+	result   error
+}
+
+// Pressure tells how full a pool was when a slot in it was granted
+// (policy engine spec 15.1).
+type Pressure struct {
+	InUse, Limit int
+	// AdvisedDelay is how long the holder is asked to hold back before its
+	// next call; 0 below the threshold of the pool.
+	AdvisedDelay time.Duration
+}
+
+func pressureOf(p *govnodev1.Pressure) Pressure {
+	return Pressure{InUse: int(p.GetInUse()), Limit: int(p.GetLimit()), AdvisedDelay: p.GetAdvisedDelay().AsDuration()}
+}
+
+// Acquire takes a slot of a pool, or waits for one, 10 s if no Wait is given.
+// The slot is renewed until it is released, lost, or the client is closed. A
+// pool that gives none is a *Refused.
+func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption) (*Slot, error) {
+	r := slotRequest{}
+	for _, o := range options {
+		o(&r)
+	}
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	leave, err := c.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	orElse(&r.wait, defaultWait)
+	req := &govnodev1.AcquireSlotRequest{
+		Pool: pool, SlotId: r.id, Client: c.cfg.Name, Weight: r.weight, Priority: r.priority, Label: r.label,
+		Ttl: optional(r.ttl), MaxHold: optional(r.maxHold),
+	}
+	orElse(&r.ttl, defaultTTL)
+	a, err := newAdmission(c, "AcquireSlot", &req.SlotId, r.wait)
+	if err != nil {
+		return nil, err
+	}
+	var res *govnodev1.AcquireSlotResponse
+	err = a.ask(ctx, c, func(ctx context.Context, n *node, wait *durationpb.Duration) (granted, error) {
+		var err error
+		req.Wait = wait
+		res, err = n.slots.AcquireSlot(ctx, req)
+		return granted{res.GetOutcome(), res.GetTtl().AsDuration()}, err
+	})
+	if err != nil {
+		if a.drawn && a.mayHold(err) {
+			c.cleanUp(func(ctx context.Context) { c.abandonSlot(ctx, req) })
+		}
+		return nil, err
+	}
+	if res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
+		return nil, &Refused{Outcome: res.GetOutcome(), Reason: res.GetReason(), RetryAfter: res.GetRetryAfter().AsDuration()}
+	}
+	ref := &govnodev1.SlotRef{Pool: pool, SlotId: req.GetSlotId(), Token: res.GetToken()}
+	s := &Slot{c: c, pressure: pressureOf(res.GetPressure())}
+	s.lease, err = c.leases.hold(ctx, a, ref, r.ttl, r.cancelOnLost)
+	if err != nil {
+		c.cleanUp(func(ctx context.Context) { _ = c.releaseAll(ctx, []*lease{{ref: ref}}) }) // or it lapses with its TTL
+		return nil, err
+	}
+	return s, nil
+}
+
+// Pool returns the name of the pool.
+func (s *Slot) Pool() string { return s.ref.GetPool() }
+
+// ID returns the id of the slot.
+func (s *Slot) ID() string { return s.ref.GetSlotId() }
+
+// Token returns the fencing token: unique and rising in its pool for ever.
+func (s *Slot) Token() uint64 { return s.ref.GetToken() }
+
+// Pressure tells how full the pool was when the slot was granted.
+func (s *Slot) Pressure() Pressure { return s.pressure }
+
+// Release gives the slot back; it takes 5 seconds at most. Whether it is
+// released once or several times makes no difference. It returns ErrLeaseLost
+// if the slot was no longer held. If no node answers, the slot is free when
+// its lease has run out, since it is renewed no longer.
+func (s *Slot) Release() error {
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	return s.ReleaseContext(ctx)
+}
+
+// ReleaseContext is Release, bounded by ctx instead of 5 seconds.
+func (s *Slot) ReleaseContext(ctx context.Context) error {
+	s.release.Lock()
+	defer s.release.Unlock()
+	if s.released {
+		return s.result
+	}
+	if s.c.leases.ending(s.lease) {
+		return nil // Close has given it back
+	}
+	defer s.c.leases.forget(s.lease)
+	req := &govnodev1.ReleaseSlotRequest{Pool: s.Pool(), SlotId: s.ID(), Client: s.c.cfg.Name, Token: s.Token()}
+	res, err := send(ctx, s.c, operation{name: "ReleaseSlot", id: s.ID()}, func(ctx context.Context, n *node) (*govnodev1.ReleaseSlotResponse, error) {
+		return n.slots.ReleaseSlot(ctx, req)
+	})
+	if err != nil {
+		return err
+	}
+	s.released = true
+	switch o := res.GetOutcome(); o {
+	case govnodev1.Outcome_OUTCOME_RELEASED, govnodev1.Outcome_OUTCOME_ALREADY_RELEASED:
+	default:
+		s.result = fmt.Errorf("client: slot %s of %s: %w", s.ID(), s.Pool(), &Refused{Outcome: o, Reason: "the lease ended before it was given back"})
+	}
+	return s.result
+}
+
+// abandonSlot gives back what a request may have been granted whose caller
+// does not wait for the answer any more.
+func (c *Client) abandonSlot(ctx context.Context, req *govnodev1.AcquireSlotRequest) {
+	req.Wait = durationpb.New(time.Millisecond)
+	res, err := send(ctx, c, operation{name: "AcquireSlot", id: req.GetSlotId()}, func(ctx context.Context, n *node) (*govnodev1.AcquireSlotResponse, error) {
+		return n.slots.AcquireSlot(ctx, req)
+	})
+	if err != nil || res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
+		return // what it holds, if it holds anything, lapses with its TTL
+	}
+	ref := &govnodev1.SlotRef{Pool: req.GetPool(), SlotId: req.GetSlotId(), Token: res.GetToken()}
+	_ = c.releaseAll(ctx, []*lease{{ref: ref}}) // or it lapses with its TTL
+}
+
+func optional(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}

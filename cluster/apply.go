@@ -1,0 +1,223 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// Apply implements storage.Store. It returns when every command has an answer,
+// at ctx's deadline at the latest (Config.ApplyTimeout where it has none).
+//
+// A command that was not applied is sent to whoever leads next. One whose
+// outcome is unknown is sent again if it carries its caller's id. Commands that
+// wait behind each other here go into the log together or in their order.
+func (n *Node) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	ctx, cancel := n.deadline(ctx)
+	defer cancel()
+	until, _ := ctx.Deadline()
+	answers := make([]storage.Answer, len(cmds))
+	var b batch
+	for i, c := range cmds {
+		// The leader validates again; but what cannot be encoded faithfully
+		// must not be sent to it.
+		if err := session.Validate(c); err != nil {
+			answers[i].Err = invalid(err)
+			continue
+		}
+		p := pending{cmd: c, raw: session.EncodeCommand(c), until: until}
+		if !b.fits(&p) {
+			n.applyBatch(ctx, &b, answers)
+			b = batch{}
+		}
+		b.add(p, i)
+	}
+	if len(b.commands) > 0 {
+		n.applyBatch(ctx, &b, answers)
+	}
+	return answers
+}
+
+// A batch is as much of one call of Apply as goes into the log together.
+type batch struct {
+	commands []pending
+	at       []int // whose answer
+	maybe    []error
+	size     int
+}
+
+func (b *batch) fits(p *pending) bool {
+	return len(b.commands) == 0 || b.size+len(p.raw) <= maxGroup && len(b.commands) < maxGroupCommands
+}
+
+func (b *batch) add(p pending, at int) {
+	b.commands = append(b.commands, p)
+	b.at = append(b.at, at)
+	b.maybe = append(b.maybe, nil)
+	b.size += len(p.raw)
+}
+
+// applyBatch sends a batch to the leader until each command has an answer.
+func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answer) {
+	for pause := (backoff{}); ; {
+		tried, moved := n.try(ctx, b)
+		var again batch
+		for i := range b.commands {
+			a := tried[i]
+			final, maybe := settle(&b.commands[i], b.maybe[i], &a)
+			if answers[b.at[i]] = a; final {
+				continue
+			}
+			again.add(b.commands[i], b.at[i])
+			again.maybe[len(again.maybe)-1] = maybe
+		}
+		if len(again.commands) == 0 || !pause.wait(ctx, moved) {
+			return
+		}
+		*b = again
+	}
+}
+
+// settle decides whether an answer is the last word. What may have been applied
+// once is never said not to have been, and keeps its error for that case.
+func settle(p *pending, maybe error, a *storage.Answer) (final bool, _ error) {
+	if a.Err == nil {
+		return true, nil
+	}
+	if errors.Is(a.Err, storage.ErrUnknown) {
+		return !resendable(p.cmd), a.Err
+	}
+	final = !errors.Is(a.Err, errElsewhere) && !errors.Is(a.Err, errNoLeader)
+	if maybe != nil {
+		a.Err = maybe
+	}
+	return final, maybe
+}
+
+// try sends a batch once. Its answers have an error each where there is no
+// result.
+func (n *Node) try(ctx context.Context, b *batch) (answers []storage.Answer, moved <-chan struct{}) {
+	g := newGroup(b.commands)
+	refuse := func(err error) []storage.Answer {
+		clear(g.answers)
+		for i := range g.answers {
+			g.answers[i].Err = unavailable(err)
+		}
+		return g.answers
+	}
+	for _, m := range b.maybe {
+		if m != nil {
+			n.metrics.resent.Inc()
+		}
+	}
+	l, address, moved := n.leader()
+	var err error
+	switch {
+	case n.ctx.Err() != nil:
+		err = errClosed
+	case n.draining.Load():
+		err = errDraining
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case l != nil:
+		err = l.submit(g)
+	case address != "":
+		err = n.forwardTo(address).queue.add(g)
+	default:
+		err = errNoLeader
+	}
+	if err != nil {
+		return refuse(err), moved
+	}
+	select {
+	case <-g.done:
+		return g.answers, moved
+	case <-ctx.Done():
+	}
+	if g.leave() {
+		return refuse(ctx.Err()), moved
+	}
+	answers = make([]storage.Answer, len(b.commands)) // g's are still being written
+	for i := range answers {
+		answers[i].Err = unknown(ctx.Err())
+	}
+	return answers, moved
+}
+
+// resendable reports whether the state machine knows the command again when it
+// comes a second time.
+func resendable(c session.Command) bool {
+	switch c := c.(type) {
+	case *session.Open, *session.Begin, *session.End, *session.Cancel, *session.Close,
+		*session.Acquire, *session.Renew, *session.Release:
+		return true // the id of the session, the call or the slot
+	case *session.ForceRelease:
+		return c.By.Request != ""
+	case *session.PutPool:
+		return c.By.Request != ""
+	case *session.DeletePool:
+		return c.By.Request != ""
+	case *session.PutPolicy:
+		return c.By.Request != ""
+	case *session.DeletePolicy:
+		return c.By.Request != ""
+	case *session.Set:
+		return c.By.Request != ""
+	case *session.Delete:
+		return c.By.Request != ""
+	case *session.Increment:
+		return c.By.Request != ""
+	case *session.PutHash:
+		return c.By.Request != ""
+	}
+	return false
+}
+
+// A backoff paces attempts: they follow at once when the leader has changed,
+// and ever more slowly while nothing happens.
+type backoff struct{ next time.Duration }
+
+// wait returns false when ctx is done.
+func (b *backoff) wait(ctx context.Context, moved <-chan struct{}) bool {
+	b.next = min(max(2*b.next, 5*time.Millisecond), 200*time.Millisecond)
+	t := time.NewTimer(b.next)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-moved:
+	case <-t.C:
+	}
+	return ctx.Err() == nil
+}
+
+// atLeader runs here on the leader, or there with the leader's address, until
+// one succeeds, says that what was asked for is wrong, or ctx is done. What is
+// asked for must be harmless if it is done twice.
+func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leadership) error, there func(ctx context.Context, leader string) error) error {
+	for pause := (backoff{}); ; {
+		l, address, moved := n.leader()
+		err := errNoLeader
+		switch {
+		case n.ctx.Err() != nil:
+			return errClosed
+		case l != nil:
+			err = here(ctx, l)
+		case address != "":
+			err = remote(there(ctx, address))
+		}
+		if err == nil || errors.Is(err, storage.ErrInvalid) {
+			return err
+		}
+		if !pause.wait(ctx, moved) {
+			if errors.Is(err, ctx.Err()) {
+				return err
+			}
+			return fmt.Errorf("%w: %w", err, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// logStore is what keeps the log, the votes and the identity of a node. It is
+// the seam for another store than bolt.
+type logStore interface {
+	raft.LogStore
+	raft.StableStore
+	io.Closer
+}
+
+// initialMap is how much address space the log's file is given at once, so that
+// it never has to be mapped anew under the feet of readers. It is no memory.
+const initialMap = 1 << 30
+
+// boltOptions are those of the log. NoSync is false and stays so: an entry that
+// was acknowledged is on disk.
+func boltOptions(path string) raftboltdb.Options {
+	return raftboltdb.Options{Path: path, NoSync: false, BoltOptions: &bbolt.Options{
+		Timeout: time.Second, // for the lock that another process may hold
+		// The list of free pages is rebuilt at start rather than written with
+		// every entry; as a map it is found quickly.
+		NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
+		InitialMmapSize: initialMap,
+	}}
+}
+
+func openBolt(dir string) (logStore, error) {
+	s, err := raftboltdb.New(boltOptions(filepath.Join(dir, "raft.db")))
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("cluster: Dir: %s is in use by another process; stop that one first or choose another directory", dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
+	}
+	return s, nil
+}
+
+// watched is a store that gives the disk up at its first error, or when an
+// access takes too long: after a failed flush nobody knows what is on the disk,
+// and a leader whose disk hangs still sends heartbeats, so that no one would
+// take over.
+type watched struct {
+	logStore
+	limit time.Duration
+	fatal func(error)
+
+	mu     sync.Mutex
+	failed error
+}
+
+// access runs one access to the store. What is merely absent is no error.
+func (w *watched) access(what string, f func() error) error {
+	w.mu.Lock()
+	failed := w.failed
+	w.mu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	t := time.AfterFunc(w.limit, func() { w.fail(fmt.Errorf("cluster: disk: %s has taken longer than %v", what, w.limit)) })
+	err := f()
+	t.Stop()
+	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return err
+	}
+	return w.fail(fmt.Errorf("cluster: disk: %s: %w", what, err))
+}
+
+// fail keeps the first error, which is the answer from then on.
+func (w *watched) fail(err error) error {
+	w.mu.Lock()
+	first := w.failed == nil
+	if first {
+		w.failed = err
+	}
+	w.mu.Unlock()
+	if first {
+		w.fatal(err)
+	}
+	return err
+}
+
+func (w *watched) FirstIndex() (i uint64, err error) {
+	err = w.access("FirstIndex", func() error { i, err = w.logStore.FirstIndex(); return err })
+	return i, err
+}
+
+func (w *watched) LastIndex() (i uint64, err error) {
+	err = w.access("LastIndex", func() error { i, err = w.logStore.LastIndex(); return err })
+	return i, err
+}
+
+func (w *watched) GetLog(i uint64, l *raft.Log) error {
+	return w.access("GetLog", func() error { return w.logStore.GetLog(i, l) })
+}
+
+func (w *watched) StoreLog(l *raft.Log) error {
+	return w.access("StoreLog", func() error { return w.logStore.StoreLog(l) })
+}
+
+func (w *watched) StoreLogs(l []*raft.Log) error {
+	return w.access("StoreLogs", func() error { return w.logStore.StoreLogs(l) })
+}
+
+func (w *watched) DeleteRange(from, to uint64) error {
+	return w.access("DeleteRange", func() error { return w.logStore.DeleteRange(from, to) })
+}
+
+func (w *watched) Set(k, v []byte) error {
+	return w.access("Set", func() error { return w.logStore.Set(k, v) })
+}
+
+func (w *watched) Get(k []byte) (v []byte, err error) {
+	err = w.access("Get", func() error { v, err = w.logStore.Get(k); return err })
+	return v, err
+}
+
+func (w *watched) SetUint64(k []byte, v uint64) error {
+	return w.access("SetUint64", func() error { return w.logStore.SetUint64(k, v) })
+}
+
+func (w *watched) GetUint64(k []byte) (v uint64, err error) {
+	err = w.access("GetUint64", func() error { v, err = w.logStore.GetUint64(k); return err })
+	return v, err
+}
+
+// A disk is the data directory of a node.
+type disk struct {
+	log       *watched
+	snapshots raft.SnapshotStore
+	cluster   string // id of the cluster that the node belongs to, if any
+	empty     bool   // no vote, no entry, no snapshot
+}
+
+var (
+	keyNode    = []byte("govnode/node")
+	keyCluster = []byte("govnode/cluster")
+)
+
+// snapshotsKept is how many snapshots stay: the newest, and the one before it
+// for the case that the newest cannot be read.
+const snapshotsKept = 2
+
+func openDisk(cfg *Config) (*disk, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cluster: Dir: %w", err)
+	}
+	store, err := openBolt(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.disk != nil {
+		store = cfg.disk(store)
+	}
+	d := &disk{log: &watched{logStore: store, limit: cfg.DiskTimeout, fatal: cfg.Fatal}}
+	if err := d.open(cfg); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return d, nil
+}
+
+func (d *disk) open(cfg *Config) (err error) {
+	d.snapshots, err = raft.NewFileSnapshotStoreWithLogger(cfg.Dir, snapshotsKept, newHclog(cfg.Logger))
+	if err != nil {
+		return fmt.Errorf("cluster: Dir: %w", err)
+	}
+	used, err := raft.HasExistingState(d.log, d.log, d.snapshots)
+	if err != nil {
+		return fmt.Errorf("cluster: Dir: %w", err)
+	}
+	d.empty = !used
+	node, err := d.text(keyNode)
+	if err != nil {
+		return err
+	}
+	if node == "" && used {
+		return fmt.Errorf("cluster: Dir: %s has a log that is not a node's; choose another directory", cfg.Dir)
+	}
+	if node != "" && node != cfg.ID {
+		return fmt.Errorf("cluster: ID: %s belongs to node %q; start it under that name, or choose another directory", cfg.Dir, node)
+	}
+	if d.cluster, err = d.text(keyCluster); err != nil {
+		return err
+	}
+	return d.log.Set(keyNode, []byte(cfg.ID))
+}
+
+// text returns what is kept under a key; "" if nothing is.
+func (d *disk) text(key []byte) (string, error) {
+	b, err := d.log.Get(key)
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return "", err
+	}
+	return string(b), nil
+}
+
+// belong keeps the id of the cluster that the node belongs to from now on.
+func (d *disk) belong(cluster string) error { return d.log.Set(keyCluster, []byte(cluster)) }

@@ -1,0 +1,37 @@
+// Package cluster is the Store whose order is a Raft log: the third
+// implementation of storage.Store, beside memory and Redis.
+//
+// A [Node] is one member. Each has the whole state and answers reads from it;
+// changes are proposed by the leader alone, to whom the others forward theirs.
+// What a command means is decided in package session; this package decides
+// when a command has its place, at what log time, and what may be said to its
+// caller when things go wrong:
+//
+//   - An answer is given after a majority has the entry on disk.
+//   - "Not applied" (storage.ErrUnavailable) is said only where it is certain,
+//     and "unknown" (storage.ErrUnknown) wherever it is not.
+//   - A command that carries its caller's id is sent again, to whoever leads
+//     by then, until its caller's deadline; the state machine knows it again.
+//     One that carries none is never proposed twice.
+//
+// # One port
+//
+// A node listens on one address. The first byte of a connection says what it
+// is: Raft's own protocol, or HTTP/2 for what nodes say to each other beside it
+// (package nodev1). Whatever else arrives is closed.
+//
+// # Time
+//
+// Log time is metered by the leader's monotonic clock in capped steps and
+// stamped on entries; see clock. An election lengthens leases and never
+// shortens them, and nothing depends on the time of day.
+//
+// # Failing
+//
+// A node that cannot trust its disk, or that meets a command it does not know,
+// stops (Config.Fatal). Its peers go on without it; going on with it could let
+// copies of the state differ.
+//
+// The package knows nothing of policies, requests or clients, and takes no
+// decision that a limit depends on.
+package cluster

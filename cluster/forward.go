@@ -1,0 +1,230 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
+	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// A forwarder sends what waits on this node to the leader, in numbered batches
+// over one stream, and gives the answers back. It ends with its stream.
+type forwarder struct {
+	address string
+	queue   *queue
+	metrics *metrics
+	ctx     context.Context
+	cancel  context.CancelFunc
+	places  chan struct{}
+
+	mu    sync.Mutex
+	sent  map[uint64][]*group // not answered; nil when the stream has ended
+	batch uint64
+}
+
+type forwardStream = connect.BidiStreamForClientSimple[nodev1.ForwardRequest, nodev1.ForwardResponse]
+
+// forwardTo returns the forwarder to the leader, which is begun if need be.
+func (n *Node) forwardTo(leader string) *forwarder {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if f := n.forward; f != nil && f.address == leader && f.ctx.Err() == nil {
+		return f
+	}
+	if n.forward != nil {
+		n.forward.cancel()
+	}
+	f := &forwarder{
+		address: leader, queue: newQueue(n.cfg.MaxQueue), metrics: n.metrics,
+		places: make(chan struct{}, inFlight), sent: make(map[uint64][]*group),
+	}
+	f.ctx, f.cancel = context.WithCancel(n.ctx)
+	n.forward = f
+	client := n.peers.at(leader)
+	go func() {
+		err := f.run(client, n.cfg.RPCTimeout)
+		f.cancel()
+		f.end(err)
+	}()
+	return f
+}
+
+// run opens the stream and serves it until it breaks.
+func (f *forwarder) run(client nodev1connect.NodeServiceClient, patience time.Duration) error {
+	stream, err := client.Forward(f.ctx)
+	if err != nil {
+		return err
+	}
+	// Nothing is sent before the other side has said that it leads.
+	late := time.AfterFunc(patience, f.cancel)
+	if err := stream.Send(&nodev1.ForwardRequest{}); err != nil {
+		_, received := stream.Receive() // says why
+		return errors.Join(received, err)
+	}
+	if _, err := stream.Receive(); err != nil {
+		return err
+	}
+	if !late.Stop() {
+		return errors.New("the leader did not answer in time")
+	}
+	go f.send(stream)
+	for {
+		r, err := stream.Receive()
+		if err != nil {
+			return err
+		}
+		f.answer(r)
+	}
+}
+
+// send takes what waits and sends it, while at most inFlight batches have no
+// answer.
+func (f *forwarder) send(stream *forwardStream) {
+	for {
+		select {
+		case f.places <- struct{}{}:
+		case <-f.ctx.Done():
+			return
+		}
+		groups := f.queue.take(f.ctx, maxGroup, maxGroupCommands)
+		if groups == nil {
+			return
+		}
+		m := f.number(groups)
+		if m == nil {
+			return
+		}
+		if err := stream.Send(m); err != nil {
+			f.cancel() // run ends, and answers what was sent
+			return
+		}
+		f.metrics.forwarded.Add(float64(len(m.GetCommands())))
+	}
+}
+
+// number makes a batch of groups. It returns nil where the stream has ended;
+// then nothing of it was sent.
+func (f *forwarder) number(groups []*group) *nodev1.ForwardRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sent == nil {
+		failAll(groups, unavailable(errElsewhere))
+		return nil
+	}
+	f.batch++
+	f.sent[f.batch] = groups
+	m := &nodev1.ForwardRequest{Batch: f.batch}
+	now := time.Now()
+	for _, g := range groups {
+		for i := range g.commands {
+			p := &g.commands[i]
+			m.Commands = append(m.Commands, &nodev1.ForwardedCommand{Command: p.raw, Left: durationpb.New(p.until.Sub(now))})
+		}
+	}
+	return m
+}
+
+// answer gives the answers of one batch to those who wait for them.
+func (f *forwarder) answer(r *nodev1.ForwardResponse) {
+	f.mu.Lock()
+	groups := f.sent[r.GetBatch()]
+	delete(f.sent, r.GetBatch())
+	f.mu.Unlock()
+	if groups == nil {
+		return
+	}
+	answers := r.GetAnswers()
+	for _, g := range groups {
+		if len(answers) < len(g.commands) {
+			g.fail(unknown(errors.New("the leader left answers out")))
+			continue
+		}
+		for i := range g.commands {
+			g.answers[i] = readAnswer(answers[i])
+		}
+		answers = answers[len(g.commands):]
+		close(g.done)
+	}
+	<-f.places
+}
+
+// end answers everything that is left: what was sent is unknown.
+func (f *forwarder) end(err error) {
+	f.queue.close(fmt.Errorf("%w: %w", errElsewhere, err))
+	f.mu.Lock()
+	sent := f.sent
+	f.sent = nil
+	f.mu.Unlock()
+	for _, groups := range sent {
+		failAll(groups, unknown(fmt.Errorf("the stream to the leader broke: %w", err)))
+	}
+}
+
+func failAll(groups []*group, err error) {
+	for _, g := range groups {
+		g.fail(err)
+	}
+}
+
+// failures are the errors of answers as they are sent, in the order in which
+// they are looked for.
+var failures = []struct {
+	err  error
+	code nodev1.Failure
+}{
+	{storage.ErrUnknown, nodev1.Failure_FAILURE_UNKNOWN},
+	{storage.ErrInvalid, nodev1.Failure_FAILURE_INVALID},
+	{errElsewhere, nodev1.Failure_FAILURE_NOT_LEADER},
+	{storage.ErrUnavailable, nodev1.Failure_FAILURE_UNAVAILABLE},
+}
+
+func writeAnswer(a *storage.Answer) *nodev1.ForwardAnswer {
+	if a.Err == nil {
+		return &nodev1.ForwardAnswer{Result: session.EncodeResult(&a.Result), Index: a.Index}
+	}
+	for _, f := range failures {
+		if errors.Is(a.Err, f.err) {
+			return &nodev1.ForwardAnswer{Failure: f.code, Text: bare(a.Err)}
+		}
+	}
+	return &nodev1.ForwardAnswer{Failure: nodev1.Failure_FAILURE_UNKNOWN, Text: a.Err.Error()}
+}
+
+// bare returns the text of an answer's error without what its kind says anyway.
+func bare(err error) string {
+	text := err.Error()
+	for _, kind := range []error{storage.ErrUnknown, storage.ErrInvalid, storage.ErrUnavailable, errElsewhere} {
+		text = strings.TrimPrefix(text, kind.Error()+": ")
+	}
+	return text
+}
+
+func readAnswer(a *nodev1.ForwardAnswer) storage.Answer {
+	if a.GetFailure() == nodev1.Failure_FAILURE_UNSPECIFIED {
+		r, err := session.DecodeResult(a.GetResult())
+		if err != nil {
+			return storage.Answer{Err: unknown(err)} // it was applied, but who knows how
+		}
+		return storage.Answer{Result: r, Index: a.GetIndex()}
+	}
+	said := errors.New(a.GetText())
+	switch a.GetFailure() {
+	case nodev1.Failure_FAILURE_UNAVAILABLE:
+		return storage.Answer{Err: unavailable(said)}
+	case nodev1.Failure_FAILURE_INVALID:
+		return storage.Answer{Err: invalid(said)}
+	case nodev1.Failure_FAILURE_NOT_LEADER:
+		return storage.Answer{Err: unavailable(fmt.Errorf("%w: %w", errElsewhere, said))}
+	}
+	return storage.Answer{Err: unknown(said)}
+}

@@ -1,0 +1,321 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"example.com/govnode/limiter"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// errVoid is the answer of an entry that was stamped under another leadership
+// than the one that gave it its place. No replica applies it.
+var errVoid = errors.New("cluster: stamped under an earlier leadership")
+
+// errStopped is the answer of a node that has failed.
+var errStopped = errors.New("cluster: the node has failed")
+
+// fsm is the state machine as Raft drives it: it decodes, applies, answers.
+type fsm struct {
+	fatal   func(error)
+	metrics *metrics
+	changed chan struct{}
+	logged  atomic.Int64 // bytes applied since the last snapshot
+
+	mu      sync.RWMutex
+	state   *session.State
+	index   uint64        // of the latest entry applied
+	members uint64        // index of the latest change of members
+	leased  time.Duration // no lease or ticket lasts longer than this
+	view    storage.View  // of the present index, if Find is set
+	waiting []waiter
+	stopped bool
+}
+
+// A waiter waits until an index has been applied.
+type waiter struct {
+	index uint64
+	done  chan struct{}
+}
+
+func newFSM(fatal func(error), m *metrics) *fsm {
+	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), state: session.New()}
+}
+
+// termOf writes the term under which an entry was stamped, for its extensions.
+func termOf(term uint64) []byte { return binary.BigEndian.AppendUint64(nil, term) }
+
+// Apply implements raft.FSM. It returns []session.Result, errVoid or
+// errStopped.
+func (f *fsm) Apply(l *raft.Log) any {
+	start := time.Now()
+	at, cmds, err := session.DecodeEntry(l.Data)
+	if err == nil && len(l.Extensions) != 8 {
+		err = errors.New("no term")
+	}
+	if err != nil {
+		// Stop rather than diverge: others may know what this is.
+		return f.fail(fmt.Errorf("cluster: log entry %d: %w", l.Index, err))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped {
+		return errStopped
+	}
+	var answer any = errVoid
+	if binary.BigEndian.Uint64(l.Extensions) == l.Term {
+		answer = f.state.ApplyAll(at, cmds)
+		f.noteLeases(cmds)
+	}
+	f.logged.Add(int64(len(l.Data)))
+	f.moved(l.Index)
+	f.metrics.applied(len(cmds), time.Since(start))
+	return answer
+}
+
+// fail stops the state machine for good.
+func (f *fsm) fail(err error) error {
+	f.mu.Lock()
+	first := !f.stopped
+	f.stopped = true
+	f.mu.Unlock()
+	if first {
+		f.fatal(err)
+	}
+	return errStopped
+}
+
+// StoreConfiguration implements raft.ConfigurationStore: a change of members
+// has its place in the log, too.
+func (f *fsm) StoreConfiguration(index uint64, _ raft.Configuration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members = index
+	f.moved(index)
+}
+
+// moved notes that an entry has been applied. f.mu is held.
+func (f *fsm) moved(index uint64) {
+	f.index = max(f.index, index)
+	f.view = storage.View{}
+	still := f.waiting[:0]
+	for _, w := range f.waiting {
+		if w.index > f.index {
+			still = append(still, w)
+		} else {
+			close(w.done)
+		}
+	}
+	clear(f.waiting[len(still):])
+	f.waiting = still
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// noteLeases keeps an upper bound of when the last lease or ticket ends, which
+// decides how often the leader writes time to the log, and nothing else. f.mu
+// is held.
+func (f *fsm) noteLeases(cmds []session.Command) {
+	for _, c := range cmds {
+		var lasts time.Duration
+		switch c := c.(type) {
+		case *session.Begin:
+			lasts = max(c.TTL, c.Wait+limiter.ClaimTTL)
+		case *session.Acquire:
+			lasts = max(c.TTL, c.Wait+limiter.ClaimTTL)
+		case *session.Renew:
+			lasts = max(c.TTL, limiter.TicketTTL+limiter.ClaimTTL)
+		default:
+			continue
+		}
+		f.leased = max(f.leased, f.state.Now()+lasts)
+	}
+}
+
+// reached returns a channel that is closed when the index has been applied.
+func (f *fsm) reached(index uint64) <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	done := make(chan struct{})
+	if f.index >= index {
+		close(done)
+	} else {
+		f.waiting = append(f.waiting, waiter{index, done})
+	}
+	return done
+}
+
+// leave forgets one who waited for an index and does so no more.
+func (f *fsm) leave(done <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, w := range f.waiting {
+		if w.done == done {
+			f.waiting = append(f.waiting[:i], f.waiting[i+1:]...)
+			return
+		}
+	}
+}
+
+// applied returns the index of the latest entry applied.
+func (f *fsm) applied() uint64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.index
+}
+
+// now returns the time of the latest entry applied.
+func (f *fsm) now() time.Duration {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state.Now()
+}
+
+// clock returns the time of the latest entry and the generation of tokens.
+func (f *fsm) clock() (time.Duration, uint32) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state.Now(), f.state.Generation()
+}
+
+// memberIndex returns the index of the latest change of members that was
+// applied; 0 if it lies before a snapshot.
+func (f *fsm) memberIndex() uint64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.members
+}
+
+// get returns a record as it stands at the time of the latest entry: every
+// replica that has applied the same entries gives the same answer.
+func (f *fsm) get(k session.Key) storage.Found {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return storage.Found{Record: f.state.Get(k), Now: f.state.Now(), Index: f.index}
+}
+
+// viewed returns the state of the present index. Asking again costs nothing
+// until it has moved on.
+func (f *fsm) viewed() storage.View {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.view.Find == nil {
+		f.view = storage.ViewOf(f.state.Snapshot(), f.index)
+	}
+	return f.view
+}
+
+// snapshot returns the present state.
+func (f *fsm) snapshot() (*session.Snapshot, uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state.Snapshot(), f.index
+}
+
+// due tells how often time must be written to the log as of log time now.
+func (f *fsm) due(now time.Duration) cadence {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	at, ok := f.state.Due()
+	switch {
+	case !ok:
+		return never
+	case at <= now:
+		return atOnce
+	case now < f.leased:
+		return often
+	}
+	return seldom
+}
+
+// overdue returns what has run out by the time of the latest entry, with what a
+// Tick names beside it.
+func (f *fsm) overdue(limit int) ([]session.Key, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	// Each record brings at most three more keys, and a shard is looked at as a
+	// whole, so that a quarter leaves room.
+	keys, more := f.state.DueKeys(limit / 4)
+	if len(keys) > limit {
+		keys, more = keys[:limit], true
+	}
+	return keys, more
+}
+
+// Snapshot implements raft.FSM. It copies pointers; the state is written beside
+// Apply.
+func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
+	s, index := f.snapshot()
+	f.logged.Store(0)
+	return &fsmSnapshot{state: s, index: index, metrics: f.metrics}, nil
+}
+
+// A snapshot as Raft keeps it is snapshotMagic, the index, and what
+// session.WriteSnapshot writes.
+const snapshotMagic = "govraft1"
+
+type fsmSnapshot struct {
+	state   *session.Snapshot
+	index   uint64
+	metrics *metrics
+}
+
+// Persist implements raft.FSMSnapshot.
+func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
+	start := time.Now()
+	err := writeSnapshot(sink, s.index, s.state)
+	s.metrics.snapshot(time.Since(start), err)
+	return err
+}
+
+// Release implements raft.FSMSnapshot.
+func (*fsmSnapshot) Release() {}
+
+func writeSnapshot(w io.Writer, index uint64, s *session.Snapshot) error {
+	if _, err := w.Write(binary.BigEndian.AppendUint64([]byte(snapshotMagic), index)); err != nil {
+		return err
+	}
+	return session.WriteSnapshot(w, s)
+}
+
+func readSnapshot(r io.Reader) (*session.State, uint64, error) {
+	var head [len(snapshotMagic) + 8]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, 0, fmt.Errorf("cluster: snapshot is truncated: %w", err)
+	}
+	if string(head[:len(snapshotMagic)]) != snapshotMagic {
+		return nil, 0, errors.New("cluster: not a snapshot of a node, or one of a newer version")
+	}
+	s, err := session.ReadSnapshot(r)
+	return s, binary.BigEndian.Uint64(head[len(snapshotMagic):]), err
+}
+
+// Restore implements raft.FSM. The state is built beside the present one, which
+// stays as it is if anything is wrong; the node then stops, since Raft would
+// try for ever.
+func (f *fsm) Restore(r io.ReadCloser) error {
+	defer func() { _ = r.Close() }() // it was only read
+	state, index, err := readSnapshot(r)
+	if err != nil {
+		return f.fail(fmt.Errorf("cluster: restore: %w", err))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state = state
+	f.logged.Store(0)
+	// Leases of the snapshot end within the longest TTL there is.
+	f.leased = state.Now() + session.MaxTTL
+	f.moved(index)
+	f.metrics.restored()
+	return nil
+}

@@ -1,0 +1,295 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/raft"
+
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
+	"example.com/govnode/storage"
+)
+
+// firstVersion is the newest kind of command of the first release: what every
+// member knows, also one that has not been heard of.
+const firstVersion = 19
+
+// members is what the other members have said of themselves.
+type members struct {
+	self    string
+	version uint32
+	low     atomic.Pointer[lowest]
+
+	mu   sync.Mutex
+	said map[string]said
+}
+
+// said is what one member told in its latest Hello.
+type said struct {
+	api     string
+	version uint32
+	applied uint64
+	logged  uint64
+	at      time.Time
+}
+
+// lowest is the member that knows the fewest kinds of commands.
+type lowest struct {
+	version uint32
+	node    string
+}
+
+func newMembers(self string, version uint32) *members {
+	m := &members{self: self, version: version, said: make(map[string]said)}
+	m.low.Store(&lowest{version, self})
+	return m
+}
+
+// oldest returns the newest kind of command that every member knows, and who it
+// is that knows no newer one.
+func (m *members) oldest() (uint32, string) {
+	l := m.low.Load()
+	return l.version, l.node
+}
+
+// note keeps what a member said.
+func (m *members) note(node string, s said) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.said[node] = s
+}
+
+func (m *members) of(node string) (said, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.said[node]
+	return s, ok
+}
+
+// settle forgets those who are no members, and finds the lowest version among
+// the others.
+func (m *members) settle(servers []raft.Server) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	low := &lowest{m.version, m.self}
+	is := make(map[string]bool, len(servers))
+	for _, s := range servers {
+		id := string(s.ID)
+		is[id] = true
+		if id == m.self {
+			continue
+		}
+		v := uint32(firstVersion)
+		if told, ok := m.said[id]; ok {
+			v = told.version
+		}
+		if v < low.version {
+			low = &lowest{v, id}
+		}
+	}
+	for id := range m.said {
+		if !is[id] {
+			delete(m.said, id)
+		}
+	}
+	m.low.Store(low)
+}
+
+// greetEvery is how fresh the knowledge of other members is.
+const greetEvery = time.Second
+
+// greetMembers asks every other member how it is, again and again.
+func (n *Node) greetMembers() {
+	t := time.NewTicker(greetEvery)
+	defer t.Stop()
+	for {
+		n.greetAll()
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-n.greet:
+		case <-t.C:
+		}
+	}
+}
+
+func (n *Node) greetAll() {
+	servers := n.servers()
+	var asked sync.WaitGroup
+	for _, s := range servers {
+		if s.ID == raft.ServerID(n.cfg.ID) {
+			continue
+		}
+		asked.Go(func() {
+			ctx, cancel := context.WithTimeout(n.ctx, greetEvery)
+			defer cancel()
+			h, err := n.peers.at(string(s.Address)).Hello(ctx, &nodev1.HelloRequest{})
+			if err != nil || h.GetNode() != string(s.ID) {
+				return // it is down, or somebody else has its address
+			}
+			n.members.note(h.GetNode(), said{h.GetApiAddress(), h.GetVersion(), h.GetAppliedIndex(), h.GetLogBytes(), time.Now()})
+			n.adopt(h)
+		})
+	}
+	asked.Wait()
+	n.members.settle(servers)
+}
+
+// adopt lets a node that an operator added, and that has asked nobody, learn
+// what it belongs to from the leader that it follows.
+func (n *Node) adopt(h *nodev1.HelloResponse) {
+	if _, id := n.raft.LeaderWithID(); n.clusterID() == "" && h.GetCluster() != "" && string(id) == h.GetNode() {
+		if err := n.belong(h.GetCluster()); err != nil {
+			n.cfg.Logger.Error("cannot keep the id of the cluster", "error", err)
+		}
+	}
+}
+
+// bootstrap founds a cluster if that is asked for, and nothing is there.
+func (n *Node) bootstrap() error {
+	if !n.cfg.Bootstrap || !n.disk.empty {
+		return nil
+	}
+	for _, a := range n.cfg.Join {
+		if a == n.cfg.Address {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
+		h, err := n.peers.at(a).Hello(ctx, &nodev1.HelloRequest{})
+		cancel()
+		if err == nil && h.GetCluster() != "" {
+			return fmt.Errorf("cluster: Bootstrap: %s at %s belongs to a cluster already, and %s is empty; start without Bootstrap to join it under a new name, or with Replace if the data of %s is lost",
+				h.GetNode(), a, n.cfg.Dir, n.cfg.ID)
+		}
+	}
+	if n.clusterID() == "" {
+		if err := n.belong(rand.Text()); err != nil {
+			return err
+		}
+	}
+	self := raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(n.cfg.ID), Address: raft.ServerAddress(n.cfg.Address)}
+	c := n.raftConfig(nil)
+	// Only its encoding of peers is used, for a protocol that is not spoken.
+	_, t := raft.NewInmemTransport(self.Address)
+	err := raft.BootstrapCluster(c, n.disk.log, n.disk.log, n.disk.snapshots, t, raft.Configuration{Servers: []raft.Server{self}})
+	if err != nil {
+		return fmt.Errorf("cluster: Bootstrap: %w", err)
+	}
+	n.disk.empty = false
+	return nil
+}
+
+// joinEvery is how often a node asks again while it is on its way in.
+const joinEvery = 100 * time.Millisecond
+
+// joinIfAsked asks for admission where the node is not what it wants to be. A
+// node with an empty directory waits for it; one that was a member asks beside
+// its work.
+func (n *Node) joinIfAsked() error {
+	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() {
+		return nil
+	}
+	r := &nodev1.JoinRequest{
+		Node: n.cfg.ID, Address: n.cfg.Address, Nonvoter: n.cfg.Nonvoter,
+		Empty: n.disk.empty, Replace: n.cfg.Replace && n.disk.empty, Version: n.cfg.version,
+	}
+	if !r.GetEmpty() {
+		n.tasks.Go(func() {
+			if err := n.join(n.ctx, r, true); err != nil && n.ctx.Err() == nil {
+				n.cfg.Logger.Error("cannot join", "error", err)
+			}
+		})
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, n.cfg.JoinTimeout)
+	defer cancel()
+	if err := n.join(ctx, r, false); err != nil {
+		return fmt.Errorf("cluster: Join: %w", err)
+	}
+	r.Empty, r.Replace = false, false // it is known now, by this very process
+	n.tasks.Go(func() {
+		if err := n.join(n.ctx, r, true); err != nil && n.ctx.Err() == nil {
+			n.cfg.Logger.Error("has no vote", "error", err)
+		}
+	})
+	return nil
+}
+
+// isMember reports whether the node is in its own view of the cluster what its
+// configuration wants it to be.
+func (n *Node) isMember() bool {
+	for _, s := range n.servers() {
+		if string(s.ID) == n.cfg.ID {
+			return string(s.Address) == n.cfg.Address && (n.cfg.Nonvoter || isVoter(&s))
+		}
+	}
+	return false
+}
+
+// join asks until the leader has admitted the node; and, if all is set, until
+// it is what it wants to be.
+func (n *Node) join(ctx context.Context, r *nodev1.JoinRequest, all bool) error {
+	var last error
+	for {
+		for _, a := range n.cfg.Join {
+			done, err := n.joinAt(ctx, a, r)
+			if errors.Is(err, storage.ErrInvalid) {
+				return err
+			}
+			if err == nil && (done || !all) {
+				return nil
+			}
+			if err != nil {
+				last = err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if last == nil {
+				last = errors.New("still catching up")
+			}
+			return fmt.Errorf("not admitted: %w: %w", last, ctx.Err())
+		case <-time.After(joinEvery):
+		}
+	}
+}
+
+// joinAt asks the leader that the node at an address knows.
+func (n *Node) joinAt(ctx context.Context, address string, r *nodev1.JoinRequest) (done bool, err error) {
+	if address == n.cfg.Address {
+		return false, errors.New("no other member answers")
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout+n.cfg.TransportTimeout)
+	defer cancel()
+	h, err := n.peers.at(address).Hello(ctx, &nodev1.HelloRequest{})
+	if connect.CodeOf(err) == connect.CodePermissionDenied {
+		return false, invalid(err)
+	}
+	if err != nil {
+		return false, err
+	}
+	leader := h.GetLeaderAddress()
+	switch {
+	case h.GetCluster() == "":
+		return false, fmt.Errorf("%s is no member of a cluster yet", address)
+	case leader == "" || leader == n.cfg.Address:
+		return false, errNoLeader
+	}
+	r.AppliedIndex = n.fsm.applied()
+	answer, err := n.peers.at(leader).Join(ctx, r)
+	if err != nil {
+		return false, remote(err)
+	}
+	if n.clusterID() == "" {
+		if err := n.belong(h.GetCluster()); err != nil {
+			return false, err
+		}
+	}
+	return answer.GetDone(), nil
+}

@@ -1,0 +1,310 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
+)
+
+// closeEnough is how many entries a member may be behind when it is given a
+// vote: with a vote, the others may have to wait for it.
+const closeEnough = 100
+
+// AddNode makes the node of that name, which can be reached at address, a
+// member: at first one without a vote and, unless it is to stay so, one with a
+// vote once it has caught up, for which AddNode waits. It works on any node,
+// and may be asked again.
+func (n *Node) AddNode(ctx context.Context, id, address string, nonvoter bool) error {
+	ctx, cancel := n.deadline(ctx)
+	defer cancel()
+	return n.change(n.atLeader(ctx, func(ctx context.Context, _ *leadership) error {
+		return n.addHere(ctx, id, address, nonvoter)
+	}, func(ctx context.Context, leader string) error {
+		_, err := n.peers.at(leader).AddNode(ctx, &nodev1.AddNodeRequest{Node: id, Address: address, Nonvoter: nonvoter})
+		return err
+	}))
+}
+
+// RemoveNode ends the membership of a node. Where it leads, another takes over
+// first. It works on any node.
+func (n *Node) RemoveNode(ctx context.Context, id string) error {
+	ctx, cancel := n.deadline(ctx)
+	defer cancel()
+	return n.change(n.atLeader(ctx, func(ctx context.Context, _ *leadership) error {
+		return n.removeHere(ctx, id)
+	}, func(ctx context.Context, leader string) error {
+		_, err := n.peers.at(leader).RemoveNode(ctx, &nodev1.RemoveNodeRequest{Node: id})
+		return err
+	}))
+}
+
+// TransferLeadership makes the voter of that name the leader, or any that is
+// caught up if id is empty. It works on any node, and returns once the present
+// leader has stepped down.
+func (n *Node) TransferLeadership(ctx context.Context, id string) error {
+	ctx, cancel := n.deadline(ctx)
+	defer cancel()
+	asked := false
+	return n.change(n.atLeader(ctx, func(ctx context.Context, _ *leadership) error {
+		if asked && id == "" {
+			return nil
+		}
+		asked = true
+		return n.transferHere(ctx, id)
+	}, func(ctx context.Context, leader string) error {
+		if _, to := n.raft.LeaderWithID(); id != "" && string(to) == id {
+			return nil
+		}
+		_, err := n.peers.at(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
+		return err
+	}))
+}
+
+// change says what an error of a change of members means: asking again is
+// always safe.
+func (n *Node) change(err error) error {
+	select {
+	case n.greet <- struct{}{}:
+	default:
+	}
+	if err == nil {
+		return nil
+	}
+	return unavailableOr(err)
+}
+
+func (n *Node) member(id string) (raft.Server, bool) {
+	for _, s := range n.servers() {
+		if string(s.ID) == id {
+			return s, true
+		}
+	}
+	return raft.Server{}, false
+}
+
+// admit makes whoever asks a member, on the leader. It answers true when the
+// caller is what it wants to be; until then it asks again.
+func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err error) {
+	if err := validMember(r.GetNode(), r.GetAddress()); err != nil {
+		return false, err
+	}
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	s, known := n.member(r.GetNode())
+	if known && r.GetEmpty() {
+		switch {
+		case r.GetReplace():
+			if err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), enqueueTimeout)); err != nil {
+				return false, err
+			}
+			known = false
+		case isVoter(&s):
+			// It does not remember its votes and entries, and could elect a
+			// leader that lacks what was acknowledged.
+			return false, invalid(fmt.Errorf("%s is a member of this cluster already, and the data directory of the one that asks is empty: start it under a new name, or remove %s from the cluster first, or start it with Replace if its data is lost for good", s.ID, s.ID))
+		case string(s.Address) != r.GetAddress():
+			return false, invalid(fmt.Errorf("%s is a member of this cluster already, at %s: choose another name, or start it with Replace", s.ID, s.Address))
+		}
+	}
+	n.members.note(r.GetNode(), said{version: r.GetVersion(), applied: r.GetAppliedIndex(), at: time.Now()})
+	if !known || string(s.Address) != r.GetAddress() {
+		if err := n.place(ctx, r.GetNode(), r.GetAddress(), known && isVoter(&s)); err != nil {
+			return false, err
+		}
+		s, _ = n.member(r.GetNode())
+	}
+	if isVoter(&s) || r.GetNonvoter() {
+		return true, nil
+	}
+	if !n.caughtUp(r.GetAppliedIndex()) {
+		return false, nil
+	}
+	return true, n.place(ctx, r.GetNode(), r.GetAddress(), true)
+}
+
+// caughtUp reports whether a member that has applied so much may have a vote:
+// it has everything up to the latest change of members, which made it one, and
+// nearly everything since.
+func (n *Node) caughtUp(applied uint64) bool {
+	return applied >= n.fsm.memberIndex() && applied+closeEnough >= n.fsm.applied()
+}
+
+// place gives a member its address, with a vote or without. n.changing is held.
+func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
+	if _, err := n.member(id); !err && n.taken(address) {
+		return invalid(fmt.Errorf("address %s is that of another member", address))
+	}
+	add := n.raft.AddNonvoter
+	if vote {
+		add = n.raft.AddVoter
+	}
+	err := n.config(ctx, add(raft.ServerID(id), raft.ServerAddress(address), n.fsm.memberIndex(), enqueueTimeout))
+	n.members.settle(n.servers())
+	return err
+}
+
+func (n *Node) taken(address string) bool {
+	for _, s := range n.servers() {
+		if string(s.Address) == address {
+			return true
+		}
+	}
+	return false
+}
+
+// config waits for a change of members.
+func (n *Node) config(ctx context.Context, future raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- await(future, n.dead) }()
+	select {
+	case err := <-done:
+		if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+			return fmt.Errorf("%w: %w", errElsewhere, err)
+		}
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func validMember(id, address string) error {
+	if !nodeName.MatchString(id) {
+		return invalid(fmt.Errorf("node: %q is no node name; use 1 to 64 letters, digits, '.', '_' or '-'", id))
+	}
+	if err := validAddress(address); err != nil {
+		return invalid(fmt.Errorf("address: %w", err))
+	}
+	return nil
+}
+
+// addHere is AddNode on the leader.
+func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) error {
+	if err := validMember(id, address); err != nil {
+		return err
+	}
+	for pause := (backoff{}); ; {
+		done, err := n.addStep(ctx, id, address, nonvoter)
+		if done || err != nil {
+			return err
+		}
+		if !pause.wait(ctx, n.ctx.Done()) {
+			return fmt.Errorf("%s is a member without a vote and catches up; ask again to give it one: %w", id, ctx.Err())
+		}
+	}
+}
+
+func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (done bool, err error) {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	s, known := n.member(id)
+	if known && string(s.Address) != address {
+		return false, invalid(fmt.Errorf("node: %s is a member at %s; it tells its new address itself when it is started with Join", id, s.Address))
+	}
+	if !known {
+		return nonvoter, n.place(ctx, id, address, false)
+	}
+	if nonvoter || isVoter(&s) {
+		return true, nil
+	}
+	h, err := n.peers.at(address).Hello(ctx, &nodev1.HelloRequest{})
+	if err != nil || h.GetNode() != id || !n.caughtUp(h.GetAppliedIndex()) {
+		return false, nil // not there yet
+	}
+	n.members.note(id, said{h.GetApiAddress(), h.GetVersion(), h.GetAppliedIndex(), h.GetLogBytes(), time.Now()})
+	return true, n.place(ctx, id, address, true)
+}
+
+// removeHere is RemoveNode on the leader.
+func (n *Node) removeHere(ctx context.Context, id string) error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	s, known := n.member(id)
+	if !known {
+		return invalid(fmt.Errorf("node: %q is no member of this cluster", id))
+	}
+	if id == n.cfg.ID {
+		if n.voters() == 1 {
+			return invalid(fmt.Errorf("node: %s is the only voter; a cluster needs one", id))
+		}
+		if err := n.transferHere(ctx, ""); err != nil {
+			return err
+		}
+		return errElsewhere // the new leader does the rest
+	}
+	if isVoter(&s) && n.voters() == 1 {
+		return invalid(fmt.Errorf("node: %s is the only voter; a cluster needs one", id))
+	}
+	err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), enqueueTimeout))
+	n.members.settle(n.servers())
+	return err
+}
+
+func (n *Node) voters() (count int) {
+	for _, s := range n.servers() {
+		if isVoter(&s) {
+			count++
+		}
+	}
+	return count
+}
+
+// transferHere is TransferLeadership on the leader.
+func (n *Node) transferHere(ctx context.Context, id string) error {
+	if id == n.cfg.ID {
+		return nil
+	}
+	var future raft.Future
+	if id == "" {
+		if n.voters() == 1 {
+			return invalid(errors.New("node: there is no other voter"))
+		}
+		future = n.raft.LeadershipTransfer()
+	} else {
+		s, known := n.member(id)
+		if !known {
+			return invalid(fmt.Errorf("node: %q is no member of this cluster", id))
+		}
+		if !isVoter(&s) {
+			return invalid(fmt.Errorf("node: %s has no vote", id))
+		}
+		future = n.raft.LeadershipTransferToServer(s.ID, s.Address)
+	}
+	return n.config(ctx, future)
+}
+
+// Drain makes the node take no more commands, lets those under way end, and
+// hands leadership on. Nothing of it is undone: Close follows. Its error says
+// what was left; the cluster is as safe as if the node had crashed.
+func (n *Node) Drain(ctx context.Context) error {
+	ctx, cancel := n.deadline(ctx)
+	defer cancel()
+	n.draining.Store(true)
+	l := n.leading.Load()
+	if l == nil {
+		return nil
+	}
+	l.queue.close(fmt.Errorf("%w: %w", errElsewhere, errDraining))
+	select {
+	case <-l.idle:
+	case <-ctx.Done():
+		return fmt.Errorf("cluster: drain: commands are still under way: %w", ctx.Err())
+	}
+	if n.voters() < 2 {
+		return nil
+	}
+	for pause := (backoff{}); n.raft.State() == raft.Leader; {
+		err := n.transferHere(ctx, "")
+		if err == nil {
+			return nil
+		}
+		if _, _, moved := n.leader(); !pause.wait(ctx, moved) {
+			return fmt.Errorf("cluster: drain: leadership was not handed on: %w", err)
+		}
+	}
+	return nil
+}

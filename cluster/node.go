@@ -1,0 +1,416 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+var (
+	errClosed   = errors.New("this node is closed")
+	errNoLeader = errors.New("no leader is known")
+)
+
+// A Node is one member of a cluster. Its methods are safe for concurrent use.
+type Node struct {
+	cfg       Config
+	disk      *disk
+	port      *port
+	peers     *peers
+	http      *http.Server
+	transport *raft.NetworkTransport
+	raft      *raft.Raft
+	fsm       *fsm
+	metrics   *metrics
+	members   *members
+
+	ctx     context.Context // done when the node closes
+	cancel  context.CancelFunc
+	tasks   sync.WaitGroup
+	dead    chan struct{} // closed when Raft has stopped
+	halt    sync.Once
+	close   func() error // runs once
+	failed  atomic.Pointer[error]
+	onFatal func(error)
+	opened  chan struct{}
+	stopped raft.Future // of Raft, once it was told to stop
+
+	cluster  atomic.Pointer[string] // id; never nil
+	leading  atomic.Pointer[leadership]
+	draining atomic.Bool
+
+	changing  sync.Mutex // members, one at a time
+	restoring sync.Mutex
+
+	mu      sync.Mutex
+	forward *forwarder    // to the present leader
+	moved   chan struct{} // closed, and replaced, when the leader may have changed
+	greet   chan struct{} // asks for another look at the members
+}
+
+var _ storage.Store = (*Node)(nil)
+
+// Open opens a node and lets it take part in its cluster. It returns when the
+// node has been admitted, which for a node that was a member before is at once:
+// Ready tells when it serves. The error names what is wrong with the
+// configuration or the directory, and what to do.
+func Open(cfg Config) (*Node, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1)}
+	n.cfg.Fatal, n.onFatal = n.fatal, cfg.Fatal
+	n.fsm = newFSM(n.fatal, n.metrics)
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.close = sync.OnceValue(n.shutdown)
+	n.cluster.Store(new(string))
+	n.opened = make(chan struct{})
+	err = n.open()
+	close(n.opened)
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	return n, nil
+}
+
+func (n *Node) open() (err error) {
+	if n.disk, err = openDisk(&n.cfg); err != nil {
+		return err
+	}
+	n.cluster.Store(&n.disk.cluster)
+	l := n.cfg.Listener
+	if l == nil {
+		if l, err = net.Listen("tcp", n.cfg.BindAddr); err != nil {
+			return fmt.Errorf("cluster: BindAddr: %w", err)
+		}
+	}
+	if n.cfg.Address == "" {
+		n.cfg.Address = l.Addr().String()
+	}
+	if err := validAddress(n.cfg.Address); err != nil {
+		return errors.Join(fmt.Errorf("cluster: Address: %w; name the one that other nodes use", err), l.Close())
+	}
+	n.port = newPort(&n.cfg, l, n.clusterID)
+	n.peers = newPeers(n.port)
+	n.members = newMembers(n.cfg.ID, n.cfg.version)
+	n.http = serveNodes(&service{n}, n.clusterID, n.cfg.Logger)
+	if err := n.bootstrap(); err != nil {
+		return err
+	}
+	notify := make(chan bool, 16)
+	if err := n.startRaft(notify); err != nil {
+		return err
+	}
+	if n.cfg.Registry != nil {
+		if err := n.metrics.register(n.cfg.Registry, n); err != nil {
+			return fmt.Errorf("cluster: Registry: %w", err)
+		}
+	}
+	n.tasks.Go(func() { _ = n.http.Serve(half{n.port, n.port.http}) }) // returns when the node closes
+	n.tasks.Go(func() { n.watchLeadership(notify) })
+	n.tasks.Go(n.watchLeader)
+	n.tasks.Go(n.greetMembers)
+	n.tasks.Go(n.keepSnapshots)
+	return n.joinIfAsked()
+}
+
+func (n *Node) clusterID() string { return *n.cluster.Load() }
+
+// belong makes the node one of a cluster, for ever.
+func (n *Node) belong(cluster string) error {
+	if err := n.disk.belong(cluster); err != nil {
+		return err
+	}
+	n.cluster.Store(&cluster)
+	return nil
+}
+
+func (n *Node) raftConfig(notify chan<- bool) *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(n.cfg.ID)
+	c.HeartbeatTimeout, c.ElectionTimeout = n.cfg.HeartbeatTimeout, n.cfg.ElectionTimeout
+	c.LeaderLeaseTimeout, c.CommitTimeout = n.cfg.LeaderLeaseTimeout, n.cfg.CommitTimeout
+	// Raft counts entries, and one may have 256 KiB here.
+	c.MaxAppendEntries = 16
+	c.TrailingLogs = n.cfg.TrailingLogs
+	// Snapshots are taken by bytes of log instead; see keepSnapshots.
+	c.SnapshotThreshold, c.SnapshotInterval = 1<<62, 24*time.Hour
+	c.ShutdownOnRemove = false
+	c.NotifyCh = notify
+	c.Logger = newHclog(n.cfg.Logger)
+	c.NoLegacyTelemetry = true
+	return c
+}
+
+// logCached is how many entries are kept in memory for followers.
+const logCached = 128
+
+// startRaft starts Raft. It panics where the log has a hole, which is an error
+// here.
+func (n *Node) startRaft(notify chan<- bool) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("cluster: Dir: the log in %s is damaged: %v; remove this node from the cluster and let it join again with an empty directory under a new name", n.cfg.Dir, p)
+		}
+	}()
+	c := n.raftConfig(notify)
+	cache, err := raft.NewLogCache(logCached, n.disk.log)
+	if err != nil {
+		return err
+	}
+	n.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: half{n.port, n.port.raft}, MaxPool: 4, Timeout: n.cfg.TransportTimeout, Logger: c.Logger,
+	})
+	r, err := raft.NewRaft(c, n.fsm, cache, n.disk.log, n.disk.snapshots, n.transport)
+	if failed := n.failed.Load(); failed != nil {
+		err = *failed
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: Dir: cannot start from %s: %w", n.cfg.Dir, err)
+	}
+	n.raft = r
+	return nil
+}
+
+// fatal ends the node: nothing that it holds in memory or will write can be
+// trusted. It is called from within Raft, which may be stuck.
+func (n *Node) fatal(err error) {
+	if n.failed.CompareAndSwap(nil, &err) {
+		go func() {
+			<-n.opened
+			_ = n.stop() // the first error is the one that counts
+		}()
+		n.onFatal(err)
+	}
+}
+
+// watchLeadership follows what Raft says about this node's own leadership.
+func (n *Node) watchLeadership(notify <-chan bool) {
+	stop := func() {}
+	for {
+		select {
+		case <-n.ctx.Done():
+			stop()
+			return
+		case leads := <-notify:
+			stop()
+			stop = func() {}
+			n.announce()
+			if leads {
+				var ctx context.Context
+				ctx, stop = context.WithCancel(n.ctx)
+				n.tasks.Go(func() { n.lead(ctx) })
+			}
+		}
+	}
+}
+
+// lead serves one leadership, from its barrier until ctx is done.
+func (n *Node) lead(ctx context.Context) {
+	term, ok := n.barrier(ctx)
+	if !ok {
+		return
+	}
+	l := &leadership{
+		term: term, ctx: ctx, clock: newClock(n.fsm.now(), n.cfg.Monotonic), queue: newQueue(n.cfg.MaxQueue),
+		raft: n.raft, known: n.members, metrics: n.metrics, tasks: &n.tasks, dead: n.dead, idle: make(chan struct{}),
+	}
+	l.now = l.clock.Now
+	if n.cfg.LogTime != nil {
+		l.now = n.cfg.LogTime
+	}
+	if !n.take(l) {
+		return
+	}
+	defer n.drop(l)
+	n.cfg.Logger.Info("leads", "term", term, "logTime", n.fsm.now())
+	n.metrics.leaderships.Inc()
+	n.tasks.Go(l.propose)
+	n.tasks.Go(func() { l.clock.run(ctx) })
+	(&housekeeper{now: l.now, due: n.fsm.due, overdue: n.fsm.overdue, propose: l.tick}).run(ctx)
+}
+
+// barrier waits until this node has applied whatever earlier leaders may have
+// acknowledged, and returns the term in which it leads.
+func (n *Node) barrier(ctx context.Context) (term uint64, ok bool) {
+	for ctx.Err() == nil {
+		term = n.raft.CurrentTerm()
+		err := await(n.raft.Barrier(enqueueTimeout), n.dead)
+		// Terms only grow: what was a leader's between two looks at the same
+		// term was that term's.
+		if err == nil && n.raft.CurrentTerm() == term && n.raft.State() == raft.Leader {
+			return term, true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return 0, false
+}
+
+// take makes l what this node serves, unless it has ended by now.
+func (n *Node) take(l *leadership) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return false
+	}
+	n.leading.Store(l)
+	n.announceLocked()
+	return true
+}
+
+func (n *Node) drop(l *leadership) {
+	n.leading.CompareAndSwap(l, nil)
+	l.queue.close(errElsewhere)
+	n.cfg.Logger.Info("leads no more", "term", l.term)
+	n.announce()
+}
+
+// tick proposes a Tick and waits for it.
+func (l *leadership) tick(ctx context.Context, t *session.Tick) error {
+	g := newGroup([]pending{{cmd: t, until: time.Now().Add(enqueueTimeout)}})
+	if err := l.submit(g); err != nil {
+		return err
+	}
+	select {
+	case <-g.done:
+		return g.answers[0].Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// watchLeader follows what Raft says about who leads.
+func (n *Node) watchLeader() {
+	changes := make(chan raft.Observation, 16)
+	o := raft.NewObserver(changes, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	n.raft.RegisterObserver(o)
+	defer n.raft.DeregisterObserver(o)
+	for {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-changes:
+			n.announce()
+		}
+	}
+}
+
+// announce wakes those who wait for a leader, and drops the stream to a former
+// one: what it has not answered is unknown and will be sent to the new one.
+func (n *Node) announce() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.announceLocked()
+}
+
+func (n *Node) announceLocked() {
+	close(n.moved)
+	n.moved = make(chan struct{})
+	if f := n.forward; f != nil {
+		if address, _ := n.raft.LeaderWithID(); string(address) != f.address {
+			f.cancel()
+			n.forward = nil
+		}
+	}
+	select {
+	case n.greet <- struct{}{}:
+	default:
+	}
+}
+
+// leader returns the leadership if it is this node's, or the address of who
+// leads, or neither; and a channel that is closed when that may have changed.
+func (n *Node) leader() (l *leadership, address string, moved <-chan struct{}) {
+	n.mu.Lock()
+	moved = n.moved
+	n.mu.Unlock()
+	if l = n.leading.Load(); l != nil {
+		return l, "", moved
+	}
+	a, id := n.raft.LeaderWithID()
+	if id == raft.ServerID(n.cfg.ID) {
+		a = "" // before its barrier, or after its end
+	}
+	return nil, string(a), moved
+}
+
+// servers returns the members as this node knows them.
+func (n *Node) servers() []raft.Server {
+	return n.raft.GetConfiguration().Configuration().Servers
+}
+
+// deadline gives a context that has none the default one.
+func (n *Node) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, n.cfg.ApplyTimeout)
+}
+
+// Close stops the node at once; Drain before it lets others take over first.
+func (n *Node) Close() error { return n.close() }
+
+// closeWait bounds how long Close waits for Raft: one of its goroutines may
+// hang on a disk that does.
+const closeWait = 5 * time.Second
+
+func (n *Node) shutdown() error {
+	n.cancel()
+	err := n.stop()
+	if n.stopped != nil {
+		stopped := make(chan error, 1)
+		go func() { stopped <- n.stopped.Error() }()
+		select {
+		case <-stopped: // it returns no error
+		case <-time.After(closeWait):
+			return errors.Join(err, fmt.Errorf("cluster: Raft has not stopped within %v", closeWait))
+		}
+	}
+	close(n.dead)
+	n.tasks.Wait()
+	if n.disk != nil {
+		err = errors.Join(err, n.disk.log.Close())
+	}
+	return err
+}
+
+// stop ends all connections and tells Raft to stop, without waiting for it.
+func (n *Node) stop() (err error) {
+	n.halt.Do(func() {
+		n.cancel()
+		if n.raft != nil {
+			n.stopped = n.raft.Shutdown()
+		}
+		if n.http != nil {
+			err = n.http.Close()
+		}
+		if n.port != nil {
+			err = errors.Join(err, n.port.close())
+		}
+		if n.transport != nil {
+			n.transport.CloseStreams()
+			err = errors.Join(err, n.transport.Close())
+		}
+		if n.peers != nil {
+			n.peers.close()
+		}
+	})
+	return err
+}

@@ -1,0 +1,143 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
+)
+
+const (
+	// clusterHeader names the cluster in every request.
+	clusterHeader = "Govnode-Cluster"
+	// maxMessage bounds one message between nodes: a batch of commands, or one
+	// command with a policy tree of at most 1 MiB in it.
+	maxMessage = 4 << 20
+	// pingAfter is how long a connection may be silent before the other side is
+	// asked whether it is there, and pingWait how long it may take to answer.
+	pingAfter, pingWait = time.Second, 2 * time.Second
+)
+
+// peers opens and keeps the HTTP connections to other nodes.
+type peers struct {
+	client *http.Client
+
+	mu    sync.Mutex
+	known map[string]nodev1connect.NodeServiceClient
+}
+
+func plainHTTP2() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
+func newPeers(p *port) *peers {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			return p.open(ctx, address)
+		},
+		Protocols: plainHTTP2(),
+		HTTP2:     &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWait},
+		// Nodes speak for as long as they are up.
+		DisableCompression: true,
+	}
+	return &peers{client: &http.Client{Transport: clusterTransport{t, p.cluster}}, known: map[string]nodev1connect.NodeServiceClient{}}
+}
+
+// clusterTransport names the cluster in every request.
+type clusterTransport struct {
+	*http.Transport
+	cluster func() string
+}
+
+func (t clusterTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.Header.Set(clusterHeader, t.cluster())
+	return t.Transport.RoundTrip(r)
+}
+
+// at returns the client of the node at an address.
+func (p *peers) at(address string) nodev1connect.NodeServiceClient {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c, ok := p.known[address]
+	if !ok {
+		if len(p.known) >= 64 { // addresses that nodes had in the past
+			clear(p.known)
+		}
+		c = nodev1connect.NewNodeServiceClient(p.client, "http://"+address, connect.WithReadMaxBytes(maxMessage), connect.WithSendMaxBytes(maxMessage),
+			// Batches are small and the network is near: packing them costs
+			// more time than it saves.
+			connect.WithAcceptCompression("gzip", nil, nil))
+		p.known[address] = c
+	}
+	return c
+}
+
+func (p *peers) close() { p.client.CloseIdleConnections() }
+
+// serveNodes returns the server of what nodes say to each other. Requests that
+// name another cluster are refused.
+func serveNodes(svc nodev1connect.NodeServiceHandler, cluster func() string, logger *slog.Logger) *http.Server {
+	path, h := nodev1connect.NewNodeServiceHandler(svc, connect.WithReadMaxBytes(maxMessage), connect.WithSendMaxBytes(maxMessage),
+		connect.WithCompression("gzip", nil, nil))
+	mux := http.NewServeMux()
+	mux.Handle(path, onlyCluster(h, cluster))
+	return &http.Server{
+		Handler:           mux,
+		Protocols:         plainHTTP2(),
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 256, SendPingTimeout: pingAfter, PingTimeout: pingWait},
+		ReadHeaderTimeout: decideIn,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+}
+
+func onlyCluster(h http.Handler, cluster func() string) http.Handler {
+	refuse := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		named := r.Header.Get(clusterHeader)
+		open := r.URL.Path == nodev1connect.NodeServiceHelloProcedure || r.URL.Path == nodev1connect.NodeServiceJoinProcedure
+		if own := cluster(); named != own && !(open && (named == "" || own == "")) {
+			// Best effort: the caller may be gone.
+			_ = refuse.Write(w, r, connect.NewError(connect.CodePermissionDenied, fmt.Errorf("this node belongs to cluster %q, not to %q", own, named)))
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// errElsewhere reports that a node does not lead: what was asked for was not
+// done, and may be asked of another node.
+var errElsewhere = errors.New("this node does not lead")
+
+// remote makes the error of a request to another node again, so that callers
+// can tell what it means.
+func remote(err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *connect.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Code() {
+	case connect.CodeFailedPrecondition:
+		return errElsewhere
+	case connect.CodeInvalidArgument:
+		return invalid(errors.New(e.Message()))
+	case connect.CodeUnknown:
+		return unknown(errors.New(e.Message()))
+	}
+	return err
+}

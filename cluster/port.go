@@ -1,0 +1,278 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// maxConns bounds the connections that others hold to the port, and
+	// maxUndecided those that have not said yet what they are.
+	maxConns     = 512
+	maxUndecided = 64
+	// decideIn is how long a connection may take to say what it is.
+	decideIn = 5 * time.Second
+
+	// A connection of Raft's begins with raftByte, the length of a cluster id
+	// in one byte, and the id. Its length is 0 where the caller has none. One
+	// of HTTP/2 begins with the 'P' of its preface.
+	raftByte = 'R'
+	httpByte = 'P'
+)
+
+var errPortClosed = errors.New("cluster: port is closed")
+
+// A port is the one listener of a node. It hands connections on by their first
+// byte: to Raft, as its raft.StreamLayer, or to the HTTP server. What says
+// nothing, or rubbish, is closed.
+type port struct {
+	listener  net.Listener
+	advertise address
+	dial      func(ctx context.Context, address string) (net.Conn, error)
+	cluster   func() string // id of the cluster; "" if there is none yet
+	logger    *slog.Logger
+
+	raft, http chan net.Conn
+	closed     chan struct{}
+	undecided  chan struct{} // a place for each
+	serving    sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool // that are open; true where others opened them
+	taken int               // by others
+}
+
+// An address is host:port as others reach it.
+type address string
+
+func (address) Network() string  { return "tcp" }
+func (a address) String() string { return string(a) }
+
+func newPort(cfg *Config, l net.Listener, cluster func() string) *port {
+	p := &port{
+		listener: l, advertise: address(cfg.Address), dial: cfg.Dial, cluster: cluster, logger: cfg.Logger,
+		raft: make(chan net.Conn), http: make(chan net.Conn),
+		closed: make(chan struct{}), undecided: make(chan struct{}, maxUndecided),
+		conns: make(map[net.Conn]bool),
+	}
+	p.serving.Add(1)
+	go p.serve()
+	return p
+}
+
+// serve accepts connections until the port is closed.
+func (p *port) serve() {
+	defer p.serving.Done()
+	for wait := time.Duration(0); ; {
+		conn, err := p.listener.Accept()
+		if err != nil {
+			// Out of files, most likely: it passes, and must not be a busy loop.
+			wait = min(max(2*wait, 5*time.Millisecond), time.Second)
+			select {
+			case <-p.closed:
+				return
+			case <-time.After(wait):
+				p.logger.Error("cannot accept a connection", "error", err)
+				continue
+			}
+		}
+		wait = 0
+		select {
+		case p.undecided <- struct{}{}:
+		default:
+			p.refuse(conn, errors.New("too many connections have not said what they are"))
+			continue
+		}
+		if conn = p.track(conn, true); conn == nil {
+			<-p.undecided
+			continue
+		}
+		p.serving.Add(1)
+		go func() {
+			defer p.serving.Done()
+			p.decide(conn)
+		}()
+	}
+}
+
+func (p *port) refuse(conn net.Conn, err error) {
+	p.logger.Debug("connection refused", "from", conn.RemoteAddr(), "error", err)
+	_ = conn.Close() // nobody is left to be told
+}
+
+// decide reads what a connection is and hands it on. It gives the place among
+// the undecided back.
+func (p *port) decide(conn net.Conn) {
+	to, conn, err := p.kind(conn)
+	<-p.undecided
+	if err != nil {
+		p.refuse(conn, err)
+		return
+	}
+	select {
+	case to <- conn:
+	case <-p.closed:
+		_ = conn.Close() // as above
+	}
+}
+
+func (p *port) kind(conn net.Conn) (chan net.Conn, net.Conn, error) {
+	if err := conn.SetDeadline(time.Now().Add(decideIn)); err != nil {
+		return nil, conn, err
+	}
+	var first [2]byte
+	if _, err := io.ReadFull(conn, first[:1]); err != nil {
+		return nil, conn, err
+	}
+	to := p.http
+	switch first[0] {
+	case httpByte:
+		conn = &unread{Conn: conn, first: first[:1]}
+	case raftByte:
+		if _, err := io.ReadFull(conn, first[1:]); err != nil {
+			return nil, conn, err
+		}
+		id := make([]byte, first[1])
+		if _, err := io.ReadFull(conn, id); err != nil {
+			return nil, conn, err
+		}
+		if own := p.cluster(); own != "" && len(id) > 0 && own != string(id) {
+			p.logger.Warn("a node of another cluster has this node's address", "from", conn.RemoteAddr(), "cluster", string(id))
+			return nil, conn, errors.New("node of another cluster")
+		}
+		to = p.raft
+	default:
+		return nil, conn, fmt.Errorf("unknown protocol %#x", first[0])
+	}
+	return to, conn, conn.SetDeadline(time.Time{})
+}
+
+// unread is a connection of which something was read that belongs to what
+// follows.
+type unread struct {
+	net.Conn
+	first []byte
+}
+
+func (u *unread) Read(b []byte) (int, error) {
+	if len(u.first) > 0 {
+		n := copy(b, u.first)
+		u.first = u.first[n:]
+		return n, nil
+	}
+	return u.Conn.Read(b)
+}
+
+// tracked is a connection that the port closes when it is closed itself.
+type tracked struct {
+	net.Conn
+	port *port
+	once sync.Once
+}
+
+func (t *tracked) Close() error {
+	t.once.Do(func() { t.port.untrack(t) })
+	return t.Conn.Close()
+}
+
+// track returns nil where the port is closed or full.
+func (p *port) track(conn net.Conn, taken bool) net.Conn {
+	t := &tracked{Conn: conn, port: p}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns == nil || taken && p.taken >= maxConns {
+		p.refuse(conn, fmt.Errorf("closed, or more than %d connections", maxConns))
+		return nil
+	}
+	p.conns[t] = taken
+	if taken {
+		p.taken++
+	}
+	return t
+}
+
+func (p *port) untrack(t *tracked) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns[t] {
+		p.taken--
+	}
+	delete(p.conns, t)
+}
+
+// open opens a connection to another node.
+func (p *port) open(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := p.dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	if conn = p.track(conn, false); conn == nil {
+		return nil, errPortClosed
+	}
+	return conn, nil
+}
+
+// close ends everything: the listener and each connection, to or from others.
+func (p *port) close() error {
+	p.mu.Lock()
+	conns := p.conns
+	p.conns = nil
+	p.mu.Unlock()
+	if conns == nil {
+		return nil
+	}
+	close(p.closed)
+	err := p.listener.Close()
+	for c := range conns {
+		_ = c.(*tracked).Conn.Close() // whoever uses it is told
+	}
+	p.serving.Wait()
+	return err
+}
+
+// A half is the part of a port that one protocol sees: a net.Listener, and for
+// Raft a raft.StreamLayer.
+type half struct {
+	*port
+	conns chan net.Conn
+}
+
+func (h half) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close does nothing: the port is closed as a whole.
+func (half) Close() error { return nil }
+
+func (h half) Addr() net.Addr { return h.advertise }
+
+// Dial implements raft.StreamLayer.
+func (h half) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(timeout, dialTimeout))
+	defer cancel()
+	conn, err := h.open(ctx, string(to))
+	if err != nil {
+		return nil, err
+	}
+	id := h.cluster()
+	if _, err := conn.Write(append([]byte{raftByte, byte(len(id))}, id...)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// dialTimeout bounds opening a connection; nodes are near each other.
+const dialTimeout = time.Second

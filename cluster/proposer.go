@@ -1,0 +1,192 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// enqueueTimeout is how long Raft may take to look at an entry. It is not
+// busier than its disk, and a disk that takes longer is given up.
+const enqueueTimeout = 10 * time.Second
+
+// A leadership is one time that this node leads, from its barrier on. What was
+// gathered under one leadership is never proposed under another: the queue and
+// the clock end with it, and an entry that is stamped with another term than
+// the one in which it reaches the log changes nothing.
+type leadership struct {
+	term    uint64
+	ctx     context.Context // done when it ends
+	now     func() time.Duration
+	clock   *clock
+	queue   *queue
+	rounds  rounds
+	raft    *raft.Raft
+	known   *members
+	metrics *metrics
+	tasks   *sync.WaitGroup // of the node
+	dead    <-chan struct{} // closed when Raft has stopped
+	idle    chan struct{}   // closed when nothing is proposed any more, and all is answered
+}
+
+// submit lets a group wait for its place. Commands that are not valid get their
+// own answer and the others go on.
+func (l *leadership) submit(g *group) error {
+	for i := range g.commands {
+		if g.answers[i].Err != nil {
+			continue // could not even be decoded
+		}
+		if err := l.check(g.commands[i].cmd); err != nil {
+			g.answers[i].Err = invalid(err)
+		}
+	}
+	err := l.queue.add(g)
+	if errors.Is(err, errFull) {
+		l.metrics.refused.WithLabelValues("full").Add(float64(len(g.commands)))
+	}
+	return err
+}
+
+// check holds a command against what the state machine relies on, and against
+// what all members understand.
+func (l *leadership) check(c session.Command) error {
+	if err := session.Validate(c); err != nil {
+		return err
+	}
+	if oldest, member := l.known.oldest(); uint32(c.Kind()) > oldest {
+		return fmt.Errorf("member %s does not know commands of kind %d (it knows up to %d); finish the upgrade of all nodes first", member, c.Kind(), oldest)
+	}
+	return nil
+}
+
+// propose puts everything that waits into one entry at a time, until the
+// leadership or its queue ends. There is no timer: the entries under way are
+// the time in which the next one gathers.
+func (l *leadership) propose() {
+	places := make(chan struct{}, inFlight)
+	for range inFlight {
+		places <- struct{}{}
+	}
+	defer func() {
+		for range inFlight {
+			<-places
+		}
+		close(l.idle)
+	}()
+	for {
+		<-places
+		groups := l.queue.take(l.ctx, maxEntry, maxEntryCommands)
+		if groups == nil {
+			places <- struct{}{}
+			return
+		}
+		e := l.entry(groups)
+		if len(e.commands) == 0 {
+			e.answer(nil, 0, nil)
+			places <- struct{}{}
+			continue
+		}
+		start := time.Now()
+		future := l.raft.ApplyLog(raft.Log{Data: session.EncodeEntry(l.now(), e.commands), Extensions: termOf(l.term)}, enqueueTimeout)
+		l.tasks.Go(func() {
+			l.finish(e, future)
+			l.metrics.commitSeconds.Observe(time.Since(start).Seconds())
+			places <- struct{}{}
+		})
+	}
+}
+
+// An entry is a set of groups on its way into the log.
+type entry struct {
+	groups   []*group
+	commands []session.Command
+}
+
+// entry gathers what is still wanted.
+func (l *leadership) entry(groups []*group) *entry {
+	e := &entry{groups: groups}
+	now := time.Now()
+	for _, g := range groups {
+		for i := range g.commands {
+			a := &g.answers[i]
+			if a.Err != nil {
+				continue
+			}
+			if p := &g.commands[i]; now.After(p.until) {
+				a.Err = unavailable(errTooLate)
+			} else {
+				e.commands = append(e.commands, p.cmd)
+			}
+		}
+	}
+	return e
+}
+
+// finish waits for what became of an entry, and answers its commands.
+func (l *leadership) finish(e *entry, future raft.ApplyFuture) {
+	if err := await(future, l.dead); err != nil {
+		e.answer(nil, 0, outcome(err))
+		return
+	}
+	switch r := future.Response().(type) {
+	case []session.Result:
+		e.answer(r, future.Index(), nil)
+	case error:
+		if errors.Is(r, errVoid) {
+			l.metrics.voided.Inc()
+			e.answer(nil, 0, unavailable(fmt.Errorf("%w: %w", errElsewhere, r)))
+			return
+		}
+		e.answer(nil, 0, unknown(r))
+	default:
+		e.answer(nil, 0, unknown(fmt.Errorf("the state machine answered %T", r)))
+	}
+}
+
+// await waits for a future. Raft may stop without answering one that was just
+// handed to the state machine.
+func await(future raft.Future, dead <-chan struct{}) error {
+	answered := make(chan error, 1)
+	go func() { answered <- future.Error() }()
+	select {
+	case err := <-answered:
+		return err
+	case <-dead:
+		return raft.ErrRaftShutdown
+	}
+}
+
+func (e *entry) answer(results []session.Result, index uint64, err error) {
+	n := 0
+	for _, g := range e.groups {
+		for i := range g.answers {
+			if g.answers[i].Err != nil {
+				continue
+			}
+			if err != nil {
+				g.answers[i].Err = err
+			} else {
+				g.answers[i] = storage.Answer{Result: results[n], Index: index}
+			}
+			n++
+		}
+		close(g.done)
+	}
+}
+
+// outcome says what an error of Raft's means for the caller. What is not known
+// to be harmless is unknown: it may be in the log of a majority.
+func outcome(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
+		return unavailable(fmt.Errorf("%w: %w", errElsewhere, err))
+	}
+	return unknown(err)
+}

@@ -1,0 +1,196 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+const (
+	// maxEntry and maxEntryCommands bound what one entry gathers. A command
+	// that is larger by itself has an entry of its own.
+	maxEntry         = 256 << 10
+	maxEntryCommands = 1024
+	// maxGroup and maxGroupCommands bound what is gathered before it is known
+	// who else has something: two batches of two followers fit in an entry.
+	maxGroup         = maxEntry / 2
+	maxGroupCommands = maxEntryCommands / 2
+	// maxQueueBytes bounds what waits, whatever its number.
+	maxQueueBytes = 32 << 20
+	// inFlight is how many entries, or batches, are under way at once: one
+	// leaves the disk idle while the followers work, more make entries small.
+	inFlight = 2
+)
+
+var (
+	errFull     = errors.New("too many commands wait for a place in the log; try again later")
+	errDraining = errors.New("this node is shutting down")
+	errTooLate  = errors.New("its caller's deadline passed before it was proposed")
+)
+
+func unavailable(err error) error { return fmt.Errorf("%w: %w", storage.ErrUnavailable, err) }
+func unknown(err error) error     { return fmt.Errorf("%w: %w", storage.ErrUnknown, err) }
+func invalid(err error) error     { return fmt.Errorf("%w: %w", storage.ErrInvalid, err) }
+
+// A pending command waits for its place.
+type pending struct {
+	cmd   session.Command
+	raw   []byte    // cmd as it is forwarded
+	until time.Time // its caller's deadline
+}
+
+// A group of commands shares its fate: it goes into one entry as a whole, in
+// its order, or is not proposed. So the commands of one caller keep their order
+// whatever fails.
+type group struct {
+	commands []pending
+	size     int
+	answers  []storage.Answer // once done is closed
+	done     chan struct{}
+	state    atomic.Int32
+}
+
+// The states of a group.
+const (
+	groupWaits int32 = iota
+	groupTaken
+	groupGone // its caller went away before it was taken
+)
+
+func newGroup(commands []pending) *group {
+	g := &group{commands: commands, answers: make([]storage.Answer, len(commands)), done: make(chan struct{})}
+	for i := range commands {
+		g.size += len(commands[i].raw)
+	}
+	return g
+}
+
+// leave withdraws the group and reports whether it had not been taken yet.
+func (g *group) leave() bool { return g.state.CompareAndSwap(groupWaits, groupGone) }
+
+// fail answers all commands that have no answer yet.
+func (g *group) fail(err error) {
+	for i := range g.answers {
+		if g.answers[i].Err == nil {
+			g.answers[i].Err = err
+		}
+	}
+	close(g.done)
+}
+
+// A queue gathers groups until somebody has a place for them: the leader's
+// proposer, or the stream to the leader.
+type queue struct {
+	max int // commands
+
+	mu     sync.Mutex
+	groups []*group
+	count  int
+	size   int
+	closed error
+	wake   chan struct{} // has a token if something may wait
+}
+
+func newQueue(maxCommands int) *queue {
+	return &queue{max: maxCommands, wake: make(chan struct{}, 1)}
+}
+
+// add lets a group wait, or refuses it at once.
+func (q *queue) add(g *group) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed != nil {
+		return q.closed
+	}
+	if q.count+len(g.commands) > q.max || q.size+g.size > maxQueueBytes && q.count > 0 {
+		return errFull
+	}
+	q.groups = append(q.groups, g)
+	q.count += len(g.commands)
+	q.size += g.size
+	q.ring()
+	return nil
+}
+
+// take waits until something is there and returns what fits in one entry or
+// batch, at least one group. It returns nil when ctx is done or the queue is
+// closed.
+func (q *queue) take(ctx context.Context, maxSize, maxCommands int) []*group {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-q.wake:
+		}
+		// Those whose answers have just come are about to ask again.
+		runtime.Gosched()
+		taken, closed := q.drain(maxSize, maxCommands)
+		if len(taken) > 0 || closed {
+			return taken
+		}
+	}
+}
+
+func (q *queue) drain(maxSize, maxCommands int) (taken []*group, closed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	size, count, i := 0, 0, 0
+	for ; i < len(q.groups); i++ {
+		g := q.groups[i]
+		if len(taken) > 0 && (size+g.size > maxSize || count+len(g.commands) > maxCommands) {
+			break
+		}
+		q.count -= len(g.commands)
+		q.size -= g.size
+		if g.state.CompareAndSwap(groupWaits, groupTaken) {
+			taken = append(taken, g)
+			size += g.size
+			count += len(g.commands)
+		}
+	}
+	rest := copy(q.groups, q.groups[i:])
+	clear(q.groups[rest:])
+	q.groups = q.groups[:rest]
+	if rest > 0 {
+		q.ring()
+	}
+	return taken, q.closed != nil
+}
+
+func (q *queue) ring() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// close refuses what waits and what will be added. It may be called again.
+func (q *queue) close(err error) {
+	q.mu.Lock()
+	groups := q.groups
+	q.groups, q.count, q.size = nil, 0, 0
+	if q.closed == nil {
+		q.closed = err
+	}
+	q.ring()
+	q.mu.Unlock()
+	for _, g := range groups {
+		if g.state.CompareAndSwap(groupWaits, groupTaken) {
+			g.fail(unavailable(err))
+		}
+	}
+}
+
+// len returns how many commands wait.
+func (q *queue) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.count
+}

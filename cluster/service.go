@@ -1,0 +1,212 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
+	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// service answers what other nodes ask. It never passes a request on: whoever
+// does not lead says so, and the caller looks for the leader anew.
+type service struct{ n *Node }
+
+var _ nodev1connect.NodeServiceHandler = (*service)(nil)
+
+// maxBatches bounds the batches of one stream that have no answer yet; beyond
+// it the stream is not read.
+const maxBatches = 2 * inFlight
+
+// maxLeft bounds how long a forwarded command may wait.
+const maxLeft = 10 * time.Minute
+
+func wireError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errElsewhere), errors.Is(err, errNoLeader):
+		return connect.NewError(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, storage.ErrInvalid):
+		return connect.NewError(connect.CodeInvalidArgument, errors.New(bare(err)))
+	case errors.Is(err, storage.ErrUnknown):
+		return connect.NewError(connect.CodeUnknown, err)
+	}
+	return connect.NewError(connect.CodeUnavailable, err)
+}
+
+// lead returns the leadership, if it is this node's.
+func (s *service) lead() (*leadership, error) {
+	if l := s.n.leading.Load(); l != nil && !s.n.draining.Load() {
+		return l, nil
+	}
+	return nil, wireError(errElsewhere)
+}
+
+// Forward implements nodev1connect.NodeServiceHandler.
+func (s *service) Forward(_ context.Context, stream *connect.BidiStream[nodev1.ForwardRequest, nodev1.ForwardResponse]) error {
+	l, err := s.lead()
+	if err != nil {
+		return err
+	}
+	if _, err := stream.Receive(); err != nil {
+		return err
+	}
+	if err := stream.Send(&nodev1.ForwardResponse{}); err != nil {
+		return err
+	}
+	var (
+		sending sync.Mutex
+		answers sync.WaitGroup
+		places  = make(chan struct{}, maxBatches)
+	)
+	defer answers.Wait() // the stream ends with this method
+	for {
+		m, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		places <- struct{}{}
+		g := decodeBatch(m)
+		if err := l.submit(g); err != nil {
+			clear(g.answers)
+			g.fail(unavailable(err))
+		}
+		answers.Go(func() {
+			<-g.done
+			r := &nodev1.ForwardResponse{Batch: m.GetBatch()}
+			for i := range g.answers {
+				r.Answers = append(r.Answers, writeAnswer(&g.answers[i]))
+			}
+			sending.Lock()
+			defer sending.Unlock()
+			_ = stream.Send(r) // Receive fails as well, and ends the stream
+			<-places
+		})
+	}
+}
+
+// decodeBatch makes a group of a batch. What cannot be decoded is answered
+// alone.
+func decodeBatch(m *nodev1.ForwardRequest) *group {
+	now := time.Now()
+	commands := make([]pending, len(m.GetCommands()))
+	for i, f := range m.GetCommands() {
+		commands[i] = pending{raw: f.GetCommand(), until: now.Add(min(f.GetLeft().AsDuration(), maxLeft))}
+	}
+	g := newGroup(commands)
+	for i := range commands {
+		c, err := session.DecodeCommand(commands[i].raw)
+		if err != nil {
+			g.answers[i].Err = invalid(err)
+			continue
+		}
+		commands[i].cmd = c
+	}
+	return g
+}
+
+// ReadIndex implements nodev1connect.NodeServiceHandler.
+func (s *service) ReadIndex(ctx context.Context, _ *nodev1.ReadIndexRequest) (*nodev1.ReadIndexResponse, error) {
+	l, err := s.lead()
+	if err != nil {
+		return nil, err
+	}
+	index, err := s.n.readIndex(ctx, l)
+	if err != nil {
+		return nil, wireError(err)
+	}
+	return &nodev1.ReadIndexResponse{Index: index}, nil
+}
+
+// Term implements nodev1connect.NodeServiceHandler.
+func (s *service) Term(context.Context, *nodev1.TermRequest) (*nodev1.TermResponse, error) {
+	return &nodev1.TermResponse{Term: s.n.raft.CurrentTerm()}, nil
+}
+
+// Hello implements nodev1connect.NodeServiceHandler.
+func (s *service) Hello(context.Context, *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
+	n := s.n
+	address, leader := n.raft.LeaderWithID()
+	return &nodev1.HelloResponse{
+		Cluster: n.clusterID(), Node: n.cfg.ID, Address: n.cfg.Address, ApiAddress: n.cfg.APIAddress, Version: n.cfg.version,
+		Term: n.raft.CurrentTerm(), AppliedIndex: n.fsm.applied(), LogBytes: uint64(n.fsm.logged.Load()),
+		Leader: string(leader), LeaderAddress: string(address),
+	}, nil
+}
+
+// Join implements nodev1connect.NodeServiceHandler.
+func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
+	if _, err := s.lead(); err != nil {
+		return nil, err
+	}
+	done, err := s.n.admit(ctx, r)
+	if err != nil {
+		return nil, wireError(err)
+	}
+	return &nodev1.JoinResponse{Done: done}, nil
+}
+
+// AddNode implements nodev1connect.NodeServiceHandler.
+func (s *service) AddNode(ctx context.Context, r *nodev1.AddNodeRequest) (*nodev1.AddNodeResponse, error) {
+	if _, err := s.lead(); err != nil {
+		return nil, err
+	}
+	return &nodev1.AddNodeResponse{}, wireError(s.n.addHere(ctx, r.GetNode(), r.GetAddress(), r.GetNonvoter()))
+}
+
+// RemoveNode implements nodev1connect.NodeServiceHandler.
+func (s *service) RemoveNode(ctx context.Context, r *nodev1.RemoveNodeRequest) (*nodev1.RemoveNodeResponse, error) {
+	if _, err := s.lead(); err != nil {
+		return nil, err
+	}
+	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, r.GetNode()))
+}
+
+// TransferLeadership implements nodev1connect.NodeServiceHandler.
+func (s *service) TransferLeadership(ctx context.Context, r *nodev1.TransferLeadershipRequest) (*nodev1.TransferLeadershipResponse, error) {
+	if _, err := s.lead(); err != nil {
+		return nil, err
+	}
+	return &nodev1.TransferLeadershipResponse{}, wireError(s.n.transferHere(ctx, r.GetNode()))
+}
+
+// Restore implements nodev1connect.NodeServiceHandler.
+func (s *service) Restore(ctx context.Context, stream *connect.ClientStream[nodev1.RestoreRequest]) (*nodev1.RestoreResponse, error) {
+	l, err := s.lead()
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.RestoreResponse{}, wireError(s.n.restoreHere(ctx, l, &chunks{stream: stream}))
+}
+
+// chunks reads what a client sends in pieces.
+type chunks struct {
+	stream *connect.ClientStream[nodev1.RestoreRequest]
+	rest   []byte
+}
+
+func (c *chunks) Read(b []byte) (int, error) {
+	for len(c.rest) == 0 {
+		if !c.stream.Receive() {
+			if err := c.stream.Err(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
+		c.rest = c.stream.Msg().GetChunk()
+	}
+	n := copy(b, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}

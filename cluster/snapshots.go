@@ -1,0 +1,162 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
+	"example.com/govnode/session"
+)
+
+const (
+	// snapshotCheck is how often a node looks whether a snapshot is due, and
+	// snapshotRetry how soon one that failed is tried again.
+	snapshotCheck = 500 * time.Millisecond
+	snapshotRetry = 5 * time.Second
+	// leaderWaits bounds how long the leader lets the followers write theirs
+	// first: its disk is the one that callers wait for.
+	leaderWaits = 30 * time.Second
+)
+
+// keepSnapshots writes a snapshot whenever enough log has been applied. Raft
+// would count entries, which are of any size here.
+func (n *Node) keepSnapshots() {
+	t := time.NewTicker(snapshotCheck)
+	defer t.Stop()
+	var since, notBefore time.Time
+	for {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-t.C:
+		}
+		if n.fsm.logged.Load() < n.cfg.SnapshotBytes {
+			since = time.Time{}
+			continue
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if time.Now().Before(notBefore) || n.raft.State() == raft.Leader && !n.followersDone() && time.Since(since) < leaderWaits {
+			continue
+		}
+		if err := n.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && n.ctx.Err() == nil {
+			n.cfg.Logger.Error("cannot write a snapshot; it will be tried again", "error", err)
+			notBefore = time.Now().Add(snapshotRetry)
+		}
+	}
+}
+
+// followersDone reports whether all other voters have written a snapshot
+// lately.
+func (n *Node) followersDone() bool {
+	for _, s := range n.servers() {
+		if string(s.ID) == n.cfg.ID || !isVoter(&s) {
+			continue
+		}
+		if told, ok := n.members.of(string(s.ID)); !ok || int64(told.logged) > n.cfg.SnapshotBytes/2 {
+			return false
+		}
+	}
+	return true
+}
+
+// Save implements storage.Store: it writes the state as of every change that
+// was acknowledged before the call.
+func (n *Node) Save(ctx context.Context, w io.Writer) error {
+	if err := n.catchUp(ctx); err != nil {
+		return err
+	}
+	s, _ := n.fsm.snapshot()
+	return session.WriteSnapshot(w, s)
+}
+
+// Restore implements storage.Store. The snapshot is read and checked as a whole
+// before anything changes, on the leader, to whom other nodes pass it on. It is
+// tried once; where the error is storage.ErrUnknown it may have been done.
+func (n *Node) Restore(ctx context.Context, r io.Reader) error {
+	l, address, _ := n.leader()
+	switch {
+	case n.draining.Load():
+		return unavailable(errDraining)
+	case l != nil:
+		return unavailableOr(n.restoreHere(ctx, l, r))
+	case address == "":
+		return unavailable(errNoLeader)
+	}
+	stream, err := n.peers.at(address).Restore(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	buf := make([]byte, 1<<20)
+	for {
+		k, err := io.ReadFull(r, buf)
+		if k > 0 && stream.Send(&nodev1.RestoreRequest{Chunk: buf[:k]}) != nil {
+			break // CloseAndReceive says why
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("cluster: restore: %w", err)
+		}
+	}
+	_, err = stream.CloseAndReceive()
+	return unavailableOr(remote(err))
+}
+
+// restoreHere replaces the state on the leader, and so on all nodes.
+//
+// The state that is put in place has been through session.Restore already:
+// nobody ever sees one in which the leases of the snapshot live, or in which
+// tokens begin again below those that were given out, not even if this node
+// dies at the worst time.
+func (n *Node) restoreHere(ctx context.Context, l *leadership, r io.Reader) error {
+	n.restoring.Lock()
+	defer n.restoring.Unlock()
+	state, err := session.ReadSnapshot(r)
+	if err != nil {
+		return invalid(fmt.Errorf("snapshot: %w", err))
+	}
+	now, generation := n.fsm.clock()
+	state.SetClock(max(now, l.now()), generation)
+	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
+	file, err := os.CreateTemp(n.cfg.Dir, "restore-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _, _ = file.Close(), os.Remove(file.Name()) }() // it was a copy
+	if err := writeSnapshot(file, n.fsm.applied(), state.Snapshot()); err != nil {
+		return err
+	}
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err = n.raft.Restore(&raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Size: size}, file, 0)
+	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+		return errElsewhere
+	}
+	if err != nil {
+		return unknown(err)
+	}
+	l.clock.raise(state.Now())
+	// The place of the snapshot in the log is no entry. One that is lets those
+	// who wait for an index have one.
+	if err := l.tick(ctx, &session.Tick{}); err != nil {
+		return unknown(err)
+	}
+	return nil
+}

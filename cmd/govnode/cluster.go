@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+func clusterCommand() *cobra.Command {
+	return group("cluster", "Look at the cluster and change its members",
+		clusterStatusCommand(), clusterAddCommand(), clusterRemoveCommand(), clusterTransferCommand())
+}
+
+func clusterStatusCommand() *cobra.Command {
+	return leaf(&cobra.Command{
+		Use:   "status",
+		Short: "Print who leads, who is a member and how far behind",
+		Long: `Prints who leads, who is a member and how far behind, as one node sees it. The exit
+code is 1 if that node is not well.`,
+		Args: arguments(0, 0),
+	}, onClient, func(cmd *cobra.Command, c *Config, _ []string) error {
+		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.StatusResponse, error) {
+			return r.cluster.Status(ctx, &govnodev1.StatusRequest{})
+		})
+		if err != nil {
+			return err
+		}
+		if err := show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error { return printStatus(w, answer) }); err != nil {
+			return err
+		}
+		if answer.Health != "ok" {
+			return fmt.Errorf("%s is not well: %s", answer.Node, answer.Health)
+		}
+		return nil
+	})
+}
+
+func printStatus(w io.Writer, s *govnodev1.StatusResponse) error {
+	t := newTable(w, "NODE", s.Node)
+	t.row("LEADER", s.Leader)
+	t.row("TERM", s.Term)
+	t.row("APPLIED", s.AppliedIndex)
+	t.row("BACKEND", s.Backend)
+	t.row("VERSION", s.Version)
+	t.row("HEALTH", s.Health)
+	if err := t.flush(); err != nil || len(s.Peers) == 0 {
+		return err
+	}
+	_, _ = fmt.Fprintln(w)
+	t = newTable(w, "MEMBER", "ROLE", "RAFT", "API", "LAG")
+	for _, p := range s.Peers {
+		lag := any("")
+		if s.Node == s.Leader {
+			lag = p.Lag // nobody else knows it
+		}
+		t.row(p.Node, p.Role, p.Address, p.ApiAddress, lag)
+	}
+	return t.flush()
+}
+
+func clusterAddCommand() *cobra.Command {
+	var nonvoter bool
+	cmd := leaf(&cobra.Command{
+		Use:   "add NODE ADDRESS",
+		Short: "Admit a node under its name and Raft address",
+		Long: `Admits a node under its name and Raft address. A node that is started with --join asks
+for that by itself.`,
+		Args: arguments(2, 2),
+	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
+		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.AddNodeResponse, error) {
+			return r.cluster.AddNode(ctx, &govnodev1.AddNodeRequest{Node: args[0], Address: args[1], Nonvoter: nonvoter})
+		})
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "added %s\n", printable(args[0]))
+			return err
+		})
+	})
+	cmd.Flags().BoolVar(&nonvoter, "nonvoter", false, "give it the state and no vote")
+	return cmd
+}
+
+func clusterRemoveCommand() *cobra.Command {
+	return leaf(&cobra.Command{
+		Use:   "remove NODE",
+		Short: "Remove a node from the cluster",
+		Args:  arguments(1, 1),
+	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
+		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.RemoveNodeResponse, error) {
+			return r.cluster.RemoveNode(ctx, &govnodev1.RemoveNodeRequest{Node: args[0]})
+		})
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "removed %s\n", printable(args[0]))
+			return err
+		})
+	})
+}
+
+func clusterTransferCommand() *cobra.Command {
+	return leaf(&cobra.Command{
+		Use:   "transfer [NODE]",
+		Short: "Hand the leadership to a node, or to any that is caught up",
+		Args:  arguments(0, 1),
+	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
+		req := &govnodev1.TransferLeadershipRequest{}
+		if len(args) == 1 {
+			req.Node = args[0]
+		}
+		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.TransferLeadershipResponse, error) {
+			return r.cluster.TransferLeadership(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			if answer.Leader == "" {
+				answer.Leader = "another node" // the one that was asked has not heard its name yet
+			}
+			_, err := fmt.Fprintf(w, "%s leads\n", printable(answer.Leader))
+			return err
+		})
+	})
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"strings"
+	"time"
+)
+
+// Config holds every setting. Which commands read which of them, under what
+// names, and what they are without being set, stands in the table settings.
+type Config struct {
+	File string
+
+	Listen         string
+	RaftListen     string
+	Advertise      string
+	Insecure       bool
+	MaxConnections int
+
+	Node      string
+	Data      string
+	Backend   string
+	Redis     string
+	Bootstrap bool
+	Join      []string
+	Replace   bool
+	Audit     string
+	LogLevel  string
+	LogFormat string
+
+	RequestTimeout time.Duration
+	Nonvoter       bool
+	JoinTimeout    time.Duration
+	Heartbeat      time.Duration
+	Election       time.Duration
+	LeaderLease    time.Duration
+	DiskTimeout    time.Duration
+	Queue          int
+	SnapshotBytes  int
+	TrailingLogs   int
+
+	Nodes   int
+	Restart bool
+	Verbose bool
+
+	Addr      string
+	Namespace string
+	Output    string
+	Timeout   time.Duration
+
+	// sources says where each setting got its value, by the name of its flag.
+	sources map[string]string
+}
+
+// scope is a set of commands.
+type scope int
+
+const (
+	onServe  scope = 1 << iota // serve
+	onDev                      // dev
+	onClient                   // everything that talks to a running node
+)
+
+const onAll = onServe | onDev | onClient
+
+// A setting is one line of the table from which the flags, the environment
+// variables, the keys of the file, the help and `config explain` are made. The
+// key in the file is the name of the flag; the variable is that name in
+// capitals, see env.
+type setting struct {
+	flag    string
+	short   string // one letter, or empty
+	on      scope
+	def     string // as it would be typed
+	may     string // what it may be: "least..most", or "one|another", or empty for what check knows
+	meaning string
+	in      func(*Config) any // the field: *string, *bool, *int, *time.Duration or *[]string
+}
+
+// env is the environment variable of the setting: GOVNODE_RAFT_LISTEN for
+// --raft-listen.
+func (s setting) env() string {
+	return "GOVNODE_" + strings.ToUpper(strings.ReplaceAll(s.flag, "-", "_"))
+}
+
+// text is the meaning without the marks around the name of its value.
+func (s setting) text() string {
+	text := strings.ReplaceAll(s.meaning, "`", "")
+	if s.may != "" {
+		text += ", " + s.may
+	}
+	return text
+}
+
+var settings = []setting{
+	{"config", "", onAll, "", "", "YAML `file` with settings; its keys are the names of the flags", func(c *Config) any { return &c.File }},
+
+	{"listen", "", onServe | onDev, "127.0.0.1:7070", "", "`address` of the API; dev gives its nodes this port and those that follow, or free ones if it is 0", func(c *Config) any { return &c.Listen }},
+	{"raft-listen", "", onServe, "", "", "`address` between nodes; the host of --listen and its port + 10 if empty", func(c *Config) any { return &c.RaftListen }},
+	{"advertise", "", onServe, "", "", "`host` under which others reach this node; the host of the listener if empty", func(c *Config) any { return &c.Advertise }},
+	{"insecure", "", onServe | onDev, "false", "", "listen on addresses that are not loopback although nobody is asked who they are", func(c *Config) any { return &c.Insecure }},
+	{"max-connections", "", onServe | onDev, "8192", "1..1048576", "open connections to the API at once; more wait to be accepted", func(c *Config) any { return &c.MaxConnections }},
+	{"request-timeout", "", onServe | onDev, "30s", "1s..10m", "longest time for one request, its wait for a slot apart", func(c *Config) any { return &c.RequestTimeout }},
+
+	{"node", "", onServe, "node1", "", "`name` of this node, its own in the cluster for ever", func(c *Config) any { return &c.Node }},
+	{"data", "", onServe | onDev, "", "", "`folder` for what outlives the process; dev uses a temporary one if empty", func(c *Config) any { return &c.Data }},
+	{"backend", "", onServe | onDev, "raft", "raft|memory|redis", "what puts commands in order; memory is one node and forgets everything when it ends", func(c *Config) any { return &c.Backend }},
+	{"redis", "", onServe | onDev, "", "", "`URL` of the Redis of --backend redis", func(c *Config) any { return &c.Redis }},
+	{"bootstrap", "", onServe, "false", "", "begin a new cluster with this node as its first member, if its data folder is empty", func(c *Config) any { return &c.Bootstrap }},
+	{"join", "", onServe, "", "", "Raft `addresses` of members, separated by commas, to ask for admission", func(c *Config) any { return &c.Join }},
+	{"join-timeout", "", onServe, "1m0s", "1s..1h", "how long to wait for admission", func(c *Config) any { return &c.JoinTimeout }},
+	{"nonvoter", "", onServe, "false", "", "join as a member that has the state and no vote", func(c *Config) any { return &c.Nonvoter }},
+	{"replace", "", onServe, "false", "", "join with an empty data folder under a name that the cluster knows: what that node had is lost for ever", func(c *Config) any { return &c.Replace }},
+	{"audit", "", onServe, "", "", "`file` to which decisions are appended, or - for standard output; audit.jsonl in the data folder if empty, and standard output without one", func(c *Config) any { return &c.Audit }},
+	{"log-level", "", onServe | onDev, "info", "debug|info|warn|error", "least level that is logged", func(c *Config) any { return &c.LogLevel }},
+	{"log-format", "", onServe | onDev, "text", "text|json", "how it is logged", func(c *Config) any { return &c.LogFormat }},
+
+	{"raft-heartbeat", "", onServe, "500ms", "20ms..1m", "silence of the leader after which a node stands for election", func(c *Config) any { return &c.Heartbeat }},
+	{"raft-election", "", onServe, "500ms", "20ms..1m", "longest time for one round of an election", func(c *Config) any { return &c.Election }},
+	{"raft-leader-lease", "", onServe, "400ms", "10ms..1m", "time without a majority after which a leader steps down; at most --raft-heartbeat", func(c *Config) any { return &c.LeaderLease }},
+	{"raft-disk-timeout", "", onServe, "10s", "1s..10m", "time that one access to the log may take before the node gives its disk up and ends", func(c *Config) any { return &c.DiskTimeout }},
+	{"raft-queue", "", onServe, "4096", "1..1048576", "commands that may wait for a place in the log; more are refused at once", func(c *Config) any { return &c.Queue }},
+	{"raft-snapshot-bytes", "", onServe, "67108864", "65536..1099511627776", "bytes of log after which a snapshot is taken", func(c *Config) any { return &c.SnapshotBytes }},
+	{"raft-trailing-logs", "", onServe, "1024", "1..16777216", "entries that are kept behind a snapshot, for followers that are a little late", func(c *Config) any { return &c.TrailingLogs }},
+
+	{"nodes", "", onDev, "3", "1..9", "how many nodes to start; the memory backend has one", func(c *Config) any { return &c.Nodes }},
+	{"restart", "", onDev, "true", "", "start a node that died again after 2 s", func(c *Config) any { return &c.Restart }},
+	{"verbose", "v", onDev, "false", "", "print what the nodes log, too", func(c *Config) any { return &c.Verbose }},
+
+	{"addr", "", onClient, "127.0.0.1:7070", "", "`addresses` of nodes, separated by commas, asked in this order", func(c *Config) any { return &c.Addr }},
+	{"namespace", "", onClient, "default", "", "`name` of the namespace to work in", func(c *Config) any { return &c.Namespace }},
+	{"output", "o", onClient, "text", "text|json", "how to print the answer", func(c *Config) any { return &c.Output }},
+	{"timeout", "", onClient, "10s", "1ms..1h", "how long to wait for an answer", func(c *Config) any { return &c.Timeout }},
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// A layout is what of a cluster of dev stays the same for as long as its data
+// does: folder, names and ports.
+type layout struct {
+	folder    string
+	temporary bool
+	places    []place
+}
+
+// A place is where one node lives.
+type place struct {
+	name, api, raft, data, log string
+}
+
+// layoutFile notes in a kept folder what its data was made with: nodes know
+// each other by name and address, so other ones would not find together.
+const layoutFile = "dev.json"
+
+type layoutNote struct {
+	Backend string `json:"backend"`
+	Nodes   int    `json:"nodes"`
+	Listen  string `json:"listen"`
+}
+
+// openLayout finds the folder and the ports, and refuses a folder that was made
+// with others.
+func openLayout(c *Config) (*layout, error) {
+	l := &layout{folder: c.Data}
+	if c.Data == "" {
+		folder, err := os.MkdirTemp("", "govnode-dev-")
+		if err != nil {
+			return nil, fmt.Errorf("data: cannot make a temporary folder: %w; name a folder with --data", err)
+		}
+		l.folder, l.temporary = folder, true
+	} else if err := os.MkdirAll(c.Data, 0o700); err != nil {
+		return nil, fmt.Errorf("data: cannot make the folder: %w; give another one with --data", err)
+	}
+	if err := l.settle(c); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+func (l *layout) settle(c *Config) error {
+	note, kept, err := readLayoutNote(l.folder)
+	if err != nil {
+		return err
+	}
+	if kept && note.Backend == c.Backend {
+		if c.sources["listen"] != fromDefault && c.Listen != note.Listen && !asksAnyPort(c.Listen) ||
+			c.sources["nodes"] != fromDefault && c.Nodes != note.Nodes {
+			return usagef("data: %s was made with --nodes %d --listen %s: give the same, or another --data", l.folder, note.Nodes, note.Listen)
+		}
+		c.Nodes, c.Listen = note.Nodes, note.Listen
+	}
+	first := c.Listen
+	if asksAnyPort(first) {
+		if first, err = freePorts(c.Listen, c.Nodes); err != nil {
+			return err
+		}
+	}
+	if l.places, err = placesFrom(l.folder, first, c.Nodes); err != nil {
+		return err
+	}
+	if err := l.portsFree(c.Backend == "raft"); err != nil {
+		return err
+	}
+	if c.Backend != "raft" || l.temporary {
+		return nil
+	}
+	return writeLayoutNote(l.folder, layoutNote{c.Backend, c.Nodes, first})
+}
+
+func asksAnyPort(address string) bool {
+	_, port, _ := net.SplitHostPort(address)
+	return port == "0"
+}
+
+func placesFrom(folder, first string, n int) ([]place, error) {
+	var places []place
+	for i := range n {
+		api, err := offsetPort(first, i)
+		if err != nil {
+			return nil, usagef("listen: %s leaves no room for %d nodes: %v; give a lower port", first, n, err)
+		}
+		raft, err := offsetPort(api, raftPortOffset)
+		if err != nil {
+			return nil, usagef("listen: %s leaves no room for Raft ports: %v; give a lower port", first, err)
+		}
+		name := "node" + strconv.Itoa(i+1)
+		places = append(places, place{
+			name: name, api: api, raft: raft,
+			data: filepath.Join(folder, name), log: filepath.Join(folder, name+".log"),
+		})
+	}
+	return places, nil
+}
+
+// portsFree finds out beforehand what would otherwise stand in the logs of the
+// nodes.
+func (l *layout) portsFree(raft bool) error {
+	for _, p := range l.places {
+		addresses := []string{p.api}
+		if raft {
+			addresses = append(addresses, p.raft)
+		}
+		for _, address := range addresses {
+			probe, err := net.Listen("tcp", address)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, listenError("listen", address, err))
+			}
+			_ = probe.Close()
+		}
+	}
+	return nil
+}
+
+// freePorts finds an address from which on all ports that n nodes need are
+// free. Somebody else may take one before they do; then the start fails.
+func freePorts(address string, n int) (string, error) {
+	host, _, _ := net.SplitHostPort(address)
+	var last error
+	for range 50 {
+		probe, err := net.Listen("tcp", address)
+		if err != nil {
+			return "", listenError("listen", address, err)
+		}
+		first := net.JoinHostPort(host, strconv.Itoa(probe.Addr().(*net.TCPAddr).Port))
+		_ = probe.Close()
+		candidate := layout{}
+		if candidate.places, last = placesFrom("", first, n); last != nil {
+			continue
+		}
+		if last = candidate.portsFree(true); last == nil {
+			return first, nil
+		}
+	}
+	return "", fmt.Errorf("listen: found no free ports in a row for %d nodes: %w", n, last)
+}
+
+func readLayoutNote(folder string) (note layoutNote, kept bool, err error) {
+	path := filepath.Join(folder, layoutFile)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return note, false, nil
+	}
+	if err != nil {
+		return note, false, fmt.Errorf("data: %w; give another folder with --data", err)
+	}
+	if err := json.Unmarshal(content, &note); err != nil || note.Nodes < 1 || note.Nodes > maxNodes {
+		return note, false, fmt.Errorf("data: %s cannot be read as what dev wrote there; give another folder with --data", path)
+	}
+	return note, true, nil
+}
+
+func writeLayoutNote(folder string, note layoutNote) error {
+	content, err := json.Marshal(note)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(folder, layoutFile), append(content, '\n'), 0o600); err != nil {
+		return fmt.Errorf("data: %w; give another folder with --data", err)
+	}
+	return nil
+}
+
+// close removes the folder if nobody asked to keep it.
+func (l *layout) close() error {
+	if !l.temporary {
+		return nil
+	}
+	if err := os.RemoveAll(l.folder); err != nil {
+		return fmt.Errorf("the temporary folder is left over: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+func policyCommand() *cobra.Command {
+	return group("policy", "Judge policies, put them on the cluster and look at them",
+		policyValidateCommand(), policyLintCommand(), policyEvalCommand(), policyTestCommand(), policyDiffCommand(),
+		policyPutCommand(), policyListCommand(), policyGetCommand(), policyDeleteCommand())
+}
+
+func policyPutCommand() *cobra.Command {
+	var name string
+	cmd := leaf(&cobra.Command{
+		Use:   "put FILE|DIR",
+		Short: "Put a policy: one file, or a folder with all its policy files",
+		Long: `Puts a policy: one file, or a folder with all its files, where tables of tests and names
+that begin with a dot are left out. Its name points to it from then on; sessions that
+are open keep the one they began with. The same content again changes nothing.`,
+		Args: arguments(1, 1),
+	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
+		source, err := readPolicy(args[0])
+		if err != nil {
+			return err
+		}
+		req := &govnodev1.PutPolicyRequest{Name: name, RequestId: newRequestID(), Client: cliName}
+		for _, f := range source.files {
+			req.Files = append(req.Files, &govnodev1.TextFile{Path: f.Path, Content: string(f.Content)})
+		}
+		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.PutPolicyResponse, error) {
+			return r.policies.PutPolicy(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			for _, warning := range answer.Warnings {
+				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(warning))
+			}
+			_, err := fmt.Fprintf(w, "%s version %d %s\n", printable(answer.Name), answer.Version, answer.Digest)
+			return err
+		})
+	})
+	cmd.Flags().StringVar(&name, "name", "", "name of the policy; the one in its file if empty")
+	return cmd
+}
+
+func policyListCommand() *cobra.Command {
+	var limit int
+	cmd := leaf(&cobra.Command{
+		Use:   "list",
+		Short: "List policies, and how many open sessions are pinned to each",
+		Args:  arguments(0, 0),
+	}, onClient, func(cmd *cobra.Command, c *Config, _ []string) error {
+		all := &govnodev1.ListPoliciesResponse{}
+		more, err := eachPage(limit, func(size int32, token string) (int, string, error) {
+			page, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.ListPoliciesResponse, error) {
+				return r.policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: size, PageToken: token})
+			})
+			if err != nil {
+				return 0, "", err
+			}
+			all.Policies = append(all.Policies, page.Policies...)
+			all.AppliedIndex, all.NextPageToken = page.AppliedIndex, page.NextPageToken
+			return len(page.Policies), page.NextPageToken, nil
+		})
+		if err != nil {
+			return err
+		}
+		noteMore(cmd, more)
+		return show(cmd.OutOrStdout(), c, all, func(w io.Writer) error {
+			t := newTable(w, "POLICY", "VERSION", "DIGEST", "PINNED")
+			for _, p := range all.Policies {
+				t.row(p.Name, p.Version, p.Digest, p.Pinned)
+			}
+			return t.flush()
+		})
+	})
+	limitFlag(cmd, &limit)
+	return cmd
+}
+
+func policyGetCommand() *cobra.Command {
+	return leaf(&cobra.Command{
+		Use:   "get NAME|DIGEST",
+		Short: "Print the files of a policy",
+		Args:  arguments(1, 1),
+	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
+		req := &govnodev1.GetPolicyRequest{Ref: &govnodev1.GetPolicyRequest_Name{Name: args[0]}}
+		if isDigest(args[0]) {
+			req.Ref = &govnodev1.GetPolicyRequest_Digest{Digest: args[0]}
+		}
+		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.GetPolicyResponse, error) {
+			return r.policies.GetPolicy(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			p := answer.Policy
+			_, _ = fmt.Fprintf(w, "# %s version %d %s, pinned by %d\n", printable(p.GetName()), p.GetVersion(), p.GetDigest(), p.GetPinned())
+			for _, f := range p.GetFiles() {
+				_, _ = fmt.Fprintf(w, "\n# file %s\n%s", printable(f.Path), printableLines(f.Content))
+			}
+			return nil
+		})
+	})
+}
+
+// printableLines is a text whose lines stay lines and end with one.
+func printableLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", "    ")
+		b.WriteString(printable(line) + "\n")
+	}
+	return b.String()
+}
+
+func isDigest(ref string) bool { return strings.HasPrefix(ref, "sha256:") }
+
+func policyDeleteCommand() *cobra.Command {
+	return leaf(&cobra.Command{
+		Use:   "delete NAME|DIGEST",
+		Short: "Delete a policy that no open session is pinned to",
+		Args:  arguments(1, 1),
+	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
+		req := &govnodev1.DeletePolicyRequest{
+			Ref:       &govnodev1.DeletePolicyRequest_Name{Name: args[0]},
+			RequestId: newRequestID(), Client: cliName,
+		}
+		if isDigest(args[0]) {
+			req.Ref = &govnodev1.DeletePolicyRequest_Digest{Digest: args[0]}
+		}
+		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.DeletePolicyResponse, error) {
+			return r.policies.DeletePolicy(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "deleted %s\n", printable(args[0]))
+			return err
+		})
+	})
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// evalFlags is a call as it is described on the command line.
+type evalFlags struct {
+	tool, agent, kind, order, arguments, context, output string
+	explain                                              bool
+}
+
+var evalKinds = map[string]engine.Kind{
+	"tool": engine.KindTool, "model": engine.KindModel, "agent": engine.KindAgent, "handoff": engine.KindHandoff,
+}
+
+var evalOrders = map[string]engine.Order{
+	"union": engine.OrderUnion, "interceptor": engine.OrderInterceptor, "pre_execute": engine.OrderPreExecute,
+}
+
+func policyEvalCommand() *cobra.Command {
+	var f evalFlags
+	cmd := &cobra.Command{
+		Use:   "eval FILE|DIR --tool TOOL",
+		Short: "Judge one call by a policy; needs no node",
+		Long: `Judges one call by a policy, as a node would, and counts nothing. The exit code is 0 if
+it is allowed, 1 if it is denied and 3 if the policy is not valid.`,
+		Example: `  govnode policy eval policy.yaml --tool delete_file --args '{"path":"/etc"}' --context '{"role":"admin"}' --explain`,
+		Args:    arguments(1, 1),
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.tool, "tool", "", "name of the tool")
+	fs.StringVar(&f.arguments, "args", "", "its arguments, a JSON object")
+	fs.StringVar(&f.context, "context", "", "what is known about the call, a JSON object; path selects the folder")
+	fs.StringVar(&f.agent, "agent", "", "id of the agent")
+	fs.StringVar(&f.kind, "kind", "tool", "tool, model, agent or handoff")
+	fs.StringVar(&f.order, "order", "union", "order of the checks: union, interceptor or pre_execute")
+	fs.BoolVar(&f.explain, "explain", false, "print how the decision came about")
+	checkOutput := outputFlag(cmd, &f.output, "text", "json")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkOutput(); err != nil {
+			return err
+		}
+		in, err := f.input()
+		if err != nil {
+			return err
+		}
+		s, err := readPolicy(args[0])
+		if err != nil {
+			return badPolicy(err)
+		}
+		p, err := s.compile()
+		if err != nil {
+			return badPolicy(err)
+		}
+		d := p.Evaluate(cmd.Context(), in)
+		if err := f.print(cmd.OutOrStdout(), d, p.Digest()); err != nil {
+			return err
+		}
+		if !d.Allowed {
+			return &exitError{code: exitNo}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func (f *evalFlags) input() (engine.Input, error) {
+	in := engine.Input{Tool: f.tool, AgentID: f.agent, Explain: f.explain}
+	var ok bool
+	if in.Kind, ok = evalKinds[f.kind]; !ok {
+		return in, usagef("kind: %q (flag --kind): must be tool, model, agent or handoff", f.kind)
+	}
+	if in.Order, ok = evalOrders[f.order]; !ok {
+		return in, usagef("order: %q (flag --order): must be union, interceptor or pre_execute", f.order)
+	}
+	var err error
+	if in.Arguments, err = jsonObject("args", f.arguments); err != nil {
+		return in, err
+	}
+	in.Context, err = jsonObject("context", f.context)
+	return in, err
+}
+
+func jsonObject(flag, text string) (value.Value, error) {
+	if text == "" {
+		return value.Value{}, nil
+	}
+	v, err := value.Parse([]byte(text))
+	if err != nil {
+		return v, usagef("%s (flag --%s): is not JSON: %w", flag, flag, err)
+	}
+	if v.Kind() != value.Map {
+		return v, usagef("%s (flag --%s): must be a JSON object, as {\"name\": \"value\"}", flag, flag)
+	}
+	return v, nil
+}
+
+func (f *evalFlags) print(w io.Writer, d engine.Decision, digest engine.Digest) error {
+	if f.output == "json" {
+		return printJSON(w, &govnodev1.EvaluateResponse{Trace: d.Trace, Decision: &govnodev1.Decision{
+			Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
+			Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
+			EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
+		}})
+	}
+	verdict := "denied"
+	if d.Allowed {
+		verdict = "allowed"
+	}
+	t := newTable(w, "DECISION", verdict)
+	t.row("ACTION", d.Action)
+	t.row("POLICY", d.Policy)
+	t.row("RULE", d.MatchedRule)
+	t.row("REASON", d.Reason)
+	t.row("CATEGORY", d.Category)
+	t.row("CHAIN", strings.Join(d.PolicyChain, " > "))
+	if d.Backend != "" {
+		t.row("BACKEND", d.Backend)
+	}
+	if d.Error != "" {
+		t.row("ERROR", d.Error)
+	}
+	if d.ModifiedArguments != nil {
+		t.row("ARGUMENTS", d.ModifiedArguments.JSON())
+	}
+	if err := t.flush(); err != nil || len(d.Trace) == 0 {
+		return err
+	}
+	_, _ = fmt.Fprintln(w)
+	for _, line := range d.Trace {
+		if _, err := fmt.Fprintln(w, printable(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"example.com/govnode/engine"
+)
+
+// policyEngine says how policies are compiled, on nodes and by the commands
+// that judge files.
+func policyEngine(log *slog.Logger) []engine.Option {
+	return []engine.Option{engine.WithLogger(log)}
+}
+
+// policySource is a policy as it lies on disk: one file, or a folder with all
+// that belongs to it.
+type policySource struct {
+	path   string
+	folder bool
+	files  []engine.File
+	tests  []engine.File // tables of tests beside the policy, no part of it
+}
+
+// readPolicy reads a policy from disk. Every file of a folder counts: one that
+// is left out because of a misspelt name would be a rule that nobody applies.
+func readPolicy(name string) (*policySource, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		content, err := readPolicyFile(name)
+		if err != nil {
+			return nil, err
+		}
+		return &policySource{path: name, files: []engine.File{{Path: filepath.Base(name), Content: content}}}, nil
+	}
+	root, err := os.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	files, err := engine.ReadFiles(root.FS())
+	s := &policySource{path: name, folder: true}
+	if err != nil {
+		return nil, s.locate(err)
+	}
+	if s.files, s.tests = engine.SplitTests(files); len(s.files) == 0 {
+		return nil, fmt.Errorf("%s: holds no policy file", name)
+	}
+	return s, nil
+}
+
+// readPolicyFile reads a regular file up to what a policy may hold.
+func readPolicyFile(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s: is no regular file", name))
+	}
+	content, err := io.ReadAll(io.LimitReader(file, engine.MaxTreeBytes+1))
+	if err == nil && len(content) > engine.MaxTreeBytes {
+		err = fmt.Errorf("%s: is larger than the %d bytes that a policy may have", name, engine.MaxTreeBytes)
+	}
+	return content, err
+}
+
+// compile builds the policy; the error is a *engine.LoadError with paths as
+// they are on disk.
+func (s *policySource) compile() (*engine.Policy, error) {
+	tree, err := engine.NewTree(s.files)
+	if err != nil {
+		return nil, s.locate(err)
+	}
+	p, err := engine.Compile(tree, policyEngine(slog.New(slog.DiscardHandler))...)
+	if err != nil {
+		return nil, s.locate(err)
+	}
+	return p, nil
+}
+
+// locate turns the paths of problems, which are those of the tree, into paths
+// that an editor finds.
+func (s *policySource) locate(err error) error {
+	var load *engine.LoadError
+	if !errors.As(err, &load) {
+		return err
+	}
+	return &engine.LoadError{Problems: s.located(load.Problems)}
+}
+
+func (s *policySource) located(problems []engine.Problem) []engine.Problem {
+	var list []engine.Problem
+	for _, p := range problems {
+		p.Path = s.file(p.Path)
+		list = append(list, p)
+	}
+	return list
+}
+
+func (s *policySource) file(path string) string {
+	if !s.folder || path == "" {
+		return s.path
+	}
+	return filepath.Join(s.path, filepath.FromSlash(path))
+}
+
+// problemsOf are what is wrong with a policy; nil if err is about something
+// else, such as a file that is not there.
+func problemsOf(err error) []engine.Problem {
+	var load *engine.LoadError
+	if errors.As(err, &load) {
+		return load.Problems
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"example.com/govnode/cluster"
+	"example.com/govnode/internal/server"
+	"example.com/govnode/storage"
+)
+
+// openStore opens what puts commands in order. It returns the members where
+// there are some.
+func (n *node) openStore(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, registry *prometheus.Registry) (server.Cluster, error) {
+	if c.Backend == "memory" {
+		n.store = storage.NewMemory(nil)
+		return nil, nil
+	}
+	member, err := openMember(ctx, c, api, log, registry)
+	if err != nil {
+		return nil, err
+	}
+	n.store, n.drain = member, member.Drain
+	return members{member}, nil
+}
+
+// raftConnections bounds the connections from other nodes; each keeps a few.
+const raftConnections = 1024
+
+// errEnded says that the node was told to end before it had begun.
+var errEnded = errors.New("ended before it was a member of its cluster")
+
+// openMember opens a node of a Raft cluster. Admission may take long; whoever
+// ends the process meanwhile need not wait for it.
+func openMember(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, registry *prometheus.Registry) (*cluster.Node, error) {
+	l, err := listen("raft-listen", c.RaftListen, raftConnections)
+	if err != nil {
+		return nil, err
+	}
+	type opened struct {
+		node *cluster.Node
+		err  error
+	}
+	result := make(chan opened, 1)
+	go func() {
+		node, err := cluster.Open(cluster.Config{
+			ID: c.Node, Dir: c.Data, Listener: l,
+			Address: reachable(c, l.Addr()), APIAddress: reachable(c, api),
+			Bootstrap: c.Bootstrap, Join: c.Join, JoinTimeout: c.JoinTimeout,
+			Nonvoter: c.Nonvoter, Replace: c.Replace,
+			HeartbeatTimeout: c.Heartbeat, ElectionTimeout: c.Election, LeaderLeaseTimeout: c.LeaderLease,
+			DiskTimeout: c.DiskTimeout, MaxQueue: c.Queue,
+			SnapshotBytes: int64(c.SnapshotBytes), TrailingLogs: uint64(c.TrailingLogs),
+			Logger: log, Registry: registry,
+		})
+		result <- opened{node, err}
+	}()
+	select {
+	case r := <-result:
+		if r.err != nil {
+			return nil, errors.Join(r.err, ignoreClosed(l.Close()))
+		}
+		return r.node, nil
+	case <-ctx.Done():
+		return nil, errEnded
+	}
+}
+
+// ignoreClosed drops the error of closing a listener that is closed.
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// members shows a cluster to the API in its own words.
+type members struct{ *cluster.Node }
+
+// Status implements server.Cluster.
+func (m members) Status(ctx context.Context) (server.Status, error) {
+	s, err := m.Node.Status(ctx)
+	if err != nil {
+		return server.Status{}, fmt.Errorf("status: %w", err)
+	}
+	out := server.Status{Node: s.Node, Leader: s.Leader, Term: s.Term, AppliedIndex: s.AppliedIndex, Health: s.Health}
+	for _, p := range s.Peers {
+		out.Peers = append(out.Peers, server.Peer{Node: p.Node, Address: p.Address, APIAddress: p.APIAddress, Role: p.Role, Lag: p.Lag})
+	}
+	return out, nil
+}

@@ -1,0 +1,246 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"example.com/govnode/engine/value"
+)
+
+// A Backend evaluates a policy in another language (policy engine spec 14).
+// Implementations must be safe for concurrent use, must return when ctx is
+// done, and must report whatever they could not judge as an error: an error is
+// skipped or denied, never taken for an allow.
+type Backend interface {
+	// Name is the identifier in decisions and audit records, such as cedar.
+	Name() string
+	Evaluate(ctx context.Context, in BackendInput) (BackendDecision, error)
+}
+
+// A BackendInput is a call as external languages see it (adapter contract
+// 3.11.1).
+type BackendInput struct {
+	AgentID    string      // empty if nobody said one
+	ActionType string      // tool_call, model_call, agent_call or handoff
+	Tool       string      // empty if nobody said one
+	Arguments  value.Value // a mapping; empty if there are none
+	// Context is the caller's context with everything above in it, as
+	// agent_id, action_type, tool_name, tool_args and arguments, and with
+	// those facts of the service that the files of the backend name.
+	Context value.Value
+}
+
+// A BackendDecision is a backend's answer (policy engine spec 14.2). Time and
+// error are recorded by the engine.
+type BackendDecision struct {
+	Allowed bool
+	Action  Action // empty means allow or deny, after Allowed
+	Reason  string
+	Trace   []string // ids of the external policies that decided
+}
+
+// A BackendLoader compiles the files of one language into a Backend. Problems
+// name path and line; any problem refuses the tree.
+type BackendLoader func(files []File) (Backend, []Problem)
+
+// DefaultBudget is the time that one evaluation may spend in backends.
+const DefaultBudget = 50 * time.Millisecond
+
+// maxReason bounds the free text of backends and guardrails, in bytes.
+const maxReason = 200
+
+// loadedBackend is a Backend with the facts that its files mention.
+type loadedBackend struct {
+	Backend
+	facts []FactKind
+}
+
+// backendOutcome is what became of consulting the backends.
+type backendOutcome struct {
+	decided  bool
+	decision BackendDecision
+	backend  string
+	took     time.Duration
+	errs     []error
+}
+
+// consult asks the backends in order; the first without an error decides
+// (policy engine spec 14.3).
+func (p *Policy) consult(ctx context.Context, e *evaluation) backendOutcome {
+	var out backendOutcome
+	ctx, cancel := context.WithTimeout(ctx, p.budget)
+	defer cancel()
+	for _, b := range p.backends {
+		start := time.Now()
+		d, err := p.ask(ctx, b, p.backendInput(e, b))
+		took := time.Since(start)
+		if err != nil {
+			out.errs = append(out.errs, fmt.Errorf("%s: %w", b.Name(), err))
+			if e.in.Explain {
+				e.explain("backend %s: error: %v", b.Name(), err)
+			}
+			continue
+		}
+		if e.in.Explain {
+			e.explain("backend %s: %s %s", b.Name(), d.Action, d.Reason)
+			e.trace = append(e.trace, d.Trace...)
+		}
+		out.decided, out.decision, out.backend, out.took = true, d, b.Name(), took
+		return out
+	}
+	return out
+}
+
+// abandoned counts backends that are still running after their budget. Each
+// holds a goroutine, so their number is bounded.
+var abandoned atomic.Int64
+
+const maxAbandoned = 64
+
+var (
+	errBackendTime = errors.New("the time budget is used up")
+	errBackendBusy = errors.New("too many earlier evaluations are still running")
+)
+
+// ask runs one backend within the budget. It runs on a goroutine of its own so
+// that one that ignores its context delays no decision.
+func (p *Policy) ask(ctx context.Context, b loadedBackend, in BackendInput) (BackendDecision, error) {
+	if ctx.Err() != nil {
+		return BackendDecision{}, errBackendTime
+	}
+	if abandoned.Load() >= maxAbandoned {
+		return BackendDecision{}, errBackendBusy
+	}
+	type answer struct {
+		d   BackendDecision
+		err error
+	}
+	done := make(chan answer, 1)
+	var over atomic.Bool // whoever sets it first, the backend or its caller, is done
+	go func() {
+		defer func() {
+			if !over.CompareAndSwap(false, true) {
+				abandoned.Add(-1)
+			}
+		}()
+		var a answer
+		defer func() {
+			if r := recover(); r != nil {
+				p.log.Error("policy backend panicked", "backend", b.Name(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+				a = answer{err: errors.New("the backend panicked")}
+			}
+			done <- a
+		}()
+		a.d, a.err = b.Evaluate(ctx, in)
+	}()
+	select {
+	case a := <-done:
+		if a.err != nil {
+			if ctx.Err() != nil {
+				return BackendDecision{}, errBackendTime
+			}
+			return BackendDecision{}, a.err
+		}
+		return checkBackendDecision(a.d)
+	case <-ctx.Done():
+		if over.CompareAndSwap(false, true) {
+			abandoned.Add(1)
+		}
+		return BackendDecision{}, errBackendTime
+	}
+}
+
+// checkBackendDecision refuses an answer that contradicts itself.
+func checkBackendDecision(d BackendDecision) (BackendDecision, error) {
+	if d.Action == "" {
+		d.Action = Deny
+		if d.Allowed {
+			d.Action = Allow
+		}
+	}
+	if !d.Action.valid() || d.Action.Allows() != d.Allowed {
+		return d, fmt.Errorf("the answer contradicts itself: allowed is %t and action is %q", d.Allowed, clip(string(d.Action), 40))
+	}
+	d.Reason = clip(Redact(d.Reason), maxReason)
+	return d, nil
+}
+
+// backendInput builds what a backend sees. Each fact in it is a premise on the
+// exact value, because nobody knows what the backend compares it with.
+func (p *Policy) backendInput(e *evaluation, b loadedBackend) BackendInput {
+	in := &e.in
+	out := BackendInput{
+		AgentID:    in.AgentID,
+		ActionType: in.Kind.String(),
+		Tool:       e.tool,
+		Arguments:  e.args,
+	}
+	if in.SessionID == "" {
+		if out.AgentID == "" {
+			out.AgentID = contextString(in.Context, "agent_id")
+		}
+		if said := contextString(in.Context, "action_type"); said != "" {
+			out.ActionType = said
+		}
+	}
+	if out.Arguments.Kind() != value.Map {
+		out.Arguments = emptyArguments
+	}
+	ctx := in.Context
+	if ctx.Kind() != value.Map {
+		ctx = emptyArguments
+	}
+	ctx = ctx.With("agent_id", value.OfString(out.AgentID)).
+		With("action_type", value.OfString(out.ActionType)).
+		With("tool_name", value.OfString(out.Tool)).
+		With("tool_args", out.Arguments).
+		With("arguments", out.Arguments)
+	if in.SessionID != "" {
+		ctx = ctx.With("session_id", value.OfString(in.SessionID))
+	}
+	if in.Facts != nil {
+		ctx = withFacts(ctx, e, b.facts)
+	}
+	out.Context = ctx
+	return out
+}
+
+// allFacts lists the kinds in a fixed order.
+var allFacts = [...]FactKind{CallCount, Attempts, TokensUsed, ToolCalls, ActiveSlots, Elapsed}
+
+// withFacts puts in the facts that a backend names, and takes out what the
+// context claims about the others.
+func withFacts(ctx value.Value, e *evaluation, wanted []FactKind) value.Value {
+	for _, kind := range allFacts {
+		if _, claimed := ctx.Get(kind.String()); claimed {
+			ctx = ctx.With(kind.String(), value.Value{})
+		}
+	}
+	for _, kind := range wanted {
+		if kind == ToolCalls {
+			// Only the tool of this call: the names of others are not known
+			// here, and each would be one more premise.
+			x, premise := e.in.Facts.exact(kind, e.tool)
+			e.addPremise(premise)
+			ctx = ctx.With(kind.String(), value.OfMap(value.Pair{Key: e.tool, Value: value.OfInt(x)}))
+			continue
+		}
+		x, premise := e.in.Facts.exact(kind, "")
+		e.addPremise(premise)
+		ctx = ctx.With(kind.String(), value.OfInt(x))
+	}
+	return ctx
+}
+
+func contextString(ctx value.Value, name string) string {
+	v, ok := ctx.Get(name)
+	if !ok {
+		return ""
+	}
+	s, _ := v.AsString()
+	return s
+}

@@ -1,0 +1,212 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/value"
+)
+
+// A check is one constraint of the GovernancePolicy.
+type check uint8
+
+const (
+	approvalCheck check = iota
+	allowedToolsCheck
+	patternsCheck
+	callCountCheck
+	timeoutCheck
+	confidenceCheck
+)
+
+// The orders of checks. Both hold the same checks: see Order.
+var (
+	interceptorOrder = [...]check{approvalCheck, allowedToolsCheck, patternsCheck, callCountCheck, timeoutCheck, confidenceCheck}
+	preExecuteOrder  = [...]check{callCountCheck, timeoutCheck, patternsCheck, approvalCheck, confidenceCheck, allowedToolsCheck}
+)
+
+// checkGovernance runs the checks; the first denial ends it.
+func (p *Policy) checkGovernance(ctx context.Context, e *evaluation) *Decision {
+	order := &interceptorOrder
+	if e.in.Order == OrderPreExecute {
+		order = &preExecuteOrder
+	}
+	for _, c := range order {
+		if d := p.check(ctx, e, c); d != nil {
+			return d
+		}
+	}
+	if e.in.Explain {
+		e.explain("governance policy %s: all checks pass", pyString(p.governance.Name))
+	}
+	return nil
+}
+
+// check returns a denial, or nil where the call passes. It is a switch and no table
+// of functions, so that the state of an evaluation stays on the stack.
+func (p *Policy) check(ctx context.Context, e *evaluation, c check) *Decision {
+	switch c {
+	case approvalCheck:
+		return p.checkApproval(e)
+	case allowedToolsCheck:
+		return p.checkAllowedTools(e)
+	case patternsCheck:
+		return p.checkPatterns(ctx, e)
+	case callCountCheck:
+		return p.checkCallCount(e)
+	case timeoutCheck:
+		return p.checkTimeout(e)
+	}
+	return p.checkConfidence(e)
+}
+
+func (p *Policy) denyCheck(e *evaluation, category string, rule uint16, reason string) *Decision {
+	if e.in.Explain {
+		e.explain("governance policy %s: %s", pyString(p.governance.Name), reason)
+	}
+	return &Decision{
+		Action:        string(Deny),
+		Policy:        p.governance.Name,
+		Rule:          rule,
+		Reason:        reason,
+		PublicMessage: publicMessages[category],
+		Category:      category,
+	}
+}
+
+func (p *Policy) checkApproval(e *evaluation) *Decision {
+	if !p.governance.RequireHumanApproval {
+		return nil
+	}
+	if e.in.Order == OrderPreExecute || e.in.Kind != KindTool {
+		return p.denyCheck(e, CategoryApproval, ruleApprovalAny, textApproval(""))
+	}
+	return p.denyCheck(e, CategoryApproval, ruleApprovalTool, textApproval(e.tool))
+}
+
+func (p *Policy) checkAllowedTools(e *evaluation) *Decision {
+	if e.in.Kind != KindTool || p.permitsTool(e.tool) {
+		return nil
+	}
+	return p.denyCheck(e, CategoryNotAllowedTool, ruleAllowedTools, textNotAllowed(e.tool, p.governance.AllowedTools))
+}
+
+// permitsTool compares exactly: a name in other letters is another tool.
+func (p *Policy) permitsTool(tool string) bool {
+	if p.governance.DenyAllTools {
+		return false
+	}
+	return len(p.allowed) == 0 || p.allowed[tool]
+}
+
+func (p *Policy) checkPatterns(ctx context.Context, e *evaluation) *Decision {
+	if len(p.governance.BlockedPatterns) == 0 {
+		return nil
+	}
+	args := e.args
+	if args.Kind() == value.Null {
+		args = emptyArguments
+	}
+	hit, found, err := p.governance.patterns.FirstHit(ctx, pattern.FormsOf(args))
+	switch {
+	case err != nil:
+		return ptr(p.errorDecision(e, "", err))
+	case !found:
+		return nil
+	}
+	text := p.governance.BlockedPatterns[hit.Index].Text
+	category, rule, reason := CategoryPatternTool, rulePatternTool, textPatternTool(text, e.tool)
+	if e.in.Order == OrderPreExecute {
+		category, rule, reason = CategoryPatternInput, rulePatternInput, textPatternInput(text)
+	}
+	d := p.denyCheck(e, category, rule+uint16(hit.Index), reason)
+	if hit.Limited {
+		// What could not be searched to the end is taken as found, and said so.
+		d.Rule, d.Error = ruleNone, "the pattern ran into the limits of the backtracking engine"
+		d.Reason += " (taken as found: the search ran into its limits)"
+	}
+	return d
+}
+
+// emptyArguments is what a call without arguments is matched as.
+var emptyArguments = value.OfMap()
+
+// checkCallCount judges the count where nobody else will: on Facts when asked
+// to, and a limit of 0 wherever there is no session to count in.
+func (p *Policy) checkCallCount(e *evaluation) *Decision {
+	if e.in.Kind != KindTool && e.in.Kind != KindModel {
+		return nil
+	}
+	var count int64
+	switch f := e.in.Facts; {
+	case f == nil:
+	case e.in.CheckLimits:
+		count = f.CallCount
+	default:
+		return nil
+	}
+	if count < p.limits.MaxToolCalls {
+		return nil
+	}
+	return p.denyCheck(e, CategoryMaxToolCalls, ruleMaxToolCalls, textMaxToolCalls(p.limits.MaxToolCalls))
+}
+
+func (p *Policy) checkTimeout(e *evaluation) *Decision {
+	f := e.in.Facts
+	if f == nil || !e.in.CheckLimits || f.Elapsed <= p.limits.Timeout {
+		return nil
+	}
+	return p.denyCheck(e, CategoryTimeout, ruleTimeout, textTimeout(p.limits.Timeout, f.Elapsed))
+}
+
+func (p *Policy) checkConfidence(e *evaluation) *Decision {
+	observed, given, err := confidenceOf(e)
+	switch {
+	case err != nil:
+		return ptr(p.errorDecision(e, "", err))
+	case !given || observed >= p.confidence:
+		return nil
+	}
+	return p.denyCheck(e, CategoryConfidence, ruleConfidence, textConfidence(observed, p.confidence))
+}
+
+var errConfidence = errors.New("context.confidence must be a number")
+
+// confidenceOf reads context.confidence. A bool is no number: it would pass
+// for full confidence.
+func confidenceOf(e *evaluation) (observed float64, given bool, err error) {
+	v, ok := e.in.Context.Get("confidence")
+	if !ok || v.Kind() == value.Null {
+		return 0, false, nil
+	}
+	if v.Kind() != value.Number {
+		return 0, true, fmt.Errorf("%w, got %s", errConfidence, kindName(v))
+	}
+	f, ok := v.AsFloat()
+	if !ok {
+		return 0, true, errConfidence
+	}
+	return f, true, nil
+}
+
+// checkContentHash verifies the identity of the tool (adapter contract 5.5).
+// A service that registers hashes by itself, beside a tree without any,
+// verifies those it has.
+func (p *Policy) checkContentHash(e *evaluation) *Decision {
+	if p.hashes == nil {
+		if _, known := e.in.ContentHash(e.tool); !known {
+			return nil
+		}
+	}
+	verdict := p.hashes.check(&e.in, e.tool)
+	switch {
+	case verdict.unknown:
+		p.log.Warn("no content hash is registered for a tool, allowed in mode warn", "tool", Redact(e.tool))
+		return nil
+	case verdict.allowed:
+		return nil
+	}
+	return p.denyCheck(e, CategoryContentHash, verdict.rule, verdict.reason)
+}

@@ -1,0 +1,395 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A Policy is a compiled tree. It is immutable and evaluated without locks.
+type Policy struct {
+	digest     Digest
+	governance *GovernancePolicy // never nil
+	governed   bool              // a file of the tree holds it
+	govPath    string            // that file
+	allowed    map[string]bool   // governance.AllowedTools
+	confidence float64
+	limits     Limits
+
+	flat     []*Document // in load order
+	flatSet  *ruleset
+	folders  map[string]*folder // by directory, "." for the root
+	deepest  int                // segments of the deepest folder
+	rules    []*Rule            // numbered: files by path, rules as written
+	compiled map[*Rule]*compiledRule
+
+	strict      bool
+	resolver    *Resolver // nil without combining
+	denyOnError bool      // when all backends failed
+	backends    []loadedBackend
+	hashes      *hashTable // nil without content hashes
+	guardrails  *GuardrailChain
+	warnings    []Problem
+	keptRules   atomic.Int64
+	budget      time.Duration
+	log         *slog.Logger
+}
+
+// Options of Compile.
+type options struct {
+	strict     bool
+	cedar      BackendLoader
+	rego       BackendLoader
+	guardrails []GuardrailProvider
+	client     *http.Client
+	budget     time.Duration
+	log        *slog.Logger
+}
+
+// An Option changes how a tree is compiled or evaluated.
+type Option func(*options)
+
+// WithStrict compiles in strict mode, whatever the tree says.
+func WithStrict() Option { return func(o *options) { o.strict = true } }
+
+// WithCedar gives the loader for *.cedar files and their entities.json.
+func WithCedar(load BackendLoader) Option { return func(o *options) { o.cedar = load } }
+
+// WithRego gives the loader for *.rego files and their data.json.
+func WithRego(load BackendLoader) Option { return func(o *options) { o.rego = load } }
+
+// WithGuardrails adds providers of the program's own before those that the
+// tree names.
+func WithGuardrails(providers ...GuardrailProvider) Option {
+	return func(o *options) { o.guardrails = append(o.guardrails, providers...) }
+}
+
+// WithHTTPClient replaces the client that guardrail endpoints are called with.
+func WithHTTPClient(c *http.Client) Option { return func(o *options) { o.client = c } }
+
+// WithBudget bounds the time one evaluation may spend in backends.
+func WithBudget(d time.Duration) Option { return func(o *options) { o.budget = d } }
+
+// WithLogger sets where fail-closed decisions are logged, redacted.
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
+
+// Compile checks every file of a tree and builds its policy. A tree with one
+// bad file is refused whole; the error is a [*LoadError].
+func Compile(t *Tree, opts ...Option) (*Policy, error) {
+	o := options{budget: DefaultBudget, log: slog.Default()}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	c := &compiler{
+		options: o,
+		folders: map[string]*Document{},
+		policy: &Policy{
+			digest: t.Digest(), governance: NewGovernancePolicy(),
+			denyOnError: true, budget: o.budget, log: o.log,
+		},
+	}
+	c.sortFiles(t.files)
+	c.checkSettings()
+	c.checkCaps()
+	if len(c.problems) == 0 {
+		c.link()
+	}
+	if len(c.problems) > 0 {
+		return nil, &LoadError{Problems: c.problems}
+	}
+	return c.policy, nil
+}
+
+// compiler gathers the files of a tree by what they are.
+type compiler struct {
+	options
+	policy   *Policy
+	problems []Problem
+	unknown  []Problem // unknown fields
+
+	documents  []*Document          // all, by path
+	folders    map[string]*Document // governance.yaml and .yml, by directory
+	governance string               // path of the GovernancePolicy
+	settings   []fileSettings
+	cedarFiles []File
+	regoFiles  []File
+	extensions governanceExtensions
+}
+
+type fileSettings struct {
+	path string
+	settings
+}
+
+func (c *compiler) addf(path string, line int, field, format string, args ...any) {
+	c.problems = append(c.problems, Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+func (c *compiler) warnf(path string, line int, field, format string, args ...any) {
+	c.policy.warnings = append(c.policy.warnings, Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// sortFiles decides by name and content what each file is.
+func (c *compiler) sortFiles(files []File) {
+	has := func(ext string) bool {
+		return slices.ContainsFunc(files, func(f File) bool { return path.Ext(f.Path) == ext })
+	}
+	cedar, rego := has(".cedar"), has(".rego")
+	for _, f := range files {
+		switch base := path.Base(f.Path); {
+		case path.Ext(base) == ".cedar", cedar && base == "entities.json":
+			c.cedarFiles = append(c.cedarFiles, f)
+		case path.Ext(base) == ".rego", rego && base == "data.json":
+			c.regoFiles = append(c.regoFiles, f)
+		case path.Ext(base) == ".yaml", path.Ext(base) == ".yml", path.Ext(base) == ".json":
+			c.load(f)
+		default:
+			c.addf(f.Path, 0, "", "a policy tree holds .yaml, .yml, .json, .cedar and .rego files; remove this one")
+		}
+	}
+}
+
+func (c *compiler) load(f File) {
+	n, probs := parseText(f.Path, f.Content)
+	if probs != nil {
+		c.problems = append(c.problems, probs...)
+		return
+	}
+	if n.kind != nodeMap {
+		c.addf(f.Path, n.line, "", "Expected a YAML mapping, got %s", n.typeName())
+		return
+	}
+	document, governance := classify(n)
+	switch {
+	case document && governance:
+		c.addf(f.Path, n.line, "", "the file has fields of a PolicyDocument (rules, defaults) and of a GovernancePolicy; split it into two files")
+	case document:
+		c.loadDocument(f, n)
+	case governance:
+		c.loadGovernance(f, n)
+	case len(n.keys) == 0:
+		c.addf(f.Path, n.line, "", "the mapping is empty; a policy file has rules or defaults, or fields of a GovernancePolicy")
+	default:
+		hint := ""
+		if _, ok := n.get("cases"); ok {
+			hint = "; tables of tests lie beside a tree and are no part of it"
+		}
+		c.addf(f.Path, n.line, "", "the file is neither a PolicyDocument (it has no rules and no defaults) nor a GovernancePolicy (it has none of its fields)%s", hint)
+	}
+}
+
+func classify(n *node) (document, governance bool) {
+	for _, k := range n.keys {
+		document = document || k.text == "rules" || k.text == "defaults"
+		governance = governance || governanceFields[k.text]
+	}
+	return document, governance
+}
+
+func (c *compiler) loadDocument(f File, n *node) {
+	r := &documentReader{problems: &problems{path: f.Path}}
+	d := r.document(n, f.Path)
+	c.problems = append(c.problems, r.list...)
+	c.unknown = append(c.unknown, r.unknown...)
+	c.settings = append(c.settings, fileSettings{f.Path, d.settings})
+	c.documents = append(c.documents, d)
+	base, dir := path.Base(f.Path), path.Dir(f.Path)
+	switch {
+	case base != "governance.yaml" && base != "governance.yml":
+		return
+	case c.folders[dir] == nil || base == "governance.yaml":
+		// Files come sorted, so governance.yaml is met before .yml.
+		c.folders[dir] = d
+	default:
+		c.warnf(f.Path, 0, "", "not used: %s lies beside it and is looked for first", path.Join(dir, "governance.yaml"))
+	}
+}
+
+func (c *compiler) loadGovernance(f File, n *node) {
+	ps := &problems{path: f.Path}
+	g := loadGovernance(n, ps)
+	ext := readExtensions(n, ps)
+	s := readSettings(n, ps)
+	c.settings = append(c.settings, fileSettings{f.Path, s})
+	for _, k := range n.keys {
+		if !governanceFields[k.text] && !slices.Contains([]string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}, k.text) {
+			c.unknown = append(c.unknown, Problem{Path: f.Path, Line: k.line, Field: k.text, Message: "unknown field, ignored"})
+		}
+	}
+	if c.governance != "" {
+		ps.add(n.line, "", "%s holds a GovernancePolicy already; a tree has at most one", c.governance)
+	}
+	c.problems = append(c.problems, ps.list...)
+	if g == nil || len(ps.list) > 0 {
+		return
+	}
+	c.governance, c.extensions = f.Path, ext
+	c.policy.governance, c.policy.governed, c.policy.govPath = g, true, f.Path
+	for _, w := range g.DetectConflicts() {
+		c.warnf(f.Path, 0, "", "%s", w)
+	}
+}
+
+// checkSettings joins the options that files state; two that differ are
+// refused, because either reading would be a guess.
+func (c *compiler) checkSettings() {
+	p := c.policy
+	stated := map[string]string{}
+	state := func(f fileSettings, name, value string) bool {
+		if value == "" {
+			return false
+		}
+		if have, ok := stated[name]; ok && have != value {
+			c.addf(f.path, f.lines[name], name, "another file of the tree says %s; a tree has one", have)
+			return false
+		}
+		stated[name] = value
+		return true
+	}
+	var strategy Strategy
+	tieBreakDeny := false
+	for _, f := range c.settings {
+		if f.strict != nil && state(f, "mode", map[bool]string{true: "strict", false: "standard"}[*f.strict]) {
+			p.strict = *f.strict
+		}
+		if state(f, "combining", strings.ToLower(string(f.combining))) {
+			strategy = f.combining
+		}
+		if f.tieBreakDeny != nil && state(f, "tie_break", map[bool]string{true: "deny", false: "first"}[*f.tieBreakDeny]) {
+			tieBreakDeny = *f.tieBreakDeny
+		}
+		if state(f, "on_backend_error", f.onBackendError) {
+			p.denyOnError = f.onBackendError == "deny"
+		}
+	}
+	p.strict = p.strict || c.strict
+	if strategy != "" {
+		p.resolver = &Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
+	}
+	for _, u := range c.unknown {
+		if p.strict {
+			u.Message = strings.Replace(u.Message, "unknown field, ignored", "unknown field, refused in strict mode", 1)
+			c.problems = append(c.problems, u)
+		} else {
+			p.warnings = append(p.warnings, u)
+		}
+	}
+}
+
+func (c *compiler) checkCaps() {
+	rules := 0
+	for _, d := range c.documents {
+		rules += len(d.Rules)
+	}
+	if rules > MaxRules {
+		c.addf("", 0, "", "the tree has %d rules; the most is %d", rules, MaxRules)
+	}
+}
+
+// link builds the policy of files that are all sound.
+func (c *compiler) link() {
+	p := c.policy
+	fields := fieldTable{}
+	p.compiled = map[*Rule]*compiledRule{}
+	for _, d := range c.documents {
+		for _, r := range d.Rules {
+			r.number = ruleFirstOfTheTree + uint16(len(p.rules))
+			p.rules = append(p.rules, r)
+			p.compiled[r] = compileRule(r, fields, p.strict)
+			if r.Condition.Operator == OpEq && r.Condition.Value.Kind() == 0 {
+				c.warnf(d.Path, r.line, r.Name, "eq null never matches: a null field counts as missing")
+			}
+		}
+	}
+	p.allowed = map[string]bool{}
+	for _, tool := range p.governance.AllowedTools {
+		p.allowed[tool] = true
+	}
+	c.linkFlat()
+	p.folders = newFolders(c.folders, p.strict)
+	for dir := range p.folders {
+		if dir != "." {
+			p.deepest = max(p.deepest, strings.Count(dir, "/")+1)
+		}
+	}
+	c.warnDefaults()
+	c.linkLimits()
+	c.linkBackend(c.cedarFiles, "cedar", c.cedar)
+	c.linkBackend(c.regoFiles, "opa", c.rego)
+	c.linkExtensions()
+	slices.SortStableFunc(p.warnings, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// linkFlat orders the flat list: *.yaml by path, then *.yml, then *.json. The
+// order decides ties and whose default holds (policy engine spec 7.3).
+func (c *compiler) linkFlat() {
+	p := c.policy
+	for _, ext := range []string{".yaml", ".yml", ".json"} {
+		for _, d := range c.documents {
+			if path.Ext(d.Path) == ext && !isGovernanceFile(d.Path) {
+				p.flat = append(p.flat, d)
+			}
+		}
+	}
+	var rules []*compiledRule
+	for _, d := range p.flat {
+		for _, r := range d.Rules {
+			rules = append(rules, p.compiled[r])
+		}
+	}
+	p.flatSet = newRuleset(rules, false, nil)
+	p.flatSet.docs = p.flat
+	p.flatSet.def, p.flatSet.defPolicy = Allow, p.governance.Name
+	if len(p.flat) > 0 {
+		p.flatSet.def, p.flatSet.defPolicy = p.flat[0].Defaults.Action, p.flat[0].Name
+	}
+}
+
+func isGovernanceFile(p string) bool {
+	base := path.Base(p)
+	return base == "governance.yaml" || base == "governance.yml"
+}
+
+// warnDefaults points at documents that reset their parents' default without
+// saying so (policy engine spec 11.3).
+func (c *compiler) warnDefaults() {
+	for dir, f := range c.policy.folders {
+		if len(f.chain) < 2 || f.doc.Defaults.stated.any {
+			continue
+		}
+		for _, parent := range f.chain[:len(f.chain)-1] {
+			if parent.Defaults.Action.Denies() && !c.policy.strict {
+				c.warnf(f.doc.Path, 0, "defaults", "the document states no defaults, so below %s/ the default is allow, although %s denies by default", dir, parent.Path)
+				break
+			}
+		}
+	}
+}
+
+func (c *compiler) linkBackend(files []File, language string, load BackendLoader) {
+	if len(files) == 0 {
+		return
+	}
+	if load == nil {
+		c.addf(files[0].Path, 0, "", "this program was built without the %s backend; the tree cannot be evaluated here", language)
+		return
+	}
+	b, probs := load(files)
+	c.problems = append(c.problems, probs...)
+	if len(probs) > 0 {
+		return
+	}
+	loaded := loadedBackend{Backend: b}
+	for _, kind := range allFacts {
+		if slices.ContainsFunc(files, func(f File) bool { return bytes.Contains(f.Content, []byte(kind.String())) }) {
+			loaded.facts = append(loaded.facts, kind)
+		}
+	}
+	c.policy.backends = append(c.policy.backends, loaded)
+}

@@ -1,0 +1,218 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"example.com/govnode/engine/value"
+)
+
+// A fieldPath is the field of a condition, split once. Slots let all rules
+// over one field share a single lookup per evaluation.
+type fieldPath struct {
+	name     string
+	segments []string // of a dotted name; nil for a plain one
+	root     wellKnown
+	slot     int // in evaluation.seen; -1 without
+}
+
+// wellKnown marks fields that the service knows better than the context.
+type wellKnown uint8
+
+const (
+	contextField wellKnown = iota
+	toolNameField
+	agentIDField
+	sessionIDField
+	callIDField
+	actionTypeField
+	argumentsField
+	maskedField // a fact's own name as a whole, which a context must not fake
+)
+
+func wellKnownField(name string) wellKnown {
+	switch name {
+	case "tool_name":
+		return toolNameField
+	case "agent_id":
+		return agentIDField
+	case "session_id":
+		return sessionIDField
+	case "call_id":
+		return callIDField
+	case "action_type":
+		return actionTypeField
+	case "arguments", "tool_args":
+		return argumentsField
+	case "tool_calls":
+		return maskedField
+	}
+	return contextField
+}
+
+// maxSlots bounds the lookups that one evaluation remembers.
+const maxSlots = 16
+
+// fieldTable hands out slots, one per distinct field of a tree.
+type fieldTable map[string]*fieldPath
+
+func (t fieldTable) path(name string) *fieldPath {
+	if f, ok := t[name]; ok {
+		return f
+	}
+	f := &fieldPath{name: name, slot: -1}
+	if len(t) < maxSlots {
+		f.slot = len(t)
+	}
+	root := name
+	if strings.Contains(name, ".") {
+		f.segments = strings.Split(name, ".")
+		root = f.segments[0]
+	}
+	f.root = wellKnownField(root)
+	t[name] = f
+	return f
+}
+
+// A compiledRule is a rule ready to be tested.
+type compiledRule struct {
+	*Rule
+	field  *fieldPath
+	fact   *factTest // the field is a fact
+	strict bool      // a deny whose field is missing cannot be judged
+}
+
+func compileRule(r *Rule, fields fieldTable, strict bool) *compiledRule {
+	return &compiledRule{
+		Rule:   r,
+		field:  fields.path(r.Condition.Field),
+		fact:   newFactTest(&r.Condition),
+		strict: strict && r.Action.Denies(),
+	}
+}
+
+// errMissing is why strict mode cannot judge a deny rule.
+var errMissing = errors.New("the field is missing, and in strict mode a deny rule needs it")
+
+// matches tests the rule. An error means that it cannot be judged, which
+// denies the whole call (policy engine spec 16.1).
+func (r *compiledRule) matches(e *evaluation) (bool, error) {
+	if r.fact != nil && e.in.Facts != nil {
+		return r.matchesFact(e)
+	}
+	v, ok := e.lookup(r.field)
+	if !ok {
+		if r.strict {
+			return false, errMissing
+		}
+		return false, nil // policy engine spec 5.2
+	}
+	return r.Condition.holds(v)
+}
+
+func (r *compiledRule) matchesFact(e *evaluation) (bool, error) {
+	t := r.fact
+	switch {
+	case t.typeError:
+		return false, typeError(r.Condition.Operator, value.OfInt(0), r.Condition.Value)
+	case t.asText:
+		x, premise := e.in.Facts.exact(t.kind, t.tool)
+		e.addPremise(premise)
+		return r.Condition.search.Match(value.OfInt(x).Str()), nil
+	}
+	truth, lo, hi := t.match(e.in.Facts.read(t.kind, t.tool))
+	e.addPremise(Premise{Fact: t.kind, Name: t.tool, Lo: lo, Hi: hi})
+	return truth, nil
+}
+
+// Holds tests a value that is present against the condition, with Python's
+// meaning of the operators. An error is a pair of types that cannot be
+// compared.
+func (c *Condition) holds(v value.Value) (bool, error) {
+	switch c.Operator {
+	case OpEq:
+		return value.Equal(v, c.Value), nil
+	case OpNe:
+		return !value.Equal(v, c.Value), nil
+	case OpIn:
+		return member(OpIn, v, c.Value)
+	case OpNotIn:
+		in, err := member(OpNotIn, v, c.Value)
+		return !in && err == nil, err
+	case OpContains:
+		return member(OpContains, c.Value, v)
+	case OpMatches:
+		return c.search.Match(v.Str()), nil
+	}
+	order, err := value.Compare(v, c.Value)
+	if err != nil {
+		return false, typeError(c.Operator, v, c.Value)
+	}
+	switch c.Operator {
+	case OpGt:
+		return order > 0, nil
+	case OpGte:
+		return order >= 0, nil
+	case OpLt:
+		return order < 0, nil
+	case OpLte:
+		return order <= 0, nil
+	}
+	return false, fmt.Errorf("the operator %q is unknown", c.Operator)
+}
+
+// member is Python's "item in container".
+func member(op Operator, item, container value.Value) (bool, error) {
+	switch container.Kind() {
+	case value.String:
+		text, _ := container.AsString()
+		part, ok := item.AsString()
+		if !ok {
+			return false, typeError(op, item, container)
+		}
+		return strings.Contains(text, part), nil
+	case value.List:
+		for i := range container.Len() {
+			if value.Equal(item, container.Index(i)) {
+				return true, nil
+			}
+		}
+		return false, nil
+	case value.Map:
+		switch item.Kind() {
+		case value.List, value.Map:
+			return false, typeError(op, item, container)
+		case value.String:
+			name, _ := item.AsString()
+			_, ok := container.Get(name)
+			return ok, nil
+		}
+		return false, nil
+	}
+	return false, typeError(op, item, container)
+}
+
+// typeError names the types and never the values, which may be secret.
+func typeError(op Operator, a, b value.Value) error {
+	return fmt.Errorf("%s cannot work on %s and %s", op, kindName(a), kindName(b))
+}
+
+func kindName(v value.Value) string {
+	n := node{}
+	switch v.Kind() {
+	case value.Bool:
+		n.kind = nodeBool
+	case value.Number:
+		if n.kind = nodeFloat; v.IsInteger() {
+			n.kind = nodeInt
+		}
+	case value.String:
+		n.kind = nodeString
+	case value.List:
+		n.kind = nodeList
+	case value.Map:
+		n.kind = nodeMap
+	}
+	return n.typeName()
+}

@@ -1,0 +1,549 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/value"
+)
+
+// The archives in testdata hold one case per requirement of the two
+// specifications, named by its section: prose, documents, input, and the
+// outcome. What an archive checks follows from the files it holds:
+//
+//	tree/...                 the files of a policy tree
+//	input.json, want.json    a call and the decision; input-2.json, want-2.json
+//	                         and so on for more calls on the same tree
+//	refused.txt              lines that the error of loading must hold
+//	warnings.txt             lines that the warnings of loading must hold
+//	lint.txt                 lines that lint must print
+//	limits.json              the numbers of the policy
+//	governance.json          the GovernancePolicy as a mapping, which must come
+//	                         back equal from YAML and from the mapping
+//	old.yaml, new.yaml       two GovernancePolicies; want.json compares them
+//	resolve.json             candidates and strategy; want.json is the outcome
+//	chain.json               interceptors and a call; want.json is the result
+//	drift.json               two outputs; want.json is the measure
+//
+// Fields that want.json leaves out are not compared.
+func TestConformance(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, paths)
+	slices.SortFunc(paths, func(a, b string) int { return slices.Compare(sectionKey(a), sectionKey(b)) })
+	var table strings.Builder
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".txtar")
+		ok := t.Run(name, func(t *testing.T) { runArchive(t, path) })
+		fmt.Fprintf(&table, "%-6s %-44s %s\n", map[bool]string{true: "ok", false: "FAIL"}[ok], name, headline(path))
+	}
+	t.Log("\n" + table.String())
+}
+
+// sectionKey sorts 3.2 before 10.1, and the policy engine before the adapter.
+func sectionKey(path string) []string {
+	name := filepath.Base(path)
+	return []string{
+		map[bool]string{true: "1", false: "0"}[strings.HasPrefix(name, "adapter-")],
+		regexp.MustCompile(`\d+`).ReplaceAllStringFunc(name, func(s string) string { return fmt.Sprintf("%04s", s) }),
+	}
+}
+
+// headline is the first sentence of the prose.
+func headline(path string) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	prose, _, _ := strings.Cut(string(content), "\n--")
+	sentence, _, _ := strings.Cut(strings.Join(strings.Fields(prose), " "), ". ")
+	return strings.TrimSuffix(sentence, ".")
+}
+
+type archive struct {
+	*testing.T
+	files map[string]string
+	tree  []File
+	used  map[string]bool
+}
+
+func runArchive(t *testing.T, path string) {
+	parsed, err := txtar.ParseFile(path)
+	require.NoError(t, err)
+	a := &archive{T: t, files: map[string]string{}, used: map[string]bool{}}
+	for _, f := range parsed.Files {
+		if name, ok := strings.CutPrefix(f.Name, "tree/"); ok {
+			a.tree = append(a.tree, File{Path: name, Content: f.Data})
+			continue
+		}
+		a.files[f.Name] = string(f.Data)
+	}
+	require.NotEmpty(t, strings.TrimSpace(string(parsed.Comment)), "an archive begins with prose")
+	a.run()
+	for name := range a.files {
+		require.True(t, a.used[name], "nothing reads %s", name)
+	}
+}
+
+func (a *archive) run() {
+	switch {
+	case a.has("resolve.json"):
+		a.resolve()
+	case a.has("chain.json"):
+		a.chain()
+	case a.has("drift.json"):
+		a.drift()
+	case a.has("old.yaml"):
+		a.compare()
+	default:
+		a.policy()
+	}
+}
+
+func (a *archive) has(name string) bool {
+	_, ok := a.files[name]
+	return ok
+}
+
+func (a *archive) text(name string) string {
+	a.Helper()
+	a.used[name] = true
+	require.True(a, a.has(name), "the archive lacks %s", name)
+	return a.files[name]
+}
+
+func (a *archive) json(name string) value.Value {
+	a.Helper()
+	v, err := value.Parse([]byte(a.text(name)))
+	require.NoError(a, err, name)
+	return v
+}
+
+func (a *archive) policy() {
+	tree, err := NewTree(a.tree)
+	var p *Policy
+	if err == nil {
+		p, err = Compile(tree, WithLogger(discard), WithRego(loadScripted("opa")), WithCedar(loadScripted("cedar")))
+	}
+	if a.has("refused.txt") {
+		require.Error(a, err)
+		a.linesIn("refused.txt", err.Error())
+		return
+	}
+	require.NoError(a, err)
+	if a.has("warnings.txt") {
+		a.linesIn("warnings.txt", printProblems(p.Warnings()))
+	}
+	if a.has("lint.txt") {
+		a.linesIn("lint.txt", printProblems(Lint(p)))
+	}
+	if a.has("limits.json") {
+		a.subset("limits.json", a.json("limits.json"), limitsValue(p.Limits()))
+	}
+	if a.has("governance.json") {
+		a.roundTrip(p.Governance())
+	}
+	for n := 1; ; n++ {
+		input, want := numbered("input", n), numbered("want", n)
+		if !a.has(input) {
+			return
+		}
+		in := a.input(a.json(input))
+		d := p.Evaluate(context.Background(), in)
+		a.subset(want, a.json(want), decisionValue(p, in, d))
+		a.sameAgain(p, in, d)
+	}
+}
+
+func numbered(name string, n int) string {
+	if n == 1 {
+		return name + ".json"
+	}
+	return name + "-" + strconv.Itoa(n) + ".json"
+}
+
+func (a *archive) linesIn(name, text string) {
+	a.Helper()
+	for line := range strings.Lines(a.text(name)) {
+		if line = strings.TrimSpace(line); line != "" {
+			require.Contains(a, text, line)
+		}
+	}
+}
+
+func printProblems(list []Problem) string {
+	var b strings.Builder
+	for _, p := range list {
+		b.WriteString(p.String() + "\n")
+	}
+	return b.String()
+}
+
+// sameAgain holds two laws for every case: the numbered text of a decision is
+// its text, and explaining changes nothing.
+func (a *archive) sameAgain(p *Policy, in Input, d Decision) {
+	a.Helper()
+	if d.Rule != ruleNone {
+		rule, reason := p.RuleTextFor(d.Rule, in)
+		require.Equal(a, d.MatchedRule, rule)
+		require.Equal(a, d.Reason, reason)
+	}
+	in.Explain = true
+	again := p.Evaluate(context.Background(), in)
+	require.NotEmpty(a, again.Trace)
+	again.Trace, again.EvaluationTime, again.BackendTime = d.Trace, d.EvaluationTime, d.BackendTime
+	if d.ModifiedArguments != nil {
+		require.Equal(a, d.ModifiedArguments.JSON(), again.ModifiedArguments.JSON())
+		again.ModifiedArguments = d.ModifiedArguments
+	}
+	require.Equal(a, d, again)
+}
+
+// input reads a call from JSON with the names of the wire.
+func (a *archive) input(v value.Value) Input {
+	a.Helper()
+	in := Input{
+		Tool: contextString(v, "tool"), AgentID: contextString(v, "agent_id"),
+		SessionID: contextString(v, "session_id"), CallID: contextString(v, "call_id"),
+		Now: time.Date(2026, 5, 16, 9, 30, 0, 123456000, time.UTC),
+	}
+	in.Arguments, _ = v.Get("arguments")
+	in.Context, _ = v.Get("context")
+	switch kind := contextString(v, "kind"); kind {
+	case "", "tool":
+	case "model":
+		in.Kind = KindModel
+	case "agent":
+		in.Kind = KindAgent
+	case "handoff":
+		in.Kind = KindHandoff
+	default:
+		a.Fatalf("unknown kind %q", kind)
+	}
+	switch order := contextString(v, "order"); order {
+	case "":
+	case "interceptor":
+		in.Order = OrderInterceptor
+	case "pre_execute":
+		in.Order = OrderPreExecute
+	default:
+		a.Fatalf("unknown order %q", order)
+	}
+	if limits, ok := v.Get("check_limits"); ok {
+		in.CheckLimits, _ = limits.AsBool()
+	}
+	if facts, ok := v.Get("facts"); ok {
+		in.Facts = factsOf(facts)
+	}
+	return in
+}
+
+func factsOf(v value.Value) *Facts {
+	number := func(name string) int64 {
+		n, _ := v.Get(name)
+		i, _ := n.AsInt()
+		return i
+	}
+	elapsed, _ := v.Get("elapsed_seconds")
+	seconds, _ := elapsed.AsFloat()
+	return &Facts{
+		CallCount: number("call_count"), Attempts: number("attempts"), TokensUsed: number("tokens_used"),
+		ActiveSlots: number("active_slots"), Elapsed: time.Duration(seconds * float64(time.Second)),
+		ToolCalls: func(tool string) int64 {
+			calls, _ := v.Get("tool_calls")
+			n, _ := calls.Get(tool)
+			i, _ := n.AsInt()
+			return i
+		},
+	}
+}
+
+func text(s string) value.Value { return value.OfString(s) }
+
+func orNull(s string) value.Value {
+	if s == "" {
+		return value.Value{}
+	}
+	return text(s)
+}
+
+func decisionValue(p *Policy, in Input, d Decision) value.Value {
+	modified := value.Value{}
+	if d.ModifiedArguments != nil {
+		modified = *d.ModifiedArguments
+	}
+	premises := listOf(d.Premises, func(p Premise) value.Value {
+		name := p.Fact.String()
+		if p.Name != "" {
+			name += "." + p.Name
+		}
+		return value.OfList(text(name), value.OfInt(p.Lo), value.OfInt(p.Hi))
+	})
+	events := listOf(Events(in, d), func(e Event) value.Value { return text(string(e.Type)) })
+	return value.OfMap(
+		value.Pair{Key: "allowed", Value: value.OfBool(d.Allowed)},
+		value.Pair{Key: "action", Value: text(d.Action)},
+		value.Pair{Key: "policy", Value: text(d.Policy)},
+		value.Pair{Key: "matched_rule", Value: orNull(d.MatchedRule)},
+		value.Pair{Key: "reason", Value: text(d.Reason)},
+		value.Pair{Key: "public_message", Value: text(d.PublicMessage)},
+		value.Pair{Key: "category", Value: text(d.Category)},
+		value.Pair{Key: "policy_chain", Value: listOf(d.PolicyChain, value.OfString)},
+		value.Pair{Key: "backend", Value: orNull(d.Backend)},
+		value.Pair{Key: "error", Value: value.OfBool(d.Error != "")},
+		value.Pair{Key: "error_text", Value: text(d.Error)},
+		value.Pair{Key: "premises", Value: premises},
+		value.Pair{Key: "modified_arguments", Value: modified},
+		value.Pair{Key: "events", Value: events},
+		value.Pair{Key: "audit", Value: p.Audit(in, d).Value()},
+	)
+}
+
+// subset compares the fields that want names. Numbers compare exactly, with
+// one use of "..." at the end of a text standing for anything.
+func (a *archive) subset(where string, want, got value.Value) {
+	a.Helper()
+	if want.Kind() == value.Map && got.Kind() == value.Map {
+		for k, w := range want.All() {
+			g, ok := got.Get(k)
+			require.True(a, ok, "%s: there is no field %s in %s", where, k, got.JSON())
+			a.subset(where+": "+k, w, g)
+		}
+		return
+	}
+	if w, ok := want.AsString(); ok && strings.HasSuffix(w, "...") {
+		g, _ := got.AsString()
+		require.True(a, strings.HasPrefix(g, strings.TrimSuffix(w, "...")), "%s: want %s, got %s", where, want.JSON(), got.JSON())
+		return
+	}
+	require.Equal(a, want.JSON(), got.JSON(), where)
+}
+
+func limitsValue(l Limits) value.Value {
+	return value.OfMap(
+		value.Pair{Key: "max_tokens", Value: value.OfInt(l.MaxTokens)},
+		value.Pair{Key: "max_tool_calls", Value: value.OfInt(l.MaxToolCalls)},
+		value.Pair{Key: "max_attempts", Value: value.OfInt(l.MaxAttempts)},
+		value.Pair{Key: "max_calls_per_tool", Value: listOf(l.MaxCallsPerTool, func(t ToolLimit) value.Value {
+			return value.OfList(text(t.Tool), value.OfInt(t.Max))
+		})},
+		value.Pair{Key: "timeout", Value: text(l.Timeout.String())},
+		value.Pair{Key: "max_concurrent", Value: value.OfInt(int64(l.MaxConcurrent))},
+		value.Pair{Key: "backpressure_threshold", Value: value.OfInt(int64(l.BackpressureThreshold))},
+		value.Pair{Key: "checkpoint_frequency", Value: value.OfInt(int64(l.CheckpointFrequency))},
+		value.Pair{Key: "drift_threshold", Value: value.OfInt(l.DriftThreshold)},
+		value.Pair{Key: "log_all_calls", Value: value.OfBool(l.LogAllCalls)},
+	)
+}
+
+func (a *archive) roundTrip(g *GovernancePolicy) {
+	a.Helper()
+	want := a.json("governance.json")
+	a.subset("governance.json", want, g.Dict())
+	fromYAML, err := GovernancePolicyFromYAML(g.YAML())
+	require.NoError(a, err)
+	require.Equal(a, g.Dict().JSON(), fromYAML.Dict().JSON())
+	fromDict, err := GovernancePolicyFromDict(g.Dict())
+	require.NoError(a, err)
+	require.Equal(a, g.Dict().JSON(), fromDict.Dict().JSON())
+}
+
+func (a *archive) compare() {
+	older, err := GovernancePolicyFromYAML(a.text("old.yaml"))
+	require.NoError(a, err)
+	newer, err := GovernancePolicyFromYAML(a.text("new.yaml"))
+	require.NoError(a, err)
+	c := older.CompareVersions(newer)
+	changes := listOf(c.Changes, func(c Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
+	a.subset("want.json", a.json("want.json"), value.OfMap(
+		value.Pair{Key: "new_is_stricter", Value: value.OfBool(newer.StricterThan(older))},
+		value.Pair{Key: "old_is_stricter", Value: value.OfBool(older.StricterThan(newer))},
+		value.Pair{Key: "old_version", Value: text(c.OldVersion)},
+		value.Pair{Key: "new_version", Value: text(c.NewVersion)},
+		value.Pair{Key: "versions_differ", Value: value.OfBool(c.VersionsDiffer)},
+		value.Pair{Key: "changes", Value: changes},
+		value.Pair{Key: "conflicts_of_new", Value: listOf(newer.DetectConflicts(), value.OfString)},
+	))
+}
+
+func (a *archive) resolve() {
+	v := a.json("resolve.json")
+	list, _ := v.Get("candidates")
+	var candidates []Candidate
+	for c := range list.Items() {
+		priority, _ := c.Get("priority")
+		n, _ := priority.AsInt()
+		candidates = append(candidates, Candidate{
+			Action: Action(contextString(c, "action")), Priority: n, Level: Level(contextString(c, "scope")),
+			Policy: contextString(c, "policy"), Rule: contextString(c, "rule"), Reason: contextString(c, "reason"),
+		})
+	}
+	r := Resolver{Strategy: Strategy(contextString(v, "strategy")), TieBreakDeny: contextString(v, "tie_break") == "deny"}
+	res, err := r.Resolve(candidates)
+	message := ""
+	if err != nil {
+		message = err.Error()
+	}
+	a.subset("want.json", a.json("want.json"), value.OfMap(
+		value.Pair{Key: "winner", Value: text(res.Winner.Rule)},
+		value.Pair{Key: "action", Value: text(string(res.Winner.Action))},
+		value.Pair{Key: "strategy", Value: text(string(res.Strategy))},
+		value.Pair{Key: "candidates_evaluated", Value: value.OfInt(int64(res.Candidates))},
+		value.Pair{Key: "conflict_detected", Value: value.OfBool(res.Conflict)},
+		value.Pair{Key: "trace", Value: listOf(res.Trace, value.OfString)},
+		value.Pair{Key: "error", Value: text(message)},
+	))
+}
+
+func (a *archive) drift() {
+	v := a.json("drift.json")
+	baseline, _ := v.Get("baseline")
+	current, _ := v.Get("current")
+	threshold, _ := v.Get("threshold")
+	t, _ := threshold.AsFloat()
+	r := Drift(OutputText(baseline), OutputText(current), t)
+	a.subset("want.json", a.json("want.json"), value.OfMap(
+		value.Pair{Key: "score", Value: text(fmt.Sprintf("%.6f", r.Score))},
+		value.Pair{Key: "exceeded", Value: value.OfBool(r.Exceeded)},
+		value.Pair{Key: "threshold", Value: value.OfFloat(r.Threshold)},
+		value.Pair{Key: "same_hash", Value: value.OfBool(r.BaselineHash == r.CurrentHash)},
+		value.Pair{Key: "current_hash", Value: text(r.CurrentHash)},
+		value.Pair{Key: "events", Value: listOf(AfterEvents(Input{}, "", &r), func(e Event) value.Value {
+			return value.OfList(text(string(e.Type)), text(e.Reason))
+		})},
+	))
+}
+
+// chain builds interceptors from JSON and intercepts a call.
+func (a *archive) chain() {
+	v := a.json("chain.json")
+	composite := NewCompositeInterceptor()
+	composite.Log = discard
+	list, _ := v.Get("interceptors")
+	var asked []string
+	for spec := range list.Items() {
+		require.Same(a, composite, composite.Add(a.interceptor(spec, &asked)))
+	}
+	call, _ := v.Get("call")
+	args, _ := call.Get("arguments")
+	meta, _ := call.Get("metadata")
+	res := composite.Intercept(context.Background(), ToolCall{
+		ToolName: contextString(call, "tool_name"), Arguments: args, Metadata: meta,
+		CallID: contextString(call, "call_id"), AgentID: contextString(call, "agent_id"),
+	})
+	modified := value.Value{}
+	if res.ModifiedArguments != nil {
+		modified = *res.ModifiedArguments
+	}
+	a.subset("want.json", a.json("want.json"), value.OfMap(
+		value.Pair{Key: "allowed", Value: value.OfBool(res.Allowed)},
+		value.Pair{Key: "reason", Value: orNull(res.Reason)},
+		value.Pair{Key: "modified_arguments", Value: modified},
+		value.Pair{Key: "asked", Value: listOf(asked, value.OfString)},
+	))
+}
+
+// scripted is an interceptor that does what a test says, and notes that it was
+// asked.
+type scripted struct {
+	name  string
+	asked *[]string
+	do    func(ToolCall) ToolResult
+}
+
+func (s scripted) Intercept(_ context.Context, call ToolCall) ToolResult {
+	*s.asked = append(*s.asked, s.name)
+	return s.do(call)
+}
+
+func (a *archive) interceptor(spec value.Value, asked *[]string) Interceptor {
+	a.Helper()
+	get := func(name string) value.Value { v, _ := spec.Get(name); return v }
+	switch kind := contextString(spec, "kind"); kind {
+	case "policy":
+		g, err := GovernancePolicyFromYAML(contextString(spec, "policy"))
+		require.NoError(a, err)
+		count, counted := get("call_count").AsInt()
+		i := &PolicyInterceptor{Governance: g}
+		if counted {
+			i.CallCount = func() int64 { return count }
+		}
+		return i
+	case "content_hash":
+		hashes := map[string]string{}
+		for tool, h := range get("hashes").All() {
+			hashes[tool], _ = h.AsString()
+		}
+		i, err := NewContentHashInterceptor(hashes, ContentHashMode(contextString(spec, "mode")))
+		require.NoError(a, err)
+		i.Log = discard
+		return i
+	case "allow":
+		return scripted{contextString(spec, "name"), asked, func(ToolCall) ToolResult { return ToolResult{Allowed: true} }}
+	case "deny":
+		return scripted{contextString(spec, "name"), asked, func(ToolCall) ToolResult {
+			return ToolResult{Reason: contextString(spec, "reason")}
+		}}
+	case "set":
+		return scripted{contextString(spec, "name"), asked, func(call ToolCall) ToolResult {
+			args := call.Arguments.With(contextString(spec, "key"), get("value"))
+			return ToolResult{Allowed: true, ModifiedArguments: &args}
+		}}
+	case "panic":
+		return scripted{contextString(spec, "name"), asked, func(ToolCall) ToolResult { panic("a defect") }}
+	default:
+		a.Fatalf("unknown interceptor %q", kind)
+		return nil
+	}
+}
+
+// scriptedBackend stands for an external language whose file says what to
+// answer: allow, deny, audit, error, panic, hang, or nonsense, and a reason.
+type scriptedBackend struct {
+	name, verb, reason string
+}
+
+func loadScripted(name string) BackendLoader {
+	return func(files []File) (Backend, []Problem) {
+		verb, reason, _ := strings.Cut(strings.TrimSpace(string(files[0].Content)), " ")
+		if verb == "broken" {
+			return nil, []Problem{{Path: files[0].Path, Line: 1, Message: "it does not parse"}}
+		}
+		return &scriptedBackend{name: name, verb: verb, reason: reason}, nil
+	}
+}
+
+func (b *scriptedBackend) Name() string { return b.name }
+
+func (b *scriptedBackend) Evaluate(ctx context.Context, in BackendInput) (BackendDecision, error) {
+	switch b.verb {
+	case "allow":
+		return BackendDecision{Allowed: true, Reason: b.reason}, nil
+	case "audit":
+		return BackendDecision{Allowed: true, Action: Audit, Reason: b.reason}, nil
+	case "deny":
+		return BackendDecision{Reason: b.reason}, nil
+	case "echo":
+		return BackendDecision{Allowed: true, Reason: in.Context.JSON()}, nil
+	case "nonsense":
+		return BackendDecision{Allowed: true, Action: Deny}, nil
+	case "panic":
+		panic(b.reason)
+	case "hang":
+		<-ctx.Done()
+		return BackendDecision{}, ctx.Err()
+	}
+	return BackendDecision{}, errors.New(b.reason)
+}

@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"example.com/govnode/engine/value"
+)
+
+// ContentHashMode says what becomes of a tool without a registered hash
+// (adapter contract 5.5).
+type ContentHashMode string
+
+// The modes. Strict is the default.
+const (
+	ContentHashStrict ContentHashMode = "strict" // unknown tools are denied
+	ContentHashWarn   ContentHashMode = "warn"   // unknown tools pass with a warning
+)
+
+// hashTable holds the SHA-256 hashes of tools, by name.
+type hashTable struct {
+	hashes map[string]string // 64 lower-case hexadecimal digits
+	strict bool
+}
+
+type hashVerdict struct {
+	allowed bool
+	unknown bool // no hash is registered; allowed in the lax mode alone
+	rule    uint16
+	reason  string
+}
+
+// check compares the hash that came with a call with the registered one. A
+// tool that has a hash must bring it, in either mode.
+func (t *hashTable) check(in *Input, tool string) hashVerdict {
+	want, known := "", false
+	if t != nil {
+		want, known = t.hashes[tool]
+	}
+	if !known && in.ContentHash != nil {
+		want, known = in.ContentHash(tool)
+	}
+	return compareHash(tool, want, known, contentHash(in.Context), t == nil || t.strict)
+}
+
+func compareHash(tool, want string, known bool, got string, strict bool) hashVerdict {
+	switch {
+	case !known && !strict:
+		return hashVerdict{allowed: true, unknown: true}
+	case !known:
+		return hashVerdict{rule: ruleHashUnknown, reason: "Tool '" + tool + "' has no registered content hash (possible alias or wrapper)"}
+	case got == "":
+		return hashVerdict{rule: ruleHashMissing, reason: "Tool '" + tool + "' call is missing content_hash metadata — cannot verify integrity"}
+	case !strings.EqualFold(want, got):
+		return hashVerdict{rule: ruleHashMismatch, reason: fmt.Sprintf(
+			"Tool '%s' content hash mismatch: expected %s… got %s… (possible tampering or wrapper)", tool, shortHash(want), shortHash(got))}
+	}
+	return hashVerdict{allowed: true}
+}
+
+// shortHash is the first twelve characters, printable.
+func shortHash(h string) string {
+	n := 0
+	return strings.Map(func(r rune) rune {
+		if n++; n > 12 {
+			return -1
+		}
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, h)
+}
+
+// contentHash reads the hash that an adapter put beside a call, in
+// context.metadata.content_hash or context.content_hash.
+func contentHash(ctx value.Value) string {
+	if meta, ok := ctx.Get("metadata"); ok {
+		if h := contextString(meta, "content_hash"); h != "" {
+			return strings.TrimPrefix(h, digestPrefix)
+		}
+	}
+	return strings.TrimPrefix(contextString(ctx, "content_hash"), digestPrefix)
+}
+
+// parseContentHash accepts 64 hexadecimal digits, with or without sha256:.
+func parseContentHash(s string) (string, bool) {
+	s = strings.ToLower(strings.TrimPrefix(s, digestPrefix))
+	b, err := hex.DecodeString(s)
+	return s, err == nil && len(b) == 32
+}

@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"example.com/govnode/engine/pattern"
+)
+
+// A folder is a directory of the tree with a governance file, and everything
+// that follows from its place: which documents above it count. Chains are
+// found once per tree; a path only selects one.
+type folder struct {
+	doc   *Document
+	chain []*Document // root first, this folder's document last
+	// denyOnly is how many documents at the head of the chain were cut off by
+	// inherit: false and contribute their denies alone (strict mode).
+	denyOnly int
+
+	all      atomic.Pointer[ruleset] // every document of the chain in scope
+	variants sync.Map                // uint64, a bit per document in scope -> *ruleset
+}
+
+// newFolders finds the chain of every governance file (policy engine spec 12).
+func newFolders(docs map[string]*Document, strict bool) map[string]*folder {
+	folders := make(map[string]*folder, len(docs))
+	for dir, doc := range docs {
+		f := &folder{doc: doc, chain: []*Document{doc}}
+		// Leaf first while climbing, reversed at the end (12.1).
+		leafFirst := []*Document{doc}
+		cut, denyFrom := !doc.Inherit, -1
+		for parent := dir; parent != "."; {
+			parent = path.Dir(parent)
+			above, ok := docs[parent]
+			if !ok {
+				continue
+			}
+			if cut {
+				if !strict {
+					break // 12.2: the document is the new root
+				}
+				// Strict mode: a parent decides whether children may leave
+				// its rules, and its denies stay in any case.
+				if denyFrom < 0 && above.AllowCutoff {
+					denyFrom = len(leafFirst)
+				}
+				cut = false
+			}
+			leafFirst = append(leafFirst, above)
+			cut = !above.Inherit
+		}
+		f.chain = make([]*Document, 0, len(leafFirst))
+		for i := len(leafFirst) - 1; i >= 0; i-- {
+			f.chain = append(f.chain, leafFirst[i])
+		}
+		if denyFrom >= 0 {
+			f.denyOnly = len(leafFirst) - denyFrom
+		}
+		folders[dir] = f
+	}
+	return folders
+}
+
+// cleanPath turns the path of an action into one relative to the root of the
+// tree, or reports that it leaves it (policy engine spec 12.4). The check sees
+// through percent encoding and backslashes, so that no later reader of the
+// same text can be led outside; what passes is used as it was sent.
+func cleanPath(raw string) (string, bool) {
+	text := raw
+	for range 3 {
+		if escapes(strings.ReplaceAll(text, `\`, "/")) {
+			return "", false
+		}
+		decoded, err := url.PathUnescape(text)
+		if err != nil || decoded == text {
+			break
+		}
+		text = decoded
+	}
+	return path.Clean(raw), true
+}
+
+func escapes(p string) bool {
+	if strings.HasPrefix(p, "/") || hasDriveLetter(p) || strings.IndexByte(p, 0) >= 0 {
+		return true
+	}
+	clean := path.Clean(p)
+	return clean == ".." || strings.HasPrefix(clean, "../")
+}
+
+// find returns the folder nearest to a clean path, from the path itself up to
+// the root; a file has no governance file below it, so the extra step for one
+// finds nothing.
+func (p *Policy) findFolder(clean string) *folder {
+	dir := clean
+	// Deeper than any governance file there is nothing to find; cutting first
+	// keeps a path of ten thousand segments cheap.
+	if end := cutSegments(dir, p.deepest); end < len(dir) {
+		dir = dir[:end]
+	}
+	for {
+		if f, ok := p.folders[dir]; ok {
+			return f
+		}
+		slash := strings.LastIndexByte(dir, '/')
+		switch {
+		case slash > 0:
+			dir = dir[:slash]
+		case dir != ".":
+			dir = "."
+		default:
+			return nil
+		}
+	}
+}
+
+// cutSegments returns where the first n segments of p end.
+func cutSegments(p string, n int) int {
+	for i := range len(p) {
+		if p[i] == '/' {
+			if n--; n <= 0 {
+				return i
+			}
+		}
+	}
+	return len(p)
+}
+
+// chainFor returns the ruleset of the documents of a folder that apply to a
+// path, or nil where none does.
+func (p *Policy) chainFor(f *folder, clean string) *ruleset {
+	mask := ^uint64(0)
+	included := 0
+	scoped := false
+	for i, doc := range f.chain {
+		if doc.Scope == nil {
+			included++
+			continue
+		}
+		scoped = true
+		if pattern.FnMatch(clean, *doc.Scope) {
+			included++
+		} else if i < 64 {
+			mask &^= 1 << i
+		}
+	}
+	switch {
+	case included == 0:
+		return nil
+	case !scoped:
+		return p.cachedChain(&f.all, f)
+	case len(f.chain) > 64:
+		return p.buildChain(f, func(i int) bool {
+			return f.chain[i].Scope == nil || pattern.FnMatch(clean, *f.chain[i].Scope)
+		})
+	}
+	if s, ok := f.variants.Load(mask); ok {
+		return s.(*ruleset)
+	}
+	s := p.buildChain(f, func(i int) bool { return mask&(1<<i) != 0 })
+	if p.mayKeep(s) {
+		f.variants.Store(mask, s)
+	}
+	return s
+}
+
+func (p *Policy) cachedChain(at *atomic.Pointer[ruleset], f *folder) *ruleset {
+	if s := at.Load(); s != nil {
+		return s
+	}
+	s := p.buildChain(f, func(int) bool { return true })
+	if p.mayKeep(s) {
+		at.Store(s)
+	}
+	return s
+}
+
+// maxKeptRules bounds what merged chains may hold in memory, counted in rules.
+// Beyond it a chain is merged again on each evaluation.
+const maxKeptRules = 200_000
+
+func (p *Policy) mayKeep(s *ruleset) bool {
+	return p.keptRules.Add(int64(len(s.rules))+1) <= maxKeptRules
+}
+
+// buildChain merges the documents of a chain that in selects.
+func (p *Policy) buildChain(f *folder, in func(int) bool) *ruleset {
+	var docs, cutOff []*Document
+	for i, doc := range f.chain {
+		if !in(i) {
+			continue
+		}
+		docs = append(docs, doc)
+		if i < f.denyOnly {
+			cutOff = append(cutOff, doc)
+		}
+	}
+	only := func(r *Rule) bool {
+		for _, doc := range cutOff {
+			if r.doc == doc {
+				return r.Action.Denies()
+			}
+		}
+		return true
+	}
+	rules, trace := mergeRules(docs, only)
+	compiled := make([]*compiledRule, len(rules))
+	for i, r := range rules {
+		compiled[i] = p.compiled[r]
+	}
+	leaf := docs[len(docs)-1]
+	s := newRuleset(compiled, p.strict, leaf)
+	s.docs, s.scoped, s.trace = docs, true, trace
+	for _, doc := range docs {
+		s.chain = append(s.chain, doc.Name)
+	}
+	s.def, s.defPolicy = leaf.Defaults.Action, leaf.Name
+	if p.strict {
+		// A child's default may tighten its parents', never loosen it.
+		for _, doc := range docs {
+			if moreRestrictive(doc.Defaults.Action, s.def) {
+				s.def, s.defPolicy = doc.Defaults.Action, doc.Name
+			}
+		}
+	}
+	return s
+}
+
+func moreRestrictive(a, b Action) bool {
+	rank := func(a Action) int {
+		switch a {
+		case Allow:
+			return 0
+		case Audit:
+			return 1
+		}
+		return 2
+	}
+	return rank(a) > rank(b)
+}

@@ -1,0 +1,376 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/value"
+)
+
+// Fields of a document by mapping. What is not here is unknown: ignored with a
+// warning, refused in strict mode (policy engine spec 19.3).
+var (
+	documentFields = []string{"version", "name", "description", "rules", "defaults", "inherit", "scope",
+		"mode", "combining", "tie_break", "on_backend_error", "level", "allow_cutoff"}
+	defaultsFields = []string{"action", "max_tokens", "max_tool_calls", "confidence_threshold",
+		"max_cpu", "max_memory_mb", "timeout_seconds", "network_default"}
+	ruleFields      = []string{"name", "condition", "action", "priority", "message", "override"}
+	conditionFields = []string{"field", "operator", "value"}
+)
+
+// MaxRules bounds the rules of a tree.
+const MaxRules = 1000
+
+// documentReader builds a Document from nodes. Types are exact: an integer
+// comes from an integer, null counts as absent, enums are lower case.
+type documentReader struct {
+	*problems
+	unknown []Problem // fields nobody knows
+}
+
+func (r *documentReader) document(n *node, path string) *Document {
+	d := newDocument(path)
+	r.unknownFields(n, "", documentFields)
+	if f, ok := present(n, "version"); ok {
+		text, isText := versionText(f)
+		if !isText {
+			r.wrongType(f, "version", "a non-empty string")
+		}
+		d.Version = text
+	}
+	r.str(n, "", "name", &d.Name)
+	if d.Name == "" {
+		r.add(n.line, "name", "name must be a non-empty string, got ''")
+	}
+	r.str(n, "", "description", &d.Description)
+	r.boolean(n, "", "inherit", &d.Inherit)
+	r.boolean(n, "", "allow_cutoff", &d.AllowCutoff)
+	if f, ok := present(n, "scope"); ok {
+		if f.kind != nodeString {
+			r.wrongType(f, "scope", "a glob or null")
+		} else {
+			d.Scope = &f.text
+		}
+	}
+	if f, ok := present(n, "level"); ok {
+		d.Level = Level(f.text)
+		if f.kind != nodeString || !d.Level.valid() {
+			r.add(f.line, "level", "level must be global, tenant, organization or agent, got %s", f.repr())
+		}
+	}
+	d.settings = readSettings(n, r.problems)
+	r.defaults(n, d)
+	r.rules(n, d)
+	return d
+}
+
+func (r *documentReader) defaults(n *node, d *Document) {
+	f, ok := present(n, "defaults")
+	if !ok {
+		return
+	}
+	d.Defaults.stated.any = true
+	if f.kind != nodeMap {
+		r.wrongType(f, "defaults", "a mapping")
+		return
+	}
+	r.unknownFields(f, "defaults", defaultsFields)
+	def := &d.Defaults
+	def.stated.action = r.action(f, "defaults", &def.Action)
+	if v, ok := present(f, "max_tokens"); ok {
+		def.MaxTokens, def.stated.maxTokens = r.limit(v, "defaults.max_tokens", 1), true
+	}
+	if v, ok := present(f, "max_tool_calls"); ok {
+		def.MaxToolCalls, def.stated.maxToolCalls = r.limit(v, "defaults.max_tool_calls", 0), true
+	}
+	if v, ok := present(f, "confidence_threshold"); ok {
+		t, isNumber := v.number()
+		if !isNumber || !(t >= 0 && t <= 1) {
+			r.add(v.line, "defaults.confidence_threshold", "defaults.confidence_threshold must be a float between 0.0 and 1.0, got %s", v.repr())
+		}
+		def.ConfidenceThreshold, def.stated.confidence = t, true
+	}
+}
+
+func (r *documentReader) limit(f *node, field string, least int64) int64 {
+	v, ok := f.integer()
+	if ok && v >= least {
+		return v
+	}
+	word := "a positive"
+	if least == 0 {
+		word = "a non-negative"
+	}
+	r.add(f.line, field, "%s must be %s integer, got %s", field, word, f.repr())
+	return least
+}
+
+func (r *documentReader) rules(n *node, d *Document) {
+	f, ok := present(n, "rules")
+	if !ok {
+		return
+	}
+	if f.kind != nodeList {
+		r.wrongType(f, "rules", "a list")
+		return
+	}
+	lines := map[string]int{}
+	for i := range f.items {
+		field := fmt.Sprintf("rules[%d]", i)
+		rule := r.rule(&f.items[i], field)
+		if rule == nil {
+			continue
+		}
+		if first, twice := lines[rule.Name]; twice {
+			r.add(rule.line, field+".name", "the name %s is taken by the rule in line %d; names are unique within a document", pyString(rule.Name), first)
+			continue
+		}
+		lines[rule.Name] = rule.line
+		rule.doc = d
+		d.Rules = append(d.Rules, rule)
+	}
+}
+
+func (r *documentReader) rule(n *node, field string) *Rule {
+	if n.kind != nodeMap {
+		r.wrongType(n, field, "a mapping")
+		return nil
+	}
+	before := len(r.list)
+	r.unknownFields(n, field, ruleFields)
+	rule := &Rule{line: n.line}
+	r.required(n, field, "name")
+	r.str(n, field, "name", &rule.Name)
+	if f, ok := present(n, "name"); ok && f.kind == nodeString && f.text == "" {
+		r.add(f.line, field+".name", "name must be a non-empty string, got ''")
+	}
+	if cond, ok := present(n, "condition"); ok {
+		r.condition(cond, field+".condition", &rule.Condition)
+	} else {
+		r.required(n, field, "condition")
+	}
+	r.required(n, field, "action")
+	r.action(n, field, &rule.Action)
+	if f, ok := present(n, "priority"); ok {
+		v, isInt := f.integer()
+		if !isInt {
+			r.wrongType(f, field+".priority", "an integer")
+		}
+		rule.Priority = v
+	}
+	r.str(n, field, "message", &rule.Message)
+	r.boolean(n, field, "override", &rule.Override)
+	if len(r.list) > before {
+		return nil
+	}
+	rule.reason = rule.Message
+	if rule.reason == "" {
+		rule.reason = "Matched rule '" + rule.Name + "'"
+	}
+	return rule
+}
+
+func (r *documentReader) condition(n *node, field string, into *Condition) {
+	if n.kind != nodeMap {
+		r.wrongType(n, field, "a mapping with field, operator and value")
+		return
+	}
+	r.unknownFields(n, field, conditionFields)
+	for _, name := range conditionFields[:2] {
+		r.required(n, field, name)
+	}
+	r.str(n, field, "field", &into.Field)
+	if f, ok := present(n, "field"); ok && f.kind == nodeString && f.text == "" {
+		r.add(f.line, field+".field", "field must be a non-empty string, got ''")
+	}
+	op, ok := present(n, "operator")
+	if !ok {
+		return
+	}
+	into.Operator = Operator(op.text)
+	if op.kind != nodeString || !into.Operator.valid() {
+		r.add(op.line, field+".operator", "operator must be one of eq, ne, gt, lt, gte, lte, in, not_in, contains, matches, got %s", op.repr())
+		return
+	}
+	target, ok := n.get("value") // null is a value here
+	if !ok {
+		r.add(n.line, field+".value", "value is missing; a condition has exactly field, operator and value")
+		return
+	}
+	r.target(target, field+".value", into)
+}
+
+// target reads the value of a condition and refuses what can never work with
+// the operator.
+func (r *documentReader) target(n *node, field string, into *Condition) {
+	if bad := findAmbiguous(n); bad != nil {
+		r.add(bad.line, field, "%s means different things to YAML 1.1 and 1.2; put it in quotes, or write true, false or a plain decimal number", bad.text)
+		return
+	}
+	v, err := n.value()
+	if err != nil {
+		r.add(n.line, field, "%v", err)
+		return
+	}
+	into.Value = v
+	if msg := targetProblem(into.Operator, v); msg != "" {
+		r.add(n.line, field, "%s", msg)
+		return
+	}
+	if into.Operator != OpMatches {
+		return
+	}
+	search, err := pattern.Search(v.Str())
+	if err != nil {
+		r.add(n.line, field, "invalid regex %s: %v", pyString(clip(v.Str(), 200)), err)
+		return
+	}
+	into.search = search
+}
+
+func findAmbiguous(n *node) *node {
+	if n.ambiguous() {
+		return n
+	}
+	for i := range n.items {
+		if bad := findAmbiguous(&n.items[i]); bad != nil {
+			return bad
+		}
+	}
+	return nil
+}
+
+// targetProblem says why no value of a field can ever be compared with v.
+func targetProblem(op Operator, v value.Value) string {
+	switch op {
+	case OpIn, OpNotIn:
+		switch v.Kind() {
+		case value.Number, value.Bool, value.Null:
+			return fmt.Sprintf("%s needs a list, a string or a mapping to look in, got %s", op, v.Repr())
+		}
+	case OpGt, OpLt, OpGte, OpLte:
+		if unordered(v) {
+			return fmt.Sprintf("%s needs a number, a string or a list of those, got %s", op, clip(v.Repr(), 100))
+		}
+	case OpContains:
+		if v.Kind() == value.Null {
+			return "contains needs something to look for, got None"
+		}
+	}
+	return ""
+}
+
+func unordered(v value.Value) bool {
+	switch v.Kind() {
+	case value.Null, value.Map:
+		return true
+	case value.List:
+		for item := range v.Items() {
+			if unordered(item) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// action reads an action and reports whether it stood there.
+func (r *documentReader) action(n *node, field string, into *Action) bool {
+	f, ok := present(n, "action")
+	if !ok {
+		return false
+	}
+	a := Action(f.text)
+	if f.kind != nodeString || !a.valid() {
+		r.add(f.line, join(field, "action"), "action must be allow, deny, audit or block, got %s", f.repr())
+		return true
+	}
+	*into = a
+	return true
+}
+
+func (r *documentReader) str(n *node, field, name string, into *string) {
+	f, ok := present(n, name)
+	if !ok {
+		return
+	}
+	if f.kind != nodeString {
+		r.wrongType(f, join(field, name), "a string")
+		return
+	}
+	*into = f.text
+}
+
+func (r *documentReader) boolean(n *node, field, name string, into *bool) {
+	f, ok := present(n, name)
+	if !ok {
+		return
+	}
+	if f.kind != nodeBool {
+		r.wrongType(f, join(field, name), "true or false")
+		return
+	}
+	*into = strings.EqualFold(f.text, "true")
+}
+
+func (r *documentReader) required(n *node, field, name string) {
+	if _, ok := present(n, name); !ok {
+		r.add(n.line, join(field, name), "%s is missing", name)
+	}
+}
+
+func (r *documentReader) wrongType(f *node, field, want string) {
+	r.add(f.line, field, "%s must be %s, got %s: %s", field, want, f.typeName(), f.repr())
+}
+
+func (r *documentReader) unknownFields(n *node, field string, known []string) {
+	for _, k := range n.keys {
+		if slices.Contains(known, k.text) {
+			continue
+		}
+		r.unknown = append(r.unknown, Problem{
+			Path: r.path, Line: k.line, Field: join(field, k.text),
+			Message: fmt.Sprintf("unknown field, ignored; known are %s", strings.Join(known, ", ")),
+		})
+	}
+}
+
+// present finds a field that is there and not null.
+func present(n *node, name string) (*node, bool) {
+	f, ok := n.get(name)
+	if !ok || f.kind == nodeNull {
+		return nil, false
+	}
+	return f, true
+}
+
+// readSettings reads the options of a tree from any of its files.
+func readSettings(n *node, ps *problems) settings {
+	s := settings{lines: map[string]int{}}
+	word := func(name string, allowed ...string) string {
+		f, ok := present(n, name)
+		if !ok {
+			return ""
+		}
+		s.lines[name] = f.line
+		if f.kind != nodeString || !slices.Contains(allowed, f.text) {
+			ps.add(f.line, name, "%s must be %s, got %s", name, strings.Join(allowed, " or "), f.repr())
+			return ""
+		}
+		return f.text
+	}
+	if w := word("mode", "strict", "standard"); w != "" {
+		s.strict = ptr(w == "strict")
+	}
+	s.combining = Strategy(strings.ToUpper(word("combining",
+		"deny_overrides", "allow_overrides", "priority_first_match", "most_specific_wins")))
+	if w := word("tie_break", "deny", "first"); w != "" {
+		s.tieBreakDeny = ptr(w == "deny")
+	}
+	s.onBackendError = word("on_backend_error", "deny", "default")
+	return s
+}
+
+func ptr[T any](v T) *T { return &v }

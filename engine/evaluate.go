@@ -1,0 +1,324 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"example.com/govnode/engine/value"
+)
+
+// Evaluate judges one call. It never fails: what cannot be judged, also by a
+// defect of the program, is denied and logged (policy engine spec 16).
+func (p *Policy) Evaluate(ctx context.Context, in Input) (d Decision) {
+	start := time.Now()
+	e := evaluation{in: in}
+	defer func() {
+		if r := recover(); r != nil {
+			d = p.panicDecision(in, r, debug.Stack())
+		}
+		d.EvaluationTime = time.Since(start)
+	}()
+	e.begin()
+	d = p.judge(ctx, &e)
+	if d.Allowed && p.guardrails != nil {
+		d = p.guard(ctx, &e, d)
+	}
+	d.Premises, d.Trace = e.premises, e.trace
+	return d
+}
+
+// judge asks everything that can deny and changes nothing: documents and
+// backends, the GovernancePolicy, content hashes. An allow keeps the rule,
+// backend or default that gave it.
+func (p *Policy) judge(ctx context.Context, e *evaluation) Decision {
+	d := p.judgeDocuments(ctx, e)
+	if !d.Allowed {
+		return d
+	}
+	if deny := p.checkGovernance(ctx, e); deny != nil {
+		return *deny
+	}
+	if (p.hashes != nil || e.in.ContentHash != nil) && e.in.Kind == KindTool {
+		if deny := p.checkContentHash(e); deny != nil {
+			return *deny
+		}
+	}
+	return d
+}
+
+// judgeDocuments is policy engine spec 7: rules, then backends, then the
+// default.
+func (p *Policy) judgeDocuments(ctx context.Context, e *evaluation) Decision {
+	set, deny := p.selectRules(e)
+	if deny != nil {
+		return *deny
+	}
+	rule, err := p.decide(set, e)
+	switch {
+	case err != nil:
+		name := ""
+		if rule != nil {
+			name = rule.Name
+		}
+		return p.errorDecision(e, name, err)
+	case rule != nil:
+		return ruleDecision(set, rule)
+	}
+	if len(p.backends) > 0 {
+		if d, decided := p.backendDecision(set, e, p.consult(ctx, e)); decided {
+			return d
+		}
+	}
+	return p.defaultDecision(set, e)
+}
+
+// selectRules finds the documents that apply to the call (policy engine spec
+// 7.2). A tree without governance files has no root, and a path in the context
+// is a field like any other.
+func (p *Policy) selectRules(e *evaluation) (*ruleset, *Decision) {
+	if len(p.folders) == 0 {
+		return p.flatSet, nil
+	}
+	clean, given := ".", false
+	if v, ok := e.in.Context.Get("path"); ok && v.Kind() != value.Null {
+		raw, isString := v.AsString()
+		if !isString {
+			return nil, ptr(p.errorDecision(e, "", errPathType))
+		}
+		given = true
+		if clean, ok = cleanPath(raw); !ok {
+			return nil, p.pathEscape(e)
+		}
+	}
+	if !given && len(p.flat) > 0 {
+		return p.flatSet, nil
+	}
+	if f := p.findFolder(clean); f != nil {
+		if set := p.chainFor(f, clean); set != nil {
+			if e.in.Explain {
+				e.explain("path %s: the documents %s apply, root first", pyString(clean), strings.Join(set.chain, ", "))
+				e.trace = append(e.trace, set.trace...)
+			}
+			return set, nil
+		}
+	}
+	if e.in.Explain {
+		e.explain("path %s: no governance file applies, the flat list holds", pyString(clean))
+	}
+	return p.flatSet, nil
+}
+
+var errPathType = errors.New("context.path must be a string")
+
+func (p *Policy) pathEscape(e *evaluation) *Decision {
+	if e.in.Explain {
+		e.explain("path: %s", textPathEscape)
+	}
+	return &Decision{
+		Action:        string(Deny),
+		Policy:        folderScoped,
+		Rule:          rulePathEscape,
+		Reason:        textPathEscape,
+		PublicMessage: publicMessages[CategoryPathEscape],
+		Category:      CategoryPathEscape,
+	}
+}
+
+// folderScoped is the policy name of decisions by a chain (policy engine spec
+// 17.1).
+const folderScoped = "folder-scoped"
+
+// decide picks the rule that decides, or none.
+func (p *Policy) decide(set *ruleset, e *evaluation) (*compiledRule, error) {
+	if p.resolver != nil {
+		return p.combine(set, e)
+	}
+	rule, err := set.first(e)
+	if e.in.Explain && err == nil {
+		if rule == nil {
+			e.explain("none of %d rules matches", len(set.rules))
+		} else {
+			e.explain("rule '%s' of %s matches: %s (priority %d)", rule.Name, rule.doc.Path, rule.Action, rule.Priority)
+		}
+	}
+	return rule, err
+}
+
+// combine lets each document name its decision and resolves between them
+// (policy engine spec 13). Under DENY_OVERRIDES a document's first deny stands
+// beside its first match, so that a deny also overrides inside one document.
+func (p *Policy) combine(set *ruleset, e *evaluation) (*compiledRule, error) {
+	var candidates []Candidate
+	var rules []*compiledRule
+	for _, doc := range set.docs {
+		matched, denied := false, p.resolver.Strategy != DenyOverrides
+		for _, r := range set.rules {
+			if r.doc != doc || (matched && (denied || r.Action.Allows())) {
+				continue
+			}
+			hit, err := r.matches(e)
+			if err != nil {
+				return r, err
+			}
+			if !hit {
+				continue
+			}
+			matched = true
+			denied = denied || r.Action.Denies()
+			rules = append(rules, r)
+			candidates = append(candidates, Candidate{
+				Action: r.Action, Priority: r.Priority, Level: doc.Level,
+				Policy: doc.Name, Rule: r.Name, Reason: r.reason,
+			})
+		}
+	}
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	res, err := p.resolver.Resolve(candidates)
+	if err != nil {
+		return nil, err
+	}
+	if e.in.Explain {
+		e.trace = append(e.trace, res.Trace...)
+	}
+	return rules[res.Index], nil
+}
+
+func ruleDecision(set *ruleset, r *compiledRule) Decision {
+	d := Decision{
+		Allowed:     r.Action.Allows(),
+		Action:      string(r.Action),
+		Policy:      r.doc.Name,
+		MatchedRule: r.Name,
+		Rule:        r.number,
+		Reason:      r.reason,
+		PolicyChain: set.chain,
+	}
+	if set.scoped {
+		d.Policy = folderScoped
+	}
+	if !d.Allowed {
+		d.Category, d.PublicMessage = CategoryRule, publicMessages[CategoryRule]
+	}
+	return d
+}
+
+// backendDecision turns what the backends said into a decision; it reports
+// false where the default action is to decide.
+func (p *Policy) backendDecision(set *ruleset, e *evaluation, out backendOutcome) (Decision, bool) {
+	if !out.decided {
+		if !p.denyOnError {
+			p.logFailure(e, "", "all policy backends failed, the tree asks for the default action", joined(out.errs))
+			return Decision{}, false
+		}
+		err := joined(out.errs)
+		d := p.errorDecision(e, "", err)
+		d.Rule = ruleNone
+		d.Reason = clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
+		d.Backend = p.backends[len(p.backends)-1].Name()
+		if errors.Is(err, errBackendTime) {
+			d.Category = CategoryBudgetExhausted
+		}
+		d.PolicyChain = set.chain
+		return d, true
+	}
+	d := Decision{
+		Allowed:     out.decision.Allowed,
+		Action:      string(out.decision.Action),
+		Policy:      "external:" + out.backend,
+		Reason:      out.decision.Reason,
+		Backend:     out.backend,
+		BackendTime: out.took,
+		PolicyChain: set.chain,
+	}
+	if !d.Allowed {
+		d.Category, d.PublicMessage = CategoryBackend, publicMessages[CategoryBackend]
+		if d.Reason == "" {
+			d.Reason = textNoReason
+		}
+	}
+	return d, true
+}
+
+// joined is errors.Join on one line, for reasons and records.
+func joined(errs []error) error {
+	err := errs[0]
+	for _, next := range errs[1:] {
+		err = fmt.Errorf("%w; %w", err, next)
+	}
+	return err
+}
+
+// defaultDecision is policy engine spec 7.3.
+func (p *Policy) defaultDecision(set *ruleset, e *evaluation) Decision {
+	if p.strict && len(set.docs) == 0 && !p.governed && len(p.backends) == 0 {
+		return Decision{
+			Action: string(Deny), Policy: p.governance.Name, Rule: ruleNoPolicy, Reason: textNoPolicy,
+			Category: CategoryNoPolicy, PublicMessage: publicMessages[CategoryNoPolicy],
+		}
+	}
+	d := Decision{
+		Allowed:     set.def.Allows(),
+		Action:      string(set.def),
+		Policy:      set.defPolicy,
+		Rule:        ruleDefault,
+		Reason:      textDefault,
+		PolicyChain: set.chain,
+	}
+	if set.scoped {
+		d.Policy = folderScoped
+	}
+	if !d.Allowed {
+		d.Category, d.PublicMessage = CategoryDefault, publicMessages[CategoryDefault]
+	}
+	if e.in.Explain {
+		e.explain("default action of %s: %s", pyString(set.defPolicy), set.def)
+	}
+	return d
+}
+
+// errorDecision is the fail-closed decision of policy engine spec 16.2. The
+// error names types and places, never values of the call.
+func (p *Policy) errorDecision(e *evaluation, rule string, err error) Decision {
+	p.logFailure(e, rule, textError, err)
+	if e.in.Explain {
+		e.explain("error: %v", err)
+	}
+	return Decision{
+		Action:        string(Deny),
+		Policy:        p.Name(),
+		Rule:          ruleError,
+		Reason:        textError,
+		PublicMessage: publicMessages[CategoryPolicyError],
+		Category:      CategoryPolicyError,
+		Error:         Redact(err.Error()),
+		errorRule:     rule,
+	}
+}
+
+// logFailure is policy engine spec 16.3, with the snapshot redacted.
+func (p *Policy) logFailure(e *evaluation, rule, msg string, err error) {
+	p.log.Error(msg,
+		"error", Redact(err.Error()), "rule", rule, "policy_digest", p.digest.String(),
+		"tool", Redact(e.tool), "context", RedactValue(e.in.Context).JSON(), "stack", string(debug.Stack()))
+}
+
+func (p *Policy) panicDecision(in Input, cause any, stack []byte) Decision {
+	p.log.Error(textError,
+		"panic", Redact(fmt.Sprint(cause)), "policy_digest", p.digest.String(),
+		"tool", Redact(in.Tool), "stack", string(stack))
+	return Decision{
+		Action:        string(Deny),
+		Policy:        p.Name(),
+		Rule:          ruleError,
+		Reason:        textError,
+		PublicMessage: publicMessages[CategoryPolicyError],
+		Category:      CategoryPolicyError,
+		Error:         "the evaluation panicked; the log of the node has the details",
+	}
+}

@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// An EventType names a governance event (policy engine spec 17.2).
+type EventType string
+
+// The five governance events.
+const (
+	PolicyCheck       EventType = "policy_check"
+	PolicyViolation   EventType = "policy_violation"
+	ToolCallBlocked   EventType = "tool_call_blocked"
+	CheckpointCreated EventType = "checkpoint_created"
+	DriftDetected     EventType = "drift_detected"
+)
+
+// An Event tells a follower that something happened. Its texts are redacted.
+type Event struct {
+	Type       EventType
+	Time       time.Time
+	AgentID    string
+	SessionID  string
+	CallID     string
+	Tool       string
+	Policy     string
+	Rule       string
+	Category   string
+	Reason     string
+	Checkpoint string       // of checkpoint_created
+	Drift      *DriftResult // of drift_detected
+}
+
+// Events returns what a decision gives rise to: a policy_check always; a
+// policy_violation for every denial; a tool_call_blocked where what was denied
+// is a tool call.
+func Events(in Input, d Decision) []Event {
+	ev := Event{
+		Type: PolicyCheck, Time: moment(in.Now),
+		AgentID: Redact(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: Redact(in.Tool),
+		Policy: d.Policy, Rule: d.MatchedRule, Category: d.Category, Reason: Redact(d.Reason),
+	}
+	events := []Event{ev}
+	if d.Allowed {
+		return events
+	}
+	ev.Type = PolicyViolation
+	events = append(events, ev)
+	if in.Kind == KindTool {
+		ev.Type = ToolCallBlocked
+		events = append(events, ev)
+	}
+	return events
+}
+
+// AfterEvents returns what the end of a call gives rise to (adapter contract
+// 3.7): a checkpoint where one fell due, a drift beyond the threshold.
+func AfterEvents(in Input, checkpoint string, drift *DriftResult) []Event {
+	ev := Event{Time: moment(in.Now), AgentID: Redact(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: Redact(in.Tool)}
+	var events []Event
+	if drift != nil && drift.Exceeded {
+		d := ev
+		d.Type, d.Category, d.Reason, d.Drift = DriftDetected, CategoryDrift, drift.Reason(), drift
+		events = append(events, d)
+	}
+	if checkpoint != "" {
+		ev.Type, ev.Checkpoint = CheckpointCreated, checkpoint
+		events = append(events, ev)
+	}
+	return events
+}
+
+func moment(t time.Time) time.Time {
+	if t.IsZero() {
+		t = time.Now()
+	}
+	return t.UTC()
+}
+
+// Listeners hands events to callbacks (adapter contract 3.9). The zero value
+// is ready for use.
+type Listeners struct {
+	Log *slog.Logger // of callbacks that panic; nil means the default
+
+	mu     sync.RWMutex
+	byType map[EventType][]func(Event)
+}
+
+// On registers one more callback for a type of event.
+func (l *Listeners) On(t EventType, callback func(Event)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byType == nil {
+		l.byType = map[EventType][]func(Event){}
+	}
+	l.byType[t] = append(l.byType[t], callback)
+}
+
+// Emit calls every callback of the event's type in the order of registration.
+// One that panics is logged and interrupts nothing (adapter contract 20.1).
+func (l *Listeners) Emit(ev Event) {
+	l.mu.RLock()
+	callbacks := l.byType[ev.Type]
+	l.mu.RUnlock()
+	for _, call := range callbacks {
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					orDefault(l.Log).Warn("an event listener panicked", "event", ev.Type, "panic", Redact(fmt.Sprint(r)), "stack", string(debug.Stack()))
+				}
+			}()
+			call(ev)
+		}()
+	}
+}

@@ -1,0 +1,299 @@
+package engine
+
+import (
+	"math"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"example.com/govnode/engine/value"
+)
+
+// Facts are what the service itself holds about a session at the moment of an
+// evaluation. They override fields of the same name in a caller's context
+// (policy engine spec 22.3): an agent cannot talk its own counters down.
+//
+// Conditions reach them as call_count, attempts, tokens_used, active_slots,
+// elapsed_seconds and tool_calls.<name>.
+type Facts struct {
+	CallCount   int64
+	Attempts    int64
+	TokensUsed  int64
+	ActiveSlots int64                   // slots in use in the pool of the policy
+	ToolCalls   func(tool string) int64 // calls of one tool; nil means none
+	Elapsed     time.Duration           // since the session began
+}
+
+// A FactKind names one of the Facts.
+type FactKind uint8
+
+// The facts that a condition can look at.
+const (
+	CallCount FactKind = iota + 1
+	Attempts
+	TokensUsed
+	ToolCalls // Premise.Name is the tool
+	ActiveSlots
+	Elapsed // nanoseconds
+)
+
+// String is the name of the fact in conditions.
+func (k FactKind) String() string {
+	switch k {
+	case CallCount:
+		return "call_count"
+	case Attempts:
+		return "attempts"
+	case TokensUsed:
+		return "tokens_used"
+	case ToolCalls:
+		return "tool_calls"
+	case ActiveSlots:
+		return "active_slots"
+	case Elapsed:
+		return "elapsed_seconds"
+	}
+	return "unknown"
+}
+
+// A Premise is a range of one fact, both ends included, in which every
+// condition that looked at it keeps the truth it had. While all premises of a
+// decision hold, evaluating again with the same input gives the same decision.
+type Premise struct {
+	Fact   FactKind
+	Name   string // the tool, for ToolCalls
+	Lo, Hi int64  // nanoseconds for Elapsed
+}
+
+// factField recognises a field that is a fact.
+func factField(name string) (kind FactKind, tool string) {
+	switch name {
+	case "call_count":
+		return CallCount, ""
+	case "attempts":
+		return Attempts, ""
+	case "tokens_used":
+		return TokensUsed, ""
+	case "active_slots":
+		return ActiveSlots, ""
+	case "elapsed_seconds":
+		return Elapsed, ""
+	}
+	if tool, ok := strings.CutPrefix(name, "tool_calls."); ok {
+		return ToolCalls, tool
+	}
+	return 0, ""
+}
+
+// read returns the fact as premises count it.
+func (f *Facts) read(kind FactKind, tool string) int64 {
+	switch kind {
+	case CallCount:
+		return f.CallCount
+	case Attempts:
+		return f.Attempts
+	case TokensUsed:
+		return f.TokensUsed
+	case ActiveSlots:
+		return f.ActiveSlots
+	case Elapsed:
+		return int64(f.Elapsed)
+	case ToolCalls:
+		if f.ToolCalls != nil {
+			return f.ToolCalls(tool)
+		}
+	}
+	return 0
+}
+
+// exact returns the fact as matches and backends see it, and the premise that
+// this rests on. Time is seen in whole seconds there: no premise on the exact
+// nanosecond could ever hold until the decision is spent.
+func (f *Facts) exact(kind FactKind, tool string) (int64, Premise) {
+	x := f.read(kind, tool)
+	if kind != Elapsed {
+		return x, Premise{Fact: kind, Name: tool, Lo: x, Hi: x}
+	}
+	seconds := x / int64(time.Second)
+	return seconds, Premise{Fact: kind, Lo: seconds * int64(time.Second), Hi: (seconds+1)*int64(time.Second) - 1}
+}
+
+// A factTest is a condition over a fact, compiled to the ranges of integers in
+// which it is true. Comparing integers instead of values makes the test and
+// its premise agree to the last unit, and costs no allocation.
+type factTest struct {
+	kind      FactKind
+	tool      string
+	ranges    [][2]int64 // ascending, disjoint: where the condition is true
+	asText    bool       // matches: the regular expression sees the decimal text
+	typeError bool       // the operator cannot work on a number
+}
+
+// newFactTest compiles a condition whose field is a fact; nil if it is not.
+func newFactTest(c *Condition) *factTest {
+	kind, tool := factField(c.Field)
+	if kind == 0 {
+		return nil
+	}
+	t := &factTest{kind: kind, tool: tool}
+	switch c.Operator {
+	case OpMatches:
+		t.asText = true
+	case OpContains:
+		t.typeError = true
+	case OpIn, OpNotIn:
+		t.membership(c)
+	default:
+		t.comparison(c)
+	}
+	return t
+}
+
+func (t *factTest) membership(c *Condition) {
+	switch c.Value.Kind() {
+	case value.String:
+		t.typeError = true
+	case value.List:
+		for item := range c.Value.Items() {
+			if r, ok := t.scaled(item); ok && r.IsInt() && r.Num().IsInt64() {
+				x := r.Num().Int64()
+				t.ranges = append(t.ranges, [2]int64{x, x})
+			}
+		}
+		t.normalise()
+	}
+	if c.Operator == OpNotIn {
+		t.complement()
+	}
+}
+
+func (t *factTest) comparison(c *Condition) {
+	r, ok := t.scaled(c.Value)
+	if !ok {
+		// A number never equals a string, list or mapping, and cannot be
+		// ordered against one.
+		t.typeError = c.Operator != OpEq && c.Operator != OpNe
+		if c.Operator == OpNe {
+			t.complement()
+		}
+		return
+	}
+	floor := floorInt64(r)
+	ceil := floor
+	if !r.IsInt() && floor < math.MaxInt64 {
+		ceil++
+	}
+	switch c.Operator {
+	case OpEq, OpNe:
+		if r.IsInt() && r.Num().IsInt64() {
+			t.ranges = [][2]int64{{floor, floor}}
+		}
+		if c.Operator == OpNe {
+			t.complement()
+		}
+	case OpGte:
+		t.ranges = [][2]int64{{ceil, math.MaxInt64}}
+	case OpLte:
+		t.ranges = [][2]int64{{math.MinInt64, floor}}
+	case OpGt:
+		t.ranges = [][2]int64{{math.MinInt64, floor}}
+		t.complement()
+	case OpLt:
+		t.ranges = [][2]int64{{ceil, math.MaxInt64}}
+		t.complement()
+	}
+}
+
+// scaled turns a target into units of the fact.
+func (t *factTest) scaled(v value.Value) (*big.Rat, bool) {
+	if b, isBool := v.AsBool(); isBool {
+		v = value.OfInt(int64(toInt(b)))
+	}
+	if v.Kind() != value.Number {
+		return nil, false
+	}
+	text := v.JSON()
+	// Beyond what 64 bits hold in either unit; a rational of 1e400 would cost
+	// memory and decide nothing.
+	if f, ok := v.AsFloat(); ok && math.Abs(f) > 1e30 {
+		text = strconv.FormatFloat(math.Copysign(1e30, f), 'f', 0, 64)
+	} else if ok && f != 0 && math.Abs(f) < 1e-30 {
+		text = strconv.FormatFloat(math.Copysign(1e-30, f), 'e', -1, 64)
+	}
+	r, ok := new(big.Rat).SetString(text)
+	if !ok {
+		return nil, false
+	}
+	if t.kind == Elapsed {
+		r.Mul(r, new(big.Rat).SetInt64(int64(time.Second)))
+	}
+	return r, true
+}
+
+func toInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// floorInt64 rounds down and saturates.
+func floorInt64(r *big.Rat) int64 {
+	q := new(big.Int).Div(r.Num(), r.Denom()) // Euclidean: rounds down for a positive denominator
+	switch {
+	case q.IsInt64():
+		return q.Int64()
+	case q.Sign() > 0:
+		return math.MaxInt64
+	}
+	return math.MinInt64
+}
+
+// normalise sorts single points and drops repeats.
+func (t *factTest) normalise() {
+	slices.SortFunc(t.ranges, func(a, b [2]int64) int {
+		switch {
+		case a[0] < b[0]:
+			return -1
+		case a[0] > b[0]:
+			return 1
+		}
+		return 0
+	})
+	t.ranges = slices.Compact(t.ranges)
+}
+
+// complement replaces the ranges by the gaps between them.
+func (t *factTest) complement() {
+	var gaps [][2]int64
+	next := int64(math.MinInt64)
+	for _, r := range t.ranges {
+		if r[0] > next {
+			gaps = append(gaps, [2]int64{next, r[0] - 1})
+		}
+		if r[1] == math.MaxInt64 {
+			t.ranges = gaps
+			return
+		}
+		next = r[1] + 1
+	}
+	t.ranges = append(gaps, [2]int64{next, math.MaxInt64})
+}
+
+// match tests x and returns the range around it in which the answer stands.
+func (t *factTest) match(x int64) (truth bool, lo, hi int64) {
+	lo, hi = math.MinInt64, math.MaxInt64
+	for _, r := range t.ranges {
+		switch {
+		case x < r[0]:
+			return false, lo, r[0] - 1
+		case x <= r[1]:
+			return true, r[0], r[1]
+		}
+		// x > r[1], which therefore is not the largest integer.
+		lo = r[1] + 1
+	}
+	return false, lo, hi
+}

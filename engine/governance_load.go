@@ -1,0 +1,381 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/value"
+)
+
+// governanceFields are the fields that only a GovernancePolicy has: what they
+// occur in is one. Name and version belong to both kinds of file.
+var governanceFields = map[string]bool{
+	"max_tokens": true, "max_tool_calls": true, "allowed_tools": true, "blocked_patterns": true,
+	"require_human_approval": true, "timeout_seconds": true, "confidence_threshold": true,
+	"drift_threshold": true, "log_all_calls": true, "checkpoint_frequency": true,
+	"max_concurrent": true, "backpressure_threshold": true,
+	"max_attempts": true, "max_calls_per_tool": true, "deny_all_tools": true,
+	"content_hashes": true, "content_hash_mode": true, "guardrails": true,
+}
+
+// GovernancePolicyFromYAML reads a policy from YAML. Unknown fields are
+// ignored (policy engine spec 19.3); everything else that is wrong is
+// reported with its line. The error is a [*LoadError].
+func GovernancePolicyFromYAML(text string) (*GovernancePolicy, error) {
+	n, probs := parseText("policy.yaml", []byte(text))
+	if probs != nil {
+		return nil, &LoadError{Problems: probs}
+	}
+	return governanceFromNode(n, "policy.yaml")
+}
+
+// GovernancePolicyFromDict reads a policy from a mapping (policy engine spec
+// 19.2), under the same rules as from YAML.
+func GovernancePolicyFromDict(dict value.Value) (*GovernancePolicy, error) {
+	n := nodeOf(dict)
+	return governanceFromNode(&n, "")
+}
+
+func governanceFromNode(n *node, path string) (*GovernancePolicy, error) {
+	ps := &problems{path: path}
+	g := loadGovernance(n, ps)
+	if len(ps.list) > 0 {
+		return nil, &LoadError{Problems: ps.list}
+	}
+	return g, nil
+}
+
+// loadGovernance builds and validates a policy. Types are checked in the same
+// fixed order as values, so that the first problem is the reference's.
+func loadGovernance(n *node, ps *problems) *GovernancePolicy {
+	if n.kind != nodeMap {
+		ps.add(n.line, "", "Expected a YAML mapping, got %s", n.typeName())
+		return nil
+	}
+	g := NewGovernancePolicy()
+	r := governanceReader{n: n, ps: ps}
+	r.positive("max_tokens", &g.MaxTokens)
+	r.positive("timeout_seconds", &g.TimeoutSeconds)
+	r.positive("max_concurrent", &g.MaxConcurrent)
+	r.positive("backpressure_threshold", &g.BackpressureThreshold)
+	r.positive("checkpoint_frequency", &g.CheckpointFrequency)
+	r.nonNegative("max_tool_calls", &g.MaxToolCalls)
+	r.threshold("confidence_threshold", &g.ConfidenceThreshold)
+	r.threshold("drift_threshold", &g.DriftThreshold)
+	r.tools(g)
+	r.patternList(g)
+	r.version(&g.Version)
+	r.name(&g.Name)
+	r.boolean("require_human_approval", &g.RequireHumanApproval)
+	r.boolean("log_all_calls", &g.LogAllCalls)
+	r.positive("max_attempts", &g.MaxAttempts)
+	r.callsPerTool(g)
+	r.boolean("deny_all_tools", &g.DenyAllTools)
+	if len(ps.list) > 0 {
+		return nil
+	}
+	if err := g.validate(); err != nil {
+		ps.add(r.lineOf(err.Field), err.Field, "%s", err.Message)
+		return nil
+	}
+	return g
+}
+
+// governanceReader reads fields of one mapping; what is absent keeps its
+// default.
+type governanceReader struct {
+	n  *node
+	ps *problems
+}
+
+func (r governanceReader) field(name string) (*node, bool) { return r.n.get(name) }
+
+func (r governanceReader) positive(name string, into *int64) {
+	if f, ok := r.field(name); ok {
+		if v, isInt := f.integer(); isInt && v > 0 {
+			*into = v
+			return
+		}
+		r.ps.add(f.line, name, "%s must be a positive integer, got %s", name, f.repr())
+	}
+}
+
+func (r governanceReader) nonNegative(name string, into *int64) {
+	if f, ok := r.field(name); ok {
+		if v, isInt := f.integer(); isInt && v >= 0 {
+			*into = v
+			return
+		}
+		r.ps.add(f.line, name, "%s must be a non-negative integer, got %s", name, f.repr())
+	}
+}
+
+func (r governanceReader) threshold(name string, into *float64) {
+	if f, ok := r.field(name); ok {
+		if v, isNumber := f.number(); isNumber && v >= 0 && v <= 1 {
+			*into = v
+			return
+		}
+		r.ps.add(f.line, name, "%s must be a float between 0.0 and 1.0, got %s", name, f.repr())
+	}
+}
+
+func (r governanceReader) boolean(name string, into *bool) {
+	if f, ok := r.field(name); ok {
+		if f.kind == nodeBool {
+			*into = strings.EqualFold(f.text, "true")
+			return
+		}
+		r.ps.add(f.line, name, "%s must be a boolean, got %s: %s; write true or false", name, f.typeName(), f.repr())
+	}
+}
+
+func (r governanceReader) tools(g *GovernancePolicy) {
+	f, ok := r.field("allowed_tools")
+	if !ok {
+		return
+	}
+	if f.kind != nodeList {
+		r.ps.add(f.line, "allowed_tools", "allowed_tools must be a list, got %s", f.typeName())
+		return
+	}
+	for i := range f.items {
+		item := &f.items[i]
+		if item.kind != nodeString {
+			field := fmt.Sprintf("allowed_tools[%d]", i)
+			r.ps.add(item.line, field, "%s must be a string, got %s: %s", field, item.typeName(), item.repr())
+			return
+		}
+		g.AllowedTools = append(g.AllowedTools, item.text)
+	}
+}
+
+func (r governanceReader) patternList(g *GovernancePolicy) {
+	f, ok := r.field("blocked_patterns")
+	if !ok {
+		return
+	}
+	if f.kind != nodeList {
+		r.ps.add(f.line, "blocked_patterns", "blocked_patterns must be a list, got %s", f.typeName())
+		return
+	}
+	for i := range f.items {
+		p, msg := readPattern(&f.items[i])
+		if msg != "" {
+			r.ps.add(f.items[i].line, fmt.Sprintf("blocked_patterns[%d]", i), "%s", msg)
+			return
+		}
+		g.BlockedPatterns = append(g.BlockedPatterns, p)
+	}
+}
+
+// readPattern reads "text" or {pattern, type, engine}.
+func readPattern(n *node) (pattern.Pattern, string) {
+	if n.kind == nodeString {
+		return pattern.Pattern{Text: n.text, Type: pattern.Substring}, ""
+	}
+	text, hasText := n.get("pattern")
+	typ, hasType := n.get("type")
+	if n.kind != nodeMap || !hasText || !hasType || text.kind != nodeString {
+		return pattern.Pattern{}, "Invalid blocked_pattern entry: " + n.repr()
+	}
+	p := pattern.Pattern{Text: text.text}
+	switch t := pattern.Type(typ.text); {
+	case typ.kind == nodeString && (t == pattern.Substring || t == pattern.Regex || t == pattern.Glob):
+		p.Type = t
+	default:
+		return pattern.Pattern{}, "Unknown pattern type: " + typ.repr()
+	}
+	if engine, ok := n.get("engine"); ok {
+		switch {
+		case engine.kind != nodeString || engine.text != "backtracking":
+			return pattern.Pattern{}, fmt.Sprintf("engine must be backtracking or absent, got %s", engine.repr())
+		case p.Type != pattern.Regex:
+			return pattern.Pattern{}, "engine: backtracking is for patterns of type regex alone"
+		}
+		p.Backtracking = true
+	}
+	for _, k := range n.keys {
+		if k.text != "pattern" && k.text != "type" && k.text != "engine" {
+			return pattern.Pattern{}, fmt.Sprintf("Invalid blocked_pattern entry: it has the unknown field %s; known are pattern, type and engine", pyString(k.text))
+		}
+	}
+	return p, ""
+}
+
+// version accepts a number as well, as its source text: authors write 1.0.
+func (r governanceReader) version(into *string) {
+	f, ok := r.field("version")
+	if !ok {
+		return
+	}
+	text, ok := versionText(f)
+	if !ok {
+		r.ps.add(f.line, "version", "version must be a non-empty string, got %s", f.repr())
+		return
+	}
+	*into = text
+}
+
+func versionText(f *node) (string, bool) {
+	switch f.kind {
+	case nodeString, nodeInt, nodeFloat:
+		return f.text, f.text != ""
+	}
+	return "", false
+}
+
+func (r governanceReader) name(into *string) {
+	if f, ok := r.field("name"); ok {
+		if f.kind == nodeString && f.text != "" {
+			*into = f.text
+			return
+		}
+		r.ps.add(f.line, "name", "name must be a non-empty string, got %s", f.repr())
+	}
+}
+
+func (r governanceReader) callsPerTool(g *GovernancePolicy) {
+	f, ok := r.field("max_calls_per_tool")
+	if !ok {
+		return
+	}
+	if f.kind != nodeMap {
+		r.ps.add(f.line, "max_calls_per_tool", "max_calls_per_tool must be a mapping of tool names to numbers, got %s", f.typeName())
+		return
+	}
+	for i, k := range f.keys {
+		field := join("max_calls_per_tool", k.text)
+		n, isInt := f.items[i].integer()
+		if !isInt || n < 0 {
+			r.ps.add(k.line, field, "%s must be a non-negative integer, got %s", field, f.items[i].repr())
+			return
+		}
+		if g.MaxCallsPerTool == nil {
+			g.MaxCallsPerTool = map[string]int64{}
+		}
+		g.MaxCallsPerTool[k.text] = n
+	}
+}
+
+// lineOf finds the line of a field such as blocked_patterns[3], or the nearest
+// that is known.
+func (r governanceReader) lineOf(field string) int {
+	name, index, _ := strings.Cut(field, "[")
+	f, ok := r.field(name)
+	if !ok {
+		return 0
+	}
+	var i int
+	if _, err := fmt.Sscanf(index, "%d]", &i); err == nil && i < len(f.items) {
+		return f.items[i].line
+	}
+	return f.line
+}
+
+// Dict returns every field as a mapping with the names of policy engine spec
+// 8.2 (19.2). Reading it back gives an equal policy.
+func (g *GovernancePolicy) Dict() value.Value {
+	perTool := make([]value.Pair, 0, len(g.MaxCallsPerTool))
+	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
+		perTool = append(perTool, value.Pair{Key: tool, Value: value.OfInt(g.MaxCallsPerTool[tool])})
+	}
+	pairs := make([]value.Pair, 0, len(comparedFields)+3)
+	for _, f := range comparedFields {
+		pairs = append(pairs, value.Pair{Key: f.name, Value: f.value(g)})
+	}
+	pairs = append(pairs,
+		value.Pair{Key: "max_attempts", Value: value.OfInt(g.MaxAttempts)},
+		value.Pair{Key: "max_calls_per_tool", Value: value.OfMap(perTool...)},
+	)
+	if g.DenyAllTools {
+		pairs = append(pairs, value.Pair{Key: "deny_all_tools", Value: value.OfBool(true)})
+	}
+	return value.OfMap(pairs...)
+}
+
+// YAML returns the policy as a YAML document (policy engine spec 19.1). No
+// field is lost: reading it back gives an equal policy.
+func (g *GovernancePolicy) YAML() string {
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	if err := enc.Encode(yamlOf(g.Dict())); err != nil {
+		// The encoder writes to memory and gets nodes that were built here, so
+		// this is a defect of the program and not of a policy.
+		panic(fmt.Sprintf("engine: a governance policy could not be written as YAML: %v", err))
+	}
+	return out.String()
+}
+
+// yamlOf builds the YAML of a value. Strings are quoted wherever a plain one
+// could be taken for something else, by YAML 1.1 or 1.2.
+func yamlOf(v value.Value) *yaml.Node {
+	switch v.Kind() {
+	case value.List:
+		n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+		for item := range v.Items() {
+			n.Content = append(n.Content, yamlOf(item))
+		}
+		if v.Len() == 0 {
+			n.Style = yaml.FlowStyle
+		}
+		return n
+	case value.Map:
+		n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+		for k, item := range v.All() {
+			n.Content = append(n.Content, yamlOf(value.OfString(k)), yamlOf(item))
+		}
+		if v.Len() == 0 {
+			n.Style = yaml.FlowStyle
+		}
+		return n
+	case value.String:
+		s, _ := v.AsString()
+		n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
+		if !plainWord.MatchString(s) || resolvePlain(s) != nodeString || oldBool.MatchString(s) {
+			n.Style = yaml.DoubleQuotedStyle
+		}
+		return n
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Value: v.JSON()}
+}
+
+// plainWord is what needs no quotes whatever surrounds it.
+var plainWord = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// nodeOf turns a value back into what loaders read.
+func nodeOf(v value.Value) node {
+	switch v.Kind() {
+	case value.Bool:
+		return node{kind: nodeBool, text: v.JSON()}
+	case value.Number:
+		kind := nodeFloat
+		if coreInt.MatchString(v.JSON()) {
+			kind = nodeInt
+		}
+		return node{kind: kind, text: v.JSON()}
+	case value.String:
+		s, _ := v.AsString()
+		return node{kind: nodeString, text: s}
+	case value.List:
+		n := node{kind: nodeList}
+		for item := range v.Items() {
+			n.items = append(n.items, nodeOf(item))
+		}
+		return n
+	case value.Map:
+		n := node{kind: nodeMap}
+		for k, item := range v.All() {
+			n.keys = append(n.keys, key{text: k})
+			n.items = append(n.items, nodeOf(item))
+		}
+		return n
+	}
+	return node{kind: nodeNull}
+}

@@ -1,0 +1,6 @@
+package engine
+
+import "log/slog"
+
+// discard keeps the expected failures of tests out of their output.
+var discard = slog.New(slog.DiscardHandler)

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"time"
+
+	"example.com/govnode/engine/value"
+)
+
+// A Kind is what sort of call is judged.
+type Kind uint8
+
+// The kinds of calls. KindTool is the zero value.
+const (
+	KindTool Kind = iota
+	KindModel
+	KindAgent
+	KindHandoff
+)
+
+// String is the action_type of adapter contract 3.11.1.
+func (k Kind) String() string {
+	switch k {
+	case KindModel:
+		return "model_call"
+	case KindAgent:
+		return "agent_call"
+	case KindHandoff:
+		return "handoff"
+	}
+	return "tool_call"
+}
+
+// An Order is the order of the checks of a GovernancePolicy. It decides which
+// reason a call that fails several of them is given, never whether it is
+// denied: every order runs every check.
+type Order uint8
+
+// The orders of checks.
+const (
+	// OrderUnion is the interceptor's order (policy engine spec 10.3) followed
+	// by confidence.
+	OrderUnion Order = iota
+	// OrderInterceptor is that of adapter contract 5.4; what it does not name
+	// follows.
+	OrderInterceptor
+	// OrderPreExecute is that of adapter contract 3.6.1, with its texts; the
+	// allowed tools, which it does not name, follow.
+	OrderPreExecute
+)
+
+// An Input is one call to be judged.
+type Input struct {
+	Tool      string // name of the tool; empty takes context.tool_name
+	Kind      Kind
+	AgentID   string // empty takes context.agent_id
+	SessionID string // set when a session of the service makes the call
+	CallID    string
+	Arguments value.Value // mapping; null takes context.arguments
+	Context   value.Value // mapping
+	Facts     *Facts      // nil without a session
+	Order     Order
+	Now       time.Time // for the audit record; zero means the present
+
+	// ContentHash returns the hash that is registered for a tool outside the
+	// tree; nil means none. The tree's own hashes come first.
+	ContentHash func(tool string) (hash string, ok bool)
+
+	// CheckLimits has the call count and the timeout judged on Facts too. The
+	// one who reserves calls in an ordered log leaves it off: there the log
+	// decides, and a refusal has an outcome of its own.
+	CheckLimits bool
+	// Explain fills Decision.Trace.
+	Explain bool
+}
+
+// A Decision is the answer to an Input. It is never absent: what could not be
+// judged is denied, with Error set (policy engine spec 16).
+type Decision struct {
+	Allowed       bool
+	Action        string   // allow, deny, audit or block
+	Policy        string   // the document, "folder-scoped" or "external:<backend>"
+	MatchedRule   string   // empty where no rule decided
+	Rule          uint16   // number of the text, see Policy.RuleText; 0 for free texts
+	Reason        string   // private detail: names rules and patterns
+	PublicMessage string   // what an end user may read; empty on an allow
+	Category      string   // of a denial; see the Category constants
+	PolicyChain   []string // folder-scoped: names of the documents, root first
+	Backend       string   // the external backend that decided
+	Error         string   // why the call could not be judged
+
+	EvaluationTime    time.Duration
+	BackendTime       time.Duration // part of it spent in Backend
+	Premises          []Premise
+	ModifiedArguments *value.Value // what to call the tool with instead
+	Trace             []string     // with Input.Explain
+
+	errorRule string // which rule could not be judged, for the audit alone
+}
+
+// Categories of denials: those of PolicyCheckResult in the adapter contract,
+// then what an evaluator itself refuses.
+const (
+	CategoryRule            = "policy_rule"
+	CategoryDefault         = "default_action"
+	CategoryBackend         = "policy_backend"
+	CategoryApproval        = "human_approval_required"
+	CategoryNotAllowedTool  = "not_allowed_tool"
+	CategoryPatternTool     = "blocked_pattern_tool"
+	CategoryPatternInput    = "blocked_pattern_input"
+	CategoryPatternOutput   = "blocked_pattern_output"
+	CategoryPatternMemory   = "blocked_pattern_memory"
+	CategoryMaxToolCalls    = "max_tool_calls"
+	CategoryTimeout         = "timeout"
+	CategoryConfidence      = "confidence_threshold"
+	CategoryDrift           = "drift"
+	CategoryContentHash     = "content_hash"
+	CategoryGuardrail       = "guardrail"
+	CategoryPolicyError     = "policy_error"
+	CategoryPathEscape      = "PATH_ESCAPE"
+	CategoryNoPolicy        = "NO_POLICY"
+	CategoryBudgetExhausted = "EVAL_BUDGET"
+)
+
+// publicMessages say to an end user what happened without naming a rule or a
+// pattern.
+var publicMessages = map[string]string{
+	CategoryRule:            "Action not permitted by governance policy.",
+	CategoryDefault:         "Action not permitted by governance policy.",
+	CategoryBackend:         "Action not permitted by governance policy.",
+	CategoryPathEscape:      "Action not permitted by governance policy.",
+	CategoryNoPolicy:        "Action not permitted by governance policy.",
+	CategoryGuardrail:       "Content blocked by governance policy.",
+	CategoryPatternTool:     "Content blocked by governance policy.",
+	CategoryPatternInput:    "Content blocked by governance policy.",
+	CategoryPatternOutput:   "Content blocked by governance policy.",
+	CategoryPatternMemory:   "Content blocked by governance policy.",
+	CategoryNotAllowedTool:  "Tool not permitted by governance policy.",
+	CategoryContentHash:     "Tool blocked by governance policy.",
+	CategoryMaxToolCalls:    "Tool-call limit exceeded.",
+	CategoryTimeout:         "Execution timeout exceeded.",
+	CategoryApproval:        "Human approval required.",
+	CategoryConfidence:      "Confidence below required threshold.",
+	CategoryDrift:           "Behavioral drift detected.",
+	CategoryPolicyError:     "Policy evaluation error.",
+	CategoryBudgetExhausted: "Policy evaluation error.",
+}

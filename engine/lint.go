@@ -1,0 +1,192 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/value"
+)
+
+// Lint reports what is valid and probably not meant: rules that can never
+// decide, denies that an agent evades by leaving a field out, patterns that
+// need care, limits that contradict each other. The warnings of Compile are
+// among them. Problems come ordered by path and line, each once.
+func Lint(p *Policy) []Problem {
+	l := &linter{policy: p, list: p.Warnings()}
+	l.unreachable()
+	l.evadable()
+	l.patterns()
+	l.limits()
+	slices.SortStableFunc(l.list, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line))
+	})
+	return slices.Compact(l.list)
+}
+
+type linter struct {
+	policy *Policy
+	list   []Problem
+}
+
+func (l *linter) addf(path string, line int, field, format string, args ...any) {
+	l.list = append(l.list, Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// maxCompared bounds the pairs of rules that are compared, so that a tree of
+// many folders costs no more than one large document.
+const maxCompared = 4_000_000
+
+// unreachable looks for rules behind one that matches whenever they do, in the
+// flat list and in the full chain of every folder.
+func (l *linter) unreachable() {
+	p := l.policy
+	if p.resolver != nil {
+		return // every document names its own candidate
+	}
+	sets := []*ruleset{p.flatSet}
+	for _, dir := range sortedKeys(p.folders) {
+		f := p.folders[dir]
+		sets = append(sets, p.buildChain(f, func(int) bool { return true }))
+	}
+	type seen struct{ rule, by *Rule }
+	reported := map[seen]bool{}
+	compared := 0
+	for _, set := range sets {
+		for i, r := range set.rules {
+			if compared += i; compared > maxCompared {
+				return
+			}
+			for _, earlier := range set.rules[:i] {
+				// A document with a scope of its own does not stand before
+				// the rule on every path.
+				if earlier.doc != r.doc && earlier.doc.Scope != nil || !implies(&r.Condition, &earlier.Condition) {
+					continue
+				}
+				if pair := (seen{r.Rule, earlier.Rule}); !reported[pair] {
+					reported[pair] = true
+					l.addf(r.doc.Path, r.line, r.Name, "the rule is never reached%s: rule '%s' (%s:%d) matches whenever it does and is evaluated first",
+						where(set), earlier.Name, earlier.doc.Path, earlier.line)
+				}
+				break
+			}
+		}
+	}
+}
+
+func where(set *ruleset) string {
+	if !set.scoped {
+		return ""
+	}
+	return " below the folder of " + set.docs[len(set.docs)-1].Path
+}
+
+// implies reports whether b holds wherever a does. It may miss cases and never
+// invents one.
+func implies(a, b *Condition) bool {
+	if a.Field != b.Field {
+		return false
+	}
+	if a.Operator == b.Operator && value.Equal(a.Value, b.Value) {
+		return true
+	}
+	if b.Operator == OpMatches && matchesAll(b.Value) {
+		return true
+	}
+	switch a.Operator {
+	case OpEq:
+		return a.Value.Kind() != value.Null && holdsFor(b, a.Value)
+	case OpIn:
+		if a.Value.Kind() != value.List || a.Value.Len() == 0 {
+			return false
+		}
+		for item := range a.Value.Items() {
+			if !holdsFor(b, item) {
+				return false
+			}
+		}
+		return true
+	case OpGt, OpGte, OpLt, OpLte:
+		return impliesOrder(a, b)
+	}
+	return false
+}
+
+func holdsFor(c *Condition, v value.Value) bool {
+	if v.Kind() == value.Null {
+		return false
+	}
+	ok, err := c.holds(v)
+	return ok && err == nil
+}
+
+// impliesOrder compares bounds of numbers in the same direction.
+func impliesOrder(a, b *Condition) bool {
+	if a.Value.Kind() != value.Number || b.Value.Kind() != value.Number {
+		return false
+	}
+	order, err := value.Compare(a.Value, b.Value)
+	if err != nil {
+		return false
+	}
+	up := func(o Operator) bool { return o == OpGt || o == OpGte }
+	down := func(o Operator) bool { return o == OpLt || o == OpLte }
+	switch {
+	case up(a.Operator) && up(b.Operator):
+		return order > 0 || order == 0 && (a.Operator == OpGt || b.Operator == OpGte)
+	case down(a.Operator) && down(b.Operator):
+		return order < 0 || order == 0 && (a.Operator == OpLt || b.Operator == OpLte)
+	}
+	return false
+}
+
+// matchesAll recognises the usual expressions that match every text.
+func matchesAll(v value.Value) bool {
+	s, _ := v.AsString()
+	return v.Kind() == value.String && slices.Contains([]string{"", ".*", "^.*", "^", "(?s).*", `[\s\S]*`}, s)
+}
+
+func (l *linter) evadable() {
+	if l.policy.strict {
+		return // strict mode denies where the field is missing
+	}
+	for _, r := range l.policy.rules {
+		op := r.Condition.Operator
+		if r.Action.Denies() && (op == OpNe || op == OpNotIn) {
+			l.addf(r.doc.Path, r.line, r.Name, "omitting the field %s evades this rule: a missing field makes %s false; add mode: strict, or deny by default and allow what is wanted", r.Condition.Field, op)
+		}
+	}
+}
+
+func (l *linter) patterns() {
+	for i, bp := range l.policy.governance.BlockedPatterns {
+		field := fmt.Sprintf("blocked_patterns[%d]", i)
+		backtracking, unanchored := pattern.Describe(bp)
+		if backtracking {
+			l.addf(l.policy.govPath, 0, field, "the pattern needs the backtracking engine, whose time is bounded by a limit and not by the length of the text; a limit that is hit denies")
+		}
+		if unanchored {
+			l.addf(l.policy.govPath, 0, field, "a glob is anchored at its end alone: %s also matches text that only ends so; begin it with * to say so, or use a regex with ^", pyString(bp.Text))
+		}
+	}
+}
+
+func (l *linter) limits() {
+	p, g := l.policy, l.policy.governance
+	if !p.governed {
+		return
+	}
+	if g.MaxAttempts < g.MaxToolCalls {
+		l.addf(p.govPath, 0, "max_attempts", "max_attempts (%d) < max_tool_calls (%d): the calls can never be used up", g.MaxAttempts, g.MaxToolCalls)
+	}
+	for _, limit := range p.limits.MaxCallsPerTool {
+		field := join("max_calls_per_tool", limit.Tool)
+		if limit.Max > g.MaxToolCalls {
+			l.addf(p.govPath, 0, field, "%s (%d) > max_tool_calls (%d): it is never reached", field, limit.Max, g.MaxToolCalls)
+		}
+		if !p.permitsTool(limit.Tool) {
+			l.addf(p.govPath, 0, field, "%s limits a tool that allowed_tools does not permit", field)
+		}
+	}
+}

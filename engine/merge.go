@@ -1,0 +1,69 @@
+package engine
+
+import "fmt"
+
+// mergeRules merges the rules of a chain, root first, into one list (policy
+// engine spec 11.1). It is deterministic and keeps the order of equal
+// priorities: root before leaf, a replaced rule at the end.
+//
+// A child cannot replace a parent's deny, whatever it says (11.2); block is an
+// alias of deny and just as immutable.
+func mergeRules(chain []*Document, only func(*Rule) bool) (merged []*Rule, trace []string) {
+	at := map[string]int{}
+	for _, doc := range chain {
+		// Names are unique within a document, so every clash is with a parent.
+		for _, rule := range doc.Rules {
+			if only != nil && !only(rule) {
+				trace = append(trace, fmt.Sprintf("rule '%s' of %s is cut off", rule.Name, doc.Path))
+				continue
+			}
+			i, clash := at[rule.Name]
+			switch {
+			case !clash:
+			case !rule.Override:
+				trace = append(trace, fmt.Sprintf("rule '%s' of %s is dropped: %s has it, and override is not set", rule.Name, doc.Path, merged[i].doc.Path))
+				continue
+			case merged[i].Action.Denies():
+				trace = append(trace, fmt.Sprintf("rule '%s' of %s is dropped: a parent's %s cannot be overridden", rule.Name, doc.Path, merged[i].Action))
+				continue
+			default:
+				trace = append(trace, fmt.Sprintf("rule '%s' of %s replaces that of %s", rule.Name, doc.Path, merged[i].doc.Path))
+				merged[i] = nil
+			}
+			at[rule.Name] = len(merged)
+			merged = append(merged, rule)
+		}
+	}
+	kept := merged[:0]
+	for _, rule := range merged {
+		if rule != nil {
+			kept = append(kept, rule)
+		}
+	}
+	return kept, trace
+}
+
+// A MergedRule is one rule of a merged chain.
+type MergedRule struct {
+	Rule *Rule
+	From string // path of the document it came from
+}
+
+// Merge merges documents, root first, and returns the rules in the order of
+// evaluation, the document whose defaults hold (policy engine spec 11.3), and
+// what was dropped or replaced on the way.
+func Merge(chain []*Document) (rules []MergedRule, defaults Defaults, trace []string) {
+	merged, trace := mergeRules(chain, nil)
+	fields := fieldTable{}
+	compiled := make([]*compiledRule, len(merged))
+	for i, r := range merged {
+		compiled[i] = compileRule(r, fields, false)
+	}
+	for _, r := range newRuleset(compiled, false, nil).rules {
+		rules = append(rules, MergedRule{Rule: r.Rule, From: r.doc.Path})
+	}
+	if len(chain) > 0 {
+		defaults = chain[len(chain)-1].Defaults
+	}
+	return rules, defaults, trace
+}

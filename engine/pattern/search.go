@@ -1,0 +1,39 @@
+package pattern
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// Searcher is the expression of a matches condition (policy engine spec 5.1):
+// Python's re.search, with regard to case. It is safe for concurrent use.
+type Searcher struct{ re *regexp.Regexp }
+
+// Search prepares the expression of a matches condition. The empty expression
+// is allowed and matches everything, as in Python. It refuses what is wrong,
+// what RE2 cannot run, and what exceeds the caps on patterns.
+func Search(expr string) (*Searcher, error) {
+	if len(expr) > MaxText {
+		return nil, fmt.Errorf("the expression is %d bytes long, %d are allowed", len(expr), MaxText)
+	}
+	rewritten, _, err := rewrite(expr, dialectRE2, false)
+	if err != nil {
+		return nil, searchError(err)
+	}
+	_, re, err := compileRE2(rewritten)
+	if err != nil {
+		return nil, searchError(err)
+	}
+	return &Searcher{re}, nil
+}
+
+// searchError: a condition has no way to ask for the other engine.
+func searchError(err error) error {
+	if needs, ok := err.(needsBacktracking); ok {
+		return fmt.Errorf("%s cannot be evaluated in bounded time; rewrite the expression without it", needs.feature)
+	}
+	return err
+}
+
+// Match reports whether the expression is found anywhere in text.
+func (s *Searcher) Match(text string) bool { return s.re.MatchString(text) }

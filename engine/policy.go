@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Limits are the numbers of a policy, for the one who counts. They are the
+// GovernancePolicy's; where documents state limits in their defaults (policy
+// engine spec 3.2), the most restrictive of all that are stated holds, and
+// without a GovernancePolicy it takes the place of the general default.
+type Limits struct {
+	MaxTokens             int64
+	MaxToolCalls          int64
+	MaxAttempts           int64
+	MaxCallsPerTool       []ToolLimit // sorted by Tool
+	Timeout               time.Duration
+	MaxConcurrent         int
+	BackpressureThreshold int
+	CheckpointFrequency   int
+	DriftThreshold        int64 // millionths
+	LogAllCalls           bool
+}
+
+// A ToolLimit bounds the calls of one tool in a session.
+type ToolLimit struct {
+	Tool string
+	Max  int64
+}
+
+// Digest addresses the tree that the policy was compiled from.
+func (p *Policy) Digest() Digest { return p.digest }
+
+// Warnings are what Compile found odd and accepted.
+func (p *Policy) Warnings() []Problem { return slices.Clone(p.warnings) }
+
+// Governance returns the GovernancePolicy of the tree, or the defaults where
+// it has none. It must not be written to.
+func (p *Policy) Governance() *GovernancePolicy { return p.governance }
+
+// Limits returns the numbers to count against.
+func (p *Policy) Limits() Limits {
+	l := p.limits
+	l.MaxCallsPerTool = slices.Clone(l.MaxCallsPerTool)
+	return l
+}
+
+// Strict reports whether the policy is evaluated in strict mode.
+func (p *Policy) Strict() bool { return p.strict }
+
+// Documents returns the PolicyDocuments of the tree in order of their paths.
+// They must not be written to.
+func (p *Policy) Documents() []*Document {
+	docs := slices.Clone(p.flat)
+	for _, f := range p.folders {
+		docs = append(docs, f.doc)
+	}
+	slices.SortFunc(docs, func(a, b *Document) int { return strings.Compare(a.Path, b.Path) })
+	return docs
+}
+
+// Name is the name in the GovernancePolicy, else in the first document of the
+// flat list, else in the governance file nearest to the root.
+func (p *Policy) Name() string {
+	switch {
+	case p.governed:
+		return p.governance.Name
+	case len(p.flat) > 0:
+		return p.flat[0].Name
+	}
+	dirs := sortedKeys(p.folders)
+	if len(dirs) == 0 {
+		return p.governance.Name
+	}
+	nearest := slices.MinFunc(dirs, func(a, b string) int { return depthOf(a) - depthOf(b) })
+	return p.folders[nearest].doc.Name
+}
+
+func depthOf(dir string) int {
+	if dir == "." {
+		return 0
+	}
+	return strings.Count(dir, "/") + 1
+}
+
+func (c *compiler) linkLimits() {
+	p, g := c.policy, c.policy.governance
+	tokens, calls, confidence := g.MaxTokens, g.MaxToolCalls, g.ConfidenceThreshold
+	if !p.governed {
+		tokens, calls, confidence = statedDefaults(c.documents, tokens, calls, confidence)
+	}
+	for _, d := range c.documents {
+		s := d.Defaults.stated
+		if s.maxTokens {
+			tokens = min(tokens, d.Defaults.MaxTokens)
+		}
+		if s.maxToolCalls {
+			calls = min(calls, d.Defaults.MaxToolCalls)
+		}
+		if s.confidence {
+			confidence = max(confidence, d.Defaults.ConfidenceThreshold)
+		}
+	}
+	p.confidence = confidence
+	p.limits = Limits{
+		MaxTokens:             tokens,
+		MaxToolCalls:          calls,
+		MaxAttempts:           g.MaxAttempts,
+		Timeout:               time.Duration(g.TimeoutSeconds) * time.Second,
+		MaxConcurrent:         clampInt(g.MaxConcurrent),
+		BackpressureThreshold: clampInt(g.BackpressureThreshold),
+		CheckpointFrequency:   clampInt(g.CheckpointFrequency),
+		DriftThreshold:        int64(math.Round(g.DriftThreshold * 1e6)),
+		LogAllCalls:           g.LogAllCalls,
+	}
+	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
+		p.limits.MaxCallsPerTool = append(p.limits.MaxCallsPerTool, ToolLimit{Tool: tool, Max: g.MaxCallsPerTool[tool]})
+	}
+}
+
+// statedDefaults replaces each general default by the laxest value that a
+// document states, so that what is stated holds and not what nobody wrote.
+func statedDefaults(docs []*Document, tokens, calls int64, confidence float64) (int64, int64, float64) {
+	var maxTokens, maxCalls int64 = -1, -1
+	minConfidence := 2.0
+	for _, d := range docs {
+		s := d.Defaults.stated
+		if s.maxTokens {
+			maxTokens = max(maxTokens, d.Defaults.MaxTokens)
+		}
+		if s.maxToolCalls {
+			maxCalls = max(maxCalls, d.Defaults.MaxToolCalls)
+		}
+		if s.confidence {
+			minConfidence = min(minConfidence, d.Defaults.ConfidenceThreshold)
+		}
+	}
+	if maxTokens >= 0 {
+		tokens = maxTokens
+	}
+	if maxCalls >= 0 {
+		calls = maxCalls
+	}
+	if minConfidence <= 1 {
+		confidence = minConfidence
+	}
+	return tokens, calls, confidence
+}
+
+func clampInt(n int64) int { return int(min(n, math.MaxInt32)) }

@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/value"
+)
+
+// Finding rules through the index gives the same rule, or the same error, as
+// trying all of them in turn.
+func TestIndexEqualsScan(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	targets := []string{`"a"`, `"b"`, `["a", "c"]`, `3`, `3.5`, `-1`, `10`, `true`, `[1, "a"]`, `{"a": 1}`, `[]`, `"3"`}
+	values := []string{`"a"`, `"b"`, `"c"`, `3`, `3.5`, `4`, `-2`, `true`, `null`, `["a"]`, `{"a": 1}`, `"3"`, `1e30`}
+	operators := []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn, OpContains}
+	fields := []string{"x", "y", "z.w", "tool_name"}
+	indexed := 0
+	for range 3000 {
+		fieldsOf := fieldTable{}
+		strict := rng.IntN(3) == 0
+		var rules []*compiledRule
+		for i := range 5 + rng.IntN(40) {
+			c := Condition{Field: fields[rng.IntN(len(fields))], Operator: operators[rng.IntN(len(operators))], Value: mustValue(t, targets[rng.IntN(len(targets))])}
+			if targetProblem(c.Operator, c.Value) != "" {
+				continue
+			}
+			action := []Action{Allow, Deny}[rng.IntN(2)]
+			rules = append(rules, compileRule(&Rule{Name: fmt.Sprint(i), Condition: c, Action: action, Priority: int64(rng.IntN(3)), doc: &Document{}}, fieldsOf, strict))
+		}
+		set := newRuleset(rules, false, nil)
+		scan := &ruleset{rules: set.rules}
+		indexed += len(set.index.groups)
+		ctx := value.OfMap()
+		for _, f := range []string{"x", "y", "z", "tool_name"} {
+			v := mustValue(t, values[rng.IntN(len(values))])
+			switch {
+			case rng.IntN(4) == 0:
+				continue
+			case f == "z":
+				v = value.OfMap(value.Pair{Key: "w", Value: v})
+			}
+			ctx = ctx.With(f, v)
+		}
+		fast, slow := evaluation{in: Input{Context: ctx}}, evaluation{in: Input{Context: ctx}}
+		fast.begin()
+		slow.begin()
+		got, gotErr := set.first(&fast)
+		want, wantErr := scan.first(&slow)
+		require.Equal(t, want, got, "context %s", ctx.JSON())
+		require.Equal(t, wantErr, gotErr)
+	}
+	require.Greater(t, indexed, 1000, "the index was hardly used")
+}
+
+// Inside the ranges of its premises a decision stays what it is; for rules on
+// integers the range is also as wide as it can be.
+func TestPremisesHold(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	ops := []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn}
+	for range 2000 {
+		yaml := "rules:\n"
+		for i := range 1 + rng.IntN(5) {
+			op, target := ops[rng.IntN(len(ops))], fmt.Sprint(rng.IntN(12)-1)
+			switch {
+			case op == OpIn || op == OpNotIn:
+				target = fmt.Sprintf("[%d, %d, x, %d]", rng.IntN(12), rng.IntN(12), rng.IntN(12))
+			case rng.IntN(3) == 0:
+				target += ".5"
+			}
+			field := []string{"call_count", "attempts", "tokens_used", "active_slots", "tool_calls.t"}[rng.IntN(5)]
+			yaml += fmt.Sprintf("  - {name: r%d, condition: {field: %s, operator: %s, value: %s}, action: %s}\n", i, field, op, target, []string{"allow", "deny"}[rng.IntN(2)])
+		}
+		p := mustCompile(t, yaml)
+		facts := Facts{CallCount: rng.Int64N(10), Attempts: rng.Int64N(10), TokensUsed: rng.Int64N(10), ActiveSlots: rng.Int64N(10)}
+		ofTool := rng.Int64N(10)
+		at := func(f Facts, tool int64) Decision {
+			f.ToolCalls = func(string) int64 { return tool }
+			return p.Evaluate(context.Background(), Input{Tool: "t", SessionID: "s", Facts: &f})
+		}
+		d := at(facts, ofTool)
+		for _, premise := range d.Premises {
+			require.LessOrEqual(t, premise.Lo, premise.Hi)
+			for x := max(premise.Lo, 0); x <= min(premise.Hi, 14); x++ {
+				moved, tool := facts, ofTool
+				switch premise.Fact {
+				case CallCount:
+					moved.CallCount = x
+				case Attempts:
+					moved.Attempts = x
+				case TokensUsed:
+					moved.TokensUsed = x
+				case ActiveSlots:
+					moved.ActiveSlots = x
+				case ToolCalls:
+					tool = x
+				}
+				again := at(moved, tool)
+				require.Equal(t, d.MatchedRule, again.MatchedRule, "%s\n%v at %d", yaml, premise, x)
+			}
+		}
+	}
+}
+
+// A test of a fact agrees with the comparison of the value that it stands for,
+// at and around every limit.
+func TestFactTestEqualsCondition(t *testing.T) {
+	for _, op := range []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn} {
+		for _, target := range []string{"0", "1", "-3", "2.5", "-0.5", "1e3", "true", "9223372036854775807", "-9223372036854775808", "1e40", "-1e40", "1e-40", `"x"`, "[1, 2, 2.5, true]", "[]", `{"a": 1}`} {
+			c := Condition{Field: "call_count", Operator: op, Value: mustValue(t, target)}
+			if targetProblem(op, c.Value) != "" {
+				continue
+			}
+			test := newFactTest(&c)
+			for _, x := range []int64{0, 1, 2, 3, 999, 1000, 1001, math.MaxInt64 - 1, math.MaxInt64} {
+				want, err := c.holds(value.OfInt(x))
+				if err != nil {
+					require.True(t, test.typeError, "%s %s", op, target)
+					continue
+				}
+				got, lo, hi := test.match(x)
+				require.Equal(t, want, got, "%d %s %s", x, op, target)
+				require.True(t, lo <= x && x <= hi, "%d %s %s: range %d to %d", x, op, target, lo, hi)
+				for _, edge := range []int64{lo, hi} {
+					same, err := c.holds(value.OfInt(edge))
+					require.NoError(t, err)
+					require.Equal(t, want, same, "%d is in the range of %d %s %s", edge, x, op, target)
+				}
+			}
+		}
+	}
+}
+
+func TestElapsedPremise(t *testing.T) {
+	p := mustCompile(t, "rules: [{name: r, condition: {field: elapsed_seconds, operator: matches, value: '^1'}, action: deny}]")
+	d := p.Evaluate(context.Background(), Input{SessionID: "s", Facts: &Facts{Elapsed: 12*time.Second + 7}})
+	require.Equal(t, "r", d.MatchedRule)
+	require.Equal(t, []Premise{{Fact: Elapsed, Lo: int64(12 * time.Second), Hi: int64(13*time.Second) - 1}}, d.Premises)
+}
+
+// Merged chains are shared between goroutines; whoever builds one, all see the
+// same decisions.
+func TestEvaluateConcurrently(t *testing.T) {
+	p := mustCompileFiles(t,
+		file("governance.yaml", "name: root\nrules: [{name: a, condition: {field: tool_name, operator: eq, value: t}, action: deny}]\n"),
+		file("src/governance.yaml", "name: src\nscope: 'src/*.go'\nrules: [{name: b, condition: {field: tool_name, operator: eq, value: u}, action: deny}]\n"),
+		file("src/x/governance.yaml", "name: x\nrules: []\n"),
+	)
+	inputs := []Input{
+		{Tool: "u", Context: mustValue(t, `{"path": "src/x/a.go"}`)},
+		{Tool: "u", Context: mustValue(t, `{"path": "src/x/a.md"}`)},
+		{Tool: "t", Context: mustValue(t, `{"path": "docs"}`)},
+	}
+	want := []string{"b", "", "a"}
+	done := make(chan string, 16)
+	for range 16 {
+		go func() {
+			fault := ""
+			for i := range 300 {
+				d := p.Evaluate(context.Background(), inputs[i%3])
+				if d.MatchedRule != want[i%3] {
+					fault = fmt.Sprintf("input %d: rule %q", i%3, d.MatchedRule)
+				}
+			}
+			done <- fault
+		}()
+	}
+	for range 16 {
+		require.Empty(t, <-done)
+	}
+}
+
+// A path of very many segments costs no more than one of a few.
+func TestDeepPath(t *testing.T) {
+	p := mustCompileFiles(t, file("a/b/governance.yaml", "name: ab\nrules: []\n"), file("governance.yaml", "name: root\nrules: []\n"))
+	deep := value.OfString("a/b/" + repeat("x/", 30_000))
+	start := time.Now()
+	d := p.Evaluate(context.Background(), Input{Context: value.OfMap(value.Pair{Key: "path", Value: deep})})
+	require.Equal(t, []string{"root", "ab"}, d.PolicyChain)
+	require.Less(t, time.Since(start), time.Second)
+}
+
+func repeat(s string, n int) string {
+	b := make([]byte, 0, len(s)*n)
+	for range n {
+		b = append(b, s...)
+	}
+	return string(b)
+}

@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Numbers of the texts of a decision. A number and the call that it was given
+// for make the same words again on every node, so that a remembered decision
+// needs no text. They are part of what is stored: never renumber them.
+const (
+	ruleNone           uint16 = 0 // free text: backends and guardrails
+	ruleDefault        uint16 = 1
+	ruleError          uint16 = 2
+	ruleApprovalTool   uint16 = 3
+	ruleApprovalAny    uint16 = 4
+	ruleAllowedTools   uint16 = 5
+	ruleMaxToolCalls   uint16 = 6
+	ruleConfidence     uint16 = 7
+	rulePathEscape     uint16 = 8
+	ruleNoPolicy       uint16 = 9
+	ruleTimeout        uint16 = 10
+	ruleHashUnknown    uint16 = 11
+	ruleHashMissing    uint16 = 12
+	ruleHashMismatch   uint16 = 13
+	rulePatternTool    uint16 = 1024 // and the index of the pattern
+	rulePatternInput   uint16 = 3072
+	ruleFirstOfTheTree uint16 = 8192 // and the place of the rule, files by path
+)
+
+// Fixed texts. They follow the reference implementation to the letter.
+const (
+	textDefault    = "No rules matched; default action applied"
+	textError      = "Policy evaluation error — access denied (fail closed)"
+	textPathEscape = "path outside governance root"
+	textNoPolicy   = "No policy applies to this path; strict mode denies what no policy covers"
+	textNoReason   = "Policy denied by evaluator"
+)
+
+func textApproval(tool string) string {
+	if tool == "" {
+		return "Execution requires human approval per governance policy"
+	}
+	return "Tool '" + tool + "' requires human approval per governance policy"
+}
+
+func textNotAllowed(tool string, allowed []string) string {
+	return "Tool '" + tool + "' not in allowed list: " + pyList(allowed)
+}
+
+func textPatternTool(pattern, tool string) string {
+	if tool == "" {
+		return "Blocked pattern '" + pattern + "' detected in tool arguments"
+	}
+	return "Blocked pattern '" + pattern + "' detected in tool '" + tool + "' arguments"
+}
+
+func textPatternInput(pattern string) string { return "Blocked pattern detected: " + pattern }
+
+func textMaxToolCalls(limit int64) string {
+	return "Max tool calls exceeded (" + strconv.FormatInt(limit, 10) + ")"
+}
+
+// textTimeout names the limit and the time (adapter contract 20.3).
+func textTimeout(limit, elapsed time.Duration) string {
+	return fmt.Sprintf("Timeout exceeded (%ds): elapsed %.1fs", int64(limit/time.Second), elapsed.Seconds())
+}
+
+func textConfidence(observed, threshold float64) string {
+	return fmt.Sprintf("Confidence %.2f below threshold %.2f", observed, threshold)
+}
+
+// RuleText returns the rule and the reason that number n stands for. Where the
+// reason names the tool of the call, use [Policy.RuleTextFor]; free texts, of
+// backends and guardrails, have no number and cannot be made again.
+func (p *Policy) RuleText(n uint16) (matchedRule, reason string) {
+	return p.RuleTextFor(n, Input{})
+}
+
+// RuleTextFor is RuleText for the call that the decision was about.
+func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
+	e := evaluation{in: in}
+	e.begin()
+	g := p.governance
+	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {
+		if i < len(p.rules) {
+			return p.rules[i].Name, p.rules[i].reason
+		}
+		return "", ""
+	}
+	if i := int(n) - int(rulePatternInput); i >= 0 && i < len(g.BlockedPatterns) {
+		return "", textPatternInput(g.BlockedPatterns[i].Text)
+	}
+	if i := int(n) - int(rulePatternTool); i >= 0 && i < len(g.BlockedPatterns) {
+		return "", textPatternTool(g.BlockedPatterns[i].Text, e.tool)
+	}
+	switch n {
+	case ruleDefault:
+		return "", textDefault
+	case ruleError:
+		return "", textError
+	case ruleApprovalTool:
+		return "", textApproval(e.tool)
+	case ruleApprovalAny:
+		return "", textApproval("")
+	case ruleAllowedTools:
+		return "", textNotAllowed(e.tool, g.AllowedTools)
+	case ruleMaxToolCalls:
+		return "", textMaxToolCalls(p.limits.MaxToolCalls)
+	case ruleConfidence:
+		observed, _, _ := confidenceOf(&e)
+		return "", textConfidence(observed, p.confidence)
+	case rulePathEscape:
+		return "", textPathEscape
+	case ruleNoPolicy:
+		return "", textNoPolicy
+	case ruleTimeout:
+		var elapsed time.Duration
+		if in.Facts != nil {
+			elapsed = in.Facts.Elapsed
+		}
+		return "", textTimeout(p.limits.Timeout, elapsed)
+	case ruleHashUnknown, ruleHashMissing, ruleHashMismatch:
+		return "", p.hashes.check(&in, e.tool).reason
+	}
+	return "", ""
+}

@@ -1,0 +1,120 @@
+package value
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// structInteger is where a double of a google.protobuf.Struct stops being
+// printed as an integer. It is the bound of JavaScript's Number.toString; above
+// it every double is integral and 300 digits would stand for 5 characters sent.
+const structInteger = 1e21
+
+// FromStruct returns the tree of a google.protobuf.Struct, which holds numbers
+// as doubles and has no order: an integral double below 1e21 becomes an
+// integer, and keys are sorted. A nil Struct is an empty map.
+func FromStruct(s *structpb.Struct) Value {
+	fields := s.GetFields()
+	keys := make([]string, 0, len(fields))
+	for key := range fields {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	items := make([]Value, len(keys))
+	for i, key := range keys {
+		items[i] = fromProto(fields[key])
+	}
+	return mapOf(keys, items)
+}
+
+func fromProto(p *structpb.Value) Value {
+	switch k := p.GetKind().(type) {
+	case *structpb.Value_BoolValue:
+		return OfBool(k.BoolValue)
+	case *structpb.Value_NumberValue:
+		return ofDouble(k.NumberValue)
+	case *structpb.Value_StringValue:
+		return OfString(k.StringValue)
+	case *structpb.Value_StructValue:
+		return FromStruct(k.StructValue)
+	case *structpb.Value_ListValue:
+		values := k.ListValue.GetValues()
+		items := make([]Value, len(values))
+		for i, p := range values {
+			items[i] = fromProto(p)
+		}
+		return listOf(items)
+	default:
+		return Value{}
+	}
+}
+
+func ofDouble(f float64) Value {
+	switch {
+	case f != math.Trunc(f) || math.Abs(f) >= structInteger: // also NaN and infinities
+		return OfFloat(f)
+	case f >= -1<<63 && f < 1<<63:
+		return OfInt(int64(f))
+	default:
+		b, _ := big.NewFloat(f).Int(nil)
+		return ofBig(b)
+	}
+}
+
+// Struct returns the map v as a google.protobuf.Struct. Numbers become the
+// nearest doubles, as in any JSON reader that has only doubles. It is an error
+// if v is no map, or if a number in it has no double.
+func (v Value) Struct() (*structpb.Struct, error) {
+	if v.kind != Map {
+		return nil, fmt.Errorf("a google.protobuf.Struct is a map, not a %s", v.kind)
+	}
+	s := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(v.node.keys))}
+	for i, key := range v.node.keys {
+		p, err := v.node.items[i].toProto()
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", key, err)
+		}
+		s.Fields[key] = p
+	}
+	return s, nil
+}
+
+var errNoDouble = errors.New("a google.protobuf.Struct holds finite doubles only")
+
+func (v Value) toProto() (*structpb.Value, error) {
+	switch v.kind {
+	case Null:
+		return structpb.NewNullValue(), nil
+	case Bool:
+		return structpb.NewBoolValue(v.bits == 1), nil
+	case String:
+		return structpb.NewStringValue(v.text), nil
+	case Number:
+		f, _ := v.AsFloat()
+		if math.IsInf(f, 0) || math.IsNaN(f) {
+			return nil, errNoDouble
+		}
+		return structpb.NewNumberValue(f), nil
+	case List:
+		l := &structpb.ListValue{Values: make([]*structpb.Value, len(v.node.items))}
+		for i, item := range v.node.items {
+			p, err := item.toProto()
+			if err != nil {
+				return nil, fmt.Errorf("[%d]: %w", i, err)
+			}
+			l.Values[i] = p
+		}
+		return structpb.NewListValue(l), nil
+	default:
+		s, err := v.Struct()
+		if err != nil {
+			return nil, err
+		}
+		return structpb.NewStructValue(s), nil
+	}
+}

@@ -1,0 +1,141 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// BatchCalls orders many operations together, each with a result of its own. A
+// call that has to wait is answered OUTCOME_QUEUED: asking again with the same
+// id claims its slot, and keeps its place for ten seconds more.
+func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) (*v1.BatchCallsResponse, error) {
+	f := &fields{}
+	f.count("operations", len(req.Operations), caps.Operations)
+	if f.err != nil {
+		return nil, f.err
+	}
+	out := &v1.BatchCallsResponse{Results: make([]*v1.OperationResult, len(req.Operations))}
+	var parts []*part
+	var ops []operation
+	for i, op := range req.Operations {
+		out.Results[i] = &v1.OperationResult{Tag: op.GetTag()}
+		p, err := s.newPart(ctx, &fields{prefix: fmt.Sprintf("operations[%d].", i)}, op)
+		if err != nil {
+			out.Results[i].Result = &v1.OperationResult_Error{Error: operationError(err)}
+			continue
+		}
+		p.result = out.Results[i]
+		parts, ops = append(parts, p), append(ops, p.operation)
+	}
+	if len(parts) == 0 {
+		return out, nil
+	}
+	ctx, cancel := withTimeouts(ctx, req.Operations)
+	defer cancel()
+	for i, err := range s.orderAll(ctx, ops) {
+		if err == nil {
+			err = parts[i].finish(parts[i].result)
+		} else if b, ok := ops[i].(*begin); ok {
+			b.failed(err)
+		}
+		if err != nil {
+			parts[i].result.Result = &v1.OperationResult_Error{Error: operationError(err)}
+		}
+	}
+	return out, nil
+}
+
+// withTimeouts waits as long as the most patient operation does, since all are
+// answered in one message.
+func withTimeouts(ctx context.Context, ops []*v1.Operation) (context.Context, context.CancelFunc) {
+	longest := caps.Timeout.Min
+	for _, op := range ops {
+		if op.GetTimeout() == nil {
+			return context.WithCancel(ctx)
+		}
+		longest = max(longest, min(op.Timeout.AsDuration(), caps.Timeout.Max))
+	}
+	return context.WithTimeout(ctx, longest)
+}
+
+// A part is one operation of a batch.
+type part struct {
+	operation
+	result *v1.OperationResult
+	finish func(*v1.OperationResult) error // puts the answer into the result
+}
+
+func (s *Server) newPart(ctx context.Context, f *fields, op *v1.Operation) (*part, error) {
+	f.duration("timeout", op.GetTimeout(), caps.Timeout)
+	if f.err != nil {
+		return nil, f.err
+	}
+	switch o := op.GetOp().(type) {
+	case *v1.Operation_Begin:
+		return s.beginPart(ctx, f.in("begin"), o.Begin)
+	case *v1.Operation_End:
+		e, err := s.newEnd(ctx, f.in("end"), o.End)
+		return &part{operation: e, finish: func(r *v1.OperationResult) error {
+			r.Result = &v1.OperationResult_End{End: e.response()}
+			return nil
+		}}, err
+	case *v1.Operation_Cancel:
+		c, err := s.newCancel(ctx, f.in("cancel"), o.Cancel)
+		return &part{operation: c, finish: func(r *v1.OperationResult) error {
+			r.Result = &v1.OperationResult_Cancel{Cancel: c.response()}
+			return nil
+		}}, err
+	case *v1.Operation_Acquire:
+		return s.acquirePart(ctx, f.in("acquire"), o.Acquire)
+	case *v1.Operation_Renew:
+		n, err := s.newRenewal(ctx, f.in("renew"), o.Renew)
+		return &part{operation: n, finish: func(r *v1.OperationResult) error {
+			r.Result = &v1.OperationResult_Renew{Renew: n.out}
+			return nil
+		}}, err
+	case *v1.Operation_Release:
+		l, err := s.newRelease(ctx, f.in("release"), o.Release)
+		return &part{operation: l, finish: func(r *v1.OperationResult) error {
+			r.Result = &v1.OperationResult_Release{Release: l.response()}
+			return nil
+		}}, err
+	}
+	return nil, invalid(f.prefix+"op", "is missing; send one of begin, end, cancel, acquire, renew and release")
+}
+
+func (s *Server) beginPart(ctx context.Context, f *fields, req *v1.BeginCallRequest) (*part, error) {
+	if s.draining.Load() {
+		return nil, errDraining()
+	}
+	b, err := s.newBegin(ctx, f, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.judge(ctx); err != nil {
+		return nil, err
+	}
+	return &part{operation: b, finish: func(r *v1.OperationResult) error {
+		answer, err := b.response()
+		r.Result = &v1.OperationResult_Begin{Begin: answer}
+		return err
+	}}, nil
+}
+
+func (s *Server) acquirePart(ctx context.Context, f *fields, req *v1.AcquireSlotRequest) (*part, error) {
+	if s.draining.Load() {
+		return nil, errDraining()
+	}
+	a, err := s.newAcquire(ctx, f, req)
+	if err != nil {
+		return nil, err
+	}
+	return &part{operation: a, finish: func(r *v1.OperationResult) error {
+		answer, err := a.response()
+		r.Result = &v1.OperationResult_Acquire{Acquire: answer}
+		return err
+	}}, nil
+}
+
+var _ = []operation{(*begin)(nil), (*end)(nil), (*cancel)(nil), (*acquire)(nil), (*renewal)(nil), (*release)(nil), (*forced)(nil), (*opening)(nil), (*closing)(nil), (*deletion)(nil)}

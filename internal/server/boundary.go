@@ -1,0 +1,164 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+)
+
+// NamespaceHeader names the namespace of a request.
+const NamespaceHeader = "Govnode-Namespace"
+
+const defaultNamespace = "default"
+
+type namespaceKey struct{}
+
+// namespaceGate reads the namespace before the body is decoded.
+func namespaceGate(ctx context.Context, _ connect.Spec, _ connect.Peer, header http.Header) (context.Context, error) {
+	ns := header.Get(NamespaceHeader)
+	switch {
+	case ns == "":
+		return ctx, nil
+	case len(header.Values(NamespaceHeader)) > 1:
+		return nil, invalid(NamespaceHeader, "is given more than once; send one")
+	case int64(len(ns)) > caps.Namespace.Max:
+		return nil, invalid(NamespaceHeader, "has %d bytes, the most is %d", len(ns), caps.Namespace.Max)
+	}
+	for i := 0; i < len(ns); i++ {
+		if c := ns[i]; !isIDByte(c) || c == ':' || c == '@' || c == '/' {
+			return nil, invalid(NamespaceHeader, "byte %d is not allowed; use only letters, digits and . _ -", i)
+		}
+	}
+	return context.WithValue(ctx, namespaceKey{}, ns), nil
+}
+
+// namespace returns the namespace of a request.
+func namespace(ctx context.Context) string {
+	if ns, ok := ctx.Value(namespaceKey{}).(string); ok {
+		return ns
+	}
+	return defaultNamespace
+}
+
+// A boundary is what every request passes through: a deadline, a measurement,
+// and the refusal of new work while the node drains.
+type boundary struct{ *Server }
+
+// WrapUnary implements connect.Interceptor.
+func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		start := time.Now()
+		procedure := req.Spec().Procedure
+		if b.draining.Load() && startsWork(procedure) {
+			err := errDraining()
+			b.metrics.request(procedure, err, start)
+			return nil, err
+		}
+		ctx, cancel := b.bounded(ctx, req.Any())
+		defer cancel()
+		res, err := next(ctx, req)
+		if err != nil && !errors.As(err, new(*connect.Error)) {
+			err = storeError(err)
+		}
+		b.metrics.request(procedure, err, start)
+		return res, err
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor.
+func (*boundary) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		start := time.Now()
+		err := next(ctx, conn)
+		if err != nil && !errors.As(err, new(*connect.Error)) {
+			err = storeError(err)
+		}
+		b.metrics.request(conn.Spec().Procedure, err, start)
+		return err
+	}
+}
+
+// bounded gives a request a deadline of the server's own: its wait, and
+// RequestTimeout for the work. A caller's earlier deadline stands.
+func (b *boundary) bounded(ctx context.Context, req any) (context.Context, context.CancelFunc) {
+	limit := b.cfg.RequestTimeout
+	if w, ok := req.(waitingRequest); ok {
+		if d := w.GetWait(); d.IsValid() {
+			limit += min(max(d.AsDuration(), 0), caps.Wait.Max)
+		}
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
+// startsWork reports whether a request begins something that a draining node
+// could not see through.
+func startsWork(procedure string) bool {
+	switch procedure {
+	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.SlotServiceAcquireSlotProcedure,
+		govnodev1connect.SessionServiceCreateSessionProcedure:
+		return true
+	}
+	return false
+}
+
+func errDraining() error {
+	return newError(connect.CodeUnavailable, reasonNotApplied, "this node is shutting down; nothing was applied, send it again with the same id to another node")
+}
+
+// errHandedOver answers a wait on a node that drains. The wait itself stands in
+// the replicated state and lasts ten seconds without a node that renews it.
+func errHandedOver() error {
+	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "this node is shutting down; the place in the queue is kept for ten seconds, send it again with the same id to another node")
+}
+
+// recovered turns a panic into an error, so that one bad request costs one
+// answer.
+func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, cause any) error {
+	s.log.Error("a handler panicked", slog.String("procedure", spec.Procedure), slog.String("cause", fmt.Sprint(cause)), slog.String("stack", string(debug.Stack())))
+	s.metrics.panics.Inc()
+	return newError(connect.CodeInternal, reasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
+}
+
+// strictJSON is protojson that refuses what it does not know: a misspelt field
+// that is ignored would be a limit or a lease that silently is not there.
+type strictJSON struct{ name string }
+
+// jsonDepth bounds how deeply a request is nested: the arguments, and what
+// stands around them. Each level of JSON is two or three of messages.
+const jsonDepth = 512
+
+func (c strictJSON) Name() string { return c.name }
+
+func (c strictJSON) Marshal(message any) ([]byte, error) {
+	m, ok := message.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("server: %T is no message", message)
+	}
+	return protojson.Marshal(m)
+}
+
+func (c strictJSON) Unmarshal(b []byte, message any) error {
+	m, ok := message.(proto.Message)
+	if !ok {
+		return fmt.Errorf("server: %T is no message", message)
+	}
+	if len(b) == 0 {
+		return errors.New("the body is empty; send a JSON object, {} for none of the fields")
+	}
+	return protojson.UnmarshalOptions{RecursionLimit: jsonDepth}.Unmarshal(b, m)
+}

@@ -1,0 +1,342 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// callService answers govnode.v1.CallService. What it does not define answers
+// UNIMPLEMENTED.
+type callService struct {
+	govnodev1connect.UnimplementedCallServiceHandler
+	*Server
+}
+
+// BeginCall decides one call.
+func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*v1.BeginCallResponse, error) {
+	b, err := s.newBegin(ctx, &fields{}, req) // 1 the request, the session, the compiled policy
+	if err != nil {
+		return nil, err
+	}
+	if err := b.judge(ctx); err != nil { // 2 the verdict of the pinned policy, here and once
+		return nil, err
+	}
+	if err := s.order(ctx, b); err != nil { // 3 the command: attempts, verdict, limits, slots
+		b.failed(err)
+		return nil, err
+	}
+	if b.answer.Result.Code == session.Queued { // 4 a place in a queue is no answer yet
+		if err := s.wait(ctx, b.waiting()); err != nil {
+			b.failed(err)
+			return nil, err
+		}
+	}
+	return b.response() // 5 in words, and in the audit
+}
+
+// A begin is one BeginCall on its way.
+type begin struct {
+	s        *Server
+	ns       string
+	req      *v1.BeginCallRequest
+	cmd      *session.Begin
+	session  *session.Session
+	policy   *engine.Policy
+	input    engine.Input
+	facts    *engine.Facts
+	decision engine.Decision
+	answer   storage.Answer
+}
+
+var callKinds = map[v1.Kind]struct {
+	state  session.CallKind
+	engine engine.Kind
+}{
+	v1.Kind_KIND_UNSPECIFIED: {session.Tool, engine.KindTool},
+	v1.Kind_KIND_TOOL:        {session.Tool, engine.KindTool},
+	v1.Kind_KIND_MODEL:       {session.Model, engine.KindModel},
+	v1.Kind_KIND_AGENT:       {session.Agent, engine.KindAgent},
+	v1.Kind_KIND_HANDOFF:     {session.Handoff, engine.KindHandoff},
+}
+
+var orders = map[v1.Order]engine.Order{
+	v1.Order_ORDER_UNSPECIFIED: engine.OrderUnion,
+	v1.Order_ORDER_INTERCEPTOR: engine.OrderInterceptor,
+	v1.Order_ORDER_PRE_EXECUTE: engine.OrderPreExecute,
+}
+
+// newBegin checks a request and finds the session and its policy.
+func (s *Server) newBegin(ctx context.Context, f *fields, req *v1.BeginCallRequest) (*begin, error) {
+	b := &begin{s: s, ns: namespace(ctx), req: req}
+	f.id("sessionId", req.SessionId)
+	f.id("callId", req.CallId)
+	enum(f, "kind", req.Kind, v1.Kind_name)
+	enum(f, "order", req.Order, v1.Order_name)
+	kind := callKinds[req.Kind]
+	if kind.state == session.Tool || req.Tool != "" {
+		f.text("tool", req.Tool, caps.Tool)
+	}
+	b.cmd = &session.Begin{
+		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind.state, Tool: req.Tool,
+		Pools:    f.wants(req.Pools),
+		TTL:      f.duration("ttl", req.Ttl, caps.TTL),
+		MaxHold:  f.duration("maxHold", req.MaxHold, caps.MaxHold),
+		Wait:     f.duration("wait", req.Wait, caps.Wait),
+		Priority: int32(f.number("priority", int64(req.Priority), caps.Priority)),
+		Tokens:   f.number("tokens", req.Tokens, caps.Tokens),
+	}
+	b.input = engine.Input{
+		Tool: req.Tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],
+		Arguments: f.mapping("arguments", req.Arguments, req.ArgumentsJson),
+		Context:   withMetadata(f.mapping("context", req.Context, req.ContextJson), f.metadata(req.Metadata)),
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	b.cmd.Content = beginContent(req)
+	b.input.ContentHash = s.contentHash(ctx, b.ns)
+	return b, b.load(ctx, storage.Nearby, f.prefix)
+}
+
+// wants checks the pools that a call names and puts them in the order in which
+// they are taken, behind the place of the policy's own.
+func (f *fields) wants(pools []*v1.Want) []session.Want {
+	f.count("pools", len(pools), caps.Pools)
+	wants := make([]session.Want, 1, len(pools)+1)
+	for i, p := range pools {
+		in := f.in(fmt.Sprintf("pools[%d]", i))
+		in.pool("pool", p.GetPool())
+		w := session.Want{Pool: p.GetPool(), Weight: int32(in.number("weight", int64(p.GetWeight()), caps.Weight))}
+		if slices.ContainsFunc(wants[1:], func(o session.Want) bool { return o.Pool == w.Pool }) {
+			in.refuse("pool", "names %q twice; give its weight once", w.Pool)
+		}
+		f.take(in)
+		wants = append(wants, w)
+	}
+	slices.SortFunc(wants[1:], func(a, b session.Want) int { return strings.Compare(a.Pool, b.Pool) })
+	return wants
+}
+
+// load finds the session, the tree that it pins, and what the service knows of
+// it. The pinned digest never changes, so that an old record is good enough.
+func (b *begin) load(ctx context.Context, read storage.Read, prefix string) error {
+	found, err := b.s.findSession(ctx, b.ns, prefix+"sessionId", b.req.SessionId, read)
+	if err != nil {
+		return err
+	}
+	b.session = found.Record.(*session.Session)
+	b.policy, err = b.s.policies.compiled(ctx, b.ns, b.session.Pin.Digest)
+	if err != nil {
+		return err
+	}
+	b.cmd.Digest = b.session.Pin.Digest
+	b.cmd.Pools[0] = session.Want{Pool: session.PolicyPool(b.session.Policy.Value()), Weight: 1}
+	b.input.AgentID = b.session.Agent.Value()
+	b.facts = factsOf(b.session, found.Now)
+	return nil
+}
+
+func factsOf(x *session.Session, now time.Duration) *engine.Facts {
+	return &engine.Facts{
+		CallCount: int64(x.Calls), Attempts: int64(x.Attempts), TokensUsed: x.Tokens, Elapsed: now - x.Opened,
+		ToolCalls: func(tool string) int64 { return int64(x.ToolCalls(tool)) },
+	}
+}
+
+// judge evaluates the policy on what is known, and puts the verdict and what it
+// rests on into the command.
+func (b *begin) judge(ctx context.Context) error {
+	start := time.Now()
+	b.input.Facts, b.input.Now = b.facts, b.s.cfg.Now()
+	b.decision = b.policy.Evaluate(ctx, b.input)
+	if slices.ContainsFunc(b.decision.Premises, func(p engine.Premise) bool { return p.Fact == engine.ActiveSlots }) && b.facts.ActiveSlots == 0 {
+		// Few policies look at the pool, so it is read for those alone.
+		found, err := b.s.store.Get(ctx, session.PoolKey(b.ns, b.cmd.Pools[0].Pool), storage.Nearby)
+		if err != nil {
+			return storeError(err)
+		}
+		if p, ok := found.Record.(*session.Pool); ok && p.InUse() > 0 {
+			b.facts.ActiveSlots = int64(p.InUse())
+			b.decision = b.policy.Evaluate(ctx, b.input)
+		}
+	}
+	b.s.metrics.evaluation.Observe(time.Since(start).Seconds())
+	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
+	b.cmd.Seen = premises(b.decision.Premises)
+	return nil
+}
+
+var factKinds = map[engine.FactKind]session.Fact{
+	engine.CallCount:   session.FactCalls,
+	engine.Attempts:    session.FactAttempts,
+	engine.TokensUsed:  session.FactTokens,
+	engine.ToolCalls:   session.FactToolCalls,
+	engine.ActiveSlots: session.FactActiveSlots,
+	engine.Elapsed:     session.FactElapsed,
+}
+
+func premises(ps []engine.Premise) []session.Premise {
+	if len(ps) == 0 {
+		return nil
+	}
+	seen := make([]session.Premise, len(ps))
+	for i, p := range ps {
+		seen[i] = session.Premise{Fact: factKinds[p.Fact], Name: p.Name, Lo: p.Lo, Hi: p.Hi}
+	}
+	return seen
+}
+
+func (b *begin) commands() []session.Command { return []session.Command{b.cmd} }
+
+// take looks at the answer. Where what the verdict rests on no longer holds, it
+// judges again on what holds now.
+func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
+	b.answer = answers[0]
+	res := &b.answer.Result
+	switch {
+	case b.answer.Err != nil:
+		return false, storeError(b.answer.Err)
+	case res.Code == session.NotFound && len(res.Pools) > 0:
+		return false, notFound("pools", "there is no pool %q; make it with PutPool", res.Pools[0])
+	case res.Code == session.Invalid && len(res.Pools) > 0:
+		return false, invalid("pools", "the weight for %q is above its %d slots; ask for less", res.Pools[0], res.Limit)
+	case res.Code != session.StalePremise && res.Code.Failure():
+		return false, failure(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
+	case res.Code != session.StalePremise:
+		return false, nil
+	}
+	read := storage.Nearby
+	if len(res.Facts) == 0 { // another session stands under this id by now
+		read = storage.Latest
+	}
+	seen := b.cmd.Seen
+	if err := b.load(ctx, read, ""); err != nil {
+		return false, err
+	}
+	for i, v := range res.Facts {
+		b.learn(seen[i], v)
+	}
+	return true, b.judge(ctx)
+}
+
+// learn takes a fact over that the state machine has told.
+func (b *begin) learn(p session.Premise, v int64) {
+	switch p.Fact {
+	case session.FactCalls:
+		b.facts.CallCount = v
+	case session.FactAttempts:
+		b.facts.Attempts = v
+	case session.FactTokens:
+		b.facts.TokensUsed = v
+	case session.FactActiveSlots:
+		b.facts.ActiveSlots = v
+	case session.FactElapsed:
+		b.facts.Elapsed = time.Duration(v)
+	case session.FactToolCalls:
+		others := b.facts.ToolCalls
+		b.facts.ToolCalls = func(tool string) int64 {
+			if tool == p.Name {
+				return v
+			}
+			return others(tool)
+		}
+	}
+}
+
+// waiting describes the wait of a call that was queued.
+func (b *begin) waiting() *wait {
+	return &wait{
+		ns: b.ns, pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), answer: &b.answer,
+		holder: holderName(session.KindSession, b.cmd.Session, b.cmd.Call), claim: b.cmd, length: b.cmd.Wait,
+		renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: caps.TTL.Default},
+		cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
+	}
+}
+
+func poolNames(wants []session.Want) []string {
+	names := make([]string, len(wants))
+	for i, w := range wants {
+		names[i] = w.Pool
+	}
+	return names
+}
+
+// response says what came of the call, and writes it into the audit.
+func (b *begin) response() (*v1.BeginCallResponse, error) {
+	res := &b.answer.Result
+	if res.Code.Failure() {
+		err := failure(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
+		b.failed(err)
+		return nil, err
+	}
+	out := &v1.BeginCallResponse{
+		Outcome: outcomes[res.Code], DecisionId: decisionID(b.ns, b.cmd.Session, b.cmd.Call),
+		Grants: grantsOf(res.Grants), Pressure: pressureOf(res.Pressure), Counters: countersOf(res.Counters),
+		RetryAfter: someDuration(res.RetryAfter), Queue: placeOf(res.Queue), Index: b.answer.Index,
+	}
+	out.Decision = b.said(res)
+	if !out.Decision.Allowed {
+		out.Reason = out.Decision.Reason
+	}
+	if m := b.decision.ModifiedArguments; m != nil && out.Decision.Allowed {
+		modified, err := m.Struct()
+		if err != nil {
+			return nil, errModified(err)
+		}
+		out.ModifiedArguments = modified
+	}
+	b.s.audit.call(b, out)
+	b.s.metrics.outcome(out.Outcome)
+	return out, nil
+}
+
+// said is the decision in words. What is repeated must read as it did the
+// first time, so everything is made from what is remembered: the outcome, the
+// number of the rule, the pinned policy, and the call.
+func (b *begin) said(res *session.Result) *v1.Decision {
+	d := &v1.Decision{
+		Allowed: true, Action: "allow", Policy: b.policy.Name(), PolicyDigest: b.cmd.Digest.String(),
+		EvaluationTime: durationpb.New(b.decision.EvaluationTime),
+	}
+	same := b.decision.Rule == res.Rule && b.decision.Allowed == (res.Code != session.Denied)
+	if same {
+		d.Action, d.Policy, d.Category, d.Backend = b.decision.Action, b.decision.Policy, b.decision.Category, b.decision.Backend
+		d.PolicyChain, d.PublicMessage, d.Error = b.decision.PolicyChain, b.decision.PublicMessage, b.decision.Error
+	}
+	d.MatchedRule, d.Reason = b.policy.RuleTextFor(res.Rule, b.input)
+	if res.Rule == 0 && same {
+		d.MatchedRule, d.Reason = b.decision.MatchedRule, b.decision.Reason
+	}
+	switch res.Code {
+	case session.Admitted, session.Queued:
+		return d
+	case session.Denied:
+		d.Allowed = false
+		if !same {
+			d.Action, d.PublicMessage = "deny", "Action not permitted by governance policy."
+		}
+		if d.Reason == "" {
+			d.Reason = "Policy denied by evaluator"
+		}
+		return d
+	}
+	// A rule let it pass and a number did not: no rule decided.
+	r := refusalOf(res, &b.session.Pin.Limits, b.cmd)
+	d.Allowed, d.Action, d.MatchedRule, d.Backend = false, "deny", "", ""
+	d.Category, d.PublicMessage, d.Reason, d.Error = r.category, r.public, r.reason, ""
+	return d
+}
+
+// failed writes a decision into the audit that was reached and not spent.
+func (b *begin) failed(err error) { b.s.audit.failedCall(b, err) }

@@ -1,0 +1,244 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// EndCall reports that a call has finished, and frees its slots.
+func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.EndCallResponse, error) {
+	e, err := s.newEnd(ctx, &fields{}, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.order(ctx, e); err != nil {
+		return nil, err
+	}
+	return e.response(), nil
+}
+
+// An end is one EndCall on its way.
+type end struct {
+	s      *Server
+	req    *v1.EndCallRequest
+	cmd    *session.End
+	drift  *engine.DriftResult // nil where there is nothing to compare
+	limit  int64               // threshold of drift in millionths; 0 where it is not computed
+	text   string
+	answer storage.Answer
+}
+
+var statuses = map[v1.Status]session.Status{
+	v1.Status_STATUS_SUCCEEDED: session.Succeeded,
+	v1.Status_STATUS_FAILED:    session.Failed,
+	v1.Status_STATUS_CANCELLED: session.Cancelled,
+}
+
+func (s *Server) newEnd(ctx context.Context, f *fields, req *v1.EndCallRequest) (*end, error) {
+	f.id("sessionId", req.SessionId)
+	f.id("callId", req.CallId)
+	status, ok := statuses[req.Status]
+	if !ok {
+		f.refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED")
+	}
+	tokens := f.number("tokens", req.Tokens, caps.Tokens)
+	if tokens == 0 {
+		tokens = -1 // what was reserved was used
+	}
+	if req.Output != nil {
+		if bad := structProblem(req.Output, 0); bad != "" {
+			f.refuse("output", "%s", bad)
+		}
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	e := &end{s: s, req: req, cmd: &session.End{NS: namespace(ctx), Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}}
+	found, err := s.findSession(ctx, e.cmd.NS, f.prefix+"sessionId", req.SessionId, storage.Nearby)
+	if err != nil {
+		return nil, err
+	}
+	x := found.Record.(*session.Session)
+	e.cmd.Pools = callPools(x, req.CallId)
+	e.limit = x.Pin.Limits.Drift
+	if req.Output == nil || e.limit == 0 {
+		return e, nil
+	}
+	e.text = engine.OutputText(valueOf(req.Output))
+	var base session.Digest
+	if x.More != nil {
+		base = x.More.Baseline
+	}
+	return e, e.compare(ctx, base, storage.Nearby)
+}
+
+// callPools returns the pools in which a call has slots. A call that this node
+// has not seen yet has most likely taken one in the pool of its policy alone;
+// where that is wrong, the answer says what is right.
+func callPools(x *session.Session, call string) []string {
+	if h := x.Find(call); h != nil {
+		return h.PoolNames()
+	}
+	return []string{session.PolicyPool(x.Policy.Value())}
+}
+
+// compare scores the output against the first one of the session (adapter
+// contract 3.12). Where one of the two is too long to be kept, they are the
+// same or they are not.
+func (e *end) compare(ctx context.Context, base session.Digest, read storage.Read) error {
+	current := session.Digest(sha256.Sum256([]byte(e.text)))
+	fits := int64(len(e.text)) <= caps.Output.Max
+	e.cmd.Output, e.drift = session.Output{Hash: current, Against: base}, nil
+	if base == (session.Digest{}) {
+		if fits {
+			e.cmd.Output.Text = e.text
+		}
+		return nil
+	}
+	found, err := e.s.store.Get(ctx, session.BaselineKey(e.cmd.NS, e.cmd.Session), read)
+	if err != nil {
+		return storeError(err)
+	}
+	threshold := float64(e.limit) / 1e6
+	drift := engine.DriftResult{Score: 1, Exceeded: threshold < 1, Threshold: threshold}
+	if b, ok := found.Record.(*session.Baseline); ok && b.Hash == base && b.Text != "" && fits {
+		drift = engine.Drift(b.Text, e.text, threshold)
+	} else if base == current {
+		drift.Score, drift.Exceeded = 0, false
+	}
+	drift.BaselineHash, drift.CurrentHash = hex.EncodeToString(base[:]), hex.EncodeToString(current[:])
+	e.drift = &drift
+	e.cmd.Output.Score = min(int64(drift.Score*1e6+0.5), 1e6)
+	return nil
+}
+
+// valueOf reads one value of a Struct.
+func valueOf(v *structpb.Value) value.Value {
+	inner, _ := value.FromStruct(&structpb.Struct{Fields: map[string]*structpb.Value{"": v}}).Get("")
+	return inner
+}
+
+func (e *end) commands() []session.Command { return []session.Command{e.cmd} }
+
+func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
+	e.answer = answers[0]
+	res := &e.answer.Result
+	switch {
+	case e.answer.Err != nil:
+		return false, storeError(e.answer.Err)
+	case res.Code == session.StalePremise && len(res.Pools) > 0:
+		e.cmd.Pools = res.Pools
+		return true, nil
+	case res.Code == session.StalePremise:
+		return true, e.compare(ctx, res.Digest, storage.Latest)
+	case res.Code == session.NotFound:
+		return false, notFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
+	case res.Code.Failure() || res.Code == session.SessionClosed:
+		return false, failure(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
+	}
+	return false, nil
+}
+
+func (e *end) response() *v1.EndCallResponse {
+	res := &e.answer.Result
+	out := &v1.EndCallResponse{Outcome: outcomes[res.Code], Counters: countersOf(res.Counters), Index: e.answer.Index}
+	switch res.Code {
+	case session.Ended:
+		if d := e.drift; d != nil {
+			out.Drift = &v1.Drift{
+				Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,
+				BaselineHash: d.BaselineHash, CurrentHash: d.CurrentHash,
+			}
+			if d.Exceeded {
+				out.Reason = d.Reason()
+			}
+		}
+		if res.Checkpoint > 0 {
+			out.CheckpointId = checkpointID(res.Checkpoint)
+		}
+	case session.AlreadyEnded:
+		out.Reason = "This call was reported before; nothing moved"
+	case session.LeaseLost:
+		out.Reason = "The lease of this call ran out before; it was settled as unknown and counts as executed"
+	}
+	e.s.audit.end(e, out)
+	e.s.metrics.outcome(out.Outcome)
+	return out
+}
+
+// checkpointID names the checkpoint of an execution (adapter contract 3.7).
+func checkpointID(n uint32) string { return fmt.Sprintf("checkpoint-%d", n) }
+
+// CancelCall gives up a call that waits.
+func (s callService) CancelCall(ctx context.Context, req *v1.CancelCallRequest) (*v1.CancelCallResponse, error) {
+	c, err := s.newCancel(ctx, &fields{}, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.order(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.response(), nil
+}
+
+// A cancel is one CancelCall on its way.
+type cancel struct {
+	req    *v1.CancelCallRequest
+	cmd    *session.Cancel
+	answer storage.Answer
+}
+
+func (s *Server) newCancel(ctx context.Context, f *fields, req *v1.CancelCallRequest) (*cancel, error) {
+	f.id("sessionId", req.SessionId)
+	f.id("callId", req.CallId)
+	if f.err != nil {
+		return nil, f.err
+	}
+	ns := namespace(ctx)
+	found, err := s.findSession(ctx, ns, f.prefix+"sessionId", req.SessionId, storage.Nearby)
+	if err != nil {
+		return nil, err
+	}
+	pools := callPools(found.Record.(*session.Session), req.CallId)
+	return &cancel{req: req, cmd: &session.Cancel{NS: ns, Session: req.SessionId, Call: req.CallId, Pools: pools}}, nil
+}
+
+func (c *cancel) commands() []session.Command { return []session.Command{c.cmd} }
+
+func (c *cancel) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
+	c.answer = answers[0]
+	res := &c.answer.Result
+	switch {
+	case c.answer.Err != nil:
+		return false, storeError(c.answer.Err)
+	case res.Code == session.StalePremise:
+		c.cmd.Pools = res.Pools
+		return true, nil
+	case res.Code == session.NotWaiting:
+		return false, nil
+	case res.Code == session.NotFound:
+		return false, notFound("callId", "session %q has no call %q; begin it with BeginCall", c.req.SessionId, c.req.CallId)
+	case res.Code.Failure():
+		return false, failure(res, fmt.Sprintf("callId %q of sessionId %q", c.req.CallId, c.req.SessionId))
+	}
+	return false, nil
+}
+
+func (c *cancel) response() *v1.CancelCallResponse {
+	res := &c.answer.Result
+	out := &v1.CancelCallResponse{Outcome: outcomes[res.Code], Counters: countersOf(res.Counters), Index: c.answer.Index}
+	if res.Code == session.NotWaiting { // it runs: there is a slot to give back with EndCall
+		out.Outcome = v1.Outcome_OUTCOME_ADMITTED
+	}
+	return out
+}

@@ -1,0 +1,338 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// A bench tries requests with one field at a chosen size.
+type bench struct {
+	t    *testing.T
+	s    *Server
+	next int
+}
+
+func newBench(t *testing.T) *bench {
+	store := storage.NewMemory(nil)
+	s, err := New(Config{Store: store})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+	b := &bench{t: t, s: s}
+	_, err = policyService{s}.PutPolicy(t.Context(), &v1.PutPolicyRequest{
+		Yaml: "name: p\nmax_attempts: 10000\nmax_tool_calls: 10000\nmax_concurrent: 4096\nbackpressure_threshold: 4096\nmax_tokens: 4000000000\n"})
+	require.NoError(t, err)
+	require.NoError(t, b.create(nil))
+	_, err = slotService{s}.PutPool(t.Context(), &v1.PutPoolRequest{Pool: "gpu", Slots: session.MaxSlots})
+	require.NoError(t, err)
+	return b
+}
+
+// id is new each time.
+func (b *bench) id() string { b.next++; return fmt.Sprintf("id%d", b.next) }
+
+func (b *bench) create(change func(*v1.CreateSessionRequest)) error {
+	req := &v1.CreateSessionRequest{SessionId: "s", AgentId: "a", Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: "p"}}}
+	if change != nil {
+		req.SessionId = b.id()
+		change(req)
+	}
+	_, err := sessionService{b.s}.CreateSession(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) begin(change func(*v1.BeginCallRequest)) error {
+	req := &v1.BeginCallRequest{SessionId: "s", CallId: b.id(), Tool: "t"}
+	change(req)
+	res, err := callService{Server: b.s}.BeginCall(b.t.Context(), req)
+	if err == nil && res.Outcome == v1.Outcome_OUTCOME_ADMITTED {
+		_, e := callService{Server: b.s}.EndCall(b.t.Context(), &v1.EndCallRequest{SessionId: "s", CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED, Tokens: 1})
+		require.NoError(b.t, e)
+	}
+	return err
+}
+
+func (b *bench) acquire(change func(*v1.AcquireSlotRequest)) error {
+	req := &v1.AcquireSlotRequest{Pool: "gpu", SlotId: b.id()}
+	change(req)
+	res, err := slotService{b.s}.AcquireSlot(b.t.Context(), req)
+	if err == nil && res.Outcome == v1.Outcome_OUTCOME_ADMITTED {
+		_, e := slotService{b.s}.ReleaseSlot(b.t.Context(), &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: req.SlotId, Token: res.Token})
+		require.NoError(b.t, e)
+	}
+	return err
+}
+
+func (b *bench) putPool(change func(*v1.PutPoolRequest)) error {
+	req := &v1.PutPoolRequest{Pool: b.id(), Slots: 10}
+	change(req)
+	_, err := slotService{b.s}.PutPool(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) set(change func(*v1.SetRequest)) error {
+	req := &v1.SetRequest{Key: b.id(), Value: "v"}
+	change(req)
+	_, err := counterService{b.s}.Set(b.t.Context(), req)
+	return err
+}
+
+func chars(n int64) string { return strings.Repeat("a", int(n)) }
+
+func many[V any](n int64, v func(i int) V) []V {
+	out := make([]V, n)
+	for i := range out {
+		out[i] = v(i)
+	}
+	return out
+}
+
+func manyNames(n int64) map[string]string {
+	m := make(map[string]string, n)
+	for i := range n {
+		m[fmt.Sprintf("k%d", i)] = "v"
+	}
+	return m
+}
+
+// nested is a JSON object of that many levels.
+func nested(n int64) string {
+	return strings.Repeat(`{"a":`, int(n-1)) + "{}" + strings.Repeat("}", int(n-1))
+}
+
+// bounds tries a request with the field of that row at n.
+var bounds = map[string]func(b *bench, n int64) error{
+	"ID": func(b *bench, n int64) error {
+		return b.create(func(r *v1.CreateSessionRequest) { r.AgentId = chars(n) })
+	},
+	"Tool": func(b *bench, n int64) error { return b.begin(func(r *v1.BeginCallRequest) { r.Tool = chars(n) }) },
+	"Label": func(b *bench, n int64) error {
+		return b.acquire(func(r *v1.AcquireSlotRequest) { r.Label = chars(max(n, 0)) })
+	},
+	"Attribute": func(b *bench, n int64) error {
+		return b.create(func(r *v1.CreateSessionRequest) {
+			if n == 0 {
+				r.Attributes = map[string]string{"": ""}
+			} else {
+				r.Attributes = map[string]string{"k": chars(n - 1)}
+			}
+		})
+	},
+	"Arguments": func(b *bench, n int64) error {
+		return b.begin(func(r *v1.BeginCallRequest) { r.ArgumentsJson = `{"a":"` + chars(n-8) + `"}` })
+	},
+	"CounterKey": func(b *bench, n int64) error { return b.set(func(r *v1.SetRequest) { r.Key = chars(n) }) },
+	"Text":       func(b *bench, n int64) error { return b.set(func(r *v1.SetRequest) { r.Value = chars(n) }) },
+	"Tree": func(b *bench, n int64) error {
+		padded := func(n int64) string { return "name: big\n#" + chars(n) }
+		tree, err := engine.SingleFile(padded(n - 100))
+		require.NoError(b.t, err)
+		_, err = policyService{b.s}.PutPolicy(b.t.Context(), &v1.PutPolicyRequest{Yaml: padded(n - 100 + n - int64(len(tree.Encode())))})
+		return err
+	},
+	"Attributes": func(b *bench, n int64) error {
+		return b.create(func(r *v1.CreateSessionRequest) { r.Attributes = manyNames(n) })
+	},
+	"Pools": func(b *bench, n int64) error {
+		return b.begin(func(r *v1.BeginCallRequest) {
+			r.Pools = many(n, func(i int) *v1.Want {
+				name := fmt.Sprintf("pool%d", i)
+				require.NoError(b.t, b.putPool(func(r *v1.PutPoolRequest) { r.Pool = name }))
+				return &v1.Want{Pool: name}
+			})
+		})
+	},
+	"Metadata": func(b *bench, n int64) error {
+		return b.begin(func(r *v1.BeginCallRequest) { r.Metadata = manyNames(n) })
+	},
+	"Operations": func(b *bench, n int64) error {
+		_, err := callService{Server: b.s}.BatchCalls(b.t.Context(), &v1.BatchCallsRequest{Operations: many(n, func(int) *v1.Operation { return &v1.Operation{} })})
+		return err
+	},
+	"Renewals": func(b *bench, n int64) error {
+		_, err := slotService{b.s}.RenewSlots(b.t.Context(), &v1.RenewSlotsRequest{
+			Slots: many(n, func(i int) *v1.SlotRef { return &v1.SlotRef{Pool: "gpu", SlotId: fmt.Sprintf("x%d", i)} })})
+		return err
+	},
+	"Keys": func(b *bench, n int64) error {
+		_, err := counterService{b.s}.BatchGet(b.t.Context(), &v1.BatchGetRequest{Keys: many(n, func(i int) string { return fmt.Sprintf("k%d", i) })})
+		return err
+	},
+	"Page": func(b *bench, n int64) error {
+		_, err := slotService{b.s}.ListPools(b.t.Context(), &v1.ListPoolsRequest{PageSize: int32(n)})
+		return err
+	},
+	"Slots": func(b *bench, n int64) error { return b.putPool(func(r *v1.PutPoolRequest) { r.Slots = int32(n) }) },
+	"Weight": func(b *bench, n int64) error {
+		if err := b.acquire(func(r *v1.AcquireSlotRequest) { r.Weight = int32(n) }); err != nil {
+			return err
+		}
+		return b.begin(func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: "gpu", Weight: int32(n)}} })
+	},
+	"Queue": func(b *bench, n int64) error {
+		return b.putPool(func(r *v1.PutPoolRequest) { limit := int32(n); r.QueueLimit = &limit })
+	},
+	"Threshold": func(b *bench, n int64) error {
+		return b.putPool(func(r *v1.PutPoolRequest) { r.BackpressureThreshold = int32(n) })
+	},
+	"Priority": func(b *bench, n int64) error { return b.begin(func(r *v1.BeginCallRequest) { r.Priority = int32(n) }) },
+	"Tokens":   func(b *bench, n int64) error { return b.begin(func(r *v1.BeginCallRequest) { r.Tokens = n }) },
+	"Depth": func(b *bench, n int64) error {
+		if err := b.begin(func(r *v1.BeginCallRequest) { r.ArgumentsJson = nested(n) }); err != nil {
+			return err
+		}
+		return b.begin(func(r *v1.BeginCallRequest) {
+			s := &structpb.Struct{}
+			r.Arguments = s
+			for range n - 1 {
+				inner := &structpb.Struct{}
+				s.Fields = map[string]*structpb.Value{"a": structpb.NewStructValue(inner)}
+				s = inner
+			}
+		})
+	},
+}
+
+// spans tries a request with the field of that row at d.
+var spans = map[string]func(b *bench, d time.Duration) error{
+	"TTL": func(b *bench, d time.Duration) error {
+		return b.begin(func(r *v1.BeginCallRequest) { r.Ttl = durationpb.New(d) })
+	},
+	"MaxHold": func(b *bench, d time.Duration) error {
+		return b.begin(func(r *v1.BeginCallRequest) { r.MaxHold = durationpb.New(d) })
+	},
+	"Wait": func(b *bench, d time.Duration) error {
+		return b.begin(func(r *v1.BeginCallRequest) { r.Wait = durationpb.New(d) })
+	},
+	"IdleTTL": func(b *bench, d time.Duration) error {
+		return b.create(func(r *v1.CreateSessionRequest) { r.IdleTtl = durationpb.New(d) })
+	},
+	"KeyTTL": func(b *bench, d time.Duration) error {
+		return b.set(func(r *v1.SetRequest) { r.Ttl = durationpb.New(d) })
+	},
+	"Timeout": func(b *bench, d time.Duration) error {
+		res, err := callService{Server: b.s}.BatchCalls(b.t.Context(), &v1.BatchCallsRequest{Operations: []*v1.Operation{{
+			Timeout: durationpb.New(d),
+			Op:      &v1.Operation_Begin{Begin: &v1.BeginCallRequest{SessionId: "s", CallId: b.id(), Tool: "t"}},
+		}}})
+		if err == nil && res.Results[0].GetError() != nil {
+			return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s", res.Results[0].GetError().Message))
+		}
+		return err
+	},
+}
+
+// elsewhere names the rows that other tests try.
+var elsewhere = map[string]string{
+	"Namespace":   "TestNamespaceEdges",
+	"Body":        "TestBodyLimits",
+	"PolicyBody":  "TestBodyLimits",
+	"Output":      "TestDriftOfLongOutputs",
+	"Tools":       "TestCapsOfASession",
+	"OpenCalls":   "TestCapsOfASession",
+	"Checkpoints": "TestCheckpoints",
+}
+
+// Every row of the table of caps is tried at both edges and one beyond each.
+func TestCapsAtTheirEdges(t *testing.T) {
+	b := newBench(t)
+	rows := reflect.ValueOf(caps)
+	for i := range rows.NumField() {
+		name := rows.Type().Field(i).Name
+		t.Run(name, func(t *testing.T) {
+			switch row := rows.Field(i).Interface().(type) {
+			case bound:
+				try := bounds[name]
+				if try == nil {
+					require.Contains(t, elsewhere, name, "no test tries this row")
+					return
+				}
+				if row.Default == 0 && row.Min > 0 || row.Min < 0 {
+					refusedAt(t, try(b, row.Min-1), row.Min-1)
+				}
+				if row.Default != 0 {
+					require.NoError(t, try(b, 0), "0 is the default")
+					refusedAt(t, try(b, -1), -1)
+				}
+				if row.Min > 0 {
+					require.NoError(t, try(b, row.Min), "the least")
+				}
+				require.NoError(t, try(b, row.Max), "the most")
+				refusedAt(t, try(b, row.Max+1), row.Max+1)
+			case span:
+				try := spans[name]
+				require.NotNil(t, try, "no test tries this row")
+				require.NoError(t, try(b, row.Min), "the least")
+				require.NoError(t, try(b, row.Max), "the most")
+				refusedAt(t, try(b, row.Min-1), row.Min-1)
+				refusedAt(t, try(b, row.Max+1), row.Max+1)
+			}
+		})
+	}
+}
+
+func refusedAt(t *testing.T, err error, n any) {
+	t.Helper()
+	require.Error(t, err, "%v was taken", n)
+	require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err), "%v: %v", n, err)
+}
+
+func TestNamespaceEdges(t *testing.T) {
+	gate := func(ns ...string) error {
+		_, err := namespaceGate(t.Context(), connect.Spec{}, connect.Peer{}, http.Header{NamespaceHeader: ns})
+		return err
+	}
+	require.NoError(t, gate(chars(caps.Namespace.Min)))
+	require.NoError(t, gate(chars(caps.Namespace.Max)))
+	require.NoError(t, gate("a.b_c-D9"))
+	require.NoError(t, gate(), "default")
+	refusedAt(t, gate(chars(caps.Namespace.Max+1)), caps.Namespace.Max+1)
+	for _, bad := range []string{"a/b", "a:b", "a b", "ä", "a\x00"} {
+		refusedAt(t, gate(bad), bad)
+	}
+	refusedAt(t, gate("a", "b"), "two headers")
+}
+
+// The caps of the state itself: tools and open calls of a session.
+func TestCapsOfASession(t *testing.T) {
+	b := newBench(t)
+	for i := range caps.Tools.Max {
+		require.NoError(t, b.begin(func(r *v1.BeginCallRequest) { r.Tool = fmt.Sprintf("tool%d", i) }))
+	}
+	err := b.begin(func(r *v1.BeginCallRequest) { r.Tool = "one too many" })
+	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+	reason, _ := reasonOf(err)
+	require.Equal(t, reasonTooManyTools, reason)
+	require.NoError(t, b.begin(func(r *v1.BeginCallRequest) { r.Tool = "tool0" }), "a tool that is known goes on")
+
+	require.NoError(t, b.create(func(r *v1.CreateSessionRequest) { r.SessionId = "open" }))
+	ops := many(caps.Operations.Max, func(i int) *v1.Operation {
+		return &v1.Operation{Op: &v1.Operation_Begin{Begin: &v1.BeginCallRequest{SessionId: "open", CallId: fmt.Sprintf("c%d", i), Tool: "t"}}}
+	})
+	require.EqualValues(t, caps.OpenCalls.Max, len(ops))
+	res, err := callService{Server: b.s}.BatchCalls(t.Context(), &v1.BatchCallsRequest{Operations: ops})
+	require.NoError(t, err)
+	for _, r := range res.Results {
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, r.GetBegin().GetOutcome(), "%v", r)
+	}
+	_, err = callService{Server: b.s}.BeginCall(t.Context(), &v1.BeginCallRequest{SessionId: "open", CallId: "more", Tool: "t"})
+	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+	reason, _ = reasonOf(err)
+	require.Equal(t, reasonTooManyOpen, reason)
+}

@@ -1,0 +1,221 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+
+	"connectrpc.com/connect"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// A Cluster changes and reports the members of a store that has some.
+type Cluster interface {
+	// Status tells how this node sees the cluster.
+	Status(ctx context.Context) (Status, error)
+	// AddNode makes a running node a member.
+	AddNode(ctx context.Context, node, address string, nonvoter bool) error
+	// RemoveNode ends the membership of a node.
+	RemoveNode(ctx context.Context, node string) error
+	// TransferLeadership makes another node lead; any that is caught up if the
+	// name is empty.
+	TransferLeadership(ctx context.Context, node string) error
+	// Ready returns the check that fails: no leader, not caught up, draining.
+	Ready(ctx context.Context) error
+	// LeaderAPI is the API address of the present leader; empty if unknown.
+	LeaderAPI() string
+}
+
+// Status is a cluster as one node sees it.
+type Status struct {
+	Node         string
+	Leader       string // empty if there is none
+	Term         uint64
+	AppliedIndex uint64
+	Peers        []Peer
+	Health       string // ok, or the check that fails
+}
+
+// A Peer is a member of the cluster.
+type Peer struct {
+	Node       string
+	Address    string // of its Raft port
+	APIAddress string
+	Role       string // leader, voter or nonvoter
+	Lag        uint64 // entries behind the leader; known to the leader alone
+}
+
+// clusterService answers govnode.v1.ClusterService.
+type clusterService struct{ *Server }
+
+// Status tells about this node and its cluster. It answers without a leader as
+// well: that is when it is needed most.
+func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.StatusResponse, error) {
+	out := &v1.StatusResponse{Node: s.cfg.Node, Backend: s.cfg.Backend, Version: s.cfg.Version, Health: "ok"}
+	if s.cfg.Cluster == nil {
+		found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Nearby)
+		if err != nil {
+			return nil, storeError(err)
+		}
+		out.Leader, out.AppliedIndex = s.cfg.Node, found.Index
+		out.Peers = []*v1.Peer{{Node: s.cfg.Node, Role: "leader"}}
+	} else {
+		status, err := s.cfg.Cluster.Status(ctx)
+		if err != nil {
+			return nil, storeError(err)
+		}
+		out.Node, out.Leader, out.Term, out.AppliedIndex, out.Health = status.Node, status.Leader, status.Term, status.AppliedIndex, status.Health
+		for _, p := range status.Peers {
+			out.Peers = append(out.Peers, &v1.Peer{Node: p.Node, Address: p.Address, ApiAddress: p.APIAddress, Role: p.Role, Lag: p.Lag})
+		}
+	}
+	if s.draining.Load() {
+		out.Health = errDrain.Error()
+	}
+	return out, nil
+}
+
+// members returns the cluster, or why there is nothing to change.
+func (s clusterService) members() (Cluster, error) {
+	if s.cfg.Cluster == nil {
+		return nil, newError(connect.CodeFailedPrecondition, reasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
+	}
+	return s.cfg.Cluster, nil
+}
+
+// AddNode makes a running node a member.
+func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v1.AddNodeResponse, error) {
+	f := &fields{}
+	f.id("node", req.Node)
+	f.text("address", req.Address, bound{Min: 1, Max: 256})
+	if f.err != nil {
+		return nil, f.err
+	}
+	c, err := s.members()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.AddNode(ctx, req.Node, req.Address, req.Nonvoter); err != nil {
+		return nil, storeError(err)
+	}
+	return &v1.AddNodeResponse{Index: s.appliedIndex(ctx)}, nil
+}
+
+// appliedIndex is where this node stands; 0 if it cannot say.
+func (s clusterService) appliedIndex(ctx context.Context) uint64 {
+	status, err := s.cfg.Cluster.Status(ctx)
+	if err != nil {
+		return 0
+	}
+	return status.AppliedIndex
+}
+
+// RemoveNode ends the membership of a node.
+func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error) {
+	f := &fields{}
+	f.id("node", req.Node)
+	if f.err != nil {
+		return nil, f.err
+	}
+	c, err := s.members()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.RemoveNode(ctx, req.Node); err != nil {
+		return nil, storeError(err)
+	}
+	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
+}
+
+// TransferLeadership makes another node lead.
+func (s clusterService) TransferLeadership(ctx context.Context, req *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error) {
+	f := &fields{}
+	f.optionalID("node", req.Node)
+	if f.err != nil {
+		return nil, f.err
+	}
+	c, err := s.members()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.TransferLeadership(ctx, req.Node); err != nil {
+		return nil, storeError(err)
+	}
+	status, err := c.Status(ctx)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	return &v1.TransferLeadershipResponse{Leader: status.Leader}, nil
+}
+
+// chunkSize is how much of a snapshot one message carries.
+const chunkSize = 64 << 10
+
+// Snapshot streams the whole state.
+func (s clusterService) Snapshot(ctx context.Context, _ *v1.SnapshotRequest, stream *connect.ServerStream[v1.SnapshotResponse]) error {
+	w := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
+	if err := s.store.Save(ctx, w); err != nil {
+		return storeError(err)
+	}
+	return w.Flush()
+}
+
+// A chunkWriter sends what is written as messages.
+type chunkWriter struct {
+	stream *connect.ServerStream[v1.SnapshotResponse]
+}
+
+func (w chunkWriter) Write(b []byte) (n int, err error) {
+	for len(b) > 0 {
+		chunk := b[:min(len(b), chunkSize)]
+		if err := w.stream.Send(&v1.SnapshotResponse{Chunk: chunk}); err != nil {
+			return n, err
+		}
+		n, b = n+len(chunk), b[len(chunk):]
+	}
+	return n, nil
+}
+
+// Restore replaces the whole state by that of a snapshot, of all namespaces.
+// One that is not whole changes nothing.
+func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error) {
+	err := s.store.Restore(ctx, &chunkReader{stream: stream})
+	switch {
+	case err == nil:
+	case errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrUnknown) || ctx.Err() != nil:
+		return nil, storeError(err)
+	default:
+		return nil, newError(connect.CodeInvalidArgument, reasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+err.Error())
+	}
+	found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Latest)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
+	return &v1.RestoreResponse{Index: found.Index}, nil
+}
+
+// A chunkReader reads what comes in messages.
+type chunkReader struct {
+	stream *connect.ClientStream[v1.RestoreRequest]
+	rest   []byte
+}
+
+func (r *chunkReader) Read(b []byte) (int, error) {
+	for len(r.rest) == 0 {
+		if !r.stream.Receive() {
+			if err := r.stream.Err(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
+		r.rest = r.stream.Msg().GetChunk()
+	}
+	n := copy(b, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}

@@ -1,0 +1,198 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// counterService answers govnode.v1.CounterService, the storage protocol.
+type counterService struct{ *Server }
+
+// key checks the key of a value: any text without control characters.
+func (f *fields) key(field, key string) { f.text(field, key, caps.CounterKey) }
+
+// Get returns the value of a key, or that it has none.
+func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse, error) {
+	f := &fields{}
+	f.key("key", req.Key)
+	read := f.read(req.Consistency)
+	if f.err != nil {
+		return nil, f.err
+	}
+	found, err := s.store.Get(ctx, session.CounterKey(namespace(ctx), req.Key), read)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	out := &v1.GetResponse{AppliedIndex: found.Index}
+	if c, ok := found.Record.(*session.Counter); ok && c != nil {
+		out.Found, out.Value = true, printed(c.Value)
+	}
+	return out, nil
+}
+
+// printed is a value as it was set: a number in its canonical form, which is
+// the only form that is stored as a number.
+func printed(v session.Value) string {
+	if v.Number {
+		return formatDecimal(v.N)
+	}
+	return v.Text
+}
+
+// stored is the opposite of printed: a text that is a number in its canonical
+// form is one, everything else comes back as it was given.
+func stored(text string) session.Value {
+	if n, err := parseDecimal(text); err == nil && formatDecimal(n) == text {
+		return session.Value{Number: true, N: n}
+	}
+	return session.Value{Text: text}
+}
+
+// Set writes a value.
+func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetResponse, error) {
+	f := &fields{}
+	f.key("key", req.Key)
+	if n := int64(len(req.Value)); n > caps.Text.Max {
+		f.refuse("value", "has %d bytes, the most is %d", n, caps.Text.Max)
+	}
+	cmd := &session.Set{
+		NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Key: req.Key,
+		Value: stored(req.Value), TTL: f.duration("ttl", req.Ttl, caps.KeyTTL),
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	return &v1.SetResponse{Index: a.Index}, nil
+}
+
+// requestFailure makes the error of a request that had no answer.
+func requestFailure(by session.Maker) func(*session.Result) error {
+	return func(res *session.Result) error {
+		return failure(res, fmt.Sprintf("requestId %q of client %q", by.Request, by.Client))
+	}
+}
+
+// Delete removes a value, and says whether there was one.
+func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
+	f := &fields{}
+	f.key("key", req.Key)
+	cmd := &session.Delete{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Key: req.Key}
+	if f.err != nil {
+		return nil, f.err
+	}
+	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeleteResponse{Found: a.Result.Value == 1, Index: a.Index}, nil
+}
+
+// Increment adds a decimal amount and returns the new value.
+func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.IncrementResponse, error) {
+	f := &fields{}
+	f.key("key", req.Key)
+	amount := int64(million)
+	if req.Amount != "" {
+		var err error
+		if amount, err = parseDecimal(req.Amount); err != nil {
+			f.refuse("amount", "%v", err)
+		}
+	}
+	cmd := &session.Increment{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Key: req.Key, Amount: amount}
+	if f.err != nil {
+		return nil, f.err
+	}
+	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+		switch res.Code {
+		case session.NotANumber:
+			return failure(res, fmt.Sprintf("key %q", req.Key))
+		case session.Overflow:
+			return failure(res, "amount")
+		}
+		return requestFailure(cmd.By)(res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.IncrementResponse{Value: formatDecimal(a.Result.Value), Index: a.Index}, nil
+}
+
+// BatchGet returns many values as they stood at one instant; what is absent is
+// left out.
+func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
+	f := &fields{}
+	read := f.read(req.Consistency)
+	f.count("keys", len(req.Keys), caps.Keys)
+	for i, key := range req.Keys {
+		f.key(fmt.Sprintf("keys[%d]", i), key)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	ns := namespace(ctx)
+	out, ok, err := s.readTogether(ctx, ns, req.Keys, read)
+	if ok || err != nil {
+		return out, err
+	}
+	return s.readView(ctx, ns, req.Keys, read)
+}
+
+// readTogether reads the keys one by one. If nothing was ordered between the
+// first and the last they stand as they stood at one instant; ok is false
+// where that cannot be said.
+func (s *Server) readTogether(ctx context.Context, ns string, keys []string, read storage.Read) (out *v1.BatchGetResponse, ok bool, err error) {
+	const tries = 3
+	for range tries {
+		out, ok = &v1.BatchGetResponse{Values: make(map[string]string, len(keys))}, true
+		for i, key := range keys {
+			found, err := s.store.Get(ctx, session.CounterKey(ns, key), read)
+			if err != nil {
+				return nil, false, storeError(err)
+			}
+			if i == 0 {
+				out.AppliedIndex = found.Index
+			} else if found.Index != out.AppliedIndex || found.Index == 0 {
+				ok = false
+				break
+			}
+			if c, isCounter := found.Record.(*session.Counter); isCounter && c != nil {
+				out.Values[key] = printed(c.Value)
+			}
+			read = storage.Nearby // the first read has brought this node up to date
+		}
+		if ok {
+			return out, true, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// readView reads the keys from a view of the whole state.
+func (s *Server) readView(ctx context.Context, ns string, keys []string, read storage.Read) (*v1.BatchGetResponse, error) {
+	view, err := s.store.View(ctx, read)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	wanted := make(map[session.Key]bool, len(keys))
+	for _, key := range keys {
+		wanted[session.CounterKey(ns, key)] = true
+	}
+	prefix := session.Prefix(session.KindCounter, ns)
+	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { return wanted[k] })
+	if err != nil {
+		return nil, storeError(err)
+	}
+	out := &v1.BatchGetResponse{AppliedIndex: view.Index, Values: make(map[string]string, len(entries))}
+	for _, e := range entries {
+		out.Values[e.Key.Name()] = printed(e.Record.(*session.Counter).Value)
+	}
+	return out, nil
+}

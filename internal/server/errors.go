@@ -1,0 +1,173 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// errorDomain stands in every google.rpc.ErrorInfo of this service.
+const errorDomain = "govnode"
+
+// Reasons of errors, as clients read them in google.rpc.ErrorInfo. They are
+// part of the contract.
+const (
+	reasonInvalidField     = "INVALID_FIELD"
+	reasonInvalidPolicy    = "INVALID_POLICY"
+	reasonNotApplied       = "NOT_APPLIED"     // sending it again is safe, with the same id
+	reasonOutcomeUnknown   = "OUTCOME_UNKNOWN" // likewise
+	reasonNotFound         = "NOT_FOUND"
+	reasonIDReused         = "ID_REUSED"
+	reasonStaleID          = "STALE_ID"
+	reasonSessionClosed    = "SESSION_CLOSED"
+	reasonStillWaiting     = "STILL_WAITING"
+	reasonNotWaiting       = "NOT_WAITING"
+	reasonTooManyOpen      = "TOO_MANY_OPEN"
+	reasonTooManyTools     = "TOO_MANY_TOOLS"
+	reasonPoolInUse        = "POOL_IN_USE"
+	reasonPolicyPinned     = "POLICY_PINNED"
+	reasonNotANumber       = "NOT_A_NUMBER"
+	reasonOverflow         = "OVERFLOW"
+	reasonNoMembers        = "NO_MEMBERS"
+	reasonSnapshot         = "BAD_SNAPSHOT"
+	reasonPolicyUnreadable = "POLICY_UNREADABLE"
+	reasonInternal         = "INTERNAL"
+)
+
+// A failing is how a code of the state machine that is no answer reads as an
+// error.
+type failing struct {
+	code   connect.Code
+	reason string
+	text   string
+}
+
+// failings is the one table from codes to errors. Codes that are outcomes are
+// in texts.go.
+var failings = map[session.Code]failing{
+	session.NotFound:      {connect.CodeNotFound, reasonNotFound, "there is nothing of that name"},
+	session.IDReused:      {connect.CodeInvalidArgument, reasonIDReused, "the id was used before with other content; take a new id for a new request"},
+	session.StaleID:       {connect.CodeFailedPrecondition, reasonStaleID, "the id is older than what is still remembered, so it cannot be told whether it was executed; it was not executed now. Make ids newer than newerThan"},
+	session.StalePremise:  {connect.CodeUnavailable, reasonNotApplied, "what this request depends on kept changing; nothing was done, send it again with the same id"},
+	session.Invalid:       {connect.CodeInvalidArgument, reasonInvalidField, "the request contradicts itself"},
+	session.SessionClosed: {connect.CodeFailedPrecondition, reasonSessionClosed, "the session is closed; create a new one"},
+	session.TooManyOpen:   {connect.CodeResourceExhausted, reasonTooManyOpen, "too many are open here, the most is " + strconv.Itoa(session.MaxOpen) + "; end some first"},
+	session.TooManyTools:  {connect.CodeResourceExhausted, reasonTooManyTools, "the session has called as many different tools as it may, which is " + strconv.Itoa(session.MaxTools) + "; use another session"},
+	session.PoolInUse:     {connect.CodeFailedPrecondition, reasonPoolInUse, "the pool has holders or waiters; wait for them, or set force"},
+	session.PolicyPinned:  {connect.CodeFailedPrecondition, reasonPolicyPinned, "live sessions pin the policy; close them first"},
+	session.NotWaiting:    {connect.CodeFailedPrecondition, reasonNotWaiting, "there is no wait to give up"},
+	session.StillWaiting:  {connect.CodeFailedPrecondition, reasonStillWaiting, "the call has not been admitted yet; give up its wait with CancelCall"},
+	session.NotANumber:    {connect.CodeFailedPrecondition, reasonNotANumber, "the key holds a text; Set it to a number first"},
+	session.Overflow:      {connect.CodeInvalidArgument, reasonOverflow, "amount: the sum does not fit; it may be at most 9223372036854.775807 either way"},
+}
+
+// failure returns the error of a result that is no answer. Subject says what
+// the caller named, such as `sessionId "a"`.
+func failure(res *session.Result, subject string) error {
+	f, ok := failings[res.Code]
+	if !ok {
+		return newError(connect.CodeInternal, reasonInternal, fmt.Sprintf("%s: the state machine answered %d, which this request cannot have", subject, res.Code))
+	}
+	text := f.text
+	if subject != "" && !strings.HasPrefix(text, subject) {
+		text = subject + ": " + text
+	}
+	if res.Code == session.StaleID {
+		return newError(f.code, f.reason, text, "newerThan", strconv.FormatUint(res.NewerThan, 10))
+	}
+	return newError(f.code, f.reason, text)
+}
+
+// newError makes an error with its google.rpc.ErrorInfo; meta are names and
+// values.
+func newError(code connect.Code, reason, text string, meta ...string) *connect.Error {
+	err := connect.NewError(code, errors.New(text))
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: errorDomain}
+	if len(meta) > 0 {
+		info.Metadata = make(map[string]string, len(meta)/2)
+		for i := 0; i+1 < len(meta); i += 2 {
+			info.Metadata[meta[i]] = meta[i+1]
+		}
+	}
+	attach(err, info)
+	return err
+}
+
+func attach(err *connect.Error, detail proto.Message) {
+	// It fails for messages that cannot be encoded, which these can.
+	if d, e := connect.NewErrorDetail(detail); e == nil {
+		err.AddDetail(d)
+	}
+}
+
+// invalid refuses a field of a request. The text says what to do.
+func invalid(field, format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	err := newError(connect.CodeInvalidArgument, reasonInvalidField, field+": "+text, "field", field)
+	attach(err, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: text}}})
+	return err
+}
+
+func notFound(field, format string, args ...any) error {
+	return newError(connect.CodeNotFound, reasonNotFound, field+": "+fmt.Sprintf(format, args...), "field", field)
+}
+
+// storeError translates what a Store returns instead of an answer.
+func storeError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, storage.ErrInvalid):
+		text := strings.TrimPrefix(err.Error(), storage.ErrInvalid.Error()+": ")
+		return newError(connect.CodeInvalidArgument, reasonInvalidField, text)
+	case errors.Is(err, storage.ErrUnknown):
+		return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: "+err.Error())
+	case errors.Is(err, storage.ErrUnavailable):
+		return newError(connect.CodeUnavailable, reasonNotApplied, "nothing was applied; send it again with the same id, here or at another node: "+err.Error())
+	case errors.Is(err, context.DeadlineExceeded):
+		return newError(connect.CodeDeadlineExceeded, reasonOutcomeUnknown, "the deadline passed first; send it again with the same id")
+	case errors.Is(err, context.Canceled):
+		return newError(connect.CodeCanceled, reasonOutcomeUnknown, "the request was given up; send it again with the same id")
+	}
+	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: "+err.Error())
+}
+
+// reasonOf returns the reason that an error carries, and newerThan with it.
+func reasonOf(err error) (reason string, newerThan int64) {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return reasonInternal, 0
+	}
+	for _, d := range ce.Details() {
+		m, e := d.Value()
+		if e != nil {
+			continue
+		}
+		if info, ok := m.(*errdetails.ErrorInfo); ok {
+			newerThan, _ = strconv.ParseInt(info.GetMetadata()["newerThan"], 10, 64)
+			return info.GetReason(), newerThan
+		}
+	}
+	return "", 0
+}
+
+// operationError says in a batch what an error says to a single request.
+func operationError(err error) *v1.OperationError {
+	reason, newerThan := reasonOf(err)
+	text := err.Error()
+	var ce *connect.Error
+	if errors.As(err, &ce) {
+		text = ce.Message()
+	}
+	return &v1.OperationError{Code: connect.CodeOf(err).String(), Message: text, Reason: reason, NewerThan: newerThan}
+}

@@ -1,0 +1,62 @@
+package server
+
+import (
+	"context"
+
+	"connectrpc.com/connect"
+
+	"example.com/govnode/engine/value"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// metadata checks what an adapter sends beside a call (adapter contract 5.1).
+func (f *fields) metadata(m map[string]string) map[string]string {
+	f.count("metadata", len(m), caps.Metadata)
+	for name, text := range sorted(m) {
+		where := "metadata[" + name + "]"
+		f.text(where, name, caps.Attribute)
+		if n := int64(len(name) + len(text)); n > caps.Attribute.Max {
+			f.refuse(where, "name and value have %d bytes, the most is %d", n, caps.Attribute.Max)
+		}
+	}
+	return m
+}
+
+// withMetadata puts metadata into the context, where policies look for it. The
+// field of the request wins over what the context says itself.
+func withMetadata(ctx value.Value, m map[string]string) value.Value {
+	if len(m) == 0 {
+		return ctx
+	}
+	pairs := make([]value.Pair, 0, len(m))
+	for name, text := range sorted(m) {
+		pairs = append(pairs, value.Pair{Key: name, Value: value.OfString(text)})
+	}
+	if ctx.Kind() != value.Map {
+		ctx = value.OfMap()
+	}
+	return ctx.With("metadata", value.OfMap(pairs...))
+}
+
+// contentHash looks up what is registered for a tool. A record that cannot be
+// read counts as absent, which a strict policy denies.
+func (s *Server) contentHash(ctx context.Context, ns string) func(string) (string, bool) {
+	return func(tool string) (string, bool) {
+		found, err := s.store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
+		if err != nil {
+			return "", false
+		}
+		h, ok := found.Record.(*session.Hash)
+		if !ok || h == nil {
+			return "", false
+		}
+		return h.Hash, true
+	}
+}
+
+// errModified refuses a call whose arguments a guardrail has changed into what
+// the answer cannot hold: to admit it with the old ones would be wrong.
+func errModified(err error) error {
+	return newError(connect.CodeFailedPrecondition, reasonInvalidField, "arguments: a guardrail changed them into what a Struct cannot hold: "+err.Error())
+}

@@ -1,0 +1,239 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/internal/server"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/storage"
+)
+
+// A node is a Server on a memory store behind a real HTTP listener, and a
+// client of each of its services.
+type node struct {
+	t      *testing.T
+	url    string
+	server *server.Server
+	store  storage.Store
+	audit  *lines
+	http   *http.Client
+	clients
+}
+
+type clients struct {
+	sessions govnodev1connect.SessionServiceClient
+	calls    govnodev1connect.CallServiceClient
+	slots    govnodev1connect.SlotServiceClient
+	policies govnodev1connect.PolicyServiceClient
+	counters govnodev1connect.CounterServiceClient
+	cluster  govnodev1connect.ClusterServiceClient
+}
+
+func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients {
+	return clients{
+		sessions: govnodev1connect.NewSessionServiceClient(h, url, opts...),
+		calls:    govnodev1connect.NewCallServiceClient(h, url, opts...),
+		slots:    govnodev1connect.NewSlotServiceClient(h, url, opts...),
+		policies: govnodev1connect.NewPolicyServiceClient(h, url, opts...),
+		counters: govnodev1connect.NewCounterServiceClient(h, url, opts...),
+		cluster:  govnodev1connect.NewClusterServiceClient(h, url, opts...),
+	}
+}
+
+func start(t *testing.T, change ...func(*server.Config)) *node {
+	t.Helper()
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	return startOn(t, store, change...)
+}
+
+func startOn(t *testing.T, store storage.Store, change ...func(*server.Config)) *node {
+	t.Helper()
+	audit := &lines{}
+	cfg := server.Config{Store: store, Node: "n1", Version: "test", Audit: slog.New(slog.NewJSONHandler(audit, nil))}
+	for _, c := range change {
+		c(&cfg)
+	}
+	s, err := server.New(cfg)
+	require.NoError(t, err)
+	h := httptest.NewUnstartedServer(s.Handler())
+	h.Config.Protocols = new(http.Protocols)
+	h.Config.Protocols.SetHTTP1(true)
+	h.Config.Protocols.SetUnencryptedHTTP2(true)
+	h.Start()
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		h.CloseClientConnections()
+		h.Close()
+	})
+	plain := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	return &node{t: t, url: h.URL, server: s, store: store, audit: audit, http: plain, clients: clientsOf(plain, h.URL)}
+}
+
+// h2 is a client that speaks HTTP/2 without TLS, as gRPC does.
+func (n *node) h2(opts ...connect.ClientOption) clients {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	return clientsOf(&http.Client{Transport: &http.Transport{Protocols: p}}, n.url, opts...)
+}
+
+// post sends JSON as curl would, and returns the status and the answer.
+func (n *node) post(method, body string, headers ...string) (int, map[string]any) {
+	n.t.Helper()
+	req, err := http.NewRequest(http.MethodPost, n.url+"/govnode.v1."+method, strings.NewReader(body))
+	require.NoError(n.t, err)
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := n.http.Do(req)
+	require.NoError(n.t, err)
+	defer func() { _ = res.Body.Close() }()
+	raw, err := io.ReadAll(res.Body)
+	require.NoError(n.t, err)
+	answer := map[string]any{}
+	if len(raw) > 0 {
+		require.NoError(n.t, json.Unmarshal(raw, &answer), "%s", raw)
+	}
+	return res.StatusCode, answer
+}
+
+func (n *node) get(path string) (int, string) {
+	n.t.Helper()
+	res, err := n.http.Get(n.url + path)
+	require.NoError(n.t, err)
+	defer func() { _ = res.Body.Close() }()
+	raw, err := io.ReadAll(res.Body)
+	require.NoError(n.t, err)
+	return res.StatusCode, string(raw)
+}
+
+// putPolicy stores a GovernancePolicy given as YAML lines.
+func (n *node) putPolicy(lines ...string) *v1.PutPolicyResponse {
+	n.t.Helper()
+	res, err := n.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Yaml: strings.Join(lines, "\n") + "\n"})
+	require.NoError(n.t, err)
+	return res
+}
+
+// session starts a session of the agent a under the newest p.
+func (n *node) session(id string) *v1.Session {
+	n.t.Helper()
+	res, err := n.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{SessionId: id, AgentId: "a", Policy: byName("p")})
+	require.NoError(n.t, err)
+	return res.Session
+}
+
+func (n *node) getSession(id string) *v1.Session {
+	n.t.Helper()
+	res, err := n.sessions.GetSession(n.ctx(), &v1.GetSessionRequest{SessionId: id})
+	require.NoError(n.t, err)
+	return res.Session
+}
+
+func (n *node) begin(session, call string, change ...func(*v1.BeginCallRequest)) *v1.BeginCallResponse {
+	n.t.Helper()
+	res, err := n.calls.BeginCall(n.ctx(), beginRequest(session, call, change...))
+	require.NoError(n.t, err)
+	return res
+}
+
+func beginRequest(session, call string, change ...func(*v1.BeginCallRequest)) *v1.BeginCallRequest {
+	req := &v1.BeginCallRequest{SessionId: session, CallId: call, Tool: "t"}
+	for _, c := range change {
+		c(req)
+	}
+	return req
+}
+
+func waiting(d time.Duration) func(*v1.BeginCallRequest) {
+	return func(r *v1.BeginCallRequest) { r.Wait = durationpb.New(d) }
+}
+
+func (n *node) end(session, call string) *v1.EndCallResponse {
+	n.t.Helper()
+	res, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: session, CallId: call, Status: v1.Status_STATUS_SUCCEEDED})
+	require.NoError(n.t, err)
+	return res
+}
+
+func (n *node) ctx() context.Context { return n.t.Context() }
+
+func byName(name string) *v1.PolicyRef { return &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: name}} }
+
+// policy is the YAML of a policy named p with the lines added.
+func policy(lines ...string) []string {
+	return append([]string{"name: p", "max_concurrent: 5", "backpressure_threshold: 5", "max_tool_calls: 1000"}, lines...)
+}
+
+// info is the google.rpc.ErrorInfo of an error.
+func info(t *testing.T, err error) *errdetails.ErrorInfo {
+	t.Helper()
+	var ce *connect.Error
+	require.ErrorAs(t, err, &ce)
+	for _, d := range ce.Details() {
+		m, e := d.Value()
+		require.NoError(t, e)
+		if i, ok := m.(*errdetails.ErrorInfo); ok {
+			return i
+		}
+	}
+	t.Fatalf("no ErrorInfo in %v", err)
+	return nil
+}
+
+func requireRefused(t *testing.T, err error, code connect.Code, reason, text string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, code, connect.CodeOf(err), "%v", err)
+	require.Equal(t, reason, info(t, err).Reason, "%v", err)
+	require.Contains(t, err.Error(), text)
+}
+
+// lines gathers what is written, line by line.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+// all returns every line as a JSON object.
+func (l *lines) all(t *testing.T) []map[string]any {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []map[string]any
+	for line := range strings.Lines(l.buf.String()) {
+		m := map[string]any{}
+		require.NoError(t, json.Unmarshal([]byte(line), &m), "%s", line)
+		out = append(out, m)
+	}
+	return out
+}
+
+// eventually waits for a condition that another goroutine brings about.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	require.Eventually(t, ok, 5*time.Second, 2*time.Millisecond, what)
+}

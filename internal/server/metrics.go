@@ -1,0 +1,92 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// metrics of a Server; docs/metrics.md is their contract. None has a label of
+// which there may be many: no session, no agent, no pool.
+type metrics struct {
+	requests   *prometheus.CounterVec
+	latency    *prometheus.HistogramVec
+	outcomes   *prometheus.CounterVec
+	slots      *prometheus.CounterVec
+	sessions   prometheus.Counter
+	lapsed     prometheus.Counter
+	waiting    prometheus.Gauge
+	waited     prometheus.Histogram
+	evaluation prometheus.Histogram
+	compiled   prometheus.Counter
+	premises   prometheus.Counter
+	panics     prometheus.Counter
+	auditLines prometheus.Counter
+}
+
+// Buckets in seconds, from what a memory store takes to what a caller waits.
+var (
+	latencyBuckets    = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	waitBuckets       = []float64{.001, .005, .01, .05, .1, .5, 1, 2, 5, 10, 30, 60, 300, 600}
+	evaluationBuckets = []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1, 1}
+)
+
+func newMetrics(r *prometheus.Registry) (*metrics, error) {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_requests_total", Help: "Requests answered, by service, method and code (ok, or the name of the error)."}, []string{"service", "method", "code"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "gov_request_duration_seconds", Help: "Time from request to answer, waits included.", Buckets: latencyBuckets}, []string{"service", "method"}),
+		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_call_outcomes_total", Help: "Answers of BeginCall and EndCall, by outcome; repeats count again."}, []string{"outcome"}),
+		slots: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_slot_outcomes_total", Help: "Answers of AcquireSlot and ReleaseSlot, by outcome; repeats count again."}, []string{"outcome"}),
+		sessions: counter("gov_sessions_created_total", "Sessions created through this node."),
+		lapsed:   counter("gov_calls_lapsed_total", "Calls whose lease ran out, as found by commands of this node. They count as executed."),
+		waiting:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_waiting_requests", Help: "Requests that wait for a slot at this node."}),
+		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gov_wait_duration_seconds", Help: "Time that requests waited for a slot, however the wait ended.", Buckets: waitBuckets}),
+		evaluation: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gov_policy_evaluation_seconds", Help: "Time to judge one call by its pinned policy.", Buckets: evaluationBuckets}),
+		compiled:   counter("gov_policies_compiled_total", "Policies compiled because the node did not have them."),
+		premises:   counter("gov_premise_retries_total", "Commands ordered again because what they took for granted had changed."),
+		panics:     counter("gov_handler_panics_total", "Requests that ended in a panic of their handler."),
+		auditLines: counter("gov_audit_lines_total", "Lines written to the audit log."),
+	}
+	for _, c := range []prometheus.Collector{
+		m.requests, m.latency, m.outcomes, m.slots, m.sessions, m.lapsed, m.waiting, m.waited, m.evaluation,
+		m.compiled, m.premises, m.panics, m.auditLines,
+	} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("server: metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// request notes one answer. The procedure is /package.Service/Method.
+func (m *metrics) request(procedure string, err error, start time.Time) {
+	service, method, _ := strings.Cut(strings.TrimPrefix(procedure, "/govnode.v1."), "/")
+	code := "ok"
+	if err != nil {
+		code = connect.CodeOf(err).String()
+	}
+	m.requests.WithLabelValues(service, method, code).Inc()
+	m.latency.WithLabelValues(service, method).Observe(time.Since(start).Seconds())
+}
+
+func (m *metrics) outcome(o v1.Outcome) { m.outcomes.WithLabelValues(outcomeLabel(o)).Inc() }
+
+func (m *metrics) slotOutcome(o v1.Outcome) { m.slots.WithLabelValues(outcomeLabel(o)).Inc() }
+
+func outcomeLabel(o v1.Outcome) string {
+	return strings.ToLower(strings.TrimPrefix(o.String(), "OUTCOME_"))
+}

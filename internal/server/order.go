@@ -1,0 +1,115 @@
+package server
+
+import (
+	"context"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// maxRounds bounds how often one request is ordered again because what it took
+// for granted had changed. Eight losses in a row mean that something is wrong
+// elsewhere, and the caller may ask again.
+const maxRounds = 8
+
+// An operation is a request that becomes commands. Commands carry premises:
+// which pools a call holds, what a name points to, what a verdict rests on.
+// Where one no longer holds, the answer brings what holds now, and the
+// operation is ordered again.
+type operation interface {
+	// commands returns what is to be ordered now.
+	commands() []session.Command
+	// take looks at the answers, and reports whether the operation has to be
+	// ordered again.
+	take(ctx context.Context, answers []storage.Answer) (again bool, err error)
+}
+
+// order puts one operation in order, until it has an answer.
+func (s *Server) order(ctx context.Context, op operation) error {
+	for range maxRounds {
+		again, err := op.take(ctx, s.apply(ctx, op.commands()...))
+		if err != nil || !again {
+			return err
+		}
+		s.metrics.premises.Inc()
+	}
+	return errRounds()
+}
+
+// orderAll puts many operations in order together, and returns an error for
+// each that has none of its answers. Operations keep their order as long as
+// their premises hold.
+func (s *Server) orderAll(ctx context.Context, ops []operation) []error {
+	errs := make([]error, len(ops))
+	open := make([]int, len(ops))
+	for i := range ops {
+		open[i] = i
+	}
+	for range maxRounds {
+		var cmds []session.Command
+		counts := make([]int, len(open))
+		for n, i := range open {
+			c := ops[i].commands()
+			counts[n] = len(c)
+			cmds = append(cmds, c...)
+		}
+		answers := s.apply(ctx, cmds...)
+		again := open[:0]
+		for n, i := range open {
+			more, err := ops[i].take(ctx, answers[:counts[n]])
+			answers = answers[counts[n]:]
+			if errs[i] = err; err == nil && more {
+				again = append(again, i)
+			}
+		}
+		if open = again; len(open) == 0 {
+			return errs
+		}
+		s.metrics.premises.Add(float64(len(open)))
+	}
+	for _, i := range open {
+		errs[i] = errRounds()
+	}
+	return errs
+}
+
+func errRounds() error {
+	f := failings[session.StalePremise]
+	return newError(f.code, f.reason, f.text)
+}
+
+// apply orders commands and writes down the calls that they found lapsed: a
+// result reaches the node that asked for it, and no other.
+func (s *Server) apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	answers := s.store.Apply(ctx, cmds...)
+	for i := range answers {
+		s.lapsed(namespace(ctx), answers[i].Result.Lapsed)
+	}
+	return answers
+}
+
+func (s *Server) lapsed(ns string, calls []session.Lapse) {
+	for _, l := range calls {
+		s.audit.lapse(ns, l)
+		s.metrics.lapsed.Inc()
+	}
+}
+
+// findSession returns the session of that id. A record that is not there nearby
+// is looked for once more.
+func (s *Server) findSession(ctx context.Context, ns, field, id string, read storage.Read) (storage.Found, error) {
+	k := session.SessionKey(ns, id)
+	for {
+		f, err := s.store.Get(ctx, k, read)
+		if err != nil {
+			return f, storeError(err)
+		}
+		if x, ok := f.Record.(*session.Session); ok && x != nil {
+			return f, nil
+		}
+		if read == storage.Latest {
+			return f, notFound(field, "there is no session %q; create it with CreateSession", id)
+		}
+		read = storage.Latest // the session may be younger than what this node has seen
+	}
+}

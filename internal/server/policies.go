@@ -1,0 +1,284 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+const (
+	// maxCompiled bounds the compiled policies that a node keeps. One is made
+	// again in milliseconds from the tree in the state.
+	maxCompiled = 256
+	// loadTimeout bounds the read of a tree, which many requests may wait for
+	// and none of them may call off.
+	loadTimeout = 10 * time.Second
+)
+
+// policies are the compiled policies of a node, by digest.
+type policies struct {
+	store   storage.Store
+	cache   *engine.Cache
+	metrics *metrics
+}
+
+func newPolicies(store storage.Store, m *metrics, opts []engine.Option) *policies {
+	return &policies{store: store, metrics: m, cache: engine.NewCache(maxCompiled, opts...)}
+}
+
+// compiled returns the policy of a tree that some session pins. One that is
+// not there, or cannot be compiled, is an error: without the rules there is no
+// verdict.
+func (p *policies) compiled(ctx context.Context, ns string, d session.Digest) (*engine.Policy, error) {
+	policy, err := p.cache.Policy(engine.Digest(d), func() (*engine.Tree, error) {
+		p.metrics.compiled.Inc()
+		load, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
+		defer cancel()
+		return p.tree(load, ns, d)
+	})
+	switch {
+	case err == nil:
+		return policy, nil
+	case errors.As(err, new(*connect.Error)):
+		return nil, err
+	}
+	return nil, newError(connect.CodeFailedPrecondition, reasonPolicyUnreadable, fmt.Sprintf("the policy %s cannot be compiled on this node, so nothing is admitted under it: %v", d, err))
+}
+
+// tree reads a tree; one that is not there nearby is looked for once more.
+func (p *policies) tree(ctx context.Context, ns string, d session.Digest) (*engine.Tree, error) {
+	for _, read := range []storage.Read{storage.Nearby, storage.Latest} {
+		found, err := p.store.Get(ctx, session.PolicyKey(ns, d), read)
+		if err != nil {
+			return nil, storeError(err)
+		}
+		if r, ok := found.Record.(*session.Policy); ok && r != nil {
+			return engine.DecodeTree(r.Tree)
+		}
+	}
+	return nil, notFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", d)
+}
+
+// policyService answers govnode.v1.PolicyService.
+type policyService struct{ *Server }
+
+// PutPolicy validates and compiles a tree, stores it, and lets its name point
+// to it.
+func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error) {
+	f := &fields{}
+	f.optionalID("name", req.Name)
+	by := f.maker(req.Client, req.RequestId, req)
+	if f.err != nil {
+		return nil, f.err
+	}
+	tree, policy, err := s.compile(req)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := sessionLimits(policy)
+	if err != nil {
+		return nil, err
+	}
+	name := req.Name
+	if name == "" {
+		if name = policy.Name(); name == "" {
+			return nil, invalid("name", "is required, since the tree does not name its policy")
+		}
+		f.id("name", name)
+		if f.err != nil {
+			return nil, f.err
+		}
+	}
+	cmd := &session.PutPolicy{
+		NS: namespace(ctx), By: by, Name: name,
+		Digest: session.Digest(tree.Digest()), Tree: tree.Encode(), Limits: limits,
+	}
+	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, by.Client))
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.PutPolicyResponse{Name: name, Version: int32(a.Result.Value), Digest: cmd.Digest.String(), Index: a.Index}
+	for _, w := range policy.Warnings() {
+		out.Warnings = append(out.Warnings, w.String())
+	}
+	s.audit.policyPut(cmd, out.Version)
+	return out, nil
+}
+
+func (s policyService) compile(req *v1.PutPolicyRequest) (*engine.Tree, *engine.Policy, error) {
+	var tree *engine.Tree
+	var err error
+	switch {
+	case req.Yaml != "" && len(req.Files) > 0:
+		return nil, nil, invalid("yaml", "is given beside files; send one of them")
+	case req.Yaml != "":
+		tree, err = engine.SingleFile(req.Yaml)
+	case len(req.Files) > 0:
+		files := make([]engine.File, len(req.Files))
+		for i, file := range req.Files {
+			files[i] = engine.File{Path: file.GetPath(), Content: []byte(file.GetContent())}
+		}
+		tree, err = engine.NewTree(files)
+	default:
+		return nil, nil, invalid("files", "is empty; send files, or one document as yaml")
+	}
+	if err != nil {
+		return nil, nil, policyError(err)
+	}
+	if n := int64(len(tree.Encode())); n > caps.Tree.Max {
+		return nil, nil, invalid("files", "have %d bytes together, the most is %d", n, caps.Tree.Max)
+	}
+	policy, err := engine.Compile(tree, s.cfg.Engine...)
+	if err != nil {
+		return nil, nil, policyError(err)
+	}
+	return tree, policy, nil
+}
+
+// policyError says everything that is wrong with a tree, each with its path,
+// line and field.
+func policyError(err error) error {
+	var load *engine.LoadError
+	if !errors.As(err, &load) {
+		return newError(connect.CodeInvalidArgument, reasonInvalidPolicy, "files: "+err.Error())
+	}
+	meta := []string{"problems", itoa(int64(len(load.Problems)))}
+	for i, p := range load.Problems {
+		if i == 100 { // what a person reads, and what a header may carry
+			break
+		}
+		meta = append(meta, fmt.Sprintf("problem%03d", i), clip(p.String(), 500))
+	}
+	return newError(connect.CodeInvalidArgument, reasonInvalidPolicy, load.Error(), meta...)
+}
+
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+// sessionLimits takes over the numbers that sessions are held to. What the
+// state cannot hold is refused rather than cut.
+func sessionLimits(p *engine.Policy) (session.Limits, error) {
+	l := p.Limits()
+	if int64(l.MaxConcurrent) > caps.Slots.Max {
+		return session.Limits{}, newError(connect.CodeInvalidArgument, reasonInvalidPolicy,
+			fmt.Sprintf("max_concurrent: is %d; it must be from %d to %d", l.MaxConcurrent, caps.Slots.Min, caps.Slots.Max))
+	}
+	limits := session.Limits{
+		MaxTokens: l.MaxTokens, MaxToolCalls: count32(l.MaxToolCalls), MaxAttempts: count32(l.MaxAttempts),
+		Timeout: l.Timeout, MaxConcurrent: int32(l.MaxConcurrent), Backpressure: int32(l.BackpressureThreshold),
+		Checkpoint: count32(int64(l.CheckpointFrequency)), Drift: l.DriftThreshold,
+	}
+	for _, t := range l.MaxCallsPerTool {
+		limits.PerTool = append(limits.PerTool, session.ToolLimit{Tool: t.Tool, Max: count32(t.Max)})
+	}
+	return limits, nil
+}
+
+// count32 is exact for every count that a session can reach.
+func count32(n int64) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }
+
+// Evaluate decides without changing or counting anything.
+func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*v1.EvaluateResponse, error) {
+	f := &fields{}
+	enum(f, "order", req.Order, v1.Order_name)
+	f.optionalID("sessionId", req.SessionId)
+	f.optionalID("agentId", req.AgentId)
+	if req.Tool != "" {
+		f.text("tool", req.Tool, caps.Tool)
+	}
+	in := engine.Input{
+		Tool: req.Tool, AgentID: req.AgentId, Order: orders[req.Order], Explain: true, CheckLimits: true, Now: s.cfg.Now(),
+		Arguments: f.mapping("arguments", req.Arguments, req.ArgumentsJson),
+		Context:   withMetadata(f.mapping("context", req.Context, req.ContextJson), f.metadata(req.Metadata)),
+	}
+	var name string
+	var digest session.Digest
+	switch {
+	case req.SessionId != "" && req.Policy != nil:
+		f.refuse("sessionId", "is given beside policy; name one of them")
+	case req.SessionId == "":
+		name, digest = f.policyRef("policy", req.Policy)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+
+	ns := namespace(ctx)
+	var err error
+	switch {
+	case req.SessionId != "":
+		digest, err = s.inSession(ctx, ns, req, &in)
+	case name != "":
+		digest, err = s.digestOf(ctx, ns, "policy.name", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	policy, err := s.policies.evaluated(ctx, ns, digest)
+	if err != nil {
+		return nil, err
+	}
+	in.ContentHash = s.contentHash(ctx, ns)
+	d := policy.Evaluate(ctx, in)
+	s.audit.evaluated(ns, policy, in, d)
+	out := &v1.EvaluateResponse{Decision: decisionOf(d, digest), Trace: d.Trace}
+	if d.ModifiedArguments != nil {
+		if out.ModifiedArguments, err = d.ModifiedArguments.Struct(); err != nil {
+			return nil, errModified(err)
+		}
+	}
+	return out, nil
+}
+
+// evaluated returns the policy of a tree of this namespace. The cache knows no
+// namespaces, so the tree is looked for first: a digest is no key to another's
+// policy.
+func (p *policies) evaluated(ctx context.Context, ns string, d session.Digest) (*engine.Policy, error) {
+	if _, err := p.tree(ctx, ns, d); err != nil {
+		return nil, err
+	}
+	return p.compiled(ctx, ns, d)
+}
+
+// inSession takes over what the service knows of a session.
+func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateRequest, in *engine.Input) (session.Digest, error) {
+	found, err := s.findSession(ctx, ns, "sessionId", req.SessionId, storage.Latest)
+	if err != nil {
+		return session.Digest{}, err
+	}
+	x := found.Record.(*session.Session)
+	in.SessionID, in.AgentID, in.Facts = req.SessionId, x.Agent.Value(), factsOf(x, found.Now)
+	pool, err := s.store.Get(ctx, session.PoolKey(ns, session.PolicyPool(x.Policy.Value())), storage.Nearby)
+	if err != nil {
+		return session.Digest{}, storeError(err)
+	}
+	if p, ok := pool.Record.(*session.Pool); ok && p != nil {
+		in.Facts.ActiveSlots = int64(p.InUse())
+	}
+	return x.Pin.Digest, nil
+}
+
+func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
+	return &v1.Decision{
+		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
+		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
+		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
+	}
+}

@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// GetPolicy returns a tree with its files.
+func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
+	f := &fields{}
+	read := f.read(req.Consistency)
+	name, digest := f.nameOrDigest(req.GetName(), req.GetDigest())
+	if f.err != nil {
+		return nil, f.err
+	}
+	ns := namespace(ctx)
+	var version int32
+	if name != "" {
+		found, err := s.store.Get(ctx, session.NameKey(ns, name), read)
+		if err != nil {
+			return nil, storeError(err)
+		}
+		n, ok := found.Record.(*session.Name)
+		if !ok || n == nil || n.Digest == (session.Digest{}) {
+			return nil, notFound("name", "there is no policy %q; store it with PutPolicy", name)
+		}
+		digest, version = n.Digest, n.Version
+	}
+	found, err := s.store.Get(ctx, session.PolicyKey(ns, digest), read)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	r, ok := found.Record.(*session.Policy)
+	if !ok || r == nil {
+		return nil, notFound("digest", "there is no policy with the digest %s; store it with PutPolicy", digest)
+	}
+	tree, err := engine.DecodeTree(r.Tree)
+	if err != nil {
+		return nil, policyError(err)
+	}
+	pinned, err := s.pinned(ctx, ns, digest, read)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.Policy{Name: name, Version: version, Digest: digest.String(), Pinned: int32(pinned)}
+	for _, file := range tree.Files() {
+		out.Files = append(out.Files, &v1.TextFile{Path: file.Path, Content: string(file.Content)})
+	}
+	return &v1.GetPolicyResponse{Policy: out, AppliedIndex: found.Index}, nil
+}
+
+func (f *fields) nameOrDigest(name, digest string) (string, session.Digest) {
+	switch {
+	case digest != "":
+		return "", f.digest("digest", digest)
+	case name != "":
+		f.id("name", name)
+		return name, session.Digest{}
+	}
+	f.refuse("name", "is required; give a name or a digest, as ListPolicies shows them")
+	return "", session.Digest{}
+}
+
+// pinned counts the live sessions that pin a tree.
+func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read storage.Read) (n int64, err error) {
+	for _, k := range session.PinsKeys(ns, d) {
+		found, err := s.store.Get(ctx, k, read)
+		if err != nil {
+			return 0, storeError(err)
+		}
+		if p, ok := found.Record.(*session.Pins); ok && p != nil {
+			n += p.N
+		}
+		read = storage.Nearby // the first read has brought this node up to date
+	}
+	return n, nil
+}
+
+// ListPolicies returns every tree under each of its names; a tree that no name
+// points to any more is there with an empty one.
+func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
+	f := &fields{}
+	read := f.read(req.Consistency)
+	page := f.page(req.PageSize, req.PageToken)
+	if f.err != nil {
+		return nil, f.err
+	}
+	entries, next, view, err := s.list(ctx, session.KindPolicy, page, read, nil)
+	if err != nil {
+		return nil, err
+	}
+	ns := namespace(ctx)
+	out := &v1.ListPoliciesResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		rows, err := s.policyRows(ctx, ns, e.Record.(*session.Policy))
+		if err != nil {
+			return nil, err
+		}
+		out.Policies = append(out.Policies, rows...)
+	}
+	return out, nil
+}
+
+func (s policyService) policyRows(ctx context.Context, ns string, r *session.Policy) ([]*v1.Policy, error) {
+	pinned, err := s.pinned(ctx, ns, r.Pin.Digest, storage.Nearby)
+	if err != nil {
+		return nil, err
+	}
+	var rows []*v1.Policy
+	for _, name := range r.Names {
+		found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
+		if err != nil {
+			return nil, storeError(err)
+		}
+		if n, ok := found.Record.(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
+			rows = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: int32(pinned)})
+		}
+	}
+	if len(rows) == 0 {
+		rows = []*v1.Policy{{Digest: r.Pin.Digest.String(), Pinned: int32(pinned)}}
+	}
+	return rows, nil
+}
+
+// DeletePolicy removes a name, or a tree with all its names. A tree that live
+// sessions pin stays, and its names with it.
+func (s policyService) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
+	f := &fields{}
+	name, digest := f.nameOrDigest(req.GetName(), req.GetDigest())
+	d := &deletion{s: s.Server, cmd: &session.DeletePolicy{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Name: name, Digest: digest}}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if err := d.resolve(ctx, storage.Latest); err != nil {
+		return nil, err
+	}
+	if err := s.order(ctx, d); err != nil {
+		return nil, err
+	}
+	return &v1.DeletePolicyResponse{Index: d.answer.Index}, nil
+}
+
+// A deletion is one DeletePolicy on its way.
+type deletion struct {
+	s      *Server
+	cmd    *session.DeletePolicy
+	answer storage.Answer
+}
+
+// resolve fills in what the command takes for granted: what the name points
+// to, and all names of that tree.
+func (d *deletion) resolve(ctx context.Context, read storage.Read) error {
+	if d.cmd.Name != "" {
+		digest, err := d.s.digestOf(ctx, d.cmd.NS, "name", d.cmd.Name)
+		switch {
+		case err == nil:
+			d.cmd.Digest = digest
+		case d.cmd.By.Request == "":
+			return err
+		default:
+			// It may be gone because this very request removed it. The
+			// command then finds its own answer before it looks at any tree.
+			d.cmd.Digest = sha256.Sum256(nil)
+		}
+	}
+	found, err := d.s.store.Get(ctx, session.PolicyKey(d.cmd.NS, d.cmd.Digest), read)
+	if err != nil {
+		return storeError(err)
+	}
+	d.cmd.Names = nil
+	if r, ok := found.Record.(*session.Policy); ok && r != nil {
+		d.cmd.Names = slices.Clone(r.Names)
+	}
+	return nil
+}
+
+func (d *deletion) commands() []session.Command { return []session.Command{d.cmd} }
+
+func (d *deletion) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
+	d.answer = answers[0]
+	res := &d.answer.Result
+	switch {
+	case d.answer.Err != nil:
+		return false, storeError(d.answer.Err)
+	case res.Code == session.StalePremise && res.Names != nil:
+		d.cmd.Digest, d.cmd.Names = res.Digest, res.Names
+		return true, nil
+	case res.Code == session.StalePremise:
+		return true, d.resolve(ctx, storage.Latest)
+	case res.Code == session.NotFound && d.cmd.Name != "":
+		return false, notFound("name", "there is no policy %q", d.cmd.Name)
+	case res.Code == session.NotFound:
+		return false, notFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
+	case res.Code == session.PolicyPinned:
+		return false, failure(res, "digest "+d.cmd.Digest.String())
+	case res.Code.Failure():
+		return false, failure(res, fmt.Sprintf("requestId %q of client %q", d.cmd.By.Request, d.cmd.By.Client))
+	}
+	return false, nil
+}

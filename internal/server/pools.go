@@ -1,0 +1,263 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unique"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// PutPool makes a pool, or changes one. Lowering its slots revokes nothing.
+func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.PutPoolResponse, error) {
+	f := &fields{}
+	f.pool("pool", req.Pool)
+	slots := int32(f.number("slots", int64(req.Slots), caps.Slots))
+	threshold := slots
+	if req.BackpressureThreshold != 0 {
+		threshold = int32(f.number("backpressureThreshold", int64(req.BackpressureThreshold), caps.Threshold))
+	}
+	queue := int32(caps.Queue.Default)
+	if req.QueueLimit != nil {
+		f.within("queueLimit", int64(*req.QueueLimit), caps.Queue)
+		queue = *req.QueueLimit
+	}
+	cmd := &session.PutPool{
+		NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Pool: req.Pool,
+		Slots: slots, Threshold: threshold, Queue: queue,
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
+	})
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.store.Get(ctx, session.PoolKey(cmd.NS, req.Pool), storage.Latest)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	out := &v1.PutPoolResponse{Index: a.Index}
+	if p, ok := found.Record.(*session.Pool); ok && p != nil { // a repeat may come after DeletePool
+		out.Pool = poolOf(req.Pool, p)
+	}
+	return out, nil
+}
+
+// change orders a command that has no premise. A result that is no answer
+// becomes the error that refused makes of it.
+func (s *Server) change(ctx context.Context, cmd session.Command, refused func(*session.Result) error) (storage.Answer, error) {
+	a := s.apply(ctx, cmd)[0]
+	switch {
+	case a.Err != nil:
+		return a, storeError(a.Err)
+	case a.Result.Code.Failure():
+		return a, refused(&a.Result)
+	}
+	return a, nil
+}
+
+// DeletePool removes a pool. It is refused while somebody holds or waits,
+// unless it is forced.
+func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v1.DeletePoolResponse, error) {
+	f := &fields{}
+	f.pool("pool", req.Pool)
+	cmd := &session.DeletePool{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Pool: req.Pool, Force: req.Force}
+	if f.err != nil {
+		return nil, f.err
+	}
+	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+		switch res.Code {
+		case session.NotFound:
+			return notFound("pool", "there is no pool %q", req.Pool)
+		case session.PoolInUse:
+			return failure(res, fmt.Sprintf("pool %q", req.Pool))
+		}
+		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeletePoolResponse{Index: a.Index}, nil
+}
+
+// reads are the kinds of reads that a request may ask for.
+var reads = map[v1.Consistency]storage.Read{
+	v1.Consistency_CONSISTENCY_UNSPECIFIED:  storage.Latest,
+	v1.Consistency_CONSISTENCY_LINEARIZABLE: storage.Latest,
+	v1.Consistency_CONSISTENCY_STALE:        storage.Nearby,
+}
+
+func (f *fields) read(c v1.Consistency) storage.Read {
+	enum(f, "consistency", c, v1.Consistency_name)
+	return reads[c]
+}
+
+// GetPool returns a pool as it stands.
+func (s slotService) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.GetPoolResponse, error) {
+	p, found, err := s.findPool(ctx, req.Pool, req.Consistency)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.GetPoolResponse{Pool: poolOf(req.Pool, p), AppliedIndex: found.Index}, nil
+}
+
+// findPool returns a pool, also that of a policy.
+func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*session.Pool, storage.Found, error) {
+	f := &fields{}
+	read := f.read(c)
+	f.poolOrPolicy("pool", name)
+	if f.err != nil {
+		return nil, storage.Found{}, f.err
+	}
+	found, err := s.store.Get(ctx, session.PoolKey(namespace(ctx), name), read)
+	if err != nil {
+		return nil, found, storeError(err)
+	}
+	p, ok := found.Record.(*session.Pool)
+	if !ok || p == nil {
+		return nil, found, notFound("pool", "there is no pool %q; make it with PutPool. The pool of a policy is there from its first call on", name)
+	}
+	return p, found, nil
+}
+
+// poolOrPolicy checks the name of a pool, of a policy's as well.
+func (f *fields) poolOrPolicy(field, name string) {
+	prefix := session.PolicyPool("")
+	if len(name) > len(prefix) && name[:len(prefix)] == prefix {
+		name = name[len(prefix):]
+	}
+	f.id(field, name)
+}
+
+func poolOf(name string, p *session.Pool) *v1.Pool {
+	return &v1.Pool{
+		Pool: name, Slots: p.Slots, BackpressureThreshold: p.Threshold, QueueLimit: p.MaxQueue,
+		InUse: p.InUse(), Waiting: int32(len(p.Queue)), LastToken: p.Last,
+	}
+}
+
+// ListPools returns pools in the order of their names.
+func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
+	f := &fields{}
+	read := f.read(req.Consistency)
+	page := f.page(req.PageSize, req.PageToken)
+	if f.err != nil {
+		return nil, f.err
+	}
+	entries, next, view, err := s.list(ctx, session.KindPool, page, read, nil)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.ListPoolsResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		out.Pools = append(out.Pools, poolOf(e.Key.Name(), e.Record.(*session.Pool)))
+	}
+	return out, nil
+}
+
+// A page is a part of a list: so many records after a name.
+type page struct {
+	size  int
+	after string
+}
+
+func (f *fields) page(size int32, token string) page {
+	f.text("pageToken", token, bound{Max: caps.CounterKey.Max})
+	return page{int(f.number("pageSize", int64(size), caps.Page)), token}
+}
+
+// list returns one page of the records of a kind that keep accepts, and the
+// token of the next page.
+func (s *Server) list(ctx context.Context, kind byte, p page, read storage.Read, keep func(session.Key, session.Record) bool) ([]session.Entry, string, storage.View, error) {
+	view, err := s.store.View(ctx, read)
+	if err != nil {
+		return nil, "", view, storeError(err)
+	}
+	prefix := session.Prefix(kind, namespace(ctx))
+	entries, err := view.Find(prefix, prefix+session.Key(p.after), p.size+1, keep)
+	if err != nil {
+		return nil, "", view, storeError(err)
+	}
+	if len(entries) <= p.size {
+		return entries, "", view, nil
+	}
+	entries = entries[:p.size]
+	return entries, entries[p.size-1].Key.Name(), view, nil
+}
+
+// ListSlots tells who holds slots of a pool, and who waits, in order.
+func (s slotService) ListSlots(ctx context.Context, req *v1.ListSlotsRequest) (*v1.ListSlotsResponse, error) {
+	p, found, err := s.findPool(ctx, req.Pool, req.Consistency)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.ListSlotsResponse{Pool: poolOf(req.Pool, p), AppliedIndex: found.Index}
+	names := &holders{s: s.Server, ctx: ctx, sessions: map[string]*session.Session{}}
+	for i := range p.Leases {
+		l := &p.Leases[i]
+		slot := &v1.Slot{
+			Label: textOf(l.Label), Token: l.Token, Weight: l.Weight,
+			Age: durationpb.New(max(found.Now-l.Since, 0)), Ttl: durationpb.New(max(l.Expires-found.Now, 0)),
+		}
+		slot.Holder, slot.SessionId, slot.SlotId, slot.Tool = names.of(l.Holder)
+		out.Slots = append(out.Slots, slot)
+	}
+	for i := range p.Queue {
+		t := &p.Queue[i]
+		w := &v1.Waiter{
+			Label: textOf(t.Label), Position: int32(i + 1), Weight: t.Weight, Priority: t.Priority,
+			WaitLeft: durationpb.New(max(t.Until-found.Now, time.Duration(0))),
+		}
+		w.Holder, w.SessionId, w.SlotId, _ = names.of(t.Holder)
+		out.Waiters = append(out.Waiters, w)
+	}
+	return out, nil
+}
+
+// textOf reads a text that may never have been set.
+func textOf(h unique.Handle[string]) string {
+	if h == (unique.Handle[string]{}) {
+		return ""
+	}
+	return h.Value()
+}
+
+// holders says who stands behind the holders of a pool, each session looked up
+// once.
+type holders struct {
+	s        *Server
+	ctx      context.Context
+	sessions map[string]*session.Session
+}
+
+func (h *holders) of(holder string) (who, sess, slot, tool string) {
+	kind, maker, id := session.SplitHolder(holder)
+	if kind != session.KindSession {
+		return maker, "", id, ""
+	}
+	x, ok := h.sessions[maker]
+	if !ok {
+		// A listing is for people: a session that cannot be read is left
+		// without its agent.
+		found, err := h.s.store.Get(h.ctx, session.SessionKey(namespace(h.ctx), maker), storage.Nearby)
+		if err == nil {
+			x, _ = found.Record.(*session.Session)
+		}
+		h.sessions[maker] = x
+	}
+	if x == nil {
+		return "", maker, id, ""
+	}
+	if held := x.Find(id); held != nil {
+		tool = textOf(held.Tool)
+	}
+	return x.Agent.Value(), maker, id, tool
+}

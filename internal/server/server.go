@@ -1,0 +1,172 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/storage"
+)
+
+// Config is what a Server is made of.
+type Config struct {
+	// Store puts commands in order. Required; the caller closes it, after the
+	// Server.
+	Store storage.Store
+	// Cluster changes and reports members. Nil where the store has none.
+	Cluster Cluster
+
+	Node    string // name of this node; "node" if empty
+	Backend string // what orders commands: memory, raft or redis
+	Version string // of the program
+
+	// Logger takes what an operator should see. Nil discards it.
+	Logger *slog.Logger
+	// Audit takes one line for each decision (policy engine spec 17.1). Nil
+	// means Logger.
+	Audit *slog.Logger
+	// Registry is where metrics are registered and what /metrics shows. Nil
+	// makes one.
+	Registry *prometheus.Registry
+	// Engine holds the options with which policies are compiled, for instance
+	// the loaders of external policy languages.
+	Engine []engine.Option
+
+	// RequestTimeout bounds a request whose caller brings no deadline, its wait
+	// apart; a caller's longer one is cut to it. 30 s if 0.
+	RequestTimeout time.Duration
+
+	// NewID draws ids for what a caller left unnamed; nil draws ULIDs.
+	NewID func() string
+	// Now is the time of day, for audit lines; nil means time.Now.
+	Now func() time.Time
+}
+
+func (c *Config) validate() error {
+	if c.Store == nil {
+		return errors.New("server: Config.Store is nil; give it the store that orders commands")
+	}
+	if c.RequestTimeout < 0 {
+		return errors.New("server: Config.RequestTimeout is negative")
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = 30 * time.Second
+	}
+	if c.Node == "" {
+		c.Node = "node"
+	}
+	if c.Backend == "" {
+		c.Backend = "memory"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Audit == nil {
+		c.Audit = c.Logger
+	}
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	if c.NewID == nil {
+		c.NewID = func() string { return ulid.Make().String() }
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return nil
+}
+
+// A Server answers the API on one node. It is safe for concurrent use.
+type Server struct {
+	cfg      Config
+	store    storage.Store
+	log      *slog.Logger
+	policies *policies
+	waits    *waits
+	audit    *auditor
+	metrics  *metrics
+
+	draining atomic.Bool
+	drained  chan struct{} // closed when the drain begins
+	drain    sync.Once
+}
+
+// New starts a Server. Close ends it.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Registry)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, store: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
+	s.policies = newPolicies(cfg.Store, m, cfg.Engine)
+	s.audit = &auditor{log: cfg.Audit, now: cfg.Now, metrics: m}
+	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
+	return s, nil
+}
+
+// Handler serves the whole API, health and metrics.
+func (s *Server) Handler() http.Handler {
+	opts := connect.WithHandlerOptions(
+		connect.WithCodec(strictJSON{"json"}),
+		connect.WithCodec(strictJSON{"json; charset=utf-8"}),
+		connect.WithReadMaxBytes(int(caps.Body.Max)),
+		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
+			if spec.Procedure == govnodev1connect.PolicyServicePutPolicyProcedure {
+				return []connect.HandlerOption{connect.WithReadMaxBytes(int(caps.PolicyBody.Max))}
+			}
+			return nil
+		}),
+		connect.WithRequestGate(namespaceGate),
+		connect.WithInterceptors(&boundary{s}),
+		connect.WithRecover(s.recovered),
+	)
+	mux := http.NewServeMux()
+	mux.Handle(govnodev1connect.NewSessionServiceHandler(sessionService{s}, opts))
+	mux.Handle(govnodev1connect.NewCallServiceHandler(callService{Server: s}, opts))
+	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s}, opts))
+	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s}, opts))
+	mux.Handle(govnodev1connect.NewCounterServiceHandler(counterService{s}, opts))
+	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
+	mux.Handle(grpchealth.NewHandler(healthChecker{s}))
+	mux.HandleFunc("GET /healthz", s.healthz)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
+	return mux
+}
+
+// Drain prepares the end: /readyz turns false, no new call or session is
+// taken, and whoever waits here is told to go on at another node with the same
+// id. It returns when no wait is left, or with the error of ctx.
+func (s *Server) Drain(ctx context.Context) error {
+	s.drain.Do(func() {
+		s.draining.Store(true)
+		close(s.drained)
+	})
+	return s.waits.idle(ctx)
+}
+
+// Close drains what still waits and ends the Server's own work. The Store
+// stays open.
+func (s *Server) Close() error {
+	s.drain.Do(func() {
+		s.draining.Store(true)
+		close(s.drained)
+	})
+	s.waits.close()
+	return nil
+}

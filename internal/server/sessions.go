@@ -1,0 +1,343 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// sessionService answers govnode.v1.SessionService.
+type sessionService struct{ *Server }
+
+// CreateSession starts a session under a policy that is pinned for its life
+// (adapter contract 3.5).
+func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSessionRequest) (*v1.CreateSessionResponse, error) {
+	f := &fields{}
+	o := &opening{s: s.Server, cmd: &session.Open{
+		NS: namespace(ctx), Session: req.SessionId, Agent: req.AgentId, Parent: req.ParentSessionId,
+		Content:    fingerprint(req),
+		IdleTTL:    f.duration("idleTtl", req.IdleTtl, caps.IdleTTL),
+		Attributes: f.attributes("attributes", req.Attributes),
+	}}
+	if req.SessionId == "" {
+		o.cmd.Session = s.cfg.NewID()
+	}
+	f.id("sessionId", o.cmd.Session)
+	f.id("agentId", req.AgentId)
+	f.optionalID("parentSessionId", req.ParentSessionId)
+	o.cmd.Policy, o.cmd.Digest = f.policyRef("policy", req.Policy)
+	if f.err != nil {
+		return nil, f.err
+	}
+	if err := o.resolve(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.order(ctx, o); err != nil {
+		return nil, err
+	}
+	if o.answer.Result.Repeat { // it may have done much since
+		found, err := s.findSession(ctx, o.cmd.NS, "sessionId", o.cmd.Session, storage.Latest)
+		if err != nil {
+			return nil, err
+		}
+		return &v1.CreateSessionResponse{Session: sessionOf(o.cmd.Session, found), Index: o.answer.Index}, nil
+	}
+	s.metrics.sessions.Inc()
+	return &v1.CreateSessionResponse{Session: o.fresh(req), Index: o.answer.Index}, nil
+}
+
+// policyRef reads which policy is meant: a name, or the digest of a tree.
+func (f *fields) policyRef(field string, ref *v1.PolicyRef) (name string, digest session.Digest) {
+	switch r := ref.GetRef().(type) {
+	case *v1.PolicyRef_Name:
+		f.id(field+".name", r.Name)
+		name = r.Name
+	case *v1.PolicyRef_Digest:
+		digest = f.digest(field+".digest", r.Digest)
+	default:
+		f.refuse(field, "is required; give a name or a digest, as ListPolicies shows them")
+	}
+	return name, digest
+}
+
+func (f *fields) digest(field, text string) session.Digest {
+	d, err := engine.ParseDigest(text)
+	if err != nil {
+		f.refuse(field, "%v", err)
+	}
+	return session.Digest(d)
+}
+
+// An opening is one CreateSession on its way.
+type opening struct {
+	s      *Server
+	cmd    *session.Open
+	answer storage.Answer
+}
+
+// resolve finds the tree that the name points to now. The command carries it as
+// a premise, so that it is resolved in the order and once.
+func (o *opening) resolve(ctx context.Context) error {
+	if o.cmd.Policy == "" {
+		return nil
+	}
+	digest, err := o.s.digestOf(ctx, o.cmd.NS, "policy.name", o.cmd.Policy)
+	if err == nil {
+		o.cmd.Digest = digest
+		return nil
+	}
+	// The name may have been deleted since the session began: then this is a
+	// repeat, and any tree will do, the session's own for choice.
+	found, missing := o.s.findSession(ctx, o.cmd.NS, "sessionId", o.cmd.Session, storage.Nearby)
+	if missing != nil {
+		return err
+	}
+	o.cmd.Digest = found.Record.(*session.Session).Pin.Digest
+	return nil
+}
+
+// digestOf returns the tree that a name points to.
+func (s *Server) digestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
+	found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Latest)
+	if err != nil {
+		return session.Digest{}, storeError(err)
+	}
+	n, ok := found.Record.(*session.Name)
+	if !ok || n == nil || n.Digest == (session.Digest{}) {
+		return session.Digest{}, notFound(field, "there is no policy %q; store it with PutPolicy", name)
+	}
+	return n.Digest, nil
+}
+
+func (o *opening) commands() []session.Command { return []session.Command{o.cmd} }
+
+func (o *opening) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
+	o.answer = answers[0]
+	res := &o.answer.Result
+	switch {
+	case o.answer.Err != nil:
+		return false, storeError(o.answer.Err)
+	case res.Code == session.StalePremise:
+		o.cmd.Digest = res.Digest
+		return true, nil
+	case res.Code == session.NotFound && o.cmd.Policy != "":
+		return false, notFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
+	case res.Code == session.NotFound:
+		return false, notFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
+	case res.Code.Failure():
+		return false, failure(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
+	}
+	return false, nil
+}
+
+// fresh is the session that was made just now.
+func (o *opening) fresh(req *v1.CreateSessionRequest) *v1.Session {
+	return &v1.Session{
+		SessionId: o.cmd.Session, AgentId: o.cmd.Agent, State: v1.SessionState_SESSION_STATE_OPEN,
+		PolicyName: o.cmd.Policy, PolicyVersion: int32(o.answer.Result.Value), PolicyDigest: o.cmd.Digest.String(),
+		Age: durationpb.New(0), IdleTtl: durationpb.New(o.cmd.IdleTTL), IdleLeft: durationpb.New(o.cmd.IdleTTL),
+		Attributes: req.Attributes, ParentSessionId: req.ParentSessionId,
+	}
+}
+
+// GetSession returns a session as it stands.
+func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionRequest) (*v1.GetSessionResponse, error) {
+	f := &fields{}
+	f.id("sessionId", req.SessionId)
+	read := f.read(req.Consistency)
+	if f.err != nil {
+		return nil, f.err
+	}
+	found, err := s.store.Get(ctx, session.SessionKey(namespace(ctx), req.SessionId), read)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	if x, ok := found.Record.(*session.Session); !ok || x == nil {
+		return nil, notFound("sessionId", "there is no session %q; create it with CreateSession", req.SessionId)
+	}
+	return &v1.GetSessionResponse{Session: sessionOf(req.SessionId, found), AppliedIndex: found.Index}, nil
+}
+
+// ListSessions returns sessions in the order of their ids.
+func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
+	f := &fields{}
+	read := f.read(req.Consistency)
+	page := f.page(req.PageSize, req.PageToken)
+	f.optionalID("agentId", req.AgentId)
+	var digest session.Digest
+	if req.PolicyDigest != "" {
+		digest = f.digest("policyDigest", req.PolicyDigest)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	keep := func(_ session.Key, r session.Record) bool {
+		x := r.(*session.Session)
+		return (req.AgentId == "" || x.Agent.Value() == req.AgentId) && (req.PolicyDigest == "" || x.Pin.Digest == digest)
+	}
+	entries, next, view, err := s.list(ctx, session.KindSession, page, read, keep)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.ListSessionsResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		out.Sessions = append(out.Sessions, sessionOf(e.Key.Name(), storage.Found{Record: e.Record, Now: view.Now}))
+	}
+	return out, nil
+}
+
+// CloseSession ends a session and frees its slots, once.
+func (s sessionService) CloseSession(ctx context.Context, req *v1.CloseSessionRequest) (*v1.CloseSessionResponse, error) {
+	f := &fields{}
+	f.id("sessionId", req.SessionId)
+	if f.err != nil {
+		return nil, f.err
+	}
+	ns := namespace(ctx)
+	found, err := s.findSession(ctx, ns, "sessionId", req.SessionId, storage.Nearby)
+	if err != nil {
+		return nil, err
+	}
+	x := found.Record.(*session.Session)
+	c := &closing{cmd: &session.Close{NS: ns, Session: req.SessionId, Digest: x.Pin.Digest, Pools: openPools(x)}}
+	if err := s.order(ctx, c); err != nil {
+		return nil, err
+	}
+	if found, err = s.findSession(ctx, ns, "sessionId", req.SessionId, storage.Latest); err != nil {
+		return nil, err
+	}
+	out := &v1.CloseSessionResponse{Session: sessionOf(req.SessionId, found), Index: c.answer.Index}
+	if !c.answer.Result.Repeat {
+		out.Released = int32(c.answer.Result.Value)
+	}
+	return out, nil
+}
+
+// openPools names every pool in which something of a session is open.
+func openPools(x *session.Session) []string {
+	var names []string
+	seen := map[string]bool{}
+	for i := range x.Open {
+		for _, name := range x.Open[i].PoolNames() {
+			if !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// A closing is one CloseSession on its way.
+type closing struct {
+	cmd    *session.Close
+	answer storage.Answer
+}
+
+func (c *closing) commands() []session.Command { return []session.Command{c.cmd} }
+
+func (c *closing) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
+	c.answer = answers[0]
+	res := &c.answer.Result
+	switch {
+	case c.answer.Err != nil:
+		return false, storeError(c.answer.Err)
+	case res.Code == session.StalePremise:
+		c.cmd.Digest, c.cmd.Pools = res.Digest, res.Pools
+		return true, nil
+	case res.Code == session.NotFound:
+		return false, notFound("sessionId", "there is no session %q any more", c.cmd.Session)
+	case res.Code.Failure():
+		return false, failure(res, fmt.Sprintf("sessionId %q", c.cmd.Session))
+	}
+	return false, nil
+}
+
+var phases = map[session.Phase]v1.SessionState{
+	session.PhaseOpen:    v1.SessionState_SESSION_STATE_OPEN,
+	session.PhaseClosed:  v1.SessionState_SESSION_STATE_CLOSED,
+	session.PhaseExpired: v1.SessionState_SESSION_STATE_EXPIRED,
+}
+
+// sessionOf shows a session as it stood when it was looked at.
+func sessionOf(id string, found storage.Found) *v1.Session {
+	x := found.Record.(*session.Session)
+	out := &v1.Session{
+		SessionId: id, AgentId: x.Agent.Value(), PolicyVersion: x.Version, PolicyDigest: x.Pin.Digest.String(),
+		State: phases[x.Phase], Age: durationpb.New(max(found.Now-x.Opened, 0)), IdleTtl: durationpb.New(x.IdleTTL),
+		Attempts: int32(x.Attempts), Calls: int32(x.Calls), Executions: int32(x.Executions),
+		Failures: int32(x.Failures), ConsecutiveFailures: int32(x.Consecutive), TokensUsed: x.Tokens,
+		Checkpoints: checkpoints(x),
+	}
+	if x.Version > 0 { // else the session named a digest
+		out.PolicyName = x.Policy.Value()
+	}
+	if x.Phase == session.PhaseOpen {
+		out.IdleLeft = durationpb.New(max(idleLeft(x, found.Now), 0))
+	}
+	if len(x.Tools) > 0 {
+		out.CallsByTool = make(map[string]int32, len(x.Tools))
+		for _, t := range x.Tools {
+			out.CallsByTool[t.Tool.Value()] = int32(t.Calls)
+		}
+	}
+	for i := range x.Open {
+		out.OpenCalls = append(out.OpenCalls, openCallOf(&x.Open[i], found.Now))
+	}
+	if x.More != nil {
+		out.ParentSessionId = x.More.Parent
+		if len(x.More.Attributes) > 0 {
+			out.Attributes = make(map[string]string, len(x.More.Attributes))
+			for _, a := range x.More.Attributes {
+				out.Attributes[a.Name] = a.Value
+			}
+		}
+	}
+	return out
+}
+
+// idleLeft is how long the session lasts if nothing more happens. What is open
+// keeps it, at most to its deadlines.
+func idleLeft(x *session.Session, now time.Duration) time.Duration {
+	used := x.Used
+	for i := range x.Open {
+		used = max(used, x.Open[i].Deadline)
+	}
+	return used + x.IdleTTL - now
+}
+
+func openCallOf(h *session.Held, now time.Duration) *v1.OpenCall {
+	c := &v1.OpenCall{
+		CallId: h.ID(), Tool: textOf(h.Tool), Waiting: h.Waiting(),
+		Age: durationpb.New(max(now-h.Started, 0)), Ttl: durationpb.New(max(h.Deadline-now, 0)),
+	}
+	for _, p := range h.Pools {
+		if p.Token != 0 {
+			c.Grants = append(c.Grants, &v1.Grant{Pool: p.Pool.Value(), Token: p.Token, Ttl: c.Ttl})
+		}
+	}
+	return c
+}
+
+// checkpoints names the last checkpoints of a session: one at every so many
+// executions (adapter contract 3.7).
+func checkpoints(x *session.Session) []string {
+	every := x.Pin.Limits.Checkpoint
+	if every == 0 {
+		return nil
+	}
+	var names []string
+	last := x.Executions / every
+	first := last - min(last, uint32(caps.Checkpoints.Max)) + 1
+	for n := first; n <= last; n++ {
+		names = append(names, checkpointID(n*every))
+	}
+	return names
+}

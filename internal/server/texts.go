@@ -1,0 +1,183 @@
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+// outcomes is the one table from codes of the state machine to outcomes. Codes
+// that are no answer are in errors.go.
+var outcomes = map[session.Code]v1.Outcome{
+	session.Admitted:         v1.Outcome_OUTCOME_ADMITTED,
+	session.Queued:           v1.Outcome_OUTCOME_QUEUED,
+	session.Denied:           v1.Outcome_OUTCOME_DENIED_BY_POLICY,
+	session.AttemptLimit:     v1.Outcome_OUTCOME_ATTEMPT_LIMIT,
+	session.CallLimit:        v1.Outcome_OUTCOME_CALL_LIMIT,
+	session.ToolLimitReached: v1.Outcome_OUTCOME_TOOL_LIMIT,
+	session.TokenLimit:       v1.Outcome_OUTCOME_TOKEN_LIMIT,
+	session.TimedOut:         v1.Outcome_OUTCOME_SESSION_TIMEOUT,
+	session.ConcurrencyLimit: v1.Outcome_OUTCOME_CONCURRENCY_LIMIT,
+	session.QueueFull:        v1.Outcome_OUTCOME_QUEUE_FULL,
+	session.WaitTimeout:      v1.Outcome_OUTCOME_WAIT_TIMEOUT,
+	session.SessionClosed:    v1.Outcome_OUTCOME_SESSION_CLOSED,
+	session.LeaseLost:        v1.Outcome_OUTCOME_LEASE_LOST,
+	session.AlreadyEnded:     v1.Outcome_OUTCOME_ALREADY_ENDED,
+	session.Ended:            v1.Outcome_OUTCOME_ENDED,
+	session.WaitCancelled:    v1.Outcome_OUTCOME_CANCELLED,
+	session.Renewed:          v1.Outcome_OUTCOME_RENEWED,
+	session.LeaseExpired:     v1.Outcome_OUTCOME_LEASE_EXPIRED,
+	session.Fenced:           v1.Outcome_OUTCOME_FENCED,
+	session.Released:         v1.Outcome_OUTCOME_RELEASED,
+	session.AlreadyReleased:  v1.Outcome_OUTCOME_ALREADY_RELEASED,
+}
+
+// Categories of refusals that the state machine makes, beside those of package
+// engine.
+const (
+	categoryAttempts    = "max_attempts"
+	categoryToolCalls   = "max_calls_per_tool"
+	categoryTokens      = "max_tokens"
+	categoryConcurrency = "max_concurrent"
+	categorySession     = "session"
+)
+
+// A refusal is how an outcome that the state machine reached reads.
+type refusal struct {
+	category string
+	public   string // what an end user may read
+	reason   string
+}
+
+// refusalOf makes the words of a refusal from what every node holds for ever
+// or is remembered with the id, so that a repeat reads the same: the outcome,
+// the pinned limits, and the call itself.
+func refusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) refusal {
+	switch res.Code {
+	case session.AttemptLimit:
+		return refusal{categoryAttempts, "Attempt limit exceeded.", fmt.Sprintf("Max attempts exceeded (%d)", limits.MaxAttempts)}
+	case session.CallLimit:
+		return refusal{engine.CategoryMaxToolCalls, "Tool-call limit exceeded.", fmt.Sprintf("Max tool calls exceeded (%d)", limits.MaxToolCalls)}
+	case session.ToolLimitReached:
+		return refusal{categoryToolCalls, "Tool-call limit exceeded.", fmt.Sprintf("Max calls of tool '%s' exceeded (%d)", cmd.Tool, toolLimit(limits, cmd.Tool))}
+	case session.TokenLimit:
+		return refusal{categoryTokens, "Token limit exceeded.", fmt.Sprintf("Max tokens exceeded (%d)", limits.MaxTokens)}
+	case session.TimedOut:
+		return refusal{engine.CategoryTimeout, "Execution timeout exceeded.",
+			fmt.Sprintf("Timeout exceeded (%ds): elapsed %.1fs", limits.Timeout/time.Second, res.Elapsed.Seconds())}
+	case session.ConcurrencyLimit:
+		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd)}
+	case session.QueueFull:
+		return refusal{categoryConcurrency, "Too many calls are waiting.", noRoomText(limits, cmd) + ", and its queue is full"}
+	case session.WaitTimeout:
+		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd) + "; no slot became free while the call waited"}
+	case session.WaitCancelled:
+		return refusal{categoryConcurrency, "The call was given up.", "The wait was given up by its caller"}
+	case session.SessionClosed:
+		return refusal{categorySession, "The session is closed.", "Session is closed; create a new one"}
+	case session.LeaseLost:
+		return refusal{categorySession, "The call has lapsed.", "The lease of this call ran out; it was settled as unknown and counts as executed"}
+	case session.AlreadyEnded:
+		return refusal{categorySession, "The call has ended.", "This call has already ended; take a new callId for a new call"}
+	}
+	return refusal{}
+}
+
+func toolLimit(limits *session.Limits, tool string) uint32 {
+	for _, t := range limits.PerTool {
+		if t.Tool == tool {
+			return t.Max
+		}
+	}
+	return 0
+}
+
+// noRoomText names the limit of the policy's own pool. Which of several pools
+// was full is not remembered with the id, so all are named.
+func noRoomText(limits *session.Limits, cmd *session.Begin) string {
+	if len(cmd.Pools) == 1 {
+		return fmt.Sprintf("Max concurrency reached (%d)", limits.MaxConcurrent)
+	}
+	names := make([]string, len(cmd.Pools))
+	for i, w := range cmd.Pools {
+		names[i] = w.Pool
+	}
+	return "Max concurrency reached in one of the pools " + strings.Join(names, ", ")
+}
+
+// decisionID names a decision: the same call has the same one, on every node
+// and for ever.
+func decisionID(ns, sess, call string) string {
+	// None of the three can hold a NUL.
+	sum := sha256.Sum256([]byte(ns + "\x00" + sess + "\x00" + call))
+	return hex.EncodeToString(sum[:16])
+}
+
+// holderName is how package session names what a maker holds in its pools.
+func holderName(kind byte, maker, id string) string { return string(kind) + maker + " " + id }
+
+func pressureOf(p session.Pressure) *v1.Pressure {
+	if p.Limit == 0 {
+		return nil
+	}
+	out := &v1.Pressure{Level: v1.Level_LEVEL_NONE, InUse: p.InUse, Limit: p.Limit}
+	if p.Pressed() {
+		out.Level, out.AdvisedDelay = v1.Level_LEVEL_PRESSED, durationpb.New(p.Delay())
+	}
+	return out
+}
+
+func countersOf(c session.Counters) *v1.Counters {
+	return &v1.Counters{
+		Attempts: int32(c.Attempts), Calls: int32(c.Calls), Executions: int32(c.Executions),
+		Failures: int32(c.Failures), ConsecutiveFailures: int32(c.Consecutive), TokensUsed: c.Tokens,
+	}
+}
+
+func grantsOf(grants []session.Grant) []*v1.Grant {
+	out := make([]*v1.Grant, len(grants))
+	for i, g := range grants {
+		out[i] = &v1.Grant{Pool: g.Pool, Token: g.Token, Ttl: durationpb.New(g.TTL)}
+	}
+	return out
+}
+
+func placeOf(p session.Place) *v1.QueuePlace {
+	if p.Position == 0 {
+		return nil
+	}
+	return &v1.QueuePlace{Pool: p.Pool, Position: p.Position}
+}
+
+// someDuration leaves out a duration of nothing.
+func someDuration(d time.Duration) *durationpb.Duration {
+	if d <= 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// sorted iterates over a map in the order of its keys.
+func sorted[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,396 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+const (
+	// renewWaits is how often the places of the waiters of this node are
+	// renewed: three times before limiter.TicketTTL has passed.
+	renewWaits = 3 * time.Second
+	// pollWaits bounds how long a waiter stays unaware of what Changed did not
+	// tell.
+	pollWaits = 500 * time.Millisecond
+	// waitWork bounds one claim, renewal or cancellation; a claim has to come
+	// within limiter.ClaimTTL to be worth anything.
+	waitWork = 5 * time.Second
+	// waitBatch is how many waiters are renewed or claimed in one go.
+	waitBatch = 1024
+)
+
+// A waiting request says how long it is prepared to wait.
+type waitingRequest interface{ GetWait() *durationpb.Duration }
+
+// A wait is a request that stands in the queue of a pool while its caller is
+// connected to this node.
+type wait struct {
+	ns     string
+	pool   session.Key // in whose queue it stands now
+	holder string      // its name there
+	claim  session.Command
+	renew  *session.Renew
+	cancel *session.Cancel
+	length time.Duration
+	answer *storage.Answer // where the final answer goes
+
+	done     chan storage.Answer // capacity 1
+	listed   bool                // in a queue of this node; guarded by waits.mu
+	answered bool                // a final answer is in done; guarded by waits.mu
+}
+
+// waits claims for the waiters of a node what the queues hand them. Queues are
+// part of the replicated state, which hands freed room to the head at once:
+// that is a lease of five seconds. The node that serves the waiter sees it
+// there, and proposes the same command again, which is the claim. Claims go
+// out in the order of their tokens.
+type waits struct {
+	store   storage.Store
+	log     *slog.Logger
+	metrics *metrics
+
+	// lapsed takes the calls that a claim found to have run out.
+	lapsed func(ns string, calls []session.Lapse)
+
+	stop    chan struct{}
+	stopped chan struct{}
+	once    sync.Once
+	due     chan struct{} // capacity 1: somebody's time is over
+
+	mu    sync.Mutex
+	pools map[session.Key]*queue
+	over  []*wait // whose time is over
+	n     int
+	empty []chan struct{} // closed when n comes to 0
+}
+
+// A queue is those who wait for one pool at this node.
+type queue struct {
+	seen    session.Record // the pool when it was last looked at
+	holders map[string]*wait
+}
+
+func newWaits(store storage.Store, log *slog.Logger, m *metrics, lapsed func(string, []session.Lapse)) *waits {
+	w := &waits{
+		store: store, log: log, metrics: m, lapsed: lapsed,
+		stop: make(chan struct{}), stopped: make(chan struct{}), due: make(chan struct{}, 1),
+		pools: make(map[session.Key]*queue),
+	}
+	go w.run()
+	return w
+}
+
+// wait stands in the queue until it is admitted or given up, and leaves the
+// answer in w. The caller may go, and the node may shut down: a caller that
+// went gives its place up, a node that goes keeps it for the next one.
+func (s *Server) wait(ctx context.Context, w *wait) error {
+	start := time.Now()
+	w.done = make(chan storage.Answer, 1)
+	s.waits.add(w)
+	defer s.waits.remove(w)
+	timer := time.NewTimer(w.length)
+	defer timer.Stop()
+	for {
+		select {
+		case a := <-w.done:
+			*w.answer = a
+			s.metrics.waited.Observe(time.Since(start).Seconds())
+			return storeError(a.Err)
+		case <-timer.C:
+			s.waits.expire(w)
+			timer.Reset(pollWaits / 2)
+		case <-s.drained:
+			return errHandedOver()
+		case <-ctx.Done():
+			s.waits.remove(w)
+			s.giveUp(ctx, w)
+			return storeError(ctx.Err())
+		}
+	}
+}
+
+// giveUp leaves the queue for a caller that is gone. If the slot has come in
+// the meantime it stays with the call: its caller may ask again with the same
+// id, and else it lapses.
+func (s *Server) giveUp(ctx context.Context, w *wait) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitWork)
+	defer cancel()
+	if a := s.apply(ctx, w.cancel)[0]; a.Err != nil {
+		s.log.Warn("a wait could not be given up; its place lapses by itself", slog.String("holder", w.holder), slog.Any("error", a.Err))
+	}
+}
+
+func (w *waits) add(x *wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.enqueue(x)
+	x.listed = true
+	w.n++
+	w.metrics.waiting.Set(float64(w.n))
+}
+
+func (w *waits) enqueue(x *wait) {
+	q := w.pools[x.pool]
+	if q == nil {
+		q = &queue{holders: make(map[string]*wait)}
+		w.pools[x.pool] = q
+	}
+	q.holders[x.holder] = x
+	q.seen = nil // the pool may have changed before it was looked at for x
+}
+
+// remove ends a wait; it may have ended already.
+func (w *waits) remove(x *wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !x.listed {
+		return
+	}
+	x.listed = false
+	w.dequeue(x)
+	w.n--
+	w.metrics.waiting.Set(float64(w.n))
+	if w.n == 0 {
+		for _, c := range w.empty {
+			close(c)
+		}
+		w.empty = nil
+	}
+}
+
+func (w *waits) dequeue(x *wait) bool {
+	q := w.pools[x.pool]
+	if q == nil || q.holders[x.holder] != x {
+		return false
+	}
+	delete(q.holders, x.holder)
+	if len(q.holders) == 0 {
+		delete(w.pools, x.pool)
+	}
+	return true
+}
+
+// expire notes that the time of a wait is over; asking once more ends it.
+func (w *waits) expire(x *wait) {
+	w.mu.Lock()
+	w.over = append(w.over, x)
+	w.mu.Unlock()
+	select {
+	case w.due <- struct{}{}:
+	default:
+	}
+}
+
+// idle returns when nobody waits here.
+func (w *waits) idle(ctx context.Context) error {
+	w.mu.Lock()
+	if w.n == 0 {
+		w.mu.Unlock()
+		return nil
+	}
+	empty := make(chan struct{})
+	w.empty = append(w.empty, empty)
+	w.mu.Unlock()
+	select {
+	case <-empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w *waits) close() {
+	w.once.Do(func() { close(w.stop) })
+	<-w.stopped
+}
+
+func (w *waits) run() {
+	defer close(w.stopped)
+	poll, renew := time.NewTicker(pollWaits), time.NewTicker(renewWaits)
+	defer poll.Stop()
+	defer renew.Stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-w.stop:
+			cancel()
+		case <-w.stopped:
+		}
+	}()
+	for {
+		select {
+		case <-w.stop:
+			return
+		case <-w.store.Changed():
+			w.claim(ctx, w.handed(ctx, false))
+		case <-poll.C:
+			w.claim(ctx, w.handed(ctx, true))
+		case <-w.due:
+			w.claim(ctx, w.expired())
+		case <-renew.C:
+			w.claim(ctx, w.renew(ctx))
+		}
+	}
+}
+
+// handed returns the waiters to whom a slot was handed, in the order of its
+// tokens. A thorough look also finds those who have lost their place.
+func (w *waits) handed(ctx context.Context, thorough bool) []*wait {
+	w.mu.Lock()
+	keys := make([]session.Key, 0, len(w.pools))
+	for k := range w.pools {
+		keys = append(keys, k)
+	}
+	w.mu.Unlock()
+	type turn struct {
+		pool  session.Key
+		token uint64
+		x     *wait
+	}
+	var turns []turn
+	for _, k := range keys {
+		found, err := w.store.Get(ctx, k, storage.Nearby)
+		if err != nil {
+			continue // looked at again within pollWaits
+		}
+		p, _ := found.Record.(*session.Pool)
+		w.mu.Lock()
+		q := w.pools[k]
+		if q == nil || p == nil || (q.seen == session.Record(p) && !thorough) {
+			if q != nil && p == nil && thorough { // the pool was deleted
+				for _, x := range q.holders {
+					turns = append(turns, turn{k, 0, x})
+				}
+			}
+			w.mu.Unlock()
+			continue
+		}
+		q.seen = p
+		placed := make(map[string]bool)
+		for i := range p.Leases {
+			if l := &p.Leases[i]; l.Claim {
+				if x := q.holders[l.Holder]; x != nil {
+					turns = append(turns, turn{k, l.Token, x})
+					placed[l.Holder] = true
+				}
+			}
+		}
+		if thorough {
+			for i := range p.Queue {
+				placed[p.Queue[i].Holder] = true
+			}
+			for holder, x := range q.holders {
+				if !placed[holder] {
+					turns = append(turns, turn{k, 0, x})
+				}
+			}
+		}
+		w.mu.Unlock()
+	}
+	slices.SortStableFunc(turns, func(a, b turn) int {
+		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.token, b.token))
+	})
+	waiting := make([]*wait, len(turns))
+	for i, t := range turns {
+		waiting[i] = t.x
+	}
+	return waiting
+}
+
+// expired returns the waiters whose time is over.
+func (w *waits) expired() []*wait {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	over := w.over
+	w.over = nil
+	return slices.DeleteFunc(over, func(x *wait) bool {
+		q := w.pools[x.pool]
+		return q == nil || q.holders[x.holder] != x
+	})
+}
+
+// claim asks for the waiters again, and hands on the answers that are final.
+func (w *waits) claim(ctx context.Context, waiting []*wait) {
+	for len(waiting) > 0 {
+		now := waiting[:min(len(waiting), waitBatch)]
+		waiting = waiting[len(now):]
+		cmds := make([]session.Command, len(now))
+		for i, x := range now {
+			cmds[i] = x.claim
+		}
+		for i, a := range w.apply(ctx, cmds) {
+			w.answered(now[i], a)
+		}
+	}
+}
+
+func (w *waits) apply(ctx context.Context, cmds []session.Command) []storage.Answer {
+	ctx, cancel := context.WithTimeout(ctx, waitWork)
+	defer cancel()
+	return w.store.Apply(ctx, cmds...)
+}
+
+// answered hands on an answer that is final. A claim that was not answered is
+// made again: the queue keeps the place.
+func (w *waits) answered(x *wait, a storage.Answer) {
+	if a.Err != nil {
+		w.log.Warn("a claim was not answered; it is made again", slog.String("holder", x.holder), slog.Any("error", a.Err))
+		return
+	}
+	w.lapsed(x.ns, a.Result.Lapsed)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x.answered {
+		return // twice in one batch: handed, and over
+	}
+	if a.Result.Code != session.Queued {
+		x.answered = true
+		x.done <- a
+		w.dequeue(x) // so that it is not claimed again
+		return
+	}
+	if k := session.PoolKey(x.ns, a.Result.Queue.Pool); k != x.pool && w.dequeue(x) {
+		x.pool = k // it has the first slot, and waits for the next
+		w.enqueue(x)
+	}
+}
+
+// renew keeps the places of all who wait here, and returns those who have
+// none.
+func (w *waits) renew(ctx context.Context) []*wait {
+	w.mu.Lock()
+	var all []*wait
+	for _, q := range w.pools {
+		for _, x := range q.holders {
+			all = append(all, x)
+		}
+	}
+	w.mu.Unlock()
+	slices.SortFunc(all, func(a, b *wait) int { return cmp.Compare(a.holder, b.holder) })
+	var lost []*wait
+	for len(all) > 0 {
+		now := all[:min(len(all), waitBatch)]
+		all = all[len(now):]
+		cmds := make([]session.Command, len(now))
+		for i, x := range now {
+			cmds[i] = x.renew
+		}
+		for i, a := range w.apply(ctx, cmds) {
+			w.lapsed(now[i].ns, a.Result.Lapsed)
+			if a.Err == nil && a.Result.Code != session.Renewed {
+				lost = append(lost, now[i])
+			}
+		}
+	}
+	return lost
+}

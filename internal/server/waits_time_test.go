@@ -1,0 +1,159 @@
+package server
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// The tests here run in virtual time, without HTTP between.
+
+func withServer(t *testing.T, test func(t *testing.T, s *Server)) {
+	synctest.Test(t, func(t *testing.T) {
+		store := storage.NewMemory(nil)
+		s, err := New(Config{Store: store})
+		require.NoError(t, err)
+		_, err = policyService{s}.PutPolicy(t.Context(), &v1.PutPolicyRequest{Yaml: "name: p\nmax_concurrent: 1\nbackpressure_threshold: 1\ntimeout_seconds: 5000\n"})
+		require.NoError(t, err)
+		_, err = sessionService{s}.CreateSession(t.Context(), &v1.CreateSessionRequest{
+			SessionId: "s", AgentId: "a", Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: "p"}}})
+		require.NoError(t, err)
+		test(t, s)
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+}
+
+func (s *Server) try(t *testing.T, call string, wait time.Duration, ttl time.Duration) (*v1.BeginCallResponse, error) {
+	return callService{Server: s}.BeginCall(t.Context(), &v1.BeginCallRequest{
+		SessionId: "s", CallId: call, Tool: "t", Wait: durationpb.New(wait), Ttl: durationpb.New(ttl)})
+}
+
+func (s *Server) finish(t *testing.T, call string) {
+	t.Helper()
+	_, err := callService{Server: s}.EndCall(t.Context(), &v1.EndCallRequest{SessionId: "s", CallId: call, Status: v1.Status_STATUS_SUCCEEDED})
+	require.NoError(t, err)
+}
+
+// A ticket lapses after ten seconds; the node renews those of its callers.
+func TestWaitersAreRenewed(t *testing.T) {
+	withServer(t, func(t *testing.T, s *Server) {
+		_, err := s.try(t, "held", 0, time.Hour)
+		require.NoError(t, err)
+		time.AfterFunc(9*time.Minute, func() { s.finish(t, "held") })
+		begun := time.Now()
+		res, err := s.try(t, "c", 10*time.Minute, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+		require.Equal(t, 9*time.Minute, time.Since(begun).Truncate(time.Minute))
+	})
+}
+
+// The slot of a holder that is gone comes to the waiter when its lease ends.
+func TestALapsedLeaseIsHandedOn(t *testing.T) {
+	withServer(t, func(t *testing.T, s *Server) {
+		_, err := s.try(t, "dead", 0, 5*time.Second)
+		require.NoError(t, err)
+		begun := time.Now()
+		res, err := s.try(t, "c", time.Minute, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+		require.Less(t, time.Since(begun), 7*time.Second, "the lease of 5 s and two seconds at most")
+	})
+}
+
+func TestAWaitEndsWhenItsTimeIsOver(t *testing.T) {
+	withServer(t, func(t *testing.T, s *Server) {
+		_, err := s.try(t, "held", 0, time.Hour)
+		require.NoError(t, err)
+		begun := time.Now()
+		res, err := s.try(t, "c", 30*time.Second, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_WAIT_TIMEOUT, res.Outcome)
+		require.InDelta(t, 30, time.Since(begun).Seconds(), 0.3)
+	})
+}
+
+// Two calls six seconds apart, under a timeout of five, nothing between.
+func TestSessionTimeout(t *testing.T) {
+	withServer(t, func(t *testing.T, s *Server) {
+		_, err := policyService{s}.PutPolicy(t.Context(), &v1.PutPolicyRequest{Yaml: "name: short\ntimeout_seconds: 5\n"})
+		require.NoError(t, err)
+		_, err = sessionService{s}.CreateSession(t.Context(), &v1.CreateSessionRequest{
+			SessionId: "x", AgentId: "a", Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: "short"}}})
+		require.NoError(t, err)
+		ask := func(call string) *v1.BeginCallResponse {
+			res, err := callService{Server: s}.BeginCall(t.Context(), &v1.BeginCallRequest{SessionId: "x", CallId: call, Tool: "t"})
+			require.NoError(t, err)
+			return res
+		}
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, ask("one").Outcome)
+		time.Sleep(6 * time.Second) // virtual
+		late := ask("two")
+		require.Equal(t, v1.Outcome_OUTCOME_SESSION_TIMEOUT, late.Outcome)
+		require.Equal(t, "Timeout exceeded (5s): elapsed 6.0s", late.Reason)
+		time.Sleep(time.Second)
+		require.Equal(t, late.Reason, ask("two").Reason, "the refusal of an id reads as it did the first time")
+	})
+}
+
+// A late end of a call that lapsed says so and moves nothing.
+func TestALateEnd(t *testing.T) {
+	withServer(t, func(t *testing.T, s *Server) {
+		_, err := s.try(t, "slow", 0, time.Second)
+		require.NoError(t, err)
+		time.Sleep(3 * time.Second)
+		end := &v1.EndCallRequest{SessionId: "s", CallId: "slow", Status: v1.Status_STATUS_FAILED}
+		res, err := callService{Server: s}.EndCall(t.Context(), end)
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_LEASE_LOST, res.Outcome)
+		require.EqualValues(t, 1, res.Counters.Executions, "settled as unknown, counted as executed")
+		require.Zero(t, res.Counters.Failures)
+	})
+}
+
+// stuck is a store that orders nothing.
+type stuck struct {
+	storage.Store
+	err error
+}
+
+func (s *stuck) Apply(_ context.Context, cmds ...session.Command) []storage.Answer {
+	answers := make([]storage.Answer, len(cmds))
+	for i := range answers {
+		answers[i].Err = s.err
+	}
+	return answers
+}
+
+// What a store says instead of an answer reaches the caller with its reason.
+func TestAStoreWithoutAnAnswer(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		code   connect.Code
+		reason string
+	}{
+		{storage.ErrUnavailable, connect.CodeUnavailable, "NOT_APPLIED"},
+		{storage.ErrUnknown, connect.CodeUnavailable, "OUTCOME_UNKNOWN"},
+		{context.DeadlineExceeded, connect.CodeDeadlineExceeded, "OUTCOME_UNKNOWN"},
+		{context.Canceled, connect.CodeCanceled, "OUTCOME_UNKNOWN"},
+		{storage.ErrInvalid, connect.CodeInvalidArgument, "INVALID_FIELD"},
+	} {
+		withServer(t, func(t *testing.T, s *Server) {
+			s.store = &stuck{s.store, c.err}
+			_, err := s.try(t, "c", 0, time.Minute)
+			require.Equal(t, c.code, connect.CodeOf(err))
+			reason, _ := reasonOf(err)
+			require.Equal(t, c.reason, reason)
+		})
+	}
+}

@@ -1,0 +1,171 @@
+package session
+
+import "time"
+
+// The functions here hand a command the records that it works on: settled, and,
+// before it writes, its entry's own copy.
+
+// write publishes a version that the present entry may go on writing into.
+func (s *State) write(k Key, r Record) {
+	s.put(k, r)
+	s.written = append(s.written, writtenRecord{s.shardOf(k), r})
+}
+
+type writtenRecord struct {
+	shard  int
+	record Record
+}
+
+// session returns the session as it stands, or nil.
+func (s *State) session(k Key) *Session {
+	x, _ := s.Stored(k).(*Session)
+	if x == nil {
+		return nil
+	}
+	if at, _ := x.Due(); at > s.now {
+		return x
+	}
+	if x.Phase != PhaseOpen && s.now < x.Closed+KeptFor {
+		return x
+	}
+	x = s.ownSession(k, x)
+	if !x.settle(s.now, func(h *Held) { s.noteLapse(k, h) }) {
+		return nil // stays stored until a Tick drops it
+	}
+	return x
+}
+
+func (s *State) noteLapse(k Key, h *Held) {
+	s.lapsed = append(s.lapsed, Lapse{Session: k.Name(), Call: h.ID(), Tool: h.Tool.Value()})
+}
+
+func (s *State) ownSession(k Key, x *Session) *Session {
+	if x.entry == s.entry {
+		return x
+	}
+	y := x.copy()
+	y.entry = s.entry
+	s.write(k, y)
+	return y
+}
+
+// client returns the client as it stands, or nil.
+func (s *State) client(k Key) *Client {
+	x, _ := s.Stored(k).(*Client)
+	if x == nil {
+		return nil
+	}
+	if at, _ := x.Due(); at > s.now {
+		return x
+	}
+	x = s.ownClient(k, x)
+	if !x.settle(s.now) {
+		return nil
+	}
+	return x
+}
+
+// ownClient returns the entry's own copy of a client. One that is absent is
+// made; one that is stored but over is dropped first.
+func (s *State) ownClient(k Key, x *Client) *Client {
+	if x == nil {
+		s.dropClient(k)
+		x = &Client{Used: s.now, entry: s.entry}
+		s.write(k, x)
+		return x
+	}
+	if x.entry == s.entry {
+		return x
+	}
+	y := x.copy()
+	y.entry = s.entry
+	s.write(k, y)
+	return y
+}
+
+// dropClient drops a client that is over, with the ids that it remembers.
+func (s *State) dropClient(k Key) {
+	x, _ := s.Stored(k).(*Client)
+	if x == nil {
+		return
+	}
+	ns := s.namespace(k.Namespace())
+	if t := x.IDs.newest(); t > ns.ForgotClients {
+		ns.ForgotClients = t
+		s.write(NamespaceKey(k.Namespace()), &ns)
+	}
+	s.put(k, nil)
+}
+
+// dropSession drops a session that is over.
+func (s *State) dropSession(k Key) {
+	ns := s.namespace(k.Namespace())
+	if t := IDTime(k.Name()); t > ns.ForgotSessions {
+		ns.ForgotSessions = t
+		s.write(NamespaceKey(k.Namespace()), &ns)
+	}
+	s.put(k, nil)
+	s.put(BaselineKey(k.Namespace(), k.Name()), nil)
+}
+
+// namespace returns a copy of the namespace's record.
+func (s *State) namespace(ns string) Namespace {
+	if x, ok := s.Stored(NamespaceKey(ns)).(*Namespace); ok {
+		return *x
+	}
+	return Namespace{}
+}
+
+// pool returns the pool as it stands, or nil.
+func (s *State) pool(k Key) *Pool {
+	x, _ := s.Stored(k).(*Pool)
+	if x == nil {
+		return nil
+	}
+	if at, ok := x.Due(); !ok || at > s.now {
+		return x
+	}
+	x = s.ownPool(k, x)
+	x.Settle(s.now)
+	return x
+}
+
+func (s *State) ownPool(k Key, x *Pool) *Pool {
+	if x == nil {
+		x = &Pool{entry: s.entry}
+		x.RaiseToken(s.firstToken())
+		s.write(k, x)
+		return x
+	}
+	if x.entry == s.entry {
+		return x
+	}
+	y := x.copy()
+	y.entry = s.entry
+	s.write(k, y)
+	return y
+}
+
+// firstToken is below every token of this generation.
+func (s *State) firstToken() uint64 { return uint64(s.generation) << 40 }
+
+func (s *State) counter(k Key) *Counter {
+	x, _ := s.Stored(k).(*Counter)
+	if x == nil || x.At(s.now) == nil {
+		return nil
+	}
+	return x
+}
+
+// left returns how long it is until at.
+func (s *State) left(at time.Duration) time.Duration { return max(0, at-s.now) }
+
+// stale reports whether an id that is not known may once have been: its time is
+// not newer than what was forgotten.
+func stale(id string, forgot uint64, r *Result) bool {
+	if t := IDTime(id); t != 0 && t <= forgot {
+		r.Code, r.NewerThan = StaleID, forgot
+		return true
+	}
+	return false
+}

@@ -1,0 +1,565 @@
+package session
+
+import (
+	"slices"
+	"time"
+	"unique"
+
+	"example.com/govnode/limiter"
+)
+
+const (
+	ticketTTL = limiter.TicketTTL
+	claimTTL  = limiter.ClaimTTL
+)
+
+// begin decides a call. Everything it checks, it checks in this one step:
+// known id, session open, attempts, verdict, timeout, calls, tool, tokens,
+// slots.
+func (s *State) begin(c *Begin, r *Result) {
+	k := SessionKey(c.NS, c.Session)
+	x := s.session(k)
+	if x == nil {
+		r.Code = NotFound
+		return
+	}
+	r.Counters = x.Counters()
+	if h := x.Find(c.Call); h != nil {
+		s.beginAgain(c, k, x, h, r)
+		return
+	}
+	if m := x.IDs.find(c.Call); m != nil {
+		s.recall(m, c.Content, x, r)
+		return
+	}
+	if stale(c.Call, x.IDs.newerThan(c.Call), r) {
+		return
+	}
+	if x.Phase != PhaseOpen {
+		r.Code = SessionClosed
+		return
+	}
+	var room [MaxPools + 1]wanted
+	wants := room[:len(c.Pools)]
+	if !s.premises(c, x, wants, r) {
+		return
+	}
+	if x.Attempts >= x.Pin.Limits.MaxAttempts {
+		r.Code, r.Limit = AttemptLimit, int64(x.Pin.Limits.MaxAttempts)
+		return // repeats by itself, so it is neither counted nor remembered
+	}
+
+	x = s.ownSession(k, x)
+	x.Attempts++
+	x.Used = s.now
+	r.Rule = c.Verdict.Rule
+	r.Code = s.admit(c, x, wants, r)
+	if r.Code != Admitted && r.Code != Queued {
+		x.IDs.add(remembered(c.Call, c.Content, r.Code, c.Verdict.Rule, uint64(r.Elapsed)))
+	}
+	r.Counters = x.Counters()
+}
+
+// wanted is a slot that a call asks for, and the pool that has it.
+type wanted struct {
+	key  Key
+	pool *Pool // nil: the pool of a policy that nobody has used yet
+	limiter.Request
+}
+
+// premises reports whether what the node took for granted holds, and finds the
+// pools. Where it does not, nothing is counted.
+func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) bool {
+	limits := &x.Pin.Limits
+	if c.Digest != x.Pin.Digest {
+		r.Code, r.Digest = StalePremise, x.Pin.Digest
+		return false
+	}
+	if c.Pools[0].Pool != PolicyPool(x.Policy.Value()) {
+		r.Code, r.Pools = StalePremise, []string{PolicyPool(x.Policy.Value())}
+		return false
+	}
+	for i, w := range c.Pools {
+		k := PoolKey(c.NS, w.Pool)
+		p := s.pool(k)
+		q := limiter.Request{Weight: w.Weight, Slots: limits.MaxConcurrent, Queue: DefaultQueue}
+		if i > 0 {
+			if p == nil {
+				r.Code, r.Pools = NotFound, []string{w.Pool}
+				return false
+			}
+			q.Slots, q.Queue = 0, p.MaxQueue
+			if w.Weight > p.Slots {
+				r.Code, r.Limit, r.Pools = Invalid, int64(p.Slots), []string{w.Pool}
+				return false
+			}
+		}
+		wants[i] = wanted{k, p, q}
+	}
+	if !s.factsHold(c, x, wants[0].pool, r) {
+		return false
+	}
+	if len(x.Open) >= MaxOpen {
+		r.Code = TooManyOpen
+		return false
+	}
+	if c.CallKind == Tool && len(x.Tools) >= MaxTools && x.tool(unique.Make(c.Tool)) < 0 {
+		r.Code = TooManyTools
+		return false
+	}
+	return true
+}
+
+// factsHold reports whether every fact that the verdict looked at still stands
+// in its range; if not, the result brings today's values.
+func (s *State) factsHold(c *Begin, x *Session, pool *Pool, r *Result) bool {
+	holds := true
+	for _, p := range c.Seen {
+		if v := s.fact(p, x, pool); v < p.Lo || v > p.Hi {
+			holds = false
+		}
+	}
+	if holds {
+		return true
+	}
+	r.Code = StalePremise
+	for _, p := range c.Seen {
+		r.Facts = append(r.Facts, s.fact(p, x, pool))
+	}
+	return false
+}
+
+func (s *State) fact(p Premise, x *Session, pool *Pool) int64 {
+	switch p.Fact {
+	case FactCalls:
+		return int64(x.Calls)
+	case FactAttempts:
+		return int64(x.Attempts)
+	case FactTokens:
+		return x.Tokens
+	case FactToolCalls:
+		return int64(x.ToolCalls(p.Name))
+	case FactElapsed:
+		return int64(s.now - x.Opened)
+	case FactActiveSlots:
+		if pool != nil {
+			return int64(pool.InUse())
+		}
+	}
+	return 0
+}
+
+// admit decides a call whose attempt was counted. The order of the checks is
+// part of the contract.
+func (s *State) admit(c *Begin, x *Session, wants []wanted, r *Result) Code {
+	limits := &x.Pin.Limits
+	if !c.Verdict.Allow {
+		return Denied
+	}
+	if elapsed := s.now - x.Opened; elapsed > limits.Timeout {
+		r.Elapsed, r.Limit = elapsed, int64(limits.Timeout)
+		return TimedOut
+	}
+	counts := c.CallKind == Tool || c.CallKind == Model
+	if counts && x.Calls >= limits.MaxToolCalls {
+		r.Limit = int64(limits.MaxToolCalls)
+		return CallLimit
+	}
+	if c.CallKind == Tool {
+		if most, ok := limits.tool(c.Tool); ok && x.ToolCalls(c.Tool) >= most {
+			r.Limit = int64(most)
+			return ToolLimitReached
+		}
+	}
+	if x.Tokens+x.Reserved > limits.MaxTokens-c.Tokens {
+		r.Limit = limits.MaxTokens
+		return TokenLimit
+	}
+	return s.slots(c, x, wants, r)
+}
+
+func (l *Limits) tool(name string) (uint32, bool) {
+	for _, t := range l.PerTool {
+		if t.Tool == name {
+			return t.Max, true
+		}
+	}
+	return 0, false
+}
+
+// slots takes all the slots that a call asks for, or a place in the queue of
+// the first pool that has none, or nothing.
+func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
+	var until time.Duration
+	if c.Wait > 0 {
+		until = s.now + c.Wait
+	}
+	full, how := len(wants), limiter.Granted
+	for i := range wants {
+		w := &wants[i]
+		w.Until, w.Priority = until, c.Priority
+		if w.pool == nil {
+			if w.Weight <= w.Slots {
+				continue
+			}
+			how = limiter.Refused
+		} else {
+			how = w.pool.Try(s.now, w.Request)
+		}
+		if how != limiter.Granted {
+			full = i
+			break
+		}
+	}
+	switch how {
+	case limiter.Refused:
+		return s.noRoom(wants[full], r, ConcurrencyLimit)
+	case limiter.QueueFull:
+		return s.noRoom(wants[full], r, QueueFull)
+	}
+
+	h := Held{
+		Holder: holder(KindSession, c.Session, c.Call), Content: c.Content, Started: s.now,
+		Deadline: s.now + c.TTL, Tokens: c.Tokens, Tool: unique.Make(c.Tool), Rule: c.Verdict.Rule, Kind: c.CallKind,
+		Pools: make([]Hold, len(wants)),
+	}
+	var holdUntil time.Duration
+	if full < len(wants) {
+		h.Until, h.Deadline = until, s.waitDeadline(until)
+	} else if c.MaxHold > 0 {
+		holdUntil = s.now + c.MaxHold
+		h.Deadline = min(h.Deadline, holdUntil)
+	}
+	for i := range wants {
+		w := &wants[i]
+		h.Pools[i] = Hold{Pool: unique.Make(c.Pools[i].Pool), Weight: w.Weight}
+		if i > full {
+			continue
+		}
+		w.Holder, w.Expires, w.HoldUntil = h.Holder, h.Deadline, holdUntil
+		w.pool = s.ownPool(w.key, w.pool)
+		_, token, position := w.pool.Acquire(s.now, w.Request)
+		h.Pools[i].Token = token
+		if i == full {
+			r.Queue = Place{c.Pools[i].Pool, int32(position)}
+		}
+	}
+	x.reserve(&h)
+	x.Open = append(x.Open, h)
+	s.pressure(&wants[0], x, r)
+	if h.Waiting() {
+		return Queued
+	}
+	s.grants(&h, r)
+	return Admitted
+}
+
+// noRoom refuses for want of a slot, and says when trying may be worth it.
+func (s *State) noRoom(w wanted, r *Result, code Code) Code {
+	limit := w.Slots
+	r.RetryAfter = time.Second
+	if w.pool != nil {
+		if limit == 0 {
+			limit = w.pool.Slots
+		}
+		// The exact next event: Due may name an earlier instant on one replica
+		// and not on another.
+		r.RetryAfter = min(max(w.pool.Next()-s.now, 50*time.Millisecond), time.Second)
+		r.Pressure = Pressure{InUse: w.pool.InUse(), Limit: limit, Threshold: limit}
+	}
+	r.Limit = int64(limit)
+	r.Pools = []string{w.key.Name()}
+	return code
+}
+
+// reserve counts a call that is admitted or waits.
+func (x *Session) reserve(h *Held) {
+	x.Reserved += h.Tokens
+	if h.Kind == Tool || h.Kind == Model {
+		x.Calls++
+	}
+	if h.Kind == Tool {
+		if i := x.tool(h.Tool); i >= 0 {
+			x.Tools[i].Calls++
+		} else {
+			x.Tools = append(x.Tools, ToolCount{h.Tool, 1})
+		}
+	}
+}
+
+func (s *State) grants(h *Held, r *Result) {
+	r.Grants = make([]Grant, len(h.Pools))
+	for i, p := range h.Pools {
+		r.Grants[i] = Grant{p.Pool.Value(), p.Token, s.left(h.Deadline)}
+	}
+}
+
+func (s *State) pressure(w *wanted, x *Session, r *Result) {
+	if w.pool != nil {
+		r.Pressure = Pressure{w.pool.InUse(), x.Pin.Limits.MaxConcurrent, x.Pin.Limits.Backpressure}
+	}
+}
+
+// recall answers an id that was finished.
+func (s *State) recall(m *Remembered, content Fingerprint, x *Session, r *Result) {
+	if m.Content != content {
+		r.Code = IDReused
+		return
+	}
+	r.Repeat, r.Code, r.Rule = true, m.Code(), m.Rule()
+	switch r.Code {
+	case Ended:
+		r.Code = AlreadyEnded
+	case TimedOut:
+		r.Elapsed, r.Limit = time.Duration(m.Value), int64(x.Pin.Limits.Timeout)
+	case CallLimit:
+		r.Limit = int64(x.Pin.Limits.MaxToolCalls)
+	case TokenLimit:
+		r.Limit = x.Pin.Limits.MaxTokens
+	}
+}
+
+// beginAgain answers a call that is open: the first answer if it was admitted;
+// if it waits, this is its claim.
+func (s *State) beginAgain(c *Begin, k Key, x *Session, h *Held, r *Result) {
+	if h.Content != c.Content {
+		r.Code = IDReused
+		return
+	}
+	r.Repeat, r.Rule = true, h.Rule
+	if !h.Waiting() {
+		r.Code = Admitted
+		s.grants(h, r)
+	} else {
+		x = s.ownSession(k, x)
+		x.Used = s.now
+		h = x.Find(c.Call)
+		r.Code = s.claim(c, x, h, r)
+	}
+	r.Counters = x.Counters()
+	s.pressure(&wanted{pool: s.pool(PoolKey(c.NS, c.Pools[0].Pool))}, x, r)
+}
+
+// claim takes the slot that was handed to a waiting call, and goes on to the
+// pools behind it. A waiting call stands in one queue at a time.
+func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
+	h.Pools = slices.Clone(h.Pools)
+	h.Deadline = s.waitDeadline(h.Until)
+	waitsAt := slices.IndexFunc(h.Pools, func(p Hold) bool { return p.Token == 0 })
+	for i := range h.Pools {
+		hold := &h.Pools[i]
+		k := PoolKey(c.NS, hold.Pool.Value())
+		p := s.pool(k)
+		if p == nil {
+			return s.giveUp(c.NS, x, h, WaitTimeout, r)
+		}
+		p = s.ownPool(k, p)
+		if hold.Token != 0 {
+			if !p.Extend(s.now, hold.Token, h.Deadline, 0) {
+				return s.giveUp(c.NS, x, h, WaitTimeout, r)
+			}
+			continue
+		}
+		q := limiter.Request{
+			Holder: h.Holder, Weight: hold.Weight, Slots: x.Pin.Limits.MaxConcurrent, Queue: DefaultQueue,
+			Expires: h.Deadline, Until: h.Until, Priority: c.Priority,
+		}
+		if i > 0 {
+			q.Slots, q.Queue = 0, p.MaxQueue
+		}
+		ask := func() (limiter.Admission, uint64, int) { return p.Claim(s.now, h.Holder) }
+		if i > waitsAt {
+			ask = func() (limiter.Admission, uint64, int) { return p.Acquire(s.now, q) }
+		}
+		how, token, position := ask()
+		switch how {
+		case limiter.Granted:
+			hold.Token = token
+			p.Extend(s.now, token, h.Deadline, 0)
+		case limiter.Queued:
+			p.Hear(s.now, h.Holder)
+			r.Queue = Place{hold.Pool.Value(), int32(position)}
+			return Queued
+		case limiter.QueueFull:
+			return s.giveUp(c.NS, x, h, QueueFull, r)
+		default:
+			code := WaitTimeout
+			if p.Put && hold.Weight > p.Slots {
+				code, r.Limit = ConcurrencyLimit, int64(p.Slots)
+			}
+			return s.giveUp(c.NS, x, h, code, r)
+		}
+	}
+
+	var holdUntil time.Duration
+	h.Until, h.Started, h.Deadline = 0, s.now, s.now+c.TTL
+	if c.MaxHold > 0 {
+		holdUntil = s.now + c.MaxHold
+		h.Deadline = min(h.Deadline, holdUntil)
+	}
+	for _, hold := range h.Pools {
+		k := PoolKey(c.NS, hold.Pool.Value())
+		s.ownPool(k, s.pool(k)).Extend(s.now, hold.Token, h.Deadline, holdUntil)
+	}
+	s.grants(h, r)
+	return Admitted
+}
+
+// giveUp ends a wait: what was held and reserved goes back.
+func (s *State) giveUp(ns string, x *Session, h *Held, code Code, r *Result) Code {
+	over := *h
+	s.letGo(ns, &over)
+	x.remove(h)
+	x.Reserved -= over.Tokens
+	x.unreserve(&over)
+	x.IDs.add(remembered(over.ID(), over.Content, code, over.Rule, 0))
+	return code
+}
+
+func (x *Session) remove(h *Held) {
+	for i := range x.Open {
+		if &x.Open[i] == h {
+			x.Open = slices.Delete(x.Open, i, i+1)
+			if len(x.Open) == 0 {
+				x.Open = nil
+			}
+			return
+		}
+	}
+}
+
+// end reports that a call has finished, and hands its slots on.
+func (s *State) end(c *End, r *Result) {
+	k := SessionKey(c.NS, c.Session)
+	x := s.session(k)
+	if x == nil {
+		r.Code = NotFound
+		return
+	}
+	r.Counters = x.Counters()
+	h := x.Find(c.Call)
+	if h == nil {
+		s.endAgain(c, x, r)
+		return
+	}
+	if h.Waiting() {
+		r.Code = StillWaiting
+		return
+	}
+	if !covers(c.Pools, []Held{*h}) {
+		r.Code, r.Pools = StalePremise, h.PoolNames()
+		return
+	}
+	var base Digest
+	if x.More != nil {
+		base = x.More.Baseline
+	}
+	if c.Output.Hash != (Digest{}) && c.Output.Against != base {
+		r.Code, r.Digest = StalePremise, base
+		return
+	}
+
+	x = s.ownSession(k, x)
+	h = x.Find(c.Call)
+	done := *h
+	x.remove(h)
+	s.letGo(c.NS, &done)
+	x.Used = s.now
+	x.Executions++
+	x.Reserved -= done.Tokens
+	if c.Tokens >= 0 {
+		x.Tokens += c.Tokens
+	} else {
+		x.Tokens += done.Tokens
+	}
+	switch c.Status {
+	case Succeeded:
+		x.Consecutive = 0
+	case Failed:
+		x.Failures++
+		x.Consecutive++
+	}
+	x.IDs.add(remembered(c.Call, done.Content, Ended, done.Rule, uint64(c.Status)))
+	s.noteOutput(c, k, x)
+	if n := x.Pin.Limits.Checkpoint; n > 0 && x.Executions%n == 0 {
+		r.Checkpoint = x.Executions
+	}
+	r.Code, r.Counters = Ended, x.Counters()
+}
+
+func (s *State) endAgain(c *End, x *Session, r *Result) {
+	m := x.IDs.find(c.Call)
+	switch {
+	case m == nil:
+		r.Code = NotFound
+		if x.Phase != PhaseOpen {
+			r.Code = SessionClosed
+		}
+	case m.Code() == Ended && m.Value != uint64(c.Status):
+		r.Code = IDReused
+	case m.Code() == Ended:
+		r.Code, r.Repeat = AlreadyEnded, true
+	case m.Code() == LeaseLost:
+		r.Code, r.Repeat = LeaseLost, true
+	default:
+		r.Code = NotFound // it was never admitted
+	}
+}
+
+// noteOutput keeps the first output of a session, and the score of later ones.
+func (s *State) noteOutput(c *End, k Key, x *Session) {
+	if c.Output.Hash == (Digest{}) {
+		return
+	}
+	more := More{}
+	if x.More != nil {
+		more = *x.More
+	}
+	if more.Baseline == (Digest{}) {
+		more.Baseline = c.Output.Hash
+		s.write(BaselineKey(c.NS, c.Session), &Baseline{c.Output.Hash, c.Output.Text})
+	} else {
+		more.Drift = c.Output.Score
+	}
+	x.More = &more
+}
+
+// cancel gives up a wait, of a call or of a client for a slot.
+func (s *State) cancel(c *Cancel, r *Result) {
+	if c.Session == "" {
+		s.cancelSlot(c, r)
+		return
+	}
+	k := SessionKey(c.NS, c.Session)
+	x := s.session(k)
+	if x == nil {
+		r.Code = NotFound
+		return
+	}
+	r.Counters = x.Counters()
+	h := x.Find(c.Call)
+	if h == nil {
+		m := x.IDs.find(c.Call)
+		if m == nil {
+			r.Code = NotFound
+			return
+		}
+		r.Code, r.Repeat = m.Code(), true
+		if r.Code == Ended {
+			r.Code = AlreadyEnded
+		}
+		return
+	}
+	if !h.Waiting() {
+		r.Code = NotWaiting
+		return
+	}
+	if !covers(c.Pools, []Held{*h}) {
+		r.Code, r.Pools = StalePremise, h.PoolNames()
+		return
+	}
+	x = s.ownSession(k, x)
+	x.Used = s.now
+	r.Code = s.giveUp(c.NS, x, x.Find(c.Call), WaitCancelled, r)
+	r.Counters = x.Counters()
+}

@@ -1,0 +1,258 @@
+package session
+
+import (
+	"fmt"
+	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// newCommand returns an empty command of a kind; nil if the kind is unknown.
+func newCommand(kind protowire.Number) Command {
+	switch kind {
+	case 1:
+		return new(Open)
+	case 2:
+		x := new(roomyBegin)
+		x.Pools, x.Seen = x.pools[:0], x.seen[:0]
+		return &x.Begin
+	case 3:
+		x := new(roomyEnd)
+		x.Pools = x.pools[:0]
+		return &x.End
+	case 4:
+		return new(Cancel)
+	case 5:
+		return new(Close)
+	case 6:
+		return new(Acquire)
+	case 7:
+		return new(Renew)
+	case 8:
+		return new(Release)
+	case 9:
+		return new(ForceRelease)
+	case 10:
+		return new(PutPool)
+	case 11:
+		return new(DeletePool)
+	case 12:
+		return new(PutPolicy)
+	case 13:
+		return new(DeletePolicy)
+	case 14:
+		return new(Set)
+	case 15:
+		return new(Delete)
+	case 16:
+		return new(Increment)
+	case 17:
+		return new(Tick)
+	case 18:
+		return new(Restore)
+	case 19:
+		return new(PutHash)
+	}
+	return nil
+}
+
+// Most calls name the pool of their policy and at most one more. Room for
+// those lies beside the command, so that it is one allocation.
+type (
+	roomyBegin struct {
+		Begin
+		pools [2]Want
+		seen  [2]Premise
+	}
+	roomyEnd struct {
+		End
+		pools [2]string
+	}
+)
+
+// trim makes lists nil for which room was kept and not used.
+func trim(c Command) {
+	switch c := c.(type) {
+	case *Begin:
+		if len(c.Pools) == 0 {
+			c.Pools = nil
+		}
+		if len(c.Seen) == 0 {
+			c.Seen = nil
+		}
+	case *End:
+		if len(c.Pools) == 0 {
+			c.Pools = nil
+		}
+	}
+}
+
+func (f *wire) commandFields(c Command) {
+	switch c := c.(type) {
+	case *Open:
+		c.fields(f)
+	case *Begin:
+		c.fields(f)
+	case *End:
+		c.fields(f)
+	case *Cancel:
+		c.fields(f)
+	case *Close:
+		c.fields(f)
+	case *Acquire:
+		c.fields(f)
+	case *Renew:
+		c.fields(f)
+	case *Release:
+		c.fields(f)
+	case *ForceRelease:
+		c.fields(f)
+	case *PutPool:
+		c.fields(f)
+	case *DeletePool:
+		c.fields(f)
+	case *PutPolicy:
+		c.fields(f)
+	case *DeletePolicy:
+		c.fields(f)
+	case *Set:
+		c.fields(f)
+	case *Delete:
+		c.fields(f)
+	case *Increment:
+		c.fields(f)
+	case *Tick:
+		c.fields(f)
+	case *Restore: // has no fields
+	case *PutHash:
+		c.fields(f)
+	default:
+		panic(fmt.Sprintf("session: no encoding of %T", c))
+	}
+}
+
+func (c *Open) fields(f *wire) {
+	f.text(1, &c.NS)
+	f.text(2, &c.Session)
+	f.fingerprint(3, &c.Content)
+	f.text(4, &c.Agent)
+	f.text(5, &c.Policy)
+	f.digest(6, &c.Digest)
+	f.duration(7, &c.IdleTTL)
+	f.kept(8, &c.Parent)
+	f.attributes(9, &c.Attributes)
+}
+
+func (f *wire) attributes(num protowire.Number, v *[]Attr) {
+	for i, n := elements(f, num, v, MaxAttributes); i < n; i++ {
+		for m := f.message(num, true); f.visit(&m); {
+			f.kept(1, &(*v)[i].Name)
+			f.kept(2, &(*v)[i].Value)
+		}
+	}
+}
+
+func (c *Begin) fields(f *wire) {
+	f.text(1, &c.NS)
+	f.text(2, &c.Session)
+	f.text(3, &c.Call)
+	f.fingerprint(4, &c.Content)
+	unsigned(f, 5, &c.CallKind, uint64(Handoff))
+	f.text(6, &c.Tool)
+	f.digest(7, &c.Digest)
+	for i, n := elements(f, 8, &c.Seen, math.MaxInt); i < n; i++ {
+		for m := f.message(8, true); f.visit(&m); {
+			c.Seen[i].fields(f)
+		}
+	}
+	f.bool(9, &c.Verdict.Allow)
+	f.uint16(10, &c.Verdict.Rule)
+	for i, n := elements(f, 11, &c.Pools, math.MaxInt); i < n; i++ {
+		for m := f.message(11, true); f.visit(&m); {
+			c.Pools[i].fields(f)
+		}
+	}
+	f.duration(12, &c.TTL)
+	f.duration(13, &c.MaxHold)
+	f.duration(14, &c.Wait)
+	f.sint32(15, &c.Priority)
+	f.sint64(16, &c.Tokens)
+}
+
+func (p *Premise) fields(f *wire) {
+	unsigned(f, 1, &p.Fact, uint64(FactElapsed))
+	f.text(2, &p.Name)
+	f.sint64(3, &p.Lo)
+	f.sint64(4, &p.Hi)
+}
+
+func (w *Want) fields(f *wire) {
+	f.text(1, &w.Pool)
+	f.int32(2, &w.Weight)
+}
+
+func (c *End) fields(f *wire) {
+	f.text(1, &c.NS)
+	f.text(2, &c.Session)
+	f.text(3, &c.Call)
+	f.texts(4, &c.Pools)
+	unsigned(f, 5, &c.Status, uint64(Cancelled))
+	f.sint64(6, &c.Tokens)
+	for m := f.message(7, c.Output != Output{}); f.visit(&m); {
+		c.Output.fields(f)
+	}
+}
+
+func (o *Output) fields(f *wire) {
+	f.digest(1, &o.Hash)
+	f.digest(2, &o.Against)
+	f.sint64(3, &o.Score)
+	f.kept(4, &o.Text)
+}
+
+func (c *Cancel) fields(f *wire) {
+	f.text(1, &c.NS)
+	f.text(2, &c.Session)
+	f.text(3, &c.Call)
+	f.text(4, &c.Client)
+	f.texts(5, &c.Pools)
+}
+
+func (c *Close) fields(f *wire) {
+	f.text(1, &c.NS)
+	f.text(2, &c.Session)
+	f.texts(3, &c.Pools)
+	f.digest(4, &c.Digest)
+}
+
+func (c *Acquire) fields(f *wire) {
+	f.text(1, &c.NS)
+	f.text(2, &c.Client)
+	f.text(3, &c.Slot)
+	f.fingerprint(4, &c.Content)
+	f.text(5, &c.Pool)
+	f.int32(6, &c.Weight)
+	f.duration(7, &c.TTL)
+	f.duration(8, &c.MaxHold)
+	f.duration(9, &c.Wait)
+	f.sint32(10, &c.Priority)
+	f.text(11, &c.Label)
+}
+
+func (c *Renew) fields(f *wire) {
+	f.text(1, &c.NS)
+	f.text(2, &c.Client)
+	f.text(3, &c.Session)
+	f.text(4, &c.ID)
+	f.texts(5, &c.Pools)
+	f.uint64(6, &c.Token)
+	f.duration(7, &c.TTL)
+}
+
+func (c *Release) fields(f *wire) {
+	f.text(1, &c.NS)
+	f.text(2, &c.Client)
+	f.text(3, &c.Slot)
+	f.text(4, &c.Pool)
+	f.uint64(5, &c.Token)
+}

@@ -1,0 +1,413 @@
+package session
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"testing"
+	"time"
+	"unique"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	logv1 "example.com/govnode/proto/govnode/log/v1"
+)
+
+// allCommands returns one empty command of each kind.
+func allCommands() (all []Command) {
+	for kind := protowire.Number(1); ; kind++ {
+		c := newCommand(kind)
+		if c == nil {
+			return all
+		}
+		trim(c)
+		all = append(all, c)
+	}
+}
+
+func randomCommand(f filler, kind int) Command {
+	c := allCommands()[kind]
+	f.fill(reflect.ValueOf(c).Elem())
+	return c
+}
+
+func allRecords() (all []Record) {
+	for n := protowire.Number(1); ; n++ {
+		r := newRecord(n)
+		if r == nil {
+			return all
+		}
+		all = append(all, r)
+	}
+}
+
+// randomRecord returns a record that a state may hold.
+func randomRecord(f filler, number int) Record {
+	r := allRecords()[number]
+	f.fill(reflect.ValueOf(r).Elem())
+	switch r := r.(type) {
+	case *Client:
+		for i := range r.Open {
+			r.Open[i].Pools = []Hold{{Pool: unique.Make("p"), Token: f.Uint64(), Weight: 1}}
+		}
+	case *Pool:
+		r.Last = 1 << 40
+		for i := range r.Leases {
+			r.Leases[i].Token = uint64(1+i) << 30
+			r.Leases[i].Weight = 1 + f.Int32N(MaxSlots)
+		}
+		for i := range r.Queue {
+			r.Queue[i].Weight = 1 + f.Int32N(MaxSlots)
+		}
+		r.Index()
+	}
+	return r
+}
+
+func TestCommandsAreNumberedByKind(t *testing.T) {
+	fields := (&logv1.Command{}).ProtoReflect().Descriptor().Fields()
+	all := allCommands()
+	require.Equal(t, Version, len(all))
+	require.Equal(t, Version, fields.Len())
+	for i, c := range all {
+		name := reflect.TypeOf(c).Elem().Name()
+		require.Equal(t, i+1, int(c.Kind()), name)
+		require.Equal(t, name, string(fields.ByNumber(protowire.Number(i+1)).Message().Name()))
+	}
+}
+
+func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
+	f := newFiller(1)
+	for range 2000 {
+		at := time.Duration(f.Int64())
+		want := &logv1.Entry{Version: 1, At: int64(at)}
+		var cmds []Command
+		for range f.IntN(4) {
+			c := randomCommand(f, f.IntN(Version))
+			cmds = append(cmds, c)
+			m := oneof(t, c, &logv1.Command{}).(*logv1.Command)
+			want.Commands = append(want.Commands, m)
+
+			require.Equal(t, marshal(t, m), EncodeCommand(c))
+			back, err := DecodeCommand(EncodeCommand(c))
+			require.NoError(t, err)
+			require.Equal(t, c, back)
+		}
+		b := EncodeEntry(at, cmds)
+		require.Equal(t, marshal(t, want), b)
+		require.Equal(t, append([]byte("x"), b...), AppendEntry([]byte("x"), at, cmds))
+		gotAt, got, err := DecodeEntry(b)
+		require.NoError(t, err)
+		require.Equal(t, at, gotAt)
+		require.Equal(t, cmds, got)
+		require.Equal(t, b, EncodeEntry(gotAt, got))
+	}
+}
+
+func TestResultsAreThoseOfGeneratedCode(t *testing.T) {
+	f := newFiller(2)
+	for range 2000 {
+		var r Result
+		f.fill(reflect.ValueOf(&r).Elem())
+		m := &logv1.Result{}
+		toProto(t, reflect.ValueOf(r), m.ProtoReflect())
+		b := EncodeResult(&r)
+		require.Equal(t, marshal(t, m), append([]byte{}, b...))
+		got, err := DecodeResult(b)
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+	}
+}
+
+func TestRecordsAreThoseOfGeneratedCode(t *testing.T) {
+	f := newFiller(3)
+	n := len(allRecords())
+	require.Equal(t, n, (&logv1.Record{}).ProtoReflect().Descriptor().Fields().Len())
+	for i := range 1500 {
+		r := randomRecord(f, i%n)
+		b := EncodeRecord(r)
+		require.Equal(t, marshal(t, oneof(t, r, &logv1.Record{})), b)
+		got, err := DecodeRecord(b)
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+		require.Equal(t, b, EncodeRecord(got))
+	}
+}
+
+// What is not in log.proto does not show: an index, a handle that was never
+// made, and the entry that wrote a record.
+func TestDerivedFieldsAreNotEncoded(t *testing.T) {
+	var indexed, plain Session
+	for _, s := range []*Session{&indexed, &plain} {
+		s.Pin = &Pin{}
+		for i := range indexFrom + 1 {
+			s.IDs.add(remembered(fmt.Sprint(i), Fingerprint{}, Ended, 0, 0))
+		}
+	}
+	require.NotNil(t, indexed.IDs.index)
+	plain.IDs.index = nil
+	plain.entry = 9
+	plain.Agent = unique.Make("")
+	require.Equal(t, EncodeRecord(&indexed), EncodeRecord(&plain))
+
+	r, err := DecodeRecord(EncodeRecord(&indexed))
+	require.NoError(t, err)
+	s := r.(*Session)
+	require.Empty(t, s.Agent.Value(), "a name that is absent is empty")
+	s.IDs.add(remembered("next", Fingerprint{}, Ended, 0, 0))
+	require.NotNil(t, s.IDs.find("0"))
+	require.NotNil(t, s.IDs.find("next"))
+}
+
+// A protobuf encoder may put fields in any order and add fields of a later
+// version; neither changes what is read.
+func TestFieldsInAnyOrderAndUnknownOnes(t *testing.T) {
+	f := newFiller(4)
+	for range 500 {
+		c := randomCommand(f, f.IntN(Version))
+		b := EncodeCommand(c)
+		_, _, n := protowire.ConsumeTag(b)
+		body, _ := protowire.ConsumeBytes(b[n:])
+		var fields [][]byte
+		for len(body) > 0 {
+			_, _, n := protowire.ConsumeField(body)
+			fields = append(fields, body[:n])
+			body = body[n:]
+		}
+		unknown := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), []byte("later"))
+		mixed := append([]byte{}, unknown...)
+		for i := len(fields) - 1; i >= 0; {
+			first := i // fields of one number keep their order
+			for first > 0 && number(fields[first-1]) == number(fields[i]) {
+				first--
+			}
+			for _, x := range fields[first : i+1] {
+				mixed = append(mixed, x...)
+			}
+			mixed = append(mixed, unknown...)
+			i = first - 1
+		}
+		b = protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(c.Kind()), protowire.BytesType), mixed)
+		got, err := DecodeCommand(b)
+		require.NoError(t, err)
+		require.Equal(t, c, got)
+	}
+}
+
+func number(field []byte) protowire.Number {
+	n, _, _ := protowire.ConsumeTag(field)
+	return n
+}
+
+func TestUnknownKindsAndVersions(t *testing.T) {
+	kind := EncodeCommand(&Restore{})
+	kind = protowire.AppendBytes(protowire.AppendTag(nil, Version+1, protowire.BytesType), kind)
+	version := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 2)
+	entry := func(command []byte) []byte {
+		b := EncodeEntry(1, []Command{&Restore{}})
+		return protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), command)
+	}
+	record := protowire.AppendBytes(protowire.AppendTag(nil, 11, protowire.BytesType), nil)
+
+	_, err := DecodeCommand(kind)
+	require.ErrorIs(t, err, ErrUnknownKind)
+	_, _, err = DecodeEntry(entry(kind))
+	require.ErrorIs(t, err, ErrUnknownKind)
+	_, _, err = DecodeEntry(append(version, entry(nil)...))
+	require.ErrorIs(t, err, ErrUnknownKind)
+	_, _, err = DecodeEntry(nil)
+	require.ErrorIs(t, err, ErrUnknownKind)
+	_, err = DecodeRecord(record)
+	require.ErrorIs(t, err, ErrUnknownKind)
+	require.ErrorContains(t, err, "11")
+}
+
+func TestBrokenMessagesAreRefused(t *testing.T) {
+	field := func(n protowire.Number, v uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(nil, n, protowire.VarintType), v)
+	}
+	bytesField := func(n protowire.Number, b []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), b)
+	}
+	many := func(n protowire.Number, count int) (b []byte) {
+		for range count {
+			b = append(b, bytesField(n, nil)...)
+		}
+		return b
+	}
+	pin := bytesField(6, nil)
+	lease := func(token, weight uint64) []byte { return bytesField(1, append(field(3, token), field(6, weight)...)) }
+	for _, tt := range []struct {
+		name string
+		b    []byte
+		want string
+	}{
+		{"nothing", nil, "no kind"},
+		{"truncated length", []byte{0x0a}, "truncated"},
+		{"length behind the end", []byte{0x0a, 5, 1}, "truncated"},
+		{"field number 0", []byte{0x02, 0}, "not a field"},
+		{"two kinds", append(EncodeRecord(&Pins{N: 1}), EncodeRecord(&Pins{N: 1})...), "second kind"},
+		{"wrong wire type", bytesField(6, bytesField(1, nil)), "wrong wire type"},
+		{"kind of a wrong wire type", field(6, 1), "wrong wire type"},
+		{"varint without an end", bytesField(6, []byte{0x08, 0x80}), "truncated"},
+		{"short digest", bytesField(5, bytesField(1, make([]byte, 31))), "32 bytes"},
+		{"version above 32 bits", bytesField(5, field(2, 1<<31)), "out of range"},
+		{"phase", bytesField(1, append(pin, field(4, 3)...)), "out of range"},
+		{"bool", bytesField(1, append(pin, field(5, 2)...)), "out of range"},
+		{"content", bytesField(1, append(pin, field(7, 2)...)), "8 bytes"},
+		{"session without a pin", bytesField(1, nil), "without a pin"},
+		{"policy without a pin", bytesField(4, nil), "without a pin"},
+		{"too many tools", bytesField(1, append(pin, many(19, MaxTools+1)...)), "more than 256"},
+		{"too many open calls", bytesField(1, append(pin, many(20, MaxOpen+1)...)), "more than 1024"},
+		{"too many pools", bytesField(1, append(pin, bytesField(20, many(8, MaxPools+2))...)), "more than 9"},
+		{"too many attributes", bytesField(1, append(pin, bytesField(22, many(2, MaxAttributes+1))...)), "more than 32"},
+		{"too many leases", bytesField(2, many(1, MaxSlots+1)), "more than 4096"},
+		{"too many tickets", bytesField(2, many(2, MaxQueue+1)), "more than 4096"},
+		{"leases out of order", bytesField(2, append(append(lease(2, 1), lease(1, 1)...), field(3, 9)...)), "order of their tokens"},
+		{"lease above the last token", bytesField(2, append(lease(2, 1), field(3, 1)...)), "order of their tokens"},
+		{"lease without a weight", bytesField(2, append(lease(1, 0), field(3, 1)...)), "a lease of a weight"},
+		{"lease of a huge weight", bytesField(2, append(lease(1, MaxSlots+1), field(3, 1)...)), "a lease of a weight"},
+		{"ticket without a weight", bytesField(2, bytesField(2, nil)), "a ticket of a weight"},
+		{"slot without a pool", bytesField(3, bytesField(2, nil)), "not of one pool"},
+		{"ids cut", bytesField(3, bytesField(3, bytesField(2, make([]byte, 39)))), "remembered"},
+		{"too many ids", bytesField(3, bytesField(3, bytesField(2, make([]byte, 40*(MaxRemembered+8))))), "remembered"},
+		{"ids twice", bytesField(3, append(bytesField(3, bytesField(2, make([]byte, 40))), bytesField(3, nil)...)), "second time"},
+		{"forgot", bytesField(3, bytesField(3, bytesField(3, make([]byte, 8)))), "each part"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := DecodeRecord(tt.b)
+			require.ErrorContains(t, err, tt.want)
+			require.Nil(t, r)
+		})
+	}
+}
+
+func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
+	two := append(EncodeCommand(typicalBegin()), EncodeCommand(typicalEnd())...)
+	_, err := DecodeCommand(two)
+	require.ErrorContains(t, err, "second kind")
+	_, err = DecodeCommand(nil)
+	require.ErrorContains(t, err, "no kind")
+	_, _, err = DecodeEntry(append(EncodeEntry(1, nil), 0x1a, 0)) // field 3, empty
+	require.ErrorContains(t, err, "no kind")
+	for _, b := range [][]byte{
+		protowire.AppendVarint([]byte{0x08}, uint64(numCodes)), // field 1
+		{0x0a, 0}, // field 1, with bytes
+		append(protowire.AppendTag(nil, 18, 2), 1, 0x80),    // a fact without an end
+		append(protowire.AppendTag(nil, 16, 2), 5),          // a pool behind the end
+		append(protowire.AppendTag(nil, 16, 0), 5),          // a pool that is a number
+		append(EncodeResult(&Result{Code: Admitted}), 0x80), // half a tag
+		append(protowire.AppendTag(nil, 99, 2), 5),          // unknown, behind the end
+		append(protowire.AppendTag(nil, 99, 4), 5),          // the end of a group
+	} {
+		r, err := DecodeResult(b)
+		require.Error(t, err, "%x", b)
+		require.Equal(t, Result{}, r)
+	}
+}
+
+// A prefix of an entry is an error, or fewer commands; never a panic and never
+// a command that was not there.
+func TestTruncatedEntries(t *testing.T) {
+	f := newFiller(5)
+	for kind := range Version {
+		cmds := []Command{randomCommand(f, kind)}
+		b := EncodeEntry(7, cmds)
+		for n := range b {
+			_, got, err := DecodeEntry(b[:n])
+			require.True(t, err != nil || len(got) == 0)
+		}
+	}
+}
+
+// Strings that the state keeps are no part of the entry that brought them:
+// else a text of 3 bytes would hold 256 KiB.
+func TestKeptStringsAreCopied(t *testing.T) {
+	cmds := []Command{
+		&Open{NS: "n", Session: "s", Parent: "parent", Attributes: []Attr{{"name", "value"}}},
+		&End{Output: Output{Text: "text"}},
+		&Set{Value: Value{Text: "text"}},
+		&PutPolicy{Name: "name", Tree: []byte("tree"), Limits: Limits{PerTool: []ToolLimit{{"tool", 1}}}},
+		&PutHash{Hash: "hash"},
+		&Tick{Keys: []Key{"sn/s"}},
+	}
+	b := EncodeEntry(1, cmds)
+	_, got, err := DecodeEntry(b)
+	require.NoError(t, err)
+	// All strings that share the copy lie within it: find it by one that does.
+	shared := got[0].(*Open).NS
+	lo, hi := uintptrOf(shared)-uintptr(len(b)), uintptrOf(shared)+uintptr(len(b))
+	p := got[3].(*PutPolicy)
+	for _, s := range []string{
+		got[0].(*Open).Parent, got[0].(*Open).Attributes[0].Name, got[0].(*Open).Attributes[0].Value,
+		got[1].(*End).Output.Text, got[2].(*Set).Value.Text, p.Name, p.Limits.PerTool[0].Tool,
+		got[4].(*PutHash).Hash, string(got[5].(*Tick).Keys[0]),
+	} {
+		at := uintptrOf(s)
+		require.False(t, at > lo && at < hi, s)
+	}
+	// What was decoded does not change with the buffer.
+	for i := range b {
+		b[i] = 0
+	}
+	require.Equal(t, cmds, got)
+}
+
+func uintptrOf(s string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(s))) }
+
+func TestSharedPins(t *testing.T) {
+	names := newInterner()
+	limits := Limits{MaxTokens: 5, PerTool: []ToolLimit{{"t", 1}}}
+	read := func(p Pin) *Pin {
+		f := reader(EncodeRecord(&Session{Pin: &p}))
+		f.names = names
+		var r Record
+		for m := f.top(); f.visit(&m); {
+			f.record(&r)
+		}
+		require.NoError(t, f.err)
+		return r.(*Session).Pin
+	}
+	a := read(Pin{Digest{1}, limits})
+	require.Same(t, a, read(Pin{Digest{1}, limits}))
+	require.NotSame(t, a, read(Pin{Digest{2}, limits}))
+	limits.Timeout = 1
+	require.NotSame(t, a, read(Pin{Digest{1}, limits}))
+}
+
+func TestAllocations(t *testing.T) {
+	begin := EncodeEntry(time.Minute, []Command{typicalBegin()})
+	end := EncodeEntry(time.Minute, []Command{typicalEnd()})
+	for _, tt := range []struct {
+		name string
+		b    []byte
+		most float64
+	}{{"Begin", begin, 4}, {"End", end, 3}} {
+		n := testing.AllocsPerRun(100, func() {
+			if _, _, err := DecodeEntry(tt.b); err != nil {
+				t.Fatal(err)
+			}
+		})
+		require.LessOrEqual(t, n, tt.most, tt.name)
+	}
+	buf, cmds := make([]byte, 0, 1024), []Command{typicalBegin(), typicalEnd()}
+	require.Zero(t, testing.AllocsPerRun(100, func() { buf = AppendEntry(buf[:0], time.Minute, cmds) }))
+}
+
+func typicalBegin() *Begin {
+	return &Begin{
+		NS: "default", Session: "01JDABCDEFGHJKMNPQRSTVWXYZ", Call: "01JDABCDEFGHJKMNPQRSTVWXY0", Content: Fingerprint{1, 2, 3},
+		Tool: "web.search", Digest: Digest{4, 5}, Seen: []Premise{{FactCalls, "", math.MinInt64, 19}},
+		Verdict: Verdict{Allow: true, Rule: 3}, Pools: []Want{{"policy/research", 1}, {"browser", 1}},
+		TTL: 30 * time.Second, Wait: 10 * time.Second, Tokens: 800,
+	}
+}
+
+func typicalEnd() *End {
+	return &End{
+		NS: "default", Session: "01JDABCDEFGHJKMNPQRSTVWXYZ", Call: "01JDABCDEFGHJKMNPQRSTVWXY0",
+		Pools: []string{"policy/research", "browser"}, Status: Succeeded, Tokens: 750,
+	}
+}

@@ -1,0 +1,236 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// A wire writes one message of log.proto, or reads one. Every message has one
+// method that names its fields in the order of their numbers, for both
+// directions, so that what is written and what is read cannot differ:
+//
+//	func (w *Want) fields(f *wire) {
+//		f.text(1, &w.Pool)
+//		f.int32(2, &w.Weight)
+//	}
+//
+// Written, the fields stand in that order and those that are zero are left out,
+// as a deterministic protobuf encoder does it. Read, they may stand in any
+// order, and fields that are not known are skipped. Unlike generated code it
+// refuses a number that does not fit the field and a field of another wire
+// type, where that would truncate or skip: what is kept is never guessed.
+//
+// It takes no function values, for they would make each wire escape to the heap.
+type wire struct {
+	write bool
+	b     []byte // what was written, or is read
+	// s has the bytes of b if the strings that are read may be parts of it.
+	s        string
+	pos, end int // of the message being read
+	num      protowire.Number
+	typ      protowire.Type // of the field at pos; num is 0 at the end
+	err      error
+	names    *interner
+}
+
+// A scope is a message within a message while its fields are visited.
+type scope struct {
+	absent bool
+	begun  bool
+	at     int // written: where its length goes; read: end of the outer message
+	seen   int // read: position when the last visit of its fields began
+}
+
+func reader(b []byte) wire { return wire{b: b, end: len(b)} }
+
+// fail makes everything that is still to be read empty.
+func (f *wire) fail(text string) {
+	f.failWith(fmt.Errorf("session: cannot decode field %d at byte %d: %s", f.num, f.pos, text))
+}
+
+func (f *wire) failWith(err error) {
+	if f.err == nil {
+		f.err = err
+	}
+	f.num = 0
+}
+
+// visit loops over the fields of the outermost message:
+//
+//	for m := f.top(); f.visit(&m); {
+//		x.fields(f)
+//	}
+//
+// Once where it is written; where it is read, until nothing is left. Each visit
+// takes a field or the loop skips one, so it ends.
+func (f *wire) visit(m *scope) bool {
+	if f.write {
+		return f.visitWritten(m)
+	}
+	if m.absent {
+		return false
+	}
+	if m.begun && f.num != 0 && f.pos == m.seen {
+		f.skip() // no field took it, so it is none that is known
+	}
+	first := !m.begun
+	m.begun, m.seen = true, f.pos
+	if f.num != 0 || first {
+		return true // an empty message is visited too, for its names
+	}
+	if m.at >= 0 { // back in the outer message
+		f.end = m.at
+		f.next()
+	}
+	return false
+}
+
+func (f *wire) visitWritten(m *scope) bool {
+	if m.absent {
+		return false
+	}
+	if !m.begun {
+		m.begun = true
+		return true
+	}
+	if m.at < 0 {
+		return false
+	}
+	// One byte was left for the length; most messages need no more.
+	n := len(f.b) - m.at
+	if more := protowire.SizeVarint(uint64(n)) - 1; more > 0 {
+		f.b = slices.Grow(f.b, more)[:len(f.b)+more]
+		copy(f.b[m.at+more:], f.b[m.at:m.at+n])
+	}
+	protowire.AppendVarint(f.b[:m.at-1], uint64(n))
+	return false
+}
+
+func (f *wire) top() scope {
+	if !f.write {
+		f.next()
+	}
+	return scope{at: -1}
+}
+
+// message enters a message within this one, which is written if it is present.
+func (f *wire) message(num protowire.Number, present bool) scope {
+	if f.write {
+		if !present {
+			return scope{absent: true}
+		}
+		f.b = append(protowire.AppendTag(f.b, num, protowire.BytesType), 0)
+		return scope{at: len(f.b)}
+	}
+	if f.num != num {
+		return scope{absent: true}
+	}
+	i, j := f.span()
+	if f.err != nil {
+		return scope{absent: true}
+	}
+	m := scope{at: f.end}
+	f.pos, f.end = i, j
+	f.next()
+	return m
+}
+
+// next reads the tag at pos.
+func (f *wire) next() {
+	if f.pos >= f.end || f.err != nil {
+		f.num = 0
+		return
+	}
+	if c := f.b[f.pos]; c < 0x80 && c >= 8 {
+		f.num, f.typ = protowire.Number(c>>3), protowire.Type(c&7)
+		f.pos++
+		return
+	}
+	num, typ, n := protowire.ConsumeTag(f.b[f.pos:f.end])
+	if n < 0 {
+		f.fail("not a field of a protobuf message")
+		return
+	}
+	f.num, f.typ = num, typ
+	f.pos += n
+}
+
+func (f *wire) skip() {
+	n := protowire.ConsumeFieldValue(f.num, f.typ, f.b[f.pos:f.end])
+	if n < 0 {
+		f.fail("truncated")
+		return
+	}
+	f.pos += n
+	f.next()
+}
+
+// span returns where the bytes of a length-delimited field begin and end. The
+// next field is not read yet.
+func (f *wire) span() (i, j int) {
+	if f.typ != protowire.BytesType {
+		f.fail("wrong wire type")
+		return 0, 0
+	}
+	n, size := protowire.ConsumeVarint(f.b[f.pos:f.end])
+	if size < 0 || n > uint64(f.end-f.pos-size) {
+		f.fail("truncated")
+		return 0, 0
+	}
+	i = f.pos + size
+	return i, i + int(n)
+}
+
+// bytesOf returns the bytes of a length-delimited field without copying them,
+// and goes on to the next field.
+func (f *wire) bytesOf() []byte {
+	i, j := f.span()
+	if f.err != nil {
+		return nil
+	}
+	f.pos = j
+	f.next()
+	return f.b[i:j]
+}
+
+// elements makes room for the elements of a list that follow each other, and
+// returns the indexes of those that are to be visited.
+func elements[T any](f *wire, num protowire.Number, v *[]T, most int) (from, to int) {
+	if f.write {
+		return 0, len(*v)
+	}
+	if f.num != num || f.err != nil {
+		return 0, 0
+	}
+	from = len(*v)
+	n := f.run()
+	if n > most-from {
+		f.fail(fmt.Sprintf("more than %d elements", most))
+		return 0, 0
+	}
+	*v = slices.Grow(*v, n)[:from+n]
+	return from, from + n
+}
+
+// run counts the fields with the present number that follow each other. It is
+// what lets a list be allocated once, and never for more than is there.
+func (f *wire) run() (n int) {
+	for at := f.pos; ; {
+		size := protowire.ConsumeFieldValue(f.num, f.typ, f.b[at:f.end])
+		if size < 0 {
+			f.fail("truncated")
+			return 0
+		}
+		n++
+		if at += size; at >= f.end {
+			return n
+		}
+		num, typ, size := protowire.ConsumeTag(f.b[at:f.end])
+		if size < 0 || num != f.num || typ != f.typ {
+			return n // what is wrong here is found when it is read
+		}
+		at += size
+	}
+}

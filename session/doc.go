@@ -1,0 +1,38 @@
+// Package session is the state machine of govnode.
+//
+// [State.ApplyAll] is the only way state changes, and it is a function: equal
+// states given equal commands at equal times become equal states and return
+// equal results. Nothing here reads a clock, draws a random number, takes a
+// lock, starts a goroutine or performs I/O. Packages storage and cluster decide
+// in which order commands arrive; this package alone decides what they mean.
+//
+// # Words
+//
+// A [Command] asks for a change. [State] holds [Record] values under [Key]
+// names. A [Result] is the answer to a command; a refusal is a result, never an
+// error. Time is log time: a duration since the origin of the log, stamped on
+// each entry by whoever orders commands, and never the time of day.
+//
+// # Records
+//
+// A record is immutable at the boundary of an entry (one call of ApplyAll). The
+// first command of an entry that writes a record copies it, later commands of
+// the entry write into that copy. Readers, snapshots and watches hold records
+// between entries, and those never change; "changed" means that the pointer
+// differs. A command decides first and writes last, so it cannot stop half-way.
+//
+// Expiry is a function of record and time: [Record.At] settles one record alone,
+// without any other. So the deadline of a call stands in its session and in
+// each of its pools, and every command that writes one writes both.
+//
+// # Adding a command
+//
+//  1. its message and its number in proto/govnode/log/v1/log.proto
+//  2. a struct with Touches in command.go
+//  3. its case in State.apply and its function
+//  4. its encoding in codec_command.go
+//  5. a script in testdata
+//
+// Never renumber, and never change what an old command means: a new meaning is
+// a new command. A node that meets a command it does not know stops.
+package session

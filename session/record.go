@@ -1,0 +1,439 @@
+package session
+
+import (
+	"math"
+	"slices"
+	"time"
+	"unique"
+
+	"example.com/govnode/limiter"
+)
+
+// Caps that commands are held to. Ids and sizes are checked where requests are
+// taken; these are of the state itself.
+const (
+	MaxOpen        = 1024 // open calls of a session, slots of a client
+	MaxTools       = 256  // tools of a session
+	MaxCheckpoints = 32   // kept
+	MaxSlots       = 4096 // of a pool
+	MaxQueue       = 4096
+	DefaultQueue   = 1024
+	// KeptFor is how long a closed session answers reads and repeats, and how
+	// long a client is remembered that asks for nothing.
+	KeptFor = time.Hour
+)
+
+const never = time.Duration(math.MaxInt64)
+
+// A Record is immutable once published, and stored on its own. The set is
+// closed.
+type Record interface {
+	// At returns the record as it stands at now; nil if nothing is left. It
+	// needs no other record, and returns the record itself where time has
+	// changed nothing.
+	At(now time.Duration) Record
+	// Due returns no later than the first instant at which At differs; ok is
+	// false if it never will.
+	Due() (at time.Duration, ok bool)
+}
+
+// A Pin is what a session is pinned to. All sessions of a digest share one.
+type Pin struct {
+	Digest Digest
+	Limits Limits
+}
+
+// Session is the record of an execution context (adapter contract 2, 3.5).
+type Session struct {
+	entry uint64 // the entry that may write into this version
+
+	Agent   unique.Handle[string]
+	Policy  unique.Handle[string] // the name of its pool, without "policy/"
+	Version int32                 // of the name; 0 if the caller named the digest
+	Phase   Phase
+	Pinned  bool // counted among the pins of its digest
+	Pin     *Pin
+	Content Fingerprint // of the request that made it
+
+	Opened  time.Duration
+	IdleTTL time.Duration
+	Used    time.Duration // when something last happened here
+	Closed  time.Duration // set unless Phase is Open
+
+	Attempts, Calls, Executions, Failures, Consecutive uint32
+
+	Tokens   int64 // used
+	Reserved int64 // by open calls
+
+	Tools []ToolCount
+	Open  []Held
+	IDs   IDs
+	More  *More // what few sessions have
+}
+
+// Phase says whether a session admits calls.
+type Phase uint8
+
+const (
+	PhaseOpen    Phase = iota
+	PhaseClosed        // by CloseSession
+	PhaseExpired       // after its idle TTL
+)
+
+// More is what few sessions have; immutable.
+type More struct {
+	Parent     string
+	Attributes []Attr
+	Baseline   Digest // of the first output; the text is a record of its own
+	Drift      int64  // the latest score, in millionths
+}
+
+// A ToolCount counts the calls of one tool.
+type ToolCount struct {
+	Tool  unique.Handle[string]
+	Calls uint32
+}
+
+// Held is an open call of a session, or an open slot of a client: something
+// that is running, or waits for a slot. Its deadline stands in the leases of
+// its pools as well.
+type Held struct {
+	Holder   string // names it in its pools; see holder
+	Content  Fingerprint
+	Started  time.Duration
+	Deadline time.Duration // settled at this instant
+	Until    time.Duration // end of the wait; 0 if it does not wait
+	Tokens   int64         // reserved
+	Tool     unique.Handle[string]
+	Pools    []Hold // replaced, never written into
+	Rule     uint16
+	Kind     CallKind
+}
+
+// A Hold is the slot that something has in a pool; Token is 0 where it does
+// not have it yet.
+type Hold struct {
+	Pool   unique.Handle[string]
+	Token  uint64
+	Weight int32
+}
+
+// Waiting reports whether it has not been admitted yet.
+func (h *Held) Waiting() bool { return h.Until != 0 }
+
+// ID returns the id of the call or the slot.
+func (h *Held) ID() string { _, _, id := SplitHolder(h.Holder); return id }
+
+// PoolNames returns the pools in which it holds or waits.
+func (h *Held) PoolNames() []string {
+	names := make([]string, len(h.Pools))
+	for i, p := range h.Pools {
+		names[i] = p.Pool.Value()
+	}
+	return names
+}
+
+// holder names what a maker holds: one letter for the kind of the maker, its
+// id, a blank, and the id of the thing. Ids have no blanks in them.
+func holder(kind byte, maker, id string) string {
+	return string(kind) + maker + " " + id
+}
+
+// SplitHolder takes the name of a holder apart.
+func SplitHolder(h string) (kind byte, maker, id string) {
+	for i := 1; i < len(h); i++ {
+		if h[i] == ' ' {
+			return h[0], h[1:i], h[i+1:]
+		}
+	}
+	return 0, "", ""
+}
+
+// Pool is the record of a pool. It is never dropped, since it holds the last
+// token.
+type Pool struct {
+	entry uint64
+	limiter.Pool
+	Threshold int32 // backpressure, of a pool that was put
+	MaxQueue  int32 // of a pool that was put
+	Put       bool  // made by PutPool; the pools of policies are not
+}
+
+// Client remembers the ids of one process, and holds its slots.
+type Client struct {
+	entry uint64
+	Used  time.Duration
+	Open  []Held
+	IDs   IDs
+}
+
+// Policy is a tree of files, content-addressed; immutable but for its names.
+type Policy struct {
+	Tree  []byte
+	Pin   *Pin
+	Names []string // that point here, sorted
+	First string   // the name it was first put under
+}
+
+// Name is what the name of a policy points to.
+type Name struct {
+	Digest  Digest
+	Version int32
+}
+
+// Pins counts sessions that pin a digest.
+type Pins struct{ N int64 }
+
+// Counter is a number or a text under a key (storage protocol).
+type Counter struct {
+	Value Value
+	Until time.Duration // 0: no end
+}
+
+// Namespace is what outlives everything in a namespace.
+type Namespace struct {
+	ForgotSessions uint64 // newest time of a session id that was dropped, Unix ms
+	ForgotClients  uint64 // newest time of an id whose client was dropped
+	TokenFloor     uint64 // largest last token of a deleted pool
+}
+
+// Baseline is the first output of a session, which later ones are compared to.
+type Baseline struct {
+	Hash Digest
+	Text string
+}
+
+// Hash is the registered content hash of a tool.
+type Hash struct{ Hash string }
+
+// Due is the earliest deadline of what is open; else the end of idleness, or
+// the hour after closing.
+func (s *Session) Due() (time.Duration, bool) {
+	if s.Phase != PhaseOpen {
+		if s.Pinned {
+			return s.Closed, true // its pin is to be let go
+		}
+		return s.Closed + KeptFor, true
+	}
+	if at := soonest(s.Open); at != never {
+		return at, true
+	}
+	return s.Used + s.IdleTTL, true
+}
+
+func soonest(open []Held) time.Duration {
+	at := never
+	for i := range open {
+		at = min(at, open[i].Deadline)
+	}
+	return at
+}
+
+// At settles the session: calls whose deadline has passed, in the order of
+// their deadlines, then idleness, then the hour after closing.
+func (s *Session) At(now time.Duration) Record {
+	if at, _ := s.Due(); at > now {
+		return s
+	}
+	if s.Phase != PhaseOpen && now < s.Closed+KeptFor {
+		return s
+	}
+	c := s.copy()
+	c.IDs = s.IDs.detach()
+	if !c.settle(now, nil) {
+		return nil
+	}
+	return c
+}
+
+func (s *Session) copy() *Session {
+	c := *s
+	c.Open = slices.Clone(s.Open)
+	c.Tools = slices.Clone(s.Tools)
+	return &c
+}
+
+// settle does the work of At in place and reports whether anything is left. It
+// hands each lapsed call to lapsed, if that is not nil.
+func (s *Session) settle(now time.Duration, lapsed func(*Held)) bool {
+	for s.Phase == PhaseOpen {
+		i := overdue(s.Open, now)
+		if i < 0 {
+			break
+		}
+		h := s.Open[i]
+		s.Open = slices.Delete(s.Open, i, i+1)
+		s.Used = max(s.Used, h.Deadline)
+		s.lapse(&h)
+		if lapsed != nil && !h.Waiting() {
+			lapsed(&h)
+		}
+	}
+	if s.Phase == PhaseOpen && len(s.Open) == 0 && s.Used+s.IdleTTL <= now {
+		s.Phase, s.Closed = PhaseExpired, s.Used+s.IdleTTL
+	}
+	return s.Phase == PhaseOpen || now < s.Closed+KeptFor
+}
+
+// overdue returns the first of what has run out by now, or -1.
+func overdue(open []Held, now time.Duration) int {
+	first := -1
+	for i := range open {
+		if d := open[i].Deadline; d <= now && (first < 0 || d < open[first].Deadline) {
+			first = i
+		}
+	}
+	return first
+}
+
+// lapse settles a call that ran out: one that was running counts as executed,
+// since nobody can say that it was not; one that waited gives back what it had
+// reserved.
+func (s *Session) lapse(h *Held) {
+	s.Reserved -= h.Tokens
+	if h.Waiting() {
+		s.unreserve(h)
+		s.IDs.add(remembered(h.ID(), h.Content, WaitTimeout, h.Rule, 0))
+		return
+	}
+	s.Executions++
+	s.Tokens += h.Tokens
+	s.IDs.add(remembered(h.ID(), h.Content, LeaseLost, h.Rule, 0))
+}
+
+// unreserve takes back the counts of a call that was never admitted.
+func (s *Session) unreserve(h *Held) {
+	if h.Kind == Tool || h.Kind == Model {
+		s.Calls--
+	}
+	if h.Kind == Tool {
+		if i := s.tool(h.Tool); i >= 0 {
+			s.Tools[i].Calls--
+		}
+	}
+}
+
+func (s *Session) tool(name unique.Handle[string]) int {
+	return slices.IndexFunc(s.Tools, func(t ToolCount) bool { return t.Tool == name })
+}
+
+// ToolCalls returns how many calls of a tool were admitted or wait.
+func (s *Session) ToolCalls(tool string) uint32 {
+	for _, t := range s.Tools {
+		if t.Tool.Value() == tool {
+			return t.Calls
+		}
+	}
+	return 0
+}
+
+// Counters returns the session's counters.
+func (s *Session) Counters() Counters {
+	return Counters{s.Attempts, s.Calls, s.Executions, s.Failures, s.Consecutive, s.Tokens}
+}
+
+// Find returns the open call of that id, or nil.
+func (s *Session) Find(call string) *Held { return findHeld(s.Open, call) }
+
+func findHeld(open []Held, id string) *Held {
+	for i := range open {
+		h := open[i].Holder
+		if n := len(h) - len(id); n > 0 && h[n-1] == ' ' && h[n:] == id {
+			return &open[i]
+		}
+	}
+	return nil
+}
+
+// Due is the earliest deadline of what is open; else the hour without use.
+func (c *Client) Due() (time.Duration, bool) {
+	if at := soonest(c.Open); at != never {
+		return at, true
+	}
+	return c.Used + KeptFor, true
+}
+
+// At settles the client's slots, then drops it after an hour without use.
+func (c *Client) At(now time.Duration) Record {
+	if at, _ := c.Due(); at > now {
+		return c
+	}
+	d := c.copy()
+	d.IDs = c.IDs.detach()
+	if !d.settle(now) {
+		return nil
+	}
+	return d
+}
+
+func (c *Client) copy() *Client {
+	d := *c
+	d.Open = slices.Clone(c.Open)
+	return &d
+}
+
+func (c *Client) settle(now time.Duration) bool {
+	for {
+		i := overdue(c.Open, now)
+		if i < 0 {
+			break
+		}
+		h := c.Open[i]
+		c.Open = slices.Delete(c.Open, i, i+1)
+		c.Used = max(c.Used, h.Deadline)
+		code, token := LeaseLost, uint64(0)
+		if h.Waiting() {
+			code = WaitTimeout
+		} else {
+			token = h.Pools[0].Token
+		}
+		c.IDs.add(remembered(h.ID(), h.Content, code, 0, token))
+	}
+	return len(c.Open) > 0 || now < c.Used+KeptFor
+}
+
+// Find returns the open slot of that id, or nil.
+func (c *Client) Find(slot string) *Held { return findHeld(c.Open, slot) }
+
+// Due is when the pool will next differ.
+func (p *Pool) Due() (time.Duration, bool) { return p.Pool.Due() }
+
+// At returns the pool without what has run out, freed room handed on.
+func (p *Pool) At(now time.Duration) Record {
+	if at, ok := p.Due(); !ok || at > now {
+		return p
+	}
+	q := p.copy()
+	q.Settle(now)
+	return q
+}
+
+func (p *Pool) copy() *Pool {
+	q := *p
+	q.Pool = *p.Pool.Clone()
+	return &q
+}
+
+// At drops a counter whose time is over.
+func (c *Counter) At(now time.Duration) Record {
+	if c.Until != 0 && c.Until <= now {
+		return nil
+	}
+	return c
+}
+
+func (c *Counter) Due() (time.Duration, bool) { return c.Until, c.Until != 0 }
+
+func (p *Policy) At(time.Duration) Record    { return p }
+func (n *Name) At(time.Duration) Record      { return n }
+func (p *Pins) At(time.Duration) Record      { return p }
+func (n *Namespace) At(time.Duration) Record { return n }
+func (b *Baseline) At(time.Duration) Record  { return b }
+func (h *Hash) At(time.Duration) Record      { return h }
+
+func (*Policy) Due() (time.Duration, bool)    { return 0, false }
+func (*Name) Due() (time.Duration, bool)      { return 0, false }
+func (*Pins) Due() (time.Duration, bool)      { return 0, false }
+func (*Namespace) Due() (time.Duration, bool) { return 0, false }
+func (*Baseline) Due() (time.Duration, bool)  { return 0, false }
+func (*Hash) Due() (time.Duration, bool)      { return 0, false }

@@ -1,0 +1,226 @@
+package session
+
+import (
+	"math"
+	"slices"
+)
+
+// known reports whether the request was answered before, or cannot be; the
+// result then says so.
+func (s *State) known(ns string, m Maker, r *Result) bool {
+	if m.Request == "" {
+		return false
+	}
+	k := ClientKey(ns, m.Client)
+	if x := s.client(k); x != nil {
+		if seen := x.IDs.find(m.Request); seen != nil {
+			if seen.Content != m.Content {
+				r.Code = IDReused
+				return true
+			}
+			r.Repeat, r.Value = true, int64(seen.Value)
+			return true
+		}
+		if stale(m.Request, x.IDs.newerThan(m.Request), r) {
+			return true
+		}
+	}
+	return stale(m.Request, s.forgotClients(k), r)
+}
+
+// remember notes a request that was carried out. Refusals of these commands
+// change nothing, so that they are not remembered.
+func (s *State) remember(ns string, m Maker, value int64) {
+	if m.Request == "" {
+		return
+	}
+	k := ClientKey(ns, m.Client)
+	x := s.ownClient(k, s.client(k))
+	x.Used = s.now
+	x.IDs.add(remembered(m.Request, m.Content, Done, 0, uint64(value)))
+}
+
+func (s *State) putPool(c *PutPool, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		return
+	}
+	k := PoolKey(c.NS, c.Pool)
+	p := s.pool(k)
+	fresh := p == nil
+	p = s.ownPool(k, p)
+	if fresh {
+		p.RaiseToken(s.namespace(c.NS).TokenFloor)
+	}
+	p.Put, p.Threshold, p.MaxQueue = true, c.Threshold, c.Queue
+	p.SetSlots(s.now, c.Slots)
+	s.remember(c.NS, c.By, 0)
+}
+
+// deletePool removes a pool; what is given out in a later pool of the same name
+// lies above all its tokens.
+func (s *State) deletePool(c *DeletePool, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		return
+	}
+	k := PoolKey(c.NS, c.Pool)
+	p := s.pool(k)
+	if p == nil || !p.Put {
+		r.Code = NotFound
+		return
+	}
+	if !c.Force && len(p.Leases)+len(p.Queue) > 0 {
+		r.Code = PoolInUse
+		return
+	}
+	ns := s.namespace(c.NS)
+	if p.Last > ns.TokenFloor {
+		ns.TokenFloor = p.Last
+		s.write(NamespaceKey(c.NS), &ns)
+	}
+	s.put(k, nil)
+	s.remember(c.NS, c.By, 0)
+}
+
+// putPolicy stores a tree and lets the name point to it. The same content
+// again changes nothing.
+func (s *State) putPolicy(c *PutPolicy, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		return
+	}
+	n := Name{}
+	if x, ok := s.Stored(NameKey(c.NS, c.Name)).(*Name); ok {
+		n = *x
+	}
+	k := PolicyKey(c.NS, c.Digest)
+	policy, _ := s.Stored(k).(*Policy)
+	if policy == nil {
+		policy = &Policy{Tree: c.Tree, Pin: &Pin{c.Digest, c.Limits}, First: c.Name}
+	}
+	if !contains(policy.Names, c.Name) {
+		next := *policy
+		next.Names = append(slices.Clip(slices.Clone(policy.Names)), c.Name)
+		slices.Sort(next.Names)
+		s.write(k, &next)
+	}
+	if n.Digest != c.Digest {
+		n.Digest = c.Digest
+		n.Version++
+		s.write(NameKey(c.NS, c.Name), &n)
+	}
+	r.Value = int64(n.Version)
+	s.remember(c.NS, c.By, r.Value)
+}
+
+// deletePolicy removes a name, and the tree if nothing else needs it. Where
+// live sessions pin the tree, nothing is removed. A name that was removed keeps
+// its version, so that versions of a name never repeat.
+func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		return
+	}
+	k := PolicyKey(c.NS, c.Digest)
+	policy, _ := s.Stored(k).(*Policy)
+	if c.Name != "" {
+		n, _ := s.Stored(NameKey(c.NS, c.Name)).(*Name)
+		if n == nil || n.Digest == (Digest{}) {
+			r.Code = NotFound
+			return
+		}
+		if n.Digest != c.Digest {
+			r.Code, r.Digest = StalePremise, n.Digest
+			return
+		}
+	}
+	if policy == nil {
+		r.Code = NotFound
+		return
+	}
+	if !slices.Equal(policy.Names, c.Names) {
+		r.Code, r.Names, r.Digest = StalePremise, policy.Names, c.Digest
+		return
+	}
+	for _, pins := range PinsKeys(c.NS, c.Digest) {
+		if s.Stored(pins) != nil {
+			r.Code = PolicyPinned
+			return
+		}
+	}
+	needed := false
+	for _, name := range policy.Names {
+		nk := NameKey(c.NS, name)
+		n, _ := s.Stored(nk).(*Name)
+		if n == nil || n.Digest != c.Digest {
+			continue
+		}
+		if c.Name != "" && name != c.Name {
+			needed = true
+			continue
+		}
+		s.write(nk, &Name{Version: n.Version})
+	}
+	if !needed {
+		s.put(k, nil)
+	}
+	s.remember(c.NS, c.By, 0)
+}
+
+func (s *State) set(c *Set, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		return
+	}
+	x := &Counter{Value: c.Value}
+	if c.TTL > 0 {
+		x.Until = s.now + c.TTL
+	}
+	s.write(CounterKey(c.NS, c.Key), x)
+	s.remember(c.NS, c.By, 0)
+}
+
+func (s *State) delete(c *Delete, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		return
+	}
+	k := CounterKey(c.NS, c.Key)
+	if s.counter(k) != nil {
+		r.Value = 1
+	}
+	s.put(k, nil)
+	s.remember(c.NS, c.By, r.Value)
+}
+
+// increment adds to a counter, which starts at 0 and keeps its TTL.
+func (s *State) increment(c *Increment, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		return
+	}
+	k := CounterKey(c.NS, c.Key)
+	x := Counter{Value: Value{Number: true}}
+	if old := s.counter(k); old != nil {
+		x = *old
+	}
+	if !x.Value.Number {
+		r.Code = NotANumber
+		return
+	}
+	n := x.Value.N
+	if c.Amount > 0 && n > math.MaxInt64-c.Amount || c.Amount < 0 && n < math.MinInt64-c.Amount {
+		r.Code = Overflow
+		return
+	}
+	x.Value.N += c.Amount
+	s.write(k, &x)
+	r.Value = x.Value.N
+	s.remember(c.NS, c.By, r.Value)
+}
+
+func (s *State) putHash(c *PutHash, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		return
+	}
+	if c.Hash == "" {
+		s.put(HashKey(c.NS, c.Tool), nil)
+	} else {
+		s.write(HashKey(c.NS, c.Tool), &Hash{c.Hash})
+	}
+	s.remember(c.NS, c.By, 0)
+}

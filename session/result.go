@@ -1,0 +1,144 @@
+package session
+
+import "time"
+
+// A Code says how a command ended. All replicas agree on it.
+type Code uint8
+
+// Codes below failures are outcomes: values in the answer. Those from
+// NotFound on mean that there is no answer: nothing changed and nothing is
+// remembered.
+const (
+	Done Code = iota
+	Admitted
+	Queued
+	Denied
+	AttemptLimit
+	CallLimit
+	ToolLimitReached
+	TokenLimit
+	TimedOut
+	ConcurrencyLimit
+	QueueFull
+	WaitTimeout
+	SessionClosed
+	LeaseLost
+	AlreadyEnded
+	Ended
+	WaitCancelled
+	Renewed
+	LeaseExpired
+	Fenced
+	Released
+	AlreadyReleased
+
+	NotFound     // the session, call, slot, pool or policy named
+	IDReused     // the id is known with other content
+	StaleID      // the id is older than what is still remembered
+	StalePremise // what the node took for granted no longer holds
+	Invalid      // the command contradicts itself
+	TooManyOpen  // cap: open calls of a session, or slots of a client
+	TooManyTools // cap: tools of a session
+	PoolInUse    // the pool has leases or waiters
+	PolicyPinned // live sessions pin the tree
+	NotWaiting   // there is no wait to give up
+	StillWaiting // the call has not been admitted yet
+	NotANumber   // the key holds a text
+	Overflow     // the sum does not fit
+	numCodes
+)
+
+// Failure reports whether the code means that there is no answer.
+func (c Code) Failure() bool { return c >= NotFound }
+
+// A Result is the answer to a command. Only the fields that its code and
+// command speak of are set.
+type Result struct {
+	Code   Code
+	Repeat bool   // this was known before
+	Rule   uint16 // number of the rule that decided, in the pinned tree
+
+	Grants   []Grant
+	Pressure Pressure // of the first pool of a call
+	Counters Counters
+	Queue    Place
+
+	RetryAfter time.Duration
+	Limit      int64         // the limit that refused
+	Elapsed    time.Duration // with TimedOut
+	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close
+	Checkpoint uint32        // the execution that made one; 0 if none did
+	NewerThan  uint64        // with StaleID, Unix milliseconds
+	Released   bool
+
+	// What holds instead, with StalePremise.
+	Digest Digest
+	Pools  []string
+	Names  []string
+	Facts  []int64 // in the order of Begin.Seen
+
+	Lapsed []Lapse // calls that this command found to have run out
+}
+
+// A Grant is a slot that is held.
+type Grant struct {
+	Pool  string
+	Token uint64
+	TTL   time.Duration // what is left
+}
+
+// Pressure tells how full a pool is.
+type Pressure struct {
+	InUse, Limit, Threshold int32
+}
+
+// Pressed reports whether the pool asks its users to slow down
+// (policy engine spec 15.1).
+func (p Pressure) Pressed() bool { return p.Threshold > 0 && p.InUse >= p.Threshold }
+
+// Delay is how long a holder is asked to hold back: 50 ms for each slot in use
+// from the threshold on, at most 1 s.
+func (p Pressure) Delay() time.Duration {
+	if !p.Pressed() {
+		return 0
+	}
+	return min(time.Duration(p.InUse-p.Threshold+1)*50*time.Millisecond, time.Second)
+}
+
+// Counters are those of a session.
+type Counters struct {
+	Attempts, Calls, Executions, Failures, Consecutive uint32
+	Tokens                                             int64
+}
+
+// A Place is where somebody waits; 1 is the head.
+type Place struct {
+	Pool     string
+	Position int32
+}
+
+// A Lapse names a call whose lease ran out. It was settled as unknown and
+// counts as executed.
+type Lapse struct {
+	Session, Call, Tool string
+}
+
+var codeNames = [numCodes]string{
+	Done: "done", Admitted: "admitted", Queued: "queued", Denied: "denied", AttemptLimit: "attempt limit",
+	CallLimit: "call limit", ToolLimitReached: "tool limit", TokenLimit: "token limit", TimedOut: "timed out",
+	ConcurrencyLimit: "concurrency limit", QueueFull: "queue full", WaitTimeout: "wait timeout",
+	SessionClosed: "session closed", LeaseLost: "lease lost", AlreadyEnded: "already ended", Ended: "ended",
+	WaitCancelled: "wait cancelled", Renewed: "renewed", LeaseExpired: "lease expired", Fenced: "fenced",
+	Released: "released", AlreadyReleased: "already released", NotFound: "not found", IDReused: "id reused",
+	StaleID: "stale id", StalePremise: "stale premise", Invalid: "invalid", TooManyOpen: "too many open",
+	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
+	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
+}
+
+// String returns the code in words.
+func (c Code) String() string {
+	if c < numCodes {
+		return codeNames[c]
+	}
+	return "unknown code"
+}

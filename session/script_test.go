@@ -1,0 +1,350 @@
+package session_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata print")
+
+// TestScripts plays testdata/*.txt. A line that begins with ">" is a command,
+// the lines below it are what it answers; all else is prose. Time stands still
+// but for at=.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			got := play(t, string(text))
+			if *rewrite {
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+			}
+			require.Equal(t, string(text), got, "run with -rewrite, and read what changed")
+		})
+	}
+}
+
+func play(t *testing.T, text string) string {
+	var out strings.Builder
+	s := &script{t: t, state: session.New()}
+	skip := false
+	for _, line := range strings.SplitAfter(text, "\n") {
+		switch {
+		case strings.HasPrefix(line, ">"):
+			out.WriteString(line)
+			out.WriteString(s.run(strings.Fields(line[1:])))
+			skip = true
+		case skip && strings.TrimSpace(line) != "":
+			// The answer as it was; the one above replaces it.
+		default:
+			skip = false
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+type script struct {
+	t     *testing.T
+	state *session.State
+	now   time.Duration
+	args  map[string]string
+}
+
+func (s *script) run(words []string) string {
+	s.args = map[string]string{}
+	for _, w := range words[1:] {
+		k, v, _ := strings.Cut(w, "=")
+		s.args[k] = v
+	}
+	if at := s.args["at"]; at != "" {
+		s.now = s.dur("at")
+	}
+	switch words[0] {
+	case "show":
+		return s.show(words[1])
+	case "snapshot":
+		s.state = reopen(s.t, s.state)
+		return ""
+	}
+	c := s.command(words[0])
+	require.NoError(s.t, session.Validate(c), "%v", words)
+	r := s.state.ApplyAll(s.now, []session.Command{c})[0]
+	return answer(r) + "\n"
+}
+
+func (s *script) str(k, or string) string {
+	if v, ok := s.args[k]; ok {
+		return v
+	}
+	return or
+}
+
+func (s *script) num(k string, or int64) int64 {
+	if v, ok := s.args[k]; ok {
+		n, err := strconv.ParseInt(v, 10, 64)
+		require.NoError(s.t, err, k)
+		return n
+	}
+	return or
+}
+
+func (s *script) dur(k string) time.Duration {
+	if v, ok := s.args[k]; ok {
+		d, err := time.ParseDuration(v)
+		require.NoError(s.t, err, k)
+		return d
+	}
+	return 0
+}
+
+// pools reads pools=gpu:2,disk.
+func (s *script) pools() (wants []session.Want, names []string) {
+	policy := "policy/" + s.str("policy", "p")
+	wants, names = []session.Want{{Pool: policy, Weight: 1}}, []string{policy}
+	for _, p := range strings.FieldsFunc(s.args["pools"], func(r rune) bool { return r == ',' }) {
+		name, weight, ok := strings.Cut(p, ":")
+		w := session.Want{Pool: name, Weight: 1}
+		if ok {
+			n, _ := strconv.Atoi(weight)
+			w.Weight = int32(n)
+		}
+		wants, names = append(wants, w), append(names, name)
+	}
+	return wants, names
+}
+
+func (s *script) print() session.Fingerprint {
+	var f session.Fingerprint
+	copy(f[:], s.str("content", "same"))
+	return f
+}
+
+func (s *script) maker() session.Maker {
+	return session.Maker{Client: s.str("client", "default"), Request: s.args["id"], Content: s.print()}
+}
+
+func digest(name string) (d session.Digest) {
+	copy(d[:], name)
+	return d
+}
+
+func (s *script) command(verb string) session.Command {
+	wants, names := s.pools()
+	one := s.args["pools"]
+	ttl := s.dur("ttl")
+	if ttl == 0 {
+		ttl = 30 * time.Second
+	}
+	switch verb {
+	case "policy":
+		l := session.Limits{
+			MaxTokens: s.num("tokens", 4096), MaxToolCalls: uint32(s.num("calls", 10)), MaxAttempts: uint32(s.num("attempts", 500)),
+			Timeout: 300 * time.Second, MaxConcurrent: int32(s.num("concurrent", 10)), Backpressure: int32(s.num("threshold", 8)),
+			Checkpoint: uint32(s.num("checkpoint", 5)),
+		}
+		if d := s.dur("timeout"); d > 0 {
+			l.Timeout = d
+		}
+		if rm, ok := s.args["rm"]; ok {
+			n, _ := strconv.Atoi(rm)
+			l.PerTool = []session.ToolLimit{{Tool: "rm", Max: uint32(n)}}
+		}
+		return &session.PutPolicy{NS: "ns", By: s.maker(), Name: s.str("name", "p"), Digest: digest(s.str("digest", "p")), Tree: []byte("tree"), Limits: l}
+	case "drop-policy":
+		return &session.DeletePolicy{NS: "ns", By: s.maker(), Name: s.str("name", "p"), Digest: digest(s.str("digest", "p")), Names: []string{s.str("name", "p")}}
+	case "pool":
+		return &session.PutPool{NS: "ns", By: s.maker(), Pool: s.args["pool"], Slots: int32(s.num("slots", 1)), Threshold: int32(s.num("threshold", 0)), Queue: int32(s.num("queue", 1024))}
+	case "drop-pool":
+		return &session.DeletePool{NS: "ns", By: s.maker(), Pool: s.args["pool"], Force: s.args["force"] == "yes"}
+	case "open":
+		idle := s.dur("idle")
+		if idle == 0 {
+			idle = 24 * time.Hour
+		}
+		return &session.Open{NS: "ns", Session: s.args["s"], Content: s.print(), Agent: s.str("agent", "bob"), Policy: s.str("policy", "p"), Digest: digest(s.str("digest", "p")), IdleTTL: idle}
+	case "begin":
+		c := &session.Begin{NS: "ns", Session: s.args["s"], Call: s.args["call"], Content: s.print(), Tool: s.str("tool", "ls"), Digest: digest(s.str("digest", "p")),
+			Verdict: session.Verdict{Allow: s.args["deny"] == "", Rule: uint16(s.num("deny", 0))}, Pools: wants, TTL: ttl, MaxHold: s.dur("hold"), Wait: s.dur("wait"),
+			Priority: int32(s.num("priority", 0)), Tokens: s.num("tokens", 0)}
+		switch s.args["kind"] {
+		case "model":
+			c.CallKind = session.Model
+		case "agent":
+			c.CallKind = session.Agent
+		}
+		if v, ok := s.args["saw-calls"]; ok {
+			lo, hi, _ := strings.Cut(v, "-")
+			l, _ := strconv.Atoi(lo)
+			h, _ := strconv.Atoi(hi)
+			c.Seen = []session.Premise{{Fact: session.FactCalls, Lo: int64(l), Hi: int64(h)}}
+		}
+		return c
+	case "end":
+		status := map[string]session.Status{"ok": session.Succeeded, "failed": session.Failed, "cancelled": session.Cancelled}[s.str("status", "ok")]
+		return &session.End{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names, Status: status, Tokens: s.num("tokens", -1)}
+	case "cancel":
+		if s.args["client"] != "" {
+			return &session.Cancel{NS: "ns", Client: s.args["client"], Call: s.args["slot"], Pools: []string{one}}
+		}
+		return &session.Cancel{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names}
+	case "close":
+		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p"))}
+	case "acquire":
+		return &session.Acquire{NS: "ns", Client: s.str("client", "w"), Slot: s.args["slot"], Content: s.print(), Pool: s.args["pool"], Weight: int32(s.num("weight", 1)),
+			TTL: ttl, MaxHold: s.dur("hold"), Wait: s.dur("wait"), Priority: int32(s.num("priority", 0)), Label: s.args["label"]}
+	case "release":
+		return &session.Release{NS: "ns", Client: s.str("client", "w"), Slot: s.args["slot"], Pool: s.args["pool"], Token: uint64(s.num("token", 0))}
+	case "renew":
+		if s.args["s"] != "" {
+			return &session.Renew{NS: "ns", Session: s.args["s"], ID: s.args["call"], Pools: names, Token: uint64(s.num("token", 0)), TTL: ttl}
+		}
+		return &session.Renew{NS: "ns", Client: s.str("client", "w"), ID: s.args["slot"], Pools: []string{s.args["pool"]}, Token: uint64(s.num("token", 0)), TTL: ttl}
+	case "force":
+		return &session.ForceRelease{NS: "ns", By: s.maker(), Session: s.args["s"], Holder: s.str("holder", ""), ID: s.str("call", s.args["slot"]), Pools: append(names, s.str("pool", "none"))}
+	case "set":
+		v := session.Value{Text: s.args["text"]}
+		if n, ok := s.args["n"]; ok {
+			m, _ := strconv.ParseInt(n, 10, 64)
+			v = session.Value{Number: true, N: m}
+		}
+		return &session.Set{NS: "ns", By: s.maker(), Key: s.args["key"], Value: v, TTL: s.dur("for")}
+	case "increment":
+		return &session.Increment{NS: "ns", By: s.maker(), Key: s.args["key"], Amount: s.num("by", 1000000)}
+	case "delete":
+		return &session.Delete{NS: "ns", By: s.maker(), Key: s.args["key"]}
+	case "tick":
+		s.state.ApplyAll(s.now, nil)
+		keys, _ := s.state.DueKeys(1000)
+		return &session.Tick{Keys: keys}
+	case "restore":
+		return &session.Restore{}
+	}
+	s.t.Fatalf("no command %q", verb)
+	return nil
+}
+
+// answer prints what a result says.
+func answer(r session.Result) string {
+	out := r.Code.String()
+	add := func(format string, args ...any) { out += " " + fmt.Sprintf(format, args...) }
+	if r.Repeat {
+		add("(repeat)")
+	}
+	for _, g := range r.Grants {
+		if g.Pool == "" {
+			add("ttl=%v", g.TTL)
+		} else {
+			add("%s#%d(%v)", g.Pool, g.Token, g.TTL)
+		}
+	}
+	if r.Queue.Pool != "" {
+		add("%s:%d", r.Queue.Pool, r.Queue.Position)
+	}
+	if r.Rule != 0 {
+		add("rule=%d", r.Rule)
+	}
+	if r.Limit != 0 {
+		add("limit=%d", r.Limit)
+	}
+	if r.Elapsed != 0 {
+		add("elapsed=%v", r.Elapsed)
+	}
+	if r.Pressure.Pressed() && r.Code == session.Admitted {
+		add("pressed %d/%d delay=%v", r.Pressure.InUse, r.Pressure.Limit, r.Pressure.Delay())
+	}
+	if r.Checkpoint != 0 {
+		add("checkpoint-%d", r.Checkpoint)
+	}
+	if r.Value != 0 {
+		add("value=%d", r.Value)
+	}
+	if r.NewerThan != 0 {
+		add("newer-than=%d", r.NewerThan)
+	}
+	if r.Code == session.StalePremise {
+		add("facts=%v pools=%v", r.Facts, r.Pools)
+	}
+	for _, l := range r.Lapsed {
+		add("lapsed=%s/%s", l.Session, l.Call)
+	}
+	return out
+}
+
+func (s *script) show(what string) string {
+	s.state.ApplyAll(s.now, nil)
+	kind, name, _ := strings.Cut(what, ":")
+	switch kind {
+	case "session":
+		x, ok := s.state.Get(session.SessionKey("ns", name)).(*session.Session)
+		if !ok {
+			return "absent\n"
+		}
+		out := fmt.Sprintf("attempts=%d calls=%d executions=%d failures=%d consecutive=%d tokens=%d reserved=%d", x.Attempts, x.Calls, x.Executions, x.Failures, x.Consecutive, x.Tokens, x.Reserved)
+		if x.Phase != session.PhaseOpen {
+			out += []string{"", " closed", " expired"}[x.Phase]
+		}
+		for _, c := range x.Tools {
+			out += fmt.Sprintf(" %s=%d", c.Tool.Value(), c.Calls)
+		}
+		for i := range x.Open {
+			h := &x.Open[i]
+			out += fmt.Sprintf(" open:%s(%v)", h.ID(), h.Deadline-s.now)
+			if h.Waiting() {
+				out += "waiting"
+			}
+		}
+		return out + "\n"
+	case "pool":
+		p, ok := s.state.Get(session.PoolKey("ns", name)).(*session.Pool)
+		if !ok {
+			return "absent\n"
+		}
+		var out []string
+		for _, l := range p.Leases {
+			_, maker, id := session.SplitHolder(l.Holder)
+			claim := ""
+			if l.Claim {
+				claim = "?"
+			}
+			out = append(out, fmt.Sprintf("%s/%s%s#%d(%v)", maker, id, claim, l.Token, l.Expires-s.now))
+		}
+		out = append(out, "|")
+		for _, q := range p.Queue {
+			_, maker, id := session.SplitHolder(q.Holder)
+			out = append(out, fmt.Sprintf("%s/%s(%v)", maker, id, q.Lapses()-s.now))
+		}
+		return strings.Join(out, " ") + "\n"
+	case "keys":
+		var keys []string
+		for k := range s.state.Snapshot().All() {
+			keys = append(keys, string(k[:1])+":"+k.Name())
+		}
+		sort.Strings(keys)
+		for i, k := range keys {
+			keys[i] = strings.ReplaceAll(k, "\x00", "")
+		}
+		return strings.Join(keys, " ") + "\n"
+	case "counter":
+		x, ok := s.state.Get(session.CounterKey("ns", name)).(*session.Counter)
+		if !ok {
+			return "absent\n"
+		}
+		return fmt.Sprintf("%+v\n", x.Value)
+	}
+	return "show what?\n"
+}

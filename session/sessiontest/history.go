@@ -1,0 +1,357 @@
+// Package sessiontest makes random histories of commands, for tests of the
+// state machine and of everything that orders commands for it.
+package sessiontest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"example.com/govnode/session"
+)
+
+// NS is the namespace of all histories.
+const NS = "test"
+
+// A Step is one entry of a history: commands, and how much time passed before.
+type Step struct {
+	After    time.Duration
+	Commands []session.Command
+}
+
+// A History makes steps. Equal seeds make equal histories. It knows what it
+// asked for and not what was answered: many of its commands are refused, come
+// too late, or name what does not exist, as those of real clients do.
+type History struct {
+	r     *rand.Rand
+	n     int
+	begun []*session.Begin
+	slots []*session.Acquire
+	past  []session.Command
+}
+
+// New returns a history.
+func New(seed uint64) *History {
+	return &History{r: rand.New(rand.NewPCG(seed, seed))}
+}
+
+// Digest returns the digest of a policy of the history.
+func Digest(version int) session.Digest { return session.Digest{0: byte(version)} }
+
+// Limits are those of all policies of the history: small, so that every limit
+// is reached.
+func Limits(version int) session.Limits {
+	return session.Limits{
+		MaxTokens: 3000, MaxToolCalls: 60, MaxAttempts: uint32(90 + version), Timeout: 4 * time.Minute,
+		PerTool: []session.ToolLimit{{Tool: "rm", Max: 3}}, MaxConcurrent: int32(2 + version%2), Backpressure: 2, Checkpoint: 5,
+	}
+}
+
+// Setup returns what every history begins with.
+func Setup() []session.Command {
+	var cmds []session.Command
+	for v := 1; v <= 2; v++ {
+		cmds = append(cmds, &session.PutPolicy{NS: NS, Name: fmt.Sprintf("p%d", v), Digest: Digest(v),
+			Tree: []byte{byte(v)}, Limits: Limits(v), By: session.Maker{Client: "setup", Request: fmt.Sprintf("policy%d", v)}})
+	}
+	for i, pool := range []string{"a", "b", "c"} {
+		cmds = append(cmds, &session.PutPool{NS: NS, Pool: pool, Slots: int32(1 + i), Threshold: 1, Queue: int32(2 + i),
+			By: session.Maker{Client: "setup", Request: "pool" + pool}})
+	}
+	return cmds
+}
+
+// Step returns the next step: mostly one command, sometimes many.
+func (h *History) Step() Step {
+	s := Step{After: time.Duration(h.r.IntN(1500)) * time.Millisecond}
+	switch h.r.IntN(20) {
+	case 0:
+		s.After = time.Duration(h.r.IntN(40)) * time.Second
+	case 1, 2, 3, 4, 5:
+		s.After = 0
+	}
+	n := 1
+	if h.r.IntN(4) == 0 {
+		n += h.r.IntN(6)
+	}
+	for range n {
+		s.Commands = append(s.Commands, h.Next())
+	}
+	return s
+}
+
+// Next returns the next command; one in six was sent before.
+func (h *History) Next() session.Command {
+	if len(h.past) > 0 && h.r.IntN(6) == 0 {
+		return h.past[max(0, len(h.past)-1-h.r.IntN(12))]
+	}
+	h.n++
+	c := h.fresh()
+	h.past = append(h.past, c)
+	return c
+}
+
+func (h *History) fresh() session.Command {
+	switch p := h.r.IntN(100); {
+	case p < 8:
+		return h.open()
+	case p < 44:
+		return h.begin()
+	case p < 60:
+		return h.end()
+	case p < 66:
+		return h.renewCall()
+	case p < 69:
+		return h.cancel()
+	case p < 71:
+		return &session.Close{NS: NS, Session: h.session(), Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(2))}
+	case p < 81:
+		return h.acquire()
+	case p < 86:
+		return h.release()
+	case p < 88:
+		return h.renewSlot()
+	case p < 90:
+		pool := h.pool()
+		return &session.PutPool{NS: NS, By: h.maker(), Pool: pool, Slots: int32(1 + h.r.IntN(3)), Threshold: 1, Queue: int32(h.r.IntN(4))}
+	case p < 91:
+		return &session.DeletePool{NS: NS, By: h.maker(), Pool: h.pool(), Force: h.r.IntN(3) == 0}
+	case p < 92:
+		return h.force()
+	case p < 96:
+		return &session.Increment{NS: NS, By: h.maker(), Key: h.key(), Amount: int64(h.r.IntN(5)-1) * 500_000}
+	case p < 98:
+		v := session.Value{Text: "text"}
+		if h.r.IntN(3) > 0 {
+			v = session.Value{Number: true, N: int64(h.r.IntN(10)) * 1_000_000}
+		}
+		return &session.Set{NS: NS, By: h.maker(), Key: h.key(), Value: v, TTL: time.Duration(h.r.IntN(2)) * 20 * time.Second}
+	case p < 99:
+		return &session.Delete{NS: NS, By: h.maker(), Key: h.key()}
+	}
+	v := 1 + h.r.IntN(2)
+	return &session.PutPolicy{NS: NS, By: h.maker(), Name: "p1", Digest: Digest(v), Tree: []byte{byte(v)}, Limits: Limits(v)}
+}
+
+func (h *History) session() string { return fmt.Sprintf("s%d", h.r.IntN(5)+h.n/400*5) }
+func (h *History) client() string  { return fmt.Sprintf("w%d", h.r.IntN(3)) }
+func (h *History) pool() string    { return string(rune('a' + h.r.IntN(3))) }
+func (h *History) key() string     { return fmt.Sprintf("k%d", h.r.IntN(3)) }
+func (h *History) maker() session.Maker {
+	return session.Maker{Client: h.client(), Request: fmt.Sprintf("r%d", h.n), Content: session.Fingerprint{1: byte(h.n)}}
+}
+
+// version tells which policy a session of the history pins.
+func version(id string) int { return 1 + int(id[len(id)-1])%2 }
+
+func (h *History) open() session.Command {
+	id := h.session()
+	c := &session.Open{NS: NS, Session: id, Agent: "agent", Digest: Digest(version(id)), IdleTTL: time.Duration(30+h.r.IntN(300)) * time.Second}
+	if h.r.IntN(20) == 0 {
+		c.Content[0] = 1 // the same id with other content
+	}
+	return c
+}
+
+func (h *History) begin() session.Command {
+	id := h.session()
+	v := version(id)
+	c := &session.Begin{
+		NS: NS, Session: id, Call: fmt.Sprintf("c%d", h.n), Content: session.Fingerprint{0: byte(h.n)},
+		CallKind: session.CallKind(h.r.IntN(5) % 4), Tool: []string{"rm", "ls", "cat"}[h.r.IntN(3)], Digest: Digest(v),
+		Verdict: session.Verdict{Allow: h.r.IntN(10) > 0, Rule: uint16(h.r.IntN(3))},
+		Pools:   []session.Want{{Pool: fmt.Sprintf("policy/p%d", v), Weight: 1}},
+		TTL:     time.Duration(1+h.r.IntN(15)) * time.Second, Priority: int32(h.r.IntN(2)), Tokens: int64(h.r.IntN(3) * 50),
+	}
+	for _, pool := range []string{"a", "b", "c"} {
+		if h.r.IntN(4) == 0 {
+			c.Pools = append(c.Pools, session.Want{Pool: pool, Weight: int32(1 + h.r.IntN(5)/4)})
+		}
+	}
+	if h.r.IntN(2) == 0 {
+		c.Wait = time.Duration(1+h.r.IntN(30)) * time.Second
+	}
+	if h.r.IntN(5) == 0 {
+		c.MaxHold = time.Duration(1+h.r.IntN(20)) * time.Second
+	}
+	if h.r.IntN(8) == 0 {
+		c.Seen = []session.Premise{{Fact: session.Fact(1 + h.r.IntN(6)), Name: "rm", Hi: int64(h.r.IntN(20))}}
+	}
+	h.begun = append(h.begun, c)
+	return c
+}
+
+// recent picks one of the latest of what was asked for.
+func recent[T any](h *History, of []T) (v T, ok bool) {
+	if len(of) == 0 {
+		return v, false
+	}
+	return of[max(0, len(of)-1-h.r.IntN(15))], true
+}
+
+func pools(c *session.Begin) (names []string) {
+	for _, w := range c.Pools {
+		names = append(names, w.Pool)
+	}
+	return names
+}
+
+func (h *History) end() session.Command {
+	b, ok := recent(h, h.begun)
+	if !ok {
+		return h.begin()
+	}
+	c := &session.End{NS: NS, Session: b.Session, Call: b.Call, Pools: pools(b), Status: session.Status(1 + h.r.IntN(3)), Tokens: int64(h.r.IntN(60) - 10)}
+	if c.Tokens < 0 {
+		c.Tokens = -1
+	}
+	return c
+}
+
+func (h *History) renewCall() session.Command {
+	b, ok := recent(h, h.begun)
+	if !ok {
+		return h.begin()
+	}
+	return &session.Renew{NS: NS, Session: b.Session, ID: b.Call, Pools: pools(b), Token: uint64(h.r.IntN(8)), TTL: 10 * time.Second}
+}
+
+func (h *History) cancel() session.Command {
+	if h.r.IntN(3) == 0 {
+		if a, ok := recent(h, h.slots); ok {
+			return &session.Cancel{NS: NS, Client: a.Client, Call: a.Slot, Pools: []string{a.Pool}}
+		}
+	}
+	b, ok := recent(h, h.begun)
+	if !ok {
+		return h.begin()
+	}
+	return &session.Cancel{NS: NS, Session: b.Session, Call: b.Call, Pools: pools(b)}
+}
+
+func (h *History) acquire() session.Command {
+	c := &session.Acquire{NS: NS, Client: h.client(), Slot: fmt.Sprintf("l%d", h.n), Content: session.Fingerprint{0: byte(h.n)},
+		Pool: h.pool(), Weight: int32(1 + h.r.IntN(5)/4), TTL: time.Duration(1+h.r.IntN(15)) * time.Second, Priority: int32(h.r.IntN(2))}
+	if h.r.IntN(2) == 0 {
+		c.Wait = time.Duration(1+h.r.IntN(30)) * time.Second
+	}
+	h.slots = append(h.slots, c)
+	return c
+}
+
+func (h *History) release() session.Command {
+	a, ok := recent(h, h.slots)
+	if !ok {
+		return h.acquire()
+	}
+	return &session.Release{NS: NS, Client: a.Client, Slot: a.Slot, Pool: a.Pool, Token: uint64(h.r.IntN(40))}
+}
+
+func (h *History) renewSlot() session.Command {
+	a, ok := recent(h, h.slots)
+	if !ok {
+		return h.acquire()
+	}
+	return &session.Renew{NS: NS, Client: a.Client, ID: a.Slot, Pools: []string{a.Pool}, Token: uint64(h.r.IntN(40)), TTL: 10 * time.Second}
+}
+
+func (h *History) force() session.Command {
+	c := &session.ForceRelease{NS: NS, By: h.maker()}
+	if a, ok := recent(h, h.slots); ok && h.r.IntN(2) == 0 {
+		c.Holder, c.ID, c.Pools = a.Client, a.Slot, []string{a.Pool}
+		return c
+	}
+	b, ok := recent(h, h.begun)
+	if !ok {
+		return h.begin()
+	}
+	c.Session, c.ID, c.Pools = b.Session, b.Call, pools(b)
+	return c
+}
+
+// Claims returns the commands that wait according to the state: what a node
+// that serves the waiting clients sends again when it sees that a turn has
+// come.
+func (h *History) Claims(s *session.State) []session.Command {
+	var again []session.Command
+	for _, b := range h.begun[max(0, len(h.begun)-80):] {
+		if x, ok := s.Get(session.SessionKey(NS, b.Session)).(*session.Session); ok {
+			if call := x.Find(b.Call); call != nil && call.Waiting() && handed(s, b, call) {
+				again = append(again, b)
+			}
+		}
+	}
+	for _, a := range h.slots[max(0, len(h.slots)-80):] {
+		if x, ok := s.Get(session.ClientKey(NS, a.Client)).(*session.Client); ok {
+			if slot := x.Find(a.Slot); slot != nil && slot.Waiting() && handed(s, nil, slot) {
+				again = append(again, a)
+			}
+		}
+	}
+	return again
+}
+
+// handed reports whether a slot was handed to something that waits.
+func handed(s *session.State, _ *session.Begin, h *session.Held) bool {
+	for _, hold := range h.Pools {
+		if p, ok := s.Get(session.PoolKey(NS, hold.Pool.Value())).(*session.Pool); ok {
+			for _, l := range p.Leases {
+				if l.Claim && l.Holder == h.Holder {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// Tokens lets renewals and releases name real tokens: it returns a command like
+// c with the token that the state has for it.
+func Tokens(s *session.State, c session.Command) session.Command {
+	switch c := c.(type) {
+	case *session.Renew:
+		d := *c
+		if c.Session != "" {
+			if x, ok := s.Get(session.SessionKey(NS, c.Session)).(*session.Session); ok && x.Find(c.ID) != nil && c.Token%3 > 0 {
+				d.Token = x.Find(c.ID).Pools[0].Token
+				if x.Find(c.ID).Waiting() {
+					d.Token = 0
+				}
+			}
+			return &d
+		}
+		if x, ok := s.Get(session.ClientKey(NS, c.Client)).(*session.Client); ok && x.Find(c.ID) != nil && c.Token%3 > 0 {
+			d.Token = x.Find(c.ID).Pools[0].Token
+		}
+		return &d
+	case *session.Release:
+		d := *c
+		if x, ok := s.Get(session.ClientKey(NS, c.Client)).(*session.Client); ok && x.Find(c.Slot) != nil && c.Token%4 > 0 {
+			d.Token = x.Find(c.Slot).Pools[0].Token
+		}
+		return &d
+	}
+	return c
+}
+
+// Dump returns all records as they stand, encoded, by key.
+func Dump(s *session.State) map[session.Key]string {
+	all := make(map[session.Key]string)
+	for k := range s.Snapshot().All() {
+		if r := s.Get(k); r != nil {
+			all[k] = string(session.EncodeRecord(r))
+		}
+	}
+	return all
+}
+
+// Keys returns the keys of a dump in order.
+func Keys(dump map[session.Key]string) []session.Key {
+	keys := make([]session.Key, 0, len(dump))
+	for k := range dump {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

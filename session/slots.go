@@ -1,0 +1,397 @@
+package session
+
+import (
+	"slices"
+	"time"
+	"unique"
+
+	"example.com/govnode/limiter"
+)
+
+// acquire asks for a slot of a pool that was put; sent again while it waits,
+// it is the claim.
+func (s *State) acquire(c *Acquire, r *Result) {
+	k, pk := ClientKey(c.NS, c.Client), PoolKey(c.NS, c.Pool)
+	x := s.client(k)
+	if x != nil {
+		if h := x.Find(c.Slot); h != nil {
+			s.acquireAgain(c, k, x, h, r)
+			return
+		}
+		if m := x.IDs.find(c.Slot); m != nil {
+			s.recallSlot(m, c.Content, r)
+			return
+		}
+		if stale(c.Slot, x.IDs.newerThan(c.Slot), r) {
+			return
+		}
+		if len(x.Open) >= MaxOpen {
+			r.Code = TooManyOpen
+			return
+		}
+	}
+	if stale(c.Slot, s.forgotClients(k), r) {
+		return
+	}
+	p := s.pool(pk)
+	if p == nil || !p.Put {
+		r.Code = NotFound
+		return
+	}
+	if c.Weight > p.Slots {
+		r.Code, r.Limit = Invalid, int64(p.Slots)
+		return
+	}
+
+	x = s.ownClient(k, x)
+	x.Used = s.now
+	q := limiter.Request{
+		Holder: holder(KindClient, c.Client, c.Slot), Label: unique.Make(c.Label), Weight: c.Weight, Queue: p.MaxQueue,
+		Priority: c.Priority, Expires: s.now + c.TTL,
+	}
+	if c.MaxHold > 0 {
+		q.HoldUntil = s.now + c.MaxHold
+		q.Expires = min(q.Expires, q.HoldUntil)
+	}
+	if c.Wait > 0 {
+		q.Until = s.now + c.Wait
+	}
+	p = s.ownPool(pk, p)
+	how, token, position := p.Acquire(s.now, q)
+	h := Held{
+		Holder: q.Holder, Content: c.Content, Started: s.now, Deadline: q.Expires,
+		Pools: []Hold{{unique.Make(c.Pool), token, c.Weight}},
+	}
+	switch how {
+	case limiter.Granted:
+		r.Code = Admitted
+	case limiter.Queued:
+		r.Code, r.Queue = Queued, Place{c.Pool, int32(position)}
+		h.Until, h.Deadline = q.Until, s.waitDeadline(q.Until)
+	default:
+		code := ConcurrencyLimit
+		if how == limiter.QueueFull {
+			code = QueueFull
+		}
+		r.Code = s.noRoom(wanted{pk, p, q}, r, code)
+		x.IDs.add(remembered(c.Slot, c.Content, code, 0, 0))
+		return
+	}
+	x.Open = append(x.Open, h)
+	s.slotAnswer(&h, p, r)
+}
+
+// forgotClients returns the time that an id must be newer than to be surely
+// unknown to a client that is not there.
+func (s *State) forgotClients(k Key) uint64 {
+	forgot := s.namespace(k.Namespace()).ForgotClients
+	if over, _ := s.Stored(k).(*Client); over != nil && over.At(s.now) == nil {
+		forgot = max(forgot, over.IDs.newest())
+	}
+	return forgot
+}
+
+func (s *State) slotAnswer(h *Held, p *Pool, r *Result) {
+	r.Pressure = Pressure{p.InUse(), p.Slots, p.Threshold}
+	if !h.Waiting() {
+		s.grants(h, r)
+	}
+}
+
+func (s *State) recallSlot(m *Remembered, content Fingerprint, r *Result) {
+	if m.Content != content {
+		r.Code = IDReused
+		return
+	}
+	r.Repeat, r.Code = true, m.Code()
+	if r.Code == Released {
+		r.Code = AlreadyEnded
+	}
+}
+
+func (s *State) acquireAgain(c *Acquire, k Key, x *Client, h *Held, r *Result) {
+	if h.Content != c.Content {
+		r.Code = IDReused
+		return
+	}
+	r.Repeat = true
+	pk := PoolKey(c.NS, c.Pool)
+	p := s.pool(pk)
+	if p == nil {
+		r.Code = LeaseLost // the pool was deleted by force
+		return
+	}
+	if !h.Waiting() {
+		r.Code = Admitted
+		s.slotAnswer(h, p, r)
+		return
+	}
+	x, p = s.ownClient(k, x), s.ownPool(pk, p)
+	x.Used = s.now
+	h = x.Find(c.Slot)
+	how, token, position := p.Claim(s.now, h.Holder)
+	switch how {
+	case limiter.Granted:
+		var holdUntil time.Duration
+		h.Until, h.Started, h.Deadline = 0, s.now, s.now+c.TTL
+		if c.MaxHold > 0 {
+			holdUntil = s.now + c.MaxHold
+			h.Deadline = min(h.Deadline, holdUntil)
+		}
+		h.Pools = []Hold{{h.Pools[0].Pool, token, h.Pools[0].Weight}}
+		p.Extend(s.now, token, h.Deadline, holdUntil)
+		r.Code = Admitted
+	case limiter.Queued:
+		h.Deadline = s.waitDeadline(h.Until)
+		p.Hear(s.now, h.Holder)
+		r.Code, r.Queue = Queued, Place{c.Pool, int32(position)}
+	default:
+		code := WaitTimeout
+		if c.Weight > p.Slots {
+			code, r.Limit = ConcurrencyLimit, int64(p.Slots)
+		}
+		x.finish(h, code, 0)
+		r.Code = code
+		return
+	}
+	s.slotAnswer(h, p, r)
+}
+
+// finish removes what is open and remembers how it ended.
+func (x *Client) finish(h *Held, code Code, value uint64) {
+	x.IDs.add(remembered(h.ID(), h.Content, code, 0, value))
+	for i := range x.Open {
+		if &x.Open[i] == h {
+			x.Open = slices.Delete(x.Open, i, i+1)
+			break
+		}
+	}
+	if len(x.Open) == 0 {
+		x.Open = nil
+	}
+}
+
+// release gives a slot back.
+func (s *State) release(c *Release, r *Result) {
+	k, pk := ClientKey(c.NS, c.Client), PoolKey(c.NS, c.Pool)
+	x := s.client(k)
+	if x == nil {
+		r.Code = NotFound
+		return
+	}
+	h := x.Find(c.Slot)
+	if h == nil {
+		r.Repeat = true
+		m := x.IDs.find(c.Slot)
+		switch {
+		case m == nil:
+			r.Code, r.Repeat = NotFound, false
+		case m.Code() == Released && m.Value == c.Token:
+			r.Code = AlreadyReleased
+		case m.Code() == LeaseLost && m.Value == c.Token:
+			r.Code = LeaseExpired
+		default:
+			r.Code = Fenced
+		}
+		return
+	}
+	if h.Pools[0].Pool.Value() != c.Pool {
+		r.Code, r.Pools = StalePremise, h.PoolNames()
+		return
+	}
+	if h.Waiting() || h.Pools[0].Token != c.Token {
+		r.Code = Fenced
+		return
+	}
+	x = s.ownClient(k, x)
+	x.Used = s.now
+	if p := s.pool(pk); p != nil {
+		s.ownPool(pk, p).Release(s.now, c.Token)
+	}
+	x.finish(x.Find(c.Slot), Released, c.Token)
+	r.Code = Released
+}
+
+// renew keeps what is held, or the place of what waits.
+func (s *State) renew(c *Renew, r *Result) {
+	r.Code = LeaseExpired
+	open, own := s.heldBy(c)
+	h := findHeld(open, c.ID)
+	if h == nil {
+		return
+	}
+	if !covers(c.Pools, []Held{*h}) {
+		r.Code, r.Pools = StalePremise, h.PoolNames()
+		return
+	}
+	if !h.Waiting() && !slices.ContainsFunc(h.Pools, func(p Hold) bool { return p.Token == c.Token }) ||
+		h.Waiting() && c.Token != 0 {
+		r.Code = Fenced
+		return
+	}
+	deadline, there := s.now+c.TTL, true
+	if h.Waiting() {
+		deadline = s.waitDeadline(h.Until)
+	}
+	// First look, then write: a slot that is gone renews nothing.
+	for _, hold := range h.Pools {
+		p := s.pool(PoolKey(c.NS, hold.Pool.Value()))
+		if p == nil {
+			return
+		}
+		if hold.Token == 0 {
+			break // this is where it waits
+		}
+		l, ok := p.Lease(hold.Token)
+		if !ok {
+			return
+		}
+		if l.HoldUntil > 0 {
+			deadline = min(deadline, l.HoldUntil)
+		}
+	}
+	h = findHeld(own(), c.ID)
+	h.Deadline = deadline
+	for _, hold := range h.Pools {
+		k := PoolKey(c.NS, hold.Pool.Value())
+		p := s.ownPool(k, s.pool(k))
+		if hold.Token == 0 {
+			// A waiter whose turn has come, or who has lost his place, finds
+			// out by asking again.
+			there = p.Hear(s.now, h.Holder)
+			break
+		}
+		p.Renew(s.now, hold.Token, deadline)
+	}
+	if there {
+		r.Code = Renewed
+		r.Grants = []Grant{{TTL: s.left(deadline)}}
+	}
+}
+
+// heldBy returns what the maker named by the command has open, and a function
+// that makes it the entry's own.
+func (s *State) heldBy(c *Renew) (open []Held, own func() []Held) {
+	if c.Session != "" {
+		k := SessionKey(c.NS, c.Session)
+		x := s.session(k)
+		if x == nil {
+			return nil, nil
+		}
+		return x.Open, func() []Held {
+			x = s.ownSession(k, x)
+			x.Used = s.now
+			return x.Open
+		}
+	}
+	k := ClientKey(c.NS, c.Client)
+	x := s.client(k)
+	if x == nil {
+		return nil, nil
+	}
+	return x.Open, func() []Held {
+		x = s.ownClient(k, x)
+		x.Used = s.now
+		return x.Open
+	}
+}
+
+// cancelSlot gives up a client's wait for a slot.
+func (s *State) cancelSlot(c *Cancel, r *Result) {
+	k := ClientKey(c.NS, c.Client)
+	x := s.client(k)
+	if x == nil {
+		r.Code = NotFound
+		return
+	}
+	h := x.Find(c.Call)
+	if h == nil {
+		if m := x.IDs.find(c.Call); m != nil {
+			r.Code, r.Repeat = m.Code(), true
+			return
+		}
+		r.Code = NotFound
+		return
+	}
+	if !h.Waiting() {
+		r.Code = NotWaiting
+		return
+	}
+	if !covers(c.Pools, []Held{*h}) {
+		r.Code, r.Pools = StalePremise, h.PoolNames()
+		return
+	}
+	x = s.ownClient(k, x)
+	x.Used = s.now
+	h = x.Find(c.Call)
+	over := *h
+	s.letGo(c.NS, &over)
+	x.finish(h, WaitCancelled, 0)
+	r.Code = WaitCancelled
+}
+
+// forceRelease frees the slot of a holder that does not give it back.
+func (s *State) forceRelease(c *ForceRelease, r *Result) {
+	if s.known(c.NS, c.By, r) {
+		if r.Code == Done {
+			r.Code = Released
+		}
+		return
+	}
+	if c.Session != "" {
+		s.forceCall(c, r)
+	} else {
+		s.forceSlot(c, r)
+	}
+	if r.Code == Released {
+		s.remember(c.NS, c.By, 0)
+	}
+}
+
+func (s *State) forceCall(c *ForceRelease, r *Result) {
+	k := SessionKey(c.NS, c.Session)
+	x := s.session(k)
+	if x == nil || x.Find(c.ID) == nil {
+		r.Code = NotFound
+		return
+	}
+	h := x.Find(c.ID)
+	if !covers(c.Pools, []Held{*h}) {
+		r.Code, r.Pools = StalePremise, h.PoolNames()
+		return
+	}
+	x = s.ownSession(k, x)
+	h = x.Find(c.ID)
+	over := *h
+	s.letGo(c.NS, &over)
+	x.remove(h)
+	if !over.Waiting() {
+		s.noteLapse(k, &over)
+	}
+	x.lapse(&over)
+	r.Code = Released
+}
+
+func (s *State) forceSlot(c *ForceRelease, r *Result) {
+	k := ClientKey(c.NS, c.Holder)
+	x := s.client(k)
+	if x == nil || x.Find(c.ID) == nil {
+		r.Code = NotFound
+		return
+	}
+	h := x.Find(c.ID)
+	if !covers(c.Pools, []Held{*h}) {
+		r.Code, r.Pools = StalePremise, h.PoolNames()
+		return
+	}
+	x = s.ownClient(k, x)
+	h = x.Find(c.ID)
+	over := *h
+	s.letGo(c.NS, &over)
+	code, token := LeaseLost, over.Pools[0].Token
+	if over.Waiting() {
+		code = WaitTimeout
+	}
+	x.finish(h, code, token)
+	r.Code = Released
+}

@@ -1,0 +1,306 @@
+package session
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"time"
+)
+
+// The format of snapshots is described in log.proto, before SnapshotHeader.
+const (
+	snapshotMagic   = "govnsnap"
+	snapshotVersion = 1
+
+	frameHead    = 1 + 4 + 4 // kind, length, CRC-32C
+	frameHeader  = 'H'
+	frameChunk   = 'C'
+	frameTrailer = 'T'
+
+	// chunkFull is the length from which a chunk is closed.
+	chunkFull = 1 << 20
+	// maxFrame is the longest payload that is read or written. The largest
+	// record, a pool with all its leases and a full queue of the longest names,
+	// has less than 5 MiB, and may come on top of a chunk that is nearly full.
+	maxFrame = 8 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// WriteSnapshot writes all records of a snapshot in its order, so that equal
+// states have equal snapshots, byte for byte.
+func WriteSnapshot(w io.Writer, s *Snapshot) error {
+	out := snapshotWriter{w: w, sum: sha256.New()}
+	head := binary.LittleEndian.AppendUint16([]byte(snapshotMagic), snapshotVersion)
+	if err := out.write(head); err != nil {
+		return err
+	}
+	header := snapshotHeader{now: s.now, generation: s.generation, count: s.len()}
+	f := out.frame()
+	for m := f.top(); f.visit(&m); {
+		header.fields(&f)
+	}
+	if err := out.close(frameHeader, f.b); err != nil {
+		return err
+	}
+
+	f = out.frame()
+	for k, r := range s.All() {
+		for m := f.message(1, true); f.visit(&m); {
+			f.item(&k, &r)
+		}
+		if len(f.b)-frameHead < chunkFull {
+			continue
+		}
+		if err := out.close(frameChunk, f.b); err != nil {
+			return err
+		}
+		f = out.frame()
+	}
+	if len(f.b) > frameHead {
+		if err := out.close(frameChunk, f.b); err != nil {
+			return err
+		}
+	}
+
+	trailer := snapshotTrailer{count: header.count}
+	out.sum.Sum(trailer.sum[:0])
+	f = out.frame()
+	for m := f.top(); f.visit(&m); {
+		trailer.fields(&f)
+	}
+	return out.close(frameTrailer, f.b)
+}
+
+func (v *Snapshot) len() (n uint64) {
+	for _, sh := range v.shards {
+		n += uint64(len(sh.records))
+	}
+	return n
+}
+
+type snapshotHeader struct {
+	now        time.Duration
+	generation uint32
+	count      uint64
+}
+
+func (h *snapshotHeader) fields(f *wire) {
+	f.duration(1, &h.now)
+	f.uint32(2, &h.generation)
+	f.uint64(3, &h.count)
+}
+
+type snapshotTrailer struct {
+	count uint64
+	sum   Digest
+}
+
+func (t *snapshotTrailer) fields(f *wire) {
+	f.uint64(1, &t.count)
+	f.digest(2, &t.sum)
+}
+
+func (f *wire) item(k *Key, r *Record) {
+	f.kept(1, (*string)(k))
+	for m := f.message(2, true); f.visit(&m); {
+		f.record(r)
+	}
+}
+
+type snapshotWriter struct {
+	w   io.Writer
+	sum hash.Hash
+	buf []byte // of the previous frame, used again
+}
+
+// frame returns a wire for the next payload, with room for the head before it.
+func (o *snapshotWriter) frame() wire {
+	return wire{write: true, b: append(o.buf[:0], make([]byte, frameHead)...)}
+}
+
+func (o *snapshotWriter) close(kind byte, b []byte) error {
+	payload := b[frameHead:]
+	if len(payload) > maxFrame {
+		return fmt.Errorf("session: snapshot: a frame of %d bytes is above the cap of %d", len(payload), maxFrame)
+	}
+	b[0] = kind
+	binary.LittleEndian.PutUint32(b[1:], uint32(len(payload)))
+	binary.LittleEndian.PutUint32(b[5:], frameSum(b[:5], payload))
+	o.buf = b
+	return o.write(b)
+}
+
+func (o *snapshotWriter) write(b []byte) error {
+	o.sum.Write(b)
+	_, err := o.w.Write(b)
+	return err
+}
+
+func frameSum(head, payload []byte) uint32 {
+	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, payload)
+}
+
+// ReadSnapshot builds a state from a snapshot. It reads r to its end, trusts
+// nothing in it, and holds no more of it at once than one chunk; the error says
+// what is wrong and where.
+func ReadSnapshot(r io.Reader) (*State, error) {
+	in := snapshotReader{r: r, sum: sha256.New()}
+	s, err := in.state()
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("truncated: %w", io.ErrUnexpectedEOF)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("session: snapshot, at byte %d: %w", in.read, err)
+	}
+	return s, nil
+}
+
+type snapshotReader struct {
+	r    io.Reader
+	sum  hash.Hash
+	read int64 // bytes that were checked
+	buf  []byte
+}
+
+func (in *snapshotReader) state() (*State, error) {
+	if err := in.magic(); err != nil {
+		return nil, err
+	}
+	kind, b, err := in.frame()
+	if err != nil {
+		return nil, err
+	}
+	var header snapshotHeader
+	if kind != frameHeader {
+		return nil, fmt.Errorf("frame %q, where the header has to be", kind)
+	}
+	if err := readFrame(b, func(f *wire) { header.fields(f) }); err != nil {
+		return nil, err
+	}
+	s := New()
+	s.SetClock(header.now, header.generation)
+	names := newInterner()
+	for {
+		before := Digest(in.sum.Sum(nil))
+		if kind, b, err = in.frame(); err != nil {
+			return nil, err
+		}
+		if kind == frameTrailer {
+			return s, in.trailer(b, before, s, &header)
+		}
+		if kind != frameChunk {
+			return nil, fmt.Errorf("frame %q, where a chunk or the trailer has to be", kind)
+		}
+		if err := putChunk(s, b, names); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (in *snapshotReader) magic() error {
+	head := make([]byte, len(snapshotMagic)+2)
+	if _, err := io.ReadFull(in.r, head); err != nil {
+		return err
+	}
+	if !bytes.HasPrefix(head, []byte(snapshotMagic)) {
+		return errors.New("this is not a snapshot of govnode")
+	}
+	if v := binary.LittleEndian.Uint16(head[len(snapshotMagic):]); v != snapshotVersion {
+		return fmt.Errorf("%w: version %d of the format; this build reads version %d", ErrUnknownKind, v, snapshotVersion)
+	}
+	in.note(head)
+	return nil
+}
+
+// note counts and sums up what was read.
+func (in *snapshotReader) note(b []byte) {
+	in.sum.Write(b)
+	in.read += int64(len(b))
+}
+
+// frame returns the next frame, checked; its payload is valid until the next
+// call.
+func (in *snapshotReader) frame() (kind byte, payload []byte, err error) {
+	var head [frameHead]byte
+	if _, err := io.ReadFull(in.r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.LittleEndian.Uint32(head[1:])
+	if n > maxFrame {
+		return 0, nil, fmt.Errorf("a frame of %d bytes is above the cap of %d", n, maxFrame)
+	}
+	if int(n) > cap(in.buf) {
+		in.buf = make([]byte, max(n, chunkFull+chunkFull/8))
+	}
+	payload = in.buf[:n]
+	if _, err := io.ReadFull(in.r, payload); err != nil {
+		return 0, nil, err
+	}
+	if frameSum(head[:5], payload) != binary.LittleEndian.Uint32(head[5:]) {
+		return 0, nil, errors.New("the checksum of a frame is wrong; the file is damaged, use another snapshot")
+	}
+	in.note(head[:])
+	in.note(payload)
+	return head[0], payload, nil
+}
+
+func readFrame(b []byte, fields func(*wire)) error {
+	f := reader(b)
+	for m := f.top(); f.visit(&m); {
+		fields(&f)
+	}
+	return f.err
+}
+
+// putChunk puts the records of a chunk into the state.
+func putChunk(s *State, b []byte, names *interner) error {
+	f := reader(b)
+	f.names = names
+	for m := f.top(); f.visit(&m); {
+		for f.num == 1 {
+			var k Key
+			var r Record
+			for m := f.message(1, true); f.visit(&m); {
+				f.item(&k, &r)
+			}
+			f.require(k.wellFormed() && r != nil && k[0] == kindOf(r), "a record that does not belong to its key")
+			if f.err != nil {
+				return f.err
+			}
+			s.Put(k, r)
+		}
+	}
+	return f.err
+}
+
+// kindOf returns the letter with which the keys of a record begin.
+func kindOf(r Record) byte {
+	return "spcymiknbh"[recordNumber(r)-1]
+}
+
+// trailer checks that nothing is missing, twice there, or behind the end.
+func (in *snapshotReader) trailer(b []byte, sum Digest, s *State, header *snapshotHeader) error {
+	var t snapshotTrailer
+	if err := readFrame(b, func(f *wire) { t.fields(f) }); err != nil {
+		return err
+	}
+	if t.sum != sum {
+		return errors.New("the SHA-256 is wrong; the file was changed, use another snapshot")
+	}
+	if n := uint64(s.Len()); n != t.count || n != header.count {
+		return fmt.Errorf("it has %d records under different keys; its header says %d, its trailer %d", n, header.count, t.count)
+	}
+	var more [1]byte
+	if _, err := io.ReadFull(in.r, more[:]); err == nil {
+		return errors.New("there is more behind the trailer")
+	} else if err != io.EOF {
+		return err
+	}
+	return nil
+}

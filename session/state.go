@@ -1,0 +1,289 @@
+package session
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+)
+
+const shardBits = 14 // 16,384 shards: a snapshot copies that many pointers
+
+// State is everything govnode knows, or the part of it that some commands
+// touch. It is not safe for concurrent use; what it returns is, since records
+// are immutable between entries.
+type State struct {
+	now        time.Duration
+	generation uint32 // of fencing tokens
+	entry      uint64 // number of the entry under way
+	epoch      uint64 // of snapshots: a shard of an older one is shared
+	shards     []*shard
+	due        []time.Duration // of each shard, no later than its first deadline; derived
+	written    []writtenRecord // in the entry under way
+	lapsed     []Lapse         // by the command under way
+}
+
+type shard struct {
+	epoch   uint64
+	records map[Key]Record
+}
+
+// New returns an empty state.
+func New() *State { return newState(1 << shardBits) }
+
+// NewPartial returns an empty state that is meant for few records.
+func NewPartial() *State { return newState(1) }
+
+func newState(n int) *State {
+	s := &State{shards: make([]*shard, n), due: make([]time.Duration, n)}
+	for i := range s.shards {
+		s.shards[i] = &shard{}
+		s.due[i] = never
+	}
+	return s
+}
+
+// Now returns the time of the latest entry.
+func (s *State) Now() time.Duration { return s.now }
+
+// Generation returns the generation of fencing tokens; Restore raises it.
+func (s *State) Generation() uint32 { return s.generation }
+
+// SetClock sets time and generation, of a state that is being rebuilt.
+func (s *State) SetClock(now time.Duration, generation uint32) {
+	s.now, s.generation = max(s.now, now), max(s.generation, generation)
+}
+
+// Put installs a record that was decoded, or that this same state returned
+// before; nil removes it. It is how a state is rebuilt, and nothing else.
+func (s *State) Put(k Key, r Record) { s.put(k, r) }
+
+// Stored returns a record as it was last written, settled or not; nil if absent.
+func (s *State) Stored(k Key) Record { return s.shards[s.shardOf(k)].records[k] }
+
+// Get returns the record named by k as it stands at Now; nil if it is absent
+// or has lapsed.
+func (s *State) Get(k Key) Record {
+	if r := s.Stored(k); r != nil {
+		return r.At(s.now)
+	}
+	return nil
+}
+
+// Len returns how many records are stored.
+func (s *State) Len() (n int) {
+	for _, sh := range s.shards {
+		n += len(sh.records)
+	}
+	return n
+}
+
+func (s *State) shardOf(k Key) int {
+	// FNV-1a: the same on every node, since it decides the order of snapshots.
+	h := uint64(14695981039346656037)
+	for i := 0; i < len(k); i++ {
+		h = (h ^ uint64(k[i])) * 1099511628211
+	}
+	return int((h ^ h>>32) & uint64(len(s.shards)-1))
+}
+
+func (s *State) put(k Key, r Record) {
+	i := s.shardOf(k)
+	sh := s.shards[i]
+	if sh.epoch != s.epoch || sh.records == nil {
+		sh = &shard{epoch: s.epoch, records: maps.Clone(sh.records)}
+		if sh.records == nil {
+			sh.records = make(map[Key]Record)
+		}
+		s.shards[i] = sh
+	}
+	if r == nil {
+		delete(sh.records, k)
+		return
+	}
+	sh.records[k] = r
+	s.noteDue(i, r)
+}
+
+func (s *State) noteDue(i int, r Record) {
+	if at, ok := r.Due(); ok && at < s.due[i] {
+		s.due[i] = at
+	}
+}
+
+// Due returns no later than the first instant at which a record will differ;
+// ok is false if none ever will.
+func (s *State) Due() (at time.Duration, ok bool) {
+	at = slices.Min(s.due)
+	return at, at != never
+}
+
+// DueKeys returns the keys of at most limit records that have something to
+// settle by Now, with those that a Tick needs beside them. It looks at a
+// bounded number of shards; more is true if there may be others.
+func (s *State) DueKeys(limit int) (keys []Key, more bool) {
+	const shardsAtOnce = 1024
+	seen := 0
+	for i, at := range s.due {
+		if at > s.now {
+			continue
+		}
+		if seen++; seen > shardsAtOnce || len(keys) >= limit {
+			return keys, true
+		}
+		found, next := len(keys), never
+		for k, r := range s.shards[i].records { // order-free: sorted below
+			if at, ok := r.Due(); ok && at <= s.now {
+				keys = append(keys, k)
+				keys = append(keys, tickNeeds(k, r)...)
+			} else if ok {
+				next = min(next, at)
+			}
+		}
+		if len(keys) == found {
+			s.due[i] = next // what is found now stays due until it is settled
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), false
+}
+
+// Snapshot returns the state as it stands between two entries. It copies only
+// the pointers of the shards; what is written later goes to clones.
+func (s *State) Snapshot() *Snapshot {
+	s.epoch++
+	return &Snapshot{now: s.now, generation: s.generation, shards: slices.Clone(s.shards)}
+}
+
+// A Snapshot is an immutable view of a State; safe for concurrent use.
+type Snapshot struct {
+	now        time.Duration
+	generation uint32
+	shards     []*shard
+}
+
+// Now returns the log time of the snapshot.
+func (v *Snapshot) Now() time.Duration { return v.now }
+
+// Generation returns the generation of fencing tokens.
+func (v *Snapshot) Generation() uint32 { return v.generation }
+
+// All iterates over the stored records in a fixed order, the same for equal
+// states on all nodes. They are as they were written: see Record.At.
+func (v *Snapshot) All() iter.Seq2[Key, Record] {
+	return func(yield func(Key, Record) bool) {
+		for _, sh := range v.shards {
+			for _, k := range slices.Sorted(maps.Keys(sh.records)) {
+				if !yield(k, sh.records[k]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Find returns, in the order of keys, the first limit records after a key that
+// have the prefix and that keep accepts, as they stand at the snapshot's time.
+func (v *Snapshot) Find(prefix, after Key, limit int, keep func(Key, Record) bool) []Entry {
+	var found []Entry
+	for _, sh := range v.shards {
+		for k, r := range sh.records { // order-free: sorted and cut
+			if len(k) < len(prefix) || k[:len(prefix)] != prefix || k <= after {
+				continue
+			}
+			if len(found) >= 2*limit {
+				found = first(found, limit)
+				if k > found[len(found)-1].Key {
+					continue
+				}
+			}
+			if r = r.At(v.now); r != nil && (keep == nil || keep(k, r)) {
+				found = append(found, Entry{k, r})
+			}
+		}
+	}
+	return first(found, limit)
+}
+
+func first(found []Entry, limit int) []Entry {
+	slices.SortFunc(found, func(a, b Entry) int {
+		if a.Key < b.Key {
+			return -1
+		}
+		return 1
+	})
+	return found[:min(limit, len(found))]
+}
+
+// An Entry is a record and its key.
+type Entry struct {
+	Key    Key
+	Record Record
+}
+
+// ApplyAll applies the commands of one entry at a time, in order, and returns
+// one result for each. Time never runs backwards: an earlier at counts as the
+// time of the latest entry.
+func (s *State) ApplyAll(at time.Duration, cmds []Command) []Result {
+	s.now = max(s.now, at)
+	s.entry++
+	results := make([]Result, len(cmds))
+	for i, c := range cmds {
+		s.lapsed = nil
+		s.apply(c, &results[i])
+		results[i].Lapsed = s.lapsed
+	}
+	for _, w := range s.written {
+		s.noteDue(w.shard, w.record) // as the entry left it
+	}
+	clear(s.written)
+	s.written = s.written[:0]
+	return results
+}
+
+func (s *State) apply(c Command, r *Result) {
+	switch c := c.(type) {
+	case *Open:
+		s.open(c, r)
+	case *Begin:
+		s.begin(c, r)
+	case *End:
+		s.end(c, r)
+	case *Cancel:
+		s.cancel(c, r)
+	case *Close:
+		s.close(c, r)
+	case *Acquire:
+		s.acquire(c, r)
+	case *Renew:
+		s.renew(c, r)
+	case *Release:
+		s.release(c, r)
+	case *ForceRelease:
+		s.forceRelease(c, r)
+	case *PutPool:
+		s.putPool(c, r)
+	case *DeletePool:
+		s.deletePool(c, r)
+	case *PutPolicy:
+		s.putPolicy(c, r)
+	case *DeletePolicy:
+		s.deletePolicy(c, r)
+	case *Set:
+		s.set(c, r)
+	case *Delete:
+		s.delete(c, r)
+	case *Increment:
+		s.increment(c, r)
+	case *PutHash:
+		s.putHash(c, r)
+	case *Tick:
+		s.tick(c)
+	case *Restore:
+		s.restore()
+	default:
+		// Diverging silently would be worse.
+		panic(fmt.Sprintf("session: unknown command %T", c))
+	}
+}

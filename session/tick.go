@@ -1,0 +1,125 @@
+package session
+
+import "slices"
+
+// tick settles the records named. It is housekeeping: every command would have
+// found them settled anyway.
+func (s *State) tick(c *Tick) {
+	named := func(k Key) bool { return slices.Contains(c.Keys, k) }
+	if len(c.Keys) > 16 {
+		set := make(map[Key]bool, len(c.Keys))
+		for _, k := range c.Keys {
+			set[k] = true
+		}
+		named = func(k Key) bool { return set[k] }
+	}
+	for _, k := range c.Keys {
+		if len(k) < 2 {
+			continue
+		}
+		r := s.Stored(k)
+		if r == nil {
+			continue
+		}
+		if at, ok := r.Due(); !ok || at > s.now {
+			continue
+		}
+		switch x := r.(type) {
+		case *Session:
+			s.tickSession(k, named)
+		case *Client:
+			if s.client(k) == nil && named(NamespaceKey(k.Namespace())) {
+				s.dropClient(k)
+			}
+		case *Pool:
+			s.pool(k)
+		case *Counter:
+			if x.At(s.now) == nil {
+				s.put(k, nil)
+			}
+		}
+	}
+}
+
+// tickSession lets a session that has ended go of its pin, and drops it when
+// its time is over.
+func (s *State) tickSession(k Key, named func(Key) bool) {
+	over := s.session(k) == nil
+	x := s.Stored(k).(*Session)
+	if x.Pinned && (over || x.Phase != PhaseOpen) && named(PinsKey(k.Namespace(), x.Pin.Digest, k.Name())) {
+		x = s.ownSession(k, x)
+		x.Pinned = false
+		s.unpin(k.Namespace(), x.Pin.Digest, k.Name())
+	}
+	if over && !x.Pinned && named(NamespaceKey(k.Namespace())) && named(BaselineKey(k.Namespace(), k.Name())) {
+		s.dropSession(k)
+	}
+}
+
+// tickNeeds returns the keys that a Tick names beside that of a record that is
+// due, so that what it holds elsewhere can be let go.
+func tickNeeds(k Key, r Record) []Key {
+	switch x := r.(type) {
+	case *Session:
+		ns := k.Namespace()
+		return []Key{PinsKey(ns, x.Pin.Digest, k.Name()), NamespaceKey(ns), BaselineKey(ns, k.Name())}
+	case *Client:
+		return []Key{NamespaceKey(k.Namespace())}
+	}
+	return nil
+}
+
+// restore follows a snapshot that an operator put in place: whoever held or
+// waited did so in a state that is gone. Tokens go on above all that were ever
+// given out.
+func (s *State) restore() {
+	s.generation++
+	for _, k := range s.keys() {
+		switch x := s.Stored(k).(type) {
+		case *Session:
+			if s.session(k) == nil {
+				continue
+			}
+			x = s.ownSession(k, s.Stored(k).(*Session))
+			for len(x.Open) > 0 {
+				h := x.Open[0]
+				x.Open = x.Open[1:]
+				x.lapse(&h)
+			}
+			x.Open = nil
+		case *Client:
+			if s.client(k) == nil {
+				continue
+			}
+			x = s.ownClient(k, s.Stored(k).(*Client))
+			for len(x.Open) > 0 {
+				h := &x.Open[0]
+				code, token := LeaseLost, h.Pools[0].Token
+				if h.Waiting() {
+					code = WaitTimeout
+				}
+				x.finish(h, code, token)
+			}
+		case *Pool:
+			x = s.ownPool(k, x)
+			x.Clear()
+			x.RaiseToken(s.firstToken())
+		case *Namespace:
+			ns := *x
+			ns.TokenFloor = max(ns.TokenFloor, s.firstToken())
+			s.write(k, &ns)
+		}
+	}
+}
+
+// keys returns the keys of all records in a fixed order.
+func (s *State) keys() []Key {
+	var keys []Key
+	for _, sh := range s.shards {
+		for k := range sh.records { // order-free: sorted below
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,382 @@
+package session
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Caps of a command. Together with those in record.go they bound what a record
+// can grow to, and what a command can cost to apply. Lengths are in bytes.
+const (
+	MaxID        = 128 // ids, agents, clients, pools, policies
+	MaxNamespace = 64
+	MaxTool      = 128 // name of a tool; also of a label
+	MaxKey       = 512 // key of a counter or a text
+
+	MaxAttributes = 32   // of a session
+	MaxAttribute  = 1024 // name and value together
+	// MaxPools is how many pools a call may name beside that of its policy.
+	MaxPools      = 8
+	MaxPremises   = MaxTools + 8 // a premise for each tool, and for each other fact
+	MaxToolLimits = 1024         // tools that a policy limits
+	MaxNames      = 1024         // names that point to one policy, as a premise
+	// MaxClosePools is in how many pools a session can hold slots, as a premise.
+	MaxClosePools = MaxOpen*MaxPools + 1
+	MaxTick       = 4096 // keys in one Tick
+
+	MaxText = 64 << 10 // a text of the storage protocol; the output of a call
+	MaxHash = 256      // a content hash as it was registered
+	MaxTree = 1 << 20  // a policy, all files together
+
+	// MinTTL leaves a holder time to renew; MaxTTL is how long a crashed one
+	// can keep a slot.
+	MinTTL = time.Second
+	MaxTTL = time.Hour
+	// MaxHold, MaxWait and MaxIdleTTL bound how long somebody stays who does
+	// renew, wait, or come back.
+	MaxHold    = 24 * time.Hour
+	MaxWait    = 10 * time.Minute
+	MaxIdleTTL = 30 * 24 * time.Hour
+	// MaxDuration bounds times that nothing else bounds, so that log time and
+	// any of them do not overflow for 190 years.
+	MaxDuration = 100 * 365 * 24 * time.Hour
+
+	// MaxCallTokens is a thousand times the context of a large model, and so
+	// little that a session runs out of attempts before its sum overflows.
+	MaxCallTokens = 1_000_000_000
+	// MaxRule is the highest number of a rule: what a remembered id has room for.
+	MaxRule = 1<<14 - 1
+
+	million = 1_000_000
+)
+
+const policyPrefix = "policy/"
+
+// A FieldError says which field of a command is out of bounds, and what to do.
+type FieldError struct {
+	Field   string // as in "Begin.Pools[1].Weight"
+	Problem string
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
+
+// Validate checks every bound of a command that ApplyAll relies on. It returns
+// a *FieldError for the first field that is out of bounds, else nil. Whether
+// the command can be carried out is for ApplyAll to say.
+func Validate(c Command) error {
+	var v validator
+	switch c := c.(type) {
+	case *Open:
+		v.open(c)
+	case *Begin:
+		v.begin(c)
+	case *End:
+		v.end(c)
+	case *Cancel:
+		v.cancel(c)
+	case *Close:
+		v.close(c)
+	case *Acquire:
+		v.acquire(c)
+	case *Renew:
+		v.renew(c)
+	case *Release:
+		v.release(c)
+	case *ForceRelease:
+		v.forceRelease(c)
+	case *PutPool:
+		v.putPool(c)
+	case *DeletePool:
+		v.of = "DeletePool"
+		v.request(c.NS, c.By)
+		v.ownPool("Pool", c.Pool)
+	case *PutPolicy:
+		v.putPolicy(c)
+	case *DeletePolicy:
+		v.deletePolicy(c)
+	case *Set:
+		v.set(c)
+	case *Delete:
+		v.of = "Delete"
+		v.request(c.NS, c.By)
+		v.text("Key", c.Key, 1, MaxKey)
+	case *Increment:
+		v.of = "Increment"
+		v.request(c.NS, c.By)
+		v.text("Key", c.Key, 1, MaxKey)
+	case *PutHash:
+		v.of = "PutHash"
+		v.request(c.NS, c.By)
+		v.text("Tool", c.Tool, 1, MaxTool)
+		v.text("Hash", c.Hash, 0, MaxHash)
+	case *Tick:
+		v.tick(c)
+	case *Restore:
+	default:
+		v.of = "Command"
+		v.fail("Kind", fmt.Sprintf("%T is not a command; send one of those in log.proto", c))
+	}
+	if v.err != nil {
+		return v.err
+	}
+	return nil
+}
+
+// A validator keeps the first thing that is wrong with a command.
+type validator struct {
+	of  string // name of the command
+	err *FieldError
+}
+
+func (v *validator) fail(field, problem string) {
+	if v.err == nil {
+		v.err = &FieldError{v.of + "." + field, problem}
+	}
+}
+
+func (v *validator) open(c *Open) {
+	v.of = "Open"
+	v.namespace(c.NS)
+	v.id("Session", c.Session)
+	v.id("Agent", c.Agent)
+	v.optional("Policy", c.Policy)
+	v.digest("Digest", c.Digest)
+	between(v, "IdleTTL", c.IdleTTL, MinTTL, MaxIdleTTL)
+	v.optional("Parent", c.Parent)
+	v.count("Attributes", len(c.Attributes), 0, MaxAttributes)
+	for i, a := range c.Attributes {
+		if v.err != nil {
+			return
+		}
+		field := fmt.Sprintf("Attributes[%d]", i)
+		v.text(field+".Name", a.Name, 1, MaxAttribute)
+		v.free(field+".Value", a.Value, MaxAttribute)
+		v.length(field, len(a.Name)+len(a.Value), 1, MaxAttribute)
+		if i > 0 && a.Name <= c.Attributes[i-1].Name {
+			v.fail(field+".Name", "is not behind the one before it; order attributes by name and give each once")
+		}
+	}
+}
+
+func (v *validator) begin(c *Begin) {
+	v.of = "Begin"
+	v.namespace(c.NS)
+	v.id("Session", c.Session)
+	v.id("Call", c.Call)
+	between(v, "CallKind", c.CallKind, Tool, Handoff)
+	least := 0
+	if c.CallKind == Tool {
+		least = 1
+	}
+	v.text("Tool", c.Tool, least, MaxTool)
+	v.digest("Digest", c.Digest)
+	v.premises(c.Seen)
+	between(v, "Verdict.Rule", c.Verdict.Rule, 0, MaxRule)
+	v.wants(c.Pools)
+	between(v, "TTL", c.TTL, MinTTL, MaxTTL)
+	between(v, "MaxHold", c.MaxHold, 0, MaxHold)
+	between(v, "Wait", c.Wait, 0, MaxWait)
+	between(v, "Tokens", c.Tokens, 0, MaxCallTokens)
+}
+
+func (v *validator) premises(seen []Premise) {
+	v.count("Seen", len(seen), 0, MaxPremises)
+	for i := range seen {
+		p := &seen[i]
+		switch {
+		case v.err != nil:
+			return
+		case p.Fact < FactCalls || p.Fact > FactElapsed:
+			v.fail(fmt.Sprintf("Seen[%d].Fact", i), "is not a fact that govnode holds")
+		case p.Fact == FactToolCalls:
+			v.text(fmt.Sprintf("Seen[%d].Name", i), p.Name, 1, MaxTool)
+		case p.Name != "":
+			v.fail(fmt.Sprintf("Seen[%d].Name", i), "is for the calls of a tool alone; leave it empty")
+		}
+		if p.Lo > p.Hi {
+			v.fail(fmt.Sprintf("Seen[%d].Lo", i), "is above Hi, so that the premise can never hold")
+		}
+	}
+}
+
+// wants holds to the order in which pools are taken, since calls that take them
+// in different orders could wait for each other.
+func (v *validator) wants(pools []Want) {
+	v.count("Pools", len(pools), 1, MaxPools+1)
+	for i := range pools {
+		w := &pools[i]
+		switch {
+		case v.err != nil:
+			return
+		case i == 0:
+			if !strings.HasPrefix(w.Pool, policyPrefix) {
+				v.fail("Pools[0].Pool", "has to be the pool of the policy, policy/NAME")
+			} else if problem := badPool(w.Pool); problem != "" {
+				v.fail("Pools[0].Pool", problem)
+			}
+		default:
+			if problem := badOwnPool(w.Pool); problem != "" {
+				v.fail(fmt.Sprintf("Pools[%d].Pool", i), problem)
+			} else if i > 1 && w.Pool <= pools[i-1].Pool {
+				v.fail(fmt.Sprintf("Pools[%d].Pool", i), "is not behind the one before it; order pools by name and name each once")
+			}
+		}
+		if w.Weight < 1 || w.Weight > MaxSlots {
+			v.fail(fmt.Sprintf("Pools[%d].Weight", i), outside(w.Weight, 1, MaxSlots))
+		}
+	}
+}
+
+func (v *validator) end(c *End) {
+	v.of = "End"
+	v.namespace(c.NS)
+	v.id("Session", c.Session)
+	v.id("Call", c.Call)
+	v.pools(c.Pools, MaxPools+1)
+	between(v, "Status", c.Status, Succeeded, Cancelled)
+	if c.Tokens > MaxCallTokens {
+		v.fail("Tokens", outside(c.Tokens, 0, MaxCallTokens))
+	}
+	between(v, "Output.Score", c.Output.Score, 0, million)
+	v.free("Output.Text", c.Output.Text, MaxText)
+}
+
+func (v *validator) cancel(c *Cancel) {
+	v.of = "Cancel"
+	v.namespace(c.NS)
+	v.maker("Client", c.Client, c.Session)
+	v.id("Call", c.Call)
+	v.pools(c.Pools, MaxPools+1)
+}
+
+func (v *validator) close(c *Close) {
+	v.of = "Close"
+	v.namespace(c.NS)
+	v.id("Session", c.Session)
+	v.pools(c.Pools, MaxClosePools)
+}
+
+func (v *validator) acquire(c *Acquire) {
+	v.of = "Acquire"
+	v.namespace(c.NS)
+	v.id("Client", c.Client)
+	v.id("Slot", c.Slot)
+	v.ownPool("Pool", c.Pool)
+	between(v, "Weight", c.Weight, 1, MaxSlots)
+	between(v, "TTL", c.TTL, MinTTL, MaxTTL)
+	between(v, "MaxHold", c.MaxHold, 0, MaxHold)
+	between(v, "Wait", c.Wait, 0, MaxWait)
+	v.text("Label", c.Label, 0, MaxTool)
+}
+
+func (v *validator) renew(c *Renew) {
+	v.of = "Renew"
+	v.namespace(c.NS)
+	v.maker("Client", c.Client, c.Session)
+	v.id("ID", c.ID)
+	v.pools(c.Pools, MaxPools+1)
+	between(v, "TTL", c.TTL, MinTTL, MaxTTL)
+}
+
+func (v *validator) release(c *Release) {
+	v.of = "Release"
+	v.namespace(c.NS)
+	v.id("Client", c.Client)
+	v.id("Slot", c.Slot)
+	v.ownPool("Pool", c.Pool)
+}
+
+func (v *validator) forceRelease(c *ForceRelease) {
+	v.of = "ForceRelease"
+	v.request(c.NS, c.By)
+	v.maker("Holder", c.Holder, c.Session)
+	v.id("ID", c.ID)
+	v.pools(c.Pools, MaxPools+1)
+}
+
+func (v *validator) putPool(c *PutPool) {
+	v.of = "PutPool"
+	v.request(c.NS, c.By)
+	v.ownPool("Pool", c.Pool)
+	between(v, "Slots", c.Slots, 1, MaxSlots)
+	between(v, "Threshold", c.Threshold, 0, MaxSlots)
+	between(v, "Queue", c.Queue, 0, MaxQueue)
+}
+
+func (v *validator) putPolicy(c *PutPolicy) {
+	v.of = "PutPolicy"
+	v.request(c.NS, c.By)
+	v.id("Name", c.Name)
+	v.digest("Digest", c.Digest)
+	v.length("Tree", len(c.Tree), 1, MaxTree)
+	l := &c.Limits
+	between(v, "Limits.MaxTokens", l.MaxTokens, 0, 1<<62)
+	between(v, "Limits.Timeout", l.Timeout, 0, MaxDuration)
+	between(v, "Limits.MaxConcurrent", l.MaxConcurrent, 1, MaxSlots)
+	between(v, "Limits.Backpressure", l.Backpressure, 0, 1<<30)
+	between(v, "Limits.Drift", l.Drift, 0, million)
+	v.count("Limits.PerTool", len(l.PerTool), 0, MaxToolLimits)
+	for i, t := range l.PerTool {
+		if v.err != nil {
+			return
+		}
+		field := fmt.Sprintf("Limits.PerTool[%d].Tool", i)
+		v.text(field, t.Tool, 1, MaxTool)
+		if i > 0 && t.Tool <= l.PerTool[i-1].Tool {
+			v.fail(field, "is not behind the one before it; order limits by tool and give each once")
+		}
+	}
+}
+
+func (v *validator) deletePolicy(c *DeletePolicy) {
+	v.of = "DeletePolicy"
+	v.request(c.NS, c.By)
+	v.optional("Name", c.Name)
+	v.digest("Digest", c.Digest)
+	v.count("Names", len(c.Names), 0, MaxNames)
+	for i, n := range c.Names {
+		if v.err != nil {
+			return
+		}
+		field := fmt.Sprintf("Names[%d]", i)
+		v.id(field, n)
+		if i > 0 && n <= c.Names[i-1] {
+			v.fail(field, "is not behind the one before it; order names and give each once")
+		}
+	}
+}
+
+func (v *validator) set(c *Set) {
+	v.of = "Set"
+	v.request(c.NS, c.By)
+	v.text("Key", c.Key, 1, MaxKey)
+	v.free("Value.Text", c.Value.Text, MaxText)
+	switch {
+	case c.Value.Number && c.Value.Text != "":
+		v.fail("Value.Text", "stands beside a number; give one of the two")
+	case !c.Value.Number && c.Value.N != 0:
+		v.fail("Value.N", "stands beside a text; give one of the two")
+	}
+	between(v, "TTL", c.TTL, 0, MaxDuration)
+}
+
+func (v *validator) tick(c *Tick) {
+	v.of = "Tick"
+	v.count("Keys", len(c.Keys), 0, MaxTick)
+	for i, k := range c.Keys {
+		if v.err == nil && !k.wellFormed() {
+			v.fail(fmt.Sprintf("Keys[%d]", i), "is not the key of a record")
+		}
+	}
+}
+
+// wellFormed reports whether the key is a letter for a kind, a namespace, a
+// slash and a name.
+func (k Key) wellFormed() bool {
+	if len(k) < 3 || strings.IndexByte("spcymiknbh", k[0]) < 0 {
+		return false
+	}
+	i := strings.IndexByte(string(k), '/')
+	return i > 1 && badNamespace(string(k[1:i])) == "" && len(k)-i-1 <= MaxKey
+}

@@ -1,0 +1,336 @@
+package session
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func validCommands() map[string]Command {
+	by := Maker{Client: "c", Request: "r", Content: Fingerprint{1}}
+	return map[string]Command{
+		"Open":         &Open{NS: "default", Session: "s", Agent: "a", Policy: "p", Digest: Digest{1}, IdleTTL: time.Hour, Parent: "s0", Attributes: []Attr{{"a", "1"}, {"b", ""}}},
+		"Begin":        typicalBegin(),
+		"End":          typicalEnd(),
+		"Cancel":       &Cancel{NS: "default", Session: "s", Call: "c", Pools: []string{"policy/p", "q"}},
+		"Close":        &Close{NS: "default", Session: "s", Pools: []string{"q", "policy/p"}, Digest: Digest{1}},
+		"Acquire":      &Acquire{NS: "default", Client: "c", Slot: "s", Pool: "q", Weight: 1, TTL: time.Minute, Label: "build ä"},
+		"Renew":        &Renew{NS: "default", Client: "c", ID: "s", Pools: []string{"q"}, TTL: time.Minute},
+		"Release":      &Release{NS: "default", Client: "c", Slot: "s", Pool: "q", Token: 1},
+		"ForceRelease": &ForceRelease{NS: "default", By: by, Holder: "c", ID: "s", Pools: []string{"q"}},
+		"PutPool":      &PutPool{NS: "default", By: by, Pool: "q", Slots: 1},
+		"DeletePool":   &DeletePool{NS: "default", By: by, Pool: "q"},
+		"PutPolicy": &PutPolicy{NS: "default", By: by, Name: "p", Digest: Digest{1}, Tree: []byte("x"),
+			Limits: Limits{MaxConcurrent: 1, PerTool: []ToolLimit{{"a", 0}, {"b", 1}}}},
+		"DeletePolicy": &DeletePolicy{NS: "default", By: by, Digest: Digest{1}, Names: []string{"p", "q"}},
+		"Set":          &Set{NS: "default", By: by, Key: "any key", Value: Value{Text: "two\nlines"}},
+		"Delete":       &Delete{NS: "default", By: by, Key: "k"},
+		"Increment":    &Increment{NS: "default", By: by, Key: "k", Amount: math.MinInt64},
+		"Tick":         &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
+		"Restore":      &Restore{},
+		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
+	}
+}
+
+func TestValidCommandsPass(t *testing.T) {
+	all := validCommands()
+	require.Len(t, all, Version, "each kind of command is tested")
+	for name, c := range all {
+		require.NoError(t, Validate(c), name)
+	}
+	require.Error(t, Validate(nil))
+}
+
+func text(n int) string { return strings.Repeat("x", n) }
+
+// times makes a list of n different elements in order.
+func times[T any](n int, f func(i int) T) []T {
+	list := make([]T, n)
+	for i := range list {
+		list[i] = f(i)
+	}
+	return list
+}
+
+func numbered(i int) string { return fmt.Sprintf("x%05d", i) }
+
+// on is a change of a command of one type.
+func on[C Command](change func(C)) func(Command) { return func(c Command) { change(c.(C)) } }
+
+// Each cap at its edges: the fields of a command set as one says pass, those
+// as the other says are refused by their name.
+func TestCaps(t *testing.T) {
+	type edges struct {
+		field string
+		pass  []func(Command)
+		fail  []func(Command)
+	}
+
+	wants := func(n int) []Want {
+		return append([]Want{{"policy/p", 1}}, times(n-1, func(i int) Want { return Want{numbered(i), 1} })...)
+	}
+	for _, tt := range []edges{
+		{"Begin.NS", []func(Command){
+			on(func(c *Begin) { c.NS = text(MaxNamespace) }), on(func(c *Begin) { c.NS = "Az09._-" }),
+		}, []func(Command){
+			on(func(c *Begin) { c.NS = "" }), on(func(c *Begin) { c.NS = text(MaxNamespace + 1) }),
+			on(func(c *Begin) { c.NS = "a/b" }), on(func(c *Begin) { c.NS = "a:b" }),
+		}},
+		{"Begin.Session", []func(Command){
+			on(func(c *Begin) { c.Session = text(MaxID) }), on(func(c *Begin) { c.Session = "Az09._:@/-" }),
+		}, []func(Command){
+			on(func(c *Begin) { c.Session = "" }), on(func(c *Begin) { c.Session = text(MaxID + 1) }),
+			on(func(c *Begin) { c.Session = "a b" }), on(func(c *Begin) { c.Session = "ä" }), on(func(c *Begin) { c.Session = "a\x00" }),
+		}},
+		{"Begin.Call", nil, []func(Command){on(func(c *Begin) { c.Call = "" }), on(func(c *Begin) { c.Call = "a b" })}},
+		{"Begin.CallKind", []func(Command){on(func(c *Begin) { c.CallKind = Handoff })}, []func(Command){on(func(c *Begin) { c.CallKind = Handoff + 1 })}},
+		{"Begin.Tool", []func(Command){
+			on(func(c *Begin) { c.Tool = text(MaxTool) }), on(func(c *Begin) { c.Tool = "with blank, ä" }),
+			on(func(c *Begin) { c.Tool, c.CallKind = "", Model }),
+		}, []func(Command){
+			on(func(c *Begin) { c.Tool = "" }), on(func(c *Begin) { c.Tool = text(MaxTool + 1) }),
+			on(func(c *Begin) { c.Tool = "a\nb" }), on(func(c *Begin) { c.Tool = "\xff" }),
+		}},
+		{"Begin.Digest", nil, []func(Command){on(func(c *Begin) { c.Digest = Digest{} })}},
+		{"Begin.Seen", []func(Command){
+			on(func(c *Begin) { c.Seen = nil }),
+			on(func(c *Begin) {
+				c.Seen = times(MaxPremises, func(i int) Premise { return Premise{FactToolCalls, numbered(i), 0, 0} })
+			}),
+		}, []func(Command){on(func(c *Begin) { c.Seen = times(MaxPremises+1, func(int) Premise { return Premise{Fact: FactCalls} }) })}},
+		{"Begin.Seen[0].Fact", []func(Command){on(func(c *Begin) { c.Seen[0].Fact = FactElapsed })}, []func(Command){
+			on(func(c *Begin) { c.Seen[0].Fact = 0 }), on(func(c *Begin) { c.Seen[0].Fact = FactElapsed + 1 }),
+		}},
+		{"Begin.Seen[0].Name", nil, []func(Command){
+			on(func(c *Begin) { c.Seen[0].Name = "x" }), on(func(c *Begin) { c.Seen[0].Fact = FactToolCalls }),
+		}},
+		{"Begin.Seen[0].Lo", []func(Command){on(func(c *Begin) { c.Seen[0].Lo = c.Seen[0].Hi })}, []func(Command){
+			on(func(c *Begin) { c.Seen[0].Lo = c.Seen[0].Hi + 1 }),
+		}},
+		{"Begin.Verdict.Rule", []func(Command){on(func(c *Begin) { c.Verdict.Rule = MaxRule })}, []func(Command){
+			on(func(c *Begin) { c.Verdict.Rule = MaxRule + 1 }),
+		}},
+		{"Begin.Pools", []func(Command){on(func(c *Begin) { c.Pools = wants(1) }), on(func(c *Begin) { c.Pools = wants(MaxPools + 1) })},
+			[]func(Command){on(func(c *Begin) { c.Pools = nil }), on(func(c *Begin) { c.Pools = wants(MaxPools + 2) })}},
+		{"Begin.Pools[0].Pool", []func(Command){on(func(c *Begin) { c.Pools[0].Pool = "policy/" + text(MaxID) })}, []func(Command){
+			on(func(c *Begin) { c.Pools[0].Pool = "p" }), on(func(c *Begin) { c.Pools[0].Pool = "policy/" }),
+			on(func(c *Begin) { c.Pools[0].Pool = "policy/" + text(MaxID+1) }), on(func(c *Begin) { c.Pools[0].Pool = "policy/a b" }),
+		}},
+		{"Begin.Pools[1].Pool", nil, []func(Command){
+			on(func(c *Begin) { c.Pools[1].Pool = "policy/q" }), on(func(c *Begin) { c.Pools[1].Pool = "" }),
+		}},
+		{"Begin.Pools[2].Pool", nil, []func(Command){
+			on(func(c *Begin) { c.Pools = append(c.Pools, c.Pools[1]) }),
+			on(func(c *Begin) { c.Pools = append(c.Pools, Want{"a", 1}) }),
+		}},
+		{"Begin.Pools[1].Weight", []func(Command){on(func(c *Begin) { c.Pools[1].Weight = MaxSlots })}, []func(Command){
+			on(func(c *Begin) { c.Pools[1].Weight = 0 }), on(func(c *Begin) { c.Pools[1].Weight = -1 }),
+			on(func(c *Begin) { c.Pools[1].Weight = MaxSlots + 1 }),
+		}},
+		{"Begin.TTL", []func(Command){on(func(c *Begin) { c.TTL = MinTTL }), on(func(c *Begin) { c.TTL = MaxTTL })}, []func(Command){
+			on(func(c *Begin) { c.TTL = MinTTL - 1 }), on(func(c *Begin) { c.TTL = MaxTTL + 1 }), on(func(c *Begin) { c.TTL = 0 }),
+		}},
+		{"Begin.MaxHold", []func(Command){on(func(c *Begin) { c.MaxHold = MaxHold })}, []func(Command){
+			on(func(c *Begin) { c.MaxHold = -1 }), on(func(c *Begin) { c.MaxHold = MaxHold + 1 }),
+		}},
+		{"Begin.Wait", []func(Command){on(func(c *Begin) { c.Wait = MaxWait }), on(func(c *Begin) { c.Wait = 0 })}, []func(Command){
+			on(func(c *Begin) { c.Wait = -1 }), on(func(c *Begin) { c.Wait = MaxWait + 1 }),
+		}},
+		{"Begin.Tokens", []func(Command){on(func(c *Begin) { c.Tokens = MaxCallTokens }), on(func(c *Begin) { c.Tokens = 0 })}, []func(Command){
+			on(func(c *Begin) { c.Tokens = -1 }), on(func(c *Begin) { c.Tokens = MaxCallTokens + 1 }),
+		}},
+		{"End.Pools", []func(Command){on(func(c *End) { c.Pools = nil }), on(func(c *End) { c.Pools = times(MaxPools+1, numbered) })},
+			[]func(Command){on(func(c *End) { c.Pools = times(MaxPools+2, numbered) })}},
+		{"End.Pools[1]", nil, []func(Command){on(func(c *End) { c.Pools[1] = c.Pools[0] }), on(func(c *End) { c.Pools[1] = "" })}},
+		{"End.Status", []func(Command){on(func(c *End) { c.Status = Cancelled })}, []func(Command){
+			on(func(c *End) { c.Status = 0 }), on(func(c *End) { c.Status = Cancelled + 1 }),
+		}},
+		{"End.Tokens", []func(Command){on(func(c *End) { c.Tokens = -1 }), on(func(c *End) { c.Tokens = MaxCallTokens })}, []func(Command){
+			on(func(c *End) { c.Tokens = MaxCallTokens + 1 }),
+		}},
+		{"End.Output.Score", []func(Command){on(func(c *End) { c.Output.Score = million })}, []func(Command){
+			on(func(c *End) { c.Output.Score = -1 }), on(func(c *End) { c.Output.Score = million + 1 }),
+		}},
+		{"End.Output.Text", []func(Command){on(func(c *End) { c.Output.Text = text(MaxText) })}, []func(Command){
+			on(func(c *End) { c.Output.Text = text(MaxText + 1) }), on(func(c *End) { c.Output.Text = "\xc3" }),
+		}},
+		{"Open.Agent", []func(Command){on(func(c *Open) { c.Agent = text(MaxID) })}, []func(Command){
+			on(func(c *Open) { c.Agent = "" }), on(func(c *Open) { c.Agent = text(MaxID + 1) }),
+		}},
+		{"Open.Policy", []func(Command){on(func(c *Open) { c.Policy = "" })}, []func(Command){on(func(c *Open) { c.Policy = "a b" })}},
+		{"Open.Digest", nil, []func(Command){on(func(c *Open) { c.Digest = Digest{} })}},
+		{"Open.IdleTTL", []func(Command){on(func(c *Open) { c.IdleTTL = MinTTL }), on(func(c *Open) { c.IdleTTL = MaxIdleTTL })}, []func(Command){
+			on(func(c *Open) { c.IdleTTL = 0 }), on(func(c *Open) { c.IdleTTL = MaxIdleTTL + 1 }),
+		}},
+		{"Open.Parent", []func(Command){on(func(c *Open) { c.Parent = "" })}, []func(Command){on(func(c *Open) { c.Parent = text(MaxID + 1) })}},
+		{"Open.Attributes", []func(Command){on(func(c *Open) { c.Attributes = nil }),
+			on(func(c *Open) { c.Attributes = times(MaxAttributes, func(i int) Attr { return Attr{numbered(i), "v"} }) })},
+			[]func(Command){on(func(c *Open) {
+				c.Attributes = times(MaxAttributes+1, func(i int) Attr { return Attr{numbered(i), "v"} })
+			})}},
+		{"Open.Attributes[0]", []func(Command){on(func(c *Open) { c.Attributes[0].Value = text(MaxAttribute - 1) })}, []func(Command){
+			on(func(c *Open) { c.Attributes[0].Value = text(MaxAttribute) }),
+		}},
+		{"Open.Attributes[0].Name", nil, []func(Command){on(func(c *Open) { c.Attributes[0].Name = "" })}},
+		{"Open.Attributes[0].Value", nil, []func(Command){on(func(c *Open) { c.Attributes[0].Value = "\xff" })}},
+		{"Open.Attributes[1].Name", nil, []func(Command){
+			on(func(c *Open) { c.Attributes[1].Name = "a" }), on(func(c *Open) { c.Attributes[1].Name = "A" }),
+		}},
+		{"Cancel.Client", []func(Command){on(func(c *Cancel) { c.Session, c.Client = "", "c" })}, []func(Command){
+			on(func(c *Cancel) { c.Client = "c" }), on(func(c *Cancel) { c.Session = "" }),
+		}},
+		{"Cancel.Session", nil, []func(Command){on(func(c *Cancel) { c.Session = "a b" })}},
+		{"Cancel.Call", nil, []func(Command){on(func(c *Cancel) { c.Call = "" })}},
+		{"Close.Pools", []func(Command){on(func(c *Close) { c.Pools = times(MaxClosePools, numbered) })},
+			[]func(Command){on(func(c *Close) { c.Pools = times(MaxClosePools+1, numbered) })}},
+		{"Close.Pools[10]", nil, []func(Command){on(func(c *Close) { c.Pools = append(times(10, numbered), numbered(3)) })}},
+		{"Close.Session", nil, []func(Command){on(func(c *Close) { c.Session = "" })}},
+		{"Acquire.Client", nil, []func(Command){on(func(c *Acquire) { c.Client = "" })}},
+		{"Acquire.Slot", nil, []func(Command){on(func(c *Acquire) { c.Slot = "" })}},
+		{"Acquire.Pool", []func(Command){on(func(c *Acquire) { c.Pool = text(MaxID) })}, []func(Command){
+			on(func(c *Acquire) { c.Pool = "policy/p" }), on(func(c *Acquire) { c.Pool = "" }),
+		}},
+		{"Acquire.Weight", []func(Command){on(func(c *Acquire) { c.Weight = MaxSlots })}, []func(Command){
+			on(func(c *Acquire) { c.Weight = 0 }), on(func(c *Acquire) { c.Weight = MaxSlots + 1 }),
+		}},
+		{"Acquire.TTL", []func(Command){on(func(c *Acquire) { c.TTL = MinTTL }), on(func(c *Acquire) { c.TTL = MaxTTL })}, []func(Command){
+			on(func(c *Acquire) { c.TTL = MinTTL - 1 }), on(func(c *Acquire) { c.TTL = MaxTTL + 1 }),
+		}},
+		{"Acquire.MaxHold", []func(Command){on(func(c *Acquire) { c.MaxHold = MaxHold })}, []func(Command){
+			on(func(c *Acquire) { c.MaxHold = -1 }), on(func(c *Acquire) { c.MaxHold = MaxHold + 1 }),
+		}},
+		{"Acquire.Wait", []func(Command){on(func(c *Acquire) { c.Wait = MaxWait })}, []func(Command){
+			on(func(c *Acquire) { c.Wait = -1 }), on(func(c *Acquire) { c.Wait = MaxWait + 1 }),
+		}},
+		{"Acquire.Label", []func(Command){on(func(c *Acquire) { c.Label = text(MaxTool) })}, []func(Command){
+			on(func(c *Acquire) { c.Label = text(MaxTool + 1) }), on(func(c *Acquire) { c.Label = "\x1b[2J" }),
+		}},
+		{"Renew.Client", []func(Command){on(func(c *Renew) { c.Session, c.Client = "s", "" })}, []func(Command){
+			on(func(c *Renew) { c.Session = "s" }), on(func(c *Renew) { c.Client = "" }),
+		}},
+		{"Renew.ID", nil, []func(Command){on(func(c *Renew) { c.ID = "" })}},
+		{"Renew.Pools[0]", []func(Command){on(func(c *Renew) { c.Pools = nil })}, []func(Command){on(func(c *Renew) { c.Pools[0] = "policy/" })}},
+		{"Renew.TTL", []func(Command){on(func(c *Renew) { c.TTL = MaxTTL })}, []func(Command){on(func(c *Renew) { c.TTL = MaxTTL + 1 })}},
+		{"Release.Pool", nil, []func(Command){on(func(c *Release) { c.Pool = "policy/p" })}},
+		{"Release.Slot", nil, []func(Command){on(func(c *Release) { c.Slot = "" })}},
+		{"Release.Client", nil, []func(Command){on(func(c *Release) { c.Client = "" })}},
+		{"ForceRelease.Holder", []func(Command){on(func(c *ForceRelease) { c.Session, c.Holder = "s", "" })},
+			[]func(Command){on(func(c *ForceRelease) { c.Session = "s" })}},
+		{"ForceRelease.ID", nil, []func(Command){on(func(c *ForceRelease) { c.ID = "" })}},
+		{"ForceRelease.Pools", nil, []func(Command){on(func(c *ForceRelease) { c.Pools = times(MaxPools+2, numbered) })}},
+		{"PutPool.By.Client", nil, []func(Command){on(func(c *PutPool) { c.By.Client = "" })}},
+		{"PutPool.By.Request", []func(Command){on(func(c *PutPool) { c.By.Request = "" })}, []func(Command){on(func(c *PutPool) { c.By.Request = "a b" })}},
+		{"PutPool.Pool", nil, []func(Command){on(func(c *PutPool) { c.Pool = "policy/p" })}},
+		{"PutPool.Slots", []func(Command){on(func(c *PutPool) { c.Slots = MaxSlots })}, []func(Command){
+			on(func(c *PutPool) { c.Slots = 0 }), on(func(c *PutPool) { c.Slots = MaxSlots + 1 }),
+		}},
+		{"PutPool.Threshold", []func(Command){on(func(c *PutPool) { c.Threshold = MaxSlots })}, []func(Command){
+			on(func(c *PutPool) { c.Threshold = -1 }), on(func(c *PutPool) { c.Threshold = MaxSlots + 1 }),
+		}},
+		{"PutPool.Queue", []func(Command){on(func(c *PutPool) { c.Queue = MaxQueue })}, []func(Command){
+			on(func(c *PutPool) { c.Queue = -1 }), on(func(c *PutPool) { c.Queue = MaxQueue + 1 }),
+		}},
+		{"DeletePool.Pool", nil, []func(Command){on(func(c *DeletePool) { c.Pool = "policy/p" })}},
+		{"PutPolicy.Name", []func(Command){on(func(c *PutPolicy) { c.Name = text(MaxID) })}, []func(Command){on(func(c *PutPolicy) { c.Name = "" })}},
+		{"PutPolicy.Digest", nil, []func(Command){on(func(c *PutPolicy) { c.Digest = Digest{} })}},
+		{"PutPolicy.Tree", []func(Command){on(func(c *PutPolicy) { c.Tree = make([]byte, MaxTree) })}, []func(Command){
+			on(func(c *PutPolicy) { c.Tree = nil }), on(func(c *PutPolicy) { c.Tree = make([]byte, MaxTree+1) }),
+		}},
+		{"PutPolicy.Limits.MaxTokens", []func(Command){on(func(c *PutPolicy) { c.Limits.MaxTokens = 1 << 62 })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.MaxTokens = -1 }), on(func(c *PutPolicy) { c.Limits.MaxTokens = 1<<62 + 1 }),
+		}},
+		{"PutPolicy.Limits.Timeout", []func(Command){on(func(c *PutPolicy) { c.Limits.Timeout = MaxDuration })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.Timeout = -1 }), on(func(c *PutPolicy) { c.Limits.Timeout = MaxDuration + 1 }),
+		}},
+		{"PutPolicy.Limits.MaxConcurrent", []func(Command){on(func(c *PutPolicy) { c.Limits.MaxConcurrent = MaxSlots })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.MaxConcurrent = 0 }), on(func(c *PutPolicy) { c.Limits.MaxConcurrent = MaxSlots + 1 }),
+		}},
+		{"PutPolicy.Limits.Backpressure", []func(Command){on(func(c *PutPolicy) { c.Limits.Backpressure = 1 << 30 })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.Backpressure = -1 }), on(func(c *PutPolicy) { c.Limits.Backpressure = 1<<30 + 1 }),
+		}},
+		{"PutPolicy.Limits.Drift", []func(Command){on(func(c *PutPolicy) { c.Limits.Drift = million })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.Drift = -1 }), on(func(c *PutPolicy) { c.Limits.Drift = million + 1 }),
+		}},
+		{"PutPolicy.Limits.PerTool", []func(Command){on(func(c *PutPolicy) {
+			c.Limits.PerTool = times(MaxToolLimits, func(i int) ToolLimit { return ToolLimit{numbered(i), 1} })
+		})}, []func(Command){on(func(c *PutPolicy) {
+			c.Limits.PerTool = times(MaxToolLimits+1, func(i int) ToolLimit { return ToolLimit{numbered(i), 1} })
+		})}},
+		{"PutPolicy.Limits.PerTool[1].Tool", nil, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "" }), on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "a" }),
+		}},
+		{"DeletePolicy.Name", []func(Command){on(func(c *DeletePolicy) { c.Name = "p" })}, []func(Command){on(func(c *DeletePolicy) { c.Name = "a b" })}},
+		{"DeletePolicy.Digest", nil, []func(Command){on(func(c *DeletePolicy) { c.Digest = Digest{} })}},
+		{"DeletePolicy.Names", []func(Command){on(func(c *DeletePolicy) { c.Names = times(MaxNames, numbered) })}, []func(Command){
+			on(func(c *DeletePolicy) { c.Names = times(MaxNames+1, numbered) }),
+		}},
+		{"DeletePolicy.Names[1]", nil, []func(Command){on(func(c *DeletePolicy) { c.Names[1] = "p" }), on(func(c *DeletePolicy) { c.Names[1] = "" })}},
+		{"Set.Key", []func(Command){on(func(c *Set) { c.Key = text(MaxKey) })}, []func(Command){
+			on(func(c *Set) { c.Key = "" }), on(func(c *Set) { c.Key = text(MaxKey + 1) }), on(func(c *Set) { c.Key = "a\tb" }),
+		}},
+		{"Set.Value.Text", []func(Command){on(func(c *Set) { c.Value.Text = text(MaxText) }), on(func(c *Set) { c.Value.Text = "" })}, []func(Command){
+			on(func(c *Set) { c.Value.Text = text(MaxText + 1) }), on(func(c *Set) { c.Value.Text = "\xff" }), on(func(c *Set) { c.Value.Number = true }),
+		}},
+		{"Set.Value.N", []func(Command){on(func(c *Set) { c.Value = Value{Number: true, N: math.MinInt64} })}, []func(Command){on(func(c *Set) { c.Value.N = 1 })}},
+		{"Set.TTL", []func(Command){on(func(c *Set) { c.TTL = MaxDuration })}, []func(Command){
+			on(func(c *Set) { c.TTL = -1 }), on(func(c *Set) { c.TTL = MaxDuration + 1 }),
+		}},
+		{"Delete.Key", nil, []func(Command){on(func(c *Delete) { c.Key = "" })}},
+		{"Increment.Key", nil, []func(Command){on(func(c *Increment) { c.Key = "" })}},
+		{"PutHash.Tool", nil, []func(Command){on(func(c *PutHash) { c.Tool = "" })}},
+		{"PutHash.Hash", []func(Command){on(func(c *PutHash) { c.Hash = text(MaxHash) })}, []func(Command){
+			on(func(c *PutHash) { c.Hash = text(MaxHash + 1) }),
+		}},
+		{"Tick.Keys", []func(Command){on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick) })}, []func(Command){
+			on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick+1) }),
+		}},
+		{"Tick.Keys[1]", []func(Command){on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey)) })}, []func(Command){
+			on(func(c *Tick) { c.Keys[1] = "" }), on(func(c *Tick) { c.Keys[1] = "xn/x" }), on(func(c *Tick) { c.Keys[1] = "s/x" }),
+			on(func(c *Tick) { c.Keys[1] = "snx" }), on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey+1)) }),
+		}},
+	} {
+		kind, _, _ := strings.Cut(tt.field, ".")
+		t.Run(tt.field, func(t *testing.T) {
+			for i, change := range tt.pass {
+				c := validCommands()[kind]
+				change(c)
+				require.NoError(t, Validate(c), "pass %d", i)
+			}
+			require.NotEmpty(t, tt.fail)
+			for i, change := range tt.fail {
+				c := validCommands()[kind]
+				change(c)
+				err := Validate(c)
+				var bad *FieldError
+				require.ErrorAs(t, err, &bad, "fail %d", i)
+				require.Equal(t, tt.field, bad.Field)
+				require.NotEmpty(t, bad.Problem)
+				require.True(t, strings.HasPrefix(err.Error(), tt.field+": "))
+			}
+		})
+	}
+}
+
+func TestValidateAllocatesNothingForWhatIsValid(t *testing.T) {
+	b, e := typicalBegin(), typicalEnd()
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if Validate(b) != nil || Validate(e) != nil {
+			t.Fatal("refused")
+		}
+	}))
+}
+
+// What passes survives the trip to another node.
+func TestValidCommandsAreDecodedAsTheyWere(t *testing.T) {
+	for name, c := range validCommands() {
+		got, err := DecodeCommand(EncodeCommand(c))
+		require.NoError(t, err, name)
+		require.Equal(t, c, got)
+		require.NoError(t, Validate(got), name)
+	}
+}

@@ -1,0 +1,157 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"example.com/govnode/session"
+)
+
+// Memory is a Store for one process that forgets everything when it ends. A
+// mutex is its order.
+type Memory struct {
+	now     func() time.Duration
+	changed chan struct{}
+	stop    chan struct{}
+	stopped sync.WaitGroup
+	once    sync.Once
+
+	mu    sync.RWMutex
+	state *session.State
+	index uint64
+}
+
+// housekeeping is how often what has run out is settled in a store that has no
+// log to stamp.
+const housekeeping = 250 * time.Millisecond
+
+// NewMemory returns an empty store. The function now returns log time, which
+// never runs backwards; nil means the time since NewMemory.
+func NewMemory(now func() time.Duration) *Memory {
+	if now == nil {
+		start := time.Now()
+		now = func() time.Duration { return time.Since(start) }
+	}
+	m := &Memory{now: now, changed: make(chan struct{}, 1), stop: make(chan struct{}), state: session.New()}
+	m.stopped.Add(1)
+	go m.keepHouse()
+	return m
+}
+
+// Apply implements Store.
+func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
+	answers := make([]Answer, len(cmds))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, c := range cmds {
+		if err := session.Validate(c); err != nil {
+			answers[i].Err = fmt.Errorf("%w: %w", ErrInvalid, err)
+			continue
+		}
+		m.index++
+		answers[i] = Answer{Result: m.state.ApplyAll(m.now(), []session.Command{c})[0], Index: m.index}
+	}
+	m.tell()
+	return answers
+}
+
+// Get implements Store. Both kinds of read are the same here.
+func (m *Memory) Get(_ context.Context, k session.Key, _ Read) (Found, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	f := Found{Now: max(m.now(), m.state.Now()), Index: m.index}
+	if r := m.state.Stored(k); r != nil {
+		f.Record = r.At(f.Now)
+	}
+	return f, nil
+}
+
+// View implements Store.
+func (m *Memory) View(context.Context, Read) (View, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.ApplyAll(m.now(), nil)
+	return ViewOf(m.state.Snapshot(), m.index), nil
+}
+
+// ViewOf makes a View of a snapshot.
+func ViewOf(s *session.Snapshot, index uint64) View {
+	return View{Now: s.Now(), Index: index,
+		Find: func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
+			return s.Find(prefix, after, limit, keep), nil
+		}}
+}
+
+// Changed implements Store.
+func (m *Memory) Changed() <-chan struct{} { return m.changed }
+
+// Save implements Store.
+func (m *Memory) Save(_ context.Context, w io.Writer) error {
+	m.mu.Lock()
+	snap := m.state.Snapshot()
+	m.mu.Unlock()
+	return session.WriteSnapshot(w, snap)
+}
+
+// Restore implements Store.
+func (m *Memory) Restore(_ context.Context, r io.Reader) error {
+	state, err := session.ReadSnapshot(r)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state.SetClock(m.now(), m.state.Generation())
+	state.ApplyAll(m.now(), []session.Command{&session.Restore{}})
+	m.state = state
+	m.index++
+	m.tell()
+	return nil
+}
+
+// Close implements Store.
+func (m *Memory) Close() error {
+	m.once.Do(func() { close(m.stop) })
+	m.stopped.Wait()
+	return nil
+}
+
+func (m *Memory) tell() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+}
+
+// keepHouse settles what has run out, so that it costs no memory and those who
+// wait are told.
+func (m *Memory) keepHouse() {
+	defer m.stopped.Done()
+	t := time.NewTicker(housekeeping)
+	defer t.Stop()
+	for {
+		select {
+		case <-m.stop:
+			return
+		case <-t.C:
+			m.tick()
+		}
+	}
+}
+
+func (m *Memory) tick() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := max(m.now(), m.state.Now())
+	if at, ok := m.state.Due(); !ok || at > now {
+		return
+	}
+	m.state.ApplyAll(now, nil)
+	if keys, _ := m.state.DueKeys(session.MaxTick); len(keys) > 0 {
+		m.state.ApplyAll(now, []session.Command{&session.Tick{Keys: keys}})
+		m.tell()
+	}
+}
