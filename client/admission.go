@@ -11,9 +11,9 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
-// confirmations is how often a grant is asked for again whose answer was long
-// under way, until it is taken as it is.
-const confirmations = 3
+// repeats is how often an answer is asked for again that does not stand, until
+// it is taken as it is.
+const repeats = 3
 
 // An admission is a request for a lease: of a slot, or of those of a call.
 type admission struct {
@@ -52,13 +52,19 @@ func newAdmission(c *Client, name string, id *string, wait time.Duration) (*admi
 	return a, err
 }
 
-// ask sends the request until there is an answer. A lease counts from the
-// sending of its request; one that was granted after a wait would be half over
-// by that count. So a request that was long under way is sent again, with the
-// same id, and the answer to that says what is left of the lease.
+// ask sends the request until there is an answer that stands.
+//
+// A lease counts from the sending of its request; one that was granted after a
+// wait would be half over by that count. So a request that was long under way
+// is sent again, with the same id, and the answer to that says what is left of
+// the lease.
+//
+// A node takes a connection that breaks for a caller that has given up its
+// wait. This caller has not: if the id is its own to choose it goes on waiting
+// under another one.
 func (a *admission) ask(ctx context.Context, c *Client, try func(context.Context, *node, *durationpb.Duration) (granted, error)) error {
 	end := c.cfg.Now().Add(a.wait)
-	for range confirmations {
+	for again := 0; ; again++ {
 		got, err := send(ctx, c, a.operation, func(ctx context.Context, n *node) (granted, error) {
 			a.sent = c.cfg.Now()
 			var wait *durationpb.Duration
@@ -72,11 +78,17 @@ func (a *admission) ask(ctx context.Context, c *Client, try func(context.Context
 		}
 		a.admitted = got.outcome == govnodev1.Outcome_OUTCOME_ADMITTED
 		a.left = got.ttl
-		if !a.admitted || c.cfg.Now().Sub(a.sent) <= a.left/3 {
+		switch {
+		case again >= repeats:
+			return nil
+		case got.outcome == govnodev1.Outcome_OUTCOME_CANCELLED && a.drawn:
+			if a.id, err = a.redraw(0); err != nil {
+				return err
+			}
+		case !a.admitted || c.cfg.Now().Sub(a.sent) <= a.left/3:
 			return nil
 		}
 	}
-	return nil
 }
 
 // mayHold reports whether something may have been granted although there was

@@ -20,6 +20,7 @@ const (
 	defaultTimeout        = 10 * time.Second
 	defaultAttemptTimeout = 5 * time.Second
 	defaultNamespace      = "default"
+	maxNamespace          = 64 // bytes
 	dialTimeout           = time.Second
 	// How long Close, Release and what is cleaned up behind a caller that has
 	// gone away may take.
@@ -80,6 +81,9 @@ func (c *Config) validate() error {
 	if err := checkID("Namespace", c.Namespace); err != nil {
 		return err
 	}
+	if n := len(c.Namespace); n > maxNamespace {
+		return fmt.Errorf("client: Namespace: %d bytes are more than %d: shorten it", n, maxNamespace)
+	}
 	if c.Name == "" {
 		c.Name = processName()
 	}
@@ -124,6 +128,10 @@ func orElse[T comparable](v *T, fallback T) {
 	}
 }
 
+// keepAlive has the kernel find out within 5 s that the machine at the other end
+// is gone, which a request that waits for a slot would otherwise not notice.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3}
+
 // newHTTPClient returns a client that keeps as many connections as there are
 // requests at once, since each takes one of its own.
 func newHTTPClient() *http.Client {
@@ -131,7 +139,7 @@ func newHTTPClient() *http.Client {
 	protocols.SetHTTP1(true)
 	return &http.Client{Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Second}).DialContext,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}).DialContext,
 		MaxIdleConnsPerHost: 1024,
 		IdleConnTimeout:     30 * time.Second, // less than the nodes keep them
 		TLSHandshakeTimeout: dialTimeout * 2,

@@ -29,6 +29,8 @@ func TestConfig(t *testing.T) {
 		{"name too long", func(c *client.Config) { c.Name = strings.Repeat("n", 129) }, "Name: 129 bytes"},
 		{"name with a space", func(c *client.Config) { c.Name = "a b" }, "Name: \" \" at byte 1"},
 		{"namespace", func(c *client.Config) { c.Namespace = "ä" }, "Namespace"},
+		{"longest namespace", func(c *client.Config) { c.Namespace = strings.Repeat("n", 64) }, ""},
+		{"namespace too long", func(c *client.Config) { c.Namespace = strings.Repeat("n", 65) }, "Namespace: 65 bytes"},
 		{"timeout", func(c *client.Config) { c.Timeout = -1 }, "Timeout"},
 		{"budget", func(c *client.Config) { c.Budget.Burst = -1 }, "Budget"},
 	}

@@ -363,6 +363,27 @@ func TestCloseWithoutAService(t *testing.T) {
 	})
 }
 
+// A node that hangs does not take all the time that there is for giving back.
+func TestReleaseTriesAnotherNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := granting(30 * time.Second).handler()
+		w := &wire{hosts: map[string]http.Handler{"a:1": h, "b:1": h}}
+		w.fault = func(host, method string) fault {
+			if host == "a:1" && method == "ReleaseSlot" {
+				return hang
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1", "b:1"})
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		began := time.Now()
+		require.NoError(t, slot.Release())
+		require.Less(t, time.Since(began), 3*time.Second)
+		require.NoError(t, c.Close())
+	})
+}
+
 // Do ends the call as what happened says.
 func TestDo(t *testing.T) {
 	var ended []govnodev1.Status

@@ -33,6 +33,7 @@ const (
 	dropAnswer        // the connection breaks after the node has acted
 	badGateway        // something in between answers 503
 	hang              // no answer until the caller gives up
+	breakLater        // the connection breaks after a second, if there is no answer before
 )
 
 // A wire carries requests to handlers in this process, by host, and breaks what
@@ -69,6 +70,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		<-r.Context().Done()
 		return nil, context.Cause(r.Context())
 	}
+	if f == breakLater {
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
 	rec := httptest.NewRecorder()
 	done := make(chan struct{})
 	go func() {
@@ -79,6 +85,9 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	case <-done:
 	case <-r.Context().Done():
 		<-done // a handler ends with its request
+		if f == breakLater {
+			return nil, io.ErrUnexpectedEOF
+		}
 		return nil, context.Cause(r.Context())
 	}
 	if f == dropAnswer {

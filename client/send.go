@@ -12,6 +12,8 @@ const (
 	pauseFirst = 50 * time.Millisecond
 	pauseMost  = time.Second
 	redraws    = 3
+	// Less time is not worth asking a node: an election takes about that long.
+	attemptLeast = time.Second
 )
 
 // An operation is one thing that is asked for, however often it is sent.
@@ -39,7 +41,7 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(contex
 			return none, op.gaveUp(ctx, sent, last)
 		}
 		at := c.route()
-		attempt, stop := context.WithTimeout(ctx, c.cfg.AttemptTimeout+op.wait)
+		attempt, stop := context.WithTimeout(ctx, c.forOneNode(ctx, op))
 		res, err := ask(attempt, at)
 		stop()
 		if err == nil {
@@ -69,6 +71,16 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(contex
 			c.pause(ctx, n)
 		}
 	}
+}
+
+// forOneNode is how long one node may take. What does not wait leaves half of
+// its time for another node, lest one that hangs should take all of it.
+func (c *Client) forOneNode(ctx context.Context, op operation) time.Duration {
+	most := c.cfg.AttemptTimeout + op.wait
+	if end, ok := ctx.Deadline(); ok && op.wait == 0 {
+		most = min(most, max(time.Until(end)/2, attemptLeast))
+	}
+	return most
 }
 
 // gaveUp returns the error of an operation that has run out of time.

@@ -23,13 +23,13 @@ func (n *Node) Apply(ctx context.Context, cmds ...session.Command) []storage.Ans
 	answers := make([]storage.Answer, len(cmds))
 	var b batch
 	for i, c := range cmds {
-		// The leader validates again; but what cannot be encoded faithfully
-		// must not be sent to it.
+		// The leader validates what is forwarded again; but what cannot be
+		// encoded faithfully must not even be sent to it.
 		if err := session.Validate(c); err != nil {
 			answers[i].Err = invalid(err)
 			continue
 		}
-		p := pending{cmd: c, raw: session.EncodeCommand(c), until: until}
+		p := pending{cmd: c, raw: session.EncodeCommand(c), until: until, valid: true}
 		if !b.fits(&p) {
 			n.applyBatch(ctx, &b, answers)
 			b = batch{}

@@ -256,8 +256,7 @@ func (f *fsm) overdue(limit int) ([]session.Key, bool) {
 // Apply.
 func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	s, index := f.snapshot()
-	f.logged.Store(0)
-	return &fsmSnapshot{state: s, index: index, metrics: f.metrics}, nil
+	return &fsmSnapshot{state: s, index: index, logged: f.logged.Load(), fsm: f}, nil
 }
 
 // A snapshot as Raft keeps it is snapshotMagic, the index, and what
@@ -265,16 +264,20 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 const snapshotMagic = "govraft1"
 
 type fsmSnapshot struct {
-	state   *session.Snapshot
-	index   uint64
-	metrics *metrics
+	state  *session.Snapshot
+	index  uint64
+	logged int64 // bytes of log that it stands for
+	fsm    *fsm
 }
 
 // Persist implements raft.FSMSnapshot.
 func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	start := time.Now()
 	err := writeSnapshot(sink, s.index, s.state)
-	s.metrics.snapshot(time.Since(start), err)
+	if err == nil {
+		s.fsm.logged.Add(-s.logged)
+	}
+	s.fsm.metrics.snapshot(time.Since(start), err)
 	return err
 }
 
@@ -313,8 +316,10 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	defer f.mu.Unlock()
 	f.state = state
 	f.logged.Store(0)
-	// Leases of the snapshot end within the longest TTL there is.
-	f.leased = state.Now() + session.MaxTTL
+	f.leased = 0
+	if at, ok := state.Due(); ok && at <= state.Now()+session.MaxTTL {
+		f.leased = state.Now() + session.MaxTTL // leases of the snapshot end by then
+	}
 	f.moved(index)
 	f.metrics.restored()
 	return nil

@@ -34,9 +34,8 @@ type members struct {
 type said struct {
 	api     string
 	version uint32
-	applied uint64
-	logged  uint64
-	at      time.Time
+	lag     uint64 // entries behind this node
+	logged  uint64 // bytes of log since its last snapshot
 }
 
 // lowest is the member that knows the fewest kinds of commands.
@@ -133,22 +132,19 @@ func (n *Node) greetAll() {
 			if err != nil || h.GetNode() != string(s.ID) {
 				return // it is down, or somebody else has its address
 			}
-			n.members.note(h.GetNode(), said{h.GetApiAddress(), h.GetVersion(), h.GetAppliedIndex(), h.GetLogBytes(), time.Now()})
-			n.adopt(h)
+			n.members.note(h.GetNode(), n.heard(h))
 		})
 	}
 	asked.Wait()
 	n.members.settle(servers)
 }
 
-// adopt lets a node that an operator added, and that has asked nobody, learn
-// what it belongs to from the leader that it follows.
-func (n *Node) adopt(h *nodev1.HelloResponse) {
-	if _, id := n.raft.LeaderWithID(); n.clusterID() == "" && h.GetCluster() != "" && string(id) == h.GetNode() {
-		if err := n.belong(h.GetCluster()); err != nil {
-			n.cfg.Logger.Error("cannot keep the id of the cluster", "error", err)
-		}
+func (n *Node) heard(h *nodev1.HelloResponse) said {
+	s := said{api: h.GetApiAddress(), version: h.GetVersion(), logged: h.GetLogBytes()}
+	if own := n.fsm.applied(); own > h.GetAppliedIndex() {
+		s.lag = own - h.GetAppliedIndex()
 	}
+	return s
 }
 
 // bootstrap founds a cluster if that is asked for, and nothing is there.
@@ -188,37 +184,44 @@ func (n *Node) bootstrap() error {
 // joinEvery is how often a node asks again while it is on its way in.
 const joinEvery = 100 * time.Millisecond
 
-// joinIfAsked asks for admission where the node is not what it wants to be. A
-// node with an empty directory waits for it; one that was a member asks beside
-// its work.
-func (n *Node) joinIfAsked() error {
-	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() {
+func (n *Node) joinRequest() *nodev1.JoinRequest {
+	return &nodev1.JoinRequest{Node: n.cfg.ID, Address: n.cfg.Address, Nonvoter: n.cfg.Nonvoter, Version: n.cfg.version}
+}
+
+// enter asks for admission if the directory is empty, and waits for it. Raft is
+// not started before: with neither votes nor entries to remember, the node must
+// not speak for a member of its name.
+func (n *Node) enter() error {
+	if !n.disk.empty {
 		return nil
 	}
-	r := &nodev1.JoinRequest{
-		Node: n.cfg.ID, Address: n.cfg.Address, Nonvoter: n.cfg.Nonvoter,
-		Empty: n.disk.empty, Replace: n.cfg.Replace && n.disk.empty, Version: n.cfg.version,
-	}
-	if !r.GetEmpty() {
-		n.tasks.Go(func() {
-			if err := n.join(n.ctx, r, true); err != nil && n.ctx.Err() == nil {
-				n.cfg.Logger.Error("cannot join", "error", err)
-			}
-		})
-		return nil
+	if len(n.cfg.Join) == 0 {
+		return fmt.Errorf("cluster: Join: %s is empty; name members of the cluster to join, or found one with Bootstrap", n.cfg.Dir)
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, n.cfg.JoinTimeout)
 	defer cancel()
+	r := n.joinRequest()
+	r.Empty, r.Replace = true, n.cfg.Replace
 	if err := n.join(ctx, r, false); err != nil {
 		return fmt.Errorf("cluster: Join: %w", err)
 	}
-	r.Empty, r.Replace = false, false // it is known now, by this very process
+	return nil
+}
+
+// settleIn asks for what the node wants to be and is not, beside its work: the
+// vote of one that was just admitted, or a new address.
+func (n *Node) settleIn() {
+	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() {
+		return
+	}
+	n.joining.Store(true)
 	n.tasks.Go(func() {
-		if err := n.join(n.ctx, r, true); err != nil && n.ctx.Err() == nil {
-			n.cfg.Logger.Error("has no vote", "error", err)
+		if err := n.join(n.ctx, n.joinRequest(), true); err == nil {
+			n.joining.Store(false)
+		} else if n.ctx.Err() == nil {
+			n.cfg.Logger.Error("cannot join", "error", err)
 		}
 	})
-	return nil
 }
 
 // isMember reports whether the node is in its own view of the cluster what its

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -111,7 +110,7 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 			return false, invalid(fmt.Errorf("%s is a member of this cluster already, at %s: choose another name, or start it with Replace", s.ID, s.Address))
 		}
 	}
-	n.members.note(r.GetNode(), said{version: r.GetVersion(), applied: r.GetAppliedIndex(), at: time.Now()})
+	n.members.note(r.GetNode(), said{version: r.GetVersion()})
 	if !known || string(s.Address) != r.GetAddress() {
 		if err := n.place(ctx, r.GetNode(), r.GetAddress(), known && isVoter(&s)); err != nil {
 			return false, err
@@ -215,7 +214,7 @@ func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (
 	if err != nil || h.GetNode() != id || !n.caughtUp(h.GetAppliedIndex()) {
 		return false, nil // not there yet
 	}
-	n.members.note(id, said{h.GetApiAddress(), h.GetVersion(), h.GetAppliedIndex(), h.GetLogBytes(), time.Now()})
+	n.members.note(id, n.heard(h))
 	return true, n.place(ctx, id, address, true)
 }
 

@@ -48,6 +48,8 @@ type Node struct {
 	cluster  atomic.Pointer[string] // id; never nil
 	leading  atomic.Pointer[leadership]
 	draining atomic.Bool
+	joining  atomic.Bool // not yet what it wants to be
+	started  atomic.Bool // Raft is there
 
 	changing  sync.Mutex // members, one at a time
 	restoring sync.Mutex
@@ -105,7 +107,11 @@ func (n *Node) open() (err error) {
 	n.peers = newPeers(n.port)
 	n.members = newMembers(n.cfg.ID, n.cfg.version)
 	n.http = serveNodes(&service{n}, n.clusterID, n.cfg.Logger)
+	n.tasks.Go(func() { _ = n.http.Serve(half{n.port, n.port.http}) }) // returns when the node closes
 	if err := n.bootstrap(); err != nil {
+		return err
+	}
+	if err := n.enter(); err != nil {
 		return err
 	}
 	notify := make(chan bool, 16)
@@ -117,12 +123,12 @@ func (n *Node) open() (err error) {
 			return fmt.Errorf("cluster: Registry: %w", err)
 		}
 	}
-	n.tasks.Go(func() { _ = n.http.Serve(half{n.port, n.port.http}) }) // returns when the node closes
 	n.tasks.Go(func() { n.watchLeadership(notify) })
 	n.tasks.Go(n.watchLeader)
 	n.tasks.Go(n.greetMembers)
 	n.tasks.Go(n.keepSnapshots)
-	return n.joinIfAsked()
+	n.settleIn()
+	return nil
 }
 
 func (n *Node) clusterID() string { return *n.cluster.Load() }
@@ -180,6 +186,7 @@ func (n *Node) startRaft(notify chan<- bool) (err error) {
 		return fmt.Errorf("cluster: Dir: cannot start from %s: %w", n.cfg.Dir, err)
 	}
 	n.raft = r
+	n.started.Store(true)
 	return nil
 }
 
@@ -398,15 +405,15 @@ func (n *Node) stop() (err error) {
 		if n.raft != nil {
 			n.stopped = n.raft.Shutdown()
 		}
-		if n.http != nil {
-			err = n.http.Close()
+		if n.transport != nil {
+			err = n.transport.Close()
+			n.transport.CloseStreams()
 		}
-		if n.port != nil {
+		if n.port != nil { // before the server, which waits until nobody accepts for it
 			err = errors.Join(err, n.port.close())
 		}
-		if n.transport != nil {
-			n.transport.CloseStreams()
-			err = errors.Join(err, n.transport.Close())
+		if n.http != nil {
+			err = errors.Join(err, n.http.Close())
 		}
 		if n.peers != nil {
 			n.peers.close()

@@ -88,11 +88,11 @@ func (p *peers) close() { p.client.CloseIdleConnections() }
 
 // serveNodes returns the server of what nodes say to each other. Requests that
 // name another cluster are refused.
-func serveNodes(svc nodev1connect.NodeServiceHandler, cluster func() string, logger *slog.Logger) *http.Server {
+func serveNodes(svc *service, cluster func() string, logger *slog.Logger) *http.Server {
 	path, h := nodev1connect.NewNodeServiceHandler(svc, connect.WithReadMaxBytes(maxMessage), connect.WithSendMaxBytes(maxMessage),
 		connect.WithCompression("gzip", nil, nil))
 	mux := http.NewServeMux()
-	mux.Handle(path, onlyCluster(h, cluster))
+	mux.Handle(path, onlyCluster(onlyStarted(h, svc.n), cluster))
 	return &http.Server{
 		Handler:           mux,
 		Protocols:         plainHTTP2(),
@@ -101,6 +101,19 @@ func serveNodes(svc nodev1connect.NodeServiceHandler, cluster func() string, log
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
+}
+
+// onlyStarted lets a node that is on its way in say who it is, and no more.
+func onlyStarted(h http.Handler, n *Node) http.Handler {
+	refuse := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !n.started.Load() && r.URL.Path != nodev1connect.NodeServiceHelloProcedure {
+			// Best effort: the caller may be gone.
+			_ = refuse.Write(w, r, connect.NewError(connect.CodeUnavailable, errors.New("this node has not been admitted yet")))
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func onlyCluster(h http.Handler, cluster func() string) http.Handler {

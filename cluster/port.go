@@ -21,9 +21,9 @@ const (
 	// decideIn is how long a connection may take to say what it is.
 	decideIn = 5 * time.Second
 
-	// A connection of Raft's begins with raftByte, the length of a cluster id
-	// in one byte, and the id. Its length is 0 where the caller has none. One
-	// of HTTP/2 begins with the 'P' of its preface.
+	// A connection of Raft's begins with raftByte, the length of the id of the
+	// cluster in one byte, and the id. One of HTTP/2 begins with the 'P' of its
+	// preface.
 	raftByte = 'R'
 	httpByte = 'P'
 )
@@ -144,8 +144,8 @@ func (p *port) kind(conn net.Conn) (chan net.Conn, net.Conn, error) {
 		if _, err := io.ReadFull(conn, id); err != nil {
 			return nil, conn, err
 		}
-		if own := p.cluster(); own != "" && len(id) > 0 && own != string(id) {
-			p.logger.Warn("a node of another cluster has this node's address", "from", conn.RemoteAddr(), "cluster", string(id))
+		if own := p.cluster(); own == "" || own != string(id) {
+			p.logger.Warn("a node of another cluster takes this node for a member", "from", conn.RemoteAddr(), "cluster", string(id), "own", own)
 			return nil, conn, errors.New("node of another cluster")
 		}
 		to = p.raft

@@ -43,7 +43,7 @@ func (l *leadership) submit(g *group) error {
 		if g.answers[i].Err != nil {
 			continue // could not even be decoded
 		}
-		if err := l.check(g.commands[i].cmd); err != nil {
+		if err := l.check(&g.commands[i]); err != nil {
 			g.answers[i].Err = invalid(err)
 		}
 	}
@@ -56,9 +56,12 @@ func (l *leadership) submit(g *group) error {
 
 // check holds a command against what the state machine relies on, and against
 // what all members understand.
-func (l *leadership) check(c session.Command) error {
-	if err := session.Validate(c); err != nil {
-		return err
+func (l *leadership) check(p *pending) error {
+	c := p.cmd
+	if !p.valid {
+		if err := session.Validate(c); err != nil {
+			return err
+		}
 	}
 	if oldest, member := l.known.oldest(); uint32(c.Kind()) > oldest {
 		return fmt.Errorf("member %s does not know commands of kind %d (it knows up to %d); finish the upgrade of all nodes first", member, c.Kind(), oldest)

@@ -44,6 +44,7 @@ type pending struct {
 	cmd   session.Command
 	raw   []byte    // cmd as it is forwarded
 	until time.Time // its caller's deadline
+	valid bool      // it was validated on this node
 }
 
 // A group of commands shares its fate: it goes into one entry as a whole, in

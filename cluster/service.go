@@ -52,8 +52,7 @@ func (s *service) lead() (*leadership, error) {
 
 // Forward implements nodev1connect.NodeServiceHandler.
 func (s *service) Forward(_ context.Context, stream *connect.BidiStream[nodev1.ForwardRequest, nodev1.ForwardResponse]) error {
-	l, err := s.lead()
-	if err != nil {
+	if _, err := s.lead(); err != nil {
 		return err
 	}
 	if _, err := stream.Receive(); err != nil {
@@ -78,7 +77,7 @@ func (s *service) Forward(_ context.Context, stream *connect.BidiStream[nodev1.F
 		}
 		places <- struct{}{}
 		g := decodeBatch(m)
-		if err := l.submit(g); err != nil {
+		if err := s.submit(g); err != nil {
 			clear(g.answers)
 			g.fail(unavailable(err))
 		}
@@ -94,6 +93,16 @@ func (s *service) Forward(_ context.Context, stream *connect.BidiStream[nodev1.F
 			<-places
 		})
 	}
+}
+
+// submit gives a group to the leadership of this moment: a stream may outlast
+// one.
+func (s *service) submit(g *group) error {
+	l := s.n.leading.Load()
+	if l == nil || s.n.draining.Load() {
+		return errElsewhere
+	}
+	return l.submit(g)
 }
 
 // decodeBatch makes a group of a batch. What cannot be decoded is answered
@@ -137,12 +146,15 @@ func (s *service) Term(context.Context, *nodev1.TermRequest) (*nodev1.TermRespon
 // Hello implements nodev1connect.NodeServiceHandler.
 func (s *service) Hello(context.Context, *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
 	n := s.n
-	address, leader := n.raft.LeaderWithID()
-	return &nodev1.HelloResponse{
+	r := &nodev1.HelloResponse{
 		Cluster: n.clusterID(), Node: n.cfg.ID, Address: n.cfg.Address, ApiAddress: n.cfg.APIAddress, Version: n.cfg.version,
-		Term: n.raft.CurrentTerm(), AppliedIndex: n.fsm.applied(), LogBytes: uint64(n.fsm.logged.Load()),
-		Leader: string(leader), LeaderAddress: string(address),
-	}, nil
+	}
+	if n.started.Load() {
+		address, leader := n.raft.LeaderWithID()
+		r.Leader, r.LeaderAddress, r.Term = string(leader), string(address), n.raft.CurrentTerm()
+		r.AppliedIndex, r.LogBytes = n.fsm.applied(), uint64(n.fsm.logged.Load())
+	}
+	return r, nil
 }
 
 // Join implements nodev1connect.NodeServiceHandler.

@@ -47,8 +47,8 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 			p.APIAddress = n.cfg.APIAddress
 		} else if told, ok := n.members.of(p.Node); ok {
 			p.APIAddress = told.api
-			if leads && told.applied < s.AppliedIndex {
-				p.Lag = s.AppliedIndex - told.applied
+			if leads {
+				p.Lag = told.lag
 			}
 		}
 		s.Peers = append(s.Peers, p)
@@ -74,8 +74,8 @@ func (n *Node) LeaderAPI() string {
 }
 
 // Ready returns nil if the node serves: it has not failed, it does not drain, a
-// leader is known, and this node has applied what had been acknowledged when it
-// was asked. The error names the check that fails. It waits for
+// leader is known, it has the vote that it wants, and it has applied what had
+// been acknowledged when it was asked. The error names the check that fails. It waits for
 // Config.RPCTimeout at most.
 func (n *Node) Ready(ctx context.Context) error {
 	if err := n.failed.Load(); err != nil {
@@ -90,8 +90,11 @@ func (n *Node) Ready(ctx context.Context) error {
 	if leader, _ := n.raft.LeaderWithID(); leader == "" {
 		return errNoLeader
 	}
-	if !n.known() {
+	if _, known := n.member(n.cfg.ID); !known {
 		return errors.New("this node is no member of the cluster")
+	}
+	if n.joining.Load() {
+		return errors.New("joining: this node has no vote yet")
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
 	defer cancel()
@@ -99,12 +102,6 @@ func (n *Node) Ready(ctx context.Context) error {
 		return fmt.Errorf("not caught up: %w", err)
 	}
 	return nil
-}
-
-// known reports whether the node is a member in its own view.
-func (n *Node) known() bool {
-	_, ok := n.member(n.cfg.ID)
-	return ok
 }
 
 // queued returns how many commands wait here.

@@ -109,8 +109,15 @@ func (p *Policy) checkPatterns(ctx context.Context, e *evaluation) *Decision {
 	if args.Kind() == value.Null {
 		args = emptyArguments
 	}
+	if !e.deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, e.deadline, errSearchTime)
+		defer cancel()
+	}
 	hit, found, err := p.governance.patterns.FirstHit(ctx, pattern.FormsOf(args))
 	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return ptr(p.errorDecision(e, "", errSearchTime))
 	case err != nil:
 		return ptr(p.errorDecision(e, "", err))
 	case !found:

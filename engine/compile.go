@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"path"
 	"slices"
 	"strings"
@@ -38,51 +37,14 @@ type Policy struct {
 	warnings    []Problem
 	keptRules   atomic.Int64
 	budget      time.Duration
+	ceiling     time.Duration // of an evaluation without backends
 	log         *slog.Logger
 }
-
-// Options of Compile.
-type options struct {
-	strict     bool
-	cedar      BackendLoader
-	rego       BackendLoader
-	guardrails []GuardrailProvider
-	client     *http.Client
-	budget     time.Duration
-	log        *slog.Logger
-}
-
-// An Option changes how a tree is compiled or evaluated.
-type Option func(*options)
-
-// WithStrict compiles in strict mode, whatever the tree says.
-func WithStrict() Option { return func(o *options) { o.strict = true } }
-
-// WithCedar gives the loader for *.cedar files and their entities.json.
-func WithCedar(load BackendLoader) Option { return func(o *options) { o.cedar = load } }
-
-// WithRego gives the loader for *.rego files and their data.json.
-func WithRego(load BackendLoader) Option { return func(o *options) { o.rego = load } }
-
-// WithGuardrails adds providers of the program's own before those that the
-// tree names.
-func WithGuardrails(providers ...GuardrailProvider) Option {
-	return func(o *options) { o.guardrails = append(o.guardrails, providers...) }
-}
-
-// WithHTTPClient replaces the client that guardrail endpoints are called with.
-func WithHTTPClient(c *http.Client) Option { return func(o *options) { o.client = c } }
-
-// WithBudget bounds the time one evaluation may spend in backends.
-func WithBudget(d time.Duration) Option { return func(o *options) { o.budget = d } }
-
-// WithLogger sets where fail-closed decisions are logged, redacted.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 
 // Compile checks every file of a tree and builds its policy. A tree with one
 // bad file is refused whole; the error is a [*LoadError].
 func Compile(t *Tree, opts ...Option) (*Policy, error) {
-	o := options{budget: DefaultBudget, log: slog.Default()}
+	o := options{budget: DefaultBudget, ceiling: DefaultCeiling, log: slog.Default()}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -91,7 +53,7 @@ func Compile(t *Tree, opts ...Option) (*Policy, error) {
 		folders: map[string]*Document{},
 		policy: &Policy{
 			digest: t.Digest(), governance: NewGovernancePolicy(),
-			denyOnError: true, budget: o.budget, log: o.log,
+			denyOnError: true, budget: o.budget, ceiling: o.ceiling, log: o.log,
 		},
 	}
 	c.sortFiles(t.files)

@@ -108,6 +108,15 @@ func (r *compiledRule) matches(e *evaluation) (bool, error) {
 		}
 		return false, nil // policy engine spec 5.2
 	}
+	if r.Condition.Operator == OpMatches {
+		// One search is linear in the text; a thousand of them over a long
+		// one may still be more than a caller can wait for.
+		text := v.Str()
+		if !e.mayTake(text) {
+			return false, errSearchTime
+		}
+		return r.Condition.search.Match(text), nil
+	}
 	return r.Condition.holds(v)
 }
 
@@ -126,7 +135,7 @@ func (r *compiledRule) matchesFact(e *evaluation) (bool, error) {
 	return truth, nil
 }
 
-// Holds tests a value that is present against the condition, with Python's
+// holds tests a value that is present against the condition, with Python's
 // meaning of the operators. An error is a pair of types that cannot be
 // compared.
 func (c *Condition) holds(v value.Value) (bool, error) {

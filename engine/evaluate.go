@@ -15,7 +15,7 @@ import (
 // defect of the program, is denied and logged (policy engine spec 16).
 func (p *Policy) Evaluate(ctx context.Context, in Input) (d Decision) {
 	start := time.Now()
-	e := evaluation{in: in}
+	e := evaluation{in: in, deadline: start.Add(p.ceiling)}
 	defer func() {
 		if r := recover(); r != nil {
 			d = p.panicDecision(in, r, debug.Stack())
@@ -27,7 +27,10 @@ func (p *Policy) Evaluate(ctx context.Context, in Input) (d Decision) {
 	if d.Allowed && p.guardrails != nil {
 		d = p.guard(ctx, &e, d)
 	}
-	d.Premises, d.Trace = e.premises, e.trace
+	d.Premises = e.premises
+	for _, line := range e.trace {
+		d.Trace = append(d.Trace, Redact(line))
+	}
 	return d
 }
 
@@ -221,9 +224,6 @@ func (p *Policy) backendDecision(set *ruleset, e *evaluation, out backendOutcome
 		d.Rule = ruleNone
 		d.Reason = clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
 		d.Backend = p.backends[len(p.backends)-1].Name()
-		if errors.Is(err, errBackendTime) {
-			d.Category = CategoryBudgetExhausted
-		}
 		d.PolicyChain = set.chain
 		return d, true
 	}
@@ -289,13 +289,17 @@ func (p *Policy) errorDecision(e *evaluation, rule string, err error) Decision {
 	if e.in.Explain {
 		e.explain("error: %v", err)
 	}
+	category := CategoryPolicyError
+	if errors.Is(err, errBackendTime) || errors.Is(err, errSearchTime) {
+		category = CategoryBudgetExhausted
+	}
 	return Decision{
 		Action:        string(Deny),
 		Policy:        p.Name(),
 		Rule:          ruleError,
 		Reason:        textError,
-		PublicMessage: publicMessages[CategoryPolicyError],
-		Category:      CategoryPolicyError,
+		PublicMessage: publicMessages[category],
+		Category:      category,
 		Error:         Redact(err.Error()),
 		errorRule:     rule,
 	}

@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
+	"time"
 
 	"example.com/govnode/engine/value"
 )
@@ -23,6 +25,20 @@ type evaluation struct {
 
 	premises []Premise
 	trace    []string
+
+	deadline time.Time // beyond it nothing more is searched
+}
+
+// errSearchTime is why an evaluation was given up.
+var errSearchTime = errors.New("the evaluation took too long")
+
+// longText is the length from which searching a text is worth a look at the
+// clock first.
+const longText = 4 << 10
+
+// mayTake reports whether there is time left to search a text.
+func (e *evaluation) mayTake(text string) bool {
+	return len(text) < longText || e.deadline.IsZero() || time.Now().Before(e.deadline)
 }
 
 // begin fills in what follows from the input.

@@ -180,6 +180,16 @@ func (t *factTest) comparison(c *Condition) {
 		}
 		return
 	}
+	if beyond := outOfRange(r); beyond != 0 {
+		// Every integer lies on one side of the target.
+		always := c.Operator == OpNe ||
+			beyond > 0 && (c.Operator == OpLt || c.Operator == OpLte) ||
+			beyond < 0 && (c.Operator == OpGt || c.Operator == OpGte)
+		if always {
+			t.complement()
+		}
+		return
+	}
 	floor := floorInt64(r)
 	ceil := floor
 	if !r.IsInt() && floor < math.MaxInt64 {
@@ -187,7 +197,7 @@ func (t *factTest) comparison(c *Condition) {
 	}
 	switch c.Operator {
 	case OpEq, OpNe:
-		if r.IsInt() && r.Num().IsInt64() {
+		if r.IsInt() {
 			t.ranges = [][2]int64{{floor, floor}}
 		}
 		if c.Operator == OpNe {
@@ -239,16 +249,22 @@ func toInt(b bool) int {
 	return 0
 }
 
-// floorInt64 rounds down and saturates.
-func floorInt64(r *big.Rat) int64 {
-	q := new(big.Int).Div(r.Num(), r.Denom()) // Euclidean: rounds down for a positive denominator
+// outOfRange is positive for a number above all integers of 64 bits, negative
+// for one below them, else 0.
+func outOfRange(r *big.Rat) int {
 	switch {
-	case q.IsInt64():
-		return q.Int64()
-	case q.Sign() > 0:
-		return math.MaxInt64
+	case r.Cmp(new(big.Rat).SetInt64(math.MaxInt64)) > 0:
+		return 1
+	case r.Cmp(new(big.Rat).SetInt64(math.MinInt64)) < 0:
+		return -1
 	}
-	return math.MinInt64
+	return 0
+}
+
+// floorInt64 rounds down a number that is in range.
+func floorInt64(r *big.Rat) int64 {
+	// Euclidean division rounds down for a positive denominator.
+	return new(big.Int).Div(r.Num(), r.Denom()).Int64()
 }
 
 // normalise sorts single points and drops repeats.

@@ -27,12 +27,11 @@ func parseJSON(content []byte, ps *problems) *node {
 }
 
 type jsonReader struct {
-	dec      *json.Decoder
-	content  []byte
-	ps       *problems
-	counted  int // bytes of content whose newlines are counted
-	lines    int
-	elements int
+	dec     *json.Decoder
+	content []byte
+	ps      *problems
+	counted int // bytes of content whose newlines are counted
+	lines   int
 }
 
 // line is the line of the byte after the last token.
@@ -62,10 +61,6 @@ func (r *jsonReader) token(field string) (json.Token, bool) {
 func (r *jsonReader) value(field string, depth int) (node, bool) {
 	tok, ok := r.token(field)
 	if !ok {
-		return node{}, false
-	}
-	if r.elements++; r.elements > maxElements {
-		r.ps.add(r.line(), "", "the document has more than %d elements; split it", maxElements)
 		return node{}, false
 	}
 	n := node{line: r.line()}

@@ -185,7 +185,7 @@ func resolvePlain(s string) nodeKind {
 // they are refused: an author who wrote them for one reading would silently
 // get the other.
 var (
-	oldBool   = regexp.MustCompile(`^(?:y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF)$`)
+	oldBool   = regexp.MustCompile(`^(?:yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF)$`)
 	oldNumber = regexp.MustCompile(`^[-+]?(?:0[0-9]+|0o[0-7]+|0b[01_]+|[0-9][0-9_]*_[0-9_.]*|[0-9]+(?::[0-5]?[0-9])+(?:\.[0-9]*)?)$`)
 	oldDate   = regexp.MustCompile(`^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt \t].*)?$`)
 )

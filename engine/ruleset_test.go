@@ -26,7 +26,7 @@ func TestIndexEqualsScan(t *testing.T) {
 		fieldsOf := fieldTable{}
 		strict := rng.IntN(3) == 0
 		var rules []*compiledRule
-		for i := range 5 + rng.IntN(40) {
+		for i := range 20 + rng.IntN(60) {
 			c := Condition{Field: fields[rng.IntN(len(fields))], Operator: operators[rng.IntN(len(operators))], Value: mustValue(t, targets[rng.IntN(len(targets))])}
 			if targetProblem(c.Operator, c.Value) != "" {
 				continue

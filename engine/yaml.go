@@ -30,6 +30,10 @@ func parseText(path string, content []byte) (*node, []Problem) {
 		ps.add(0, "", "%s", msg)
 		return nil, ps.list
 	}
+	if line, ok := tooManyElements(content); ok {
+		ps.add(line, "", "the document has more than %d elements; split it", maxElements)
+		return nil, ps.list
+	}
 	var n *node
 	if strings.HasSuffix(path, ".json") {
 		n = parseJSON(content, ps)
@@ -56,13 +60,9 @@ func encodingProblem(content []byte) string {
 	return ""
 }
 
-// parseYAML parses one document. The cheap scans come first: what they refuse
-// never reaches the parser, so its cost is bounded by them.
+// parseYAML parses one document. What the cheap scans refuse never reaches the
+// parser, so that its cost is bounded by them.
 func parseYAML(content []byte, ps *problems) *node {
-	if line, ok := tooManyElements(content); ok {
-		ps.add(line, "", "the document has more than %d elements; split it", maxElements)
-		return nil
-	}
 	if line, ok := tooDeep(content); ok {
 		ps.add(line, "", "nesting is deeper than %d levels", maxDepth)
 		return nil

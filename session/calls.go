@@ -245,7 +245,7 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 		}
 	}
 	x.reserve(&h)
-	x.Open = append(x.Open, h)
+	x.add(h)
 	s.pressure(&wants[0], x, r)
 	if h.Waiting() {
 		return Queued
@@ -280,18 +280,28 @@ func (x *Session) reserve(h *Held) {
 	}
 	if h.Kind == Tool {
 		if i := x.tool(h.Tool); i >= 0 {
-			x.Tools[i].Calls++
+			x.editTools()[i].Calls++
 		} else {
-			x.Tools = append(x.Tools, ToolCount{h.Tool, 1})
+			x.Tools = append(x.editTools(), ToolCount{h.Tool, 1})
 		}
 	}
 }
 
 func (s *State) grants(h *Held, r *Result) {
-	r.Grants = make([]Grant, len(h.Pools))
+	r.Grants = s.newGrants(len(h.Pools))
 	for i, p := range h.Pools {
 		r.Grants[i] = Grant{p.Pool.Value(), p.Token, s.left(h.Deadline)}
 	}
+}
+
+// newGrants cuts grants from a block that the answers of an entry share.
+func (s *State) newGrants(n int) []Grant {
+	if len(s.spare) < n {
+		s.spare = make([]Grant, 64)
+	}
+	g := s.spare[:n:n]
+	s.spare = s.spare[n:]
+	return g
 }
 
 func (s *State) pressure(w *wanted, x *Session, r *Result) {
@@ -333,8 +343,7 @@ func (s *State) beginAgain(c *Begin, k Key, x *Session, h *Held, r *Result) {
 	} else {
 		x = s.ownSession(k, x)
 		x.Used = s.now
-		h = x.Find(c.Call)
-		r.Code = s.claim(c, x, h, r)
+		r.Code = s.claim(c, x, x.edit(c.Call), r)
 	}
 	r.Counters = x.Counters()
 	s.pressure(&wanted{pool: s.pool(PoolKey(c.NS, c.Pools[0].Pool))}, x, r)
@@ -409,23 +418,11 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 func (s *State) giveUp(ns string, x *Session, h *Held, code Code, r *Result) Code {
 	over := *h
 	s.letGo(ns, &over)
-	x.remove(h)
+	x.remove(over.ID())
 	x.Reserved -= over.Tokens
 	x.unreserve(&over)
 	x.IDs.add(remembered(over.ID(), over.Content, code, over.Rule, 0))
 	return code
-}
-
-func (x *Session) remove(h *Held) {
-	for i := range x.Open {
-		if &x.Open[i] == h {
-			x.Open = slices.Delete(x.Open, i, i+1)
-			if len(x.Open) == 0 {
-				x.Open = nil
-			}
-			return
-		}
-	}
 }
 
 // end reports that a call has finished, and hands its slots on.
@@ -459,10 +456,9 @@ func (s *State) end(c *End, r *Result) {
 		return
 	}
 
-	x = s.ownSession(k, x)
-	h = x.Find(c.Call)
 	done := *h
-	x.remove(h)
+	x = s.ownSession(k, x)
+	x.remove(c.Call)
 	s.letGo(c.NS, &done)
 	x.Used = s.now
 	x.Executions++

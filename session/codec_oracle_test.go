@@ -9,6 +9,7 @@ import (
 	"unique"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -248,4 +249,55 @@ func (f filler) ids() IDs {
 	}
 	m.index = nil // derived, and never in the bytes
 	return m
+}
+
+// allCommands returns one empty command of each kind.
+func allCommands() (all []Command) {
+	for kind := protowire.Number(1); ; kind++ {
+		c := newCommand(kind)
+		if c == nil {
+			return all
+		}
+		trim(c)
+		all = append(all, c)
+	}
+}
+
+func randomCommand(f filler, kind int) Command {
+	c := allCommands()[kind]
+	f.fill(reflect.ValueOf(c).Elem())
+	return c
+}
+
+func allRecords() (all []Record) {
+	for n := protowire.Number(1); ; n++ {
+		r := newRecord(n)
+		if r == nil {
+			return all
+		}
+		all = append(all, r)
+	}
+}
+
+// randomRecord returns a record that a state may hold.
+func randomRecord(f filler, number int) Record {
+	r := allRecords()[number]
+	f.fill(reflect.ValueOf(r).Elem())
+	switch r := r.(type) {
+	case *Client:
+		for i := range r.Open {
+			r.Open[i].Pools = []Hold{{Pool: unique.Make("p"), Token: f.Uint64(), Weight: 1}}
+		}
+	case *Pool:
+		r.Last = 1 << 40
+		for i := range r.Leases {
+			r.Leases[i].Token = uint64(1+i) << 30
+			r.Leases[i].Weight = 1 + f.Int32N(MaxSlots)
+		}
+		for i := range r.Queue {
+			r.Queue[i].Weight = 1 + f.Int32N(MaxSlots)
+		}
+		r.Index()
+	}
+	return r
 }

@@ -15,57 +15,6 @@ import (
 	logv1 "example.com/govnode/proto/govnode/log/v1"
 )
 
-// allCommands returns one empty command of each kind.
-func allCommands() (all []Command) {
-	for kind := protowire.Number(1); ; kind++ {
-		c := newCommand(kind)
-		if c == nil {
-			return all
-		}
-		trim(c)
-		all = append(all, c)
-	}
-}
-
-func randomCommand(f filler, kind int) Command {
-	c := allCommands()[kind]
-	f.fill(reflect.ValueOf(c).Elem())
-	return c
-}
-
-func allRecords() (all []Record) {
-	for n := protowire.Number(1); ; n++ {
-		r := newRecord(n)
-		if r == nil {
-			return all
-		}
-		all = append(all, r)
-	}
-}
-
-// randomRecord returns a record that a state may hold.
-func randomRecord(f filler, number int) Record {
-	r := allRecords()[number]
-	f.fill(reflect.ValueOf(r).Elem())
-	switch r := r.(type) {
-	case *Client:
-		for i := range r.Open {
-			r.Open[i].Pools = []Hold{{Pool: unique.Make("p"), Token: f.Uint64(), Weight: 1}}
-		}
-	case *Pool:
-		r.Last = 1 << 40
-		for i := range r.Leases {
-			r.Leases[i].Token = uint64(1+i) << 30
-			r.Leases[i].Weight = 1 + f.Int32N(MaxSlots)
-		}
-		for i := range r.Queue {
-			r.Queue[i].Weight = 1 + f.Int32N(MaxSlots)
-		}
-		r.Index()
-	}
-	return r
-}
-
 func TestCommandsAreNumberedByKind(t *testing.T) {
 	fields := (&logv1.Command{}).ProtoReflect().Descriptor().Fields()
 	all := allCommands()
@@ -238,7 +187,7 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		return b
 	}
 	pin := bytesField(6, nil)
-	lease := func(token, weight uint64) []byte { return bytesField(1, append(field(3, token), field(6, weight)...)) }
+	lease := func(token, weight uint64) []byte { return bytesField(1, append(field(3, token), field(7, weight)...)) }
 	for _, tt := range []struct {
 		name string
 		b    []byte
@@ -247,6 +196,7 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"nothing", nil, "no kind"},
 		{"truncated length", []byte{0x0a}, "truncated"},
 		{"length behind the end", []byte{0x0a, 5, 1}, "truncated"},
+		{"length behind the end of the outer message", append(bytesField(10, []byte{0x0a, 5}), bytesField(99, make([]byte, 9))...), "truncated"},
 		{"field number 0", []byte{0x02, 0}, "not a field"},
 		{"two kinds", append(EncodeRecord(&Pins{N: 1}), EncodeRecord(&Pins{N: 1})...), "second kind"},
 		{"wrong wire type", bytesField(6, bytesField(1, nil)), "wrong wire type"},

@@ -144,9 +144,20 @@ func (s *State) letGo(ns string, h *Held) (freed int64) {
 // covers reports whether the premise names every pool in which something open
 // has a slot or waits.
 func covers(pools []string, open []Held) bool {
+	if len(pools) > 16 {
+		set := make(map[string]bool, len(pools))
+		for _, p := range pools {
+			set[p] = true
+		}
+		return coveredBy(open, func(pool string) bool { return set[pool] })
+	}
+	return coveredBy(open, func(pool string) bool { return contains(pools, pool) })
+}
+
+func coveredBy(open []Held, named func(pool string) bool) bool {
 	for i := range open {
 		for _, h := range open[i].Pools {
-			if !contains(pools, h.Pool.Value()) {
+			if !named(h.Pool.Value()) {
 				return false
 			}
 		}
@@ -163,12 +174,15 @@ func contains(names []string, name string) bool {
 	return false
 }
 
-// openPools lists the pools of everything that is open, each once.
+// openPools lists the pools of everything that is open, each once, in the order
+// in which they come.
 func openPools(open []Held) []string {
 	var names []string
+	seen := map[unique.Handle[string]]bool{}
 	for i := range open {
 		for _, h := range open[i].Pools {
-			if !contains(names, h.Pool.Value()) {
+			if !seen[h.Pool] {
+				seen[h.Pool] = true
 				names = append(names, h.Pool.Value())
 			}
 		}

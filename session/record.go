@@ -45,7 +45,9 @@ type Pin struct {
 
 // Session is the record of an execution context (adapter contract 2, 3.5).
 type Session struct {
-	entry uint64 // the entry that may write into this version
+	entry    uint64 // the entry that may write into this version
+	ownOpen  bool   // and into its Open,
+	ownTools bool   // and into its Tools, which are copied at their first change
 
 	Agent   unique.Handle[string]
 	Policy  unique.Handle[string] // the name of its pool, without "policy/"
@@ -246,11 +248,58 @@ func (s *Session) At(now time.Duration) Record {
 	return c
 }
 
+// copy returns a version of its own, which shares what it has not changed yet.
 func (s *Session) copy() *Session {
 	c := *s
-	c.Open = slices.Clone(s.Open)
-	c.Tools = slices.Clone(s.Tools)
+	c.ownOpen, c.ownTools = false, false
 	return &c
+}
+
+// edit returns the open call of that id for writing, or nil.
+func (s *Session) edit(call string) *Held {
+	if !s.ownOpen {
+		s.Open, s.ownOpen = slices.Clone(s.Open), true
+	}
+	return s.Find(call)
+}
+
+// add puts something that has begun behind all that is open.
+func (s *Session) add(h Held) {
+	if !s.ownOpen {
+		s.Open, s.ownOpen = append(make([]Held, 0, len(s.Open)+1), s.Open...), true
+	}
+	s.Open = append(s.Open, h)
+}
+
+// removeAt takes what is open at i away.
+func (s *Session) removeAt(i int) {
+	switch {
+	case len(s.Open) == 1:
+		s.Open, s.ownOpen = nil, true
+	case s.ownOpen:
+		s.Open = slices.Delete(s.Open, i, i+1)
+	default:
+		rest := make([]Held, 0, len(s.Open)-1)
+		s.Open, s.ownOpen = append(append(rest, s.Open[:i]...), s.Open[i+1:]...), true
+	}
+}
+
+// remove takes away what is open under that id.
+func (s *Session) remove(call string) {
+	for i := range s.Open {
+		if s.Open[i].ID() == call {
+			s.removeAt(i)
+			return
+		}
+	}
+}
+
+// editTools returns the counts of tools for writing.
+func (s *Session) editTools() []ToolCount {
+	if !s.ownTools {
+		s.Tools, s.ownTools = slices.Clone(s.Tools), true
+	}
+	return s.Tools
 }
 
 // settle does the work of At in place and reports whether anything is left. It
@@ -262,7 +311,7 @@ func (s *Session) settle(now time.Duration, lapsed func(*Held)) bool {
 			break
 		}
 		h := s.Open[i]
-		s.Open = slices.Delete(s.Open, i, i+1)
+		s.removeAt(i)
 		s.Used = max(s.Used, h.Deadline)
 		s.lapse(&h)
 		if lapsed != nil && !h.Waiting() {
@@ -308,7 +357,7 @@ func (s *Session) unreserve(h *Held) {
 	}
 	if h.Kind == Tool {
 		if i := s.tool(h.Tool); i >= 0 {
-			s.Tools[i].Calls--
+			s.editTools()[i].Calls--
 		}
 	}
 }

@@ -97,6 +97,10 @@ func (s *State) putPolicy(c *PutPolicy, r *Result) {
 		policy = &Policy{Tree: c.Tree, Pin: &Pin{c.Digest, c.Limits}, First: c.Name}
 	}
 	if !contains(policy.Names, c.Name) {
+		if len(policy.Names) >= MaxNames {
+			r.Code, r.Limit = Invalid, MaxNames
+			return
+		}
 		next := *policy
 		next.Names = append(slices.Clip(slices.Clone(policy.Names)), c.Name)
 		slices.Sort(next.Names)

@@ -31,20 +31,24 @@ const (
 	Fenced
 	Released
 	AlreadyReleased
+)
 
-	NotFound     // the session, call, slot, pool or policy named
-	IDReused     // the id is known with other content
-	StaleID      // the id is older than what is still remembered
-	StalePremise // what the node took for granted no longer holds
-	Invalid      // the command contradicts itself
-	TooManyOpen  // cap: open calls of a session, or slots of a client
-	TooManyTools // cap: tools of a session
-	PoolInUse    // the pool has leases or waiters
-	PolicyPinned // live sessions pin the tree
-	NotWaiting   // there is no wait to give up
-	StillWaiting // the call has not been admitted yet
-	NotANumber   // the key holds a text
-	Overflow     // the sum does not fit
+// Failures begin at a number of their own, so that a new outcome renumbers
+// none: results travel between nodes of different versions.
+const (
+	NotFound     Code = iota + 40 // the session, call, slot, pool or policy named
+	IDReused                      // the id is known with other content
+	StaleID                       // the id is older than what is still remembered
+	StalePremise                  // what the node took for granted no longer holds
+	Invalid                       // the command contradicts itself
+	TooManyOpen                   // cap: open calls of a session, or slots of a client
+	TooManyTools                  // cap: tools of a session
+	PoolInUse                     // the pool has leases or waiters
+	PolicyPinned                  // live sessions pin the tree
+	NotWaiting                    // there is no wait to give up
+	StillWaiting                  // the call has not been admitted yet
+	NotANumber                    // the key holds a text
+	Overflow                      // the sum does not fit
 	numCodes
 )
 

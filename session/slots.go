@@ -281,6 +281,7 @@ func (s *State) heldBy(c *Renew) (open []Held, own func() []Held) {
 		return x.Open, func() []Held {
 			x = s.ownSession(k, x)
 			x.Used = s.now
+			x.edit(c.ID)
 			return x.Open
 		}
 	}
@@ -361,10 +362,9 @@ func (s *State) forceCall(c *ForceRelease, r *Result) {
 		return
 	}
 	x = s.ownSession(k, x)
-	h = x.Find(c.ID)
-	over := *h
+	over := *x.Find(c.ID)
 	s.letGo(c.NS, &over)
-	x.remove(h)
+	x.remove(c.ID)
 	if !over.Waiting() {
 		s.noteLapse(k, &over)
 	}

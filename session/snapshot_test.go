@@ -164,6 +164,10 @@ func TestDamagedSnapshots(t *testing.T) {
 		{"two headers", reframe(good, 'C', keepKind('H')), "where a chunk"},
 		{"header that is no message", reframe(good, 'H', func([]byte) (byte, []byte) { return 'H', []byte{8} }), "truncated"},
 		{"another header", reframe(good, 'H', func(p []byte) (byte, []byte) { p[1]++; return 'H', p }), "SHA-256"},
+		{"wrong count in the header", resum(reframe(good, 'H', func([]byte) (byte, []byte) {
+			b, _ := proto.Marshal(&logv1.SnapshotHeader{Now: 1, Count: 19})
+			return 'H', b
+		}), 20), "its header says 19"},
 		{"wrong count", resum(good, 19), "20 records under different keys"},
 		{"wrong key", one("pns/x", pins), "does not belong to its key"},
 		{"no key", one("", pins), "does not belong to its key"},
@@ -218,7 +222,7 @@ func TestTheLargestRecordsFitAFrame(t *testing.T) {
 	pool.Last = 1 << 63
 	for i := range MaxSlots {
 		pool.Leases = append(pool.Leases, limiter.Lease{
-			Holder: holder('s', id(i), id(i)), Label: unique.Make(id(i)), Token: 1<<62 + uint64(i),
+			Holder: holder('s', id(i), id(i)), Label: unique.Make(id(i)), Token: 1<<62 + uint64(i), Since: 1 << 60,
 			Expires: 1 << 61, HoldUntil: 1 << 61, Weight: MaxSlots, Claim: true,
 		})
 	}
@@ -300,7 +304,7 @@ func manySessions(n int) *State {
 		s.Put(SessionKey("default", id), x)
 		pool.Last++
 		pool.Leases = append(pool.Leases, limiter.Lease{
-			Holder: h.Holder, Label: unique.Make(""), Token: pool.Last, Expires: h.Deadline, Weight: 1,
+			Holder: h.Holder, Label: unique.Make(""), Token: pool.Last, Since: time.Hour, Expires: h.Deadline, Weight: 1,
 		})
 		if i%1000 == 999 || i == n-1 {
 			pool.Index()

@@ -22,6 +22,7 @@ type State struct {
 	due        []time.Duration // of each shard, no later than its first deadline; derived
 	written    []writtenRecord // in the entry under way
 	lapsed     []Lapse         // by the command under way
+	spare      []Grant         // for answers
 }
 
 type shard struct {
@@ -119,9 +120,9 @@ func (s *State) Due() (at time.Duration, ok bool) {
 	return at, at != never
 }
 
-// DueKeys returns the keys of at most limit records that have something to
-// settle by Now, with those that a Tick needs beside them. It looks at a
-// bounded number of shards; more is true if there may be others.
+// DueKeys returns at most limit keys: those of records that have something to
+// settle by Now, and those that a Tick needs beside them. It looks at a bounded
+// number of shards; more is true if there may be others.
 func (s *State) DueKeys(limit int) (keys []Key, more bool) {
 	const shardsAtOnce = 1024
 	seen := 0
@@ -129,24 +130,29 @@ func (s *State) DueKeys(limit int) (keys []Key, more bool) {
 		if at > s.now {
 			continue
 		}
-		if seen++; seen > shardsAtOnce || len(keys) >= limit {
-			return keys, true
+		if seen++; seen > shardsAtOnce || more {
+			more = true
+			break
 		}
 		found, next := len(keys), never
 		for k, r := range s.shards[i].records { // order-free: sorted below
 			if at, ok := r.Due(); ok && at <= s.now {
-				keys = append(keys, k)
-				keys = append(keys, tickNeeds(k, r)...)
+				needs := tickNeeds(k, r)
+				if len(keys)+1+len(needs) > limit {
+					more = true
+					break
+				}
+				keys = append(append(keys, k), needs...)
 			} else if ok {
 				next = min(next, at)
 			}
 		}
-		if len(keys) == found {
+		if len(keys) == found && !more {
 			s.due[i] = next // what is found now stays due until it is settled
 		}
 	}
 	slices.Sort(keys)
-	return slices.Compact(keys), false
+	return slices.Compact(keys), more
 }
 
 // Snapshot returns the state as it stands between two entries. It copies only

@@ -148,17 +148,11 @@ func demo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) (err err
 	if o.verbose {
 		d.stderr = &lockedWriter{w: stderr}
 	}
-	clusterContext, endCluster := context.WithCancel(ctx)
 	d.say("starting three nodes")
-	d.cluster, err = startCluster(clusterContext, d.stderr)
-	if err != nil {
-		endCluster()
+	if d.cluster, err = startCluster(ctx, d.stderr); err != nil {
 		return fmt.Errorf("the cluster did not start: %w", err)
 	}
-	defer func() {
-		endCluster()
-		err = errors.Join(err, <-d.cluster.ended)
-	}()
+	defer func() { err = errors.Join(err, d.cluster.stop()) }()
 	if d.client, err = client.New(client.Config{Addresses: d.cluster.addresses(), Name: "demo"}); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 // nodes.
 type demoCluster struct {
 	http  *http.Client
+	end   context.CancelFunc
 	ended chan error // what dev returned, once
 
 	mu    sync.Mutex
@@ -39,7 +40,8 @@ type demoNode struct {
 	starts    int
 }
 
-// startCluster runs dev with three nodes on free ports until ctx ends.
+// startCluster runs dev with three nodes on free ports until ctx ends or the
+// cluster is stopped.
 func startCluster(ctx context.Context, stderr io.Writer) (*demoCluster, error) {
 	config := bind(&cobra.Command{}, onDev)
 	config.Listen, config.LogLevel = "127.0.0.1:0", "warn"
@@ -47,12 +49,13 @@ func startCluster(ctx context.Context, stderr io.Writer) (*demoCluster, error) {
 		return nil, err
 	}
 	c := &demoCluster{http: &http.Client{Timeout: time.Second}, ended: make(chan error, 1), ready: make(chan struct{})}
+	ctx, c.end = context.WithCancel(ctx)
 	go func() { c.ended <- dev(ctx, config, c, stderr) }()
 	select {
 	case <-c.ready:
 		return c, nil
 	case err := <-c.ended:
-		c.ended <- err
+		c.end()
 		if err == nil {
 			err = errors.New("interrupted")
 		}
@@ -144,6 +147,16 @@ func (c *demoCluster) isReady(ctx context.Context, n demoNode) bool {
 	}
 	_ = res.Body.Close()
 	return res.StatusCode == http.StatusOK
+}
+
+// stop ends all nodes, and at once: what they hold is thrown away with their
+// folder, so that there is nothing to drain.
+func (c *demoCluster) stop() error {
+	c.end()
+	for _, n := range c.list() {
+		_ = c.kill(n) // it may have ended already
+	}
+	return <-c.ended
 }
 
 // kill ends a node without warning. Dev starts it again.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -127,19 +128,26 @@ func (l *layout) portsFree(raft bool) error {
 	return nil
 }
 
+// The ports among which freePorts looks. They lie below those from which
+// systems take the near end of outgoing connections: one of these could
+// otherwise sit on the port of a node while it is being started again, and a
+// node that dials a dead one could even be connected to itself.
+const (
+	leastFreePort = 10240
+	mostFreePort  = 32767 - maxNodes - raftPortOffset
+)
+
 // freePorts finds an address from which on all ports that n nodes need are
 // free. Somebody else may take one before they do; then the start fails.
 func freePorts(address string, n int) (string, error) {
-	host, _, _ := net.SplitHostPort(address)
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", err
+	}
 	var last error
-	for range 50 {
-		probe, err := net.Listen("tcp", address)
-		if err != nil {
-			return "", listenError("listen", address, err)
-		}
-		first := net.JoinHostPort(host, strconv.Itoa(probe.Addr().(*net.TCPAddr).Port))
-		_ = probe.Close()
-		candidate := layout{}
+	for range 100 {
+		first := net.JoinHostPort(host, strconv.Itoa(leastFreePort+rand.IntN(mostFreePort-leastFreePort)))
+		var candidate layout
 		if candidate.places, last = placesFrom("", first, n); last != nil {
 			continue
 		}

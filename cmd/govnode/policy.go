@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -89,9 +92,10 @@ func policyListCommand() *cobra.Command {
 }
 
 func policyGetCommand() *cobra.Command {
-	return leaf(&cobra.Command{
+	var to string
+	cmd := leaf(&cobra.Command{
 		Use:   "get NAME|DIGEST",
-		Short: "Print the files of a policy",
+		Short: "Print the files of a policy, or write them to a folder",
 		Args:  arguments(1, 1),
 	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
 		req := &govnodev1.GetPolicyRequest{Ref: &govnodev1.GetPolicyRequest_Name{Name: args[0]}}
@@ -104,8 +108,17 @@ func policyGetCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if to != "" {
+			if err := writePolicy(to, answer.Policy.GetFiles()); err != nil {
+				return err
+			}
+		}
 		return show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
 			p := answer.Policy
+			if to != "" {
+				_, err := fmt.Fprintf(w, "wrote %d files of %s to %s\n", len(p.GetFiles()), printable(p.GetName()), to)
+				return err
+			}
 			_, _ = fmt.Fprintf(w, "# %s version %d %s, pinned by %d\n", printable(p.GetName()), p.GetVersion(), p.GetDigest(), p.GetPinned())
 			for _, f := range p.GetFiles() {
 				_, _ = fmt.Fprintf(w, "\n# file %s\n%s", printable(f.Path), printableLines(f.Content))
@@ -113,6 +126,37 @@ func policyGetCommand() *cobra.Command {
 			return nil
 		})
 	})
+	cmd.Flags().StringVar(&to, "to", "", "folder to write the files to, byte for byte; nothing in it is overwritten")
+	return cmd
+}
+
+// writePolicy writes files into a folder and nowhere else, whatever their paths
+// say.
+func writePolicy(folder string, files []*govnodev1.TextFile) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for _, f := range files {
+		if err := root.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
+			return err
+		}
+		file, err := root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil {
+			return err
+		}
+		if _, err := file.WriteString(f.Content); err != nil {
+			return errors.Join(err, file.Close())
+		}
+		if err := file.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printableLines is a text whose lines stay lines and end with one.

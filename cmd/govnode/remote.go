@@ -63,7 +63,7 @@ func ask[T any](ctx context.Context, c *Config, send func(context.Context, remot
 			return answer, nil
 		}
 		errs = append(errs, explain(address, err))
-		if connect.CodeOf(err) != connect.CodeUnavailable {
+		if answered := connect.IsWireError(err); ctx.Err() != nil || answered && connect.CodeOf(err) != connect.CodeUnavailable {
 			break
 		}
 	}
@@ -104,6 +104,8 @@ func explain(address string, err error) error {
 		return fmt.Errorf("cannot reach %s: %w: name another node with --addr", address, dial.Err)
 	case errors.Is(err, context.DeadlineExceeded) || connect.CodeOf(err) == connect.CodeDeadlineExceeded:
 		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr", address)
+	case errors.As(err, &refused) && !connect.IsWireError(err):
+		return fmt.Errorf("lost %s before it answered: %w: ask again, or name another node with --addr", address, refused.Unwrap())
 	case errors.As(err, &refused):
 		return fmt.Errorf("%s (%s)", refused.Message(), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
 	}

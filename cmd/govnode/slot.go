@@ -31,7 +31,11 @@ func slotListCommand() *cobra.Command {
 }
 
 func printSlots(w io.Writer, a *govnodev1.ListSlotsResponse) error {
-	_, _ = fmt.Fprintf(w, "%s: %d of %v slots in use, %d waiting\n\n", printable(a.Pool.GetPool()), a.Pool.GetInUse(), slotsOf(a.Pool), a.Pool.GetWaiting())
+	room := fmt.Sprintf("of %d slots in use", a.Pool.GetSlots())
+	if a.Pool.GetSlots() == 0 {
+		room = "slots in use, up to what each session is pinned to"
+	}
+	_, _ = fmt.Fprintf(w, "%s: %d %s, %d waiting\n\n", printable(a.Pool.GetPool()), a.Pool.GetInUse(), room, a.Pool.GetWaiting())
 	t := newTable(w, "HOLDER", "SESSION", "SLOT", "TOOL", "LABEL", "WEIGHT", "AGE", "TTL", "TOKEN")
 	for _, s := range a.Slots {
 		t.row(s.Holder, s.SessionId, s.SlotId, s.Tool, s.Label, s.Weight, since(s.Age), since(s.Ttl), s.Token)

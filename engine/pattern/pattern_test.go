@@ -121,7 +121,7 @@ func TestCompileRefuses(t *testing.T) {
 		{Pattern{Text: `(?L)a`, Type: Regex}, "unknown inline flag 'L'"},
 		{Pattern{Text: `(?~a)`, Type: Regex}, "unknown inline flag"},
 		{Pattern{Text: `(?`, Type: Regex}, "unknown extension"},
-		{Pattern{Text: `(?-i)a`, Type: Regex}, "turned off for a group only"},
+		{Pattern{Text: `(?-i)a`, Type: Regex}, "off for a group only"},
 		{Pattern{Text: `(?#a`, Type: Regex}, "unterminated comment"},
 		{Pattern{Text: `(?=a)`, Type: Regex}, "lookahead (?=...) needs a backtracking engine"},
 		{Pattern{Text: `(?<!a)b`, Type: Regex}, "lookbehind (?<!...) needs a backtracking engine"},
@@ -135,7 +135,7 @@ func TestCompileRefuses(t *testing.T) {
 		{Pattern{Text: `(?P=q)`, Type: Regex, Backtracking: true}, "unknown group name"},
 		{Pattern{Text: `(?(2)a|b)`, Type: Regex, Backtracking: true}, "unknown group"},
 		{Pattern{Text: `a(`, Type: Regex, Backtracking: true}, "unterminated group"},
-		{Pattern{Text: `a**`, Type: Regex, Backtracking: true}, "nested quantifier"},
+		{Pattern{Text: `a**`, Type: Regex, Backtracking: true}, "invalid nested repetition operator"},
 	}
 	for _, c := range cases {
 		_, err := Compile(c.pattern)

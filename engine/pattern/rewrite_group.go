@@ -149,7 +149,7 @@ func (r *rewriter) inlineFlags() error {
 		}
 	}
 	if negated && (off == "" || !scoped) {
-		return fmt.Errorf("a flag is turned off for a group only, as in (?-i:...)")
+		return fmt.Errorf("a flag can be turned off for a group only")
 	}
 	r.in = r.in[end+1:]
 	if scoped {

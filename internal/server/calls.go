@@ -55,6 +55,7 @@ type begin struct {
 	policy   *engine.Policy
 	input    engine.Input
 	facts    *engine.Facts
+	inUse    bool // whether facts.ActiveSlots is known
 	decision engine.Decision
 	answer   storage.Answer
 }
@@ -143,7 +144,7 @@ func (b *begin) load(ctx context.Context, read storage.Read, prefix string) erro
 	b.cmd.Digest = b.session.Pin.Digest
 	b.cmd.Pools[0] = session.Want{Pool: session.PolicyPool(b.session.Policy.Value()), Weight: 1}
 	b.input.AgentID = b.session.Agent.Value()
-	b.facts = factsOf(b.session, found.Now)
+	b.facts, b.inUse = factsOf(b.session, found.Now), false
 	return nil
 }
 
@@ -160,7 +161,7 @@ func (b *begin) judge(ctx context.Context) error {
 	start := time.Now()
 	b.input.Facts, b.input.Now = b.facts, b.s.cfg.Now()
 	b.decision = b.policy.Evaluate(ctx, b.input)
-	if slices.ContainsFunc(b.decision.Premises, func(p engine.Premise) bool { return p.Fact == engine.ActiveSlots }) && b.facts.ActiveSlots == 0 {
+	if slices.ContainsFunc(b.decision.Premises, func(p engine.Premise) bool { return p.Fact == engine.ActiveSlots }) && !b.inUse {
 		// Few policies look at the pool, so it is read for those alone.
 		found, err := b.s.store.Get(ctx, session.PoolKey(b.ns, b.cmd.Pools[0].Pool), storage.Nearby)
 		if err != nil {
@@ -240,7 +241,7 @@ func (b *begin) learn(p session.Premise, v int64) {
 	case session.FactTokens:
 		b.facts.TokensUsed = v
 	case session.FactActiveSlots:
-		b.facts.ActiveSlots = v
+		b.facts.ActiveSlots, b.inUse = v, true
 	case session.FactElapsed:
 		b.facts.Elapsed = time.Duration(v)
 	case session.FactToolCalls:

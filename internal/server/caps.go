@@ -3,7 +3,6 @@ package server
 import (
 	"time"
 
-	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/session"
 )
@@ -71,7 +70,7 @@ var caps = struct {
 	Output:     bound{Max: session.MaxText},
 	CounterKey: bound{Min: 1, Max: session.MaxKey},
 	Text:       bound{Max: session.MaxText},
-	Tree:       bound{Min: 1, Max: engine.MaxTreeBytes},
+	Tree:       bound{Max: session.MaxTree},
 	Body:       bound{Max: 256 << 10},
 	PolicyBody: bound{Max: 1<<20 + 256<<10},
 
@@ -89,7 +88,7 @@ var caps = struct {
 	Slots:     bound{Min: 1, Max: session.MaxSlots},
 	Weight:    bound{Min: 1, Max: session.MaxSlots, Default: 1},
 	Queue:     bound{Min: 0, Max: session.MaxQueue, Default: session.DefaultQueue},
-	Threshold: bound{Min: 1, Max: session.MaxSlots},
+	Threshold: bound{Min: 0, Max: session.MaxSlots}, // 0: as many as there are slots
 	Priority:  bound{Min: -1000, Max: 1000},
 	Tokens:    bound{Min: 0, Max: session.MaxCallTokens},
 	Depth:     bound{Max: value.MaxDepth},

@@ -44,9 +44,9 @@ type Status struct {
 type Peer struct {
 	Node       string
 	Address    string // of its Raft port
-	APIAddress string
 	Role       string // leader, voter or nonvoter
 	Lag        uint64 // entries behind the leader; known to the leader alone
+	APIAddress string
 }
 
 // clusterService answers govnode.v1.ClusterService.

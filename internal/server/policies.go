@@ -141,7 +141,7 @@ func (s policyService) compile(req *v1.PutPolicyRequest) (*engine.Tree, *engine.
 	if n := int64(len(tree.Encode())); n > caps.Tree.Max {
 		return nil, nil, invalid("files", "have %d bytes together, the most is %d", n, caps.Tree.Max)
 	}
-	policy, err := engine.Compile(tree, s.cfg.Engine...)
+	policy, err := engine.Compile(tree, s.engineOptions()...)
 	if err != nil {
 		return nil, nil, policyError(err)
 	}

@@ -18,9 +18,9 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 	f := &fields{}
 	f.pool("pool", req.Pool)
 	slots := int32(f.number("slots", int64(req.Slots), caps.Slots))
-	threshold := slots
-	if req.BackpressureThreshold != 0 {
-		threshold = int32(f.number("backpressureThreshold", int64(req.BackpressureThreshold), caps.Threshold))
+	threshold := int32(f.number("backpressureThreshold", int64(req.BackpressureThreshold), caps.Threshold))
+	if threshold == 0 {
+		threshold = slots
 	}
 	queue := int32(caps.Queue.Default)
 	if req.QueueLimit != nil {

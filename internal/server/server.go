@@ -113,10 +113,16 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, store: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
-	s.policies = newPolicies(cfg.Store, m, cfg.Engine)
+	s.policies = newPolicies(cfg.Store, m, s.engineOptions())
 	s.audit = &auditor{log: cfg.Audit, now: cfg.Now, metrics: m}
 	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
 	return s, nil
+}
+
+// engineOptions are those of the configuration; what a policy could not judge
+// goes to the node's log.
+func (s *Server) engineOptions() []engine.Option {
+	return append([]engine.Option{engine.WithLogger(s.cfg.Logger)}, s.cfg.Engine...)
 }
 
 // Handler serves the whole API, health and metrics.

@@ -71,6 +71,8 @@ func (f *fields) digest(field, text string) session.Digest {
 	d, err := engine.ParseDigest(text)
 	if err != nil {
 		f.refuse(field, "%v", err)
+	} else if d == (engine.Digest{}) {
+		f.refuse(field, "is of no tree; take one from ListPolicies")
 	}
 	return session.Digest(d)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -44,7 +45,7 @@ type wait struct {
 	answer *storage.Answer // where the final answer goes
 
 	done     chan storage.Answer // capacity 1
-	listed   bool                // in a queue of this node; guarded by waits.mu
+	listed   bool                // among the waits of this node; guarded by waits.mu
 	answered bool                // a final answer is in done; guarded by waits.mu
 }
 
@@ -66,17 +67,20 @@ type waits struct {
 	once    sync.Once
 	due     chan struct{} // capacity 1: somebody's time is over
 
+	work  sync.WaitGroup // places being given up
 	mu    sync.Mutex
+	done  bool // nothing more is given up
 	pools map[session.Key]*queue
 	over  []*wait // whose time is over
 	n     int
 	empty []chan struct{} // closed when n comes to 0
 }
 
-// A queue is those who wait for one pool at this node.
+// A queue is those who wait for one pool at this node. A caller may ask twice
+// for the same call; both get the answer.
 type queue struct {
 	seen    session.Record // the pool when it was last looked at
-	holders map[string]*wait
+	holders map[string][]*wait
 }
 
 func newWaits(store storage.Store, log *slog.Logger, m *metrics, lapsed func(string, []session.Lapse)) *waits {
@@ -112,20 +116,9 @@ func (s *Server) wait(ctx context.Context, w *wait) error {
 			return errHandedOver()
 		case <-ctx.Done():
 			s.waits.remove(w)
-			s.giveUp(ctx, w)
+			s.waits.abandon(w)
 			return storeError(ctx.Err())
 		}
-	}
-}
-
-// giveUp leaves the queue for a caller that is gone. If the slot has come in
-// the meantime it stays with the call: its caller may ask again with the same
-// id, and else it lapses.
-func (s *Server) giveUp(ctx context.Context, w *wait) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitWork)
-	defer cancel()
-	if a := s.apply(ctx, w.cancel)[0]; a.Err != nil {
-		s.log.Warn("a wait could not be given up; its place lapses by itself", slog.String("holder", w.holder), slog.Any("error", a.Err))
 	}
 }
 
@@ -141,10 +134,10 @@ func (w *waits) add(x *wait) {
 func (w *waits) enqueue(x *wait) {
 	q := w.pools[x.pool]
 	if q == nil {
-		q = &queue{holders: make(map[string]*wait)}
+		q = &queue{holders: make(map[string][]*wait)}
 		w.pools[x.pool] = q
 	}
-	q.holders[x.holder] = x
+	q.holders[x.holder] = append(q.holders[x.holder], x)
 	q.seen = nil // the pool may have changed before it was looked at for x
 }
 
@@ -169,8 +162,17 @@ func (w *waits) remove(x *wait) {
 
 func (w *waits) dequeue(x *wait) bool {
 	q := w.pools[x.pool]
-	if q == nil || q.holders[x.holder] != x {
+	if q == nil {
 		return false
+	}
+	same := q.holders[x.holder]
+	i := slices.Index(same, x)
+	if i < 0 {
+		return false
+	}
+	if same = slices.Delete(same, i, i+1); len(same) > 0 {
+		q.holders[x.holder] = same
+		return true
 	}
 	delete(q.holders, x.holder)
 	if len(q.holders) == 0 {
@@ -190,27 +192,13 @@ func (w *waits) expire(x *wait) {
 	}
 }
 
-// idle returns when nobody waits here.
-func (w *waits) idle(ctx context.Context) error {
-	w.mu.Lock()
-	if w.n == 0 {
-		w.mu.Unlock()
-		return nil
-	}
-	empty := make(chan struct{})
-	w.empty = append(w.empty, empty)
-	w.mu.Unlock()
-	select {
-	case <-empty:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 func (w *waits) close() {
 	w.once.Do(func() { close(w.stop) })
 	<-w.stopped
+	w.mu.Lock()
+	w.done = true
+	w.mu.Unlock()
+	w.work.Wait()
 }
 
 func (w *waits) run() {
@@ -247,64 +235,53 @@ func (w *waits) run() {
 // tokens. A thorough look also finds those who have lost their place.
 func (w *waits) handed(ctx context.Context, thorough bool) []*wait {
 	w.mu.Lock()
-	keys := make([]session.Key, 0, len(w.pools))
-	for k := range w.pools {
-		keys = append(keys, k)
-	}
+	keys := slices.Sorted(maps.Keys(w.pools))
 	w.mu.Unlock()
-	type turn struct {
-		pool  session.Key
-		token uint64
-		x     *wait
-	}
-	var turns []turn
+	var turns []*wait
 	for _, k := range keys {
 		found, err := w.store.Get(ctx, k, storage.Nearby)
 		if err != nil {
 			continue // looked at again within pollWaits
 		}
 		p, _ := found.Record.(*session.Pool)
+		if p == nil {
+			p = &session.Pool{} // was deleted: nobody has a place in it
+		}
 		w.mu.Lock()
-		q := w.pools[k]
-		if q == nil || p == nil || (q.seen == session.Record(p) && !thorough) {
-			if q != nil && p == nil && thorough { // the pool was deleted
-				for _, x := range q.holders {
-					turns = append(turns, turn{k, 0, x})
-				}
-			}
-			w.mu.Unlock()
-			continue
-		}
-		q.seen = p
-		placed := make(map[string]bool)
-		for i := range p.Leases {
-			if l := &p.Leases[i]; l.Claim {
-				if x := q.holders[l.Holder]; x != nil {
-					turns = append(turns, turn{k, l.Token, x})
-					placed[l.Holder] = true
-				}
-			}
-		}
-		if thorough {
-			for i := range p.Queue {
-				placed[p.Queue[i].Holder] = true
-			}
-			for holder, x := range q.holders {
-				if !placed[holder] {
-					turns = append(turns, turn{k, 0, x})
-				}
-			}
+		if q := w.pools[k]; q != nil {
+			turns = append(turns, q.handed(p, thorough)...)
 		}
 		w.mu.Unlock()
 	}
-	slices.SortStableFunc(turns, func(a, b turn) int {
-		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.token, b.token))
-	})
-	waiting := make([]*wait, len(turns))
-	for i, t := range turns {
-		waiting[i] = t.x
+	return turns
+}
+
+// handed looks at the pool. Leases stand in the order of their tokens.
+func (q *queue) handed(p *session.Pool, thorough bool) []*wait {
+	if q.seen == session.Record(p) && !thorough {
+		return nil
 	}
-	return waiting
+	q.seen = p
+	var turns []*wait
+	placed := make(map[string]bool)
+	for i := range p.Leases {
+		if l := &p.Leases[i]; l.Claim {
+			turns = append(turns, q.holders[l.Holder]...)
+			placed[l.Holder] = true
+		}
+	}
+	if !thorough {
+		return turns
+	}
+	for i := range p.Queue {
+		placed[p.Queue[i].Holder] = true
+	}
+	for _, holder := range slices.Sorted(maps.Keys(q.holders)) {
+		if !placed[holder] {
+			turns = append(turns, q.holders[holder]...)
+		}
+	}
+	return turns
 }
 
 // expired returns the waiters whose time is over.
@@ -314,8 +291,7 @@ func (w *waits) expired() []*wait {
 	over := w.over
 	w.over = nil
 	return slices.DeleteFunc(over, func(x *wait) bool {
-		q := w.pools[x.pool]
-		return q == nil || q.holders[x.holder] != x
+		return !x.listed || x.answered
 	})
 }
 
@@ -371,8 +347,8 @@ func (w *waits) renew(ctx context.Context) []*wait {
 	w.mu.Lock()
 	var all []*wait
 	for _, q := range w.pools {
-		for _, x := range q.holders {
-			all = append(all, x)
+		for _, same := range q.holders {
+			all = append(all, same[0])
 		}
 	}
 	w.mu.Unlock()

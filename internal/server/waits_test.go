@@ -2,9 +2,9 @@ package server_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -137,31 +137,6 @@ func (n *node) waitingIn(pool string) []*v1.Waiter {
 	return res.Waiters
 }
 
-func TestACallerThatGoesLeavesTheQueue(t *testing.T) {
-	n := one(t)
-	ctx, cancel := context.WithCancel(n.ctx())
-	gone := make(chan error, 1)
-	go func() {
-		_, err := n.calls.BeginCall(ctx, beginRequest("s", "c", waiting(time.Minute)))
-		gone <- err
-	}()
-	eventually(t, "it waits", func() bool { return len(n.waitingIn("policy/p")) == 1 })
-	cancel()
-	require.Equal(t, connect.CodeCanceled, connect.CodeOf(<-gone))
-	eventually(t, "its place is given up", func() bool { return len(n.waitingIn("policy/p")) == 0 })
-	require.Equal(t, v1.Outcome_OUTCOME_CANCELLED, n.begin("s", "c", waiting(time.Minute)).Outcome)
-}
-
-// A deadline of the request that is shorter than its wait ends it.
-func TestADeadlineBeforeTheEndOfTheWait(t *testing.T) {
-	n := one(t)
-	ctx, cancel := context.WithTimeout(n.ctx(), 200*time.Millisecond)
-	defer cancel()
-	_, err := n.calls.BeginCall(ctx, beginRequest("s", "c", waiting(time.Minute)))
-	require.Equal(t, connect.CodeDeadlineExceeded, connect.CodeOf(err))
-	eventually(t, "its place is given up", func() bool { return len(n.waitingIn("policy/p")) == 0 })
-}
-
 func TestCancelCallEndsTheWaitOfAnotherRequest(t *testing.T) {
 	n := one(t)
 	answer := make(chan *v1.BeginCallResponse, 1)
@@ -271,4 +246,42 @@ func TestAcquireSlotWaits(t *testing.T) {
 	second := <-answer
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, second.Outcome)
 	require.Greater(t, second.Token, first.Token)
+}
+
+// Two requests for the same call get the same answer.
+func TestTheSameCallTwiceAtOnce(t *testing.T) {
+	n := one(t)
+	answers := make(chan *v1.BeginCallResponse, 2)
+	for range 2 {
+		go func() { answers <- n.begin("s", "c", waiting(time.Minute)) }()
+	}
+	eventually(t, "they wait", func() bool {
+		_, page := n.get("/metrics")
+		return strings.Contains(page, "gov_waiting_requests 2")
+	})
+	n.end("s", "held")
+	a, b := <-answers, <-answers
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, a.Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, b.Outcome)
+	require.Equal(t, a.Grants[0].Token, b.Grants[0].Token)
+	require.EqualValues(t, 2, n.getSession("s").Attempts)
+}
+
+// In a batch a place in a queue is answered as such, and asking again is the
+// claim.
+func TestWaitingInABatch(t *testing.T) {
+	n := one(t)
+	ask := func() *v1.BeginCallResponse {
+		t.Helper()
+		res, err := n.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{
+			{Op: &v1.Operation_Begin{Begin: beginRequest("s", "c", waiting(time.Minute))}}}})
+		require.NoError(t, err)
+		return res.Results[0].GetBegin()
+	}
+	first := ask()
+	require.Equal(t, v1.Outcome_OUTCOME_QUEUED, first.Outcome)
+	require.Equal(t, "policy/p", first.Queue.Pool)
+	require.EqualValues(t, 1, first.Queue.Position)
+	n.end("s", "held")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, ask().Outcome)
 }

@@ -83,6 +83,99 @@ func TestAWaitEndsWhenItsTimeIsOver(t *testing.T) {
 	})
 }
 
+// waiters counts those in the queue of the policy's pool.
+func (s *Server) waiters(t *testing.T) int {
+	t.Helper()
+	found, err := s.store.Get(t.Context(), session.PoolKey("default", "policy/p"), storage.Nearby)
+	require.NoError(t, err)
+	return len(found.Record.(*session.Pool).Queue)
+}
+
+// ask begins the call c with a wait of a minute, until ctx is done.
+func (s *Server) ask(ctx context.Context) (*v1.BeginCallResponse, error) {
+	return callService{Server: s}.BeginCall(ctx, &v1.BeginCallRequest{SessionId: "s", CallId: "c", Tool: "t", Wait: durationpb.New(time.Minute)})
+}
+
+// A caller that goes, or whose own deadline comes first, leaves the queue.
+func TestACallerThatGoesLeavesTheQueue(t *testing.T) {
+	for code, leave := range map[connect.Code]func(context.Context) (context.Context, context.CancelFunc){
+		connect.CodeCanceled: func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(time.Second, cancel)
+			return ctx, cancel
+		},
+		connect.CodeDeadlineExceeded: func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, time.Second)
+		},
+	} {
+		withServer(t, func(t *testing.T, s *Server) {
+			_, err := s.try(t, "held", 0, time.Hour)
+			require.NoError(t, err)
+			ctx, cancel := leave(t.Context())
+			defer cancel()
+			_, err = s.ask(ctx)
+			require.Equal(t, code, connect.CodeOf(err))
+			require.Equal(t, 1, s.waiters(t))
+			time.Sleep(abandonGrace + pollWaits)
+			require.Zero(t, s.waiters(t))
+			res, err := s.ask(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, v1.Outcome_OUTCOME_CANCELLED, res.Outcome)
+		})
+	}
+}
+
+// A slot that is handed to a caller that is gone is free for the next one
+// before its claim runs out.
+func TestASlotHandedToNobodyGoesOn(t *testing.T) {
+	withServer(t, func(t *testing.T, s *Server) {
+		_, err := s.try(t, "held", 0, time.Hour)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = s.ask(ctx)
+		require.Error(t, err)
+		s.finish(t, "held")
+		begun := time.Now()
+		res, err := s.try(t, "next", time.Minute, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+		require.Less(t, time.Since(begun), 2*time.Second)
+	})
+}
+
+// A caller that was cut off and asks again with the same id keeps its place,
+// at another node and at the same, however late its leaving is noticed.
+func TestAskingAgainKeepsThePlace(t *testing.T) {
+	for _, elsewhere := range []bool{true, false} {
+		withServer(t, func(t *testing.T, s *Server) {
+			other := s
+			if elsewhere {
+				var err error
+				other, err = New(Config{Store: s.store})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, other.Close()) }()
+			}
+			_, err := s.try(t, "held", 0, time.Hour)
+			require.NoError(t, err)
+			ctx, cut := context.WithCancel(t.Context())
+			lost := make(chan error)
+			go func() {
+				_, err := s.ask(ctx)
+				lost <- err
+			}()
+			synctest.Wait()
+			time.AfterFunc(20*time.Second, func() { s.finish(t, "held") })
+			time.AfterFunc(time.Second, cut) // which is noticed after the second request
+			go func() { <-lost }()
+			res, err := other.ask(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+			require.EqualValues(t, 2, res.Counters.Attempts)
+		})
+	}
+}
+
 // Two calls six seconds apart, under a timeout of five, nothing between.
 func TestSessionTimeout(t *testing.T) {
 	withServer(t, func(t *testing.T, s *Server) {

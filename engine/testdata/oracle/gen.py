@@ -192,7 +192,9 @@ def expression(r, depth=0):
         else:
             atom = r.choice(ATOMS)
         if atom not in (r"\A", "^") and r.random() < 0.3:
-            atom += r.choice(("*", "+", "?", "*?", "{2}", "{,2}", "{1,3}", "{2,}", "??"))
+            # A group gets no unbounded count: Python's engine could take for ever.
+            bounded = ("?", "{2}", "{,2}", "??")
+            atom += r.choice(bounded if k == 0 and depth < 3 else bounded + ("*", "+", "*?", "{1,3}", "{2,}"))
         out.append(atom)
     return "".join(out)
 

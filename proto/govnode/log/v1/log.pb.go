@@ -4177,10 +4177,10 @@ type Lease struct {
 	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	Label         string                 `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
-	Expires       int64                  `protobuf:"varint,4,opt,name=expires,proto3" json:"expires,omitempty"`
-	HoldUntil     int64                  `protobuf:"varint,5,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
-	Weight        int32                  `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
-	Slots         int32                  `protobuf:"varint,7,opt,name=slots,proto3" json:"slots,omitempty"`
+	Since         int64                  `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
+	Expires       int64                  `protobuf:"varint,5,opt,name=expires,proto3" json:"expires,omitempty"`
+	HoldUntil     int64                  `protobuf:"varint,6,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
+	Weight        int32                  `protobuf:"varint,7,opt,name=weight,proto3" json:"weight,omitempty"`
 	Claim         bool                   `protobuf:"varint,8,opt,name=claim,proto3" json:"claim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4237,6 +4237,13 @@ func (x *Lease) GetToken() uint64 {
 	return 0
 }
 
+func (x *Lease) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
 func (x *Lease) GetExpires() int64 {
 	if x != nil {
 		return x.Expires
@@ -4254,13 +4261,6 @@ func (x *Lease) GetHoldUntil() int64 {
 func (x *Lease) GetWeight() int32 {
 	if x != nil {
 		return x.Weight
-	}
-	return 0
-}
-
-func (x *Lease) GetSlots() int32 {
-	if x != nil {
-		return x.Slots
 	}
 	return 0
 }
@@ -5347,12 +5347,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Lease\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x18\n" +
-	"\aexpires\x18\x04 \x01(\x03R\aexpires\x12\x1d\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x14\n" +
+	"\x05since\x18\x04 \x01(\x03R\x05since\x12\x18\n" +
+	"\aexpires\x18\x05 \x01(\x03R\aexpires\x12\x1d\n" +
 	"\n" +
-	"hold_until\x18\x05 \x01(\x03R\tholdUntil\x12\x16\n" +
-	"\x06weight\x18\x06 \x01(\x05R\x06weight\x12\x14\n" +
-	"\x05slots\x18\a \x01(\x05R\x05slots\x12\x14\n" +
+	"hold_until\x18\x06 \x01(\x03R\tholdUntil\x12\x16\n" +
+	"\x06weight\x18\a \x01(\x05R\x06weight\x12\x14\n" +
 	"\x05claim\x18\b \x01(\bR\x05claim\"\xaa\x01\n" +
 	"\x06Ticket\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +

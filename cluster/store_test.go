@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+	"example.com/govnode/storage/storagetest"
+)
+
+// spread is a cluster as one store: each request goes to another node.
+type spread struct {
+	*testCluster
+	turn   atomic.Uint32
+	before func(turn int) // each Apply
+}
+
+func (s *spread) next() *testNode { return s.nodes[int(s.turn.Add(1))%len(s.nodes)] }
+
+func (s *spread) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	n := s.next()
+	if s.before != nil {
+		s.before(int(s.turn.Load()))
+	}
+	return n.Apply(ctx, cmds...)
+}
+
+func (s *spread) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if r == storage.Nearby { // of the node whose Changed is listened to
+		return s.nodes[0].Get(ctx, k, r)
+	}
+	return s.next().Get(ctx, k, r)
+}
+
+func (s *spread) View(ctx context.Context, r storage.Read) (storage.View, error) {
+	return s.next().View(ctx, r)
+}
+
+func (s *spread) Changed() <-chan struct{}                      { return s.nodes[0].Changed() }
+func (s *spread) Save(ctx context.Context, w io.Writer) error    { return s.next().Save(ctx, w) }
+func (s *spread) Restore(ctx context.Context, r io.Reader) error { return s.next().Restore(ctx, r) }
+func (s *spread) Close() error                                   { return nil }
+
+func TestStore(t *testing.T) {
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		s := &spread{testCluster: newCluster(t, 3, nil)}
+		// The suite looks at records nearby that were acknowledged elsewhere.
+		return caughtUp{s}
+	})
+}
+
+// caughtUp is a store whose nearby reads are behind by no acknowledged change,
+// as those of one node that was asked for the change.
+type caughtUp struct{ *spread }
+
+func (s caughtUp) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	answers := s.spread.Apply(ctx, cmds...)
+	for _, a := range answers {
+		<-s.nodes[0].fsm.reached(a.Index)
+	}
+	return answers
+}
+
+// TestHistories gives a cluster of three the histories of the suite, cut by
+// snapshots, by changes of the leader and by followers that start again.
+func TestHistories(t *testing.T) {
+	for _, seed := range []uint64{1, 2} {
+		storagetest.Histories(t, seed, 150, map[string]storagetest.Timed{
+			"cluster": func(t *testing.T, now func() time.Duration) storage.Store {
+				s := &spread{testCluster: newCluster(t, 3, func(c *Config) { c.LogTime = now; c.TrailingLogs = 2 })}
+				s.before = func(turn int) {
+					switch turn % 50 {
+					case 10:
+						_ = s.nodes[turn%3].raft.Snapshot().Error() // there may be nothing new
+					case 20:
+						require.NoError(t, s.leader().TransferLeadership(within(t, 10*time.Second), ""))
+					case 30:
+						f := s.follower()
+						require.NoError(t, f.Close())
+						s.restart(f)
+					}
+				}
+				return s
+			},
+		})
+	}
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+)
+
+// loadConfig loads settings as a command of a scope does.
+func loadConfig(t *testing.T, on scope, env map[string]string, args ...string) (*Config, error) {
+	t.Helper()
+	cmd := &cobra.Command{Use: "test"}
+	c := bind(cmd, on)
+	require.NoError(t, cmd.ParseFlags(args))
+	err := c.load(cmd.Flags(), func(name string) (string, bool) {
+		v, ok := env[name]
+		return v, ok
+	})
+	return c, err
+}
+
+// Every field of Config is one line of the table, and every line can be read:
+// the default is allowed, the names are unique, the help says something.
+func TestSettingsTable(t *testing.T) {
+	fields := 0
+	for i := range reflect.TypeFor[Config]().NumField() {
+		if reflect.TypeFor[Config]().Field(i).IsExported() {
+			fields++
+		}
+	}
+	require.Len(t, settings, fields)
+	flags, shorts, targets := map[string]bool{}, map[string]bool{}, map[any]bool{}
+	for _, on := range []scope{onServe, onDev, onClient} {
+		c, err := loadConfig(t, on, nil)
+		require.NoError(t, err)
+		for _, s := range settings {
+			if s.on&on != 0 && s.may != "" {
+				require.True(t, s.allows(c), "default of %s", s.flag)
+			}
+		}
+	}
+	c := &Config{}
+	for _, s := range settings {
+		require.False(t, flags[s.flag], s.flag)
+		require.False(t, s.short != "" && shorts[s.short], s.short)
+		require.False(t, targets[s.in(c)], "%s has the field of another", s.flag)
+		flags[s.flag], shorts[s.short], targets[s.in(c)] = true, true, true
+		require.Equal(t, strings.ToLower(s.flag), s.flag)
+		require.NotEmpty(t, s.meaning, s.flag)
+		require.NotZero(t, s.on, s.flag)
+	}
+}
+
+// Both ends of every range, and what lies beyond them.
+func TestSettingsEdges(t *testing.T) {
+	for _, s := range settings {
+		least, most, isRange := strings.Cut(s.may, "..")
+		if !isRange {
+			continue
+		}
+		t.Run(s.flag, func(t *testing.T) {
+			for _, c := range []struct {
+				text  string
+				by    int
+				right bool
+			}{{least, 0, true}, {least, -1, false}, {most, 0, true}, {most, 1, false}} {
+				config, err := loadConfig(t, s.on, nil, "--"+s.flag+"="+moved(t, s, c.text, c.by))
+				require.NoError(t, err)
+				require.Equal(t, c.right, s.allows(config), "%s moved by %d", c.text, c.by)
+			}
+		})
+	}
+}
+
+// moved is a text of a range, moved by the smallest step of its type.
+func moved(t *testing.T, s setting, text string, by int) string {
+	if _, isDuration := s.in(&Config{}).(*time.Duration); isDuration {
+		d, err := time.ParseDuration(text)
+		require.NoError(t, err)
+		return (d + time.Duration(by)).String()
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return strconv.Itoa(n + by)
+}
+
+// Flag over environment over file over default, for a setting of each type.
+func TestPrecedence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "settings.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("listen: file:1\nbootstrap: true\nraft-queue: 3\nraft-heartbeat: 3s\njoin: [file:1, file:2]\n"), 0o600))
+	for _, c := range []struct {
+		flag, typed, env, inFile, byDefault string
+	}{
+		{"listen", "flag:1", "env:1", "file:1", "127.0.0.1:7070"},
+		{"bootstrap", "false", "false", "true", "false"},
+		{"raft-queue", "1", "2", "3", "4096"},
+		{"raft-heartbeat", "1s", "2s", "3s", "500ms"},
+		{"join", "flag:1,flag:2", "env:1", "file:1,file:2", ""},
+	} {
+		variable := "GOVNODE_" + strings.ToUpper(strings.ReplaceAll(c.flag, "-", "_"))
+		for _, step := range []struct {
+			want, source string
+			env          map[string]string
+			args         []string
+		}{
+			{c.typed, "flag --" + c.flag, map[string]string{variable: c.env}, []string{"--config", file, "--" + c.flag + "=" + c.typed}},
+			{c.env, "environment " + variable, map[string]string{variable: c.env, "GOVNODE_CONFIG": file}, nil},
+			{c.inFile, "file " + file, nil, []string{"--config", file}},
+			{c.byDefault, "default", nil, nil},
+		} {
+			config, err := loadConfig(t, onServe, step.env, step.args...)
+			require.NoError(t, err)
+			require.Equal(t, step.want, settingValue(find(t, c.flag).in(config)), c.flag)
+			require.True(t, strings.HasPrefix(config.sources[c.flag], step.source), "%s: %s", c.flag, config.sources[c.flag])
+		}
+	}
+}
+
+func find(t *testing.T, flag string) setting {
+	t.Helper()
+	for _, s := range settings {
+		if s.flag == flag {
+			return s
+		}
+	}
+	t.Fatalf("no setting %s", flag)
+	return setting{}
+}
+
+// What dev tells a node is what the node understands, and nothing else.
+func TestNodeArgs(t *testing.T) {
+	c, err := loadConfig(t, onDev, nil, "--data=d", "--log-level=warn", "--max-connections=7", "--request-timeout=3s")
+	require.NoError(t, err)
+	places, err := placesFrom("d", "127.0.0.1:7070", 3)
+	require.NoError(t, err)
+	f := &fleet{layout: &layout{places: places}, config: c}
+	for i, p := range places {
+		node, err := loadConfig(t, onServe, nil, f.nodeArgs(i)...)
+		require.NoError(t, err)
+		require.NoError(t, node.check(onServe))
+		require.Equal(t, p.name, node.Node)
+		require.Equal(t, p.api, node.Listen)
+		require.Equal(t, p.raft, node.RaftListen)
+		require.Equal(t, p.data, node.Data)
+		require.Equal(t, i == 0, node.Bootstrap)
+		require.Len(t, node.Join, 2)
+		require.NotContains(t, node.Join, p.raft)
+		require.Equal(t, []any{"warn", 7, 3 * time.Second}, []any{node.LogLevel, node.MaxConnections, node.RequestTimeout})
+	}
+	c.Backend = "memory"
+	node, err := loadConfig(t, onServe, nil, f.nodeArgs(0)...)
+	require.NoError(t, err)
+	require.NoError(t, node.check(onServe))
+	require.Empty(t, node.Data)
+}
+
+func TestRedisPasswordIsNotShown(t *testing.T) {
+	c, err := loadConfig(t, onServe, nil, "--data=d", "--redis=redis://user:secret@127.0.0.1:6379")
+	require.NoError(t, err)
+	err = c.check(onServe)
+	require.ErrorContains(t, err, "redis: ")
+	require.NotContains(t, err.Error(), "secret")
+	require.NotContains(t, c.shown(find(t, "redis")), "secret")
+}
+
+func TestIsLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		"127.0.0.1": true, "127.8.9.1": true, "::1": true, "::ffff:127.0.0.1": true, "localhost": true,
+		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "::ffff:10.0.0.1": false, "192.0.2.1": false,
+		"no-such-host.invalid": false,
+	} {
+		require.Equal(t, want, isLoopback(host), host)
+	}
+}
+
+func TestOffsetPort(t *testing.T) {
+	for _, c := range []struct {
+		address string
+		by      int
+		want    string
+	}{
+		{"127.0.0.1:7070", 10, "127.0.0.1:7080"},
+		{"[::1]:1", 1, "[::1]:2"},
+		{"127.0.0.1:0", 10, "127.0.0.1:0"},
+		{"127.0.0.1:65525", 10, "127.0.0.1:65535"},
+		{"127.0.0.1:65526", 10, ""},
+		{"127.0.0.1", 1, ""},
+		{"127.0.0.1:http", 1, ""},
+	} {
+		got, err := offsetPort(c.address, c.by)
+		require.Equal(t, c.want, got, c.address)
+		require.Equal(t, c.want == "", err != nil, c.address)
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain é 漢": "plain é 漢",
+		"\x1b[2Jx":  `\x1b[2Jx`,
+		"a\tb\nc":   `a\tb\nc`,
+		"\u202e":    `\u202e`,
+	} {
+		require.Equal(t, want, printable(text))
+	}
+	require.Equal(t, `one; two \x1b`, oneLine("one\r\ntwo \x1b\n"))
+}

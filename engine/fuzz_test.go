@@ -1,0 +1,185 @@
+package engine
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"example.com/govnode/engine/value"
+)
+
+// within fails a fuzz target that takes unreasonably long, so that a slow
+// input is found and not only a crash.
+func within(t *testing.T, limit time.Duration, what string, do func()) {
+	t.Helper()
+	start := time.Now()
+	do()
+	if took := time.Since(start); took > limit {
+		t.Fatalf("%s took %s", what, took)
+	}
+}
+
+// seedTrees are the trees of the conformance archives.
+func seedTrees(f *testing.F, add func(files []txtar.File)) {
+	f.Helper()
+	paths, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(paths) == 0 {
+		f.Fatal("no archives to begin with")
+	}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		add(txtar.Parse(content).Files)
+	}
+}
+
+// FuzzLoad holds that no document crashes or stalls the loader, that what loads
+// can be evaluated, and that a GovernancePolicy survives its round trip.
+func FuzzLoad(f *testing.F) {
+	seedTrees(f, func(files []txtar.File) {
+		for _, file := range files {
+			if strings.HasPrefix(file.Name, "tree/") {
+				f.Add(string(file.Data), strings.HasSuffix(file.Name, ".json"))
+			}
+		}
+	})
+	f.Fuzz(func(t *testing.T, text string, json bool) {
+		path := "policy.yaml"
+		if json {
+			path = "policy.json"
+		}
+		within(t, 5*time.Second, "loading", func() {
+			tree, err := NewTree([]File{{Path: path, Content: []byte(text)}})
+			if err != nil {
+				return
+			}
+			p, err := Compile(tree, WithLogger(discard))
+			if err != nil {
+				if err.(*LoadError).Problems[0].Path != path {
+					t.Fatalf("the problem names no file: %v", err)
+				}
+				return
+			}
+			p.guardrails = nil // nothing is sent anywhere from a fuzz target
+			p.Evaluate(context.Background(), Input{Tool: "t"})
+			Lint(p)
+			back, err := GovernancePolicyFromYAML(p.governance.YAML())
+			if err != nil || back.Dict().JSON() != p.governance.Dict().JSON() {
+				t.Fatalf("the policy changed on its way through YAML: %v\n%s", err, p.governance.YAML())
+			}
+		})
+	})
+}
+
+// FuzzCondition holds that no pair of values panics an operator, that not_in is
+// the negation of in, and that ordering is one.
+func FuzzCondition(f *testing.F) {
+	for _, target := range []string{`1`, `"a"`, `["a", 1]`, `{"a": 1}`, `null`, `true`, `1e400`, `"("`, `[[[]]]`} {
+		for _, v := range []string{`1.0`, `"abc"`, `["a"]`, `{"b": {}}`, `null`} {
+			f.Add(target, v, "x.y")
+		}
+	}
+	operators := []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn, OpContains, OpMatches}
+	f.Fuzz(func(t *testing.T, target, v, field string) {
+		within(t, 5*time.Second, "evaluating", func() {
+			want, err := value.Parse([]byte(target))
+			if err != nil {
+				return
+			}
+			have, err := value.Parse([]byte(v))
+			if err != nil {
+				return
+			}
+			outcome := map[Operator]bool{}
+			for _, op := range operators {
+				n := nodeOf(want)
+				r := &documentReader{problems: &problems{}}
+				c := Condition{Field: field, Operator: op}
+				if r.target(&n, "value", &c); len(r.list) > 0 {
+					continue
+				}
+				if hit, err := c.holds(have); err == nil {
+					outcome[op] = hit
+				}
+				rule := compileRule(&Rule{Name: "r", Condition: c, Action: Deny, doc: &Document{}}, fieldTable{}, false)
+				e := evaluation{in: Input{Context: value.OfMap(value.Pair{Key: field, Value: have}), Facts: &Facts{}}}
+				e.begin()
+				_, _ = rule.matches(&e)
+			}
+			for _, pair := range [][2]Operator{{OpEq, OpNe}, {OpIn, OpNotIn}, {OpGt, OpLte}, {OpLt, OpGte}} {
+				a, okA := outcome[pair[0]]
+				b, okB := outcome[pair[1]]
+				if okA != okB || okA && a == b {
+					t.Fatalf("%s is %t (%t) and %s is %t (%t) for %s and %s", pair[0], a, okA, pair[1], b, okB, v, target)
+				}
+			}
+		})
+	})
+}
+
+// FuzzTree holds that no set of paths crashes discovery, that a path which
+// climbs out never selects a policy, and that a chain is made of ancestors.
+func FuzzTree(f *testing.F) {
+	f.Add("src", "src/x", "*.go", true, false)
+	f.Add("a/b", "a/../a/b/c", "a/*", false, true)
+	f.Add("a", "..%2f..", "[!a]", true, true)
+	f.Add("..", `\\x\..`, "**", false, false)
+	f.Fuzz(func(t *testing.T, dir, path, scope string, inherit, strict bool) {
+		yaml := func(name string) []byte {
+			text := "name: " + name + "\nrules: []\n"
+			if !inherit {
+				text += "inherit: false\n"
+			}
+			if scope != "" {
+				text += "scope: " + nodeYAML(scope) + "\n"
+			}
+			return []byte(text)
+		}
+		opts := []Option{WithLogger(discard)}
+		if strict {
+			opts = append(opts, WithStrict())
+		}
+		within(t, 5*time.Second, "discovery", func() {
+			tree, err := NewTree([]File{
+				{Path: "governance.yaml", Content: []byte("name: root\nrules: []\n")},
+				{Path: dir + "/governance.yaml", Content: yaml("mid")},
+				{Path: dir + "/sub/governance.yml", Content: yaml("leaf")},
+			})
+			if err != nil {
+				return
+			}
+			p, err := Compile(tree, opts...)
+			if err != nil {
+				return
+			}
+			d := p.Evaluate(context.Background(), Input{Context: value.OfMap(value.Pair{Key: "path", Value: value.OfString(path)})})
+			clean, inside := cleanPath(path)
+			if !inside && (d.Allowed || d.Category != CategoryPathEscape) {
+				t.Fatalf("%q leaves the root and was judged: %+v", path, d)
+			}
+			if inside && (strings.HasPrefix(clean, "../") || clean == ".." || strings.HasPrefix(clean, "/")) {
+				t.Fatalf("%q became %q, which is outside", path, clean)
+			}
+			for _, name := range d.PolicyChain {
+				if name == "mid" && clean != dir && !strings.HasPrefix(clean, dir+"/") {
+					t.Fatalf("the document of %q applies to %q", dir, clean)
+				}
+			}
+		})
+	})
+}
+
+// nodeYAML quotes a text for YAML.
+func nodeYAML(s string) string {
+	g := NewGovernancePolicy()
+	g.Name = s
+	line, _, _ := strings.Cut(strings.TrimPrefix(g.YAML(), "name: "), "\nmax_tokens")
+	return line
+}

@@ -1,0 +1,276 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/value"
+)
+
+// provider is a guardrail made of a function.
+type provider struct {
+	name string
+	do   func(context.Context, GuardrailCall) (GuardrailResult, error)
+}
+
+func (p provider) Name() string { return p.name }
+
+func (p provider) Evaluate(ctx context.Context, call GuardrailCall) (GuardrailResult, error) {
+	return p.do(ctx, call)
+}
+
+func answering(name string, d GuardrailDecision, reason string) provider {
+	return provider{name, func(context.Context, GuardrailCall) (GuardrailResult, error) {
+		return GuardrailResult{Decision: d, Reason: reason}, nil
+	}}
+}
+
+func setting(name, key, text string) provider {
+	return provider{name, func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+		args := call.Args.With(key, value.OfString(text))
+		return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+	}}
+}
+
+const guardedPolicy = "name: guarded\nblocked_patterns: [evil]\nallowed_tools: [t]\n"
+
+func guarded(t *testing.T, providers ...GuardrailProvider) Decision {
+	t.Helper()
+	p := mustCompile(t, guardedPolicy, WithGuardrails(providers...))
+	in := Input{Tool: "t", AgentID: "a", Arguments: mustValue(t, `{"q":"good"}`)}
+	d := p.Evaluate(context.Background(), in)
+	require.Equal(t, d.Error != "", p.Audit(in, d).Error)
+	return d
+}
+
+func TestGuardrailChain(t *testing.T) {
+	t.Run("allow changes nothing", func(t *testing.T) {
+		d := guarded(t, answering("one", GuardrailAllow, ""))
+		require.True(t, d.Allowed)
+		require.Nil(t, d.ModifiedArguments)
+	})
+	t.Run("any deny ends the chain", func(t *testing.T) {
+		d := guarded(t, answering("one", GuardrailDeny, "not today"), provider{"two", func(context.Context, GuardrailCall) (GuardrailResult, error) {
+			t.Error("asked after a deny")
+			return GuardrailResult{}, nil
+		}})
+		require.False(t, d.Allowed)
+		require.Equal(t, "Tool call denied: not today", d.Reason)
+		require.Equal(t, CategoryGuardrail, d.Category)
+		require.Equal(t, "guardrail:one", d.Policy)
+	})
+	t.Run("a deny without a reason", func(t *testing.T) {
+		require.Equal(t, "Tool call denied: policy violation", guarded(t, answering("one", GuardrailDeny, "")).Reason)
+	})
+	t.Run("modified arguments reach the next provider and the caller", func(t *testing.T) {
+		var seen string
+		d := guarded(t, setting("one", "q", "clean"), provider{"two", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+			seen = call.Args.JSON()
+			require.Equal(t, "t", call.ToolName)
+			require.Equal(t, "a", call.AgentName)
+			return GuardrailResult{Decision: GuardrailAllow}, nil
+		}})
+		require.True(t, d.Allowed)
+		require.Equal(t, `{"q":"clean"}`, seen)
+		require.Equal(t, `{"q":"clean"}`, d.ModifiedArguments.JSON())
+	})
+	t.Run("modify without arguments changes nothing", func(t *testing.T) {
+		d := guarded(t, answering("one", GuardrailModify, ""))
+		require.True(t, d.Allowed)
+		require.Nil(t, d.ModifiedArguments)
+	})
+	t.Run("what was modified is judged again", func(t *testing.T) {
+		d := guarded(t, setting("one", "q", "an evil thing"))
+		require.False(t, d.Allowed)
+		require.Equal(t, CategoryPatternTool, d.Category)
+		require.Nil(t, d.ModifiedArguments)
+	})
+	t.Run("earlier providers judge later modifications", func(t *testing.T) {
+		d := guarded(t, provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+			if strings.Contains(call.Args.JSON(), "late") {
+				return GuardrailResult{Decision: GuardrailDeny, Reason: "too late"}, nil
+			}
+			return GuardrailResult{Decision: GuardrailAllow}, nil
+		}}, setting("two", "q", "late"))
+		require.Equal(t, "Tool call denied: too late", d.Reason)
+	})
+	t.Run("arguments that never settle are denied", func(t *testing.T) {
+		d := guarded(t, provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+			q, _ := call.Args.Get("q")
+			s, _ := q.AsString()
+			args := call.Args.With("q", value.OfString(s+"!"))
+			return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+		}})
+		require.False(t, d.Allowed)
+		require.Contains(t, d.Error, "keep changing")
+	})
+	t.Run("a provider that fails denies", func(t *testing.T) {
+		list := value.OfList()
+		for name, do := range map[string]func(context.Context, GuardrailCall) (GuardrailResult, error){
+			"error": func(context.Context, GuardrailCall) (GuardrailResult, error) {
+				return GuardrailResult{}, errors.New("down")
+			},
+			"panic": func(context.Context, GuardrailCall) (GuardrailResult, error) { panic("password=hunter2") },
+			"nonsense": func(context.Context, GuardrailCall) (GuardrailResult, error) {
+				return GuardrailResult{Decision: "maybe"}, nil
+			},
+			"no mapping": func(context.Context, GuardrailCall) (GuardrailResult, error) {
+				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &list}, nil
+			},
+		} {
+			d := guarded(t, provider{"one", do})
+			require.False(t, d.Allowed, name)
+			require.NotEmpty(t, d.Error, name)
+			require.True(t, strings.HasPrefix(d.Reason, "Policy evaluation error (fail-closed): guardrail one: "), name)
+			require.NotContains(t, d.Reason, "hunter2")
+		}
+	})
+	t.Run("a call that is denied anyway is not sent", func(t *testing.T) {
+		p := mustCompile(t, guardedPolicy, WithGuardrails(provider{"one", func(context.Context, GuardrailCall) (GuardrailResult, error) {
+			t.Error("asked about a denied call")
+			return GuardrailResult{}, nil
+		}}))
+		require.False(t, p.Evaluate(context.Background(), Input{Tool: "other"}).Allowed)
+	})
+}
+
+func TestGuardrailEndpoint(t *testing.T) {
+	var mu sync.Mutex // the handler of a request that timed out may still run
+	var body, answer string
+	status := http.StatusOK
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		body = string(sent)
+		status, answer := status, answer
+		mu.Unlock()
+		if answer == "hang" {
+			select {
+			case <-r.Context().Done():
+			case <-release:
+			}
+			return
+		}
+		if status == http.StatusFound {
+			w.Header().Set("Location", "http://169.254.169.254/")
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer server.Close()
+	defer close(release)
+	p := mustCompile(t, "name: g\nguardrails:\n  - {name: scrubber, url: '"+server.URL+"/check', timeout_ms: 200}\n")
+	in := Input{Tool: "t", CallID: "c-1", AgentID: "a-1", Arguments: mustValue(t, `{"q":"x"}`)}
+	ask := func(code int, text string) Decision {
+		mu.Lock()
+		status, answer = code, text
+		mu.Unlock()
+		return p.Evaluate(context.Background(), in)
+	}
+
+	require.True(t, ask(200, `{"decision":"allow"}`).Allowed)
+	mu.Lock()
+	require.Equal(t, `{"tool_name":"t","args":{"q":"x"},"agent_name":"a-1","call_id":"c-1"}`, body)
+	mu.Unlock()
+
+	d := ask(200, `{"decision":"deny","reason":"spam from jane@example.org"}`)
+	require.False(t, d.Allowed)
+	require.Equal(t, "Tool call denied: spam from [REDACTED:email]", d.Reason)
+
+	d = ask(200, `{"decision":"modify","modified_args":{"q":"y"}}`)
+	require.True(t, d.Allowed)
+	require.Equal(t, `{"q":"y"}`, d.ModifiedArguments.JSON())
+
+	for name, failing := range map[string]struct {
+		status int
+		text   string
+		detail string
+	}{
+		"status":     {500, `{"decision":"allow"}`, "status 500"},
+		"redirect":   {302, "", "status 302"},
+		"no JSON":    {200, "allow", "not valid JSON"},
+		"no object":  {200, `["allow"]`, "not a JSON object"},
+		"no answer":  {200, `{}`, "the decision must be"},
+		"other case": {200, `{"decision":"Allow"}`, "the decision must be"},
+		"too large":  {200, `{"decision":"allow","reason":"` + strings.Repeat("x", 3*maxModifiedBytes) + `"}`, "larger than"},
+		"too slow":   {200, "hang", "no answer within 200ms"},
+	} {
+		d := ask(failing.status, failing.text)
+		require.False(t, d.Allowed, name)
+		require.Contains(t, d.Reason, "Policy evaluation error (fail-closed): guardrail scrubber: ", name)
+		require.Contains(t, d.Error, failing.detail, name)
+	}
+	server.Close()
+	d = ask(200, "")
+	require.False(t, d.Allowed)
+	require.Contains(t, d.Error, "could not be reached")
+}
+
+func TestGuardrailEndpointsAreChecked(t *testing.T) {
+	for yaml, want := range map[string]string{
+		"guardrails: x":                                                          "guardrails must be a list",
+		"guardrails: [{url: 'https://a'}]":                                       "guardrails[0].name must be a non-empty string",
+		"guardrails: [{name: a}]":                                                "guardrails[0].url must be a non-empty string",
+		"guardrails: [{name: a, url: 'http://example.com/'}]":                    "url must be https, or http to a loopback address",
+		"guardrails: [{name: a, url: 'ftp://localhost/'}]":                       "url must be https",
+		"guardrails: [{name: a, url: '/check'}]":                                 "url must be an absolute https URL",
+		"guardrails: [{name: a, url: 'https://u:p@h/'}]":                         "must not carry a user or password",
+		"guardrails: [{name: a, url: 'https://h/', timeout_ms: 0}]":              "timeout_ms must be between 1 and 10000, got 0",
+		"guardrails: [{name: a, url: 'https://h/', timeout_ms: 10001}]":          "timeout_ms must be between 1 and 10000",
+		"guardrails: [{name: a, url: 'https://h/', retries: 3}]":                 "guardrails[0].retries: unknown field",
+		"guardrails: [{name: a, url: 'https://h'}, {name: a, url: 'https://h'}]": "the name 'a' is taken",
+		"content_hashes: [a]":                                                    "content_hashes must be a mapping",
+		"content_hashes: {a: xyz}":                                               "content_hashes.a must be 64 hexadecimal digits",
+		"content_hash_mode: lax":                                                 "content_hash_mode must be strict or warn, got 'lax'",
+	} {
+		tree, err := SingleFile(yaml)
+		require.NoError(t, err)
+		_, err = Compile(tree)
+		require.ErrorContains(t, err, want, yaml)
+		require.ErrorContains(t, err, "policy.yaml:1: ", yaml)
+	}
+}
+
+// A backend that ignores its context delays no decision, and only so many of
+// them may be left running.
+func TestStuckBackends(t *testing.T) {
+	release := make(chan struct{})
+	stuck := &stuckBackend{release: release, started: make(chan struct{}, 2*maxAbandoned)}
+	p := mustCompileFilesWith(t, []Option{
+		WithRego(func([]File) (Backend, []Problem) { return stuck, nil }), WithBudget(time.Millisecond),
+	}, file("a.rego", "x"))
+	for range maxAbandoned {
+		d := p.Evaluate(context.Background(), Input{Tool: "t"})
+		require.False(t, d.Allowed)
+		require.Equal(t, CategoryBudgetExhausted, d.Category)
+		<-stuck.started
+	}
+	d := p.Evaluate(context.Background(), Input{Tool: "t"})
+	require.False(t, d.Allowed)
+	require.Contains(t, d.Error, "still running")
+	close(release)
+	require.Eventually(t, func() bool { return abandoned.Load() == 0 }, 5*time.Second, time.Millisecond)
+}
+
+type stuckBackend struct {
+	release chan struct{}
+	started chan struct{}
+}
+
+func (b *stuckBackend) Name() string { return "stuck" }
+
+func (b *stuckBackend) Evaluate(context.Context, BackendInput) (BackendDecision, error) {
+	b.started <- struct{}{}
+	<-b.release
+	return BackendDecision{Allowed: true}, nil
+}

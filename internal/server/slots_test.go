@@ -1,0 +1,129 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+func TestASlotFromAcquireToRelease(t *testing.T) {
+	n := start(t)
+	n.putPool("gpu", 2)
+	a := n.acquire("gpu", "a", func(r *v1.AcquireSlotRequest) { r.Label = "training run" })
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, a.Outcome)
+	require.Positive(t, a.Token)
+	require.InDelta(t, 30, a.Ttl.AsDuration().Seconds(), 1)
+	require.Equal(t, a.Token, n.acquire("gpu", "a", func(r *v1.AcquireSlotRequest) { r.Label = "training run" }).Token, "the same again")
+	b := n.acquire("gpu", "b")
+	require.Equal(t, v1.Level_LEVEL_PRESSED, b.Pressure.Level)
+	require.Equal(t, 50*time.Millisecond, b.Pressure.AdvisedDelay.AsDuration())
+	full := n.acquire("gpu", "c")
+	require.Equal(t, v1.Outcome_OUTCOME_CONCURRENCY_LIMIT, full.Outcome)
+	require.NotEmpty(t, full.Reason)
+	require.NotNil(t, full.RetryAfter)
+
+	list, err := n.slots.ListSlots(n.ctx(), &v1.ListSlotsRequest{Pool: "gpu"})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, list.Pool.InUse)
+	require.Equal(t, "w", list.Slots[0].Holder)
+	require.Equal(t, "a", list.Slots[0].SlotId)
+	require.Equal(t, "training run", list.Slots[0].Label)
+	require.Equal(t, a.Token, list.Slots[0].Token)
+
+	require.Equal(t, v1.Outcome_OUTCOME_FENCED, n.release("gpu", "a", a.Token+1).Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, n.release("gpu", "a", a.Token).Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_RELEASED, n.release("gpu", "a", a.Token).Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, n.acquire("gpu", "a", func(r *v1.AcquireSlotRequest) { r.Label = "training run" }).Outcome)
+}
+
+func TestRenewSlots(t *testing.T) {
+	n := furnished(t)
+	held := n.begin("s", "c")
+	slot := n.acquire("gpu", "slot")
+	res, err := n.slots.RenewSlots(n.ctx(), &v1.RenewSlotsRequest{Client: "w", Ttl: durationpb.New(time.Minute), Slots: []*v1.SlotRef{
+		{Pool: "gpu", SlotId: "slot", Token: slot.Token},
+		{SessionId: "s", SlotId: "c", Token: held.Grants[0].Token},
+		{Pool: "gpu", SlotId: "slot", Token: slot.Token + 1},
+		{Pool: "gpu", SlotId: "never", Token: 1},
+		{SessionId: "s", SlotId: "e", Token: 1},
+		{SessionId: "nope", SlotId: "c", Token: 1},
+	}})
+	require.NoError(t, err)
+	want := []v1.Outcome{
+		v1.Outcome_OUTCOME_RENEWED, v1.Outcome_OUTCOME_RENEWED, v1.Outcome_OUTCOME_FENCED,
+		v1.Outcome_OUTCOME_LEASE_EXPIRED, v1.Outcome_OUTCOME_LEASE_EXPIRED, v1.Outcome_OUTCOME_LEASE_EXPIRED,
+	}
+	require.Len(t, res.Results, len(want))
+	for i, r := range res.Results {
+		require.Equal(t, want[i], r.Outcome, "slot %d", i)
+	}
+	require.InDelta(t, 60, res.Results[0].Ttl.AsDuration().Seconds(), 1)
+	require.InDelta(t, 60, n.getSession("s").OpenCalls[0].Ttl.AsDuration().Seconds(), 1, "the call's deadline goes with its slots")
+}
+
+func TestForceRelease(t *testing.T) {
+	n := furnished(t)
+	force := func(req *v1.ForceReleaseRequest) v1.Outcome {
+		t.Helper()
+		res, err := n.slots.ForceRelease(n.ctx(), req)
+		require.NoError(t, err)
+		return res.Outcome
+	}
+	slot := &v1.ForceReleaseRequest{Pool: "gpu", SlotId: "slot", HolderClient: "w", RequestId: "f1"}
+	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, force(slot))
+	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, force(slot), "a repeat answers alike")
+	require.Equal(t, v1.Outcome_OUTCOME_NOT_FOUND, force(&v1.ForceReleaseRequest{Pool: "gpu", SlotId: "slot", HolderClient: "w", RequestId: "f2"}))
+	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, force(&v1.ForceReleaseRequest{SessionId: "s", SlotId: "c", RequestId: "f3"}))
+	require.Equal(t, v1.Outcome_OUTCOME_LEASE_LOST, n.end("s", "c").Outcome, "its late end moves nothing")
+	require.Contains(t, fmt.Sprint(n.audit.all(t)), "slot_force_released")
+	require.Contains(t, fmt.Sprint(n.audit.all(t)), "call_lapsed")
+}
+
+func TestPools(t *testing.T) {
+	n := start(t)
+	for i := range 5 {
+		n.putPool(fmt.Sprintf("pool%d", i), 3)
+	}
+	res, err := n.slots.ListPools(n.ctx(), &v1.ListPoolsRequest{PageSize: 3})
+	require.NoError(t, err)
+	require.Len(t, res.Pools, 3)
+	res, err = n.slots.ListPools(n.ctx(), &v1.ListPoolsRequest{PageSize: 3, PageToken: res.NextPageToken})
+	require.NoError(t, err)
+	require.Len(t, res.Pools, 2)
+	require.Empty(t, res.NextPageToken)
+
+	a := n.acquire("pool0", "a")
+	none := int32(0)
+	put, err := n.slots.PutPool(n.ctx(), &v1.PutPoolRequest{Pool: "pool0", Slots: 1, QueueLimit: &none, RequestId: "smaller"})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, put.Pool.Slots)
+	require.EqualValues(t, 1, put.Pool.InUse, "lowering revokes nothing")
+	require.Equal(t, v1.Outcome_OUTCOME_QUEUE_FULL, n.acquire("pool0", "b", func(r *v1.AcquireSlotRequest) { r.Wait = durationpb.New(time.Minute) }).Outcome, "nobody waits here")
+
+	_, err = n.slots.DeletePool(n.ctx(), &v1.DeletePoolRequest{Pool: "pool0", Force: true, RequestId: "del"})
+	require.NoError(t, err)
+	_, err = n.slots.DeletePool(n.ctx(), &v1.DeletePoolRequest{Pool: "pool0", Force: true, RequestId: "del"})
+	require.NoError(t, err, "a repeat")
+	n.putPool("fresh", 1)
+	_, err = n.slots.PutPool(n.ctx(), &v1.PutPoolRequest{Pool: "pool0", Slots: 1, RequestId: "anew"})
+	require.NoError(t, err)
+	require.Greater(t, n.acquire("pool0", "c").Token, a.Token, "tokens rise for ever")
+	require.Equal(t, v1.Outcome_OUTCOME_FENCED, n.release("pool0", "c", a.Token).Outcome)
+}
+
+// The pool of a policy shows who holds what.
+func TestListSlotsOfAPolicy(t *testing.T) {
+	n := furnished(t)
+	list, err := n.slots.ListSlots(n.ctx(), &v1.ListSlotsRequest{Pool: "policy/p"})
+	require.NoError(t, err)
+	require.Len(t, list.Slots, 1)
+	require.Equal(t, "a", list.Slots[0].Holder)
+	require.Equal(t, "s", list.Slots[0].SessionId)
+	require.Equal(t, "c", list.Slots[0].SlotId)
+	require.Equal(t, "t", list.Slots[0].Tool)
+}

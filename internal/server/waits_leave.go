@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+const (
+	// abandonGrace is how long the place of a caller that is gone from this
+	// node is left alone. One that was cut off asks again, here or at another
+	// node, with the same id, and must not find its wait given up: the node
+	// that has it renews its place within renewWaits, which shows.
+	abandonGrace = renewWaits + time.Second
+	// unclaimedGrace is how long a slot that was handed to such a place may
+	// stay unclaimed: the node that has its caller claims it at once.
+	unclaimedGrace = time.Second
+)
+
+// abandon gives up the place of a caller that is gone, unless it is seen to be
+// asked for elsewhere. If the slot has come in the meantime it stays with the
+// call: its caller may ask again with the same id, and else it lapses, as a
+// place does that cannot be given up.
+func (w *waits) abandon(x *wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.done {
+		return
+	}
+	w.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), abandonGrace+waitWork)
+		defer cancel()
+		if !w.abandoned(ctx, x) {
+			return
+		}
+		for _, a := range w.apply(ctx, []session.Command{x.cancel}) {
+			if a.Err != nil {
+				w.log.Warn("a wait was not given up; its place lapses by itself", slog.String("holder", x.holder), slog.Any("error", a.Err))
+			}
+		}
+	})
+}
+
+// abandoned watches a place and reports whether nobody wants it.
+func (w *waits) abandoned(ctx context.Context, x *wait) bool {
+	first, _, there := w.place(ctx, x)
+	poll := time.NewTicker(pollWaits)
+	defer poll.Stop()
+	for left := abandonGrace; there && left > 0; left -= pollWaits {
+		select {
+		case <-poll.C:
+		case <-w.stop:
+			return false
+		}
+		var seen, unclaimed time.Duration
+		if seen, unclaimed, there = w.place(ctx, x); !there || unclaimed == 0 && seen != first {
+			return false
+		}
+		if unclaimed >= unclaimedGrace {
+			return true
+		}
+	}
+	return there
+}
+
+// place looks for the place of a wait: when it was last heard of, and for how
+// long it has had a slot that nobody claimed. It is not there once somebody
+// has claimed it, or it has lapsed.
+func (w *waits) place(ctx context.Context, x *wait) (seen, unclaimed time.Duration, there bool) {
+	found, err := w.store.Get(ctx, x.pool, storage.Nearby)
+	p, ok := found.Record.(*session.Pool)
+	if err != nil || !ok || p == nil {
+		return 0, 0, false
+	}
+	for i := range p.Queue {
+		if t := &p.Queue[i]; t.Holder == x.holder {
+			return t.Seen, 0, true
+		}
+	}
+	for i := range p.Leases {
+		if l := &p.Leases[i]; l.Holder == x.holder && l.Claim {
+			return 0, max(found.Now-l.Since, 1), true
+		}
+	}
+	return 0, 0, false
+}
+
+// idle returns when nobody waits here.
+func (w *waits) idle(ctx context.Context) error {
+	w.mu.Lock()
+	if w.n == 0 {
+		w.mu.Unlock()
+		return nil
+	}
+	empty := make(chan struct{})
+	w.empty = append(w.empty, empty)
+	w.mu.Unlock()
+	select {
+	case <-empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,101 @@
+package session
+
+import (
+	"bytes"
+	"encoding/hex"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unique"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/limiter"
+)
+
+// What an older build wrote has to be read for ever. The files hold an entry
+// with a command of each kind and a snapshot with a record of each kind. If one
+// of these tests fails, a field or a kind was renumbered or lost: add a new
+// number instead. Before the first release alone, GOVNODE_GOLDEN=write writes
+// the files anew.
+func golden(t *testing.T, name string, b []byte) []byte {
+	t.Helper()
+	path := "testdata/" + name
+	if os.Getenv("GOVNODE_GOLDEN") == "write" {
+		var lines strings.Builder
+		for text := hex.EncodeToString(b); text != ""; {
+			n := min(len(text), 100)
+			lines.WriteString(text[:n] + "\n")
+			text = text[n:]
+		}
+		require.NoError(t, os.WriteFile(path, []byte(lines.String()), 0o644))
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	old, err := hex.DecodeString(strings.ReplaceAll(string(text), "\n", ""))
+	require.NoError(t, err)
+	return old
+}
+
+func TestEntriesOfVersion1(t *testing.T) {
+	var cmds []Command
+	valid := validCommands()
+	for _, c := range allCommands() {
+		cmds = append(cmds, valid[reflect.TypeOf(c).Elem().Name()])
+	}
+	old := golden(t, "entry.v1.hex", EncodeEntry(time.Minute, cmds))
+	at, got, err := DecodeEntry(old)
+	require.NoError(t, err)
+	require.Equal(t, time.Minute, at)
+	require.Equal(t, cmds, got)
+	require.Equal(t, old, EncodeEntry(at, got))
+}
+
+func TestSnapshotsOfVersion1(t *testing.T) {
+	pin := &Pin{Digest{1}, Limits{
+		MaxTokens: 1, MaxToolCalls: 2, MaxAttempts: 3, PerTool: []ToolLimit{{"t", 4}}, Timeout: 5,
+		MaxConcurrent: 6, Backpressure: 7, Checkpoint: 8, Drift: 9,
+	}}
+	ids := IDs{forgot: &[ForgottenParts]uint64{15: 3}}
+	ids.add(remembered("01JDABCDEFGHJKMNPQRSTVWXYZ", Fingerprint{5}, Ended, 6, 7))
+	pool := &Pool{Threshold: 1, MaxQueue: 2, Put: true}
+	pool.Leases = []limiter.Lease{{Holder: "ss c", Label: unique.Make("l"), Token: 3, Since: 4, Expires: 5, HoldUntil: 6, Weight: 7, Claim: true}}
+	pool.Queue = []limiter.Ticket{{Holder: "ss d", Label: unique.Make("m"), Until: 7, Seen: 6, Weight: 5, Slots: 4, Priority: -3}}
+	pool.Last, pool.Slots = 8, 9
+	pool.Index()
+	s := New()
+	s.SetClock(time.Minute, 3)
+	for k, r := range map[Key]Record{
+		"sn/x": &Session{
+			Agent: unique.Make("a"), Policy: unique.Make("p"), Version: 1, Phase: PhaseClosed, Pinned: true, Pin: pin, Content: Fingerprint{2},
+			Opened: 3, IdleTTL: 4, Used: 5, Closed: 6, Attempts: 7, Calls: 8, Executions: 9, Failures: 10, Consecutive: 11, Tokens: 12,
+			Reserved: -13, Tools: []ToolCount{{unique.Make("t"), 14}},
+			Open: []Held{{
+				Holder: "sx c", Content: Fingerprint{15}, Started: 16, Deadline: 17, Until: 18, Tokens: 19, Tool: unique.Make("t"),
+				Pools: []Hold{{unique.Make("policy/p"), 20, 21}}, Rule: 22, Kind: Model,
+			}},
+			IDs: ids, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
+		},
+		"pn/x": pool,
+		"cn/x": &Client{Used: 1, IDs: ids},
+		"yn/x": &Policy{Tree: []byte("tree"), Pin: pin, Names: []string{"p", "q"}, First: "q"},
+		"mn/x": &Name{Digest{1}, 2},
+		"in/x": &Pins{3},
+		"kn/x": &Counter{Value{Number: true, N: -4}, 5},
+		"nn/":  &Namespace{6, 7, 8},
+		"bn/x": &Baseline{Digest{9}, "text"},
+		"hn/x": &Hash{"sha256:1"},
+	} {
+		s.Put(k, r)
+	}
+	require.Equal(t, len(allRecords()), s.Len())
+	old := golden(t, "snapshot.v1.hex", snapshot(t, s))
+	got, err := ReadSnapshot(bytes.NewReader(old))
+	require.NoError(t, err)
+	for k, r := range s.Snapshot().All() {
+		require.Equal(t, r, got.Stored(k))
+	}
+	require.Equal(t, old, snapshot(t, got))
+}

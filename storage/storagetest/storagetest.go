@@ -1,0 +1,366 @@
+package storagetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// patience bounds everything that is waited for. A store that needs it all has
+// failed.
+const patience = 20 * time.Second
+
+// Run holds the stores that open returns to what package storage promises. Each
+// part of the suite opens one, which is to be empty, and which open is to close
+// when its test ends.
+func Run(t *testing.T, open func(t *testing.T) storage.Store) {
+	for _, part := range []struct {
+		name string
+		test func(*testing.T, rig)
+	}{
+		{"callers at once never exceed a limit", atomicity},
+		{"a command that is sent again has no second effect", repeats},
+		{"the commands of one call keep their order", order},
+		{"a latest read sees what was acknowledged", latest},
+		{"views list everything, in pages", pages},
+		{"a view does not change", immutable},
+		{"a saved state comes back without its leases", saved},
+		{"a bad snapshot changes nothing", badSnapshot},
+		{"who waits is told, and claims", waiting},
+		{"an invalid command is refused alone", invalidAlone},
+		{"who goes away is told the truth", cancelled},
+		{"time goes on while nothing happens", idleTime},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			part.test(t, rig{t, open(t)})
+		})
+	}
+}
+
+const ns = "storagetest"
+
+// A rig is a store with what the suite often does to it.
+type rig struct {
+	*testing.T
+	storage.Store
+}
+
+// must applies a command that must have a result.
+func (r rig) must(c session.Command) session.Result {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	res, _, err := storage.One(ctx, r.Store, c)
+	require.NoError(r, err)
+	return res
+}
+
+// get reads a record.
+func (r rig) get(k session.Key, how storage.Read) storage.Found {
+	r.Helper()
+	f, err := r.Get(r.Context(), k, how)
+	require.NoError(r, err)
+	return f
+}
+
+func by(request string) session.Maker {
+	return session.Maker{Client: "suite", Request: request}
+}
+
+func (r rig) putPool(name string, slots int32) {
+	r.Helper()
+	require.Equal(r, session.Done, r.must(&session.PutPool{NS: ns, By: by("put-" + name), Pool: name, Slots: slots, Queue: 16}).Code)
+}
+
+func (r rig) pool(name string) *session.Pool {
+	r.Helper()
+	p, _ := r.get(session.PoolKey(ns, name), storage.Latest).Record.(*session.Pool)
+	require.NotNil(r, p, "pool %s", name)
+	return p
+}
+
+func acquire(pool, slot string) *session.Acquire {
+	return &session.Acquire{NS: ns, Client: "suite", Slot: slot, Pool: pool, Weight: 1, TTL: time.Minute}
+}
+
+func increment(key, request string) *session.Increment {
+	return &session.Increment{NS: ns, By: by(request), Key: key, Amount: 1_000_000}
+}
+
+// openSession starts a session whose policy admits so many calls at once, and
+// so many attempts.
+func (r rig) openSession(id string, slots int32, attempts uint32) {
+	r.Helper()
+	d := session.Digest{1}
+	r.must(&session.PutPolicy{NS: ns, By: by("policy-of-" + id), Name: "p", Digest: d, Tree: []byte("tree"),
+		Limits: session.Limits{MaxTokens: 1 << 40, MaxToolCalls: 1 << 20, MaxAttempts: attempts, Timeout: time.Hour, MaxConcurrent: slots, Checkpoint: 100}})
+	require.Equal(r, session.Done, r.must(&session.Open{NS: ns, Session: id, Agent: "a", Policy: "p", Digest: d, IdleTTL: time.Hour}).Code)
+}
+
+func begin(id, call string) *session.Begin {
+	return &session.Begin{NS: ns, Session: id, Call: call, Tool: "t", Digest: session.Digest{1}, Verdict: session.Verdict{Allow: true},
+		Pools: []session.Want{{Pool: session.PolicyPool("p"), Weight: 1}}, TTL: time.Minute}
+}
+
+func (r rig) session(id string) *session.Session {
+	r.Helper()
+	x, _ := r.get(session.SessionKey(ns, id), storage.Latest).Record.(*session.Session)
+	require.NotNil(r, x, "session %s", id)
+	return x
+}
+
+func atomicity(t *testing.T, r rig) {
+	const callers, slots = 64, 5
+	r.openSession("s", slots, 1000)
+	codes := make([]session.Code, callers)
+	atOnce(callers, func(i int) { codes[i] = r.must(begin("s", fmt.Sprint("c", i))).Code })
+	count := map[session.Code]int{}
+	for _, c := range codes {
+		count[c]++
+	}
+	require.Equal(t, map[session.Code]int{session.Admitted: slots, session.ConcurrencyLimit: callers - slots}, count)
+	require.EqualValues(t, callers, r.session("s").Attempts)
+	require.Len(t, r.pool(session.PolicyPool("p")).Leases, slots)
+}
+
+// atOnce runs f in n goroutines that start together.
+func atOnce(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-start
+			f(i)
+		})
+	}
+	close(start)
+	wg.Wait()
+}
+
+func repeats(t *testing.T, r rig) {
+	const callers = 16
+	r.openSession("s", 5, 1000)
+	first, again := make([]session.Result, callers), make([]session.Result, callers)
+	atOnce(callers, func(i int) { first[i] = r.must(begin("s", fmt.Sprint("c", i))) })
+	atOnce(callers, func(i int) { again[i] = r.must(begin("s", fmt.Sprint("c", i))) })
+	for i := range callers {
+		require.Equal(t, first[i].Code, again[i].Code)
+		require.True(t, again[i].Repeat)
+		require.Equal(t, tokens(first[i]), tokens(again[i]))
+	}
+	require.EqualValues(t, callers, r.session("s").Attempts)
+	// The same id by many at once has one effect as well.
+	atOnce(callers, func(int) { r.must(increment("k", "the-same")) })
+	require.EqualValues(t, 1_000_000, r.get(session.CounterKey(ns, "k"), storage.Latest).Record.(*session.Counter).Value.N)
+}
+
+func tokens(r session.Result) (tokens []uint64) {
+	for _, g := range r.Grants {
+		tokens = append(tokens, g.Token)
+	}
+	return tokens
+}
+
+// order sends more commands in one call than a store may want to take at once,
+// from several callers at once.
+func order(t *testing.T, r rig) {
+	const callers, commands = 4, 700
+	atOnce(callers, func(caller int) {
+		key := fmt.Sprint("k", caller)
+		cmds := make([]session.Command, commands)
+		for i := range cmds {
+			cmds[i] = increment(key, fmt.Sprint("r", caller, "-", i))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		last := uint64(0)
+		for i, a := range r.Apply(ctx, cmds...) {
+			if a.Err != nil || a.Result.Value != int64(i+1)*1_000_000 || a.Index < last {
+				t.Errorf("command %d: value %d at index %d after %d: %v", i, a.Result.Value, a.Index, last, a.Err)
+				return
+			}
+			last = a.Index
+		}
+	})
+}
+
+func latest(t *testing.T, r rig) {
+	const callers, rounds = 8, 12
+	atOnce(callers, func(caller int) {
+		key := fmt.Sprint("k", caller)
+		for i := range rounds {
+			want := r.must(increment(key, fmt.Sprint("r", caller, "-", i)))
+			f := r.get(session.CounterKey(ns, key), storage.Latest)
+			if c, ok := f.Record.(*session.Counter); !ok || c.Value.N < want.Value {
+				t.Errorf("acknowledged %d, read %+v", want.Value, f.Record)
+				return
+			}
+		}
+	})
+	require.Nil(t, r.get(session.CounterKey(ns, "absent"), storage.Latest).Record)
+}
+
+func pages(t *testing.T, r rig) {
+	const sessions = 25
+	r.openSession("s00", 5, 10)
+	for i := 1; i < sessions; i++ {
+		r.must(&session.Open{NS: ns, Session: fmt.Sprintf("s%02d", i), Agent: fmt.Sprint("a", i%2), Policy: "p", Digest: session.Digest{1}, IdleTTL: time.Hour})
+	}
+	v, err := r.View(t.Context(), storage.Latest)
+	require.NoError(t, err)
+	prefix := session.Prefix(session.KindSession, ns)
+	var names []string
+	for after := session.Key(""); ; {
+		page, err := v.Find(prefix, after, 7, nil)
+		require.NoError(t, err)
+		for _, e := range page {
+			names = append(names, e.Key.Name())
+			after = e.Key
+		}
+		if len(page) < 7 {
+			break
+		}
+	}
+	require.Len(t, names, sessions)
+	for i, name := range names {
+		require.Equal(t, fmt.Sprintf("s%02d", i), name)
+	}
+	some, err := v.Find(prefix, "", 100, func(_ session.Key, rec session.Record) bool { return rec.(*session.Session).Agent.Value() == "a1" })
+	require.NoError(t, err)
+	require.Len(t, some, sessions/2)
+}
+
+func immutable(t *testing.T, r rig) {
+	r.must(increment("k", "one"))
+	v, err := r.View(t.Context(), storage.Latest)
+	require.NoError(t, err)
+	f := r.get(session.CounterKey(ns, "k"), storage.Latest)
+	r.must(increment("k", "two"))
+	found, err := v.Find(session.CounterKey(ns, "k"), "", 1, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 1_000_000, found[0].Record.(*session.Counter).Value.N)
+	require.EqualValues(t, 1_000_000, f.Record.(*session.Counter).Value.N)
+}
+
+func saved(t *testing.T, r rig) {
+	r.putPool("p", 2)
+	before := r.must(acquire("p", "before"))
+	r.must(increment("k", "before"))
+	var snapshot bytes.Buffer
+	require.NoError(t, r.Save(t.Context(), &snapshot))
+	late := r.must(acquire("p", "late"))
+	r.must(increment("k", "late"))
+	now := r.get(session.PoolKey(ns, "p"), storage.Latest).Now
+
+	require.NoError(t, r.Restore(t.Context(), &snapshot))
+	require.Empty(t, r.pool("p").Leases, "leases of the snapshot ended")
+	require.GreaterOrEqual(t, r.get(session.PoolKey(ns, "p"), storage.Latest).Now, now, "time went on")
+	require.EqualValues(t, 1_000_000, r.get(session.CounterKey(ns, "k"), storage.Latest).Record.(*session.Counter).Value.N)
+	next := r.must(acquire("p", "next"))
+	require.Equal(t, session.Admitted, next.Code)
+	require.Greater(t, tokens(next)[0], max(tokens(late)[0], tokens(before)[0]), "tokens go on above all that were given out")
+	// Ids of the time before are known, ids of the time after are not.
+	require.True(t, r.must(increment("k", "before")).Repeat)
+	require.False(t, r.must(increment("k", "late")).Repeat)
+}
+
+func badSnapshot(t *testing.T, r rig) {
+	r.must(increment("k", "one"))
+	var snapshot bytes.Buffer
+	require.NoError(t, r.Save(t.Context(), &snapshot))
+	whole := snapshot.Bytes()
+	turned := bytes.Clone(whole)
+	turned[len(turned)/2] ^= 1
+	for name, bad := range map[string][]byte{"empty": nil, "truncated": whole[:len(whole)-1], "turned bit": turned, "text": []byte("this is none")} {
+		require.Error(t, r.Restore(t.Context(), bytes.NewReader(bad)), name)
+		require.False(t, r.get(session.CounterKey(ns, "k"), storage.Latest).Record == nil, name)
+	}
+	require.EqualValues(t, 2_000_000, r.must(increment("k", "two")).Value)
+}
+
+func waiting(t *testing.T, r rig) {
+	r.putPool("p", 1)
+	r.must(acquire("p", "holder"))
+	wait := acquire("p", "waiter")
+	wait.Wait = time.Minute
+	require.Equal(t, session.Queued, r.must(wait).Code)
+	go func() {
+		p := r.get(session.PoolKey(ns, "p"), storage.Latest).Record.(*session.Pool)
+		r.must(&session.Release{NS: ns, Client: "suite", Slot: "holder", Pool: "p", Token: p.Leases[0].Token})
+	}()
+	// A notice may come before its change can be seen, but the latest comes
+	// after it.
+	end := time.After(patience)
+	for handed := false; !handed; {
+		select {
+		case <-r.Changed():
+		case <-end:
+			t.Fatal("nobody was told")
+		}
+		p := r.get(session.PoolKey(ns, "p"), storage.Nearby).Record.(*session.Pool)
+		handed = len(p.Leases) == 1 && p.Leases[0].Claim && strings.HasSuffix(p.Leases[0].Holder, " waiter")
+	}
+	require.Equal(t, session.Admitted, r.must(wait).Code)
+}
+
+func invalidAlone(t *testing.T, r rig) {
+	bad := increment("k", "bad")
+	bad.Key = ""
+	answers := r.Apply(t.Context(), increment("k", "one"), bad, increment("k", "two"))
+	require.NoError(t, answers[0].Err)
+	require.ErrorIs(t, answers[1].Err, storage.ErrInvalid)
+	require.Contains(t, answers[1].Err.Error(), "Key")
+	require.NoError(t, answers[2].Err)
+	require.EqualValues(t, 2_000_000, answers[2].Result.Value)
+	require.Empty(t, r.Apply(t.Context()), "no commands, no answers")
+}
+
+// cancelled sends commands whose callers go away. What is said not to have been
+// applied must not be there, ever.
+func cancelled(t *testing.T, r rig) {
+	const callers = 40
+	answers := make([]storage.Answer, callers)
+	atOnce(callers, func(i int) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		defer cancel()
+		answers[i] = r.Apply(ctx, increment(fmt.Sprint("k", i), fmt.Sprint("r", i)))[0]
+	})
+	r.must(increment("last", "last"))
+	for i, a := range answers {
+		there := r.get(session.CounterKey(ns, fmt.Sprint("k", i)), storage.Latest).Record != nil
+		switch {
+		case a.Err == nil:
+			require.True(t, there, "caller %d was given a result", i)
+		case errors.Is(a.Err, storage.ErrUnknown):
+		default:
+			require.ErrorIs(t, a.Err, storage.ErrUnavailable)
+			require.False(t, there, "caller %d was told that it was not applied", i)
+		}
+	}
+}
+
+func idleTime(t *testing.T, r rig) {
+	r.putPool("p", 1)
+	short := acquire("p", "short")
+	short.TTL = session.MinTTL
+	r.must(short)
+	// Nothing is sent meanwhile: the store itself moves time, and tells.
+	end := time.After(patience)
+	for len(r.get(session.PoolKey(ns, "p"), storage.Nearby).Record.(*session.Pool).Leases) > 0 {
+		select {
+		case <-r.Changed():
+		case <-end:
+			t.Fatal("the lease did not end")
+		}
+	}
+}
