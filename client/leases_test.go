@@ -139,6 +139,62 @@ func TestServiceSaysLost(t *testing.T) {
 	}
 }
 
+// A lease counts from the sending of its request, however long the answer is
+// under way.
+func TestLeaseCountsFromSending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		w.fault = func(_, method string) fault {
+			if method == "AcquireSlot" || method == "RenewSlots" {
+				return delay
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		began := time.Now()
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		require.Equal(t, time.Second, time.Since(began))
+		const lease = 30 * time.Second * 99 / 100
+		require.Equal(t, began.Add(lease), slot.Deadline())
+		time.Sleep(time.Until(began.Add(10*time.Second + 500*time.Millisecond)))
+		require.Equal(t, began.Add(lease), slot.Deadline(), "the renewal has not been answered yet")
+		time.Sleep(time.Second)
+		require.Equal(t, began.Add(10*time.Second+lease), slot.Deadline())
+		require.NoError(t, c.Close())
+	})
+}
+
+// What is being given back is not lost: that it is gone is what was wanted.
+func TestGivingBackIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := granting(3 * time.Second)
+		n.renew = func(_ context.Context, r *govnodev1.RenewSlotsRequest) (*govnodev1.RenewSlotsResponse, error) {
+			res := &govnodev1.RenewSlotsResponse{}
+			for _, s := range r.GetSlots() {
+				res.Results = append(res.Results, &govnodev1.SlotRenewal{Slot: s, Outcome: govnodev1.Outcome_OUTCOME_LEASE_EXPIRED})
+			}
+			return res, nil
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		w.fault = func(_, method string) fault {
+			if method == "ReleaseSlot" && w.count(method) == 1 {
+				return hang // the node has released it, and its answer does not come
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
+			c.OnLost = func(l client.Loss) { t.Errorf("lost: %+v", l) }
+		})
+		slot, err := c.Acquire(t.Context(), "gpu", client.TTL(3*time.Second))
+		require.NoError(t, err)
+		require.NoError(t, slot.Release())
+		require.Positive(t, w.count("RenewSlots"), "there must have been a renewal meanwhile")
+		require.Equal(t, client.Ended, slot.State())
+		require.NoError(t, c.Close())
+	})
+}
+
 // Everything a process holds, slots and calls, is in one request, up to 256;
 // leases of another TTL have their own, at a third of theirs.
 func TestRenewsEverythingAtOnce(t *testing.T) {

@@ -34,6 +34,7 @@ const (
 	badGateway        // something in between answers 503
 	hang              // no answer until the caller gives up
 	breakLater        // the connection breaks after a second, if there is no answer before
+	delay             // the answer is a second under way
 )
 
 // A wire carries requests to handlers in this process, by host, and breaks what
@@ -90,8 +91,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, context.Cause(r.Context())
 	}
-	if f == dropAnswer {
+	switch f {
+	case dropAnswer:
 		return nil, io.ErrUnexpectedEOF
+	case delay:
+		time.Sleep(time.Second) // of virtual time
 	}
 	return rec.Result(), nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -278,11 +279,13 @@ func TestFollowsTheLeader(t *testing.T) {
 
 		// Its followers name it for a while yet.
 		dead = "b:1"
-		for range 5 {
+		for range 9 {
 			acquire()
 			require.NotEqual(t, "http://b:1", c.Leader())
 			time.Sleep(100 * time.Millisecond)
 		}
+		require.Len(t, slices.DeleteFunc(acquisitions(w, 0), func(s string) bool { return s != "b:1 AcquireSlot" }), 1,
+			"nobody goes back to a node that is gone because others name it")
 		leader = "c"
 		for range 3 { // there is traffic, and with it somebody asks
 			acquire()
@@ -341,6 +344,32 @@ func TestAbandoned(t *testing.T) {
 		require.Equal(t, client.Cancelled, ended.GetStatus())
 		require.NoError(t, c.Close())
 	})
+}
+
+// A node that took a broken connection for a caller that gave up has cancelled
+// the wait. The caller goes on under another id, and not if the id is its own.
+func TestCancelledByTheNode(t *testing.T) {
+	n := granting(30 * time.Second)
+	grant := n.acquire
+	cancelled := ""
+	n.acquire = func(ctx context.Context, r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+		if cancelled == "" {
+			cancelled = r.GetSlotId()
+		}
+		if r.GetSlotId() == cancelled {
+			return &govnodev1.AcquireSlotResponse{Outcome: govnodev1.Outcome_OUTCOME_CANCELLED}, nil
+		}
+		return grant(ctx, r)
+	}
+	c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}, []string{"a:1"})
+	slot, err := c.Acquire(t.Context(), "gpu")
+	require.NoError(t, err)
+	require.NotEqual(t, cancelled, slot.ID())
+	cancelled = "mine"
+	_, err = c.Acquire(t.Context(), "gpu", client.SlotID("mine"))
+	var refused *client.Refused
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, govnodev1.Outcome_OUTCOME_CANCELLED, refused.Outcome)
 }
 
 // A grant that was long under way is asked for again, so that the lease counts

@@ -180,8 +180,47 @@ func TestGivesUpWaiting(t *testing.T) {
 	})
 }
 
-// A connection that breaks while its caller waits ends the wait for the node;
-// the caller goes on waiting.
+// A slot whose grant never reached its caller is free long before its lease has
+// run out, if nobody but the client knows its id.
+func TestGrantThatNobodyHeardOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, stop := service(t)
+		defer stop()
+		var deaf atomic.Bool
+		w := &wire{hosts: map[string]http.Handler{"a:1": h}}
+		w.fault = func(_, method string) fault {
+			if deaf.Load() {
+				return dropAnswer
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		prepare(t, c, 2)
+		for name, options := range map[string][]client.SlotOption{"drawn": nil, "chosen": {client.SlotID("mine")}} {
+			deaf.Store(true)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := c.Acquire(ctx, "gpu", append(options, client.TTL(time.Hour))...)
+			cancel()
+			var unknown *client.Unknown
+			require.ErrorAs(t, err, &unknown)
+			deaf.Store(false)
+			time.Sleep(5 * time.Second)
+			held, err := c.ListSlots(t.Context(), "gpu")
+			require.NoError(t, err)
+			if name == "drawn" {
+				require.Empty(t, held.GetSlots())
+				continue
+			}
+			require.Len(t, held.GetSlots(), 1, "it is its user's to resolve")
+			slot, err := c.Acquire(t.Context(), "gpu", append(options, client.TTL(time.Hour))...)
+			require.NoError(t, err)
+			require.NoError(t, slot.Release())
+		}
+		require.NoError(t, c.Close())
+	})
+}
+
+// A connection that breaks while its caller waits does not end the wait.
 func TestWaitOutlivesItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, stop := service(t)
@@ -333,6 +372,11 @@ func TestManyOverHTTP(t *testing.T) {
 	refusal, err := c.Evaluate(t.Context(), &govnodev1.EvaluateRequest{SessionId: s.ID(), Tool: "t"})
 	require.NoError(t, err)
 	require.True(t, refusal.GetDecision().GetAllowed())
+	elsewhere, err := client.New(client.Config{Addresses: []string{listener.URL}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, elsewhere.Close()) }()
+	_, err = elsewhere.Session(s.ID()).Read(t.Context())
+	require.ErrorContains(t, err, "not_found", "in another namespace")
 	released, err := s.Close(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, released)

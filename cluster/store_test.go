@@ -24,11 +24,10 @@ type spread struct {
 func (s *spread) next() *testNode { return s.nodes[int(s.turn.Add(1))%len(s.nodes)] }
 
 func (s *spread) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
-	n := s.next()
 	if s.before != nil {
 		s.before(int(s.turn.Load()))
 	}
-	return n.Apply(ctx, cmds...)
+	return s.next().Apply(ctx, cmds...)
 }
 
 func (s *spread) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
@@ -42,7 +41,7 @@ func (s *spread) View(ctx context.Context, r storage.Read) (storage.View, error)
 	return s.next().View(ctx, r)
 }
 
-func (s *spread) Changed() <-chan struct{}                      { return s.nodes[0].Changed() }
+func (s *spread) Changed() <-chan struct{}                       { return s.nodes[0].Changed() }
 func (s *spread) Save(ctx context.Context, w io.Writer) error    { return s.next().Save(ctx, w) }
 func (s *spread) Restore(ctx context.Context, r io.Reader) error { return s.next().Restore(ctx, r) }
 func (s *spread) Close() error                                   { return nil }

@@ -29,6 +29,9 @@ var (
 
 // checkGovernance runs the checks; the first denial ends it.
 func (p *Policy) checkGovernance(ctx context.Context, e *evaluation) *Decision {
+	if p.unchecked && !e.in.CheckLimits {
+		return p.checkConfidence(e)
+	}
 	order := &interceptorOrder
 	if e.in.Order == OrderPreExecute {
 		order = &preExecuteOrder
@@ -37,9 +40,6 @@ func (p *Policy) checkGovernance(ctx context.Context, e *evaluation) *Decision {
 		if d := p.check(ctx, e, c); d != nil {
 			return d
 		}
-	}
-	if e.in.Explain {
-		e.explain("governance policy %s: all checks pass", pyString(p.governance.Name))
 	}
 	return nil
 }
@@ -109,9 +109,9 @@ func (p *Policy) checkPatterns(ctx context.Context, e *evaluation) *Decision {
 	if args.Kind() == value.Null {
 		args = emptyArguments
 	}
-	if !e.deadline.IsZero() {
+	if e.ceiling != 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, e.deadline, errSearchTime)
+		ctx, cancel = context.WithTimeout(ctx, e.ceiling-(now()-e.start))
 		defer cancel()
 	}
 	hit, found, err := p.governance.patterns.FirstHit(ctx, pattern.FormsOf(args))
@@ -173,10 +173,10 @@ func (p *Policy) checkConfidence(e *evaluation) *Decision {
 	switch {
 	case err != nil:
 		return ptr(p.errorDecision(e, "", err))
-	case !given || observed >= p.confidence:
+	case !given || observed >= e.confidence:
 		return nil
 	}
-	return p.denyCheck(e, CategoryConfidence, ruleConfidence, textConfidence(observed, p.confidence))
+	return p.denyCheck(e, CategoryConfidence, ruleConfidence, textConfidence(observed, e.confidence))
 }
 
 var errConfidence = errors.New("context.confidence must be a number")

@@ -17,9 +17,10 @@ type Policy struct {
 	governance *GovernancePolicy // never nil
 	governed   bool              // a file of the tree holds it
 	govPath    string            // that file
+	govLines   map[string]int    // of its fields
 	allowed    map[string]bool   // governance.AllowedTools
-	confidence float64
 	limits     Limits
+	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
 
 	flat     []*Document // in load order
 	flatSet  *ruleset
@@ -193,9 +194,29 @@ func (c *compiler) loadGovernance(f File, n *node) {
 	}
 	c.governance, c.extensions = f.Path, ext
 	c.policy.governance, c.policy.governed, c.policy.govPath = g, true, f.Path
+	c.policy.govLines = fieldLines(n)
 	for _, w := range g.DetectConflicts() {
-		c.warnf(f.Path, 0, "", "%s", w)
+		field, _, _ := strings.Cut(w, " ")
+		c.warnf(f.Path, c.policy.govLines[field], field, "%s", w)
 	}
+}
+
+// fieldLines maps the fields of a mapping, and what lists and mappings in them
+// hold, to their lines.
+func fieldLines(n *node) map[string]int {
+	lines := map[string]int{}
+	for i, k := range n.keys {
+		lines[k.text] = k.line
+		item := &n.items[i]
+		for j := range item.items {
+			if item.kind == nodeMap {
+				lines[join(k.text, item.keys[j].text)] = item.keys[j].line
+			} else {
+				lines[fmt.Sprintf("%s[%d]", k.text, j)] = item.items[j].line
+			}
+		}
+	}
+	return lines
 }
 
 // checkSettings joins the options that files state; two that differ are
@@ -308,7 +329,9 @@ func (c *compiler) linkFlat() {
 	p.flatSet = newRuleset(rules, false, nil)
 	p.flatSet.docs = p.flat
 	p.flatSet.def, p.flatSet.defPolicy = Allow, p.governance.Name
+	p.flatSet.confidence = p.threshold(nil)
 	if len(p.flat) > 0 {
+		p.flatSet.confidence = p.threshold(p.flat[0])
 		p.flatSet.def, p.flatSet.defPolicy = p.flat[0].Defaults.Action, p.flat[0].Name
 	}
 }

@@ -52,7 +52,7 @@ func wellKnownField(name string) wellKnown {
 }
 
 // maxSlots bounds the lookups that one evaluation remembers.
-const maxSlots = 16
+const maxSlots = 8
 
 // fieldTable hands out slots, one per distinct field of a tree.
 type fieldTable map[string]*fieldPath

@@ -218,9 +218,11 @@ func (p *Policy) buildChain(f *folder, in func(int) bool) *ruleset {
 		s.chain = append(s.chain, doc.Name)
 	}
 	s.def, s.defPolicy = leaf.Defaults.Action, leaf.Name
+	s.confidence = p.threshold(leaf)
 	if p.strict {
-		// A child's default may tighten its parents', never loosen it.
+		// A child's defaults may tighten its parents', never loosen them.
 		for _, doc := range docs {
+			s.confidence = max(s.confidence, p.threshold(doc))
 			if moreRestrictive(doc.Defaults.Action, s.def) {
 				s.def, s.defPolicy = doc.Defaults.Action, doc.Name
 			}

@@ -20,13 +20,16 @@ type evaluation struct {
 	given bool
 
 	seen    [maxSlots]value.Value
-	known   uint16 // slots looked up
-	present uint16 // slots that held a value
+	known   uint8 // slots looked up
+	present uint8 // slots that held a value
 
 	premises []Premise
 	trace    []string
 
-	deadline time.Time // beyond it nothing more is searched
+	confidence float64 // what the call needs, by the documents that apply
+
+	start   time.Duration // by now()
+	ceiling time.Duration // how long texts may be searched; 0 sets no bound
 }
 
 // errSearchTime is why an evaluation was given up.
@@ -38,7 +41,7 @@ const longText = 4 << 10
 
 // mayTake reports whether there is time left to search a text.
 func (e *evaluation) mayTake(text string) bool {
-	return len(text) < longText || e.deadline.IsZero() || time.Now().Before(e.deadline)
+	return len(text) < longText || e.ceiling == 0 || now()-e.start < e.ceiling
 }
 
 // begin fills in what follows from the input.
@@ -74,7 +77,7 @@ func (e *evaluation) lookup(f *fieldPath) (value.Value, bool) {
 	if f.slot < 0 {
 		return e.find(f)
 	}
-	bit := uint16(1) << f.slot
+	bit := uint8(1) << f.slot
 	if e.known&bit == 0 {
 		e.known |= bit
 		if v, ok := e.find(f); ok {

@@ -126,9 +126,9 @@ var errGuardrailUnsettled = errors.New("the guardrails keep changing the argumen
 // guard runs the guardrails on a call that everything else allows. Whatever
 // they write is judged again by all that can deny, the guardrails included,
 // until nothing changes any more.
-func (p *Policy) guard(ctx context.Context, e *evaluation, d Decision) Decision {
+func (p *Policy) guard(ctx context.Context, e *evaluation, d *Decision) {
 	if e.in.Kind != KindTool {
-		return d
+		return
 	}
 	modified := false
 	for range maxGuardrailRounds {
@@ -141,31 +141,34 @@ func (p *Policy) guard(ctx context.Context, e *evaluation, d Decision) Decision 
 		})
 		switch {
 		case verdict.err != nil:
-			return p.guardrailError(e, verdict.by, verdict.err)
+			*d = p.guardrailError(e, verdict.by, verdict.err)
+			return
 		case !verdict.allowed:
 			if e.in.Explain {
 				e.explain("guardrail %s: %s", verdict.by, verdict.reason)
 			}
-			return Decision{
+			*d = Decision{
 				Action: string(Deny), Policy: "guardrail:" + verdict.by, Reason: verdict.reason,
 				PublicMessage: publicMessages[CategoryGuardrail], Category: CategoryGuardrail,
 			}
+			return
 		case !verdict.changed:
 			if modified {
 				d.ModifiedArguments = &args
 			}
-			return d
+			return
 		}
 		modified = true
 		e.setArguments(verdict.args)
 		if e.in.Explain {
 			e.explain("the guardrails changed the arguments; judging them again")
 		}
-		if d = p.judge(ctx, e); !d.Allowed {
-			return d
+		*d = Decision{}
+		if p.judge(ctx, e, d); !d.Allowed {
+			return
 		}
 	}
-	return p.guardrailError(e, "chain", errGuardrailUnsettled)
+	*d = p.guardrailError(e, "chain", errGuardrailUnsettled)
 }
 
 func (p *Policy) guardrailError(e *evaluation, by string, err error) Decision {

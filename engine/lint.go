@@ -159,15 +159,20 @@ func (l *linter) evadable() {
 	}
 }
 
+// governancef reports on a field of the GovernancePolicy.
+func (l *linter) governancef(field, format string, args ...any) {
+	l.addf(l.policy.govPath, l.policy.govLines[field], field, format, args...)
+}
+
 func (l *linter) patterns() {
 	for i, bp := range l.policy.governance.BlockedPatterns {
 		field := fmt.Sprintf("blocked_patterns[%d]", i)
 		backtracking, unanchored := pattern.Describe(bp)
 		if backtracking {
-			l.addf(l.policy.govPath, 0, field, "the pattern needs the backtracking engine, whose time is bounded by a limit and not by the length of the text; a limit that is hit denies")
+			l.governancef(field, "the pattern needs the backtracking engine, whose time is bounded by a limit and not by the length of the text; a limit that is hit denies")
 		}
 		if unanchored {
-			l.addf(l.policy.govPath, 0, field, "a glob is anchored at its end alone: %s also matches text that only ends so; begin it with * to say so, or use a regex with ^", pyString(bp.Text))
+			l.governancef(field, "a glob is anchored at its end alone: %s also matches text that only ends so; begin it with * to say so, or use a regex with ^", pyString(bp.Text))
 		}
 	}
 }
@@ -178,15 +183,15 @@ func (l *linter) limits() {
 		return
 	}
 	if g.MaxAttempts < g.MaxToolCalls {
-		l.addf(p.govPath, 0, "max_attempts", "max_attempts (%d) < max_tool_calls (%d): the calls can never be used up", g.MaxAttempts, g.MaxToolCalls)
+		l.governancef("max_attempts", "max_attempts (%d) < max_tool_calls (%d): the calls can never be used up", g.MaxAttempts, g.MaxToolCalls)
 	}
 	for _, limit := range p.limits.MaxCallsPerTool {
 		field := join("max_calls_per_tool", limit.Tool)
 		if limit.Max > g.MaxToolCalls {
-			l.addf(p.govPath, 0, field, "%s (%d) > max_tool_calls (%d): it is never reached", field, limit.Max, g.MaxToolCalls)
+			l.governancef(field, "%s (%d) > max_tool_calls (%d): it is never reached", field, limit.Max, g.MaxToolCalls)
 		}
 		if !p.permitsTool(limit.Tool) {
-			l.addf(p.govPath, 0, field, "%s limits a tool that allowed_tools does not permit", field)
+			l.governancef(field, "%s limits a tool that allowed_tools does not permit", field)
 		}
 	}
 }

@@ -85,25 +85,30 @@ func depthOf(dir string) int {
 	return strings.Count(dir, "/") + 1
 }
 
+// linkLimits joins the GovernancePolicy's numbers with those that documents
+// state.
 func (c *compiler) linkLimits() {
 	p, g := c.policy, c.policy.governance
-	tokens, calls, confidence := g.MaxTokens, g.MaxToolCalls, g.ConfidenceThreshold
+	tokens, calls := g.MaxTokens, g.MaxToolCalls
 	if !p.governed {
-		tokens, calls, confidence = statedDefaults(c.documents, tokens, calls, confidence)
+		// What is stated holds, and not the default that nobody wrote.
+		for _, d := range c.documents {
+			if d.Defaults.stated.maxTokens {
+				tokens = math.MaxInt64
+			}
+			if d.Defaults.stated.maxToolCalls {
+				calls = math.MaxInt64
+			}
+		}
 	}
 	for _, d := range c.documents {
-		s := d.Defaults.stated
-		if s.maxTokens {
+		if d.Defaults.stated.maxTokens {
 			tokens = min(tokens, d.Defaults.MaxTokens)
 		}
-		if s.maxToolCalls {
+		if d.Defaults.stated.maxToolCalls {
 			calls = min(calls, d.Defaults.MaxToolCalls)
 		}
-		if s.confidence {
-			confidence = max(confidence, d.Defaults.ConfidenceThreshold)
-		}
 	}
-	p.confidence = confidence
 	p.limits = Limits{
 		MaxTokens:             tokens,
 		MaxToolCalls:          calls,
@@ -115,38 +120,24 @@ func (c *compiler) linkLimits() {
 		DriftThreshold:        int64(math.Round(g.DriftThreshold * 1e6)),
 		LogAllCalls:           g.LogAllCalls,
 	}
+	p.unchecked = !g.RequireHumanApproval && !g.DenyAllTools && len(g.AllowedTools) == 0 &&
+		len(g.BlockedPatterns) == 0 && calls > 0
 	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
 		p.limits.MaxCallsPerTool = append(p.limits.MaxCallsPerTool, ToolLimit{Tool: tool, Max: g.MaxCallsPerTool[tool]})
 	}
 }
 
-// statedDefaults replaces each general default by the laxest value that a
-// document states, so that what is stated holds and not what nobody wrote.
-func statedDefaults(docs []*Document, tokens, calls int64, confidence float64) (int64, int64, float64) {
-	var maxTokens, maxCalls int64 = -1, -1
-	minConfidence := 2.0
-	for _, d := range docs {
-		s := d.Defaults.stated
-		if s.maxTokens {
-			maxTokens = max(maxTokens, d.Defaults.MaxTokens)
-		}
-		if s.maxToolCalls {
-			maxCalls = max(maxCalls, d.Defaults.MaxToolCalls)
-		}
-		if s.confidence {
-			minConfidence = min(minConfidence, d.Defaults.ConfidenceThreshold)
-		}
+// threshold is the confidence that calls need under the defaults of a document:
+// its own where it states one and there is no GovernancePolicy, else the
+// stricter of both.
+func (p *Policy) threshold(d *Document) float64 {
+	switch {
+	case d == nil || p.governed && !d.Defaults.stated.confidence:
+		return p.governance.ConfidenceThreshold
+	case p.governed:
+		return max(p.governance.ConfidenceThreshold, d.Defaults.ConfidenceThreshold)
 	}
-	if maxTokens >= 0 {
-		tokens = maxTokens
-	}
-	if maxCalls >= 0 {
-		calls = maxCalls
-	}
-	if minConfidence <= 1 {
-		confidence = minConfidence
-	}
-	return tokens, calls, confidence
+	return d.Defaults.ConfidenceThreshold
 }
 
 func clampInt(n int64) int { return int(min(n, math.MaxInt32)) }

@@ -330,10 +330,10 @@ func TestLint(t *testing.T) {
 		"rules.yaml:7: f: the rule is never reached: rule 'e' (rules.yaml:6)",
 		"rules.yaml:8: g: omitting the field env evades this rule",
 		"rules.yaml:10: i: eq null never matches",
-		"limits.yaml: max_attempts (3) < max_tool_calls (5)",
-		"limits.yaml: max_calls_per_tool.b (9) > max_tool_calls (5)",
-		"limits.yaml: max_calls_per_tool.b limits a tool that allowed_tools does not permit",
-		"limits.yaml: blocked_patterns[0]: a glob is anchored at its end alone",
+		"limits.yaml:2: max_attempts (3) < max_tool_calls (5)",
+		"limits.yaml:4: max_calls_per_tool.b (9) > max_tool_calls (5)",
+		"limits.yaml:4: max_calls_per_tool.b limits a tool that allowed_tools does not permit",
+		"limits.yaml:5: blocked_patterns[0]: a glob is anchored at its end alone",
 	} {
 		require.Contains(t, out, want)
 	}

@@ -133,8 +133,8 @@ func constants(c *Condition) []string {
 	return nil
 }
 
-// candidates fills lists with the rules that may match, each list ascending.
-// It reports false where every rule has to be tried in turn, because one of
+// candidates fills lists with rules, each ascending: lists[0] with those that
+// must be tried, the others with rules that match for certain. It reports false where every rule has to be tried in turn, because one of
 // those left out would be an error.
 func (x *ruleIndex) candidates(e *evaluation, lists *[maxLists][]int32) (n int, ok bool) {
 	if len(x.groups) == 0 {

@@ -14,8 +14,10 @@ type ruleset struct {
 	rules     []*compiledRule // by priority, highest first; equal keep their order
 	def       Action
 	defPolicy string // whose default it is
-	index     ruleIndex
-	trace     []string // how a chain came to be
+	// confidence is what a call must at least have, by the same defaults.
+	confidence float64
+	index      ruleIndex
+	trace      []string // how a chain came to be
 }
 
 // newRuleset sorts and indexes the rules of docs. The order given is the order
@@ -62,7 +64,10 @@ func (s *ruleset) first(e *evaluation) (*compiledRule, error) {
 			return nil, nil
 		}
 		r := s.rules[lists[best][0]]
-		lists[best] = lists[best][1:]
+		if best > 0 {
+			return r, nil // the index names rules that match
+		}
+		lists[0] = lists[0][1:]
 		if hit, err := r.matches(e); hit || err != nil {
 			return r, err
 		}

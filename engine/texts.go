@@ -110,7 +110,13 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 		return "", textMaxToolCalls(p.limits.MaxToolCalls)
 	case ruleConfidence:
 		observed, _, _ := confidenceOf(&e)
-		return "", textConfidence(observed, p.confidence)
+		set := p.flatSet
+		if len(p.folders) > 0 {
+			if set, _ = p.selectRules(&e); set == nil {
+				return "", ""
+			}
+		}
+		return "", textConfidence(observed, set.confidence)
 	case rulePathEscape:
 		return "", textPathEscape
 	case ruleNoPolicy:

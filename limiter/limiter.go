@@ -257,14 +257,16 @@ func (p *Pool) Acquire(now time.Duration, r Request) (a Admission, token uint64,
 
 // Claim is what a waiter does when its turn may have come: Granted with the
 // token if a slot was handed to it, Queued with its position if it still
-// waits, Gone if it has lost its place.
+// waits, Gone if it has lost its place. The token is a new one, so that tokens
+// stand in the order in which holders were admitted.
 func (p *Pool) Claim(now time.Duration, holder string) (a Admission, token uint64, position int) {
 	p.Settle(now)
-	for i := range p.Leases {
-		if l := &p.Leases[i]; l.Holder == holder {
-			l.Claim = false
-			return Granted, l.Token, 0
-		}
+	if i := slices.IndexFunc(p.Leases, func(l Lease) bool { return l.Claim && l.Holder == holder }); i >= 0 {
+		l := p.Leases[i]
+		p.Leases = slices.Delete(p.Leases, i, i+1)
+		p.used -= l.Weight
+		l.Claim, l.Since = false, now
+		return Granted, p.grant(l), 0
 	}
 	if i := p.ticket(holder); i >= 0 {
 		return Queued, 0, i + 1

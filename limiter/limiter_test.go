@@ -52,7 +52,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	how, token, _ = p.Claim(3*sec, "b")
 	require.Equal(t, Granted, how)
 	require.True(t, p.Extend(3*sec, token, 13*sec, 0))
-	require.Equal(t, "b#2(10s) | c d", picture(p, 3*sec))
+	require.Equal(t, "b#3(10s) | c d", picture(p, 3*sec), "tokens stand in the order of admission")
 	require.False(t, p.Release(4*sec, 1), "an old token frees nothing")
 }
 

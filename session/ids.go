@@ -30,7 +30,7 @@ type Remembered struct {
 func (r *Remembered) Time() uint64 { return r.meta >> 20 }
 func (r *Remembered) Code() Code   { return Code(r.meta >> 14 & 63) }
 func (r *Remembered) Rule() uint16 { return uint16(r.meta & (1<<14 - 1)) }
-func (r *Remembered) part() int    { return int(r.ID[15]) % ForgottenParts }
+func (r *Remembered) part() int    { return partOf(r.ID) }
 
 func remembered(id string, content Fingerprint, code Code, rule uint16, value uint64) Remembered {
 	return Remembered{
@@ -54,6 +54,7 @@ type IDs struct {
 	dropped uint32 // chunks dropped
 	forgot  *[ForgottenParts]uint64
 	index   *idIndex
+	apart   *apart // set if the ids stand in parts of their own; chunks has none then
 }
 
 // Len returns how many ids are remembered.
@@ -69,6 +70,9 @@ func (m *IDs) find(id string) *Remembered {
 		return nil
 	}
 	h := hashID(id)
+	if m.apart != nil {
+		return m.findApart(h)
+	}
 	if m.index != nil {
 		return m.index.find(m, h)
 	}
@@ -85,6 +89,12 @@ func (m *IDs) find(id string) *Remembered {
 func (m *IDs) detach() IDs {
 	d := *m
 	d.index = nil
+	if m.apart != nil {
+		a := *m.apart
+		a.added = slices.Clip(a.added)
+		d.apart = &a
+		return d
+	}
 	if m.n%chunkLen != 0 {
 		d.chunks = slices.Clone(m.chunks)
 		last := *d.chunks[len(d.chunks)-1]
@@ -98,14 +108,20 @@ func (m *IDs) detach() IDs {
 // newerThan returns the time that a new id must be newer than to be surely
 // unknown: the newest that was forgotten of its part.
 func (m *IDs) newerThan(id string) uint64 {
+	if m.apart != nil && m.n > 0 {
+		return m.forgotApart(partOf(hashID(id)))
+	}
 	if m.forgot == nil {
 		return 0
 	}
-	h := hashID(id)
-	return m.forgot[int(h[15])%ForgottenParts]
+	return m.forgot[partOf(hashID(id))]
 }
 
 func (m *IDs) add(r Remembered) {
+	if m.apart != nil {
+		m.addApart(r)
+		return
+	}
 	if m.n%chunkLen == 0 {
 		m.chunks = append(m.chunks, new([chunkLen]Remembered))
 	}
@@ -139,6 +155,9 @@ func (m *IDs) forgetOldest() {
 // newest returns the newest time among all ids that were ever finished here:
 // what must be raised when the whole maker is dropped.
 func (m *IDs) newest() (t uint64) {
+	if m.apart != nil {
+		return m.apart.newest
+	}
 	for seq := m.dropped * chunkLen; seq < m.n; seq++ {
 		t = max(t, m.at(seq).Time())
 	}

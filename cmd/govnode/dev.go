@@ -60,6 +60,9 @@ func dev(ctx context.Context, c *Config, stdout, stderr io.Writer) (err error) {
 		case err := <-fleet.failed:
 			return err
 		case err := <-readyErr:
+			if ctx.Err() != nil {
+				return nil // it was told to end while it waited
+			}
 			if err != nil {
 				return err
 			}

@@ -32,11 +32,24 @@ func newAudit(c *Config, stdout io.Writer) (*slog.Logger, func() error, error) {
 		path = filepath.Join(c.Data, "audit.jsonl")
 	}
 	if path == "" || path == "-" {
-		return slog.New(slog.NewJSONHandler(stdout, nil)), func() error { return nil }, nil
+		return auditTo(stdout), func() error { return nil }, nil
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, nil, fmt.Errorf("audit: cannot append to %s: %w; give another file with --audit", path, err)
 	}
-	return slog.New(slog.NewJSONHandler(f, nil)), f.Close, nil
+	return auditTo(f), f.Close, nil
+}
+
+// auditTo writes the fields of the specification alone: what a log adds to
+// every line (time, level, message) is in them under its own names.
+func auditTo(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
 }

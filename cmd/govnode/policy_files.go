@@ -9,12 +9,13 @@ import (
 	"path/filepath"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/cedar"
 )
 
 // policyEngine says how policies are compiled, on nodes and by the commands
 // that judge files.
 func policyEngine(log *slog.Logger) []engine.Option {
-	return []engine.Option{engine.WithLogger(log)}
+	return []engine.Option{engine.WithLogger(log), engine.WithCedar(cedar.Load)}
 }
 
 // policySource is a policy as it lies on disk: one file, or a folder with all
@@ -32,6 +33,9 @@ func readPolicy(name string) (*policySource, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
+	}
+	if !info.IsDir() && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: is neither a file nor a folder", name) // a pipe could be waited for, for ever
 	}
 	if !info.IsDir() {
 		content, err := readPolicyFile(name)
@@ -56,16 +60,13 @@ func readPolicy(name string) (*policySource, error) {
 	return s, nil
 }
 
-// readPolicyFile reads a regular file up to what a policy may hold.
+// readPolicyFile reads a file up to what a policy may hold.
 func readPolicyFile(name string) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, fmt.Errorf("%s: is no regular file", name))
-	}
 	content, err := io.ReadAll(io.LimitReader(file, engine.MaxTreeBytes+1))
 	if err == nil && len(content) > engine.MaxTreeBytes {
 		err = fmt.Errorf("%s: is larger than the %d bytes that a policy may have", name, engine.MaxTreeBytes)

@@ -84,6 +84,7 @@ func serve(ctx context.Context, c *Config, stdout, stderr io.Writer) (err error)
 		return err
 	}
 	defer func() { _ = api.Close() }()
+	log.Info("starting", "node", c.Node, "backend", c.Backend, "version", version())
 	node, err := openNode(ctx, c, api.Addr(), log, stdout)
 	if err != nil {
 		return err
@@ -93,7 +94,7 @@ func serve(ctx context.Context, c *Config, stdout, stderr io.Writer) (err error)
 		log.Warn("insecure: whoever can reach this node can do everything, since nobody is asked who they are", "listen", c.Listen, "raft-listen", c.RaftListen)
 	}
 	_, _ = fmt.Fprintf(stdout, "node %s api=%s pid=%d\n", c.Node, api.Addr(), os.Getpid())
-	log.Info("serving", "api", api.Addr().String(), "backend", c.Backend, "version", version())
+	log.Info("serving", "api", api.Addr().String())
 
 	httpServer := newHTTPServer(node.server.Handler(), log)
 	failed := make(chan error, 1)

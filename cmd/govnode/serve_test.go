@@ -2,8 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	govnodev1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
 // A node that is told to end answers those who wait there at once, so that they
@@ -46,13 +53,42 @@ func TestServeDrains(t *testing.T) {
 	require.Contains(t, node.printed(), "msg=ended")
 }
 
-// The second signal does not wait for anything.
+// The second signal does not wait for what the first one lets end.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
-	node := start(t, "serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--raft-listen", "127.0.0.1:0", "--join", "127.0.0.1:1", "--node", "late")
-	// It waits for admission by a cluster that is not there.
-	require.Eventually(t, func() bool { return node.cmd.Process.Signal(nil) != nil || len(node.printed()) > 0 }, longEnough, 5*time.Millisecond)
-	require.Error(t, node.stop())
+	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0")
+	api := node.mustAwait(t, nodeLine, 1)[0][2]
+	conn, err := net.Dial("tcp", api)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	// A request whose body never comes, of the kind that may take its time.
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: 9\r\n\r\n", govnodev1connect.ClusterServiceRestoreProcedure)
+	require.NoError(t, err)
+	res, err := http.Get("http://" + api + "/healthz") // the first is being read by now
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+
+	require.NoError(t, node.cmd.Process.Signal(syscall.SIGTERM))
+	node.mustAwait(t, `msg=draining`, 1)
+	select {
+	case <-node.ended:
+		t.Fatal("it did not let the request end")
+	case <-time.After(100 * time.Millisecond):
+	}
+	told := time.Now()
+	require.ErrorContains(t, node.stop(), "exit status 1")
+	require.Less(t, time.Since(told), drainTimeout/2)
+}
+
+// A node that nobody admits can be ended all the same.
+func TestEndWhileJoining(t *testing.T) {
+	t.Parallel()
+	node := start(t, "serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--raft-listen", "127.0.0.1:0", "--join", "127.0.0.1:1")
+	node.mustAwait(t, `msg=starting`, 1)
+	told := time.Now()
+	require.ErrorContains(t, node.stop(), "exit status 1")
+	require.Less(t, time.Since(told), drainTimeout/2)
+	require.Contains(t, node.printed(), errEnded.Error())
 }
 
 // Whoever listens to the world is told what that means at each start.
@@ -66,5 +102,41 @@ func TestInsecureIsSaid(t *testing.T) {
 		node.mustAwait(t, `insecure: whoever can reach`, 1)
 		node.mustAwait(t, nodeLine, 1)
 		require.NoError(t, node.stop(), fmt.Sprint(args))
+	}
+}
+
+// A decision is one line of JSON in the node's folder, with the fields of the
+// specification and no others.
+func TestAuditLine(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	dev := start(t, "dev", "--nodes", "1", "--data", folder, "--listen", "127.0.0.1:0")
+	dev.mustAwait(t, `^ready$`, 1)
+	api := dev.mustAwait(t, nodeLine, 1)[0][2]
+	r := newRemote(http.DefaultClient, api)
+	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+	defer cancel()
+	_, err := r.policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
+	require.NoError(t, err)
+	_, err = r.sessions.CreateSession(ctx, &govnodev1.CreateSessionRequest{
+		SessionId: "s", AgentId: "a", Policy: &govnodev1.PolicyRef{Ref: &govnodev1.PolicyRef_Name{Name: "p"}},
+	})
+	require.NoError(t, err)
+	answer, err := govnodev1connect.NewCallServiceClient(http.DefaultClient, "http://"+api).BeginCall(ctx, &govnodev1.BeginCallRequest{SessionId: "s", CallId: "c", Tool: "write"})
+	require.NoError(t, err)
+	require.Equal(t, govnodev1.Outcome_OUTCOME_DENIED_BY_POLICY, answer.Outcome)
+	require.NoError(t, dev.stop())
+
+	content, err := os.ReadFile(filepath.Join(folder, "node1", "audit.jsonl"))
+	require.NoError(t, err)
+	var line map[string]any
+	for text := range strings.Lines(string(content)) {
+		line = nil
+		require.NoError(t, json.Unmarshal([]byte(text), &line))
+	}
+	require.NotEmpty(t, line["event_type"])
+	require.Equal(t, []any{false, "write", "s", "c", answer.DecisionId}, []any{line["allowed"], line["tool_name"], line["session_id"], line["call_id"], line["decision_id"]})
+	for _, added := range []string{"time", "level", "msg"} {
+		require.NotContains(t, line, added)
 	}
 }

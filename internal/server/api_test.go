@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -92,6 +93,17 @@ func TestBodyLimits(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, "%v", answer)
 	_, answer = n.post("PolicyService/PutPolicy", put(1<<20+256<<10+1))
 	require.Equal(t, "resource_exhausted", answer["code"])
+
+	var bomb bytes.Buffer // ten megabytes in ten kilobytes
+	z := gzip.NewWriter(&bomb)
+	_, err := z.Write([]byte(padded(10 << 20)))
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	_, answer = n.post("CallService/BeginCall", bomb.String(), "Content-Encoding", "gzip")
+	require.Equal(t, "resource_exhausted", answer["code"])
+	_, answer = n.post("CallService/BeginCall", `{"arguments":`+strings.Repeat(`{"a":`, 20_000)+strings.Repeat("}", 20_000)+"}")
+	require.Equal(t, "invalid_argument", answer["code"])
+	require.Contains(t, answer["message"], "recursion")
 }
 
 func TestCounters(t *testing.T) {
@@ -269,6 +281,12 @@ func TestClusterService(t *testing.T) {
 	require.Equal(t, "n2", moved.Leader)
 	require.Equal(t, []string{"add n3 127.0.0.1:7082 true", "remove n3", "transfer n2"}, m.asked)
 
+	for _, node := range []string{"n3", ""} { // an answer and an error
+		res, err := n.http.Post(n.url+"/govnode.v1.ClusterService/RemoveNode", "application/json", strings.NewReader(fmt.Sprintf(`{"node":%q}`, node)))
+		require.NoError(t, err)
+		_ = res.Body.Close()
+		require.Equal(t, "127.0.0.1:7071", res.Header.Get(server.LeaderHeader))
+	}
 	code, _ := n.get("/readyz")
 	require.Equal(t, http.StatusOK, code)
 	m.ready = fmt.Errorf("leader: there is none")

@@ -19,6 +19,10 @@ import (
 // NamespaceHeader names the namespace of a request.
 const NamespaceHeader = "Govnode-Namespace"
 
+// LeaderHeader stands in the answers of a cluster's node and names the API
+// address of the node that leads, so that a client may go there directly.
+const LeaderHeader = "Govnode-Leader"
+
 const defaultNamespace = "default"
 
 type namespaceKey struct{}
@@ -71,7 +75,26 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			err = storeError(err)
 		}
 		b.metrics.request(procedure, err, start)
+		b.nameLeader(res, err)
 		return res, err
+	}
+}
+
+// nameLeader tells in an answer who leads, as far as this node knows.
+func (s *Server) nameLeader(res connect.AnyResponse, err error) {
+	if s.cfg.Cluster == nil {
+		return
+	}
+	leader := s.cfg.Cluster.LeaderAPI()
+	if leader == "" {
+		return
+	}
+	var ce *connect.Error
+	switch {
+	case errors.As(err, &ce):
+		ce.Meta().Set(LeaderHeader, leader)
+	case err == nil:
+		res.Header().Set(LeaderHeader, leader)
 	}
 }
 

@@ -1,0 +1,166 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+)
+
+func logEntry(index, term uint64, at time.Duration, cmds ...session.Command) *raft.Log {
+	return &raft.Log{Index: index, Term: term, Data: session.EncodeEntry(at, cmds), Extensions: termOf(term)}
+}
+
+func counterOf(f *fsm) int64 {
+	c, ok := f.get(session.CounterKey("default", "k")).Record.(*session.Counter)
+	if !ok {
+		return 0
+	}
+	return c.Value.N / 1_000_000
+}
+
+// noFatal is the end of a test whose state machine must not stop.
+func noFatal(t *testing.T) func(error) {
+	return func(err error) { t.Errorf("stopped: %v", err) }
+}
+
+func TestAnEntryOfAnEarlierLeadershipChangesNothing(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	late := logEntry(1, 7, time.Hour, increment("r"))
+	late.Extensions = termOf(6) // gathered and stamped when its node led in term 6
+	require.Equal(t, errVoid, f.Apply(late))
+	require.Zero(t, counterOf(f))
+	require.Zero(t, f.now(), "nor does its time count")
+	require.EqualValues(t, 1, f.applied(), "but it has its place")
+	require.Len(t, f.Apply(logEntry(2, 7, time.Second, increment("r"))), 1)
+	require.EqualValues(t, 1, counterOf(f))
+}
+
+// A node that meets what it does not know stops, and stays stopped.
+func TestUnknownCommandsStopTheNode(t *testing.T) {
+	known := session.EncodeEntry(0, []session.Command{increment("r")})
+	for name, l := range map[string]*raft.Log{
+		"kind":    {Index: 3, Term: 1, Extensions: termOf(1), Data: append(bytes.Clone(known), 3<<3|2, 3, 0xc2, 0x3e, 0)}, // 1000
+		"rubbish": {Index: 3, Term: 1, Extensions: termOf(1), Data: []byte("rubbish")},
+		"no term": {Index: 3, Term: 1, Data: known},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stopped []error
+			f := newFSM(func(err error) { stopped = append(stopped, err) }, newMetrics())
+			require.Equal(t, errStopped, f.Apply(l))
+			require.Len(t, stopped, 1)
+			require.Contains(t, stopped[0].Error(), "log entry 3")
+			require.Equal(t, errStopped, f.Apply(logEntry(4, 1, 0, increment("r"))), "and applies nothing after it")
+			require.Zero(t, counterOf(f))
+			require.Zero(t, f.applied())
+		})
+	}
+}
+
+// sink is a raft.SnapshotSink in memory.
+type sink struct {
+	bytes.Buffer
+	fail error
+}
+
+func (s *sink) Write(b []byte) (int, error) {
+	if s.fail != nil {
+		return 0, s.fail
+	}
+	return s.Buffer.Write(b)
+}
+func (*sink) ID() string    { return "sink" }
+func (*sink) Cancel() error { return nil }
+func (*sink) Close() error  { return nil }
+
+// TestSnapshotBesideApply writes a snapshot while entries go on being applied:
+// it must be of the instant at which it was taken.
+func TestSnapshotBesideApply(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	for i := range 50 {
+		f.Apply(logEntry(uint64(i+1), 1, time.Duration(i)*time.Second, increment(fmt.Sprint("r", i))))
+	}
+	taken, err := f.Snapshot()
+	require.NoError(t, err)
+	logged := f.logged.Load()
+	written := make(chan error)
+	var to sink
+	go func() { written <- taken.Persist(&to) }()
+	for i := 50; i < 100; i++ {
+		f.Apply(logEntry(uint64(i+1), 1, time.Duration(i)*time.Second, increment(fmt.Sprint("r", i))))
+	}
+	after := f.logged.Load()
+	require.NoError(t, <-written)
+	require.Equal(t, after-logged, f.logged.Load(), "what the snapshot does not stand for is still to be counted")
+
+	g := newFSM(noFatal(t), newMetrics())
+	require.NoError(t, g.Restore(io.NopCloser(&to.Buffer)))
+	require.EqualValues(t, 50, counterOf(g))
+	require.EqualValues(t, 50, g.applied())
+	require.Equal(t, 49*time.Second, g.now())
+	for i := 50; i < 100; i++ {
+		g.Apply(logEntry(uint64(i+1), 1, time.Duration(i)*time.Second, increment(fmt.Sprint("r", i))))
+	}
+	require.Equal(t, f.get(session.ClientKey("default", "c")).Index, g.get(session.ClientKey("default", "c")).Index)
+	require.Equal(t, session.EncodeRecord(f.state.Get(session.ClientKey("default", "c"))), session.EncodeRecord(g.state.Get(session.ClientKey("default", "c"))))
+}
+
+func TestASnapshotThatFailsIsTakenAgain(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	f.Apply(logEntry(1, 1, 0, increment("r")))
+	taken, err := f.Snapshot()
+	require.NoError(t, err)
+	before := f.logged.Load()
+	require.Error(t, taken.Persist(&sink{fail: errors.New("disk full")}))
+	require.Equal(t, before, f.logged.Load())
+}
+
+func TestABadSnapshotStopsTheNodeAndChangesNothing(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	f.Apply(logEntry(1, 1, 0, increment("r")))
+	taken, err := f.Snapshot()
+	require.NoError(t, err)
+	var whole sink
+	require.NoError(t, taken.Persist(&whole))
+	for name, b := range map[string][]byte{
+		"empty": nil, "header": whole.Bytes()[:10], "truncated": whole.Bytes()[:whole.Len()-1], "other": bytes.Repeat([]byte("x"), 100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stopped error
+			f := newFSM(func(err error) { stopped = err }, newMetrics())
+			f.Apply(logEntry(1, 1, 0, increment("r")))
+			require.Error(t, f.Restore(io.NopCloser(bytes.NewReader(b))))
+			require.Error(t, stopped)
+			require.EqualValues(t, 1, counterOf(f))
+		})
+	}
+}
+
+func TestThoseWhoWaitForAnIndex(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	first, second, gone := f.reached(1), f.reached(2), f.reached(2)
+	f.leave(gone)
+	f.Apply(logEntry(1, 1, 0, increment("r")))
+	<-first
+	select {
+	case <-second:
+		t.Fatal("told too early")
+	default:
+	}
+	f.StoreConfiguration(2, raft.Configuration{})
+	<-second
+	<-f.reached(1)
+	require.Empty(t, f.waiting)
+	select {
+	case <-gone:
+		t.Fatal("was told after it left")
+	default:
+	}
+}
