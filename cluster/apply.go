@@ -137,13 +137,16 @@ func (n *Node) try(ctx context.Context, b *batch) (answers []storage.Answer, mov
 	case <-g.done:
 		return g.answers, moved
 	case <-ctx.Done():
+		err = ctx.Err()
+	case <-n.ctx.Done():
+		err = errClosed
 	}
 	if g.leave() {
-		return refuse(ctx.Err()), moved
+		return refuse(err), moved
 	}
 	answers = make([]storage.Answer, len(b.commands)) // g's are still being written
 	for i := range answers {
-		answers[i].Err = unknown(ctx.Err())
+		answers[i].Err = unknown(err)
 	}
 	return answers, moved
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -34,6 +35,8 @@ type leadership struct {
 	tasks   *sync.WaitGroup // of the node
 	dead    <-chan struct{} // closed when Raft has stopped
 	idle    chan struct{}   // closed when nothing is proposed any more, and all is answered
+
+	underWay atomic.Int32 // entries
 }
 
 // submit lets a group wait for its place. Commands that are not valid get their
@@ -97,10 +100,12 @@ func (l *leadership) propose() {
 			continue
 		}
 		start := time.Now()
+		l.underWay.Add(1)
 		future := l.raft.ApplyLog(raft.Log{Data: session.EncodeEntry(l.now(), e.commands), Extensions: termOf(l.term)}, enqueueTimeout)
 		l.tasks.Go(func() {
 			l.finish(e, future)
 			l.metrics.commitSeconds.Observe(time.Since(start).Seconds())
+			l.underWay.Add(-1)
 			places <- struct{}{}
 		})
 	}

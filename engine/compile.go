@@ -80,6 +80,7 @@ type compiler struct {
 	folders    map[string]*Document // governance.yaml and .yml, by directory
 	governance string               // path of the GovernancePolicy
 	settings   []fileSettings
+	searches   searches
 	cedarFiles []File
 	regoFiles  []File
 	extensions governanceExtensions
@@ -156,7 +157,7 @@ func classify(n *node) (document, governance bool) {
 }
 
 func (c *compiler) loadDocument(f File, n *node) {
-	r := &documentReader{problems: &problems{path: f.Path}}
+	r := &documentReader{problems: &problems{path: f.Path}, searches: &c.searches}
 	d := r.document(n, f.Path)
 	c.problems = append(c.problems, r.list...)
 	c.unknown = append(c.unknown, r.unknown...)

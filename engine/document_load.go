@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
@@ -27,7 +26,8 @@ const MaxRules = 1000
 // comes from an integer, null counts as absent, enums are lower case.
 type documentReader struct {
 	*problems
-	unknown []Problem // fields nobody knows
+	searches *searches // shared by the documents of a tree
+	unknown  []Problem // fields nobody knows
 }
 
 func (r *documentReader) document(n *node, path string) *Document {
@@ -222,7 +222,7 @@ func (r *documentReader) target(n *node, field string, into *Condition) {
 	if into.Operator != OpMatches {
 		return
 	}
-	search, err := pattern.Search(v.Str())
+	search, err := r.searches.compile(v.Str())
 	if err != nil {
 		r.add(n.line, field, "invalid regex %s: %v", pyString(clip(v.Str(), 200)), err)
 		return

@@ -100,7 +100,7 @@ func FuzzCondition(f *testing.F) {
 			outcome := map[Operator]bool{}
 			for _, op := range operators {
 				n := nodeOf(want)
-				r := &documentReader{problems: &problems{}}
+				r := &documentReader{problems: &problems{}, searches: &searches{}}
 				c := Condition{Field: field, Operator: op}
 				if r.target(&n, "value", &c); len(r.list) > 0 {
 					continue

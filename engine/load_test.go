@@ -156,3 +156,25 @@ func TestLoadErrorIsShort(t *testing.T) {
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "and 140 more")
 }
+
+// What the expressions of all conditions take together is bounded, and equal
+// ones are compiled once.
+func TestSearchesAreBounded(t *testing.T) {
+	rules := func(n int, expression func(int) string) string {
+		var b strings.Builder
+		b.WriteString("rules:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "- {name: r%d, condition: {field: x, operator: matches, value: '%s'}, action: deny}\n", i, expression(i))
+		}
+		return b.String()
+	}
+	wide := strings.Repeat(`\w`, 200)
+	start := time.Now()
+	mustCompile(t, rules(MaxRules, func(int) string { return wide }))
+	tree, err := SingleFile(rules(MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
+	require.NoError(t, err)
+	_, err = Compile(tree)
+	require.ErrorContains(t, err, "policy.yaml:14: rules[12].condition.value: invalid regex")
+	require.ErrorContains(t, err, "2000000 ranges")
+	require.Less(t, time.Since(start), 30*time.Second)
+}

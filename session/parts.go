@@ -471,3 +471,6 @@ func Join(r Record) (Record, error) {
 	*m = out
 	return whole, nil
 }
+
+// Belongs reports whether a record is of the kind that its key says.
+func Belongs(k Key, r Record) bool { return k.wellFormed() && k[0] == kindOf(r) }

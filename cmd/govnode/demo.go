@@ -116,9 +116,9 @@ type demoRun struct {
 	client  *client.Client
 	fleet   []*workerProcess
 	spawner *spawner
-	started time.Duration // when the fleet began, by machineTime
+	started time.Duration // when the fleet began, by machineTime; 0 before
 
-	out  sync.Mutex // guards what is printed
+	out  sync.Mutex // guards what is printed; started changes under it
 	show io.Writer
 
 	books  *books // the main goroutine's own
@@ -140,7 +140,7 @@ func demo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	d := &demoRun{options: o, stderr: io.Discard, show: stdout, books: newBooks(o.workers), spawner: newSpawner(), started: machineTime()}
+	d := &demoRun{options: o, stderr: io.Discard, show: stdout, books: newBooks(o.workers), spawner: newSpawner()}
 	defer d.spawner.close()
 	if o.output == "json" {
 		d.show = stderr
@@ -190,7 +190,9 @@ func (d *demoRun) run(ctx context.Context, folder string) error {
 	if err := d.startFleet(folder); err != nil {
 		return err
 	}
+	d.out.Lock()
 	d.started = machineTime()
+	d.out.Unlock()
 	d.say("%d workers begin", d.options.workers)
 	if err := d.follow(ctx); err != nil {
 		return err
@@ -276,11 +278,15 @@ func (d *demoRun) progress() {
 		leader, inUse, demoSlots, waiting, took, all, round(latest))
 }
 
-// say prints a line with the time since the fleet began.
+// say prints a line with the time since the fleet began, if it has.
 func (d *demoRun) say(format string, args ...any) {
 	d.out.Lock()
 	defer d.out.Unlock()
-	_, _ = fmt.Fprintf(d.show, "%6.1f s  %s\n", (machineTime() - d.started).Seconds(), fmt.Sprintf(format, args...))
+	at := "        "
+	if d.started != 0 {
+		at = fmt.Sprintf("%6.1f s", (machineTime() - d.started).Seconds())
+	}
+	_, _ = fmt.Fprintf(d.show, "%s  %s\n", at, fmt.Sprintf(format, args...))
 }
 
 func round(t time.Duration) time.Duration {

@@ -22,10 +22,10 @@ import (
 	"example.com/govnode/engine"
 )
 
-// Caps on the files of one tree. The library parses and evaluates expressions
+// Caps on the policies of one tree. The library parses and evaluates expressions
 // recursively; without them a hostile file could exhaust the stack.
 const (
-	maxText  = 256 << 10 // bytes of all files together
+	maxText  = 256 << 10 // bytes of all .cedar files together
 	maxDepth = 64        // open brackets
 )
 
@@ -47,11 +47,11 @@ func Load(files []engine.File) (engine.Backend, []engine.Problem) {
 	slices.SortFunc(files, func(x, y engine.File) int { return strings.Compare(x.Path, y.Path) })
 	size := 0
 	for _, f := range files {
-		if size += len(f.Content); size > maxText {
-			return nil, []engine.Problem{{Path: f.Path, Message: fmt.Sprintf("the Cedar files up to here have more than %d bytes; split the tree", maxText)}}
-		}
 		var p *engine.Problem
 		if strings.HasSuffix(f.Path, ".cedar") {
+			if size += len(f.Content); size > maxText {
+				return nil, []engine.Problem{{Path: f.Path, Message: fmt.Sprintf("the policies up to here have more than %d bytes together; split the tree", maxText)}}
+			}
 			p = b.addPolicies(f)
 		} else {
 			p = b.addEntities(f)

@@ -1,3 +1,5 @@
+//go:build !noopa
+
 package opa
 
 import (

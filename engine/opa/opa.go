@@ -1,9 +1,5 @@
-// Package opa lets a policy tree decide with Rego (policy engine spec 14.4),
-// evaluated in the process by the library of Open Policy Agent.
-//
-// The answer is data.agentos.allow. Modules may be written in Rego v1 or v0.
-// They have no way to the network or to the process, and there are no bundles,
-// no decision logs and no remote server.
+//go:build !noopa
+
 package opa
 
 import (
@@ -22,12 +18,15 @@ import (
 )
 
 const (
-	query   = "data.agentos.allow"
-	maxText = 256 << 10 // bytes of all files of a tree together
+	query = "data.agentos.allow"
 
-	// maxParsingDepth bounds the recursion of the parser and so of everything
-	// that walks its trees; the library's own bound takes 100 MiB of stack.
-	maxParsingDepth = 1000
+	// maxText bounds the modules of a tree together, in bytes. The compiler takes
+	// time quadratic in some of what they may hold: at this size 3 s at worst.
+	maxText = 64 << 10
+
+	// maxDepth bounds how deeply the nodes of a module's syntax tree are nested;
+	// an operator makes two levels. The compiler takes time quadratic in it.
+	maxDepth = 400
 )
 
 // forbidden are the built-in functions that reach out of the evaluation: to the
@@ -47,15 +46,15 @@ func Load(files []engine.File) (engine.Backend, []engine.Problem) {
 	slices.SortFunc(files, func(x, y engine.File) int { return strings.Compare(x.Path, y.Path) })
 	size := 0
 	for _, f := range files {
+		if !strings.HasSuffix(f.Path, ".rego") {
+			l.addData(f)
+			continue
+		}
 		if size += len(f.Content); size > maxText {
-			l.problem(f.Path, 0, fmt.Sprintf("the Rego files up to here have more than %d bytes; split the tree", maxText))
+			l.problem(f.Path, 0, fmt.Sprintf("the modules up to here have more than %d bytes together; split the tree, or move lists into data.json", maxText))
 			break
 		}
-		if strings.HasSuffix(f.Path, ".rego") {
-			l.addModule(f)
-		} else {
-			l.addData(f)
-		}
+		l.addModule(f)
 	}
 	if len(l.problems) > 0 {
 		return nil, l.problems
@@ -92,7 +91,27 @@ func (l *loader) addModule(f engine.File) {
 		l.refuse(f.Path, err)
 		return
 	}
+	if line := tooDeep(module); line > 0 {
+		l.problem(f.Path, line, fmt.Sprintf("expressions are nested deeper than %d levels", maxDepth))
+		return
+	}
 	l.modules[f.Path] = module
+}
+
+// tooDeep returns the line of a term below maxDepth, or 0.
+func tooDeep(module *ast.Module) (line int) {
+	depth := 0
+	ast.NewBeforeAfterVisitor(func(x any) bool {
+		depth++
+		if term, ok := x.(*ast.Term); ok && depth > maxDepth && line == 0 {
+			line = 1
+			if term.Location != nil {
+				line = term.Location.Row
+			}
+		}
+		return line > 0
+	}, func(any) { depth-- }).Walk(module)
+	return line
 }
 
 func parse(f engine.File, version ast.RegoVersion) (module *ast.Module, err error) {

@@ -80,13 +80,18 @@ func Compile(p Pattern) (*Compiled, error) {
 			c.search, err = c.compileRE2(p.Text)
 		}
 	default:
-		err = fmt.Errorf("Unknown pattern type: '%s'", p.Type) //nolint:staticcheck // the reference's text
+		err = unknownType(p.Type)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
+
+// unknownType is the error for a type that is none, in the reference's words.
+type unknownType Type
+
+func (t unknownType) Error() string { return "Unknown pattern type: '" + string(t) + "'" }
 
 // compileGlob prepares both readings of a glob: on the repr of the arguments it
 // is anchored at the end only, as the reference has it, on a single value it

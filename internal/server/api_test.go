@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -146,40 +145,6 @@ func TestCounters(t *testing.T) {
 	gone, err := n.counters.Get(n.ctx(), &v1.GetRequest{Key: "k"})
 	require.NoError(t, err)
 	require.False(t, gone.Found)
-}
-
-// Two keys that are only ever moved together are never seen apart.
-func TestBatchGetIsAtomic(t *testing.T) {
-	n := start(t)
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			for _, key := range []string{"a", "b"} { // a is never behind b
-				_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: key, Value: fmt.Sprint(i)})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		}
-	})
-	for range 200 {
-		res, err := n.counters.BatchGet(n.ctx(), &v1.BatchGetRequest{Keys: []string{"b", "a"}})
-		require.NoError(t, err)
-		var a, b int
-		_, _ = fmt.Sscan(res.Values["a"], &a)
-		_, _ = fmt.Sscan(res.Values["b"], &b)
-		require.LessOrEqual(t, a-b, 1)
-		require.GreaterOrEqual(t, a-b, 0)
-	}
-	close(stop)
-	wg.Wait()
 }
 
 // A snapshot brings everything back; leases end, and tokens go on above all

@@ -162,6 +162,8 @@ func beginRequest(session, call string, change ...func(*v1.BeginCallRequest)) *v
 	return req
 }
 
+const maxWait = 10 * time.Minute
+
 func waiting(d time.Duration) func(*v1.BeginCallRequest) {
 	return func(r *v1.BeginCallRequest) { r.Wait = durationpb.New(d) }
 }

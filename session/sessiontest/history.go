@@ -24,6 +24,7 @@ type Step struct {
 // asked for and not what was answered: many of its commands are refused, come
 // too late, or name what does not exist, as those of real clients do.
 type History struct {
+	Seed  uint64
 	r     *rand.Rand
 	n     int
 	begun []*session.Begin
@@ -33,7 +34,7 @@ type History struct {
 
 // New returns a history.
 func New(seed uint64) *History {
-	return &History{r: rand.New(rand.NewPCG(seed, seed))}
+	return &History{Seed: seed, r: rand.New(rand.NewPCG(seed, seed))}
 }
 
 // Digest returns the digest of a policy of the history.

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -77,7 +78,8 @@ func start(t *testing.T) *cluster {
 	}
 	c.launch()
 	t.Cleanup(func() {
-		c.stop()
+		c.t = t // and no longer that of a subtest
+		c.crash()
 		if t.Failed() {
 			t.Logf("dev said:\n%s", c.said())
 		}
@@ -162,6 +164,29 @@ func (c *cluster) stop() {
 	late := time.AfterFunc(20*time.Second, func() { _ = c.cmd.Process.Kill() })
 	defer late.Stop()
 	_ = c.cmd.Wait()
+}
+
+// crash kills dev, with whom its nodes must end.
+func (c *cluster) crash() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+	for _, n := range c.list() {
+		gone(c.t, n.pid)
+	}
+}
+
+// gone checks that a process ends within a second. One that has ended may be
+// listed as a zombie until whoever inherited it takes notice.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	var process []byte
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		var err error
+		if process, err = exec.Command("ps", "-o", "stat=,args=", "-p", strconv.Itoa(pid)).Output(); err != nil || bytes.HasPrefix(process, []byte("Z")) {
+			return
+		}
+	}
+	t.Fatalf("process %d has outlived its parent: %s", pid, process)
 }
 
 // list returns the nodes in the order of their names.

@@ -1,0 +1,268 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/client"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// What is being given back is not lost: that it is gone is what was wanted.
+func TestGivingBackIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := granting(3 * time.Second)
+		n.renew = func(_ context.Context, r *govnodev1.RenewSlotsRequest) (*govnodev1.RenewSlotsResponse, error) {
+			res := &govnodev1.RenewSlotsResponse{}
+			for _, s := range r.GetSlots() {
+				res.Results = append(res.Results, &govnodev1.SlotRenewal{Slot: s, Outcome: govnodev1.Outcome_OUTCOME_LEASE_EXPIRED})
+			}
+			return res, nil
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		w.fault = func(_, method string) fault {
+			if method == "ReleaseSlot" && w.count(method) == 1 {
+				return hang // the node has released it, and its answer does not come
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
+			c.OnLost = func(l client.Loss) { t.Errorf("lost: %+v", l) }
+		})
+		slot, err := c.Acquire(t.Context(), "gpu", client.TTL(3*time.Second))
+		require.NoError(t, err)
+		require.NoError(t, slot.Release())
+		require.Positive(t, w.count("RenewSlots"), "there must have been a renewal meanwhile")
+		require.Equal(t, client.Ended, slot.State())
+		require.NoError(t, c.Close())
+	})
+}
+
+// Release and End count once, whoever calls them again.
+func TestGivenBackOnce(t *testing.T) {
+	w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+	c := connected(t, w, []string{"a:1"})
+	slot, err := c.Acquire(t.Context(), "gpu")
+	require.NoError(t, err)
+	call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, slot.Release())
+		require.NoError(t, call.End(t.Context(), client.Failed))
+	}
+	require.Equal(t, client.Ended, slot.State())
+	require.Equal(t, client.Ended, call.State())
+	require.Equal(t, 1, w.count("ReleaseSlot"))
+	require.Equal(t, 1, w.count("EndCall"))
+	require.NoError(t, c.Close())
+	require.Zero(t, w.count("BatchCalls"), "nothing was left to give back")
+}
+
+// A late End says that the lease was lost, and says so again.
+func TestEndAfterLoss(t *testing.T) {
+	n := granting(30 * time.Second)
+	n.end = func(*govnodev1.EndCallRequest) (*govnodev1.EndCallResponse, error) {
+		return &govnodev1.EndCallResponse{Outcome: govnodev1.Outcome_OUTCOME_LEASE_LOST}, nil
+	}
+	n.release = func(*govnodev1.ReleaseSlotRequest) (*govnodev1.ReleaseSlotResponse, error) {
+		return &govnodev1.ReleaseSlotResponse{Outcome: govnodev1.Outcome_OUTCOME_FENCED}, nil
+	}
+	w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+	c := connected(t, w, []string{"a:1"})
+	slot, err := c.Acquire(t.Context(), "gpu")
+	require.NoError(t, err)
+	call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+	require.NoError(t, err)
+	for range 2 {
+		require.ErrorIs(t, call.End(t.Context(), client.Succeeded), client.ErrLeaseLost)
+		require.ErrorIs(t, slot.Release(), client.ErrLeaseLost)
+	}
+	require.Equal(t, 1, w.count("EndCall"))
+}
+
+// End is sent although its caller's context is done, and gives up 2 s later if
+// nobody answers.
+func TestEndWithADoneContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cut atomic.Bool
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		w.fault = func(string, string) fault {
+			if cut.Load() {
+				return refuseDial
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		ctx, cancel := context.WithCancel(t.Context())
+		call, err := c.Session("s").Begin(ctx, client.Call{Tool: "t"})
+		require.NoError(t, err)
+		other, err := c.Session("s").Begin(ctx, client.Call{Tool: "t"})
+		require.NoError(t, err)
+		cancel()
+		require.NoError(t, call.End(ctx, client.Succeeded))
+		require.Equal(t, 1, w.count("EndCall"))
+		cut.Store(true)
+		began := time.Now()
+		require.ErrorIs(t, other.End(ctx, client.Succeeded), context.Canceled)
+		require.Equal(t, 2*time.Second, time.Since(began))
+		cut.Store(false)
+		require.NoError(t, other.End(ctx, client.Succeeded), "it can be tried again")
+		require.NoError(t, c.Close())
+	})
+}
+
+// Close gives everything back in one request, and nothing is renewed or begun
+// after it.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var released, ended []string
+		n := granting(30 * time.Second)
+		n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
+			for _, op := range r.GetOperations() {
+				if e := op.GetEnd(); e != nil {
+					ended = append(ended, e.GetSessionId()+"/"+e.GetCallId())
+				}
+				if l := op.GetRelease(); l != nil {
+					released = append(released, fmt.Sprint(l.GetPool(), "/", l.GetSlotId(), "/", l.GetToken(), "/", l.GetClient()))
+				}
+			}
+			return &govnodev1.BatchCallsResponse{}, nil
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		c := connected(t, w, []string{"a:1"})
+		slot, err := c.Acquire(t.Context(), "gpu", client.SlotID("x"), client.CancelOnLost())
+		require.NoError(t, err)
+		call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t", ID: "y"})
+		require.NoError(t, err)
+		given, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		require.NoError(t, given.Release())
+
+		require.NoError(t, c.Close())
+		require.Equal(t, []string{"gpu/x/7/test"}, released)
+		require.Equal(t, []string{"s/y"}, ended)
+		require.Equal(t, 1, w.count("BatchCalls"))
+		require.Error(t, slot.Context().Err())
+		require.NoError(t, slot.Release(), "it was given back")
+		require.NoError(t, call.End(t.Context(), client.Cancelled))
+		require.NoError(t, c.Close())
+		_, err = c.Acquire(t.Context(), "gpu")
+		require.ErrorIs(t, err, client.ErrClosed)
+		_, err = c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+		require.ErrorIs(t, err, client.ErrClosed)
+		_, err = c.Status(t.Context())
+		require.ErrorIs(t, err, client.ErrClosed)
+		w.mu.Lock()
+		sent := len(w.sent)
+		w.mu.Unlock()
+		time.Sleep(time.Hour)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		require.Len(t, w.sent, sent)
+	})
+}
+
+// Close is bounded, and ends what is under way.
+func TestCloseWithoutAService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cut atomic.Bool
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(time.Hour).handler()}}
+		w.fault = func(string, string) fault {
+			if cut.Load() {
+				return hang
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		_, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		cut.Store(true)
+		waiting := make(chan error)
+		go func() {
+			_, err := c.Acquire(t.Context(), "gpu")
+			waiting <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		closed := make(chan error)
+		go func() { closed <- c.Shutdown(ctx) }()
+		require.ErrorIs(t, <-waiting, client.ErrClosed)
+		require.Zero(t, time.Since(began))
+		require.ErrorIs(t, <-closed, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(began))
+		time.Sleep(time.Minute) // what cleans up has ended, or synctest says so
+	})
+}
+
+// A node that hangs does not take all the time that there is for giving back.
+func TestReleaseTriesAnotherNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := granting(30 * time.Second).handler()
+		w := &wire{hosts: map[string]http.Handler{"a:1": h, "b:1": h}}
+		w.fault = func(host, method string) fault {
+			if host == "a:1" && method == "ReleaseSlot" {
+				return hang
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1", "b:1"})
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		began := time.Now()
+		require.NoError(t, slot.Release())
+		require.Less(t, time.Since(began), 3*time.Second)
+		require.NoError(t, c.Close())
+	})
+}
+
+// Do ends the call as what happened says.
+func TestDo(t *testing.T) {
+	var ended []govnodev1.Status
+	n := granting(30 * time.Second)
+	end := n.end
+	n.end = func(r *govnodev1.EndCallRequest) (*govnodev1.EndCallResponse, error) {
+		ended = append(ended, r.GetStatus())
+		return end(r)
+	}
+	s := connected(t, &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}, []string{"a:1"}).Session("s")
+	failure := errors.New("no")
+	require.NoError(t, s.Do(t.Context(), client.Call{Tool: "t"}, func(context.Context, *client.OpenCall) error { return nil }))
+	require.ErrorIs(t, s.Do(t.Context(), client.Call{Tool: "t"}, func(context.Context, *client.OpenCall) error { return failure }), failure)
+	require.Panics(t, func() {
+		_ = s.Do(t.Context(), client.Call{Tool: "t"}, func(context.Context, *client.OpenCall) error { panic("ouch") })
+	})
+	require.Equal(t, []govnodev1.Status{client.Succeeded, client.Failed, client.Failed}, ended)
+}
+
+// A refusal says everything that the service said.
+func TestRefused(t *testing.T) {
+	n := granting(30 * time.Second)
+	n.begin = func(context.Context, *govnodev1.BeginCallRequest) (*govnodev1.BeginCallResponse, error) {
+		return &govnodev1.BeginCallResponse{
+			Outcome: govnodev1.Outcome_OUTCOME_DENIED_BY_POLICY, Reason: "not this tool", DecisionId: "d",
+			Decision: &govnodev1.Decision{MatchedRule: "r"}, RetryAfter: durationpb.New(time.Second),
+			Counters: &govnodev1.Counters{Attempts: 4},
+		}, nil
+	}
+	c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}, []string{"a:1"})
+	_, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+	var refused *client.Refused
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, "client: refused: denied_by_policy: not this tool", refused.Error())
+	require.Equal(t, "d", refused.DecisionID)
+	require.Equal(t, "r", refused.MatchedRule)
+	require.Equal(t, time.Second, refused.RetryAfter)
+	require.EqualValues(t, 4, refused.Counters.GetAttempts())
+	require.NotErrorIs(t, err, client.ErrLeaseLost)
+}

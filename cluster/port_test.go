@@ -1,0 +1,165 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+)
+
+// pipes is a listener in memory.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error { close(p.closed); return nil }
+func (*pipes) Addr() net.Addr { return address("pipe:1") }
+
+func (p *pipes) dial(context.Context, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	p.conns <- there
+	return here, nil
+}
+
+func newTestPort(l *pipes, cluster string) *port {
+	return newPort(&Config{Address: "pipe:1", Dial: l.dial, Logger: testLogger()}, l, func() string { return cluster })
+}
+
+func TestPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		p := newTestPort(l, "mine")
+		say := func(text string) net.Conn {
+			c, err := l.dial(t.Context(), "")
+			require.NoError(t, err)
+			_, err = io.WriteString(c, text)
+			require.NoError(t, err)
+			return c
+		}
+		closed := func(c net.Conn) {
+			t.Helper()
+			_, err := c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+		}
+		for name, text := range map[string]string{"rubbish": "\x16\x03\x01", "other cluster": "R\x05other", "no cluster": "R\x00"} {
+			t.Log(name)
+			c, err := l.dial(t.Context(), "")
+			require.NoError(t, err)
+			go func() { _, _ = io.WriteString(c, text) }() // the port may not read it all
+			closed(c)
+		}
+
+		// Who says nothing, or only half of it, is closed after a while.
+		start := time.Now()
+		closed(say(""))
+		closed(say("R\x04mi"))
+		require.Equal(t, 2*decideIn, time.Since(start))
+
+		// The byte of HTTP is part of what follows, Raft's is not.
+		go say("PRI")
+		c, err := half{p, p.http}.Accept()
+		require.NoError(t, err)
+		text := make([]byte, 3)
+		_, err = io.ReadFull(c, text)
+		require.NoError(t, err)
+		require.Equal(t, "PRI", string(text))
+
+		raftHalf := half{p, p.raft}
+		go func() {
+			c, err := raftHalf.Dial("pipe:1", time.Second)
+			if err == nil {
+				_, err = io.WriteString(c, "vote")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}()
+		c, err = raftHalf.Accept()
+		require.NoError(t, err)
+		text = make([]byte, 4)
+		_, err = io.ReadFull(c, text)
+		require.NoError(t, err)
+		require.Equal(t, "vote", string(text))
+		require.Equal(t, "pipe:1", raftHalf.Addr().String())
+
+		require.NoError(t, p.close())
+		_, err = c.Read(text)
+		require.Error(t, err, "closing the port closes what it handed on")
+		_, err = raftHalf.Accept()
+		require.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+// Connections that say nothing do not take the places of those that do.
+func TestPortIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		p := newTestPort(l, "mine")
+		for range maxUndecided {
+			_, err := l.dial(t.Context(), "")
+			require.NoError(t, err)
+		}
+		c, err := l.dial(t.Context(), "")
+		require.NoError(t, err)
+		_, err = c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "one too many")
+		time.Sleep(decideIn + time.Millisecond)
+		synctest.Wait()
+
+		var accepted []net.Conn
+		for range maxConns {
+			go func() { _, _ = (half{p, p.raft}).Dial("pipe:1", time.Second) }()
+			c, err := half{p, p.raft}.Accept()
+			require.NoError(t, err)
+			accepted = append(accepted, c)
+		}
+		c, err = l.dial(t.Context(), "")
+		require.NoError(t, err)
+		_, err = c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "one too many")
+		require.NoError(t, accepted[0].Close())
+		go func() { _, _ = (half{p, p.raft}).Dial("pipe:1", time.Second) }()
+		_, err = half{p, p.raft}.Accept()
+		require.NoError(t, err, "a place that was given back can be had")
+		require.NoError(t, p.close())
+	})
+}
+
+// TestRubbishOnThePort shows that a node takes no harm.
+func TestRubbishOnThePort(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	n := c.nodes[0]
+	for _, text := range []string{
+		"GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x00", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nrubbish that is no frame of anything at all",
+		"R\x1a" + n.clusterID() + "\x63rubbish", "R\x1a" + n.clusterID() + "\x00\xdb\xff\xff\xff\xff",
+	} {
+		conn, err := net.Dial("tcp", n.Address())
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, text)
+		require.NoError(t, err)
+		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		_, err = io.Copy(io.Discard, conn)
+		var timeout net.Error
+		require.False(t, errors.As(err, &timeout) && timeout.Timeout(), "%q is not closed", text)
+	}
+	require.NoError(t, n.Ready(t.Context()))
+	require.Equal(t, raft.Leader, n.raft.State())
+}

@@ -1,0 +1,238 @@
+package server_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// behind is a store whose nearby reads stand still, as on a node that has not
+// heard of the latest changes, and into whose work others can step.
+type behind struct {
+	storage.Store
+
+	mu     sync.Mutex
+	seen   map[session.Key]session.Record // nil: up to date
+	view   storage.View
+	apply  func() // runs once, before the next Apply
+	get    func() // runs once, after the next Get
+	always *session.Result
+}
+
+func (b *behind) freeze(t *testing.T) {
+	t.Helper()
+	view, err := b.Store.View(t.Context(), storage.Latest)
+	require.NoError(t, err)
+	entries, err := view.Find("", "", 100_000, nil)
+	require.NoError(t, err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.view, b.seen = view, make(map[session.Key]session.Record)
+	for _, e := range entries {
+		b.seen[e.Key] = e.Record
+	}
+}
+
+func (b *behind) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	b.mu.Lock()
+	then := b.get
+	b.get = nil
+	if b.seen != nil && r == storage.Nearby {
+		defer b.mu.Unlock()
+		return storage.Found{Record: b.seen[k], Now: b.view.Now, Index: b.view.Index}, nil
+	}
+	b.mu.Unlock()
+	found, err := b.Store.Get(ctx, k, r)
+	if then != nil {
+		then()
+	}
+	return found, err
+}
+
+func (b *behind) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	b.mu.Lock()
+	first, always := b.apply, b.always
+	b.apply = nil
+	b.mu.Unlock()
+	if first != nil {
+		first()
+	}
+	if always != nil {
+		answers := make([]storage.Answer, len(cmds))
+		for i := range answers {
+			answers[i].Result = *always
+		}
+		return answers
+	}
+	return b.Store.Apply(ctx, cmds...)
+}
+
+// apart is a node n, and another one on the same state that can fall behind.
+func apart(t *testing.T) (n, late *node, b *behind) {
+	n = start(t)
+	b = &behind{Store: n.store}
+	return n, startOn(t, b), b
+}
+
+// What a node that is behind takes for granted is set right by the answer, and
+// nothing is counted twice.
+func TestANodeThatIsBehind(t *testing.T) {
+	withGPU := func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: "gpu"}} }
+	setup := func(t *testing.T) (n, late *node) {
+		n, late, b := apart(t)
+		n.putPolicy(policy()...)
+		n.putPool("gpu", 1)
+		n.session("s")
+		b.freeze(t)
+		n.begin("s", "c", withGPU) // which late has not seen
+		return n, late
+	}
+	t.Run("EndCall", func(t *testing.T) {
+		n, late := setup(t)
+		require.Equal(t, v1.Outcome_OUTCOME_ENDED, late.end("s", "c").Outcome)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "d", withGPU).Outcome, "both slots are free")
+	})
+	t.Run("CloseSession", func(t *testing.T) {
+		n, late := setup(t)
+		res, err := late.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, res.Released)
+	})
+	t.Run("RenewSlots", func(t *testing.T) {
+		n, late := setup(t)
+		token := n.begin("s", "c", withGPU).Grants[0].Token
+		res, err := late.slots.RenewSlots(n.ctx(), &v1.RenewSlotsRequest{Slots: []*v1.SlotRef{{SessionId: "s", SlotId: "c", Token: token}}})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_RENEWED, res.Results[0].Outcome)
+	})
+	t.Run("ForceRelease", func(t *testing.T) {
+		n, late := setup(t)
+		res, err := late.slots.ForceRelease(n.ctx(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "c"})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_RELEASED, res.Outcome)
+		require.Empty(t, n.getSession("s").OpenCalls)
+	})
+	t.Run("CancelCall", func(t *testing.T) {
+		n, late := setup(t)
+		queued, err := n.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{
+			{Op: &v1.Operation_Begin{Begin: beginRequest("s", "w", withGPU, waiting(maxWait))}}}})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_QUEUED, queued.Results[0].GetBegin().GetOutcome())
+		res, err := late.calls.CancelCall(n.ctx(), &v1.CancelCallRequest{SessionId: "s", CallId: "w"})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_CANCELLED, res.Outcome)
+	})
+	t.Run("a session it has not seen", func(t *testing.T) {
+		n, late := setup(t)
+		n.session("young")
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, late.begin("young", "c").Outcome)
+	})
+	t.Run("a policy it has not seen", func(t *testing.T) {
+		n, late := setup(t)
+		n.putPolicy(policy("allowed_tools: [other]")...)
+		n.session("young")
+		require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, late.begin("young", "c").Outcome)
+	})
+}
+
+// A verdict on counters that have moved is reached again on what they are now,
+// with one attempt counted.
+func TestAVerdictOnOldCounters(t *testing.T) {
+	n, late, b := apart(t)
+	n.putPolicy(ruled...)
+	n.session("s")
+	n.session("t")
+	b.freeze(t)
+	n.begin("s", "one")
+	n.begin("s", "two")
+	res := late.begin("s", "c")
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, res.Outcome)
+	require.Equal(t, "two are enough", res.Reason)
+	require.EqualValues(t, 3, n.getSession("s").Attempts)
+
+	n.begin("t", "three")
+	n.session("u")
+	b.freeze(t) // three run
+	n.end("s", "one")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, late.begin("u", "c").Outcome, "two run by now")
+	require.Equal(t, "three run already", late.begin("u", "d").Reason)
+}
+
+// A name that moves between its resolution and the command is resolved again.
+func TestANameThatMoves(t *testing.T) {
+	n, late, b := apart(t)
+	n.putPolicy(policy("# one")...)
+	var second string
+	b.apply = func() { second = n.putPolicy(policy("# two")...).Digest }
+	require.Equal(t, second, late.session("s").PolicyDigest)
+	require.Equal(t, second, n.getSession("s").PolicyDigest)
+
+	// A tree that gets another name while it is being deleted by one keeps it.
+	third := n.putPolicy(policy("# three")...)
+	b.apply = func() {
+		_, err := n.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Name: "alias", Yaml: "name: p\nmax_concurrent: 5\nbackpressure_threshold: 5\nmax_tool_calls: 1000\n# three\n"})
+		require.NoError(t, err)
+	}
+	_, err := late.policies.DeletePolicy(n.ctx(), &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Name{Name: "p"}, RequestId: "d"})
+	require.NoError(t, err)
+	got, err := n.policies.GetPolicy(n.ctx(), &v1.GetPolicyRequest{Ref: &v1.GetPolicyRequest_Name{Name: "alias"}})
+	require.NoError(t, err)
+	require.Equal(t, third.Digest, got.Policy.Digest)
+}
+
+// A request whose premises never hold is given up after eight rounds, and says
+// that nothing was done.
+func TestPremisesThatNeverHold(t *testing.T) {
+	n, late, b := apart(t)
+	n.putPolicy(policy()...)
+	n.session("s")
+	b.always = &session.Result{Code: session.StalePremise}
+	_, err := late.calls.BeginCall(n.ctx(), beginRequest("s", "c"))
+	requireRefused(t, err, connect.CodeUnavailable, "NOT_APPLIED", "nothing was done")
+	res, err := late.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{
+		{Op: &v1.Operation_Begin{Begin: beginRequest("s", "c")}},
+		{Op: &v1.Operation_Cancel{Cancel: &v1.CancelCallRequest{SessionId: "s", CallId: "c"}}},
+	}})
+	require.NoError(t, err)
+	for _, r := range res.Results {
+		require.Equal(t, "NOT_APPLIED", r.GetError().GetReason())
+	}
+}
+
+// Values that are read together stood together: what is written between two
+// reads is seen in both or in none.
+func TestBatchGetIsAtomic(t *testing.T) {
+	n, late, b := apart(t)
+	set := func(text string) {
+		for _, key := range []string{"a", "b"} {
+			_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: key, Value: text})
+			require.NoError(t, err)
+		}
+	}
+	set("old")
+	var again func()
+	again = func() { // whenever it reads
+		set("new")
+		b.mu.Lock()
+		b.get = again
+		b.mu.Unlock()
+	}
+	b.get = func() { set("new") }
+	res, err := late.counters.BatchGet(n.ctx(), &v1.BatchGetRequest{Keys: []string{"a", "b"}})
+	require.NoError(t, err)
+	require.Equal(t, res.Values["a"], res.Values["b"])
+
+	b.mu.Lock()
+	b.get = again
+	b.mu.Unlock()
+	res, err = late.counters.BatchGet(n.ctx(), &v1.BatchGetRequest{Keys: []string{"a", "b"}})
+	require.NoError(t, err, "a view of the whole settles it")
+	require.Equal(t, map[string]string{"a": "new", "b": "new"}, res.Values)
+}

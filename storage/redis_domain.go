@@ -1,0 +1,223 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A domain is what has one epoch and one clock: everything, or in a Redis
+// Cluster one namespace, since a script may touch the keys of one slot alone.
+type domain struct {
+	r     *Redis
+	tag   string
+	ns    string // in a cluster
+	clock *logClock
+
+	gate atomic.Pointer[gate]
+
+	mu         sync.Mutex // one looks at a time
+	known      *epoch     // that was served last
+	recovering atomic.Bool
+}
+
+// A gate tells whether the data is served.
+type gate struct {
+	epoch *epoch
+	err   error // why it is not
+}
+
+func (r *Redis) newDomain(tag, ns string) *domain {
+	return &domain{r: r, tag: tag, ns: ns, clock: &logClock{monotonic: r.cfg.monotonic}}
+}
+
+func (d *domain) key(name string) string { return d.tag + ":" + name }
+
+// serving returns the epoch under which to send, or an error that is
+// ErrUnavailable and says why nothing is served.
+func (d *domain) serving(ctx context.Context) (*epoch, error) {
+	if err := d.r.refusal(); err != nil {
+		return nil, err
+	}
+	g := d.gate.Load()
+	if g == nil {
+		if err := d.inspect(ctx); err != nil {
+			return nil, err
+		}
+		g = d.gate.Load()
+	}
+	return g.epoch, g.err
+}
+
+// inspect looks whose data there is and notes whether it is served. The error is
+// that of looking; then what was noted before still holds, since every script
+// looks again.
+func (d *domain) inspect(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		err := d.r.client.Watch(ctx, func(tx *redis.Tx) error { return d.rule(ctx, tx) }, d.key("epoch"))
+		if !errors.Is(err, redis.TxFailedErr) {
+			if err != nil {
+				d.r.log.Warn("cannot look whose data is in Redis", "keys", d.tag, "error", err)
+				return fmt.Errorf("%w: %w", ErrUnavailable, err)
+			}
+			return nil
+		}
+	}
+}
+
+// rule decides with the epoch watched, so that two nodes do not write two.
+func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
+	f, err := d.look(ctx, tx)
+	if err != nil {
+		return err
+	}
+	now, _ := d.clock.now()
+	v := judge(f, d.known, d.clock.swaps(), now, d.r.cfg.Quarantine)
+	if v.err != nil {
+		d.gate.Store(&gate{err: fmt.Errorf("%w: %w", ErrUnavailable, v.err)})
+		return nil
+	}
+	if v.write {
+		_, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			p.Set(ctx, d.key("epoch"), v.epoch.text, 0)
+			p.SetNX(ctx, d.key("clock"), clockText(now)+" 0", 0)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if v.why != "" {
+		d.r.log.Error("acknowledged changes may be lost: commands are refused until nobody can hold a lease from before",
+			"why", v.why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", v.epoch.id)
+	}
+	d.adopt(v.epoch, f)
+	return nil
+}
+
+// adopt notes the epoch that stands in Redis.
+func (d *domain) adopt(e *epoch, f found) {
+	if d.known == nil || d.known.id != e.id {
+		d.r.cache.purge()
+		d.r.forgetNamespaces()
+		d.clock.forget(f.seq)
+	}
+	d.known = e
+	d.clock.read(f.clock, f.seq)
+	g := &gate{epoch: e}
+	switch e.state {
+	case epochShut:
+		g.err = fmt.Errorf("%w: acknowledged changes may be lost; quarantine lasts for %s", ErrUnavailable, d.left(e))
+	case epochRestore:
+		g.err = fmt.Errorf("%w: a snapshot is being restored; if that was cut off, restore it again", ErrUnavailable)
+	}
+	d.gate.Store(g)
+}
+
+func (d *domain) left(e *epoch) time.Duration {
+	now, _ := d.clock.now()
+	return max(0, e.until-now).Round(time.Second)
+}
+
+// replaceEpoch writes an epoch in the place of another, and reports whether that
+// one still stood.
+func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.r.client.Watch(ctx, func(tx *redis.Tx) error {
+		text, err := tx.Get(ctx, d.key("epoch")).Result()
+		if err != nil {
+			return err
+		}
+		if text != old.text {
+			return errors.New("another node has changed the epoch")
+		}
+		f, err := d.look(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if f.replid != next.replid || f.role != "master" {
+			return errors.New("the primary has changed")
+		}
+		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			p.Set(ctx, d.key("epoch"), next.text, 0)
+			return nil
+		})
+		if err == nil {
+			d.adopt(next, f)
+		}
+		return err
+	}, d.key("epoch"))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+// note answers what a script found wrong. It returns an error if that is the
+// last word.
+func (d *domain) note(ctx context.Context, status string) error {
+	switch status {
+	case replyEpoch, replyServer:
+		return d.inspect(ctx)
+	case replyAbsent:
+		return d.damaged(ctx, "a record is gone that the index lists")
+	}
+	return nil
+}
+
+// damaged begins a quarantine: something that was acknowledged is gone.
+func (d *domain) damaged(ctx context.Context, why string) error {
+	d.mu.Lock()
+	old := d.known
+	d.mu.Unlock()
+	if old == nil || old.state != epochOpen {
+		return d.inspect(ctx)
+	}
+	now, _ := d.clock.now()
+	next := *old
+	next.state, next.id, next.until = epochShut, drawID(), now+max(d.r.cfg.Quarantine, 0)
+	d.r.log.Error("acknowledged changes are lost: commands are refused until nobody can hold a lease from before",
+		"why", why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", next.id)
+	if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
+		return d.inspect(ctx)
+	}
+	return nil
+}
+
+// beat brings the stored clock up to this node's, finds out whether the data is
+// still what it was, and ends a quarantine that is over.
+func (d *domain) beat(ctx context.Context) {
+	g := d.gate.Load()
+	if g == nil || g.epoch == nil {
+		_ = d.inspect(ctx) // logged there; the next beat tries again
+		return
+	}
+	s := d.r.beginSwap(&place{d: d}, g.epoch, nil)
+	s.ops = append(s.ops, "C")
+	now, mono := d.clock.now()
+	_, status, err := d.r.send(ctx, s, nil, now, mono)
+	switch {
+	case err != nil:
+		d.r.log.Debug("no beat", "keys", d.tag, "error", err)
+	case status == replyLost:
+		// Another node is further; its time was noted.
+	case status != replyOK:
+		_ = d.note(ctx, status) // logged there
+	case g.epoch.state == epochShut:
+		d.adopt2(g.epoch)
+		if now >= g.epoch.until && d.recovering.CompareAndSwap(false, true) {
+			go func() {
+				defer d.recovering.Store(false)
+				d.r.recoverDomain(d, g.epoch)
+			}()
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package storage
+
+import (
+	"fmt"
+	"strings"
+
+	"example.com/govnode/session"
+)
+
+// Every key of a namespace has one hash tag, so that a Redis Cluster keeps them
+// together: {gov:default}. What is shared by all namespaces of a Redis that is
+// not a cluster stands under {gov}; in a cluster each namespace has its own.
+//
+//	{gov}:namespaces          set: all namespaces
+//	{gov}:epoch               whose data this is; see epoch
+//	{gov}:clock               log time in nanoseconds, and the number of swaps
+//	{gov}:frozen              there while a snapshot is saved
+//	{gov}:due                 sorted set: records by when they have something to settle
+//	{gov:NS}:x:KIND           sorted set: names of all records of a kind
+//	{gov:NS}:r:KEY            a record: stamp, due, head
+//	{gov:NS}:iPART:KEY        a part of the ids that a maker remembers
+//
+// A key of session is binary; it comes last and is taken as it is. The tag comes
+// first and has no brace in it, so no name can change the slot.
+
+// tag returns the hash tag of a namespace.
+func (c *RedisConfig) tag(ns string) string { return "{" + c.Prefix + ":" + escape(ns) + "}" }
+
+// escape writes all but letters, digits, dots, dashes and underscores as %XX.
+func escape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '-' || c == '_' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+func (c *RedisConfig) namespacesKey() string { return "{" + c.Prefix + "}:namespaces" }
+func (c *RedisConfig) hintsChannel() string  { return "{" + c.Prefix + "}:hints" }
+
+// A place is where the records of a namespace are.
+type place struct {
+	ns  string
+	tag string
+	d   *domain
+}
+
+func (p *place) record(k session.Key) string { return p.tag + ":r:" + string(k) }
+func (p *place) index(kind byte) string      { return p.tag + ":x:" + string(kind) }
+func (p *place) part(k session.Key, part int) string {
+	return p.tag + ":i" + string("0123456789abcdef"[part]) + ":" + string(k)
+}
