@@ -6,9 +6,8 @@ import "time"
 // before it writes, its entry's own copy.
 
 // write publishes a version that the present entry may go on writing into.
-func (s *State) write(k Key, r Record) {
-	s.put(k, r)
-	s.written = append(s.written, writtenRecord{s.shardOf(k), r})
+func (s *State) write(k ref, r Record) {
+	s.written = append(s.written, writtenRecord{s.put(k, r), r})
 }
 
 type writtenRecord struct {
@@ -17,8 +16,8 @@ type writtenRecord struct {
 }
 
 // session returns the session as it stands, or nil.
-func (s *State) session(k Key) *Session {
-	x, _ := s.Stored(k).(*Session)
+func (s *State) session(k ref) *Session {
+	x, _ := s.lookup(k).(*Session)
 	if x == nil {
 		return nil
 	}
@@ -35,11 +34,11 @@ func (s *State) session(k Key) *Session {
 	return x
 }
 
-func (s *State) noteLapse(k Key, h *Held) {
-	s.lapsed = append(s.lapsed, Lapse{Session: k.Name(), Call: h.ID(), Tool: h.Tool.Value()})
+func (s *State) noteLapse(k ref, h *Held) {
+	s.lapsed = append(s.lapsed, Lapse{Session: k.name, Call: h.ID(), Tool: h.Tool.Value()})
 }
 
-func (s *State) ownSession(k Key, x *Session) *Session {
+func (s *State) ownSession(k ref, x *Session) *Session {
 	if x.entry == s.entry {
 		return x
 	}
@@ -50,8 +49,8 @@ func (s *State) ownSession(k Key, x *Session) *Session {
 }
 
 // client returns the client as it stands, or nil.
-func (s *State) client(k Key) *Client {
-	x, _ := s.Stored(k).(*Client)
+func (s *State) client(k ref) *Client {
+	x, _ := s.lookup(k).(*Client)
 	if x == nil {
 		return nil
 	}
@@ -67,7 +66,7 @@ func (s *State) client(k Key) *Client {
 
 // ownClient returns the entry's own copy of a client. One that is absent is
 // made; one that is stored but over is dropped first.
-func (s *State) ownClient(k Key, x *Client) *Client {
+func (s *State) ownClient(k ref, x *Client) *Client {
 	if x == nil {
 		s.dropClient(k)
 		x = &Client{Used: s.now, entry: s.entry}
@@ -84,41 +83,41 @@ func (s *State) ownClient(k Key, x *Client) *Client {
 }
 
 // dropClient drops a client that is over, with the ids that it remembers.
-func (s *State) dropClient(k Key) {
-	x, _ := s.Stored(k).(*Client)
+func (s *State) dropClient(k ref) {
+	x, _ := s.lookup(k).(*Client)
 	if x == nil {
 		return
 	}
-	ns := s.namespace(k.Namespace())
+	ns := s.namespace(k.ns)
 	if t := x.IDs.newest(); t > ns.ForgotClients {
 		ns.ForgotClients = t
-		s.write(NamespaceKey(k.Namespace()), &ns)
+		s.write(ref{KindNamespace, k.ns, ""}, &ns)
 	}
 	s.put(k, nil)
 }
 
 // dropSession drops a session that is over.
-func (s *State) dropSession(k Key) {
-	ns := s.namespace(k.Namespace())
-	if t := IDTime(k.Name()); t > ns.ForgotSessions {
+func (s *State) dropSession(k ref) {
+	ns := s.namespace(k.ns)
+	if t := IDTime(k.name); t > ns.ForgotSessions {
 		ns.ForgotSessions = t
-		s.write(NamespaceKey(k.Namespace()), &ns)
+		s.write(ref{KindNamespace, k.ns, ""}, &ns)
 	}
 	s.put(k, nil)
-	s.put(BaselineKey(k.Namespace(), k.Name()), nil)
+	s.put(ref{KindBaseline, k.ns, k.name}, nil)
 }
 
 // namespace returns a copy of the namespace's record.
 func (s *State) namespace(ns string) Namespace {
-	if x, ok := s.Stored(NamespaceKey(ns)).(*Namespace); ok {
+	if x, ok := s.lookup(ref{KindNamespace, ns, ""}).(*Namespace); ok {
 		return *x
 	}
 	return Namespace{}
 }
 
 // pool returns the pool as it stands, or nil.
-func (s *State) pool(k Key) *Pool {
-	x, _ := s.Stored(k).(*Pool)
+func (s *State) pool(k ref) *Pool {
+	x, _ := s.lookup(k).(*Pool)
 	if x == nil {
 		return nil
 	}
@@ -130,7 +129,7 @@ func (s *State) pool(k Key) *Pool {
 	return x
 }
 
-func (s *State) ownPool(k Key, x *Pool) *Pool {
+func (s *State) ownPool(k ref, x *Pool) *Pool {
 	if x == nil {
 		x = &Pool{entry: s.entry}
 		x.RaiseToken(s.firstToken())
@@ -149,8 +148,8 @@ func (s *State) ownPool(k Key, x *Pool) *Pool {
 // firstToken is below every token of this generation.
 func (s *State) firstToken() uint64 { return uint64(s.generation) << 40 }
 
-func (s *State) counter(k Key) *Counter {
-	x, _ := s.Stored(k).(*Counter)
+func (s *State) counter(k ref) *Counter {
+	x, _ := s.lookup(k).(*Counter)
 	if x == nil || x.At(s.now) == nil {
 		return nil
 	}

@@ -17,7 +17,7 @@ const (
 // known id, session open, attempts, verdict, timeout, calls, tool, tokens,
 // slots.
 func (s *State) begin(c *Begin, r *Result) {
-	k := SessionKey(c.NS, c.Session)
+	k := ref{KindSession, c.NS, c.Session}
 	x := s.session(k)
 	if x == nil {
 		r.Code = NotFound
@@ -62,7 +62,7 @@ func (s *State) begin(c *Begin, r *Result) {
 
 // wanted is a slot that a call asks for, and the pool that has it.
 type wanted struct {
-	key  Key
+	key  ref
 	pool *Pool // nil: the pool of a policy that nobody has used yet
 	limiter.Request
 }
@@ -80,7 +80,7 @@ func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) bool {
 		return false
 	}
 	for i, w := range c.Pools {
-		k := PoolKey(c.NS, w.Pool)
+		k := ref{KindPool, c.NS, w.Pool}
 		p := s.pool(k)
 		q := limiter.Request{Weight: w.Weight, Slots: limits.MaxConcurrent, Queue: DefaultQueue}
 		if i > 0 {
@@ -268,7 +268,7 @@ func (s *State) noRoom(w wanted, r *Result, code Code) Code {
 		r.Pressure = Pressure{InUse: w.pool.InUse(), Limit: limit, Threshold: limit}
 	}
 	r.Limit = int64(limit)
-	r.Pools = []string{w.key.Name()}
+	r.Pools = []string{w.key.name}
 	return code
 }
 
@@ -331,7 +331,7 @@ func (s *State) recall(m *Remembered, content Fingerprint, x *Session, r *Result
 
 // beginAgain answers a call that is open: the first answer if it was admitted;
 // if it waits, this is its claim.
-func (s *State) beginAgain(c *Begin, k Key, x *Session, h *Held, r *Result) {
+func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	if h.Content != c.Content {
 		r.Code = IDReused
 		return
@@ -346,7 +346,7 @@ func (s *State) beginAgain(c *Begin, k Key, x *Session, h *Held, r *Result) {
 		r.Code = s.claim(c, x, x.edit(c.Call), r)
 	}
 	r.Counters = x.Counters()
-	s.pressure(&wanted{pool: s.pool(PoolKey(c.NS, c.Pools[0].Pool))}, x, r)
+	s.pressure(&wanted{pool: s.pool(ref{KindPool, c.NS, c.Pools[0].Pool})}, x, r)
 }
 
 // claim takes the slot that was handed to a waiting call, and goes on to the
@@ -357,7 +357,7 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 	waitsAt := slices.IndexFunc(h.Pools, func(p Hold) bool { return p.Token == 0 })
 	for i := range h.Pools {
 		hold := &h.Pools[i]
-		k := PoolKey(c.NS, hold.Pool.Value())
+		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		p := s.pool(k)
 		if p == nil {
 			return s.giveUp(c.NS, x, h, WaitTimeout, r)
@@ -407,7 +407,7 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		h.Deadline = min(h.Deadline, holdUntil)
 	}
 	for _, hold := range h.Pools {
-		k := PoolKey(c.NS, hold.Pool.Value())
+		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		s.ownPool(k, s.pool(k)).Extend(s.now, hold.Token, h.Deadline, holdUntil)
 	}
 	s.grants(h, r)
@@ -427,7 +427,7 @@ func (s *State) giveUp(ns string, x *Session, h *Held, code Code, r *Result) Cod
 
 // end reports that a call has finished, and hands its slots on.
 func (s *State) end(c *End, r *Result) {
-	k := SessionKey(c.NS, c.Session)
+	k := ref{KindSession, c.NS, c.Session}
 	x := s.session(k)
 	if x == nil {
 		r.Code = NotFound
@@ -503,7 +503,7 @@ func (s *State) endAgain(c *End, x *Session, r *Result) {
 }
 
 // noteOutput keeps the first output of a session, and the score of later ones.
-func (s *State) noteOutput(c *End, k Key, x *Session) {
+func (s *State) noteOutput(c *End, k ref, x *Session) {
 	if c.Output.Hash == (Digest{}) {
 		return
 	}
@@ -513,7 +513,7 @@ func (s *State) noteOutput(c *End, k Key, x *Session) {
 	}
 	if more.Baseline == (Digest{}) {
 		more.Baseline = c.Output.Hash
-		s.write(BaselineKey(c.NS, c.Session), &Baseline{c.Output.Hash, c.Output.Text})
+		s.write(ref{KindBaseline, c.NS, c.Session}, &Baseline{c.Output.Hash, c.Output.Text})
 	} else {
 		more.Drift = c.Output.Score
 	}
@@ -526,7 +526,7 @@ func (s *State) cancel(c *Cancel, r *Result) {
 		s.cancelSlot(c, r)
 		return
 	}
-	k := SessionKey(c.NS, c.Session)
+	k := ref{KindSession, c.NS, c.Session}
 	x := s.session(k)
 	if x == nil {
 		r.Code = NotFound

@@ -68,7 +68,12 @@ func PinsKeys(ns string, d Digest) []Key {
 func (k Key) Kind() byte { return k[0] }
 
 // Namespace returns the namespace of the key.
-func (k Key) Namespace() string { return string(k[1:strings.IndexByte(string(k), '/')]) }
+func (k Key) Namespace() string {
+	if i := strings.IndexByte(string(k), '/'); i > 0 {
+		return string(k[1:i])
+	}
+	return ""
+}
 
 // Name returns what the key names within its kind and namespace.
 func (k Key) Name() string { return string(k[strings.IndexByte(string(k), '/')+1:]) }
@@ -85,3 +90,23 @@ func (d Digest) String() string { return "sha256:" + hex.EncodeToString(d[:]) }
 // A Fingerprint is of the content of a request: the same id with another
 // fingerprint is refused.
 type Fingerprint [8]byte
+
+// A ref names a record like its Key, without putting the text together.
+type ref struct {
+	kind     byte
+	ns, name string
+}
+
+func refOf(k Key) ref {
+	if len(k) < 2 {
+		return ref{}
+	}
+	return ref{k.Kind(), k.Namespace(), k.Name()}
+}
+
+func (r ref) key() Key { return key(r.kind, r.ns, r.name) }
+
+func (r ref) append(b []byte) []byte {
+	b = append(append(b, r.kind), r.ns...)
+	return append(append(b, '/'), r.name...)
+}

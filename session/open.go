@@ -7,7 +7,7 @@ import (
 
 // open starts a session under the tree that its policy points to now.
 func (s *State) open(c *Open, r *Result) {
-	k := SessionKey(c.NS, c.Session)
+	k := ref{KindSession, c.NS, c.Session}
 	if x := s.session(k); x != nil {
 		if x.Content != c.Content {
 			r.Code = IDReused
@@ -16,7 +16,7 @@ func (s *State) open(c *Open, r *Result) {
 		r.Repeat, r.Digest, r.Counters = true, x.Pin.Digest, x.Counters()
 		return
 	}
-	over, _ := s.Stored(k).(*Session)
+	over, _ := s.lookup(k).(*Session)
 	forgot := s.namespace(c.NS).ForgotSessions
 	if over != nil {
 		forgot = max(forgot, IDTime(c.Session))
@@ -27,7 +27,7 @@ func (s *State) open(c *Open, r *Result) {
 	name := c.Policy
 	var version int32
 	if name != "" {
-		n, _ := s.Stored(NameKey(c.NS, name)).(*Name)
+		n, _ := s.lookup(ref{KindName, c.NS, name}).(*Name)
 		if n == nil || n.Digest == (Digest{}) {
 			r.Code = NotFound
 			return
@@ -65,9 +65,9 @@ func (s *State) open(c *Open, r *Result) {
 }
 
 func (s *State) pin(ns string, d Digest, session string, by int64) {
-	k := PinsKey(ns, d, session)
+	k := refOf(PinsKey(ns, d, session))
 	var n int64
-	if p, ok := s.Stored(k).(*Pins); ok {
+	if p, ok := s.lookup(k).(*Pins); ok {
 		n = p.N
 	}
 	if n += by; n <= 0 {
@@ -83,7 +83,7 @@ func (s *State) unpin(ns string, d Digest, session string) { s.pin(ns, d, sessio
 // executed, since nobody can say that they were not; calls that wait give
 // back what they had reserved.
 func (s *State) close(c *Close, r *Result) {
-	k := SessionKey(c.NS, c.Session)
+	k := ref{KindSession, c.NS, c.Session}
 	x := s.session(k)
 	if x == nil {
 		r.Code = NotFound
@@ -126,7 +126,7 @@ func (s *State) close(c *Close, r *Result) {
 // were freed.
 func (s *State) letGo(ns string, h *Held) (freed int64) {
 	for _, hold := range h.Pools {
-		k := PoolKey(ns, hold.Pool.Value())
+		k := ref{KindPool, ns, hold.Pool.Value()}
 		p := s.pool(k)
 		if p == nil {
 			continue // was deleted by force

@@ -474,3 +474,7 @@ func Join(r Record) (Record, error) {
 
 // Belongs reports whether a record is of the kind that its key says.
 func Belongs(k Key, r Record) bool { return k.wellFormed() && k[0] == kindOf(r) }
+
+// WellFormed reports whether a key that was read from somewhere has a kind, a
+// namespace and a slash.
+func WellFormed(k Key) bool { return k.wellFormed() }

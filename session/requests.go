@@ -11,7 +11,7 @@ func (s *State) known(ns string, m Maker, r *Result) bool {
 	if m.Request == "" {
 		return false
 	}
-	k := ClientKey(ns, m.Client)
+	k := ref{KindClient, ns, m.Client}
 	if x := s.client(k); x != nil {
 		if seen := x.IDs.find(m.Request); seen != nil {
 			if seen.Content != m.Content {
@@ -34,7 +34,7 @@ func (s *State) remember(ns string, m Maker, value int64) {
 	if m.Request == "" {
 		return
 	}
-	k := ClientKey(ns, m.Client)
+	k := ref{KindClient, ns, m.Client}
 	x := s.ownClient(k, s.client(k))
 	x.Used = s.now
 	x.IDs.add(remembered(m.Request, m.Content, Done, 0, uint64(value)))
@@ -44,7 +44,7 @@ func (s *State) putPool(c *PutPool, r *Result) {
 	if s.known(c.NS, c.By, r) {
 		return
 	}
-	k := PoolKey(c.NS, c.Pool)
+	k := ref{KindPool, c.NS, c.Pool}
 	p := s.pool(k)
 	fresh := p == nil
 	p = s.ownPool(k, p)
@@ -62,7 +62,7 @@ func (s *State) deletePool(c *DeletePool, r *Result) {
 	if s.known(c.NS, c.By, r) {
 		return
 	}
-	k := PoolKey(c.NS, c.Pool)
+	k := ref{KindPool, c.NS, c.Pool}
 	p := s.pool(k)
 	if p == nil || !p.Put {
 		r.Code = NotFound
@@ -75,7 +75,7 @@ func (s *State) deletePool(c *DeletePool, r *Result) {
 	ns := s.namespace(c.NS)
 	if p.Last > ns.TokenFloor {
 		ns.TokenFloor = p.Last
-		s.write(NamespaceKey(c.NS), &ns)
+		s.write(ref{KindNamespace, c.NS, ""}, &ns)
 	}
 	s.put(k, nil)
 	s.remember(c.NS, c.By, 0)
@@ -88,11 +88,11 @@ func (s *State) putPolicy(c *PutPolicy, r *Result) {
 		return
 	}
 	n := Name{}
-	if x, ok := s.Stored(NameKey(c.NS, c.Name)).(*Name); ok {
+	if x, ok := s.lookup(ref{KindName, c.NS, c.Name}).(*Name); ok {
 		n = *x
 	}
-	k := PolicyKey(c.NS, c.Digest)
-	policy, _ := s.Stored(k).(*Policy)
+	k := refOf(PolicyKey(c.NS, c.Digest))
+	policy, _ := s.lookup(k).(*Policy)
 	if policy == nil {
 		policy = &Policy{Tree: c.Tree, Pin: &Pin{c.Digest, c.Limits}, First: c.Name}
 	}
@@ -109,7 +109,7 @@ func (s *State) putPolicy(c *PutPolicy, r *Result) {
 	if n.Digest != c.Digest {
 		n.Digest = c.Digest
 		n.Version++
-		s.write(NameKey(c.NS, c.Name), &n)
+		s.write(ref{KindName, c.NS, c.Name}, &n)
 	}
 	r.Value = int64(n.Version)
 	s.remember(c.NS, c.By, r.Value)
@@ -122,10 +122,10 @@ func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
 	if s.known(c.NS, c.By, r) {
 		return
 	}
-	k := PolicyKey(c.NS, c.Digest)
-	policy, _ := s.Stored(k).(*Policy)
+	k := refOf(PolicyKey(c.NS, c.Digest))
+	policy, _ := s.lookup(k).(*Policy)
 	if c.Name != "" {
-		n, _ := s.Stored(NameKey(c.NS, c.Name)).(*Name)
+		n, _ := s.lookup(ref{KindName, c.NS, c.Name}).(*Name)
 		if n == nil || n.Digest == (Digest{}) {
 			r.Code = NotFound
 			return
@@ -151,8 +151,8 @@ func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
 	}
 	needed := false
 	for _, name := range policy.Names {
-		nk := NameKey(c.NS, name)
-		n, _ := s.Stored(nk).(*Name)
+		nk := ref{KindName, c.NS, name}
+		n, _ := s.lookup(nk).(*Name)
 		if n == nil || n.Digest != c.Digest {
 			continue
 		}
@@ -176,7 +176,7 @@ func (s *State) set(c *Set, r *Result) {
 	if c.TTL > 0 {
 		x.Until = s.now + c.TTL
 	}
-	s.write(CounterKey(c.NS, c.Key), x)
+	s.write(ref{KindCounter, c.NS, c.Key}, x)
 	s.remember(c.NS, c.By, 0)
 }
 
@@ -184,7 +184,7 @@ func (s *State) delete(c *Delete, r *Result) {
 	if s.known(c.NS, c.By, r) {
 		return
 	}
-	k := CounterKey(c.NS, c.Key)
+	k := ref{KindCounter, c.NS, c.Key}
 	if s.counter(k) != nil {
 		r.Value = 1
 	}
@@ -197,7 +197,7 @@ func (s *State) increment(c *Increment, r *Result) {
 	if s.known(c.NS, c.By, r) {
 		return
 	}
-	k := CounterKey(c.NS, c.Key)
+	k := ref{KindCounter, c.NS, c.Key}
 	x := Counter{Value: Value{Number: true}}
 	if old := s.counter(k); old != nil {
 		x = *old
@@ -222,9 +222,9 @@ func (s *State) putHash(c *PutHash, r *Result) {
 		return
 	}
 	if c.Hash == "" {
-		s.put(HashKey(c.NS, c.Tool), nil)
+		s.put(ref{KindHash, c.NS, c.Tool}, nil)
 	} else {
-		s.write(HashKey(c.NS, c.Tool), &Hash{c.Hash})
+		s.write(ref{KindHash, c.NS, c.Tool}, &Hash{c.Hash})
 	}
 	s.remember(c.NS, c.By, 0)
 }

@@ -11,7 +11,7 @@ import (
 // acquire asks for a slot of a pool that was put; sent again while it waits,
 // it is the claim.
 func (s *State) acquire(c *Acquire, r *Result) {
-	k, pk := ClientKey(c.NS, c.Client), PoolKey(c.NS, c.Pool)
+	k, pk := ref{KindClient, c.NS, c.Client}, ref{KindPool, c.NS, c.Pool}
 	x := s.client(k)
 	if x != nil {
 		if h := x.Find(c.Slot); h != nil {
@@ -83,9 +83,9 @@ func (s *State) acquire(c *Acquire, r *Result) {
 
 // forgotClients returns the time that an id must be newer than to be surely
 // unknown to a client that is not there.
-func (s *State) forgotClients(k Key) uint64 {
-	forgot := s.namespace(k.Namespace()).ForgotClients
-	if over, _ := s.Stored(k).(*Client); over != nil && over.At(s.now) == nil {
+func (s *State) forgotClients(k ref) uint64 {
+	forgot := s.namespace(k.ns).ForgotClients
+	if over, _ := s.lookup(k).(*Client); over != nil && over.At(s.now) == nil {
 		forgot = max(forgot, over.IDs.newest())
 	}
 	return forgot
@@ -109,13 +109,13 @@ func (s *State) recallSlot(m *Remembered, content Fingerprint, r *Result) {
 	}
 }
 
-func (s *State) acquireAgain(c *Acquire, k Key, x *Client, h *Held, r *Result) {
+func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
 	if h.Content != c.Content {
 		r.Code = IDReused
 		return
 	}
 	r.Repeat = true
-	pk := PoolKey(c.NS, c.Pool)
+	pk := ref{KindPool, c.NS, c.Pool}
 	p := s.pool(pk)
 	if p == nil {
 		r.Code = LeaseLost // the pool was deleted by force
@@ -173,7 +173,7 @@ func (x *Client) finish(h *Held, code Code, value uint64) {
 
 // release gives a slot back.
 func (s *State) release(c *Release, r *Result) {
-	k, pk := ClientKey(c.NS, c.Client), PoolKey(c.NS, c.Pool)
+	k, pk := ref{KindClient, c.NS, c.Client}, ref{KindPool, c.NS, c.Pool}
 	x := s.client(k)
 	if x == nil {
 		r.Code = NotFound
@@ -235,7 +235,7 @@ func (s *State) renew(c *Renew, r *Result) {
 	}
 	// First look, then write: a slot that is gone renews nothing.
 	for _, hold := range h.Pools {
-		p := s.pool(PoolKey(c.NS, hold.Pool.Value()))
+		p := s.pool(ref{KindPool, c.NS, hold.Pool.Value()})
 		if p == nil {
 			return
 		}
@@ -253,7 +253,7 @@ func (s *State) renew(c *Renew, r *Result) {
 	h = findHeld(own(), c.ID)
 	h.Deadline = deadline
 	for _, hold := range h.Pools {
-		k := PoolKey(c.NS, hold.Pool.Value())
+		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		p := s.ownPool(k, s.pool(k))
 		if hold.Token == 0 {
 			// A waiter whose turn has come, or who has lost his place, finds
@@ -273,7 +273,7 @@ func (s *State) renew(c *Renew, r *Result) {
 // that makes it the entry's own.
 func (s *State) heldBy(c *Renew) (open []Held, own func() []Held) {
 	if c.Session != "" {
-		k := SessionKey(c.NS, c.Session)
+		k := ref{KindSession, c.NS, c.Session}
 		x := s.session(k)
 		if x == nil {
 			return nil, nil
@@ -285,7 +285,7 @@ func (s *State) heldBy(c *Renew) (open []Held, own func() []Held) {
 			return x.Open
 		}
 	}
-	k := ClientKey(c.NS, c.Client)
+	k := ref{KindClient, c.NS, c.Client}
 	x := s.client(k)
 	if x == nil {
 		return nil, nil
@@ -299,7 +299,7 @@ func (s *State) heldBy(c *Renew) (open []Held, own func() []Held) {
 
 // cancelSlot gives up a client's wait for a slot.
 func (s *State) cancelSlot(c *Cancel, r *Result) {
-	k := ClientKey(c.NS, c.Client)
+	k := ref{KindClient, c.NS, c.Client}
 	x := s.client(k)
 	if x == nil {
 		r.Code = NotFound
@@ -350,7 +350,7 @@ func (s *State) forceRelease(c *ForceRelease, r *Result) {
 }
 
 func (s *State) forceCall(c *ForceRelease, r *Result) {
-	k := SessionKey(c.NS, c.Session)
+	k := ref{KindSession, c.NS, c.Session}
 	x := s.session(k)
 	if x == nil || x.Find(c.ID) == nil {
 		r.Code = NotFound
@@ -373,7 +373,7 @@ func (s *State) forceCall(c *ForceRelease, r *Result) {
 }
 
 func (s *State) forceSlot(c *ForceRelease, r *Result) {
-	k := ClientKey(c.NS, c.Holder)
+	k := ref{KindClient, c.NS, c.Holder}
 	x := s.client(k)
 	if x == nil || x.Find(c.ID) == nil {
 		r.Code = NotFound

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"maps"
@@ -23,12 +24,17 @@ type State struct {
 	written    []writtenRecord // in the entry under way
 	lapsed     []Lapse         // by the command under way
 	spare      []Grant         // for answers
+	text       []byte          // of the key that is looked up
 }
 
 type shard struct {
 	epoch   uint64
-	records map[Key]Record
+	records map[Key]*cell
 }
+
+// A cell is the place of a record in its shard, so that a record is replaced
+// without its key being put together again.
+type cell struct{ record Record }
 
 // New returns an empty state.
 func New() *State { return newState(1 << shardBits) }
@@ -58,10 +64,23 @@ func (s *State) SetClock(now time.Duration, generation uint32) {
 
 // Put installs a record that was decoded, or that this same state returned
 // before; nil removes it. It is how a state is rebuilt, and nothing else.
-func (s *State) Put(k Key, r Record) { s.put(k, r) }
+func (s *State) Put(k Key, r Record) { s.put(refOf(k), r) }
 
 // Stored returns a record as it was last written, settled or not; nil if absent.
-func (s *State) Stored(k Key) Record { return s.shards[s.shardOf(k)].records[k] }
+func (s *State) Stored(k Key) Record {
+	if c := s.shards[s.shardOf([]byte(k))].records[k]; c != nil {
+		return c.record
+	}
+	return nil
+}
+
+func (s *State) lookup(r ref) Record {
+	s.text = r.append(s.text[:0])
+	if c := s.shards[s.shardOf(s.text)].records[Key(s.text)]; c != nil {
+		return c.record
+	}
+	return nil
+}
 
 // Get returns the record named by k as it stands at Now; nil if it is absent
 // or has lapsed.
@@ -80,31 +99,51 @@ func (s *State) Len() (n int) {
 	return n
 }
 
-func (s *State) shardOf(k Key) int {
-	// FNV-1a: the same on every node, since it decides the order of snapshots.
-	h := uint64(14695981039346656037)
-	for i := 0; i < len(k); i++ {
-		h = (h ^ uint64(k[i])) * 1099511628211
+// shardOf is the same on every node, since it decides the order of snapshots.
+func (s *State) shardOf(key []byte) int {
+	const prime = 0x9E3779B97F4A7C15
+	h := uint64(len(key)) * prime
+	for ; len(key) >= 8; key = key[8:] {
+		h = (h ^ binary.LittleEndian.Uint64(key)) * prime
+		h ^= h >> 32
 	}
-	return int((h ^ h>>32) & uint64(len(s.shards)-1))
+	for _, b := range key {
+		h = (h ^ uint64(b)) * prime
+	}
+	return int((h ^ h>>29) & uint64(len(s.shards)-1))
 }
 
-func (s *State) put(k Key, r Record) {
-	i := s.shardOf(k)
+// put stores a record, and returns its shard.
+func (s *State) put(r ref, rec Record) int {
+	s.text = r.append(s.text[:0])
+	i := s.shardOf(s.text)
 	sh := s.shards[i]
 	if sh.epoch != s.epoch || sh.records == nil {
-		sh = &shard{epoch: s.epoch, records: maps.Clone(sh.records)}
-		if sh.records == nil {
-			sh.records = make(map[Key]Record)
-		}
+		sh = sh.clone(s.epoch)
 		s.shards[i] = sh
 	}
-	if r == nil {
-		delete(sh.records, k)
-		return
+	switch c := sh.records[Key(s.text)]; {
+	case rec == nil:
+		delete(sh.records, Key(s.text))
+		return i
+	case c != nil:
+		c.record = rec
+	default:
+		sh.records[Key(s.text)] = &cell{rec}
 	}
-	sh.records[k] = r
-	s.noteDue(i, r)
+	s.noteDue(i, rec)
+	return i
+}
+
+// clone returns a shard that may be written into; a snapshot has the other.
+func (sh *shard) clone(epoch uint64) *shard {
+	cells := make([]cell, 0, len(sh.records))
+	c := &shard{epoch: epoch, records: make(map[Key]*cell, len(sh.records))}
+	for k, from := range sh.records { // order-free: each goes to its own key
+		cells = append(cells, *from)
+		c.records[k] = &cells[len(cells)-1]
+	}
+	return c
 }
 
 func (s *State) noteDue(i int, r Record) {
@@ -135,7 +174,8 @@ func (s *State) DueKeys(limit int) (keys []Key, more bool) {
 			break
 		}
 		found, next := len(keys), never
-		for k, r := range s.shards[i].records { // order-free: sorted below
+		for k, c := range s.shards[i].records { // order-free: sorted below
+			r := c.record
 			if at, ok := r.Due(); ok && at <= s.now {
 				needs := tickNeeds(k, r)
 				if len(keys)+1+len(needs) > limit {
@@ -181,7 +221,7 @@ func (v *Snapshot) All() iter.Seq2[Key, Record] {
 	return func(yield func(Key, Record) bool) {
 		for _, sh := range v.shards {
 			for _, k := range slices.Sorted(maps.Keys(sh.records)) {
-				if !yield(k, sh.records[k]) {
+				if !yield(k, sh.records[k].record) {
 					return
 				}
 			}
@@ -194,7 +234,7 @@ func (v *Snapshot) All() iter.Seq2[Key, Record] {
 func (v *Snapshot) Find(prefix, after Key, limit int, keep func(Key, Record) bool) []Entry {
 	var found []Entry
 	for _, sh := range v.shards {
-		for k, r := range sh.records { // order-free: sorted and cut
+		for k, c := range sh.records { // order-free: sorted and cut
 			if len(k) < len(prefix) || k[:len(prefix)] != prefix || k <= after {
 				continue
 			}
@@ -204,7 +244,7 @@ func (v *Snapshot) Find(prefix, after Key, limit int, keep func(Key, Record) boo
 					continue
 				}
 			}
-			if r = r.At(v.now); r != nil && (keep == nil || keep(k, r)) {
+			if r := c.record.At(v.now); r != nil && (keep == nil || keep(k, r)) {
 				found = append(found, Entry{k, r})
 			}
 		}

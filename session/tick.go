@@ -13,11 +13,9 @@ func (s *State) tick(c *Tick) {
 		}
 		named = func(k Key) bool { return set[k] }
 	}
-	for _, k := range c.Keys {
-		if len(k) < 2 {
-			continue
-		}
-		r := s.Stored(k)
+	for _, name := range c.Keys {
+		k := refOf(name)
+		r := s.lookup(k)
 		if r == nil {
 			continue
 		}
@@ -28,7 +26,7 @@ func (s *State) tick(c *Tick) {
 		case *Session:
 			s.tickSession(k, named)
 		case *Client:
-			if s.client(k) == nil && named(NamespaceKey(k.Namespace())) {
+			if s.client(k) == nil && named(NamespaceKey(k.ns)) {
 				s.dropClient(k)
 			}
 		case *Pool:
@@ -43,15 +41,15 @@ func (s *State) tick(c *Tick) {
 
 // tickSession lets a session that has ended go of its pin, and drops it when
 // its time is over.
-func (s *State) tickSession(k Key, named func(Key) bool) {
+func (s *State) tickSession(k ref, named func(Key) bool) {
 	over := s.session(k) == nil
-	x := s.Stored(k).(*Session)
-	if x.Pinned && (over || x.Phase != PhaseOpen) && named(PinsKey(k.Namespace(), x.Pin.Digest, k.Name())) {
+	x := s.lookup(k).(*Session)
+	if x.Pinned && (over || x.Phase != PhaseOpen) && named(PinsKey(k.ns, x.Pin.Digest, k.name)) {
 		x = s.ownSession(k, x)
 		x.Pinned = false
-		s.unpin(k.Namespace(), x.Pin.Digest, k.Name())
+		s.unpin(k.ns, x.Pin.Digest, k.name)
 	}
-	if over && !x.Pinned && named(NamespaceKey(k.Namespace())) && named(BaselineKey(k.Namespace(), k.Name())) {
+	if over && !x.Pinned && named(NamespaceKey(k.ns)) && named(BaselineKey(k.ns, k.name)) {
 		s.dropSession(k)
 	}
 }
@@ -59,12 +57,12 @@ func (s *State) tickSession(k Key, named func(Key) bool) {
 // tickNeeds returns the keys that a Tick names beside that of a record that is
 // due, so that what it holds elsewhere can be let go.
 func tickNeeds(k Key, r Record) []Key {
+	ns := k.Namespace()
 	switch x := r.(type) {
 	case *Session:
-		ns := k.Namespace()
 		return []Key{PinsKey(ns, x.Pin.Digest, k.Name()), NamespaceKey(ns), BaselineKey(ns, k.Name())}
 	case *Client:
-		return []Key{NamespaceKey(k.Namespace())}
+		return []Key{NamespaceKey(ns)}
 	}
 	return nil
 }
@@ -74,13 +72,14 @@ func tickNeeds(k Key, r Record) []Key {
 // given out.
 func (s *State) restore() {
 	s.generation++
-	for _, k := range s.keys() {
-		switch x := s.Stored(k).(type) {
+	for _, name := range s.keys() {
+		k := refOf(name)
+		switch x := s.lookup(k).(type) {
 		case *Session:
 			if s.session(k) == nil {
 				continue
 			}
-			x = s.ownSession(k, s.Stored(k).(*Session))
+			x = s.ownSession(k, s.lookup(k).(*Session))
 			for len(x.Open) > 0 {
 				h := x.Open[0]
 				x.Open = x.Open[1:]
@@ -91,7 +90,7 @@ func (s *State) restore() {
 			if s.client(k) == nil {
 				continue
 			}
-			x = s.ownClient(k, s.Stored(k).(*Client))
+			x = s.ownClient(k, s.lookup(k).(*Client))
 			for len(x.Open) > 0 {
 				h := &x.Open[0]
 				code, token := LeaseLost, h.Pools[0].Token
