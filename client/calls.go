@@ -57,7 +57,7 @@ type Want struct {
 // An OpenCall is a call that was admitted. It must be ended, once. It is safe
 // for concurrent use.
 type OpenCall struct {
-	*lease
+	*Lease
 	session *OpenSession
 	begun   *govnodev1.BeginCallResponse
 
@@ -110,9 +110,9 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 		ref.Token = res.GetGrants()[0].GetToken() // any of them stands for the call
 	}
 	open := &OpenCall{session: s, begun: res}
-	open.lease, err = s.c.leases.hold(ctx, a, ref, call.TTL, call.CancelOnLost)
+	open.Lease, err = s.c.leases.hold(ctx, a, ref, call.TTL, call.CancelOnLost)
 	if err != nil {
-		s.c.cleanUp(func(ctx context.Context) { _ = s.c.releaseAll(ctx, []*lease{{ref: ref}}) }) // or it lapses with its TTL
+		s.c.cleanUp(func(ctx context.Context) { _ = s.c.releaseAll(ctx, []*Lease{{ref: ref}}) }) // or it lapses with its TTL
 		return nil, err
 	}
 	return open, nil
@@ -218,11 +218,12 @@ func (o *OpenCall) End(ctx context.Context, status govnodev1.Status, options ...
 		}
 	}
 	c := o.session.c
-	if c.leases.ending(o.lease) {
-		return nil // Close has ended it
+	leave, err := c.leases.giveBackOne(o.Lease)
+	if leave == nil {
+		return err
 	}
-	defer c.leases.forget(o.lease)
-	ctx, cancel := linger(ctx, lingering)
+	defer leave()
+	ctx, cancel := linger(farewellContext(ctx), lingering)
 	defer cancel()
 	res, err := send(ctx, c, operation{name: "EndCall", id: o.ID()}, func(ctx context.Context, n *node) (*govnodev1.EndCallResponse, error) {
 		return n.calls.EndCall(ctx, req)
@@ -276,5 +277,5 @@ func (s *OpenSession) abandon(ctx context.Context, id string) {
 		return // it waited
 	}
 	ref := &govnodev1.SlotRef{SessionId: s.id, SlotId: id}
-	_ = s.c.releaseAll(ctx, []*lease{{ref: ref}}) // or it lapses with its TTL
+	_ = s.c.releaseAll(ctx, []*Lease{{ref: ref}}) // or it lapses with its TTL
 }

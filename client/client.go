@@ -188,10 +188,7 @@ func (c *Client) Name() string { return c.cfg.Name }
 
 // Leader returns the address of the node that requests go to: the leader's
 // where it is known.
-func (c *Client) Leader() string {
-	n, _ := c.routes.pick()
-	return n.address
-}
+func (c *Client) Leader() string { return c.routes.address() }
 
 // Close gives back everything the client holds and ends it. Calls that were
 // not ended are ended as cancelled. It takes 5 seconds at most.
@@ -210,7 +207,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	}
 	c.closed = true
 	c.mu.Unlock()
-	c.cancel(ErrClosed) // ends the operations under way, and then what cleans up behind them
+	c.cancel(ErrClosed) // ends the operations under way, but those that give something back
 	err := c.leases.giveBack(ctx)
 	done := make(chan struct{})
 	go func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -265,4 +266,64 @@ func TestRefused(t *testing.T) {
 	require.Equal(t, time.Second, refused.RetryAfter)
 	require.EqualValues(t, 4, refused.Counters.GetAttempts())
 	require.NotErrorIs(t, err, client.ErrLeaseLost)
+}
+
+// Close waits for what is being given back, and does not do it once more.
+func TestCloseWaitsForEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		w.fault = func(_, method string) fault {
+			if method == "EndCall" || method == "ReleaseSlot" {
+				return delay
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+		require.NoError(t, err)
+		ended := make(chan error, 2)
+		go func() { ended <- call.End(t.Context(), client.Succeeded) }()
+		go func() { ended <- slot.Release() }()
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, c.Close())
+		require.Equal(t, time.Second, time.Since(began))
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+		require.Zero(t, w.count("BatchCalls"))
+	})
+}
+
+// What of a batch got no answer is sent again, and only that.
+func TestCloseSendsTheRestAgain(t *testing.T) {
+	var batches [][]string
+	n := granting(30 * time.Second)
+	n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
+		var ids []string
+		res := &govnodev1.BatchCallsResponse{}
+		for _, op := range r.GetOperations() {
+			id := op.GetRelease().GetSlotId()
+			ids = append(ids, id)
+			result := &govnodev1.OperationResult{Tag: op.GetTag(), Result: &govnodev1.OperationResult_Release{Release: &govnodev1.ReleaseSlotResponse{Outcome: govnodev1.Outcome_OUTCOME_RELEASED}}}
+			if id == "b" && len(batches) < 2 {
+				result.Result = &govnodev1.OperationResult_Error{Error: &govnodev1.OperationError{Code: "unavailable", Reason: "NOT_APPLIED"}}
+			}
+			if id == "c" {
+				result.Result = &govnodev1.OperationResult_Error{Error: &govnodev1.OperationError{Code: "not_found"}}
+			}
+			res.Results = append(res.Results, result)
+		}
+		slices.Sort(ids)
+		batches = append(batches, ids)
+		return res, nil
+	}
+	c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}, []string{"a:1"})
+	for _, id := range []string{"a", "b", "c"} {
+		_, err := c.Acquire(t.Context(), "gpu", client.SlotID(id))
+		require.NoError(t, err)
+	}
+	require.NoError(t, c.Close())
+	require.Equal(t, [][]string{{"a", "b", "c"}, {"b"}, {"b"}}, batches)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	govnodev1 "example.com/govnode/proto/govnode/v1"
@@ -42,8 +43,10 @@ type Loss struct {
 	Reason  string
 }
 
-// A lease is one thing that is renewed.
-type lease struct {
+// A Lease is what a Slot and an OpenCall have in common: it is held for a TTL,
+// renewed while its holder lives, and may be lost. It is safe for concurrent
+// use.
+type Lease struct {
 	all  *leases
 	ref  *govnodev1.SlotRef
 	ttl  time.Duration // that renewals ask for
@@ -60,7 +63,7 @@ type lease struct {
 }
 
 // State tells whether the lease is held, at risk, lost, or was given back.
-func (l *lease) State() State {
+func (l *Lease) State() State {
 	l.all.mu.Lock()
 	defer l.all.mu.Unlock()
 	switch {
@@ -75,11 +78,11 @@ func (l *lease) State() State {
 }
 
 // Lost is closed when the lease is lost.
-func (l *lease) Lost() <-chan struct{} { return l.lost }
+func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
 // Deadline returns until when the lease lasts if no renewal succeeds, on the
 // clock of this process.
-func (l *lease) Deadline() time.Time {
+func (l *Lease) Deadline() time.Time {
 	l.all.mu.Lock()
 	defer l.all.mu.Unlock()
 	return l.deadline
@@ -88,7 +91,7 @@ func (l *lease) Deadline() time.Time {
 // Context returns the context that the lease was asked for with. With
 // CancelOnLost it also ends, with ErrLeaseLost as its cause, when the lease is
 // lost, and when it is given back.
-func (l *lease) Context() context.Context { return l.ctx }
+func (l *Lease) Context() context.Context { return l.ctx }
 
 // leases renews what a client holds.
 type leases struct {
@@ -96,19 +99,19 @@ type leases struct {
 	wake chan struct{}
 
 	mu     sync.Mutex
-	held   map[*lease]struct{}
+	held   map[*Lease]struct{}
 	due    map[time.Duration]time.Time // when leases of that TTL are renewed next
 	runs   bool
 	closed bool
 }
 
 func newLeases(c *Client) *leases {
-	return &leases{c: c, wake: make(chan struct{}, 1), held: make(map[*lease]struct{}), due: make(map[time.Duration]time.Time)}
+	return &leases{c: c, wake: make(chan struct{}, 1), held: make(map[*Lease]struct{}), due: make(map[time.Duration]time.Time)}
 }
 
 // hold begins to renew a lease. It must be called within an operation.
-func (k *leases) hold(ctx context.Context, a *admission, ref *govnodev1.SlotRef, ttl time.Duration, cancelOnLost bool) (*lease, error) {
-	l := &lease{all: k, ref: ref, ttl: ttl, lost: make(chan struct{}), ctx: ctx, end: func(error) {}}
+func (k *leases) hold(ctx context.Context, a *admission, ref *govnodev1.SlotRef, ttl time.Duration, cancelOnLost bool) (*Lease, error) {
+	l := &Lease{all: k, ref: ref, ttl: ttl, lost: make(chan struct{}), ctx: ctx, end: func(error) {}}
 	if cancelOnLost {
 		l.ctx, l.end = context.WithCancelCause(ctx)
 	}
@@ -159,7 +162,7 @@ func (k *leases) turn() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.c.cfg.Now()
-	batches := make(map[time.Duration][]*lease)
+	batches := make(map[time.Duration][]*Lease)
 	ttls := make(map[time.Duration]bool)
 	next := now.Add(time.Hour)
 	for l := range k.held {
@@ -208,7 +211,7 @@ func earlier(a, b time.Time) time.Time {
 // renew sends one request. If it is not answered the next turn tries again,
 // soon; that has a pace of its own and is outside of the budget, since what is
 // not renewed is lost.
-func (k *leases) renew(part []*lease, ttl time.Duration) {
+func (k *leases) renew(part []*Lease, ttl time.Duration) {
 	req := &govnodev1.RenewSlotsRequest{Client: k.c.cfg.Name, Ttl: durationpb.New(ttl)}
 	for _, l := range part {
 		req.Slots = append(req.Slots, l.ref)
@@ -228,12 +231,13 @@ func (k *leases) renew(part []*lease, ttl time.Duration) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	now := k.c.cfg.Now()
 	for i, l := range part {
 		l.renewing = false
-		if l.state == Lost {
-			continue
-		}
 		switch {
+		case l.state == Lost:
+		case !now.Before(l.deadline):
+			k.lose(l, "the answer to its renewal came when it had run out") // State may have said so already
 		case err != nil:
 			l.state = AtRisk
 		case res.GetResults()[i].GetOutcome() == govnodev1.Outcome_OUTCOME_RENEWED:
@@ -245,14 +249,14 @@ func (k *leases) renew(part []*lease, ttl time.Duration) {
 		}
 	}
 	if err != nil {
-		again := k.c.cfg.Now().Add(time.Duration(k.c.cfg.Random() * float64(min(ttl/12, time.Second))))
+		again := now.Add(time.Duration(k.c.cfg.Random() * float64(min(ttl/12, time.Second))))
 		k.due[ttl] = earlier(k.due[ttl], again)
 	}
 	k.poke()
 }
 
 // lose ends a lease. k.mu must be held.
-func (k *leases) lose(l *lease, reason string) {
+func (k *leases) lose(l *Lease, reason string) {
 	delete(k.held, l)
 	if l.ended {
 		return // it is being given back: that it is gone is what was wanted
@@ -267,36 +271,46 @@ func (k *leases) lose(l *lease, reason string) {
 	}
 }
 
-// ending notes that a lease is about to be given back, and reports whether
-// Close has done so. It is renewed until the service has answered.
-func (k *leases) ending(l *lease) (givenBack bool) {
+// giveBackOne notes that a lease is about to be given back; leave must be called
+// when that is over. Until then it is renewed, and Close waits. If leave is nil
+// there is nothing to do: Close has given it back, or cannot any more.
+func (k *leases) giveBackOne(l *Lease) (leave func(), err error) {
+	done, err := k.c.enter()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if l.givenBack {
+		if err == nil {
+			done()
+		}
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	l.ended = true
-	return l.givenBack
-}
-
-// forget ends the renewal of a lease.
-func (k *leases) forget(l *lease) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.held, l)
-	l.end(context.Canceled)
+	return func() {
+		k.mu.Lock()
+		delete(k.held, l)
+		k.mu.Unlock()
+		l.end(context.Canceled)
+		done()
+	}, nil
 }
 
 // giveBack gives back everything at once, and takes nothing on any more.
 func (k *leases) giveBack(ctx context.Context) error {
 	k.mu.Lock()
 	k.closed = true
-	var rest []*lease
+	var rest []*Lease
 	for l := range k.held {
-		if !l.ended {
-			rest = append(rest, l)
+		if l.ended {
+			continue // somebody is at it
 		}
+		rest = append(rest, l)
 		l.ended, l.givenBack = true, true
 		l.end(ErrClosed)
+		delete(k.held, l)
 	}
-	clear(k.held)
 	k.mu.Unlock()
 	var errs []error
 	for len(rest) > 0 {
@@ -308,7 +322,7 @@ func (k *leases) giveBack(ctx context.Context) error {
 }
 
 // releaseAll releases slots and ends calls as cancelled in one request.
-func (c *Client) releaseAll(ctx context.Context, part []*lease) error {
+func (c *Client) releaseAll(ctx context.Context, part []*Lease) error {
 	req := &govnodev1.BatchCallsRequest{}
 	for i, l := range part {
 		op := &govnodev1.Operation{Tag: uint64(i)}
@@ -320,7 +334,31 @@ func (c *Client) releaseAll(ctx context.Context, part []*lease) error {
 		req.Operations = append(req.Operations, op)
 	}
 	_, err := send(ctx, c, operation{name: "BatchCalls"}, func(ctx context.Context, n *node) (*govnodev1.BatchCallsResponse, error) {
-		return n.calls.BatchCalls(ctx, req)
+		res, err := n.calls.BatchCalls(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		if req.Operations = unanswered(req.GetOperations(), res.GetResults()); len(req.Operations) > 0 {
+			return nil, fmt.Errorf("%d of the operations were not answered", len(req.Operations))
+		}
+		return res, nil
 	})
 	return err
+}
+
+// unanswered returns the operations that got no answer and are worth sending
+// again.
+func unanswered(ops []*govnodev1.Operation, results []*govnodev1.OperationResult) (rest []*govnodev1.Operation) {
+	again := make(map[uint64]bool)
+	for _, r := range results {
+		if e := r.GetError(); e != nil && e.GetCode() == connect.CodeUnavailable.String() {
+			again[r.GetTag()] = true
+		}
+	}
+	for _, op := range ops {
+		if again[op.GetTag()] {
+			rest = append(rest, op)
+		}
+	}
+	return rest
 }

@@ -131,6 +131,13 @@ func (r *routes) pick() (n *node, find bool) {
 	return r.current, find
 }
 
+// address returns where the next request goes.
+func (r *routes) address() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current.address
+}
+
 // failed moves on from a node that gave no answer, or that could not do what it
 // was asked.
 func (r *routes) failed(n *node, unreachable bool) {

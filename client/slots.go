@@ -77,7 +77,7 @@ func (r *slotRequest) validate() error {
 // A Slot is a share of a pool, held under a lease. It is safe for concurrent
 // use.
 type Slot struct {
-	*lease
+	*Lease
 	c        *Client
 	pressure Pressure
 
@@ -143,9 +143,9 @@ func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption
 	}
 	ref := &govnodev1.SlotRef{Pool: pool, SlotId: req.GetSlotId(), Token: res.GetToken()}
 	s := &Slot{c: c, pressure: pressureOf(res.GetPressure())}
-	s.lease, err = c.leases.hold(ctx, a, ref, r.ttl, r.cancelOnLost)
+	s.Lease, err = c.leases.hold(ctx, a, ref, r.ttl, r.cancelOnLost)
 	if err != nil {
-		c.cleanUp(func(ctx context.Context) { _ = c.releaseAll(ctx, []*lease{{ref: ref}}) }) // or it lapses with its TTL
+		c.cleanUp(func(ctx context.Context) { _ = c.releaseAll(ctx, []*Lease{{ref: ref}}) }) // or it lapses with its TTL
 		return nil, err
 	}
 	return s, nil
@@ -180,12 +180,13 @@ func (s *Slot) ReleaseContext(ctx context.Context) error {
 	if s.released {
 		return s.result
 	}
-	if s.c.leases.ending(s.lease) {
-		return nil // Close has given it back
+	leave, err := s.c.leases.giveBackOne(s.Lease)
+	if leave == nil {
+		return err
 	}
-	defer s.c.leases.forget(s.lease)
+	defer leave()
 	req := &govnodev1.ReleaseSlotRequest{Pool: s.Pool(), SlotId: s.ID(), Client: s.c.cfg.Name, Token: s.Token()}
-	res, err := send(ctx, s.c, operation{name: "ReleaseSlot", id: s.ID()}, func(ctx context.Context, n *node) (*govnodev1.ReleaseSlotResponse, error) {
+	res, err := send(farewellContext(ctx), s.c, operation{name: "ReleaseSlot", id: s.ID()}, func(ctx context.Context, n *node) (*govnodev1.ReleaseSlotResponse, error) {
 		return n.slots.ReleaseSlot(ctx, req)
 	})
 	if err != nil {
@@ -211,7 +212,7 @@ func (c *Client) abandonSlot(ctx context.Context, req *govnodev1.AcquireSlotRequ
 		return // what it holds, if it holds anything, lapses with its TTL
 	}
 	ref := &govnodev1.SlotRef{Pool: req.GetPool(), SlotId: req.GetSlotId(), Token: res.GetToken()}
-	_ = c.releaseAll(ctx, []*lease{{ref: ref}}) // or it lapses with its TTL
+	_ = c.releaseAll(ctx, []*Lease{{ref: ref}}) // or it lapses with its TTL
 }
 
 func optional(d time.Duration) *durationpb.Duration {

@@ -178,6 +178,14 @@ func (d *disk) open(cfg *Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("cluster: Dir: %w", err)
 	}
+	// What a restore left behind that was cut short.
+	old, err := filepath.Glob(filepath.Join(cfg.Dir, restoreFiles))
+	for _, f := range old {
+		err = errors.Join(err, os.Remove(f))
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: Dir: %w", err)
+	}
 	used, err := raft.HasExistingState(d.log, d.log, d.snapshots)
 	if err != nil {
 		return fmt.Errorf("cluster: Dir: %w", err)

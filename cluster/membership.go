@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -92,13 +93,16 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 	if err := validMember(r.GetNode(), r.GetAddress()); err != nil {
 		return false, err
 	}
+	if r.GetNode() == n.cfg.ID {
+		return false, invalid(fmt.Errorf("%s is the name of the leader of this cluster: choose another", n.cfg.ID))
+	}
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	s, known := n.member(r.GetNode())
 	if known && r.GetEmpty() {
 		switch {
 		case r.GetReplace():
-			if err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), enqueueTimeout)); err != nil {
+			if err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx))); err != nil {
 				return false, err
 			}
 			known = false
@@ -142,7 +146,7 @@ func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
 	if vote {
 		add = n.raft.AddVoter
 	}
-	err := n.config(ctx, add(raft.ServerID(id), raft.ServerAddress(address), n.fsm.memberIndex(), enqueueTimeout))
+	err := n.config(ctx, add(raft.ServerID(id), raft.ServerAddress(address), n.fsm.memberIndex(), left(ctx)))
 	n.members.settle(n.servers())
 	return err
 }
@@ -169,6 +173,15 @@ func (n *Node) config(ctx context.Context, future raft.Future) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// left returns how long Raft may take to look at a change. It waits for the one
+// before it to be committed.
+func left(ctx context.Context) time.Duration {
+	if at, ok := ctx.Deadline(); ok {
+		return min(max(time.Until(at), time.Millisecond), enqueueTimeout)
+	}
+	return enqueueTimeout
 }
 
 func validMember(id, address string) error {
@@ -210,7 +223,9 @@ func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (
 	if nonvoter || isVoter(&s) {
 		return true, nil
 	}
-	h, err := n.peers.at(address).Hello(ctx, &nodev1.HelloRequest{})
+	asking, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
+	defer cancel()
+	h, err := n.peers.at(address).Hello(asking, &nodev1.HelloRequest{})
 	if err != nil || h.GetNode() != id || !n.caughtUp(h.GetAppliedIndex()) {
 		return false, nil // not there yet
 	}
@@ -238,7 +253,7 @@ func (n *Node) removeHere(ctx context.Context, id string) error {
 	if isVoter(&s) && n.voters() == 1 {
 		return invalid(fmt.Errorf("node: %s is the only voter; a cluster needs one", id))
 	}
-	err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), enqueueTimeout))
+	err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx)))
 	n.members.settle(n.servers())
 	return err
 }

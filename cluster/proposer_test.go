@@ -72,11 +72,12 @@ func held(t *testing.T, queue int) (n *testNode, open func(), underWay *sync.Wai
 		cfg.MaxQueue = queue
 	})
 	n, underWay = c.nodes[0], new(sync.WaitGroup)
+	require.Eventually(t, func() bool { // the first Tick of the leadership
+		return n.fsm.applied() > n.fsm.memberIndex() && n.leading.Load().underWay.Load() == 0
+	}, 5*time.Second, time.Millisecond)
 	open = disks.of(n).shut()
 	t.Cleanup(open)
 	for i := range inFlight {
-		before := n.Leader()
-		require.True(t, before)
 		underWay.Go(func() {
 			if _, _, err := storage.One(t.Context(), n, increment(fmt.Sprint("first", i))); err != nil {
 				t.Error(err)

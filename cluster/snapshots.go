@@ -24,6 +24,9 @@ const (
 	leaderWaits = 30 * time.Second
 )
 
+// restoreFiles are where a snapshot lies while it is put in place.
+const restoreFiles = "restore-*"
+
 // keepSnapshots writes a snapshot whenever enough log has been applied. Raft
 // would count entries, which are of any size here.
 func (n *Node) keepSnapshots() {
@@ -46,7 +49,7 @@ func (n *Node) keepSnapshots() {
 		if time.Now().Before(notBefore) || n.raft.State() == raft.Leader && !n.followersDone() && time.Since(since) < leaderWaits {
 			continue
 		}
-		if err := n.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && n.ctx.Err() == nil {
+		if err := await(n.raft.Snapshot(), n.dead); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && n.ctx.Err() == nil {
 			n.cfg.Logger.Error("cannot write a snapshot; it will be tried again", "error", err)
 			notBefore = time.Now().Add(snapshotRetry)
 		}
@@ -118,16 +121,16 @@ func (n *Node) Restore(ctx context.Context, r io.Reader) error {
 // tokens begin again below those that were given out, not even if this node
 // dies at the worst time.
 func (n *Node) restoreHere(ctx context.Context, l *leadership, r io.Reader) error {
-	n.restoring.Lock()
-	defer n.restoring.Unlock()
 	state, err := session.ReadSnapshot(r)
 	if err != nil {
 		return invalid(fmt.Errorf("snapshot: %w", err))
 	}
+	n.restoring.Lock()
+	defer n.restoring.Unlock()
 	now, generation := n.fsm.clock()
 	state.SetClock(max(now, l.now()), generation)
 	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
-	file, err := os.CreateTemp(n.cfg.Dir, "restore-*")
+	file, err := os.CreateTemp(n.cfg.Dir, restoreFiles)
 	if err != nil {
 		return err
 	}

@@ -161,18 +161,17 @@ func (c *compiler) loadDocument(f File, n *node) {
 	d := r.document(n, f.Path)
 	c.problems = append(c.problems, r.list...)
 	c.unknown = append(c.unknown, r.unknown...)
+	if isGovernanceFile(f.Path) {
+		dir := path.Dir(f.Path)
+		// Files come sorted, so governance.yaml is met before .yml.
+		if c.folders[dir] != nil {
+			c.warnf(f.Path, 0, "", "not used: %s lies beside it and is looked for first", c.folders[dir].Path)
+			return
+		}
+		c.folders[dir] = d
+	}
 	c.settings = append(c.settings, fileSettings{f.Path, d.settings})
 	c.documents = append(c.documents, d)
-	base, dir := path.Base(f.Path), path.Dir(f.Path)
-	switch {
-	case base != "governance.yaml" && base != "governance.yml":
-		return
-	case c.folders[dir] == nil || base == "governance.yaml":
-		// Files come sorted, so governance.yaml is met before .yml.
-		c.folders[dir] = d
-	default:
-		c.warnf(f.Path, 0, "", "not used: %s lies beside it and is looked for first", path.Join(dir, "governance.yaml"))
-	}
 }
 
 func (c *compiler) loadGovernance(f File, n *node) {

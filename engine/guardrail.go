@@ -163,7 +163,7 @@ func (p *Policy) guard(ctx context.Context, e *evaluation, d *Decision) {
 		if e.in.Explain {
 			e.explain("the guardrails changed the arguments; judging them again")
 		}
-		*d = Decision{}
+		_ = 0
 		if p.judge(ctx, e, d); !d.Allowed {
 			return
 		}

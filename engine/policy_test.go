@@ -445,3 +445,43 @@ func TestCeiling(t *testing.T) {
 		require.Equal(t, "the evaluation took too long", d.Error, name)
 	}
 }
+
+func TestPolicyAccessors(t *testing.T) {
+	tree, err := NewTree([]File{file("b/governance.yaml", "name: b\nrules: []"), file("a.yaml", "name: a\nmode: strict\nrules: []")})
+	require.NoError(t, err)
+	p, err := Compile(tree)
+	require.NoError(t, err)
+	require.Equal(t, tree.Digest(), p.Digest())
+	require.True(t, p.Strict())
+	var got []string
+	for _, d := range p.Documents() {
+		got = append(got, d.Path)
+	}
+	require.Equal(t, []string{"a.yaml", "b/governance.yaml"}, got)
+	require.True(t, mustCompile(t, "rules: []", WithStrict()).Strict())
+
+	res, err := Resolve(DenyOverrides, []Candidate{{Rule: "a", Action: Allow}, {Rule: "d", Action: Deny}})
+	require.NoError(t, err)
+	require.Equal(t, "d", res.Winner.Rule)
+	_, err = Resolve("COIN_TOSS", []Candidate{{Action: Allow}, {Action: Deny}})
+	require.ErrorContains(t, err, "unknown strategy")
+}
+
+// Kinds of calls other than tools are not held to the list of tools, and have
+// the text of approvals that names none.
+func TestKinds(t *testing.T) {
+	p := mustCompile(t, "require_human_approval: true\nallowed_tools: [a]")
+	for kind, want := range map[Kind]string{
+		KindTool: "Tool 'x' requires human approval per governance policy", KindModel: "Execution requires human approval per governance policy",
+		KindAgent: "Execution requires human approval per governance policy", KindHandoff: "Execution requires human approval per governance policy",
+	} {
+		require.Equal(t, want, p.Evaluate(context.Background(), Input{Tool: "x", Kind: kind}).Reason)
+	}
+	p = mustCompile(t, "rules: [{name: k, condition: {field: action_type, operator: in, value: [model_call, agent_call]}, action: audit}]")
+	for kind, want := range map[Kind]string{KindTool: "", KindModel: "k", KindAgent: "k", KindHandoff: ""} {
+		in := Input{Kind: kind, SessionID: "s", Context: mustValue(t, `{"action_type":"tool_call"}`)}
+		require.Equal(t, want, p.Evaluate(context.Background(), in).MatchedRule, kind.String())
+	}
+	// Without a session the caller may describe a call of any kind.
+	require.Equal(t, "k", p.Evaluate(context.Background(), Input{Context: mustValue(t, `{"action_type":"model_call"}`)}).MatchedRule)
+}

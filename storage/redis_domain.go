@@ -114,16 +114,26 @@ func (d *domain) adopt(e *epoch, f found) {
 	g := &gate{epoch: e}
 	switch e.state {
 	case epochShut:
-		g.err = fmt.Errorf("%w: acknowledged changes may be lost; quarantine lasts for %s", ErrUnavailable, d.left(e))
+		g.err = d.quarantined(e)
 	case epochRestore:
 		g.err = fmt.Errorf("%w: a snapshot is being restored; if that was cut off, restore it again", ErrUnavailable)
 	}
 	d.gate.Store(g)
 }
 
-func (d *domain) left(e *epoch) time.Duration {
+// refresh tells those who are refused how long it still takes.
+func (d *domain) refresh(e *epoch) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.known == e && e.state == epochShut {
+		d.gate.Store(&gate{e, d.quarantined(e)})
+	}
+}
+
+func (d *domain) quarantined(e *epoch) error {
 	now, _ := d.clock.now()
-	return max(0, e.until-now).Round(time.Second)
+	left := max(0, e.until-now).Round(time.Second)
+	return fmt.Errorf("%w: acknowledged changes may be lost in Redis; it is in quarantine for another %s", ErrUnavailable, left)
 }
 
 // replaceEpoch writes an epoch in the place of another, and reports whether that
@@ -212,7 +222,7 @@ func (d *domain) beat(ctx context.Context) {
 	case status != replyOK:
 		_ = d.note(ctx, status) // logged there
 	case g.epoch.state == epochShut:
-		d.adopt2(g.epoch)
+		d.refresh(g.epoch)
 		if now >= g.epoch.until && d.recovering.CompareAndSwap(false, true) {
 			go func() {
 				defer d.recovering.Store(false)

@@ -165,7 +165,7 @@ func (d *domain) look(ctx context.Context, tx *redis.Tx) (f found, err error) {
 	} else if !errors.Is(err, redis.Nil) {
 		return f, err
 	} else if f.epoch != nil {
-		f.epoch = nil // without its clock it is not the data that it was
+		f.epoch, f.other = nil, true // without its clock it is not the data that it was
 	}
 	n, err := tx.Exists(ctx, d.key("due")).Result()
 	if err != nil {

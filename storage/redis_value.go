@@ -93,3 +93,8 @@ func parseClock(v any) (at time.Duration, seq uint64, err error) {
 	seq, err = strconv.ParseUint(s[20:], 10, 64)
 	return time.Duration(n), seq, err
 }
+
+// scoreReached is the highest score of what is due by now.
+func scoreReached(now time.Duration) string {
+	return strconv.FormatInt(int64(now/time.Millisecond), 10)
+}

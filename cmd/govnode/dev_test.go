@@ -66,7 +66,7 @@ func TestDevWithoutRestart(t *testing.T) {
 // Nodes do not outlive dev, however it dies.
 func TestNodesEndWithDev(t *testing.T) {
 	t.Parallel()
-	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGQUIT, syscall.SIGTERM} {
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			dev := start(t, "dev", "--backend", "memory", "--listen", "127.0.0.1:0")

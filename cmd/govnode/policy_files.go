@@ -10,12 +10,13 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/cedar"
+	"example.com/govnode/engine/opa"
 )
 
 // policyEngine says how policies are compiled, on nodes and by the commands
 // that judge files.
 func policyEngine(log *slog.Logger) []engine.Option {
-	return []engine.Option{engine.WithLogger(log), engine.WithCedar(cedar.Load)}
+	return []engine.Option{engine.WithLogger(log), engine.WithCedar(cedar.Load), engine.WithRego(opa.Load)}
 }
 
 // policySource is a policy as it lies on disk: one file, or a folder with all

@@ -52,8 +52,9 @@ GOMEMLIMIT is respected. The garbage collector runs at GOGC=400 unless GOGC is s
 	return cmd
 }
 
-// untilSignal is a context that ends with the first SIGINT or SIGTERM. The
-// second ends the process.
+// untilSignal is a context that ends with the first SIGINT or SIGTERM, or
+// SIGHUP, which a terminal sends when it closes, unless nohup has it ignored.
+// The second signal ends the process.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	if parent == nil {
 		parent = context.Background()
@@ -61,6 +62,9 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
 		select {
 		case <-signals:

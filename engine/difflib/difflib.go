@@ -10,11 +10,12 @@ package difflib
 // to measure it.
 const MaxRunes = 65536
 
-// maxSteps bounds the work of one measurement. A step is one pair of equal
-// characters looked at, or one character walked over; 10^8 of them take a few
-// tenths of a second. Texts that people or models write stay far below: two
-// texts of 64 Ki random letters from an alphabet of 200 take 4*10^7.
-const maxSteps = 400_000_000
+// maxSteps bounds the work of one measurement, so that its end does not depend
+// on a clock and is the same on every node. A step is one pair of equal
+// characters, one transition of the automaton or one character walked over;
+// 10^8 of them take about half a second. Two texts of 64 Ki characters take
+// 5*10^6 if they are prose, and 4*10^7 if they are random letters.
+const maxSteps = 100_000_000
 
 // Ratio returns 2*M/T, where T is the number of code points in a and b together
 // and M how many of them Ratcliff and Obershelp's matching pairs up; two empty

@@ -93,6 +93,34 @@ func TestOrdinaryLongTextsAreExact(t *testing.T) {
 	require.True(t, exact)
 }
 
+// The two ways to find a longest block are one function.
+func TestBothWaysAgree(t *testing.T) {
+	r := rand.New(rand.NewSource(3))
+	for range 2000 {
+		letters := 2 + r.Intn(6)
+		text := func() []rune {
+			s := make([]rune, r.Intn(300))
+			for i := range s {
+				s[i] = rune('a' + r.Intn(letters))
+				if r.Intn(3) == 0 {
+					s[i] = ' ' // popular in the longer ones
+				}
+			}
+			return s
+		}
+		m := newMatcher(text(), text())
+		s := span{0, len(m.a), 0, len(m.b)}
+		if r.Intn(2) == 0 {
+			s.alo, s.blo = r.Intn(s.ahi+1), r.Intn(s.bhi+1)
+			s.ahi, s.bhi = s.alo+r.Intn(s.ahi-s.alo+1), s.blo+r.Intn(s.bhi-s.blo+1)
+		}
+		i, j, size := m.longestByPairs(s)
+		m.suffix.build(m.b, within(m.placesB, s.blo, s.bhi))
+		otherI, otherJ, otherSize := m.suffix.longest(m.a, within(m.places, s.alo, s.ahi))
+		require.Equal(t, []int{size, i, j}, []int{otherSize, otherI, otherJ}, "a = %v\nb = %v\n%+v", m.a, m.b, s)
+	}
+}
+
 // prose returns two texts of n characters in which every twentieth word differs.
 func prose(n int) (string, string) {
 	r := rand.New(rand.NewSource(1))

@@ -182,6 +182,8 @@ func TestANameThatMoves(t *testing.T) {
 	}
 	_, err := late.policies.DeletePolicy(n.ctx(), &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Name{Name: "p"}, RequestId: "d"})
 	require.NoError(t, err)
+	_, err = n.policies.GetPolicy(n.ctx(), &v1.GetPolicyRequest{Ref: &v1.GetPolicyRequest_Name{Name: "p"}})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "p")
 	got, err := n.policies.GetPolicy(n.ctx(), &v1.GetPolicyRequest{Ref: &v1.GetPolicyRequest_Name{Name: "alias"}})
 	require.NoError(t, err)
 	require.Equal(t, third.Digest, got.Policy.Digest)

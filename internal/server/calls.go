@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -57,6 +58,7 @@ type begin struct {
 	facts    *engine.Facts
 	inUse    bool // whether facts.ActiveSlots is known
 	decision engine.Decision
+	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 	answer   storage.Answer
 }
 
@@ -175,6 +177,13 @@ func (b *begin) judge(ctx context.Context) error {
 	b.s.metrics.evaluation.Observe(time.Since(start).Seconds())
 	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
 	b.cmd.Seen = premises(b.decision.Premises)
+	b.modified = nil
+	if m := b.decision.ModifiedArguments; m != nil {
+		var err error
+		if b.modified, err = m.Struct(); err != nil { // before anything is spent on it
+			return errModified(err)
+		}
+	}
 	return nil
 }
 
@@ -290,12 +299,8 @@ func (b *begin) response() (*v1.BeginCallResponse, error) {
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason
 	}
-	if m := b.decision.ModifiedArguments; m != nil && out.Decision.Allowed {
-		modified, err := m.Struct()
-		if err != nil {
-			return nil, errModified(err)
-		}
-		out.ModifiedArguments = modified
+	if out.Decision.Allowed {
+		out.ModifiedArguments = b.modified
 	}
 	b.s.audit.call(b, out)
 	b.s.metrics.outcome(out.Outcome)

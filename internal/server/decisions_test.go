@@ -304,6 +304,7 @@ func TestAudit(t *testing.T) {
 	require.Contains(t, d, "rule")
 	require.Contains(t, d, "context_snapshot")
 	require.Contains(t, d, "context_sha256")
+	require.NotContains(t, d, "arguments")
 	_, err := time.Parse("2006-01-02T15:04:05.000000Z", d["timestamp"].(string))
 	require.NoError(t, err)
 	require.NotContains(t, fmt.Sprint(n.audit.all(t)), "hunter2")

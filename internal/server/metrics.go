@@ -74,13 +74,18 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 
 // request notes one answer. The procedure is /package.Service/Method.
 func (m *metrics) request(procedure string, err error, start time.Time) {
-	service, method, _ := strings.Cut(strings.TrimPrefix(procedure, "/govnode.v1."), "/")
+	service, method := methodOf(procedure)
 	code := "ok"
 	if err != nil {
 		code = connect.CodeOf(err).String()
 	}
 	m.requests.WithLabelValues(service, method, code).Inc()
 	m.latency.WithLabelValues(service, method).Observe(time.Since(start).Seconds())
+}
+
+func methodOf(procedure string) (service, method string) {
+	service, method, _ = strings.Cut(strings.TrimPrefix(procedure, "/govnode.v1."), "/")
+	return service, method
 }
 
 func (m *metrics) outcome(o v1.Outcome) { m.outcomes.WithLabelValues(outcomeLabel(o)).Inc() }

@@ -41,13 +41,21 @@ func (s *Server) order(ctx context.Context, op operation) error {
 // their premises hold.
 func (s *Server) orderAll(ctx context.Context, ops []operation) []error {
 	errs := make([]error, len(ops))
+	s.orderRounds(ctx, ops, func(i int, err error) { errs[i] = err }, func() {})
+	return errs
+}
+
+// orderRounds is orderAll for those who do not wait for the last: it tells what
+// became of each operation as soon as that is known, and when a round is over.
+func (s *Server) orderRounds(ctx context.Context, ops []operation, settled func(i int, err error), over func()) {
 	open := make([]int, len(ops))
 	for i := range ops {
 		open[i] = i
 	}
+	counts := make([]int, len(ops))
+	cmds := make([]session.Command, 0, len(ops))
 	for range maxRounds {
-		var cmds []session.Command
-		counts := make([]int, len(open))
+		cmds = cmds[:0]
 		for n, i := range open {
 			c := ops[i].commands()
 			counts[n] = len(c)
@@ -58,19 +66,22 @@ func (s *Server) orderAll(ctx context.Context, ops []operation) []error {
 		for n, i := range open {
 			more, err := ops[i].take(ctx, answers[:counts[n]])
 			answers = answers[counts[n]:]
-			if errs[i] = err; err == nil && more {
+			if err == nil && more {
 				again = append(again, i)
+				continue
 			}
+			settled(i, err)
 		}
+		over()
 		if open = again; len(open) == 0 {
-			return errs
+			return
 		}
 		s.metrics.premises.Add(float64(len(open)))
 	}
 	for _, i := range open {
-		errs[i] = errRounds()
+		settled(i, errRounds())
 	}
-	return errs
+	over()
 }
 
 func errRounds() error {

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -116,7 +117,9 @@ func (s *Server) wait(ctx context.Context, w *wait) error {
 			return errHandedOver()
 		case <-ctx.Done():
 			s.waits.remove(w)
-			s.waits.abandon(w)
+			if !errors.Is(context.Cause(ctx), errStreamEnded) {
+				s.waits.abandon(w)
+			}
 			return storeError(ctx.Err())
 		}
 	}

@@ -58,11 +58,26 @@ type rig struct {
 // must applies a command that must have a result.
 func (r rig) must(c session.Command) session.Result {
 	r.Helper()
+	res, err := r.try(c)
+	require.NoError(r, err)
+	return res
+}
+
+func (r rig) try(c session.Command) (session.Result, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	res, _, err := storage.One(ctx, r.Store, c)
-	require.NoError(r, err)
-	return res
+	return res, err
+}
+
+// each applies one command from each of n callers at once, all of which must
+// have results.
+func (r rig) each(n int, command func(i int) session.Command) []session.Result {
+	r.Helper()
+	results, errs := make([]session.Result, n), make([]error, n)
+	atOnce(n, func(i int) { results[i], errs[i] = r.try(command(i)) })
+	require.NoError(r, errors.Join(errs...))
+	return results
 }
 
 // get reads a record.
@@ -122,11 +137,9 @@ func (r rig) session(id string) *session.Session {
 func atomicity(t *testing.T, r rig) {
 	const callers, slots = 64, 5
 	r.openSession("s", slots, 1000)
-	codes := make([]session.Code, callers)
-	atOnce(callers, func(i int) { codes[i] = r.must(begin("s", fmt.Sprint("c", i))).Code })
 	count := map[session.Code]int{}
-	for _, c := range codes {
-		count[c]++
+	for _, res := range r.each(callers, func(i int) session.Command { return begin("s", fmt.Sprint("c", i)) }) {
+		count[res.Code]++
 	}
 	require.Equal(t, map[session.Code]int{session.Admitted: slots, session.ConcurrencyLimit: callers - slots}, count)
 	require.EqualValues(t, callers, r.session("s").Attempts)
@@ -150,9 +163,9 @@ func atOnce(n int, f func(i int)) {
 func repeats(t *testing.T, r rig) {
 	const callers = 16
 	r.openSession("s", 5, 1000)
-	first, again := make([]session.Result, callers), make([]session.Result, callers)
-	atOnce(callers, func(i int) { first[i] = r.must(begin("s", fmt.Sprint("c", i))) })
-	atOnce(callers, func(i int) { again[i] = r.must(begin("s", fmt.Sprint("c", i))) })
+	call := func(i int) session.Command { return begin("s", fmt.Sprint("c", i)) }
+	first := r.each(callers, call)
+	again := r.each(callers, call)
 	for i := range callers {
 		require.Equal(t, first[i].Code, again[i].Code)
 		require.True(t, again[i].Repeat)
@@ -160,7 +173,7 @@ func repeats(t *testing.T, r rig) {
 	}
 	require.EqualValues(t, callers, r.session("s").Attempts)
 	// The same id by many at once has one effect as well.
-	atOnce(callers, func(int) { r.must(increment("k", "the-same")) })
+	r.each(callers, func(int) session.Command { return increment("k", "the-same") })
 	require.EqualValues(t, 1_000_000, r.get(session.CounterKey(ns, "k"), storage.Latest).Record.(*session.Counter).Value.N)
 }
 
@@ -199,10 +212,10 @@ func latest(t *testing.T, r rig) {
 	atOnce(callers, func(caller int) {
 		key := fmt.Sprint("k", caller)
 		for i := range rounds {
-			want := r.must(increment(key, fmt.Sprint("r", caller, "-", i)))
-			f := r.get(session.CounterKey(ns, key), storage.Latest)
+			want, err := r.try(increment(key, fmt.Sprint("r", caller, "-", i)))
+			f, err2 := r.Get(t.Context(), session.CounterKey(ns, key), storage.Latest)
 			if c, ok := f.Record.(*session.Counter); !ok || c.Value.N < want.Value {
-				t.Errorf("acknowledged %d, read %+v", want.Value, f.Record)
+				t.Errorf("acknowledged %d, read %+v: %v", want.Value, f.Record, errors.Join(err, err2))
 				return
 			}
 		}
@@ -294,9 +307,11 @@ func waiting(t *testing.T, r rig) {
 	wait := acquire("p", "waiter")
 	wait.Wait = time.Minute
 	require.Equal(t, session.Queued, r.must(wait).Code)
+	release := &session.Release{NS: ns, Client: "suite", Slot: "holder", Pool: "p", Token: r.pool("p").Leases[0].Token}
+	released := make(chan error, 1)
 	go func() {
-		p := r.get(session.PoolKey(ns, "p"), storage.Latest).Record.(*session.Pool)
-		r.must(&session.Release{NS: ns, Client: "suite", Slot: "holder", Pool: "p", Token: p.Leases[0].Token})
+		_, err := r.try(release)
+		released <- err
 	}()
 	// A notice may come before its change can be seen, but the latest comes
 	// after it.
@@ -310,6 +325,7 @@ func waiting(t *testing.T, r rig) {
 		p := r.get(session.PoolKey(ns, "p"), storage.Nearby).Record.(*session.Pool)
 		handed = len(p.Leases) == 1 && p.Leases[0].Claim && strings.HasSuffix(p.Leases[0].Holder, " waiter")
 	}
+	require.NoError(t, <-released)
 	require.Equal(t, session.Admitted, r.must(wait).Code)
 }
 

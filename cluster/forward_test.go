@@ -1,0 +1,214 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// stuck is a cluster of three whose leader has taken a command that a follower
+// forwarded, and can neither store it nor answer.
+type stuck struct {
+	*testCluster
+	leader, follower *testNode
+	open             func()
+	answer           chan storage.Answer
+}
+
+func newStuck(t *testing.T, cmd session.Command) *stuck {
+	var disks gates
+	s := &stuck{testCluster: newCluster(t, 3, disks.use), answer: make(chan storage.Answer, 1)}
+	s.leader, s.follower = s.testCluster.leader(), s.testCluster.follower()
+	s.open = disks.of(s.leader).shut()
+	t.Cleanup(s.open)
+	go func() { s.answer <- s.follower.Apply(within(t, 10*time.Second), cmd)[0] }()
+	require.Eventually(t, func() bool {
+		l := s.leader.leading.Load()
+		return l != nil && l.underWay.Load() > 0 && disks.of(s.leader).held.Load() > 0 && s.follower.forwarded() == 1
+	}, 5*time.Second, time.Millisecond)
+	s.net.isolate(s.leader.Address(), true)
+	return s
+}
+
+// forwarded returns how many batches have no answer.
+func (n *Node) forwarded() int {
+	n.mu.Lock()
+	f := n.forward
+	n.mu.Unlock()
+	if f == nil {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.sent)
+}
+
+func TestWhatMayHaveBeenAppliedIsSentAgainWithItsID(t *testing.T) {
+	s := newStuck(t, increment("r"))
+	a := <-s.answer
+	require.NoError(t, a.Err)
+	require.EqualValues(t, 1_000_000, a.Result.Value)
+	s.net.isolate(s.leader.Address(), false)
+	s.open()
+	s.leader.waitReady(t)
+	for _, n := range s.nodes {
+		require.EqualValues(t, 1, count(t, n, storage.Latest), "its effect is one")
+	}
+}
+
+func TestWithoutAnIDNothingIsSentTwice(t *testing.T) {
+	s := newStuck(t, increment(""))
+	a := <-s.answer
+	require.ErrorIs(t, a.Err, storage.ErrUnknown)
+	next := s.testCluster.leader(s.leader)
+	require.Zero(t, count(t, next, storage.Latest), "the next leader was not given it")
+	s.net.isolate(s.leader.Address(), false)
+	s.open()
+	s.leader.waitReady(t)
+	require.LessOrEqual(t, count(t, next, storage.Latest), int64(1))
+}
+
+// Commands without an id are sent to the next leader as well, as long as it is
+// certain that the last one did not take them.
+func TestWhatWasNotAppliedIsSentElsewhere(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	follower := c.follower()
+	stop := make(chan struct{})
+	var changes sync.WaitGroup
+	changes.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+				// Often there is none, or a transfer is under way.
+				_ = follower.TransferLeadership(within(t, time.Second), "")
+			}
+		}
+	})
+	const commands = 20
+	unknown := 0
+	for range commands {
+		_, _, err := storage.One(within(t, 10*time.Second), follower, increment(""))
+		if err != nil {
+			require.ErrorIs(t, err, storage.ErrUnknown)
+			unknown++
+		}
+	}
+	close(stop)
+	changes.Wait()
+	n := count(t, c.leader(), storage.Latest)
+	require.GreaterOrEqual(t, n, int64(commands-unknown))
+	require.LessOrEqual(t, n, int64(commands))
+}
+
+// A leader that is cut off answers no read of the latest state, though it may
+// still think that it leads.
+func TestAnIsolatedLeaderReadsNothing(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	old := c.leader()
+	_, _, err := storage.One(t.Context(), old, increment("before"))
+	require.NoError(t, err)
+	c.net.isolate(old.Address(), true)
+	for old.Leader() { // as long as it does
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, err := old.Get(ctx, session.CounterKey("default", "k"), storage.Latest)
+		cancel()
+		require.ErrorIs(t, err, storage.ErrUnavailable)
+	}
+	next := c.leader(old)
+	_, _, err = storage.One(t.Context(), next, increment("after"))
+	require.NoError(t, err)
+	_, err = old.Get(within(t, 300*time.Millisecond), session.CounterKey("default", "k"), storage.Latest)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Error(t, old.Ready(t.Context()))
+	require.EqualValues(t, 1, count(t, old, storage.Nearby), "nearby reads are what they say")
+	_, _, err = storage.One(within(t, 300*time.Millisecond), old, increment("lost"))
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.ErrorContains(t, err, "no leader is known")
+
+	c.net.isolate(old.Address(), false)
+	old.waitReady(t)
+	require.EqualValues(t, 2, count(t, old, storage.Latest))
+}
+
+// A proof of leadership is only for those who asked before its round began, and
+// one round serves all who wait.
+func TestRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r rounds
+		asked := make(chan chan error)
+		ask := func() error {
+			answer := make(chan error)
+			asked <- answer
+			return <-answer
+		}
+		done := make(chan error, 10)
+		confirm := func(ctx context.Context) { done <- r.confirm(ctx, ask) }
+		go confirm(t.Context())
+		first := <-asked
+		for range 5 {
+			go confirm(t.Context())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go confirm(ctx)
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled, "nobody has to wait for a round")
+		first <- nil
+		require.NoError(t, <-done)
+		second := <-asked
+		require.Empty(t, done, "the first round began before they asked")
+		second <- errDeposed
+		for range 5 {
+			require.ErrorIs(t, <-done, errDeposed)
+		}
+		synctest.Wait()
+		require.False(t, r.running)
+	})
+}
+
+func TestLargeCommandsAreForwarded(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	f := c.follower()
+	tree := bytes.Repeat([]byte("x"), session.MaxTree)
+	r, _, err := storage.One(within(t, 10*time.Second), f, &session.PutPolicy{NS: "n", By: session.Maker{Client: "c", Request: "r"}, Name: "p", Digest: session.Digest{1}, Tree: tree,
+		Limits: session.Limits{MaxAttempts: 1, MaxConcurrent: 1, MaxTokens: 1, MaxToolCalls: 1, Timeout: time.Minute}})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, r.Value)
+	found, err := f.Get(t.Context(), session.PolicyKey("n", session.Digest{1}), storage.Latest)
+	require.NoError(t, err)
+	require.Equal(t, tree, found.Record.(*session.Policy).Tree)
+}
+
+// What cannot be decoded is answered alone, also when a node of another build
+// sends it.
+func TestRubbishInABatch(t *testing.T) {
+	c := newCluster(t, 2, nil)
+	f, l := c.follower(), c.leader()
+	bad := increment("bad")
+	g := newGroup([]pending{
+		{raw: session.EncodeCommand(increment("one")), until: time.Now().Add(time.Minute)},
+		{raw: []byte("rubbish"), until: time.Now().Add(time.Minute)},
+		{raw: nil, until: time.Now().Add(time.Minute)},
+		{raw: session.EncodeCommand(&session.Increment{NS: bad.NS, By: bad.By}), until: time.Now().Add(time.Minute)},
+		{raw: session.EncodeCommand(increment("late")), until: time.Now().Add(-time.Minute)},
+		{raw: session.EncodeCommand(increment("two")), until: time.Now().Add(time.Minute)},
+	})
+	require.NoError(t, f.forwardTo(l.Address()).queue.add(g))
+	<-g.done
+	want := []error{nil, storage.ErrInvalid, storage.ErrInvalid, storage.ErrInvalid, storage.ErrUnavailable, nil}
+	for i, a := range g.answers {
+		require.ErrorIs(t, a.Err, want[i], fmt.Sprint(i))
+	}
+	require.EqualValues(t, 2, count(t, f, storage.Latest))
+}

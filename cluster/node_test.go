@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// Every node that a test opens has to be gone when it is closed.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMetrics(t *testing.T) {
+	r := prometheus.NewRegistry()
+	c := newCluster(t, 1, func(cfg *Config) { cfg.Registry = r })
+	_, _, err := storage.One(t.Context(), c.nodes[0], increment("r"))
+	require.NoError(t, err)
+	require.NoError(t, c.nodes[0].raft.Snapshot().Error())
+	require.EqualValues(t, 1, count(t, c.nodes[0], storage.Latest))
+	families, err := r.Gather()
+	require.NoError(t, err)
+	values := map[string]float64{}
+	for _, f := range families {
+		m := f.GetMetric()[0]
+		values[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+	}
+	for _, name := range []string{
+		"applied_index", "term", "leader", "entries_applied_total", "commands_applied_total", "entry_commands", "apply_seconds",
+		"commit_seconds", "term_rounds_total", "snapshots_total", "snapshot_seconds", "leaderships_total", "log_time_seconds",
+	} {
+		require.Positive(t, values["gov_raft_"+name], name)
+	}
+	for _, name := range []string{"proposal_queue", "log_bytes", "forwarded_total", "resent_total", "restores_total", "entries_void_total"} {
+		require.Contains(t, values, "gov_raft_"+name)
+	}
+}
+
+// TestARestoreFromALogThatIsAhead: time goes on from where the snapshot was, or
+// nothing would ever run out again.
+func TestARestoreFromALogThatIsAhead(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	ahead := session.New()
+	ahead.ApplyAll(1000*time.Hour, []session.Command{&session.PutPool{NS: "default", Pool: "p", Slots: 1}})
+	ahead.ApplyAll(1000*time.Hour, []session.Command{&session.Acquire{NS: "default", Client: "c", Slot: "old", Pool: "p", Weight: 1, TTL: time.Hour}})
+	var b bytes.Buffer
+	require.NoError(t, session.WriteSnapshot(&b, ahead.Snapshot()))
+	require.NoError(t, c.follower().Restore(t.Context(), &b))
+
+	short := &session.Acquire{NS: "default", Client: "c", Slot: "new", Pool: "p", Weight: 1, TTL: session.MinTTL}
+	r, _, err := storage.One(t.Context(), c.leader(), short)
+	require.NoError(t, err)
+	require.Equal(t, session.Admitted, r.Code, "the lease of the snapshot ended")
+	for _, n := range c.nodes {
+		require.Eventually(t, func() bool {
+			f := n.fsm.get(session.PoolKey("default", "p"))
+			p, ok := f.Record.(*session.Pool)
+			return ok && f.Now > 1000*time.Hour && len(p.Leases) == 0
+		}, 10*time.Second, 10*time.Millisecond)
+	}
+	left, err := filepath.Glob(filepath.Join(c.leader().cfg.Dir, restoreFiles))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func TestWhatARestoreLeftBehindIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "restore-123"), []byte("half"), 0o600))
+	newCluster(t, 1, func(c *Config) { c.Dir = dir })
+	left, err := filepath.Glob(filepath.Join(dir, restoreFiles))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func TestHclog(t *testing.T) {
+	var out bytes.Buffer
+	l := newHclog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	l.Info("entering follower state")
+	require.Empty(t, out.String())
+	require.False(t, l.IsInfo())
+	l.Named("x").With("peer", "n2").Warn("failed to contact", "time", time.Second, "servers", hclog.Fmt("%d of %d", 1, 3))
+	require.Contains(t, out.String(), `level=WARN msg="failed to contact" from=raft peer=n2 time=1s servers="1 of 3"`)
+}
+
+// BenchmarkApply measures commands of one kind from many callers at once, as
+// one caller of the leader sees them. Its disk is that of the temporary folder.
+func BenchmarkApply(b *testing.B) {
+	for _, nodes := range []int{1, 3} {
+		for _, callers := range []int{1, 64, 256, 1024} {
+			b.Run(fmt.Sprintf("nodes=%d/callers=%d", nodes, callers), func(b *testing.B) {
+				n := openBenchmark(b, nodes)
+				var next atomic.Int64
+				var wg sync.WaitGroup
+				b.ResetTimer()
+				for range callers {
+					wg.Go(func() {
+						for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+							if _, _, err := storage.One(b.Context(), n, increment(fmt.Sprint("r", i))); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commands/s")
+			})
+		}
+	}
+}
+
+// openBenchmark opens nodes with the defaults of the product, and returns the
+// one that leads.
+func openBenchmark(b *testing.B, nodes int) *Node {
+	var join []string
+	var first *Node
+	for i := range nodes {
+		n, err := Open(Config{ID: fmt.Sprint("n", i), BindAddr: "127.0.0.1:0", Dir: b.TempDir(), Bootstrap: i == 0, Join: join, Logger: testLogger()})
+		require.NoError(b, err)
+		b.Cleanup(func() { require.NoError(b, n.Close()) })
+		for n.Ready(b.Context()) != nil {
+			time.Sleep(time.Millisecond)
+		}
+		if first == nil {
+			first, join = n, []string{n.cfg.Address}
+		}
+	}
+	require.True(b, first.Leader())
+	return first
+}

@@ -1,0 +1,253 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+)
+
+// Bounds of one stream. Beyond them the server stops reading, so that whoever
+// sends too much is held up by the transport and costs no more memory.
+const (
+	// maxUnanswered is how many frames may be without an answer, waiting ones
+	// apart.
+	maxUnanswered = 1024
+	// maxStreamWaits is how many frames may wait for a slot; further ones count
+	// among the unanswered.
+	maxStreamWaits = 4096
+	// maxUnansweredBytes bounds the arguments that unanswered frames hold,
+	// waiting ones included.
+	maxUnansweredBytes = 16 << 20
+	// maxOrdered is how many frames are ordered together: as many commands as a
+	// store with a log takes in one go.
+	maxOrdered = 512
+	// maxAnswers bounds the answers of one message.
+	maxAnswers = 1024
+)
+
+// errStreamEnded is why a wait ends whose stream has. Its place is given up by
+// nobody: the same id may be asked for over another stream.
+var errStreamEnded = errors.New("server: the stream has ended")
+
+// Exchange answers operations as they come, each by itself and in any order.
+// What one message brings is checked and judged on the goroutine that received
+// it, and ordered in one go; the next message does not wait for that.
+func (s callService) Exchange(ctx context.Context, stream *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]) error {
+	x := newExchange(ctx, s.Server, stream)
+	defer x.end()
+	if err := x.send(&v1.ExchangeResponse{MaxInFlight: maxUnanswered}); err != nil {
+		return err
+	}
+	go x.receive()
+	return x.answer(ctx)
+}
+
+// An exchange is one stream. One goroutine receives, the handler's sends, and
+// one more puts in order what a message brought.
+type exchange struct {
+	s       *Server
+	stream  *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]
+	base    context.Context // of what was received: the end of the stream recalls nothing
+	waits   context.Context // of those who wait: ends with the stream
+	endWait context.CancelCauseFunc
+	methods *exchangeMethods
+	leader  string // as the other side was told; only the sender's
+
+	work  sync.WaitGroup // messages and waits under way
+	ready chan struct{}  // capacity 1: the sender has something to do
+
+	mu         sync.Mutex
+	room       sync.Cond // a place has come free, or nothing is read any more
+	unanswered int
+	waiting    int
+	bytes      int
+	answers    []*frame // not sent yet
+	closed     bool     // nothing more is taken on
+	err        error    // why the stream cannot go on; nil at its regular end
+}
+
+func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]) *exchange {
+	x := &exchange{s: s, stream: stream, methods: s.metrics.exchangeMethods(), ready: make(chan struct{}, 1)}
+	x.room.L = &x.mu
+	// The namespace stands in front because every command asks for it.
+	x.base = context.WithValue(context.WithoutCancel(ctx), namespaceKey{}, namespace(ctx))
+	x.waits, x.endWait = context.WithCancelCause(x.base)
+	return x
+}
+
+// receive takes messages on until the stream ends, or this end has closed it.
+func (x *exchange) receive() {
+	for {
+		m, err := x.stream.Receive()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			x.close(err)
+			return
+		}
+		now := time.Now()
+		for frames := m.GetFrames(); len(frames) > 0; {
+			n := x.place(len(frames))
+			if n == 0 {
+				return
+			}
+			x.begin(frames[:n], now)
+			frames = frames[n:]
+		}
+	}
+}
+
+// place waits until the stream may have more unanswered frames, and returns for
+// how many there is room; 0 when nothing is taken on any more. x.work then
+// counts one more.
+func (x *exchange) place(frames int) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for !x.closed && (x.unanswered >= maxUnanswered || x.bytes >= maxUnansweredBytes) {
+		x.room.Wait()
+	}
+	if x.closed {
+		return 0
+	}
+	n := min(frames, maxUnanswered-x.unanswered, maxOrdered)
+	x.unanswered += n
+	x.work.Add(1)
+	return n
+}
+
+// close ends the taking on of frames. With an error the stream ends at once,
+// without one when everything is answered.
+func (x *exchange) close(err error) {
+	x.mu.Lock()
+	x.closed = true
+	if x.err == nil {
+		x.err = err
+	}
+	x.room.Broadcast()
+	x.mu.Unlock()
+	x.wake()
+}
+
+func (x *exchange) wake() {
+	select {
+	case x.ready <- struct{}{}:
+	default:
+	}
+}
+
+// answer sends answers as they come, until the stream has ended. A node that
+// drains says so, answers what it has taken on, and ends the stream: whatever
+// is not answered then was not taken on.
+func (x *exchange) answer(ctx context.Context) error {
+	drained := x.s.drained
+	var spare []*frame
+	for {
+		out := &v1.ExchangeResponse{}
+		select {
+		case <-x.ready:
+		case <-drained:
+			drained = nil
+			out.GoAway = true
+			x.close(nil)
+		case <-ctx.Done():
+			return storeError(ctx.Err())
+		}
+		answers, err := x.take(spare)
+		if err != nil {
+			return err
+		}
+		for rest := answers; len(rest) > 0 || out.GoAway; {
+			now := rest[:min(len(rest), maxAnswers)]
+			rest = rest[len(now):]
+			out.Answers = make([]*v1.OperationResult, len(now))
+			for i, f := range now {
+				out.Answers[i] = f.result
+			}
+			if err := x.send(out); err != nil {
+				return err
+			}
+			out = &v1.ExchangeResponse{}
+		}
+		if x.free(answers) {
+			return nil
+		}
+		clear(answers)
+		spare = answers[:0]
+	}
+}
+
+// send adds to a message who leads, where that is news.
+func (x *exchange) send(m *v1.ExchangeResponse) error {
+	if c := x.s.cfg.Cluster; c != nil {
+		if leader := c.LeaderAPI(); leader != "" && leader != x.leader {
+			x.leader, m.LeaderAddress = leader, leader
+		}
+	}
+	return x.stream.Send(m)
+}
+
+// take returns what there is to send, and leaves spare to be filled.
+func (x *exchange) take(spare []*frame) ([]*frame, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	answers := x.answers
+	x.answers = spare
+	return answers, x.err
+}
+
+// free gives the places of what was sent to others, and reports whether that
+// was all.
+func (x *exchange) free(answers []*frame) (over bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, f := range answers {
+		switch {
+		case f.notice:
+		case f.waits:
+			x.waiting--
+			x.bytes -= f.size
+		default:
+			x.unanswered--
+			x.bytes -= f.size
+		}
+	}
+	x.room.Signal()
+	return x.closed && x.unanswered == 0 && x.waiting == 0
+}
+
+// post hands answers to the sender.
+func (x *exchange) post(answers ...*frame) {
+	x.mu.Lock()
+	x.answers = append(x.answers, answers...)
+	x.mu.Unlock()
+	x.wake()
+}
+
+// end waits for what the store has not answered yet: it must not outlive the
+// handler, and takes no longer than a request does. Those who wait keep their
+// places.
+func (x *exchange) end() {
+	x.close(nil)
+	x.endWait(errStreamEnded)
+	x.work.Wait()
+}
+
+// exchangeProcedures are the methods under which frames are counted: those of
+// the same operation as a request of its own.
+var exchangeProcedures = [...]string{
+	frameNone:    govnodev1connect.CallServiceExchangeProcedure,
+	frameBegin:   govnodev1connect.CallServiceBeginCallProcedure,
+	frameEnd:     govnodev1connect.CallServiceEndCallProcedure,
+	frameCancel:  govnodev1connect.CallServiceCancelCallProcedure,
+	frameAcquire: govnodev1connect.SlotServiceAcquireSlotProcedure,
+	frameRenew:   govnodev1connect.SlotServiceRenewSlotsProcedure,
+	frameRelease: govnodev1connect.SlotServiceReleaseSlotProcedure,
+}

@@ -1,0 +1,293 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/session"
+)
+
+// A frame is one operation of a stream on its way.
+type frame struct {
+	part   *part // nil once it is refused
+	result *v1.OperationResult
+	kind   frameKind
+	start  time.Time
+	until  time.Time // when its caller stops waiting
+	size   int       // of its arguments, about
+	waits  bool      // it counts among the waiting of its stream
+	notice bool      // not an answer: says that another frame waits
+	done   bool      // it has its answer
+}
+
+type frameKind uint8
+
+const (
+	frameNone frameKind = iota
+	frameBegin
+	frameEnd
+	frameCancel
+	frameAcquire
+	frameRenew
+	frameRelease
+	frameKinds
+)
+
+func kindOf(op *v1.Operation) frameKind {
+	switch op.GetOp().(type) {
+	case *v1.Operation_Begin:
+		return frameBegin
+	case *v1.Operation_End:
+		return frameEnd
+	case *v1.Operation_Cancel:
+		return frameCancel
+	case *v1.Operation_Acquire:
+		return frameAcquire
+	case *v1.Operation_Renew:
+		return frameRenew
+	case *v1.Operation_Release:
+		return frameRelease
+	}
+	return frameNone
+}
+
+// sizeOf says how much memory a frame holds until it is answered, as far as its
+// sender decides that.
+func sizeOf(op *v1.Operation) int {
+	const bare = 256
+	switch o := op.GetOp().(type) {
+	case *v1.Operation_Begin:
+		r := o.Begin
+		if r.GetArguments() == nil && r.GetContext() == nil && len(r.GetMetadata()) == 0 {
+			return bare + len(r.GetArgumentsJson()) + len(r.GetContextJson())
+		}
+	case *v1.Operation_End:
+		if o.End.GetOutput() == nil {
+			return bare
+		}
+	case *v1.Operation_Cancel, *v1.Operation_Acquire, *v1.Operation_Release:
+		return bare
+	}
+	return bare + proto.Size(op)
+}
+
+// begin takes on what place has made room for. The frames that can be ordered
+// are ordered together; those that cannot are answered with them, or at once
+// where there is none.
+func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
+	store := make([]frame, len(ops))
+	frames := make([]*frame, len(ops))
+	size, open := 0, 0
+	for i, op := range ops {
+		f := &store[i]
+		f.kind, f.start, f.size = kindOf(op), now, sizeOf(op)
+		f.result = &v1.OperationResult{Tag: op.GetTag()}
+		x.prepare(f, op)
+		if !f.done {
+			open++
+		}
+		size += f.size
+		frames[i] = f
+	}
+	x.mu.Lock()
+	x.bytes += size
+	x.mu.Unlock()
+	if open == 0 {
+		x.post(frames...)
+		x.work.Done()
+		return
+	}
+	go func() {
+		defer x.work.Done()
+		x.order(frames)
+	}()
+}
+
+// prepare checks and judges a frame, as the handler of its method does.
+func (x *exchange) prepare(f *frame, op *v1.Operation) {
+	defer x.recovered(f)
+	limit := x.s.cfg.RequestTimeout
+	if w := waitOf(op); w > 0 {
+		limit += w
+	}
+	part, err := x.s.newPart(x.base, &fields{}, op)
+	if err != nil {
+		x.refuse(f, err)
+		return
+	}
+	if t := op.GetTimeout(); t != nil {
+		limit = min(limit, t.AsDuration())
+	}
+	f.part, f.until = part, f.start.Add(limit)
+}
+
+// waitOf returns how long a frame is prepared to wait for a slot.
+func waitOf(op *v1.Operation) time.Duration {
+	switch o := op.GetOp().(type) {
+	case *v1.Operation_Begin:
+		return o.Begin.GetWait().AsDuration()
+	case *v1.Operation_Acquire:
+		return o.Acquire.GetWait().AsDuration()
+	}
+	return 0
+}
+
+// order puts frames in order and posts their answers: together, but for those
+// whose premises did not hold, which are ordered again and answered later, and
+// those that have to wait. All are ordered as long as the most patient of them
+// has time: the deadline of each by itself ends its wait.
+func (x *exchange) order(frames []*frame) {
+	defer x.recovered(frames...)
+	open := make([]*frame, 0, len(frames))
+	ops := make([]operation, 0, len(frames))
+	ready := make([]*frame, 0, len(frames)+4)
+	until := frames[0].start
+	for _, f := range frames {
+		if f.done {
+			ready = append(ready, f)
+			continue
+		}
+		open, ops = append(open, f), append(ops, f.part.operation)
+		if f.until.After(until) {
+			until = f.until
+		}
+	}
+	if most := frames[0].start.Add(x.s.cfg.RequestTimeout); until.After(most) {
+		until = most // what comes on top of it is for waiting
+	}
+	ctx, cancel := context.WithDeadline(x.base, until)
+	defer cancel()
+	x.s.orderRounds(ctx, ops, func(i int, err error) {
+		f := open[i]
+		if w := f.waiting(); err == nil && w != nil {
+			ready = append(ready, x.wait(f, w))
+			return
+		}
+		x.finish(f, err)
+		ready = append(ready, f)
+	}, func() {
+		x.post(ready...)
+		ready = ready[:0]
+	})
+}
+
+// waiting describes the wait of a frame that was queued; nil if it was not.
+func (f *frame) waiting() *wait {
+	switch o := f.part.operation.(type) {
+	case *begin:
+		if o.answer.Err == nil && o.answer.Result.Code == session.Queued {
+			return o.waiting()
+		}
+	case *acquire:
+		if o.answer.Err == nil && o.answer.Result.Code == session.Queued {
+			return o.waiting()
+		}
+	}
+	return nil
+}
+
+// wait lets a frame stand in its queue, to be answered later, and returns the
+// notice of it.
+func (x *exchange) wait(f *frame, w *wait) *frame {
+	x.mu.Lock()
+	if x.waiting < maxStreamWaits {
+		f.waits = true
+		x.unanswered--
+		x.waiting++
+		x.room.Signal()
+	}
+	x.mu.Unlock()
+	notice := &frame{notice: true, result: f.queued()}
+	x.work.Go(func() {
+		defer x.recovered(f)
+		ctx, cancel := context.WithDeadline(x.waits, f.until)
+		defer cancel()
+		x.finish(f, x.s.wait(ctx, w))
+		x.post(f)
+	})
+	return notice
+}
+
+// queued says where a frame stands. It is no answer: nothing was decided that
+// the audit or the metrics should hold.
+func (f *frame) queued() *v1.OperationResult {
+	r := &v1.OperationResult{Tag: f.result.GetTag()}
+	switch o := f.part.operation.(type) {
+	case *begin:
+		r.Result = &v1.OperationResult_Begin{Begin: &v1.BeginCallResponse{
+			Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: decisionID(o.ns, o.cmd.Session, o.cmd.Call),
+			Counters: countersOf(o.answer.Result.Counters), Queue: placeOf(o.answer.Result.Queue), Index: o.answer.Index,
+		}}
+	case *acquire:
+		r.Result = &v1.OperationResult_Acquire{Acquire: &v1.AcquireSlotResponse{
+			Outcome: v1.Outcome_OUTCOME_QUEUED, Queue: placeOf(o.answer.Result.Queue), Index: o.answer.Index,
+		}}
+	}
+	return r
+}
+
+// finish puts the answer of a frame into words, or says why there is none.
+func (x *exchange) finish(f *frame, err error) {
+	if err == nil {
+		err = f.part.finish(f.result)
+	} else if b, ok := f.part.operation.(*begin); ok {
+		b.failed(err)
+	}
+	if err != nil {
+		x.refuse(f, err)
+		return
+	}
+	f.done, f.part = true, nil
+	x.methods.answered(f)
+}
+
+func (x *exchange) refuse(f *frame, err error) {
+	f.result.Result = &v1.OperationResult_Error{Error: operationError(err)}
+	f.done, f.part = true, nil
+	x.s.metrics.request(exchangeProcedures[f.kind], err, f.start)
+}
+
+// recovered answers the frames that a panic left without an answer, so that one
+// bad frame costs one answer and not the node.
+func (x *exchange) recovered(frames ...*frame) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	spec := connect.Spec{Procedure: govnodev1connect.CallServiceExchangeProcedure, StreamType: connect.StreamTypeBidi}
+	err := x.s.recovered(x.base, spec, http.Header{}, cause)
+	for _, f := range frames {
+		if !f.done {
+			x.refuse(f, err)
+		}
+	}
+}
+
+// exchangeMethods count the frames that were answered under the method of each,
+// without looking the method up for every frame.
+type exchangeMethods [frameKinds]struct {
+	answered prometheus.Counter
+	latency  prometheus.Observer
+}
+
+func (m *metrics) exchangeMethods() *exchangeMethods {
+	var all exchangeMethods
+	for kind, procedure := range exchangeProcedures {
+		service, method := methodOf(procedure)
+		all[kind].answered = m.requests.WithLabelValues(service, method, "ok")
+		all[kind].latency = m.latency.WithLabelValues(service, method)
+	}
+	return &all
+}
+
+func (m *exchangeMethods) answered(f *frame) {
+	m[f.kind].answered.Inc()
+	m[f.kind].latency.Observe(time.Since(f.start).Seconds())
+}

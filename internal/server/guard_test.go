@@ -1,0 +1,156 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// guard is a guardrail that does what a test wants.
+type guard func(call engine.GuardrailCall) (engine.GuardrailResult, error)
+
+func (guard) Name() string { return "guard" }
+
+func (g guard) Evaluate(_ context.Context, call engine.GuardrailCall) (engine.GuardrailResult, error) {
+	return g(call)
+}
+
+func startGuarded(t *testing.T, g guard) *node {
+	t.Helper()
+	n := start(t, func(c *server.Config) { c.Engine = []engine.Option{engine.WithGuardrails(g)} })
+	n.putPolicy(policy()...)
+	n.session("s")
+	return n
+}
+
+// What a guardrail puts in the place of the arguments reaches the caller; what
+// cannot be told to him is not admitted, and one that fails denies.
+func TestGuardrails(t *testing.T) {
+	modify := func(text string) guard {
+		return func(engine.GuardrailCall) (engine.GuardrailResult, error) {
+			args, err := value.Parse([]byte(text))
+			return engine.GuardrailResult{Decision: engine.GuardrailModify, ModifiedArgs: &args}, err
+		}
+	}
+	n := startGuarded(t, modify(`{"q":"cleaned"}`))
+	for range 2 { // and again for a repeat
+		res := n.begin("s", "c", func(r *v1.BeginCallRequest) { r.ArgumentsJson = `{"q":"dirty"}` })
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+		require.Equal(t, "cleaned", res.ModifiedArguments.Fields["q"].GetStringValue())
+	}
+
+	n = startGuarded(t, modify(`{"n":1`+strings.Repeat("0", 400)+`}`))
+	_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "c"))
+	requireRefused(t, err, connect.CodeFailedPrecondition, "INVALID_FIELD", "a guardrail changed them")
+	require.Zero(t, n.getSession("s").Attempts, "nothing was spent on it")
+
+	n = startGuarded(t, func(engine.GuardrailCall) (engine.GuardrailResult, error) {
+		return engine.GuardrailResult{}, errors.New("down")
+	})
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, n.begin("s", "c").Outcome)
+	require.EqualValues(t, 1, n.getSession("s").Attempts)
+}
+
+// The hash that is registered for a tool, in the state and not in the tree, is
+// held against the one that comes with the call.
+func TestContentHashes(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy("content_hash_mode: strict")...)
+	n.session("s")
+	hash := strings.Repeat("ab", 32)
+	for _, a := range n.store.Apply(n.ctx(), &session.PutHash{NS: "default", By: session.Maker{Client: "w"}, Tool: "t", Hash: hash}) {
+		require.NoError(t, a.Err)
+	}
+	with := func(hash string) func(*v1.BeginCallRequest) {
+		return func(r *v1.BeginCallRequest) { r.Metadata = map[string]string{"content_hash": hash} }
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "right", with(hash)).Outcome)
+	wrong := n.begin("s", "wrong", with(strings.Repeat("cd", 32)))
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, wrong.Outcome)
+	require.Contains(t, wrong.Reason, "content hash mismatch")
+	require.Equal(t, wrong.Reason, n.begin("s", "wrong", with(strings.Repeat("cd", 32))).Reason)
+	require.Contains(t, n.begin("s", "none").Reason, "missing content_hash")
+	require.Contains(t, n.begin("s", "alias", with(hash), func(r *v1.BeginCallRequest) { r.Tool = "alias" }).Reason, "no registered content hash")
+}
+
+// A call of several pools takes all or none, and the words of its refusal are
+// the same when it is repeated, though nobody remembers which pool was full.
+func TestSeveralPools(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy()...)
+	n.session("s")
+	n.putPool("gpu", 2)
+	n.putPool("net", 1)
+	both := func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: "net"}, {Pool: "gpu", Weight: 2}} }
+	res := n.begin("s", "a", both)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+	require.Equal(t, []string{"policy/p", "gpu", "net"}, []string{res.Grants[0].Pool, res.Grants[1].Pool, res.Grants[2].Pool})
+	for range 2 {
+		res = n.begin("s", "b", both)
+		require.Equal(t, v1.Outcome_OUTCOME_CONCURRENCY_LIMIT, res.Outcome)
+		require.Equal(t, "Max concurrency reached in one of the pools policy/p, gpu, net", res.Reason)
+	}
+	pool, err := n.slots.GetPool(n.ctx(), &v1.GetPoolRequest{Pool: "policy/p"})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, pool.Pool.InUse, "none was taken")
+}
+
+// slow is a store that answers a command when its caller has given up.
+type slow struct{ storage.Store }
+
+func (s slow) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	if _, begin := cmds[0].(*session.Begin); !begin {
+		return s.Store.Apply(ctx, cmds...)
+	}
+	<-ctx.Done()
+	answers := make([]storage.Answer, len(cmds))
+	for i := range answers {
+		answers[i].Err = storage.ErrUnknown
+	}
+	return answers
+}
+
+// A batch is answered when its most patient operation gives up.
+func TestTimeoutsInABatch(t *testing.T) {
+	quick := start(t)
+	quick.putPolicy(policy()...)
+	quick.session("s")
+	n := startOn(t, slow{quick.store})
+	op := func(call string, timeout time.Duration) *v1.Operation {
+		return &v1.Operation{Op: &v1.Operation_Begin{Begin: beginRequest("s", call)}, Timeout: durationpb.New(timeout)}
+	}
+	begun := time.Now()
+	res, err := n.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{op("a", time.Millisecond), op("b", 200*time.Millisecond)}})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, time.Since(begun), 200*time.Millisecond)
+	require.Less(t, time.Since(begun), 5*time.Second)
+	for _, r := range res.Results {
+		require.Equal(t, "OUTCOME_UNKNOWN", r.GetError().GetReason())
+		require.Equal(t, "unavailable", r.GetError().GetCode())
+	}
+	last := n.audit.all(t)
+	require.Equal(t, "OUTCOME_UNKNOWN", last[len(last)-1]["failure_reason"], "a decision that may have been spent is written down")
+}
+
+// A request without a deadline gets the server's own.
+func TestRequestTimeout(t *testing.T) {
+	quick := start(t)
+	quick.putPolicy(policy()...)
+	quick.session("s")
+	n := startOn(t, slow{quick.store}, func(c *server.Config) { c.RequestTimeout = 100 * time.Millisecond })
+	_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "c"))
+	requireRefused(t, err, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "same id")
+}

@@ -1,0 +1,408 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/session"
+)
+
+// Redis is a Store whose order is that of a Redis. Any number of nodes share
+// one. It has no index of its own: Index is 0 in all answers.
+//
+// A node applies commands itself, to the records that they touch, and swaps the
+// outcome in; swap.lua refuses if another node has changed one of them. So the
+// rules stand in package session alone.
+//
+// What it promises is what Redis keeps. One primary with appendfsync always
+// loses nothing that was acknowledged. With replicas that may become the
+// primary, or appendfsync everysec, what was acknowledged last may be lost;
+// this is noticed (see epoch), and then commands are refused for
+// RedisConfig.Quarantine, so that no slot is given out twice. After that all
+// leases have ended, the sessions from before are closed, and ids with a time
+// from before are refused as stale. Texts and numbers of the storage protocol
+// may have older values then. It is not noticed if all nodes end, the data is
+// lost, and then a node starts.
+type Redis struct {
+	cfg    RedisConfig
+	log    *slog.Logger
+	client redis.UniversalClient
+	name   string // of this process: node and a random part
+	draw   string // of this process, in its stamps
+
+	cache  *cache
+	rounds atomic.Uint64 // stamps given out
+	lost   atomic.Uint64 // swaps lost to other nodes
+
+	changed chan struct{}
+	waits   atomic.Int64 // until when this node has somebody who waits, in monotonic time
+	hinted  atomic.Int64 // when another node last said that something changed
+	refused atomic.Pointer[error]
+
+	ctx    context.Context
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+	closed bool // guarded by mu
+
+	mu      sync.Mutex
+	lanes   map[string]*lane
+	places  map[string]*place
+	domains map[string]*domain // by tag
+	listed  map[string]bool    // namespaces known to stand in the set of all
+}
+
+// OpenRedis connects to Redis and checks that it can keep the promise. The error
+// says what is wrong with it, and the command that repairs it.
+func OpenRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	client, err := cfg.client()
+	if err != nil {
+		return nil, err
+	}
+	draw := make([]byte, 8)
+	rand.Read(draw)
+	r := &Redis{
+		cfg: cfg, log: cfg.Logger, client: client, draw: string(draw), name: cfg.Node + "/" + rand.Text(),
+		cache: newCache(cfg.CacheBytes), changed: make(chan struct{}, 1),
+		lanes: map[string]*lane{}, places: map[string]*place{}, domains: map[string]*domain{}, listed: map[string]bool{},
+	}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	if err := r.check(ctx, true); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	if !r.clustered() {
+		if err := r.domain("").inspect(ctx); err != nil {
+			return nil, errors.Join(fmt.Errorf("storage: Redis: %w", err), r.Close())
+		}
+	}
+	r.goWork(r.keepTime)
+	r.goWork(r.keepHouse)
+	r.goWork(r.keepChecking)
+	r.goWork(r.listen)
+	return r, nil
+}
+
+func (r *Redis) clustered() bool { return len(r.cfg.Cluster) > 0 }
+
+// goWork runs something until the store is closed.
+func (r *Redis) goWork(f func()) {
+	if r.begin() {
+		go func() {
+			defer r.work.Done()
+			f()
+		}()
+	}
+}
+
+// begin counts something that Close waits for; false if it is too late.
+func (r *Redis) begin() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.work.Add(1)
+	return true
+}
+
+// Close implements Store. What is under way ends, answered ErrUnavailable or
+// ErrUnknown.
+func (r *Redis) Close() error {
+	r.mu.Lock()
+	was := r.closed
+	r.closed = true
+	r.mu.Unlock()
+	if was {
+		return nil
+	}
+	r.stop()
+	r.work.Wait()
+	return r.client.Close()
+}
+
+// Changed implements Store. It is sent to after rounds of this node, when
+// another node says that somebody's turn has come, and every 250 ms while
+// somebody on this node waits, since what Redis passes on to others may be lost.
+func (r *Redis) Changed() <-chan struct{} { return r.changed }
+
+func (r *Redis) tell() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// domain returns the domain of a namespace.
+func (r *Redis) domain(ns string) *domain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.domainLocked(ns)
+}
+
+func (r *Redis) domainLocked(ns string) *domain {
+	tag := "{" + r.cfg.Prefix + "}"
+	if r.clustered() {
+		tag = r.cfg.tag(ns)
+	} else {
+		ns = ""
+	}
+	d := r.domains[tag]
+	if d == nil {
+		d = r.newDomain(tag, ns)
+		r.domains[tag] = d
+	}
+	return d
+}
+
+func (r *Redis) allDomains() []*domain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*domain, 0, len(r.domains))
+	for _, d := range r.domains {
+		all = append(all, d)
+	}
+	return all
+}
+
+func (r *Redis) place(ns string) *place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.places[ns]
+	if p == nil {
+		p = &place{ns: ns, tag: r.cfg.tag(ns), d: r.domainLocked(ns)}
+		r.places[ns] = p
+	}
+	return p
+}
+
+func (r *Redis) lane(ns string) *lane {
+	p := r.place(ns)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.lanes[ns]
+	if l == nil {
+		l = &lane{r: r, p: p}
+		r.lanes[ns] = l
+	}
+	return l
+}
+
+// list enters a namespace in the set of all, before anything is written in it.
+func (r *Redis) list(ctx context.Context, ns string) error {
+	r.mu.Lock()
+	known := r.listed[ns]
+	r.mu.Unlock()
+	if known {
+		return nil
+	}
+	if _, err := r.place(ns).d.serving(ctx); err != nil {
+		return err
+	}
+	if err := r.client.SAdd(ctx, r.cfg.namespacesKey(), ns).Err(); err != nil {
+		return notApplied(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listed[ns] = true
+	return nil
+}
+
+func (r *Redis) forgetNamespaces() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.listed)
+}
+
+// Apply implements Store. The commands of one namespace keep their order; those
+// of several namespaces have no record in common.
+func (r *Redis) Apply(ctx context.Context, cmds ...session.Command) []Answer {
+	answers := make([]Answer, len(cmds))
+	var groups []*sameNamespace
+	byName := map[string]*sameNamespace{}
+	for i, c := range cmds {
+		parts, err := partition(c)
+		if err != nil {
+			answers[i].Err = err
+			continue
+		}
+		for ns, c := range parts {
+			g := byName[ns]
+			if g == nil {
+				g = &sameNamespace{ns: ns}
+				byName[ns] = g
+				groups = append(groups, g)
+			}
+			g.cmds, g.at = append(g.cmds, c), append(g.at, i)
+		}
+	}
+	var wait sync.WaitGroup
+	for i, g := range groups {
+		if i == len(groups)-1 {
+			g.answers = r.applyIn(ctx, g.ns, g.cmds)
+			break
+		}
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			g.answers = r.applyIn(ctx, g.ns, g.cmds)
+		}()
+	}
+	wait.Wait()
+	for _, g := range groups {
+		for j, a := range g.answers {
+			if answers[g.at[j]].Err == nil {
+				answers[g.at[j]] = a
+			}
+		}
+	}
+	return answers
+}
+
+// sameNamespace is what of a request is in one namespace.
+type sameNamespace struct {
+	ns      string
+	cmds    []session.Command
+	at      []int // in the request
+	answers []Answer
+}
+
+// partition validates a command and returns what of it is in each namespace: a
+// Tick may name records of many.
+func partition(c session.Command) (map[string]session.Command, error) {
+	if err := session.Validate(c); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if t, ok := c.(*session.Tick); ok {
+		parts := map[string]session.Command{}
+		for _, k := range t.Keys {
+			ns := k.Namespace()
+			if parts[ns] == nil {
+				parts[ns] = &session.Tick{}
+			}
+			part := parts[ns].(*session.Tick)
+			part.Keys = append(part.Keys, k)
+		}
+		return parts, nil
+	}
+	keys := c.Touches()
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%w: %T is a part of Store.Restore", ErrInvalid, c)
+	}
+	return map[string]session.Command{keys[0].Namespace(): c}, nil
+}
+
+// applyIn applies commands of one namespace, as many at once as a round takes.
+func (r *Redis) applyIn(ctx context.Context, ns string, cmds []session.Command) []Answer {
+	if err := ctx.Err(); err != nil {
+		return failed(len(cmds), notApplied(err))
+	}
+	if err := r.list(ctx, ns); err != nil {
+		return failed(len(cmds), err)
+	}
+	l := r.lane(ns)
+	var answers []Answer
+	for len(cmds) > 0 {
+		n := min(len(cmds), r.cfg.RoundSize)
+		some := l.submit(ctx, cmds[:n])
+		answers, cmds = append(answers, some...), cmds[n:]
+		if some[0].Err != nil {
+			return append(answers, failed(len(cmds), notApplied(errFailedFirst))...)
+		}
+	}
+	return answers
+}
+
+// Get implements Store. A Nearby read is of what this node saw last, at most 250 ms
+// ago; a Latest read comes with all ids that the record remembers.
+func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (Found, error) {
+	p := r.place(k.Namespace())
+	e, err := p.d.serving(ctx)
+	if err != nil {
+		return Found{}, err
+	}
+	if read == Nearby {
+		if x, ok := r.cache.get(k); ok && r.recent(x) {
+			return foundAt(x.record, p), nil
+		}
+	}
+	w := want{key: k}
+	if read == Latest && session.HasParts(k) {
+		w.parts = allParts
+	}
+	since := r.cfg.monotonic()
+	found, err := r.loadAgain(ctx, p, e, []want{w}, true)
+	if err != nil {
+		return Found{}, err
+	}
+	x := found[0]
+	r.cache.putRead(k, x, since)
+	if read == Latest && x.record != nil {
+		if x.record, err = session.Join(x.record); err != nil {
+			r.log.Error("a record in Redis is damaged", "key", p.record(k), "error", err)
+			return Found{}, notApplied(&badRecord{p.record(k), err})
+		}
+	}
+	return foundAt(x.record, p), nil
+}
+
+// recent reports whether an entry is good enough for a read nearby.
+func (r *Redis) recent(x entry) bool {
+	return x.seen >= time.Duration(r.hinted.Load()) && r.cfg.monotonic()-x.seen < beatEvery
+}
+
+func foundAt(x session.Record, p *place) Found {
+	now, _ := p.d.clock.now()
+	f := Found{Now: now}
+	if x != nil {
+		f.Record = x.At(now)
+	}
+	return f
+}
+
+// loadAgain loads, and again under the epoch that holds if it has changed.
+func (r *Redis) loadAgain(ctx context.Context, p *place, e *epoch, wants []want, strict bool) ([]entry, error) {
+	for {
+		trip, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+		found, status, err := r.load(trip, p, e, wants, strict)
+		cancel()
+		if err != nil {
+			if errors.As(err, new(*badRecord)) || redisErrorKind(err, "WRONGTYPE") {
+				r.report(p, wants, err)
+			}
+			return nil, notApplied(err)
+		}
+		if status == replyOK {
+			return found, nil
+		}
+		if err := p.d.note(ctx, status); err != nil {
+			return nil, err
+		}
+		if e, err = p.d.serving(ctx); err != nil {
+			return nil, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, notApplied(err)
+		}
+	}
+}
+
+// Save implements Store; see save.
+func (r *Redis) Save(ctx context.Context, w io.Writer) error {
+	state, err := r.save(ctx)
+	if err != nil {
+		return err
+	}
+	return session.WriteSnapshot(w, state.Snapshot())
+}

@@ -1,0 +1,319 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/session"
+)
+
+// frozenFor is how long changes are held up at most when a node that saves a
+// snapshot dies; a node that lives says every so often that it is still at it.
+const frozenFor = 5 * time.Second
+
+// save returns the whole state as it stood at one instant. Changes wait
+// meanwhile.
+func (r *Redis) save(ctx context.Context) (*session.State, error) {
+	if r.clustered() {
+		r.discover(ctx)
+	}
+	domains := r.allDomains()
+	token := rand.Text()
+	defer r.thaw(domains, token)
+	epochs := map[*domain]*epoch{}
+	for _, d := range domains {
+		e, err := d.serving(ctx)
+		if err != nil {
+			return nil, err
+		}
+		epochs[d] = e
+		ok, err := r.client.SetNX(ctx, d.key("frozen"), token, frozenFor).Result()
+		if err != nil {
+			return nil, notApplied(err)
+		}
+		if !ok {
+			return nil, notApplied(errors.New("another snapshot is being saved; try again when it is done"))
+		}
+	}
+	state := session.New()
+	err := r.readAll(ctx, epochs, func(k session.Key, x entry) error {
+		whole, err := session.Join(x.record)
+		if err != nil {
+			return err
+		}
+		state.Put(k, whole)
+		return nil
+	}, func() error { return r.keepFrozen(ctx, domains, token) })
+	if err != nil {
+		return nil, err
+	}
+	generation := uint32(0)
+	for _, e := range epochs {
+		generation = max(generation, e.generation)
+	}
+	state.SetClock(latest(domains), generation)
+	return state, nil
+}
+
+// keepFrozen says that the snapshot is still being saved, and fails if changes
+// have gone on meanwhile.
+func (r *Redis) keepFrozen(ctx context.Context, domains []*domain, token string) error {
+	for _, d := range domains {
+		held, err := r.client.GetEx(ctx, d.key("frozen"), frozenFor).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return notApplied(err)
+		}
+		if held != token {
+			return notApplied(errors.New("the snapshot took too long and changes went on; try again"))
+		}
+	}
+	return nil
+}
+
+// thaw lets changes go on, if it is this snapshot that holds them up.
+func (r *Redis) thaw(domains []*domain, token string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), r.cfg.Timeout)
+	defer cancel()
+	for _, d := range domains {
+		err := r.client.Watch(ctx, func(tx *redis.Tx) error {
+			held, err := tx.Get(ctx, d.key("frozen")).Result()
+			if err != nil || held != token {
+				return err
+			}
+			_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.Del(ctx, d.key("frozen")).Err() })
+			return err
+		}, d.key("frozen"))
+		if err != nil && !errors.Is(err, redis.Nil) {
+			r.log.Warn("changes stay held up for some seconds after a snapshot", "error", err)
+		}
+	}
+}
+
+// readAll visits every record of the domains with all its ids. After each page
+// it asks still whether to go on.
+func (r *Redis) readAll(ctx context.Context, epochs map[*domain]*epoch, visit func(session.Key, entry) error, still func() error) error {
+	lists, err := r.lists(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, l := range lists {
+		p := r.place(l.ns)
+		e := epochs[p.d]
+		if e == nil {
+			continue // of another domain, or made since
+		}
+		from, more := "-", true
+		for more {
+			var failed error
+			more, err = r.page(ctx, p, e, l, l.prefix, &from, allParts, false, func(_ *place, keys []session.Key, found []entry) bool {
+				for i, x := range found {
+					if failed = visit(keys[i], x); failed != nil {
+						return false
+					}
+				}
+				return true
+			})
+			if err = errors.Join(err, failed); err == nil && still != nil {
+				err = still()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Restore implements Store. All other nodes are fenced off by a new epoch while
+// it works, and serve the new state afterwards. If it is cut off, nothing is
+// served until a snapshot was restored.
+func (r *Redis) Restore(ctx context.Context, in io.Reader) error {
+	state, err := session.ReadSnapshot(in)
+	if err != nil {
+		return err
+	}
+	if err := r.fence(ctx, state); err != nil {
+		return err
+	}
+	// From here on the data is neither the old nor the new until it is done.
+	for _, d := range r.allDomains() {
+		now, _ := d.clock.now()
+		state.SetClock(now, d.known.generation)
+	}
+	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
+	if err := r.replaceAll(ctx, state); err != nil {
+		return fmt.Errorf("the restore was cut off; nothing is served until it is repeated: %w", err)
+	}
+	for _, d := range r.allDomains() {
+		old := d.known
+		next := *old
+		next.state, next.id, next.generation = epochOpen, drawID(), state.Generation()
+		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
+			return err
+		}
+	}
+	r.tell()
+	return nil
+}
+
+// fence stops all nodes from serving, this one included.
+func (r *Redis) fence(ctx context.Context, state *session.State) error {
+	if r.clustered() {
+		r.discover(ctx)
+	}
+	for k := range state.Snapshot().All() {
+		ns := k.Namespace()
+		if err := r.place(ns).d.ready(ctx); err != nil {
+			return err
+		}
+		if err := r.client.SAdd(ctx, r.cfg.namespacesKey(), ns).Err(); err != nil {
+			return notApplied(err)
+		}
+	}
+	for _, d := range r.allDomains() {
+		if err := d.ready(ctx); err != nil {
+			return err
+		}
+		old := d.known
+		next := *old
+		next.state, next.id = epochRestore, drawID()
+		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ready makes sure that the domain has an epoch, whatever it is.
+func (d *domain) ready(ctx context.Context) error {
+	if g := d.gate.Load(); g != nil && g.epoch != nil {
+		return nil
+	}
+	if err := d.inspect(ctx); err != nil {
+		return err
+	}
+	g := d.gate.Load()
+	if g.epoch == nil {
+		return g.err
+	}
+	return nil
+}
+
+// replaceAll puts the records of a state in the place of all there are. What is
+// in the way and cannot be read is removed all the same.
+func (r *Redis) replaceAll(ctx context.Context, state *session.State) error {
+	lists, err := r.lists(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, l := range lists {
+		if err := r.removeListed(ctx, l); err != nil {
+			return err
+		}
+	}
+	for _, d := range r.allDomains() {
+		if err := r.client.Del(ctx, d.key("due")).Err(); err != nil {
+			return notApplied(err)
+		}
+	}
+	pages := map[*place]*rewriting{}
+	for k, rec := range state.Snapshot().All() {
+		p := r.place(k.Namespace())
+		w := pages[p]
+		if w == nil {
+			w = &rewriting{r: r, p: p, e: p.d.known, now: state.Now()}
+			pages[p] = w
+		}
+		if err := w.add(ctx, k, entry{}, rec); err != nil {
+			return err
+		}
+	}
+	for _, w := range pages {
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Redis) removeListed(ctx context.Context, l listing) error {
+	p := r.place(l.ns)
+	index := p.index(l.prefix.Kind())
+	for {
+		names, err := r.client.ZRangeByLex(ctx, index, &redis.ZRangeBy{Min: "-", Max: "+", Count: pageKeys}).Result()
+		if err != nil {
+			return notApplied(err)
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		var keys []string
+		var members []any
+		for _, name := range names {
+			k := l.prefix + session.Key(name)
+			keys, members = append(keys, p.record(k)), append(members, name)
+			if session.HasParts(k) {
+				keys = appendParts(keys, p, []want{{k, allParts}})
+			}
+		}
+		if err := r.client.Unlink(ctx, keys...).Err(); err != nil {
+			return notApplied(err)
+		}
+		if err := r.client.ZRem(ctx, index, members...).Err(); err != nil {
+			return notApplied(err)
+		}
+	}
+}
+
+// A rewriting writes many records of a namespace that is not served, in swaps of
+// a page each.
+type rewriting struct {
+	r     *Redis
+	p     *place
+	e     *epoch
+	now   time.Duration
+	wants []want
+	was   []entry
+	after []session.Record
+	size  int
+}
+
+// add lets a record be written in the place of another, which may be absent.
+func (w *rewriting) add(ctx context.Context, k session.Key, was entry, after session.Record) error {
+	w.wants, w.was, w.after = append(w.wants, want{key: k}), append(w.was, was), append(w.after, after)
+	if p, ok := after.(*session.Policy); ok {
+		w.size += len(p.Tree)
+	}
+	if len(w.wants) < pageKeys && w.size < maxRoundBytes {
+		return nil
+	}
+	return w.flush(ctx)
+}
+
+func (w *rewriting) flush(ctx context.Context) error {
+	if len(w.wants) == 0 {
+		return nil
+	}
+	s := w.r.beginSwap(w.p, w.e, w.wants)
+	for i := range w.was {
+		s.put(i, w.was[i], w.after[i], w.now)
+	}
+	now, mono := w.p.d.clock.now()
+	trip, cancel := context.WithTimeout(ctx, w.r.cfg.Timeout)
+	defer cancel()
+	_, status, err := w.r.send(trip, s, w.was, max(now, w.now), mono)
+	if err != nil {
+		return notApplied(err)
+	}
+	if status != replyOK {
+		return notApplied(fmt.Errorf("the data changed under the rewriting (%s)", status))
+	}
+	w.wants, w.was, w.after, w.size = nil, nil, nil, 0
+	return nil
+}

@@ -1,0 +1,192 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/session"
+)
+
+// pageKeys is how many records are loaded at once where many are read.
+const pageKeys = 128
+
+// kindsOfKeys are the letters of all kinds of keys, in the order of keys.
+const kindsOfKeys = "bchikmnpsy"
+
+// View implements Store. What it lists is read when it is asked for: each page
+// is of one instant, and two pages may be of two. Records come without the ids
+// that they remember.
+func (r *Redis) View(ctx context.Context, _ Read) (View, error) {
+	v := View{}
+	for _, d := range r.allDomains() {
+		if _, err := d.serving(ctx); err != nil {
+			return View{}, err
+		}
+		now, _ := d.clock.now()
+		v.Now = max(v.Now, now)
+	}
+	v.Find = func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
+		return r.find(ctx, prefix, after, limit, keep)
+	}
+	return v, nil
+}
+
+// find lists records in the order of their keys.
+func (r *Redis) find(ctx context.Context, prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
+	lists, err := r.lists(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	var all []session.Entry
+	for _, l := range lists {
+		if len(all) >= limit {
+			break
+		}
+		err := r.walk(ctx, l, prefix, after, 0, func(p *place, keys []session.Key, found []entry) bool {
+			now, _ := p.d.clock.now()
+			for i, x := range found {
+				if x.record == nil {
+					continue // it went between the list and the look
+				}
+				if rec := x.record.At(now); rec != nil && (keep == nil || keep(keys[i], rec)) && len(all) < limit {
+					all = append(all, session.Entry{Key: keys[i], Record: rec})
+				}
+			}
+			return len(all) < limit
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// A listing is the index of a kind of records in a namespace.
+type listing struct {
+	prefix session.Key // of all its keys
+	ns     string
+}
+
+// lists returns the listings that may have keys with a prefix, in the order of
+// their keys.
+func (r *Redis) lists(ctx context.Context, prefix session.Key) ([]listing, error) {
+	names, err := r.namespaces(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	var all []listing
+	for _, kind := range []byte(kindsOfKeys) {
+		for _, ns := range names {
+			l := listing{session.Prefix(kind, ns), ns}
+			if strings.HasPrefix(string(l.prefix), string(prefix)) || strings.HasPrefix(string(prefix), string(l.prefix)) {
+				all = append(all, l)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b listing) int { return strings.Compare(string(a.prefix), string(b.prefix)) })
+	return all, nil
+}
+
+// namespaces returns all, or the one that the prefix names.
+func (r *Redis) namespaces(ctx context.Context, prefix session.Key) ([]string, error) {
+	if strings.Contains(string(prefix), "/") {
+		return []string{prefix.Namespace()}, nil
+	}
+	names, err := r.client.SMembers(ctx, r.cfg.namespacesKey()).Result()
+	if err != nil {
+		return nil, notApplied(err)
+	}
+	return names, nil
+}
+
+// walk loads the records of a listing, page by page, until f has enough.
+func (r *Redis) walk(ctx context.Context, l listing, prefix, after session.Key, parts uint16, f func(*place, []session.Key, []entry) bool) error {
+	p := r.place(l.ns)
+	from := "-"
+	if len(prefix) > len(l.prefix) {
+		from = "[" + string(prefix[len(l.prefix):])
+	}
+	if after >= l.prefix && strings.HasPrefix(string(after), string(l.prefix)) && after >= prefix {
+		from = "(" + string(after[len(l.prefix):])
+	} else if after > l.prefix && !strings.HasPrefix(string(after), string(l.prefix)) {
+		return nil // all of it comes before
+	}
+	for {
+		e, err := p.d.serving(ctx)
+		if err != nil {
+			return err
+		}
+		more, err := r.page(ctx, p, e, l, prefix, &from, parts, true, f)
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// page loads the next records of a listing, and reports whether there may be
+// more.
+func (r *Redis) page(ctx context.Context, p *place, e *epoch, l listing, prefix session.Key, from *string, parts uint16, strict bool, f func(*place, []session.Key, []entry) bool) (bool, error) {
+	names, err := r.client.ZRangeByLex(ctx, p.index(l.prefix.Kind()), &redis.ZRangeBy{Min: *from, Max: "+", Count: pageKeys}).Result()
+	if err != nil {
+		return false, notApplied(fmt.Errorf("listing %s: %w", p.index(l.prefix.Kind()), err))
+	}
+	full := len(names) == pageKeys
+	var keys []session.Key
+	var wants []want
+	for _, name := range names {
+		k := l.prefix + session.Key(name)
+		if !strings.HasPrefix(string(k), string(prefix)) {
+			full = false
+			break
+		}
+		w := want{key: k}
+		if session.HasParts(k) {
+			w.parts = parts
+		}
+		keys, wants = append(keys, k), append(wants, w)
+	}
+	if len(keys) == 0 {
+		return false, nil
+	}
+	// What is listed and gone was removed between the list and the look, or it
+	// is lost; the look itself tells which.
+	var found []entry
+	if strict {
+		found, err = r.loadAgain(ctx, p, e, wants, true)
+	} else {
+		found, err = r.loadUnder(ctx, p, e, wants)
+	}
+	if err != nil {
+		return false, err
+	}
+	*from = "(" + names[len(names)-1]
+	return f(p, keys, found) && full, nil
+}
+
+// loadUnder loads under one epoch and no other, of what is not served.
+func (r *Redis) loadUnder(ctx context.Context, p *place, e *epoch, wants []want) ([]entry, error) {
+	trip, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	found, status, err := r.load(trip, p, e, wants, false)
+	if err != nil {
+		return nil, notApplied(err)
+	}
+	if status != replyOK {
+		return nil, notApplied(fmt.Errorf("the data changed under the look (%s)", status))
+	}
+	return found, nil
+}
+
+// latest returns the latest time of all clocks.
+func latest(domains []*domain) (at time.Duration) {
+	for _, d := range domains {
+		now, _ := d.clock.now()
+		at = max(at, now)
+	}
+	return at
+}
