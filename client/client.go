@@ -49,8 +49,12 @@ type Config struct {
 	Budget Budget
 
 	// HTTPClient sends the requests. If nil, one that keeps connections of
-	// HTTP/1.1 alive.
+	// HTTP/1.1 alive, and one of HTTP/2 for streams.
 	HTTPClient connect.HTTPClient
+	// DisableExchange sends each request by itself. Otherwise calls that are
+	// under way at once share a stream, which is several times as fast, and go
+	// by themselves only where no stream can be had.
+	DisableExchange bool
 	// Logger is told about leases that are at risk or lost. slog.Default() if
 	// nil.
 	Logger *slog.Logger
@@ -64,6 +68,8 @@ type Config struct {
 	Random func() float64
 	// Entropy is the random part of ids. crypto/rand if nil.
 	Entropy io.Reader
+
+	streams connect.HTTPClient // for what goes over streams
 }
 
 func (c *Config) validate() error {
@@ -107,8 +113,9 @@ func setDefaults(c *Config) {
 	orElse(&c.Budget.Burst, 100)
 	orElse(&c.Budget.PerSecond, 1)
 	orElse(&c.Logger, slog.Default())
+	c.streams = c.HTTPClient
 	if c.HTTPClient == nil {
-		c.HTTPClient = newHTTPClient()
+		c.HTTPClient, c.streams = newHTTPClient(), newStreamHTTPClient()
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -179,6 +186,9 @@ func New(cfg Config) (*Client, error) {
 		}
 	})
 	c.routes = newRoutes(cfg.Addresses, cfg.HTTPClient, cfg.Now, connect.WithInterceptors(namespace))
+	if !cfg.DisableExchange {
+		c.routes.wrapAll((&exchanges{c: c}).wrap)
+	}
 	c.leases = newLeases(c)
 	return c, nil
 }
@@ -219,8 +229,10 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		err = errors.Join(err, fmt.Errorf("client: closing: %w", context.Cause(ctx)))
 	}
-	if h, ok := c.cfg.HTTPClient.(*http.Client); ok {
-		h.CloseIdleConnections()
+	for _, used := range []connect.HTTPClient{c.cfg.HTTPClient, c.cfg.streams} {
+		if h, ok := used.(*http.Client); ok {
+			h.CloseIdleConnections()
+		}
 	}
 	return err
 }

@@ -109,6 +109,9 @@ const (
 // judge tells what an RPC error means for its request. An error that did not
 // come from a node says that the request was lost on the way, there or back.
 func judge(err error) (f fate, reason string, newerThan uint64) {
+	if errors.Is(err, errNotSent) {
+		return notApplied, "", 0
+	}
 	var ce *connect.Error
 	if !errors.As(err, &ce) {
 		return unknown, "", 0

@@ -222,6 +222,7 @@ func connected(t *testing.T, w *wire, hosts []string, change ...func(*client.Con
 	cfg := client.Config{
 		Addresses: hosts, HTTPClient: &http.Client{Transport: w}, Name: "test",
 		Logger: slog.New(slog.DiscardHandler), Random: func() float64 { return 0.5 },
+		DisableExchange: true, // the wire has no streams
 	}
 	for _, f := range change {
 		f(&cfg)

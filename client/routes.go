@@ -46,6 +46,7 @@ type routes struct {
 	scheme     string
 	http       connect.HTTPClient
 	options    []connect.ClientOption
+	wrap       func(*node) // makes the most of a node that is new
 	now        func() time.Time
 
 	mu       sync.Mutex
@@ -57,7 +58,7 @@ type routes struct {
 }
 
 func newRoutes(addresses []string, client connect.HTTPClient, now func() time.Time, options ...connect.ClientOption) *routes {
-	r := &routes{http: client, options: options, now: now, nodes: make(map[string]*node)}
+	r := &routes{http: client, options: options, wrap: func(*node) {}, now: now, nodes: make(map[string]*node)}
 	for _, a := range addresses {
 		r.configured = append(r.configured, withScheme("http", a))
 	}
@@ -111,6 +112,7 @@ func (r *routes) know(learned []string) {
 				policies: govnodev1connect.NewPolicyServiceClient(r.http, a, r.options...),
 				cluster:  govnodev1connect.NewClusterServiceClient(r.http, a, r.options...),
 			}
+			r.wrap(n)
 			r.nodes[a] = n
 		}
 		if !slices.Contains(r.members, n) {

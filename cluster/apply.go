@@ -199,8 +199,8 @@ func (b *backoff) wait(ctx context.Context, moved <-chan struct{}) bool {
 }
 
 // atLeader runs here on the leader, or there with the leader's address, until
-// one succeeds, says that what was asked for is wrong, or ctx is done. What is
-// asked for must be harmless if it is done twice.
+// one succeeds, says that what was asked for is wrong or may have been done, or
+// ctx is done. Whatever else fails must be harmless if it is done twice.
 func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leadership) error, there func(ctx context.Context, leader string) error) error {
 	for pause := (backoff{}); ; {
 		l, address, moved := n.leader()
@@ -213,7 +213,7 @@ func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leaders
 		case address != "":
 			err = remote(there(ctx, address))
 		}
-		if err == nil || errors.Is(err, storage.ErrInvalid) {
+		if err == nil || errors.Is(err, storage.ErrInvalid) || errors.Is(err, storage.ErrUnknown) {
 			return err
 		}
 		if !pause.wait(ctx, moved) {

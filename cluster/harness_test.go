@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -40,17 +41,18 @@ type network struct {
 // dial is the Config.Dial of the node at an address.
 func (w *network) dial(from string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, to string) (net.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", to)
+		if err != nil {
+			return nil, err
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.cut[from] || w.cut[to] {
-			return nil, fmt.Errorf("%s does not reach %s", from, to)
+			return nil, errors.Join(fmt.Errorf("%s does not reach %s", from, to), c.Close())
 		}
-		var d net.Dialer
-		c, err := d.DialContext(ctx, "tcp", to)
-		if err == nil {
-			w.conns[c] = [2]string{from, to}
-		}
-		return c, err
+		w.conns[c] = [2]string{from, to}
+		return c, nil
 	}
 }
 
@@ -109,16 +111,26 @@ func (c *testCluster) config(id string) Config {
 	l := listen(c.t, "127.0.0.1:0")
 	address := l.Addr().String()
 	cfg := Config{
-		ID: id, Listener: l, Address: address, Dir: c.t.TempDir(), APIAddress: "api-of-" + id,
-		HeartbeatTimeout: 150 * time.Millisecond, ElectionTimeout: 150 * time.Millisecond, LeaderLeaseTimeout: 100 * time.Millisecond,
-		CommitTimeout: 5 * time.Millisecond, Dial: c.net.dial(address),
-		Logger: testLogger(),
+		ID: id, Listener: l, Address: address, Dir: tempDir(c.t), APIAddress: "api-of-" + id,
+		CommitTimeout: 5 * time.Millisecond, Dial: c.net.dial(address), Logger: testLogger(),
 	}
 	for _, n := range c.nodes {
 		cfg.Join = append(cfg.Join, n.Address())
 	}
 	cfg.Bootstrap = len(c.nodes) == 0
 	return cfg
+}
+
+// tempDir is in memory where the system has such a place: no test here pulls
+// the plug, and flushing to a disk that others use takes most of the time.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "cluster-*")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
 }
 
 func testLogger() *slog.Logger {

@@ -187,7 +187,27 @@ func (n *Node) startRaft(notify chan<- bool) (err error) {
 	}
 	n.raft = r
 	n.started.Store(true)
-	return nil
+	return n.electAlone()
+}
+
+// electAlone lets the only voter of a cluster become its leader at once. It
+// would wait until it has missed the heartbeats of a leader that cannot exist;
+// Raft looks at them again when their timeout is lowered.
+func (n *Node) electAlone() error {
+	s, known := n.member(n.cfg.ID)
+	if !known || !isVoter(&s) || n.voters() > 1 {
+		return nil
+	}
+	c := n.raft.ReloadableConfig()
+	c.HeartbeatTimeout--
+	if c.HeartbeatTimeout < n.cfg.LeaderLeaseTimeout {
+		return nil // it may not be lower
+	}
+	if err := n.raft.ReloadConfig(c); err != nil {
+		return err
+	}
+	c.HeartbeatTimeout++
+	return n.raft.ReloadConfig(c)
 }
 
 // fatal ends the node: nothing that it holds in memory or will write can be

@@ -12,6 +12,7 @@ import (
 
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 const (
@@ -81,21 +82,45 @@ func (n *Node) Save(ctx context.Context, w io.Writer) error {
 }
 
 // Restore implements storage.Store. The snapshot is read and checked as a whole
-// before anything changes, on the leader, to whom other nodes pass it on. It is
-// tried once; where the error is storage.ErrUnknown it may have been done.
+// before anything changes, on the leader, to whom other nodes pass it on. Where
+// the error is storage.ErrUnknown it may have been done.
 func (n *Node) Restore(ctx context.Context, r io.Reader) error {
-	l, address, _ := n.leader()
-	switch {
-	case n.draining.Load():
+	if n.draining.Load() {
 		return unavailable(errDraining)
-	case l != nil:
-		return unavailableOr(n.restoreHere(ctx, l, r))
-	case address == "":
-		return unavailable(errNoLeader)
 	}
-	stream, err := n.peers.at(address).Restore(ctx)
+	// A leader may turn out to be none; the next one needs it from the start.
+	file, err := os.CreateTemp(n.cfg.Dir, restoreFiles)
 	if err != nil {
 		return unavailable(err)
+	}
+	defer func() { _, _ = file.Close(), os.Remove(file.Name()) }() // it was a copy
+	if _, err := io.Copy(file, r); err != nil {
+		return unavailable(err)
+	}
+	again := func() error {
+		_, err := file.Seek(0, io.SeekStart)
+		return err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, restoreTimeout)
+		defer cancel()
+	}
+	return unavailableOr(n.atLeader(ctx, func(ctx context.Context, l *leadership) error {
+		return errors.Join(again(), n.restoreHere(ctx, l, file))
+	}, func(ctx context.Context, leader string) error {
+		return errors.Join(again(), n.restoreThere(ctx, leader, file))
+	}))
+}
+
+// restoreTimeout is the deadline of a restore whose caller has none.
+const restoreTimeout = 10 * time.Minute
+
+// restoreThere sends a snapshot to the leader.
+func (n *Node) restoreThere(ctx context.Context, leader string, r io.Reader) error {
+	stream, err := n.peers.at(leader).Restore(ctx)
+	if err != nil {
+		return err
 	}
 	buf := make([]byte, 1<<20)
 	for {
@@ -107,11 +132,14 @@ func (n *Node) Restore(ctx context.Context, r io.Reader) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("cluster: restore: %w", err)
+			return err
 		}
 	}
 	_, err = stream.CloseAndReceive()
-	return unavailableOr(remote(err))
+	if err = remote(err); err != nil && !errors.Is(err, errElsewhere) && !errors.Is(err, storage.ErrInvalid) {
+		return unknown(err)
+	}
+	return err
 }
 
 // restoreHere replaces the state on the leader, and so on all nodes.

@@ -139,7 +139,9 @@ func (e *evaluation) findWellKnown(f *fieldPath) (v value.Value, ok, decided boo
 		}
 	}
 	if text == "" {
-		return v, false, false
+		// A session has the agent that it was opened for, or none; a context
+		// cannot name another.
+		return v, false, f.root == agentIDField && e.in.SessionID != ""
 	}
 	return value.OfString(text), true, true
 }

@@ -163,7 +163,7 @@ func (p *Policy) guard(ctx context.Context, e *evaluation, d *Decision) {
 		if e.in.Explain {
 			e.explain("the guardrails changed the arguments; judging them again")
 		}
-		_ = 0
+		*d = Decision{}
 		if p.judge(ctx, e, d); !d.Allowed {
 			return
 		}

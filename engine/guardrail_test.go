@@ -94,6 +94,21 @@ func TestGuardrailChain(t *testing.T) {
 		require.Equal(t, CategoryPatternTool, d.Category)
 		require.Nil(t, d.ModifiedArguments)
 	})
+	t.Run("rules see the modified arguments", func(t *testing.T) {
+		p := mustCompile(t, "rules:\n  - {name: good, condition: {field: arguments.q, operator: eq, value: good}, action: audit}\n  - {name: evil, condition: {field: arguments.q, operator: eq, value: evil}, action: deny}\n",
+			WithGuardrails(provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+				wish, _ := call.Args.Get("wish")
+				args := call.Args.With("q", wish)
+				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+			}}))
+		d := p.Evaluate(context.Background(), Input{Tool: "t", Arguments: mustValue(t, `{"q":"good","wish":"evil"}`)})
+		require.False(t, d.Allowed)
+		require.Equal(t, "evil", d.MatchedRule)
+		d = p.Evaluate(context.Background(), Input{Tool: "t", Arguments: mustValue(t, `{"q":"good","wish":"plain"}`)})
+		require.True(t, d.Allowed)
+		require.Empty(t, d.MatchedRule, "what matched the first arguments decides nothing")
+		require.Equal(t, "allow", d.Action)
+	})
 	t.Run("earlier providers judge later modifications", func(t *testing.T) {
 		d := guarded(t, provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
 			if strings.Contains(call.Args.JSON(), "late") {
@@ -283,7 +298,9 @@ func TestGuardrailChainAsInterceptor(t *testing.T) {
 	require.Equal(t, ToolResult{Allowed: true}, ask())
 	require.Equal(t, "Tool call denied: no", ask(answering("a", GuardrailDeny, "no")).Reason)
 	require.Equal(t, `{"q":"x"}`, ask(setting("a", "q", "x")).ModifiedArguments.JSON())
-	failing := ask(provider{"a", func(context.Context, GuardrailCall) (GuardrailResult, error) { return GuardrailResult{}, errors.New("down") }})
+	failing := ask(provider{"a", func(context.Context, GuardrailCall) (GuardrailResult, error) {
+		return GuardrailResult{}, errors.New("down")
+	}})
 	require.False(t, failing.Allowed)
 	require.Equal(t, "Policy evaluation error (fail-closed): guardrail a: down", failing.Reason)
 }

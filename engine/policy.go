@@ -47,6 +47,11 @@ func (p *Policy) Limits() Limits {
 	return l
 }
 
+// Local reports whether the policy is judged by its own rules alone, which is
+// a matter of microseconds. One with external backends or guardrails asks
+// others and may take as long as they do.
+func (p *Policy) Local() bool { return len(p.backends) == 0 && p.guardrails == nil }
+
 // Strict reports whether the policy is evaluated in strict mode.
 func (p *Policy) Strict() bool { return p.strict }
 

@@ -3,17 +3,14 @@ package engine
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"math"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
@@ -43,103 +40,6 @@ func TestRuleText(t *testing.T) {
 	require.Empty(t, rule+reason)
 }
 
-func TestMatchesPatternReturnsAll(t *testing.T) {
-	g := NewGovernancePolicy()
-	g.BlockedPatterns = []pattern.Pattern{
-		{Text: "zebra", Type: pattern.Substring}, {Text: "ze.ra", Type: pattern.Regex},
-		{Text: "apple", Type: pattern.Substring}, {Text: "*zebra", Type: pattern.Glob}, {Text: "zebra", Type: pattern.Substring},
-	}
-	require.Empty(t, g.MatchesPattern("zebra"), "before it is validated")
-	require.NoError(t, g.Validate())
-	require.Equal(t, []string{"zebra", "ze.ra", "*zebra", "zebra"}, g.MatchesPattern("a Zebra"))
-	require.Empty(t, g.MatchesPattern("lion"))
-}
-
-func TestValidateRefusesWhatYAMLCannotSay(t *testing.T) {
-	for name, change := range map[string]func(*GovernancePolicy){
-		"confidence_threshold must be a float between 0.0 and 1.0, got nan": func(g *GovernancePolicy) { g.ConfidenceThreshold = math.NaN() },
-		"drift_threshold must be a float between 0.0 and 1.0, got inf":      func(g *GovernancePolicy) { g.DriftThreshold = math.Inf(1) },
-		"timeout_seconds must be at most 9223372036":                        func(g *GovernancePolicy) { g.TimeoutSeconds = math.MaxInt64 },
-		"deny_all_tools must not stand beside":                              func(g *GovernancePolicy) { g.DenyAllTools, g.AllowedTools = true, []string{"a"} },
-		"valid UTF-8":                                                       func(g *GovernancePolicy) { g.AllowedTools = []string{"\xff"} },
-		"max_attempts must be a positive integer, got 0":                    func(g *GovernancePolicy) { g.MaxAttempts = 0 },
-		"blocked_patterns must have at most 1000 entries, got 1001": func(g *GovernancePolicy) {
-			g.BlockedPatterns = make([]pattern.Pattern, MaxPatterns+1)
-		},
-	} {
-		g := NewGovernancePolicy()
-		change(g)
-		require.ErrorContains(t, g.Validate(), name)
-	}
-	require.NoError(t, NewGovernancePolicy().Validate())
-}
-
-func TestCompose(t *testing.T) {
-	parse := func(text string) *GovernancePolicy {
-		g, err := GovernancePolicyFromYAML(text)
-		require.NoError(t, err)
-		return g
-	}
-	a := parse("name: a\nmax_tokens: 100\nallowed_tools: [x, y]\nblocked_patterns: [p]\nconfidence_threshold: 0.5\nmax_calls_per_tool: {x: 3}\n")
-	b := parse("name: b\nmax_tokens: 50\nallowed_tools: [y, z]\nblocked_patterns: [p, q]\nrequire_human_approval: true\nmax_calls_per_tool: {x: 2, y: 1}\ndrift_threshold: 0\n")
-	c, err := a.Compose(b)
-	require.NoError(t, err)
-	require.Equal(t, "a + b", c.Name)
-	require.Equal(t, int64(50), c.MaxTokens)
-	require.Equal(t, []string{"y"}, c.AllowedTools)
-	require.Equal(t, []string{"p", "q"}, c.MatchesPattern("pq"))
-	require.True(t, c.RequireHumanApproval)
-	require.Equal(t, map[string]int64{"x": 2, "y": 1}, c.MaxCallsPerTool)
-	require.Equal(t, 0.15, c.DriftThreshold, "a threshold of 0 is off, not strict")
-	require.False(t, a.StricterThan(c) || b.StricterThan(c))
-	require.True(t, c.StricterThan(a) && c.StricterThan(b))
-
-	// Nothing in common is no tool at all, never every tool.
-	none, err := a.Compose(parse("allowed_tools: [other]"))
-	require.NoError(t, err)
-	require.True(t, none.DenyAllTools)
-	p := mustCompile(t, none.YAML())
-	require.False(t, p.Evaluate(context.Background(), Input{Tool: "x"}).Allowed)
-	require.True(t, none.StricterThan(a))
-	all, err := none.Compose(a)
-	require.NoError(t, err)
-	require.True(t, all.DenyAllTools)
-}
-
-func TestFormatDiff(t *testing.T) {
-	g, h := NewGovernancePolicy(), NewGovernancePolicy()
-	require.Equal(t, "Policies are identical.", g.FormatDiff(h))
-	h.MaxTokens, h.AllowedTools = 1, []string{"a"}
-	require.Contains(t, g.FormatDiff(h), "  max_tokens: 4096 -> 1\n  allowed_tools: [] -> ['a']\n")
-}
-
-// Turning the log of calls off never hides a refusal.
-func TestMustAudit(t *testing.T) {
-	p := mustCompile(t, "log_all_calls: false\nallowed_tools: [a]")
-	ctx := context.Background()
-	require.False(t, p.MustAudit(p.Evaluate(ctx, Input{Tool: "a"})))
-	require.True(t, p.MustAudit(p.Evaluate(ctx, Input{Tool: "b"})))
-	require.True(t, p.MustAudit(Decision{Allowed: true, Action: string(Audit)}))
-	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(Decision{Allowed: true, Action: string(Allow)}))
-}
-
-// Fail-closed events are logged at ERROR with the stack and a snapshot in which
-// nothing secret is left (policy engine spec 16.3).
-func TestFailuresAreLoggedRedacted(t *testing.T) {
-	var out bytes.Buffer
-	log := slog.New(slog.NewJSONHandler(&out, nil))
-	p := mustCompile(t, "rules: [{name: cap, condition: {field: n, operator: gt, value: 1}, action: deny}]", WithLogger(log))
-	p.Evaluate(context.Background(), Input{Tool: "mail", Context: mustValue(t, `{"n":"x","password":"hunter2","to":"jane@example.org","path":"AKIAIOSFODNN7EXAMPLE"}`)})
-	line := out.String()
-	require.Contains(t, line, `"level":"ERROR"`)
-	require.Contains(t, line, `"rule":"cap"`)
-	require.Contains(t, line, "goroutine")
-	require.Contains(t, line, "REDACTED")
-	for _, secret := range []string{"hunter2", "jane@", "AKIAIOS"} {
-		require.NotContains(t, line, secret)
-	}
-}
-
 // A defect of the program denies and is logged; it never reaches the caller.
 func TestPanicDenies(t *testing.T) {
 	var out bytes.Buffer
@@ -150,64 +50,6 @@ func TestPanicDenies(t *testing.T) {
 	require.Equal(t, "deny", d.Action)
 	require.NotEmpty(t, d.Error)
 	require.Contains(t, out.String(), "nil pointer")
-}
-
-func TestRedact(t *testing.T) {
-	for text, want := range map[string]string{
-		"mail jane.doe@example.org now":          "mail [REDACTED:email] now",
-		"123-45-6789, 123 45 6789, 123456789":    "[REDACTED:ssn], [REDACTED:ssn], [REDACTED:ssn]",
-		"card 4111111111111111":                  "card [REDACTED:card]",
-		"5500005555555559":                       "[REDACTED:card]",
-		`{"password": "a b", "x": 1}`:            `{"[REDACTED:credential], "x": 1}`,
-		"api-key=abc def":                        "[REDACTED:credential] def",
-		"Authorization: Bearer abcdef123456":     "Authorization: [REDACTED:bearer]",
-		"eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.sig-": "[REDACTED:jwt]",
-		"AKIAIOSFODNN7EXAMPLE":                   "[REDACTED:access_key]",
-		"nothing to see, max_tokens is 5":        "nothing to see, max_tokens is 5",
-	} {
-		require.Equal(t, want, Redact(text))
-		require.Equal(t, want != text, len(DetectPII(text)) > 0, text)
-	}
-	require.Equal(t, []string{"email", "ssn"}, DetectPII("a@b.io 123-45-6789"))
-	in := mustValue(t, `{"apiKey":"x","session_token":"y","token_count":3,"max_tokens":4,"userPassword":7,"list":["a@b.io"],"a@b.io":1,"secret":null,"key":"z"}`)
-	require.Equal(t, `{"apiKey":"[REDACTED]","session_token":"[REDACTED]","token_count":3,"max_tokens":4,"userPassword":"[REDACTED]","list":["[REDACTED:email]"],"[REDACTED:email]":1,"secret":null,"key":"z"}`, RedactValue(in).JSON())
-}
-
-func TestListeners(t *testing.T) {
-	l := Listeners{Log: discard}
-	var got []string
-	l.On(PolicyCheck, func(Event) { got = append(got, "one") })
-	l.On(PolicyCheck, func(Event) { panic("a listener's defect") })
-	l.On(PolicyCheck, func(e Event) { got = append(got, "two "+e.Tool) })
-	l.On(DriftDetected, func(Event) { got = append(got, "drift") })
-	for _, e := range Events(Input{Tool: "t"}, Decision{Allowed: true}) {
-		l.Emit(e)
-	}
-	require.Equal(t, []string{"one", "two t"}, got)
-}
-
-func TestCheckpoints(t *testing.T) {
-	var ids []string
-	for n := int64(0); n <= 10; n++ {
-		if id, due := CheckpointDue(n, 5); due {
-			ids = append(ids, id)
-		}
-	}
-	require.Equal(t, []string{"checkpoint-5", "checkpoint-10"}, ids)
-	events := AfterEvents(Input{Tool: "t"}, "checkpoint-5", &DriftResult{Score: 0.96, Exceeded: true, Threshold: 0.15})
-	require.Equal(t, DriftDetected, events[0].Type)
-	require.Equal(t, "Drift score 0.96 exceeds threshold 0.15", events[0].Reason)
-	require.Equal(t, CheckpointCreated, events[1].Type)
-	require.Equal(t, "checkpoint-5", events[1].Checkpoint)
-	require.Empty(t, AfterEvents(Input{}, "", &DriftResult{}))
-}
-
-func TestDriftIsBounded(t *testing.T) {
-	long := strings.Repeat("x", MaxDriftRunes+1)
-	require.Equal(t, 0.0, Drift(long, long, 0.1).Score)
-	r := Drift(long, long+"y", 0.1)
-	require.True(t, r.Bounded && r.Exceeded)
-	require.Equal(t, 1.0, r.Score)
 }
 
 func TestContentHashRegisteredOutside(t *testing.T) {
@@ -228,60 +70,6 @@ func TestContentHashRegisteredOutside(t *testing.T) {
 	require.False(t, strict.Evaluate(ctx, Input{Tool: "other", ContentHash: registered}).Allowed)
 	lax := mustCompile(t, "content_hash_mode: warn")
 	require.True(t, lax.Evaluate(ctx, Input{Tool: "other"}).Allowed)
-}
-
-func TestCache(t *testing.T) {
-	trees := make([]*Tree, 4)
-	for i := range trees {
-		var err error
-		trees[i], err = SingleFile("name: p" + string(rune('0'+i)) + "\nrules: []")
-		require.NoError(t, err)
-	}
-	var loads atomic.Int64
-	c := NewCache(2, WithLogger(discard))
-	get := func(i int) *Policy {
-		p, err := c.Policy(trees[i].Digest(), func() (*Tree, error) { loads.Add(1); return trees[i], nil })
-		require.NoError(t, err)
-		return p
-	}
-	first := get(0)
-	require.Same(t, first, get(0))
-	get(1)
-	get(0)
-	get(2) // pushes 1 out, which was used longest ago
-	require.Equal(t, 2, c.Len())
-	require.Same(t, first, get(0))
-	require.Equal(t, int64(3), loads.Load())
-	get(1)
-	require.Equal(t, int64(4), loads.Load())
-
-	// What comes back must be what was asked for, and failures are not kept.
-	_, err := c.Policy(trees[3].Digest(), func() (*Tree, error) { return trees[0], nil })
-	require.ErrorContains(t, err, "was altered")
-	_, err = c.Policy(trees[3].Digest(), func() (*Tree, error) { return nil, errors.New("not here") })
-	require.ErrorContains(t, err, "not here")
-	require.Equal(t, "p3", get(3).Name())
-}
-
-func TestCacheCompilesOnce(t *testing.T) {
-	tree, err := SingleFile("rules: []")
-	require.NoError(t, err)
-	var loads atomic.Int64
-	gate := make(chan struct{})
-	c := NewCache(1, WithLogger(discard))
-	results := make(chan *Policy, 8)
-	for range 8 {
-		go func() {
-			p, _ := c.Policy(tree.Digest(), func() (*Tree, error) { loads.Add(1); <-gate; return tree, nil })
-			results <- p
-		}()
-	}
-	close(gate)
-	first := <-results
-	for range 7 {
-		require.Same(t, first, <-results)
-	}
-	require.Equal(t, int64(1), loads.Load())
 }
 
 func TestMerge(t *testing.T) {
@@ -306,121 +94,6 @@ func TestMerge(t *testing.T) {
 		"rule 'kept' of a/governance.yaml is dropped: a parent's deny cannot be overridden",
 		"rule 'replaced' of a/governance.yaml replaces that of governance.yaml",
 	}, trace)
-}
-
-func TestLint(t *testing.T) {
-	p := mustCompileFiles(t,
-		file("rules.yaml", `rules:
-  - {name: a, condition: {field: n, operator: gt, value: 5}, action: deny, priority: 9}
-  - {name: b, condition: {field: n, operator: gte, value: 6}, action: allow}
-  - {name: c, condition: {field: t, operator: in, value: [x, y]}, action: deny}
-  - {name: d, condition: {field: t, operator: eq, value: x}, action: allow}
-  - {name: e, condition: {field: t, operator: matches, value: ".*"}, action: audit}
-  - {name: f, condition: {field: t, operator: contains, value: q}, action: deny}
-  - {name: g, condition: {field: env, operator: ne, value: dev}, action: deny}
-  - {name: h, condition: {field: n, operator: gt, value: 4}, action: allow}
-  - {name: i, condition: {field: z, operator: eq, value: null}, action: allow}
-`),
-		file("limits.yaml", "max_tool_calls: 5\nmax_attempts: 3\nallowed_tools: [a]\nmax_calls_per_tool: {b: 9}\nblocked_patterns: [{pattern: 'rm*', type: glob}, {pattern: '*.exe', type: glob}]\n"),
-	)
-	out := printProblems(Lint(p))
-	for _, want := range []string{
-		"rules.yaml:3: b: the rule is never reached: rule 'a' (rules.yaml:2)",
-		"rules.yaml:5: d: the rule is never reached: rule 'c' (rules.yaml:4)",
-		"rules.yaml:7: f: the rule is never reached: rule 'e' (rules.yaml:6)",
-		"rules.yaml:8: g: omitting the field env evades this rule",
-		"rules.yaml:10: i: eq null never matches",
-		"limits.yaml:2: max_attempts (3) < max_tool_calls (5)",
-		"limits.yaml:4: max_calls_per_tool.b (9) > max_tool_calls (5)",
-		"limits.yaml:4: max_calls_per_tool.b limits a tool that allowed_tools does not permit",
-		"limits.yaml:5: blocked_patterns[0]: a glob is anchored at its end alone",
-	} {
-		require.Contains(t, out, want)
-	}
-	for _, not := range []string{" h: ", " a: ", " c: ", "blocked_patterns[1]"} {
-		require.NotContains(t, out, not)
-	}
-}
-
-// A rule behind one that implies it is unreachable: no context reaches it.
-func TestLintNeverInvents(t *testing.T) {
-	values := []string{`"a"`, `"ab"`, `1`, `2`, `2.5`, `true`, `["a"]`, `""`, `0`}
-	var conds []Condition
-	for _, op := range []Operator{OpEq, OpNe, OpGt, OpGte, OpLt, OpLte, OpIn, OpNotIn, OpContains} {
-		for _, target := range []string{`"a"`, `1`, `2`, `["a", 1]`, `["a"]`} {
-			c := Condition{Field: "x", Operator: op, Value: mustValue(t, target)}
-			if targetProblem(op, c.Value) == "" {
-				conds = append(conds, c)
-			}
-		}
-	}
-	found := 0
-	for _, a := range conds {
-		for _, b := range conds {
-			if !implies(&a, &b) {
-				continue
-			}
-			found++
-			for _, v := range values {
-				if ok, err := a.holds(mustValue(t, v)); ok && err == nil {
-					hit, err := b.holds(mustValue(t, v))
-					require.True(t, hit || err != nil, "%s %s implies %s %s, but not for %s", a.Operator, a.Value.JSON(), b.Operator, b.Value.JSON(), v)
-				}
-			}
-		}
-	}
-	require.Greater(t, found, len(conds))
-}
-
-func TestRunTests(t *testing.T) {
-	p := mustCompile(t, "rules:\n  - {name: no-delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}\n  - {name: cap, condition: {field: call_count, operator: gte, value: 3}, action: deny}\n  - {name: unused, condition: {field: x, operator: eq, value: 1}, action: allow}\n")
-	report, err := RunTests(context.Background(), p, []File{file("policy_test.yaml", `cases:
-  - name: deletes are denied
-    tool: delete
-    expect: {allowed: false, action: deny, rule: no-delete}
-  - name: the third call is denied
-    tool: read
-    session_id: s
-    facts: {call_count: 3, elapsed_seconds: 1.5, tool_calls: {read: 1}}
-    expect: {rule: cap}
-  - name: reads pass
-    tool: read
-    expect: {action: allow, rule: ""}
-  - tool: delete
-    expect: {action: allow, rule: no-such, reason: because}
-`)})
-	require.NoError(t, err)
-	require.Equal(t, 1, report.Failed)
-	require.Len(t, report.Cases, 4)
-	require.Equal(t, []string{`action: expected "allow", got "deny"`, `rule: expected "no-such", got "no-delete"`, `reason: expected "because", got "Matched rule 'no-delete'"`}, report.Cases[3].Failures)
-	require.Equal(t, 13, report.Cases[3].Line)
-	hits := map[string]int{}
-	for _, c := range report.Coverage {
-		hits[c.Rule] = c.Hits
-	}
-	require.Equal(t, map[string]int{"no-delete": 2, "cap": 1, "unused": 0}, hits)
-}
-
-func TestRunTestsRefusesBadTables(t *testing.T) {
-	p := mustCompile(t, "rules: []")
-	for table, want := range map[string]string{
-		"rules: []":                                                 "a_test.yaml:1: cases: a table of tests is a mapping with a list of cases",
-		"cases: [{}]":                                               "a_test.yaml:1: cases[0].expect: expect must say at least one of",
-		"cases: [{expect: {action: dney}}]":                         "action must be allow, deny, audit or block, got 'dney'",
-		"cases: [{expect: {alowed: true}}]":                         "cases[0].expect.alowed: unknown field",
-		"cases: [{tol: x, expect: {allowed: true}}]":                "cases[0].tol: unknown field",
-		"cases: [{tool: 5, expect: {allowed: true}}]":               "cases[0].tool: tool must be a string, got int: 5",
-		"cases: [{kind: robot, expect: {allowed: true}}]":           "kind must be one of agent, handoff, model, tool, got 'robot'",
-		"cases: [{facts: {x: 1}, expect: {allowed: true}}]":         "cases[0].facts.x: unknown field",
-		"cases: [{context: [], expect: {allowed: true}}]":           "context must be a mapping",
-		"cases: [{facts: {attempts: -1}, expect: {rule: a}}]":       "facts.attempts must be a non-negative integer",
-		"cases: [{expect: {allowed: yes}}]":                         "allowed must be true or false, got 'yes'",
-		"cases: [":                                                  "not valid YAML",
-		"cases: [{facts: {elapsed_seconds: x}, expect: {rule: a}}]": "elapsed_seconds must be a number of seconds",
-	} {
-		_, err := RunTests(context.Background(), p, []File{file("a_test.yaml", table)})
-		require.ErrorContains(t, err, want, table)
-	}
 }
 
 func TestEvaluateIgnoresItsClock(t *testing.T) {
@@ -484,4 +157,25 @@ func TestKinds(t *testing.T) {
 	}
 	// Without a session the caller may describe a call of any kind.
 	require.Equal(t, "k", p.Evaluate(context.Background(), Input{Context: mustValue(t, `{"action_type":"model_call"}`)}).MatchedRule)
+}
+
+// Within a session a context cannot name an agent or claim counts, for rules,
+// backends and records alike (policy engine spec 22.3).
+func TestSessionOverridesClaims(t *testing.T) {
+	p := mustCompileFilesWith(t, []Option{WithRego(loadScripted("opa"))},
+		file("rules.yaml", "rules:\n  - {name: agent, condition: {field: agent_id, operator: eq, value: root}, action: audit}\n  - {name: counts, condition: {field: tool_calls, operator: eq, value: {t: 0}}, action: audit}\n"),
+		file("p.rego", "echo"))
+	claims := Input{Tool: "t", Context: mustValue(t, `{"agent_id":"root"}`)}
+	counts := Input{Tool: "t", Context: mustValue(t, `{"tool_calls":{"t":0}}`)}
+	require.Equal(t, "agent", p.Evaluate(context.Background(), claims).MatchedRule)
+	require.Equal(t, "counts", p.Evaluate(context.Background(), counts).MatchedRule)
+	claims.SessionID, counts.SessionID = "s", "s"
+	counts.Facts = &Facts{}
+	d := p.Evaluate(context.Background(), claims)
+	require.Equal(t, "opa", d.Backend)
+	require.Contains(t, d.Reason, `{"agent_id":"",`)
+	require.Empty(t, p.Audit(claims, d).AgentID)
+	d = p.Evaluate(context.Background(), counts)
+	require.Equal(t, "opa", d.Backend)
+	require.Contains(t, d.Reason, `{"tool_calls":null,`)
 }

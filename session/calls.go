@@ -29,7 +29,7 @@ func (s *State) begin(c *Begin, r *Result) {
 		return
 	}
 	if m := x.IDs.find(c.Call); m != nil {
-		s.recall(m, c.Content, x, r)
+		s.recall(m, c, x, r)
 		return
 	}
 	if stale(c.Call, x.IDs.newerThan(c.Call), r) {
@@ -55,7 +55,13 @@ func (s *State) begin(c *Begin, r *Result) {
 	r.Rule = c.Verdict.Rule
 	r.Code = s.admit(c, x, wants, r)
 	if r.Code != Admitted && r.Code != Queued {
-		x.IDs.add(remembered(c.Call, c.Content, r.Code, c.Verdict.Rule, uint64(r.Elapsed)))
+		value := uint64(r.Elapsed)
+		for i := range c.Pools {
+			if len(r.Pools) > 0 && c.Pools[i].Pool == r.Pools[0] {
+				value = uint64(i) // which pool had no room
+			}
+		}
+		x.IDs.add(remembered(c.Call, c.Content, r.Code, c.Verdict.Rule, value))
 	}
 	r.Counters = x.Counters()
 }
@@ -311,8 +317,8 @@ func (s *State) pressure(w *wanted, x *Session, r *Result) {
 }
 
 // recall answers an id that was finished.
-func (s *State) recall(m *Remembered, content Fingerprint, x *Session, r *Result) {
-	if m.Content != content {
+func (s *State) recall(m *Remembered, c *Begin, x *Session, r *Result) {
+	if m.Content != c.Content {
 		r.Code = IDReused
 		return
 	}
@@ -322,6 +328,10 @@ func (s *State) recall(m *Remembered, content Fingerprint, x *Session, r *Result
 		r.Code = AlreadyEnded
 	case TimedOut:
 		r.Elapsed, r.Limit = time.Duration(m.Value), int64(x.Pin.Limits.Timeout)
+	case ConcurrencyLimit, QueueFull:
+		if i := int(m.Value); i < len(c.Pools) {
+			r.Pools = []string{c.Pools[i].Pool}
+		}
 	case CallLimit:
 		r.Limit = int64(x.Pin.Limits.MaxToolCalls)
 	case TokenLimit:
@@ -360,12 +370,12 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		p := s.pool(k)
 		if p == nil {
-			return s.giveUp(c.NS, x, h, WaitTimeout, r)
+			return s.giveUp(c.NS, x, h, WaitTimeout, i)
 		}
 		p = s.ownPool(k, p)
 		if hold.Token != 0 {
 			if !p.Extend(s.now, hold.Token, h.Deadline, 0) {
-				return s.giveUp(c.NS, x, h, WaitTimeout, r)
+				return s.giveUp(c.NS, x, h, WaitTimeout, i)
 			}
 			continue
 		}
@@ -390,13 +400,13 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 			r.Queue = Place{hold.Pool.Value(), int32(position)}
 			return Queued
 		case limiter.QueueFull:
-			return s.giveUp(c.NS, x, h, QueueFull, r)
+			return s.giveUp(c.NS, x, h, QueueFull, i)
 		default:
 			code := WaitTimeout
 			if p.Put && hold.Weight > p.Slots {
 				code, r.Limit = ConcurrencyLimit, int64(p.Slots)
 			}
-			return s.giveUp(c.NS, x, h, code, r)
+			return s.giveUp(c.NS, x, h, code, i)
 		}
 	}
 
@@ -414,14 +424,15 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 	return Admitted
 }
 
-// giveUp ends a wait: what was held and reserved goes back.
-func (s *State) giveUp(ns string, x *Session, h *Held, code Code, r *Result) Code {
+// giveUp ends a wait, in the pool of that number: what was held and reserved
+// goes back.
+func (s *State) giveUp(ns string, x *Session, h *Held, code Code, pool int) Code {
 	over := *h
 	s.letGo(ns, &over)
 	x.remove(over.ID())
 	x.Reserved -= over.Tokens
 	x.unreserve(&over)
-	x.IDs.add(remembered(over.ID(), over.Content, code, over.Rule, 0))
+	x.IDs.add(remembered(over.ID(), over.Content, code, over.Rule, uint64(pool)))
 	return code
 }
 
@@ -556,6 +567,6 @@ func (s *State) cancel(c *Cancel, r *Result) {
 	}
 	x = s.ownSession(k, x)
 	x.Used = s.now
-	r.Code = s.giveUp(c.NS, x, x.Find(c.Call), WaitCancelled, r)
+	r.Code = s.giveUp(c.NS, x, x.Find(c.Call), WaitCancelled, 0)
 	r.Counters = x.Counters()
 }

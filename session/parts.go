@@ -254,7 +254,7 @@ func (m *IDs) split() []PartChange {
 }
 
 // settleAdded counts what was added among what is loaded, and prunes the parts
-// that were loaded and are long.
+// that were added to, if they are loaded and long.
 func (m *IDs) settleAdded() (changes []PartChange) {
 	a := *m.apart
 	m.apart = &a
@@ -269,10 +269,13 @@ func (m *IDs) settleAdded() (changes []PartChange) {
 		}
 	}
 	a.added = nil
-	for p := range a.loaded {
+	for p := range bytes {
+		if bytes[p] == nil {
+			continue
+		}
 		if n := m.droppedOf(p); n >= pruneFrom {
 			changes = append(changes, m.prune(p, n))
-		} else if bytes[p] != nil {
+		} else {
 			changes = append(changes, PartChange{Part: p, Bytes: bytes[p]})
 		}
 	}

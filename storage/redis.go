@@ -406,3 +406,12 @@ func (r *Redis) Save(ctx context.Context, w io.Writer) error {
 	}
 	return session.WriteSnapshot(w, state.Snapshot())
 }
+
+// RedisStats counts what a node did since it was opened.
+type RedisStats struct {
+	Rounds uint64 // swaps sent
+	Lost   uint64 // of those, how many came too late and were done again
+}
+
+// Stats returns the counts.
+func (r *Redis) Stats() RedisStats { return RedisStats{Rounds: r.rounds.Load(), Lost: r.lost.Load()} }

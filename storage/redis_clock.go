@@ -26,6 +26,7 @@ const (
 // stands still, which lengthens leases and never shortens them.
 type logClock struct {
 	monotonic func() time.Duration
+	fixed     func() time.Duration // in tests: log time itself
 
 	mu    sync.Mutex
 	at    time.Duration // log time known to be stored
@@ -39,6 +40,9 @@ func (c *logClock) now() (at, mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	mono = c.monotonic()
+	if c.fixed != nil {
+		return c.fixed(), mono
+	}
 	return c.estimate(mono), mono
 }
 

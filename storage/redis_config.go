@@ -57,8 +57,10 @@ type RedisConfig struct {
 	// give no deadline; 0 means 5 s.
 	Timeout time.Duration
 
-	// monotonic replaces the clock of this process in tests.
+	// monotonic replaces the clock of this process in tests, and logTime the
+	// log time that it leads to.
 	monotonic func() time.Duration
+	logTime   func() time.Duration
 }
 
 // RedisSentinel names the primary that Sentinels watch.

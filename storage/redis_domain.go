@@ -33,7 +33,7 @@ type gate struct {
 }
 
 func (r *Redis) newDomain(tag, ns string) *domain {
-	return &domain{r: r, tag: tag, ns: ns, clock: &logClock{monotonic: r.cfg.monotonic}}
+	return &domain{r: r, tag: tag, ns: ns, clock: &logClock{monotonic: r.cfg.monotonic, fixed: r.cfg.logTime}}
 }
 
 func (d *domain) key(name string) string { return d.tag + ":" + name }
@@ -53,6 +53,9 @@ func (d *domain) serving(ctx context.Context) (*epoch, error) {
 	}
 	return g.epoch, g.err
 }
+
+// current returns the epoch that was found last, served or not.
+func (d *domain) current() *epoch { return d.gate.Load().epoch }
 
 // inspect looks whose data there is and notes whether it is served. The error is
 // that of looking; then what was noted before still holds, since every script

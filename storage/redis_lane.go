@@ -165,13 +165,26 @@ func (l *lane) add(b *batch) error {
 func (l *lane) run() {
 	defer l.r.work.Done()
 	for {
-		// Those whose answers have just come are about to ask again.
-		runtime.Gosched()
+		l.gather()
 		batches := l.take()
 		if batches == nil {
 			return
 		}
 		l.r.carryOut(l.p, batches)
+	}
+}
+
+// gather lets those whose answers have just come ask again, as long as more do.
+func (l *lane) gather() {
+	for before := -1; ; {
+		runtime.Gosched()
+		l.mu.Lock()
+		n := l.count
+		l.mu.Unlock()
+		if n == before || n >= l.r.cfg.RoundSize {
+			return
+		}
+		before = n
 	}
 }
 

@@ -3,10 +3,7 @@ package storage
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"example.com/govnode/session"
 )
@@ -128,6 +125,3 @@ func (r *Redis) rewrite(ctx context.Context, e *epoch, now time.Duration, state 
 	}
 	return nil
 }
-
-var _ = errors.Is
-var _ = redis.Nil

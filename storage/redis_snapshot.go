@@ -17,82 +17,102 @@ import (
 // snapshot dies; a node that lives says every so often that it is still at it.
 const frozenFor = 5 * time.Second
 
-// save returns the whole state as it stood at one instant. Changes wait
-// meanwhile.
-func (r *Redis) save(ctx context.Context) (*session.State, error) {
-	if r.clustered() {
-		r.discover(ctx)
-	}
-	domains := r.allDomains()
-	token := rand.Text()
-	defer r.thaw(domains, token)
-	epochs := map[*domain]*epoch{}
-	for _, d := range domains {
-		e, err := d.serving(ctx)
-		if err != nil {
-			return nil, err
-		}
-		epochs[d] = e
-		ok, err := r.client.SetNX(ctx, d.key("frozen"), token, frozenFor).Result()
-		if err != nil {
-			return nil, notApplied(err)
-		}
-		if !ok {
-			return nil, notApplied(errors.New("another snapshot is being saved; try again when it is done"))
-		}
-	}
-	state := session.New()
-	err := r.readAll(ctx, epochs, func(k session.Key, x entry) error {
-		whole, err := session.Join(x.record)
-		if err != nil {
-			return err
-		}
-		state.Put(k, whole)
-		return nil
-	}, func() error { return r.keepFrozen(ctx, domains, token) })
-	if err != nil {
-		return nil, err
-	}
-	generation := uint32(0)
-	for _, e := range epochs {
-		generation = max(generation, e.generation)
-	}
-	state.SetClock(latest(domains), generation)
-	return state, nil
+// A freezing holds up all changes.
+type freezing struct {
+	r       *Redis
+	domains []*domain
+	token   string
 }
 
-// keepFrozen says that the snapshot is still being saved, and fails if changes
-// have gone on meanwhile.
-func (r *Redis) keepFrozen(ctx context.Context, domains []*domain, token string) error {
-	for _, d := range domains {
-		held, err := r.client.GetEx(ctx, d.key("frozen"), frozenFor).Result()
+// freeze holds up changes until thaw is called.
+func (r *Redis) freeze(ctx context.Context) (*freezing, error) {
+	f := &freezing{r: r, domains: r.allDomains(), token: rand.Text()}
+	for _, d := range f.domains {
+		for ok := false; !ok; {
+			var err error
+			if ok, err = r.client.SetNX(ctx, d.key("frozen"), f.token, frozenFor).Result(); err == nil && !ok {
+				rest(ctx, frozenPause) // another node is at it
+				err = ctx.Err()
+			}
+			if err != nil {
+				f.thaw()
+				return nil, notApplied(err)
+			}
+		}
+	}
+	return f, nil
+}
+
+// hold says that changes are still to be held up, and fails if they have gone on
+// meanwhile.
+func (f *freezing) hold(ctx context.Context) error {
+	for _, d := range f.domains {
+		held, err := f.r.client.GetEx(ctx, d.key("frozen"), frozenFor).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return notApplied(err)
 		}
-		if held != token {
-			return notApplied(errors.New("the snapshot took too long and changes went on; try again"))
+		if held != f.token {
+			return notApplied(errors.New("reading all records took too long and changes went on; try again"))
 		}
 	}
 	return nil
 }
 
-// thaw lets changes go on, if it is this snapshot that holds them up.
-func (r *Redis) thaw(domains []*domain, token string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), r.cfg.Timeout)
+// thaw lets changes go on, unless it is another that holds them up.
+func (f *freezing) thaw() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.r.ctx), f.r.cfg.Timeout)
 	defer cancel()
-	for _, d := range domains {
-		err := r.client.Watch(ctx, func(tx *redis.Tx) error {
+	for _, d := range f.domains {
+		err := f.r.client.Watch(ctx, func(tx *redis.Tx) error {
 			held, err := tx.Get(ctx, d.key("frozen")).Result()
-			if err != nil || held != token {
+			if err != nil || held != f.token {
 				return err
 			}
 			_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.Del(ctx, d.key("frozen")).Err() })
 			return err
 		}, d.key("frozen"))
 		if err != nil && !errors.Is(err, redis.Nil) {
-			r.log.Warn("changes stay held up for some seconds after a snapshot", "error", err)
+			f.r.log.Warn("changes stay held up for some seconds after all records were read", "error", err)
 		}
 	}
+}
+
+// save returns the whole state as it stood at one instant. Changes wait
+// meanwhile.
+func (r *Redis) save(ctx context.Context) (*session.State, error) {
+	if r.clustered() {
+		r.discover(ctx)
+	}
+	epochs, generation := map[*domain]*epoch{}, uint32(0)
+	for _, d := range r.allDomains() {
+		e, err := d.serving(ctx)
+		if err != nil {
+			return nil, err
+		}
+		epochs[d], generation = e, max(generation, e.generation)
+	}
+	f, err := r.freeze(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer f.thaw()
+	state := session.New()
+	err = r.readAll(ctx, epochs, func(k session.Key, x entry) error {
+		if x.record == nil {
+			return fmt.Errorf("the record %s is listed and not there", k)
+		}
+		whole, err := session.Join(x.record)
+		if err != nil {
+			return err
+		}
+		state.Put(k, whole)
+		return nil
+	}, func() error { return f.hold(ctx) })
+	if err != nil {
+		return nil, notApplied(err)
+	}
+	state.SetClock(latest(r.allDomains()), generation)
+	return state, nil
 }
 
 // readAll visits every record of the domains with all its ids. After each page
@@ -144,14 +164,14 @@ func (r *Redis) Restore(ctx context.Context, in io.Reader) error {
 	// From here on the data is neither the old nor the new until it is done.
 	for _, d := range r.allDomains() {
 		now, _ := d.clock.now()
-		state.SetClock(now, d.known.generation)
+		state.SetClock(now, d.current().generation)
 	}
 	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
 	if err := r.replaceAll(ctx, state); err != nil {
 		return fmt.Errorf("the restore was cut off; nothing is served until it is repeated: %w", err)
 	}
 	for _, d := range r.allDomains() {
-		old := d.known
+		old := d.current()
 		next := *old
 		next.state, next.id, next.generation = epochOpen, drawID(), state.Generation()
 		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
@@ -180,7 +200,7 @@ func (r *Redis) fence(ctx context.Context, state *session.State) error {
 		if err := d.ready(ctx); err != nil {
 			return err
 		}
-		old := d.known
+		old := d.current()
 		next := *old
 		next.state, next.id = epochRestore, drawID()
 		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
@@ -227,7 +247,7 @@ func (r *Redis) replaceAll(ctx context.Context, state *session.State) error {
 		p := r.place(k.Namespace())
 		w := pages[p]
 		if w == nil {
-			w = &rewriting{r: r, p: p, e: p.d.known, now: state.Now()}
+			w = &rewriting{r: r, p: p, e: p.d.current(), now: state.Now()}
 			pages[p] = w
 		}
 		if err := w.add(ctx, k, entry{}, rec); err != nil {

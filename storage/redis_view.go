@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,22 +19,135 @@ const pageKeys = 128
 // kindsOfKeys are the letters of all kinds of keys, in the order of keys.
 const kindsOfKeys = "bchikmnpsy"
 
-// View implements Store. What it lists is read when it is asked for: each page
-// is of one instant, and two pages may be of two. Records come without the ids
-// that they remember.
+// wholeView is up to how many values a view has the whole state at one instant,
+// which one script reads.
+const wholeView = 8192
+
+// View implements Store. A small state is read whole, as it stands at one
+// instant. Of a larger one, more than some hundred sessions or some thousand other
+// records, only what is asked for is read, when it is asked for: each page is of
+// one instant, two pages may be of two, and records come without the ids that
+// they remember.
 func (r *Redis) View(ctx context.Context, _ Read) (View, error) {
-	v := View{}
+	if r.clustered() {
+		r.discover(ctx)
+	}
 	for _, d := range r.allDomains() {
 		if _, err := d.serving(ctx); err != nil {
 			return View{}, err
 		}
-		now, _ := d.clock.now()
-		v.Now = max(v.Now, now)
 	}
-	v.Find = func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
-		return r.find(ctx, prefix, after, limit, keep)
+	whole, err := r.whole(ctx)
+	if err != nil {
+		return View{}, err
 	}
-	return v, nil
+	if whole != nil {
+		return ViewOf(whole.Snapshot(), 0), nil
+	}
+	return View{Now: latest(r.allDomains()),
+		Find: func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
+			return r.find(ctx, prefix, after, limit, keep)
+		}}, nil
+}
+
+// whole returns the state if it is small, else nil. In a Redis Cluster each
+// namespace is read at an instant of its own.
+func (r *Redis) whole(ctx context.Context) (*session.State, error) {
+	lists, err := r.lists(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	byDomain := map[*domain][]listing{}
+	n := 0
+	for _, l := range lists {
+		p := r.place(l.ns)
+		count, err := r.client.ZCard(ctx, p.index(l.prefix.Kind())).Result()
+		if err != nil {
+			return nil, notApplied(fmt.Errorf("listing %s: %w", p.index(l.prefix.Kind()), err))
+		}
+		if session.HasParts(l.prefix) {
+			count *= 1 + session.ForgottenParts
+		}
+		if n += int(count); n > wholeView {
+			return nil, nil
+		}
+		if count > 0 {
+			byDomain[p.d] = append(byDomain[p.d], l)
+		}
+	}
+	state := session.New()
+	for d, lists := range byDomain {
+		if err := r.wholeOf(ctx, d, lists, state); err != nil {
+			return nil, err
+		}
+	}
+	state.SetClock(latest(r.allDomains()), 0)
+	return state, nil
+}
+
+// lookTries is how often a whole view is tried before changes are held up for
+// it.
+const lookTries = 3
+
+// wholeOf adds all records of a domain to a state. What is listed before the
+// look has to be all there is at the look: nothing was swapped in between.
+func (r *Redis) wholeOf(ctx context.Context, d *domain, lists []listing, state *session.State) error {
+	for try := 0; ; try++ {
+		before, err := r.client.Get(ctx, d.key("clock")).Result()
+		if err != nil {
+			return notApplied(err)
+		}
+		_, seq, err := parseClock(before)
+		if err != nil {
+			return notApplied(&badRecord{d.key("clock"), err})
+		}
+		byPlace := map[*place][]want{}
+		for _, l := range lists {
+			p := r.place(l.ns)
+			names, err := r.client.ZRange(ctx, p.index(l.prefix.Kind()), 0, -1).Result()
+			if err != nil {
+				return notApplied(err)
+			}
+			for _, name := range names {
+				w := want{key: l.prefix + session.Key(name)}
+				if session.HasParts(w.key) {
+					w.parts = allParts
+				}
+				byPlace[p] = append(byPlace[p], w)
+			}
+		}
+		for p, wants := range byPlace {
+			e, err := d.serving(ctx)
+			if err != nil {
+				return err
+			}
+			found, err := r.loadAgain(ctx, p, e, wants, true)
+			if err != nil {
+				return err
+			}
+			for i, x := range found {
+				state.Put(wants[i].key, nil)
+				if x.record == nil {
+					continue
+				}
+				whole, err := session.Join(x.record)
+				if err != nil {
+					return notApplied(&badRecord{p.record(wants[i].key), err})
+				}
+				state.Put(wants[i].key, whole)
+			}
+		}
+		after, err := r.client.Get(ctx, d.key("clock")).Result()
+		if err != nil {
+			return notApplied(err)
+		}
+		if _, now, err := parseClock(after); err == nil && now == seq {
+			return nil
+		}
+		if try == lookTries {
+			return r.heldUp(ctx, func() error { return r.wholeOf(ctx, d, lists, state) })
+		}
+	}
 }
 
 // find lists records in the order of their keys.
@@ -180,6 +294,16 @@ func (r *Redis) loadUnder(ctx context.Context, p *place, e *epoch, wants []want)
 		return nil, notApplied(fmt.Errorf("the data changed under the look (%s)", status))
 	}
 	return found, nil
+}
+
+// heldUp does something while changes wait.
+func (r *Redis) heldUp(ctx context.Context, f func() error) error {
+	frozen, err := r.freeze(ctx)
+	if err != nil {
+		return err
+	}
+	defer frozen.thaw()
+	return errors.Join(f(), frozen.hold(ctx))
 }
 
 // latest returns the latest time of all clocks.

@@ -15,28 +15,36 @@ type Config struct {
 	Advertise      string
 	Insecure       bool
 	MaxConnections int
-
-	Node      string
-	Data      string
-	Backend   string
-	Redis     string
-	Bootstrap bool
-	Join      []string
-	Replace   bool
-	Audit     string
-	LogLevel  string
-	LogFormat string
-
 	RequestTimeout time.Duration
-	Nonvoter       bool
-	JoinTimeout    time.Duration
-	Heartbeat      time.Duration
-	Election       time.Duration
-	LeaderLease    time.Duration
-	DiskTimeout    time.Duration
-	Queue          int
-	SnapshotBytes  int
-	TrailingLogs   int
+
+	Node        string
+	Data        string
+	Backend     string
+	Bootstrap   bool
+	Join        []string
+	JoinTimeout time.Duration
+	Nonvoter    bool
+	Replace     bool
+	Audit       string
+	LogLevel    string
+	LogFormat   string
+
+	Redis               string
+	RedisCluster        []string
+	RedisSentinel       []string
+	RedisSentinelMaster string
+	RedisPrefix         string
+	RedisQuarantine     time.Duration
+	RedisTimeout        time.Duration
+	RedisAcceptRisk     []string
+
+	Heartbeat     time.Duration
+	Election      time.Duration
+	LeaderLease   time.Duration
+	DiskTimeout   time.Duration
+	Queue         int
+	SnapshotBytes int
+	TrailingLogs  int
 
 	Nodes   int
 	Restart bool
@@ -82,6 +90,10 @@ func (s setting) env() string {
 	return "GOVNODE_" + strings.ToUpper(strings.ReplaceAll(s.flag, "-", "_"))
 }
 
+// secret reports whether the value may hold a password: it is not printed, and
+// goes to other processes through their environment.
+func (s setting) secret() bool { return s.flag == "redis" }
+
 // text is the meaning without the marks around the name of its value.
 func (s setting) text() string {
 	text := strings.ReplaceAll(s.meaning, "`", "")
@@ -104,7 +116,6 @@ var settings = []setting{
 	{"node", "", onServe, "node1", "", "`name` of this node, its own in the cluster for ever", func(c *Config) any { return &c.Node }},
 	{"data", "", onServe | onDev, "", "", "`folder` for what outlives the process; dev uses a temporary one if empty", func(c *Config) any { return &c.Data }},
 	{"backend", "", onServe | onDev, "raft", "raft|memory|redis", "what puts commands in order; memory is one node and forgets everything when it ends", func(c *Config) any { return &c.Backend }},
-	{"redis", "", onServe | onDev, "", "", "`URL` of the Redis of --backend redis", func(c *Config) any { return &c.Redis }},
 	{"bootstrap", "", onServe, "false", "", "begin a new cluster with this node as its first member, if its data folder is empty", func(c *Config) any { return &c.Bootstrap }},
 	{"join", "", onServe, "", "", "Raft `addresses` of members, separated by commas, to ask for admission", func(c *Config) any { return &c.Join }},
 	{"join-timeout", "", onServe, "1m0s", "1s..1h", "how long to wait for admission", func(c *Config) any { return &c.JoinTimeout }},
@@ -113,6 +124,15 @@ var settings = []setting{
 	{"audit", "", onServe, "", "", "`file` to which decisions are appended, or - for standard output; audit.jsonl in the data folder if empty, and standard output without one", func(c *Config) any { return &c.Audit }},
 	{"log-level", "", onServe | onDev, "info", "debug|info|warn|error", "least level that is logged", func(c *Config) any { return &c.LogLevel }},
 	{"log-format", "", onServe | onDev, "text", "text|json", "how it is logged", func(c *Config) any { return &c.LogFormat }},
+
+	{"redis", "", onServe | onDev, "", "", "`URL` of the Redis of --backend redis, redis://user:password@host:port/db or rediss:// for TLS; whoever sees the flags of processes sees a password in it, so better set it in the environment or the file", func(c *Config) any { return &c.Redis }},
+	{"redis-cluster", "", onServe | onDev, "", "", "`addresses` of some members of a Redis Cluster, separated by commas", func(c *Config) any { return &c.RedisCluster }},
+	{"redis-sentinel", "", onServe | onDev, "", "", "`addresses` of Sentinels, separated by commas", func(c *Config) any { return &c.RedisSentinel }},
+	{"redis-sentinel-master", "", onServe | onDev, "", "", "`name` of the primary that the Sentinels watch", func(c *Config) any { return &c.RedisSentinelMaster }},
+	{"redis-prefix", "", onServe | onDev, "gov", "", "`text` that every key in Redis begins with", func(c *Config) any { return &c.RedisPrefix }},
+	{"redis-quarantine", "", onServe | onDev, "1h1m0s", "0s..24h", "how long nothing is admitted once Redis may have lost what it had acknowledged; with 0 limits may be exceeded then", func(c *Config) any { return &c.RedisQuarantine }},
+	{"redis-timeout", "", onServe | onDev, "5s", "100ms..1m", "longest time for one exchange with Redis", func(c *Config) any { return &c.RedisTimeout }},
+	{"redis-accept-risk", "", onServe | onDev, "", "", "`names` of what a Redis is refused for and is accepted all the same: no-aof, eviction", func(c *Config) any { return &c.RedisAcceptRisk }},
 
 	{"raft-heartbeat", "", onServe, "500ms", "20ms..1m", "silence of the leader after which a node stands for election", func(c *Config) any { return &c.Heartbeat }},
 	{"raft-election", "", onServe, "500ms", "20ms..1m", "longest time for one round of an election", func(c *Config) any { return &c.Election }},

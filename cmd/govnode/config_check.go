@@ -77,12 +77,33 @@ func (c *Config) wrong(flag, advice string) error {
 
 func (c *Config) checkNode() error {
 	if c.Backend == "redis" {
-		return c.wrong("backend", "this version has no Redis backend; use raft or memory")
-	}
-	if c.Redis != "" {
+		if err := c.checkRedis(); err != nil {
+			return err
+		}
+	} else if c.Redis != "" {
 		return c.wrong("redis", "belongs to --backend redis; leave it out")
 	}
 	return c.checkListener("listen", c.Listen)
+}
+
+func (c *Config) checkRedis() error {
+	ways := 0
+	for _, given := range []bool{c.Redis != "", len(c.RedisCluster) > 0, len(c.RedisSentinel) > 0 || c.RedisSentinelMaster != ""} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return c.wrong("redis", "the Redis must be named; give --redis redis://HOST:PORT, --redis-cluster or --redis-sentinel")
+	case len(c.RedisCluster) > 0 && len(c.RedisSentinel) > 0:
+		return c.wrong("redis-sentinel", "a Redis Cluster has no Sentinels; leave it or --redis-cluster out")
+	case len(c.RedisSentinel) > 0 && c.RedisSentinelMaster == "":
+		return c.wrong("redis-sentinel-master", "must name the primary that the Sentinels watch")
+	case len(c.RedisSentinel) == 0 && c.RedisSentinelMaster != "":
+		return c.wrong("redis-sentinel", "must name the Sentinels that watch "+c.RedisSentinelMaster)
+	}
+	return nil
 }
 
 // checkListener refuses an address that others can reach unless that is asked
@@ -105,9 +126,9 @@ func (c *Config) checkServe() error {
 	if !validNodeName(c.Node) {
 		return c.wrong("node", "must be 1 to 64 characters of A-Z a-z 0-9 . _ -")
 	}
-	if c.Backend == "memory" {
+	if c.Backend != "raft" {
 		if c.Bootstrap || len(c.Join) > 0 {
-			return c.wrong("backend", "a node in memory is alone; leave --bootstrap and --join out")
+			return c.wrong("backend", "only Raft nodes join each other; leave --bootstrap and --join out")
 		}
 		return nil
 	}

@@ -207,12 +207,23 @@ func settingText(n *yaml.Node) (string, error) {
 }
 
 // args are the flags that give another command of the scope the settings that
-// this one has.
+// this one has; its secrets are in secretEnv.
 func (c *Config) args(on scope) []string {
 	var list []string
 	for _, s := range settings {
-		if _, ok := c.sources[s.flag]; ok && s.on&on != 0 && s.flag != "config" {
+		if _, ok := c.sources[s.flag]; ok && s.on&on != 0 && s.flag != "config" && !s.secret() {
 			list = append(list, "--"+s.flag+"="+settingValue(s.in(c)))
+		}
+	}
+	return list
+}
+
+// secretEnv are the variables that belong to args.
+func (c *Config) secretEnv(on scope) []string {
+	var list []string
+	for _, s := range settings {
+		if value := settingValue(s.in(c)); s.secret() && s.on&on != 0 && value != "" {
+			list = append(list, s.env()+"="+value)
 		}
 	}
 	return list
@@ -239,7 +250,7 @@ func settingValue(p any) string {
 // shown is the value of a setting as it may be printed: without a password.
 func (c *Config) shown(s setting) string {
 	value := settingValue(s.in(c))
-	if s.flag != "redis" || value == "" {
+	if !s.secret() || value == "" {
 		return value
 	}
 	u, err := url.Parse(value)

@@ -159,6 +159,11 @@ func TestNodeArgs(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, node.check(onServe))
 	require.Empty(t, node.Data)
+	c.Backend, c.Redis = "redis", "redis://127.0.0.1:1"
+	node, err = loadConfig(t, onServe, map[string]string{"GOVNODE_REDIS": c.Redis}, f.nodeArgs(1)...)
+	require.NoError(t, err)
+	require.NoError(t, node.check(onServe))
+	require.Equal(t, []string{"node2", places[1].data, c.Redis}, []string{node.Node, node.Data, node.Redis})
 }
 
 func TestRedisPasswordIsNotShown(t *testing.T) {
@@ -168,6 +173,10 @@ func TestRedisPasswordIsNotShown(t *testing.T) {
 	require.ErrorContains(t, err, "redis: ")
 	require.NotContains(t, err.Error(), "secret")
 	require.NotContains(t, c.shown(find(t, "redis")), "secret")
+	c.Redis = "redis://user:secret@host:no-port"
+	require.NotContains(t, c.shown(find(t, "redis")), "secret")
+	require.NotContains(t, strings.Join(c.args(onServe), " "), "secret")
+	require.Equal(t, []string{"GOVNODE_REDIS=" + c.Redis}, c.secretEnv(onServe))
 }
 
 func TestIsLoopback(t *testing.T) {

@@ -115,7 +115,7 @@ func (f *fleet) run(i int) error {
 	// The name that this program was called by, which tells a test binary that
 	// it is to be govnode.
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = withoutSettings(os.Environ())
+	cmd.Env = append(withoutSettings(os.Environ()), f.config.secretEnv(onServe)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if f.config.Verbose {
 		both := io.MultiWriter(log, f.stderr)
@@ -162,11 +162,13 @@ func (f *fleet) endProcess(process *os.Process, ended <-chan struct{}) {
 func (f *fleet) nodeArgs(i int) []string {
 	p := f.layout.places[i]
 	shared := *f.config
-	shared.Listen, shared.Data = p.api, ""
+	shared.Listen, shared.Data = p.api, p.data
 	if f.config.Backend == "memory" {
+		shared.Data = "" // it keeps nothing, and its audit goes to its log
+	}
+	if f.config.Backend != "raft" {
 		return append(shared.args(onServe), "--node="+p.name)
 	}
-	shared.Data = p.data
 	args := append(shared.args(onServe), "--node="+p.name, "--raft-listen="+p.raft)
 	if i == 0 {
 		// It asks the others all the same, lest it begin a second cluster
@@ -186,7 +188,7 @@ func (f *fleet) nodeArgs(i int) []string {
 }
 
 // withoutSettings is an environment in which a node finds no settings but
-// those that it is given as flags.
+// those that dev gives it.
 func withoutSettings(env []string) []string {
 	var kept []string
 	for _, e := range env {

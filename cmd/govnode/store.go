@@ -17,8 +17,16 @@ import (
 // openStore opens what puts commands in order. It returns the members where
 // there are some.
 func (n *node) openStore(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, registry *prometheus.Registry) (server.Cluster, error) {
-	if c.Backend == "memory" {
+	switch c.Backend {
+	case "memory":
 		n.store = storage.NewMemory(nil)
+		return nil, nil
+	case "redis":
+		store, err := openRedis(ctx, c, log)
+		if err != nil {
+			return nil, err
+		}
+		n.store = store
 		return nil, nil
 	}
 	member, err := openMember(ctx, c, api, log, registry)
@@ -27,6 +35,20 @@ func (n *node) openStore(ctx context.Context, c *Config, api net.Addr, log *slog
 	}
 	n.store, n.drain = member, member.Drain
 	return members{member}, nil
+}
+
+// openRedis connects to a Redis, which is checked before it is used.
+func openRedis(ctx context.Context, c *Config, log *slog.Logger) (*storage.Redis, error) {
+	quarantine := c.RedisQuarantine
+	if quarantine == 0 {
+		quarantine = -1 // storage has 0 for its own default
+	}
+	return storage.OpenRedis(ctx, storage.RedisConfig{
+		URL: c.Redis, Cluster: c.RedisCluster,
+		Sentinel: storage.RedisSentinel{Master: c.RedisSentinelMaster, Addresses: c.RedisSentinel},
+		Prefix:   c.RedisPrefix, Node: c.Node, Logger: log.With("node", c.Node),
+		Quarantine: quarantine, AcceptRisk: c.RedisAcceptRisk, Timeout: c.RedisTimeout,
+	})
 }
 
 // raftConnections bounds the connections from other nodes; each keeps a few.

@@ -50,7 +50,7 @@ func TestDecisions(t *testing.T) {
 		file("entities.json", `[
 			{"uid": {"type": "Agent", "id": "a1"}, "attrs": {}, "parents": [{"type": "Team", "id": "ops"}]},
 			{"uid": {"type": "Team", "id": "ops"}, "attrs": {}, "parents": []}]`))
-	args := `{"tool_args": {"path": "/tmp/x"}`
+	args := `{"tool_args": {"path": "/srv/x"}`
 	cases := []struct {
 		name, agent, tool, context string
 		allowed                    bool

@@ -77,14 +77,14 @@ func costly(n int) (a, b string) {
 func TestWorkIsBounded(t *testing.T) {
 	a, b := costly(MaxRunes)
 	m := newMatcher([]rune(a), []rune(b))
-	m.matched()
+	matched := m.matched()
 	// One search may overshoot the bound by what a single search can take.
 	perSearch := MaxRunes * (MaxRunes/100 + 2)
 	require.LessOrEqual(t, m.steps, maxSteps+perSearch)
 	require.Greater(t, m.steps, maxSteps, "the texts are not costly enough to show anything")
-	ratio, exact := Measure(a, b)
+	_, exact := Measure(a, b)
 	require.False(t, exact)
-	require.Less(t, ratio, 0.5, "what was not compared counts as different")
+	require.Less(t, matched, MaxRunes/4, "what was not compared counts as different")
 }
 
 func TestOrdinaryLongTextsAreExact(t *testing.T) {
@@ -96,7 +96,7 @@ func TestOrdinaryLongTextsAreExact(t *testing.T) {
 // The two ways to find a longest block are one function.
 func TestBothWaysAgree(t *testing.T) {
 	r := rand.New(rand.NewSource(3))
-	for range 2000 {
+	for range 500 {
 		letters := 2 + r.Intn(6)
 		text := func() []rune {
 			s := make([]rune, r.Intn(300))

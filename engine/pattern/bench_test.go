@@ -3,6 +3,8 @@ package pattern
 import (
 	"encoding/json"
 	"os"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,6 +29,16 @@ func corpusTexts(tb testing.TB) []string {
 // corpus returns those of them that Compile accepts.
 func corpus(tb testing.TB) []Pattern {
 	tb.Helper()
+	corpusOnce.Do(func() { corpusPatterns = acceptedCorpus(tb) })
+	return slices.Clone(corpusPatterns)
+}
+
+var (
+	corpusOnce     sync.Once
+	corpusPatterns []Pattern
+)
+
+func acceptedCorpus(tb testing.TB) []Pattern {
 	var patterns []Pattern
 	for _, text := range corpusTexts(tb) {
 		p := Pattern{Text: text, Type: Regex}

@@ -76,24 +76,62 @@ func setEnd(pat []rune, i int) int {
 
 // parseSet reads what stands between the brackets. A hyphen makes a range of
 // its two neighbours unless it stands at either end; a range that runs
-// backwards matches nothing, and its hyphen and ends are gone.
+// backwards matches nothing, and its hyphen and ends are gone. What is then the
+// first character negates the set if it is !, wherever it stood before: so it
+// is in Python, whose steps these are.
 func parseSet(set []rune) globToken {
+	chunks := rangeChunks(set)
 	t := globToken{op: opSet}
-	if len(set) > 0 && set[0] == '!' {
-		t.op, set = opNotSet, set[1:]
+	if first := chunks[0]; len(first) > 0 && first[0] == '!' {
+		t.op, chunks[0] = opNotSet, first[1:]
 	}
-	for i := 0; i < len(set); {
-		if i+2 < len(set) && set[i+1] == '-' {
-			if set[i] <= set[i+2] {
-				t.ranges = append(t.ranges, [2]rune{set[i], set[i+2]})
+	for n, chunk := range chunks {
+		if n > 0 {
+			if before := chunks[n-1]; len(before) > 0 {
+				t.ranges = append(t.ranges, [2]rune{before[len(before)-1], chunk[0]})
+				chunk = chunk[1:]
+			} else { // directly behind the ! a hyphen means itself
+				t.ranges = append(t.ranges, [2]rune{'-', '-'})
 			}
-			i += 3
-			continue
 		}
-		t.ranges = append(t.ranges, [2]rune{set[i], set[i]})
-		i++
+		for _, c := range chunk {
+			t.ranges = append(t.ranges, [2]rune{c, c})
+		}
 	}
 	return t
+}
+
+// rangeChunks splits a set at the hyphens that make ranges, and joins the parts
+// of ranges that run backwards, without their ends.
+func rangeChunks(set []rune) [][]rune {
+	var chunks [][]rune
+	from := 1 // where a hyphen can be one of a range
+	if set[0] == '!' {
+		from = 2
+	}
+	rest := 0
+	for from < len(set) {
+		n := slices.Index(set[from:], '-')
+		if n < 0 {
+			break
+		}
+		chunks = append(chunks, set[rest:from+n])
+		rest, from = from+n+1, from+n+3
+	}
+	if rest < len(set) {
+		chunks = append(chunks, set[rest:])
+	} else {
+		last := len(chunks) - 1
+		chunks[last] = append(slices.Clone(chunks[last]), '-')
+	}
+	for n := len(chunks) - 1; n > 0; n-- {
+		before, chunk := chunks[n-1], chunks[n]
+		if before[len(before)-1] > chunk[0] {
+			chunks[n-1] = slices.Concat(before[:len(before)-1], chunk[1:])
+			chunks = slices.Delete(chunks, n, n+1)
+		}
+	}
+	return chunks
 }
 
 // Translate returns the RE2 expression that stands for a glob as Python's

@@ -276,6 +276,12 @@ func TestFnMatch(t *testing.T) {
 		{"x", "[z-a]", false},
 		{"x", "[!z-a]", true},
 		{"é", "[à-ü]", true},
+		{"-", "[z-a!-c]", false},
+		{"b", "[z-a!-c]", true},
+		{"x", "[z-a!]", true},
+		{"-", "[a-]", true},
+		{"d", "[a-c-e]", false},
+		{"-", "[a-c-e]", true},
 		{strings.Repeat("a", 5000), strings.Repeat("*a", 500) + "*b", false},
 	}
 	for _, c := range cases {
@@ -307,6 +313,29 @@ func TestFoldingOfAllCharacters(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The loose form makes one of what \s and \d match, and of nothing else.
+func TestLooseFormOfSpacesAndDigits(t *testing.T) {
+	space, err := Search(`^\s\Z`)
+	require.NoError(t, err)
+	digit, err := Search(`^\d\Z`)
+	require.NoError(t, err)
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		if !utf8.ValidRune(r) {
+			continue
+		}
+		s := string(r)
+		if space.Match(s) != (loose(s) == " ") || digit.Match(s) != (loose(s) == "0") {
+			t.Errorf("%U has the loose form %q", r, loose(s))
+		}
+	}
+	set, err := NewSet([]Pattern{{Text: `^\d{3}-\d{2}$`, Type: Regex}, {Text: `from\s+now\s*on`, Type: Regex}, {Text: `0x7\d`, Type: Regex}})
+	require.NoError(t, err)
+	require.Equal(t, []int{0}, set.Match(FormsOfText("٣٤٥-१२")))
+	require.Equal(t, []int{1}, set.Match(FormsOfText("From\u2003\n\u00a0nowon")))
+	require.Equal(t, []int{2}, set.Match(FormsOfText("0X7٣")))
+	require.Empty(t, set.Match(FormsOfText("0x63")), "other digits than those of the literal")
 }
 
 func FuzzCompile(f *testing.F) {

@@ -155,4 +155,3 @@ func TestSetIsSafeForConcurrentUse(t *testing.T) {
 	}
 	wait.Wait()
 }
-

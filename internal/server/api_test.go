@@ -45,11 +45,6 @@ func TestEveryProtocol(t *testing.T) {
 			requireRefused(t, err, connect.CodeInvalidArgument, "ID_REUSED", call)
 		})
 	}
-	stream, err := n.h2(connect.WithGRPC()).calls.Exchange(n.ctx())
-	require.NoError(t, err)
-	require.NoError(t, stream.CloseRequest())
-	_, err = stream.Receive()
-	require.Equal(t, connect.CodeUnimplemented, connect.CodeOf(err), "%v", err)
 }
 
 // What curl sends, and what it reads: names in lowerCamelCase, enums by name,

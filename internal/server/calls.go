@@ -160,6 +160,9 @@ func factsOf(x *session.Session, now time.Duration) *engine.Facts {
 // judge evaluates the policy on what is known, and puts the verdict and what it
 // rests on into the command.
 func (b *begin) judge(ctx context.Context) error {
+	if !b.policy.Local() && quick(ctx) {
+		return errTakesLong
+	}
 	start := time.Now()
 	b.input.Facts, b.input.Now = b.facts, b.s.cfg.Now()
 	b.decision = b.policy.Evaluate(ctx, b.input)

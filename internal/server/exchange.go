@@ -55,6 +55,7 @@ type exchange struct {
 	s       *Server
 	stream  *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]
 	base    context.Context // of what was received: the end of the stream recalls nothing
+	quick   context.Context // the same for what may not take long
 	waits   context.Context // of those who wait: ends with the stream
 	endWait context.CancelCauseFunc
 	methods *exchangeMethods
@@ -76,8 +77,9 @@ type exchange struct {
 func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]) *exchange {
 	x := &exchange{s: s, stream: stream, methods: s.metrics.exchangeMethods(), ready: make(chan struct{}, 1)}
 	x.room.L = &x.mu
-	// The namespace stands in front because every command asks for it.
-	x.base = context.WithValue(context.WithoutCancel(ctx), namespaceKey{}, namespace(ctx))
+	ns, lasting := namespace(ctx), context.WithoutCancel(ctx)
+	x.base = &exchangeContext{Context: lasting, namespace: ns}
+	x.quick = &exchangeContext{Context: lasting, namespace: ns, quick: true}
 	x.waits, x.endWait = context.WithCancelCause(x.base)
 	return x
 }
@@ -225,7 +227,15 @@ func (x *exchange) free(answers []*frame) (over bool) {
 
 // post hands answers to the sender.
 func (x *exchange) post(answers ...*frame) {
+	if len(answers) == 0 {
+		return
+	}
 	x.mu.Lock()
+	for _, f := range answers {
+		if !f.left {
+			f.left = true
+		}
+	}
 	x.answers = append(x.answers, answers...)
 	x.mu.Unlock()
 	x.wake()

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 // A frame is one operation of a stream on its way.
 type frame struct {
+	op     *v1.Operation
 	part   *part // nil once it is refused
 	result *v1.OperationResult
 	kind   frameKind
@@ -25,6 +27,7 @@ type frame struct {
 	waits  bool      // it counts among the waiting of its stream
 	notice bool      // not an answer: says that another frame waits
 	done   bool      // it has its answer
+	left   bool      // it has gone to the sender, or to those who wait
 }
 
 type frameKind uint8
@@ -78,54 +81,89 @@ func sizeOf(op *v1.Operation) int {
 	return bare + proto.Size(op)
 }
 
-// begin takes on what place has made room for. The frames that can be ordered
-// are ordered together; those that cannot are answered with them, or at once
-// where there is none.
+// begin takes on what place has made room for. What can be judged at once is
+// ordered together. What first needs something that is not on this node, or a
+// policy that asks others, goes its own way, so that nobody waits for it.
 func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 	store := make([]frame, len(ops))
-	frames := make([]*frame, len(ops))
-	size, open := 0, 0
+	together := make([]*frame, 0, len(ops))
+	var apart []*frame
+	size := 0
 	for i, op := range ops {
 		f := &store[i]
-		f.kind, f.start, f.size = kindOf(op), now, sizeOf(op)
+		f.op, f.kind, f.start, f.size = op, kindOf(op), now, sizeOf(op)
 		f.result = &v1.OperationResult{Tag: op.GetTag()}
-		x.prepare(f, op)
-		if !f.done {
-			open++
+		if x.prepare(x.quick, f) {
+			together = append(together, f)
+		} else {
+			apart = append(apart, f)
 		}
 		size += f.size
-		frames[i] = f
 	}
 	x.mu.Lock()
 	x.bytes += size
 	x.mu.Unlock()
-	if open == 0 {
-		x.post(frames...)
-		x.work.Done()
-		return
+	for _, f := range apart {
+		x.work.Go(func() {
+			x.prepare(x.base, f)
+			x.order([]*frame{f})
+		})
 	}
-	go func() {
-		defer x.work.Done()
-		x.order(frames)
-	}()
+	if len(together) > 0 {
+		x.work.Go(func() { x.order(together) })
+	}
+	x.work.Done() // for place
 }
 
-// prepare checks and judges a frame, as the handler of its method does.
-func (x *exchange) prepare(f *frame, op *v1.Operation) {
+// prepare checks and judges a frame, as the handler of its method does. It
+// returns false where that would take long and the context does not allow it.
+func (x *exchange) prepare(ctx context.Context, f *frame) (done bool) {
+	done = true
 	defer x.recovered(f)
-	limit := x.s.cfg.RequestTimeout
-	if w := waitOf(op); w > 0 {
-		limit += w
+	part, err := x.s.newPart(ctx, &fields{}, f.op)
+	if errors.Is(err, errTakesLong) {
+		return false
 	}
-	part, err := x.s.newPart(x.base, &fields{}, op)
 	if err != nil {
 		x.refuse(f, err)
-		return
+		return true
 	}
-	if t := op.GetTimeout(); t != nil {
+	limit := x.s.cfg.RequestTimeout + waitOf(f.op)
+	if t := f.op.GetTimeout(); t != nil {
 		limit = min(limit, t.AsDuration())
 	}
 	f.part, f.until = part, f.start.Add(limit)
+	return true
+}
+
+// errTakesLong is why an operation was not prepared under a quick context: it
+// would have asked somebody beyond this node.
+var errTakesLong = errors.New("server: this needs more than what is on this node")
+
+// An exchangeContext carries the namespace of a stream; it stands in front
+// because every command asks for it.
+type exchangeContext struct {
+	context.Context
+	namespace string
+	quick     bool // what takes long is not done under it
+}
+
+func (c *exchangeContext) Value(key any) any {
+	switch key.(type) {
+	case namespaceKey:
+		return c.namespace
+	case quickKey:
+		return c.quick
+	}
+	return c.Context.Value(key)
+}
+
+type quickKey struct{}
+
+// quick reports whether errTakesLong is wanted instead of what takes long.
+func quick(ctx context.Context) bool {
+	q, _ := ctx.Value(quickKey{}).(bool)
+	return q
 }
 
 // waitOf returns how long a frame is prepared to wait for a slot.
@@ -144,13 +182,13 @@ func waitOf(op *v1.Operation) time.Duration {
 // those that have to wait. All are ordered as long as the most patient of them
 // has time: the deadline of each by itself ends its wait.
 func (x *exchange) order(frames []*frame) {
-	defer x.recovered(frames...)
+	defer x.salvage(frames)
 	open := make([]*frame, 0, len(frames))
 	ops := make([]operation, 0, len(frames))
 	ready := make([]*frame, 0, len(frames)+4)
 	until := frames[0].start
 	for _, f := range frames {
-		if f.done {
+		if f.done { // refused
 			ready = append(ready, f)
 			continue
 		}
@@ -161,6 +199,10 @@ func (x *exchange) order(frames []*frame) {
 	}
 	if most := frames[0].start.Add(x.s.cfg.RequestTimeout); until.After(most) {
 		until = most // what comes on top of it is for waiting
+	}
+	if len(ops) == 0 {
+		x.post(ready...)
+		return
 	}
 	ctx, cancel := context.WithDeadline(x.base, until)
 	defer cancel()
@@ -204,13 +246,14 @@ func (x *exchange) wait(f *frame, w *wait) *frame {
 		x.room.Signal()
 	}
 	x.mu.Unlock()
+	f.left = true
 	notice := &frame{notice: true, result: f.queued()}
 	x.work.Go(func() {
+		defer x.post(f)
 		defer x.recovered(f)
 		ctx, cancel := context.WithDeadline(x.waits, f.until)
 		defer cancel()
 		x.finish(f, x.s.wait(ctx, w))
-		x.post(f)
 	})
 	return notice
 }
@@ -244,30 +287,47 @@ func (x *exchange) finish(f *frame, err error) {
 		x.refuse(f, err)
 		return
 	}
-	f.done, f.part = true, nil
+	f.done, f.part, f.op = true, nil, nil
 	x.methods.answered(f)
 }
 
 func (x *exchange) refuse(f *frame, err error) {
 	f.result.Result = &v1.OperationResult_Error{Error: operationError(err)}
-	f.done, f.part = true, nil
+	f.done, f.part, f.op = true, nil, nil
 	x.s.metrics.request(exchangeProcedures[f.kind], err, f.start)
 }
 
-// recovered answers the frames that a panic left without an answer, so that one
-// bad frame costs one answer and not the node.
-func (x *exchange) recovered(frames ...*frame) {
+// recovered answers a frame whose handling panicked, so that one bad frame
+// costs one answer and not the node. It must be deferred.
+func (x *exchange) recovered(f *frame) {
+	if cause := recover(); cause != nil {
+		x.refuse(f, x.panicked(cause))
+	}
+}
+
+// salvage answers what a panic left without an answer. It must be deferred.
+func (x *exchange) salvage(frames []*frame) {
 	cause := recover()
 	if cause == nil {
 		return
 	}
-	spec := connect.Spec{Procedure: govnodev1connect.CallServiceExchangeProcedure, StreamType: connect.StreamTypeBidi}
-	err := x.s.recovered(x.base, spec, http.Header{}, cause)
+	err := x.panicked(cause)
+	var rest []*frame
 	for _, f := range frames {
+		if f.left {
+			continue
+		}
 		if !f.done {
 			x.refuse(f, err)
 		}
+		rest = append(rest, f)
 	}
+	x.post(rest...)
+}
+
+func (x *exchange) panicked(cause any) error {
+	spec := connect.Spec{Procedure: govnodev1connect.CallServiceExchangeProcedure, StreamType: connect.StreamTypeBidi}
+	return x.s.recovered(x.base, spec, http.Header{}, cause)
 }
 
 // exchangeMethods count the frames that were answered under the method of each,

@@ -121,6 +121,9 @@ func (s *Server) findSession(ctx context.Context, ns, field, id string, read sto
 		if read == storage.Latest {
 			return f, notFound(field, "there is no session %q; create it with CreateSession", id)
 		}
+		if quick(ctx) {
+			return f, errTakesLong
+		}
 		read = storage.Latest // the session may be younger than what this node has seen
 	}
 }

@@ -42,6 +42,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"time goes on while nothing happens", idleTime},
 	} {
 		t.Run(part.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			part.test(t, rig{t, open(t)})
 		})
 	}

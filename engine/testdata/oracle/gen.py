@@ -143,8 +143,8 @@ def glob(r):
             parts.append("*")
         elif k == 2:
             parts.append("?")
-        elif k == 3:
-            parts.append("[" + text(r, 5, list("abc-!]^[\\&~|-"), list("abcxz09-"), FOLDS) + r.choice(("]", "]", "]", "")))
+        elif k in (3, 5):
+            parts.append("[" + text(r, 5, list("abc-!]^[\\&~|-"), list("abcz09-!-"), FOLDS) + r.choice(("]", "]", "]", "")))
         elif k == 4:
             parts.append(text(r, 3, QUOTES, list("[]!^-.\\{}()+$|"), LATIN))
         else:

@@ -1,0 +1,278 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+const (
+	// maxMessages is how many messages may be under way of which nothing has
+	// been answered. What is asked for in the meantime goes together in the
+	// next one, so that messages grow with the load and nothing waits for a
+	// timer.
+	maxMessages = 2
+	// maxFrames and maxMessage bound one message; maxFrame what one operation
+	// may have, since a message that is too large ends the stream for all.
+	maxFrames  = 512
+	maxMessage = 192 << 10
+	maxFrame   = 64 << 10
+	// maxWaits is how many of the stream may wait for slots, with something to
+	// spare for those that are under way.
+	maxWaits = 3072
+)
+
+var errEOF = io.EOF
+
+// errNotSent marks what never left this process.
+var errNotSent = errors.New("not sent")
+
+func notSent(err error) error { return fmt.Errorf("%w: %w", errNotSent, err) }
+
+// A link is a stream that is up. One goroutine sends and one receives.
+type link struct {
+	line   *line
+	stream *connect.BidiStreamForClient[packet, govnodev1.ExchangeResponse]
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wake   chan struct{} // capacity 1: there is something to send
+
+	mu       sync.Mutex
+	limit    int               // frames that may be unanswered, waiting ones apart
+	queue    []*frame          // not sent
+	open     map[uint64]*frame // sent and not answered
+	waiting  int               // of those
+	messages int               // of which nothing is answered
+	tag      uint64
+	closed   error // why no more is taken on
+	goneAway bool  // the node has said goodbye
+	retired  bool
+}
+
+// A message is what was sent at once.
+type message struct{ answered bool }
+
+func newLink(ctx context.Context, cancel context.CancelCauseFunc, l *line, stream *connect.BidiStreamForClient[packet, govnodev1.ExchangeResponse], hello *govnodev1.ExchangeResponse) *link {
+	k := &link{
+		line: l, stream: stream, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
+		limit: max(int(hello.GetMaxInFlight()), 1), open: make(map[uint64]*frame),
+	}
+	k.take(hello)
+	return k
+}
+
+// serve sends and receives until the stream ends.
+func (k *link) serve() {
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		k.send()
+	}()
+	var err error
+	for err == nil {
+		var m *govnodev1.ExchangeResponse
+		if m, err = k.stream.Receive(); err == nil {
+			k.take(m)
+		}
+	}
+	k.fail(err)
+	<-sent
+	_ = k.stream.CloseRequest()
+	_ = k.stream.CloseResponse()
+}
+
+// add lets a frame wait for its message, and reports whether it may.
+func (k *link) add(f *frame) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.closed != nil:
+		return k.closed
+	case f.mayWait && k.waiting >= maxWaits:
+		return errUnary
+	}
+	k.tag++
+	f.tag = k.tag
+	k.queue = append(k.queue, f)
+	if k.messages < maxMessages {
+		k.ring()
+	}
+	return nil
+}
+
+func (k *link) ring() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (k *link) send() {
+	var p packet
+	for {
+		select {
+		case <-k.wake:
+		case <-k.ctx.Done():
+			return
+		}
+		// Those whose answers have just come are about to ask again.
+		runtime.Gosched()
+		for k.pack(&p) {
+			if err := k.stream.Send(&p); err != nil {
+				k.cancel(err) // what it was is for Receive to say
+				return
+			}
+			runtime.Gosched()
+		}
+	}
+}
+
+// pack makes a message of what waits, if one may be sent now.
+func (k *link) pack(p *packet) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p.raw = p.raw[:0]
+	if k.messages >= maxMessages || k.ctx.Err() != nil {
+		return false
+	}
+	m := &message{}
+	room := min(maxFrames, k.limit-(len(k.open)-k.waiting))
+	n := 0
+	for _, f := range k.queue {
+		if f.gone {
+			n++
+			continue
+		}
+		if room == 0 || len(p.raw) > 0 && len(p.raw)+len(f.raw) > maxMessage {
+			break
+		}
+		n++
+		room--
+		p.add(f)
+		f.message = m
+		k.open[f.tag] = f
+	}
+	rest := copy(k.queue, k.queue[n:])
+	clear(k.queue[rest:])
+	k.queue = k.queue[:rest]
+	if len(p.raw) == 0 {
+		return false
+	}
+	k.messages++
+	return true
+}
+
+// take gives answers to those who wait for them.
+func (k *link) take(m *govnodev1.ExchangeResponse) {
+	if leader := m.GetLeaderAddress(); leader != "" {
+		k.line.c.routes.leads(leader)
+	}
+	k.mu.Lock()
+	for _, a := range m.GetAnswers() {
+		f := k.open[a.GetTag()]
+		if f == nil {
+			continue
+		}
+		if !f.message.answered {
+			f.message.answered = true
+			k.messages--
+		}
+		if queued(a) {
+			if !f.waits {
+				f.waits = true
+				k.waiting++
+			}
+			continue
+		}
+		delete(k.open, f.tag)
+		if f.waits {
+			k.waiting--
+		}
+		f.done <- outcome{result: a}
+	}
+	var left []*frame
+	var why error
+	if m.GetGoAway() {
+		k.goneAway = true
+		why = errors.New("the node shuts down")
+		k.closed = why
+		left, k.queue = k.queue, nil
+	}
+	if len(k.queue) > 0 && k.messages < maxMessages {
+		k.ring()
+	}
+	over := k.retired && len(k.open) == 0 && len(k.queue) == 0
+	k.mu.Unlock()
+	if m.GetGoAway() {
+		k.line.lost(k)
+		k.line.c.routes.failed(k.line.node, true)
+		giveBack(left, notSent(why))
+	}
+	if over {
+		_ = k.stream.CloseRequest()
+	}
+}
+
+// queued reports whether a result only says that its call waits.
+func queued(a *govnodev1.OperationResult) bool {
+	switch r := a.GetResult().(type) {
+	case *govnodev1.OperationResult_Begin:
+		return r.Begin.GetOutcome() == govnodev1.Outcome_OUTCOME_QUEUED
+	case *govnodev1.OperationResult_Acquire:
+		return r.Acquire.GetOutcome() == govnodev1.Outcome_OUTCOME_QUEUED
+	}
+	return false
+}
+
+// retire ends the stream when everything on it has been answered.
+func (k *link) retire() {
+	k.line.lost(k)
+	k.mu.Lock()
+	k.retired = true
+	if k.closed == nil {
+		k.closed = errUnary
+	}
+	over := len(k.open) == 0 && len(k.queue) == 0
+	k.mu.Unlock()
+	if over {
+		_ = k.stream.CloseRequest()
+	}
+}
+
+// fail answers everything that the end of the stream leaves: what was sent may
+// have been done.
+func (k *link) fail(err error) {
+	k.line.lost(k)
+	k.mu.Lock()
+	if k.closed == nil || k.retired {
+		k.closed = fmt.Errorf("the stream to %s broke: %w", k.line.node.address, err)
+	}
+	queue, open, why := k.queue, k.open, k.closed
+	k.queue, k.open = nil, nil
+	k.mu.Unlock()
+	k.cancel(err)
+	giveBack(queue, notSent(why))
+	for _, f := range open {
+		f.done <- outcome{err: why}
+	}
+}
+
+// well reports whether the stream ended because one of the two sides wanted it.
+func (k *link) well() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.goneAway || k.retired || k.line.c.ctx.Err() != nil
+}
+
+func giveBack(frames []*frame, err error) {
+	for _, f := range frames {
+		f.done <- outcome{err: err}
+	}
+}

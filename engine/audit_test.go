@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Turning the log of calls off never hides a refusal.
+func TestMustAudit(t *testing.T) {
+	p := mustCompile(t, "log_all_calls: false\nallowed_tools: [a]")
+	ctx := context.Background()
+	require.False(t, p.MustAudit(p.Evaluate(ctx, Input{Tool: "a"})))
+	require.True(t, p.MustAudit(p.Evaluate(ctx, Input{Tool: "b"})))
+	require.True(t, p.MustAudit(Decision{Allowed: true, Action: string(Audit)}))
+	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(Decision{Allowed: true, Action: string(Allow)}))
+}
+
+// Fail-closed events are logged at ERROR with the stack and a snapshot in which
+// nothing secret is left (policy engine spec 16.3).
+func TestFailuresAreLoggedRedacted(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewJSONHandler(&out, nil))
+	p := mustCompile(t, "rules: [{name: cap, condition: {field: n, operator: gt, value: 1}, action: deny}]", WithLogger(log))
+	p.Evaluate(context.Background(), Input{Tool: "mail", Context: mustValue(t, `{"n":"x","password":"hunter2","to":"jane@example.org","path":"AKIAIOSFODNN7EXAMPLE"}`)})
+	line := out.String()
+	require.Contains(t, line, `"level":"ERROR"`)
+	require.Contains(t, line, `"rule":"cap"`)
+	require.Contains(t, line, "goroutine")
+	require.Contains(t, line, "REDACTED")
+	for _, secret := range []string{"hunter2", "jane@", "AKIAIOS"} {
+		require.NotContains(t, line, secret)
+	}
+}
+
+func TestRedact(t *testing.T) {
+	for text, want := range map[string]string{
+		"mail jane.doe@example.org now":          "mail [REDACTED:email] now",
+		"123-45-6789, 123 45 6789, 123456789":    "[REDACTED:ssn], [REDACTED:ssn], [REDACTED:ssn]",
+		"card 4111111111111111":                  "card [REDACTED:card]",
+		"5500005555555559":                       "[REDACTED:card]",
+		`{"password": "a b", "x": 1}`:            `{"[REDACTED:credential], "x": 1}`,
+		"api-key=abc def":                        "[REDACTED:credential] def",
+		"Authorization: Bearer abcdef123456":     "Authorization: [REDACTED:bearer]",
+		"eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.sig-": "[REDACTED:jwt]",
+		"AKIAIOSFODNN7EXAMPLE":                   "[REDACTED:access_key]",
+		"nothing to see, max_tokens is 5":        "nothing to see, max_tokens is 5",
+	} {
+		require.Equal(t, want, Redact(text))
+		require.Equal(t, want != text, len(DetectPII(text)) > 0, text)
+	}
+	require.Equal(t, []string{"email", "ssn"}, DetectPII("a@b.io 123-45-6789"))
+	in := mustValue(t, `{"apiKey":"x","session_token":"y","token_count":3,"max_tokens":4,"userPassword":7,"list":["a@b.io"],"a@b.io":1,"secret":null,"key":"z"}`)
+	require.Equal(t, `{"apiKey":"[REDACTED]","session_token":"[REDACTED]","token_count":3,"max_tokens":4,"userPassword":"[REDACTED]","list":["[REDACTED:email]"],"[REDACTED:email]":1,"secret":null,"key":"z"}`, RedactValue(in).JSON())
+}
+
+func TestListeners(t *testing.T) {
+	l := Listeners{Log: discard}
+	var got []string
+	l.On(PolicyCheck, func(Event) { got = append(got, "one") })
+	l.On(PolicyCheck, func(Event) { panic("a listener's defect") })
+	l.On(PolicyCheck, func(e Event) { got = append(got, "two "+e.Tool) })
+	l.On(DriftDetected, func(Event) { got = append(got, "drift") })
+	for _, e := range Events(Input{Tool: "t"}, Decision{Allowed: true}) {
+		l.Emit(e)
+	}
+	require.Equal(t, []string{"one", "two t"}, got)
+}
+
+func TestCheckpoints(t *testing.T) {
+	var ids []string
+	for n := int64(0); n <= 10; n++ {
+		if id, due := CheckpointDue(n, 5); due {
+			ids = append(ids, id)
+		}
+	}
+	require.Equal(t, []string{"checkpoint-5", "checkpoint-10"}, ids)
+	events := AfterEvents(Input{Tool: "t"}, "checkpoint-5", &DriftResult{Score: 0.96, Exceeded: true, Threshold: 0.15})
+	require.Equal(t, DriftDetected, events[0].Type)
+	require.Equal(t, "Drift score 0.96 exceeds threshold 0.15", events[0].Reason)
+	require.Equal(t, CheckpointCreated, events[1].Type)
+	require.Equal(t, "checkpoint-5", events[1].Checkpoint)
+	require.Empty(t, AfterEvents(Input{}, "", &DriftResult{}))
+}
+
+func TestDriftIsBounded(t *testing.T) {
+	long := strings.Repeat("x", MaxDriftRunes+1)
+	require.Equal(t, 0.0, Drift(long, long, 0.1).Score)
+	r := Drift(long, long+"y", 0.1)
+	require.True(t, r.Bounded && r.Exceeded)
+	require.Equal(t, 1.0, r.Score)
+}

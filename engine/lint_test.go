@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLint(t *testing.T) {
+	p := mustCompileFiles(t,
+		file("rules.yaml", `rules:
+  - {name: a, condition: {field: n, operator: gt, value: 5}, action: deny, priority: 9}
+  - {name: b, condition: {field: n, operator: gte, value: 6}, action: allow}
+  - {name: c, condition: {field: t, operator: in, value: [x, y]}, action: deny}
+  - {name: d, condition: {field: t, operator: eq, value: x}, action: allow}
+  - {name: e, condition: {field: t, operator: matches, value: ".*"}, action: audit}
+  - {name: f, condition: {field: t, operator: contains, value: q}, action: deny}
+  - {name: g, condition: {field: env, operator: ne, value: dev}, action: deny}
+  - {name: h, condition: {field: n, operator: gt, value: 4}, action: allow}
+  - {name: i, condition: {field: z, operator: eq, value: null}, action: allow}
+`),
+		file("limits.yaml", "max_tool_calls: 5\nmax_attempts: 3\nallowed_tools: [a]\nmax_calls_per_tool: {b: 9}\nblocked_patterns: [{pattern: 'rm*', type: glob}, {pattern: '*.exe', type: glob}]\n"),
+	)
+	out := printProblems(Lint(p))
+	for _, want := range []string{
+		"rules.yaml:3: b: the rule is never reached: rule 'a' (rules.yaml:2)",
+		"rules.yaml:5: d: the rule is never reached: rule 'c' (rules.yaml:4)",
+		"rules.yaml:7: f: the rule is never reached: rule 'e' (rules.yaml:6)",
+		"rules.yaml:8: g: omitting the field env evades this rule",
+		"rules.yaml:10: i: eq null never matches",
+		"limits.yaml:2: max_attempts (3) < max_tool_calls (5)",
+		"limits.yaml:4: max_calls_per_tool.b (9) > max_tool_calls (5)",
+		"limits.yaml:4: max_calls_per_tool.b limits a tool that allowed_tools does not permit",
+		"limits.yaml:5: blocked_patterns[0]: a glob is anchored at its end alone",
+	} {
+		require.Contains(t, out, want)
+	}
+	for _, not := range []string{" h: ", " a: ", " c: ", "blocked_patterns[1]"} {
+		require.NotContains(t, out, not)
+	}
+}
+
+// A rule behind one that implies it is unreachable: no context reaches it.
+func TestLintNeverInvents(t *testing.T) {
+	values := []string{`"a"`, `"ab"`, `1`, `2`, `2.5`, `true`, `["a"]`, `""`, `0`}
+	var conds []Condition
+	for _, op := range []Operator{OpEq, OpNe, OpGt, OpGte, OpLt, OpLte, OpIn, OpNotIn, OpContains} {
+		for _, target := range []string{`"a"`, `1`, `2`, `["a", 1]`, `["a"]`} {
+			c := Condition{Field: "x", Operator: op, Value: mustValue(t, target)}
+			if targetProblem(op, c.Value) == "" {
+				conds = append(conds, c)
+			}
+		}
+	}
+	found := 0
+	for _, a := range conds {
+		for _, b := range conds {
+			if !implies(&a, &b) {
+				continue
+			}
+			found++
+			for _, v := range values {
+				if ok, err := a.holds(mustValue(t, v)); ok && err == nil {
+					hit, err := b.holds(mustValue(t, v))
+					require.True(t, hit || err != nil, "%s %s implies %s %s, but not for %s", a.Operator, a.Value.JSON(), b.Operator, b.Value.JSON(), v)
+				}
+			}
+		}
+	}
+	require.Greater(t, found, len(conds))
+}

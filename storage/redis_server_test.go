@@ -1,0 +1,117 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// A server is a redis-server process of a test.
+type server struct {
+	t      testing.TB
+	port   int
+	dir    string
+	args   []string
+	cmd    *exec.Cmd
+	client *redis.Client
+}
+
+// needRedis returns the redis-server binary, or skips the test.
+func needRedis(t testing.TB) string {
+	t.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		const how = "no redis-server; install it with: sudo apt-get install -y redis-server"
+		if os.Getenv("GOVNODE_REQUIRE_REDIS") != "" {
+			t.Fatal(how)
+		}
+		t.Skip(how)
+	}
+	return path
+}
+
+// startRedis starts a Redis that keeps what it acknowledged, on a free port.
+func startRedis(t testing.TB, args ...string) *server {
+	t.Helper()
+	s := &server{t: t, port: freePort(t), dir: t.TempDir(), args: append([]string{"--appendfsync", "always"}, args...)}
+	s.client = redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1})
+	t.Cleanup(func() {
+		s.kill()
+		s.client.Close()
+	})
+	s.start()
+	return s
+}
+
+func freePort(t testing.TB) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func (s *server) addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
+func (s *server) url() string  { return "redis://" + s.addr() + "/0" }
+
+func (s *server) start() {
+	s.t.Helper()
+	path := needRedis(s.t)
+	args := append([]string{"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
+		"--appendonly", "yes", "--enable-debug-command", "yes"}, s.args...)
+	s.cmd = exec.Command(path, args...)
+	out, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	require.NoError(s.t, err)
+	defer out.Close()
+	s.cmd.Stdout, s.cmd.Stderr = out, out
+	require.NoError(s.t, s.cmd.Start())
+	require.Eventually(s.t, func() bool { return s.client.Ping(context.Background()).Err() == nil },
+		10*time.Second, 10*time.Millisecond, "redis-server does not come up")
+}
+
+// kill ends the process at once.
+func (s *server) kill() {
+	if s.cmd != nil && s.cmd.Process != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// do sends a command by hand.
+func (s *server) do(args ...any) any {
+	s.t.Helper()
+	v, err := s.client.Do(context.Background(), args...).Result()
+	require.NoError(s.t, err, fmt.Sprint(args...))
+	return v
+}
+
+// open returns a node.
+func (s *server) open(name string, change ...func(*RedisConfig)) *Redis {
+	s.t.Helper()
+	cfg := RedisConfig{URL: s.url(), Node: name, Logger: testLog()}
+	for _, f := range change {
+		f(&cfg)
+	}
+	r, err := OpenRedis(s.t.Context(), cfg)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { r.Close() })
+	return r
+}
+
+func testLog() *slog.Logger {
+	if os.Getenv("GOVNODE_TEST_LOG") == "" {
+		return slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
