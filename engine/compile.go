@@ -83,7 +83,6 @@ type compiler struct {
 	searches   searches
 	cedarFiles []File
 	regoFiles  []File
-	extensions governanceExtensions
 }
 
 type fileSettings struct {
@@ -177,7 +176,6 @@ func (c *compiler) loadDocument(f File, n *node) {
 func (c *compiler) loadGovernance(f File, n *node) {
 	ps := &problems{path: f.Path}
 	g := loadGovernance(n, ps)
-	ext := readExtensions(n, ps)
 	s := readSettings(n, ps)
 	c.settings = append(c.settings, fileSettings{f.Path, s})
 	for _, k := range n.keys {
@@ -192,7 +190,7 @@ func (c *compiler) loadGovernance(f File, n *node) {
 	if g == nil || len(ps.list) > 0 {
 		return
 	}
-	c.governance, c.extensions = f.Path, ext
+	c.governance = f.Path
 	c.policy.governance, c.policy.governed, c.policy.govPath = g, true, f.Path
 	c.policy.govLines = fieldLines(n)
 	for _, w := range g.DetectConflicts() {
@@ -305,7 +303,7 @@ func (c *compiler) link() {
 	c.linkLimits()
 	c.linkBackend(c.cedarFiles, "cedar", c.cedar)
 	c.linkBackend(c.regoFiles, "opa", c.rego)
-	c.linkExtensions()
+	c.linkInterceptors()
 	slices.SortStableFunc(p.warnings, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
 }
 

@@ -43,6 +43,12 @@ type GovernancePolicy struct {
 	// one, so an empty intersection of two lists needs a way to say "none".
 	DenyAllTools bool
 
+	// ContentHashes are the SHA-256 hashes of tools (adapter contract 5.5).
+	// With neither hashes nor a mode they are not verified.
+	ContentHashes   map[string]string
+	ContentHashMode ContentHashMode // empty is strict where there are hashes
+	Guardrails      []GuardrailEndpoint
+
 	patterns *pattern.Set // of BlockedPatterns, by Validate
 }
 
@@ -137,6 +143,9 @@ func (g *GovernancePolicy) validate() *FieldError {
 		return err
 	}
 	if err := g.validateExtensions(); err != nil {
+		return err
+	}
+	if err := g.validateInterceptors(); err != nil {
 		return err
 	}
 	return g.compilePatterns()

@@ -206,6 +206,9 @@ func (g *GovernancePolicy) Compose(other *GovernancePolicy) (*GovernancePolicy, 
 		}
 	}
 	composeTools(out, g, other)
+	if err := composeInterceptors(out, g, other); err != nil {
+		return nil, err
+	}
 	if err := out.Validate(); err != nil {
 		return nil, err
 	}
@@ -228,4 +231,38 @@ func composeTools(out, a, b *GovernancePolicy) {
 		}
 		out.DenyAllTools = len(out.AllowedTools) == 0
 	}
+}
+
+// composeInterceptors keeps the hashes and guardrails of both. Two hashes of
+// one tool that differ leave no call of it that both would pass, which nobody
+// means, so they are an error.
+func composeInterceptors(out, a, b *GovernancePolicy) error {
+	for _, g := range []*GovernancePolicy{a, b} {
+		if !g.verifiesHashes() {
+			continue
+		}
+		if out.ContentHashMode == "" || g.ContentHashMode != ContentHashWarn {
+			out.ContentHashMode = cmp.Or(g.ContentHashMode, ContentHashStrict)
+		}
+		for _, tool := range sortedKeys(g.ContentHashes) {
+			if have, ok := out.ContentHashes[tool]; ok && have != g.ContentHashes[tool] {
+				return fmt.Errorf("both policies have a content hash for %s, and they differ", pyString(tool))
+			}
+			if out.ContentHashes == nil {
+				out.ContentHashes = map[string]string{}
+			}
+			out.ContentHashes[tool] = g.ContentHashes[tool]
+		}
+	}
+	out.Guardrails = slices.Clone(a.Guardrails)
+	for _, ep := range b.Guardrails {
+		if !slices.Contains(out.Guardrails, ep) {
+			out.Guardrails = append(out.Guardrails, ep)
+		}
+	}
+	return nil
+}
+
+func (g *GovernancePolicy) verifiesHashes() bool {
+	return g.ContentHashes != nil || g.ContentHashMode != ""
 }

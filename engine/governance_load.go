@@ -76,6 +76,8 @@ func loadGovernance(n *node, ps *problems) *GovernancePolicy {
 	r.positive("max_attempts", &g.MaxAttempts)
 	r.callsPerTool(g)
 	r.boolean("deny_all_tools", &g.DenyAllTools)
+	r.contentHashes(g)
+	r.guardrails(g)
 	if len(ps.list) > 0 {
 		return nil
 	}
@@ -263,19 +265,17 @@ func (r governanceReader) callsPerTool(g *GovernancePolicy) {
 	}
 }
 
-// lineOf finds the line of a field such as blocked_patterns[3], or the nearest
-// that is known.
+// lineOf finds the line of a field such as blocked_patterns[3], or of what
+// holds it.
 func (r governanceReader) lineOf(field string) int {
-	name, index, _ := strings.Cut(field, "[")
-	f, ok := r.field(name)
-	if !ok {
-		return 0
+	lines := fieldLines(r.n)
+	for field != "" {
+		if line, ok := lines[field]; ok {
+			return line
+		}
+		field = field[:max(strings.LastIndexAny(field, ".["), 0)]
 	}
-	var i int
-	if _, err := fmt.Sscanf(index, "%d]", &i); err == nil && i < len(f.items) {
-		return f.items[i].line
-	}
-	return f.line
+	return 0
 }
 
 // Dict returns every field as a mapping with the names of policy engine spec
@@ -293,10 +293,7 @@ func (g *GovernancePolicy) Dict() value.Value {
 		value.Pair{Key: "max_attempts", Value: value.OfInt(g.MaxAttempts)},
 		value.Pair{Key: "max_calls_per_tool", Value: value.OfMap(perTool...)},
 	)
-	if g.DenyAllTools {
-		pairs = append(pairs, value.Pair{Key: "deny_all_tools", Value: value.OfBool(true)})
-	}
-	return value.OfMap(pairs...)
+	return value.OfMap(append(pairs, g.extensionPairs()...)...)
 }
 
 // YAML returns the policy as a YAML document (policy engine spec 19.1). No

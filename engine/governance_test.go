@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -68,6 +69,24 @@ func TestCompose(t *testing.T) {
 	p := mustCompile(t, none.YAML())
 	require.False(t, p.Evaluate(context.Background(), Input{Tool: "x"}).Allowed)
 	require.True(t, none.StricterThan(a))
+	// Hashes and guardrails of both are kept, and the stricter mode.
+	h := strings.Repeat("0a", 32)
+	hashed := parse("content_hashes: {x: '" + h + "'}\nguardrails: [{name: g, url: 'https://h/'}]\n")
+	lax := parse("content_hash_mode: warn\nguardrails: [{name: l, url: 'https://l/', timeout_ms: 5}]\n")
+	for _, both := range [][2]*GovernancePolicy{{hashed, lax}, {lax, hashed}} {
+		c, err := both[0].Compose(both[1])
+		require.NoError(t, err)
+		require.Equal(t, ContentHashStrict, c.ContentHashMode)
+		require.Equal(t, map[string]string{"x": h}, c.ContentHashes)
+		require.Len(t, c.Guardrails, 2)
+		back, err := GovernancePolicyFromYAML(c.YAML())
+		require.NoError(t, err)
+		require.Equal(t, c.Guardrails, back.Guardrails)
+		require.Equal(t, c.ContentHashes, back.ContentHashes)
+		require.Equal(t, c.ContentHashMode, back.ContentHashMode)
+	}
+	_, err = hashed.Compose(parse("content_hashes: {x: '" + strings.Repeat("0b", 32) + "'}"))
+	require.ErrorContains(t, err, "both policies have a content hash for 'x'")
 	all, err := none.Compose(a)
 	require.NoError(t, err)
 	require.True(t, all.DenyAllTools)

@@ -41,25 +41,37 @@ type httpGuardrail struct {
 	client *http.Client
 }
 
-// newHTTPGuardrail validates the endpoint. A nil client means one of its own.
-func newHTTPGuardrail(ep GuardrailEndpoint, client *http.Client) (*httpGuardrail, error) {
+// validate checks an endpoint that stands in field.
+func (ep GuardrailEndpoint) validate(field string) *FieldError {
+	for _, f := range [...][2]string{{"name", ep.Name}, {"url", ep.URL}} {
+		if f[1] == "" {
+			return fieldErrorf(field+"."+f[0], "%s.%s must be a non-empty string", field, f[0])
+		}
+	}
+	if ep.Timeout < time.Millisecond || ep.Timeout > MaxGuardrailTimeout {
+		return fieldErrorf(field+".timeout_ms", "%s.timeout_ms must be between 1 and %d, got %d", field, MaxGuardrailTimeout.Milliseconds(), ep.Timeout.Milliseconds())
+	}
+	field += ".url"
 	u, err := url.Parse(ep.URL)
 	switch {
 	case err != nil || u.Host == "":
-		return nil, fmt.Errorf("url must be an absolute https URL, got %s", pyString(clip(ep.URL, 100)))
+		return fieldErrorf(field, "%s must be an absolute https URL, got %s", field, pyString(clip(ep.URL, 100)))
 	case u.User != nil:
-		return nil, errors.New("url must not carry a user or password")
-	case u.Scheme == "https":
-	case u.Scheme == "http" && isLoopback(u.Hostname()):
-	default:
-		return nil, fmt.Errorf("url must be https, or http to a loopback address, got %s", pyString(clip(ep.URL, 100)))
+		return fieldErrorf(field, "%s must not carry a user or password", field)
+	case u.Scheme == "https", u.Scheme == "http" && isLoopback(u.Hostname()):
+		return nil
 	}
+	return fieldErrorf(field, "%s must be https, or http to a loopback address, got %s", field, pyString(clip(ep.URL, 100)))
+}
+
+// newHTTPGuardrail calls a valid endpoint. A nil client means one of its own.
+func newHTTPGuardrail(ep GuardrailEndpoint, client *http.Client) *httpGuardrail {
 	if client == nil {
 		client = &http.Client{}
 	}
 	own := *client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &httpGuardrail{GuardrailEndpoint: ep, client: &own}, nil
+	return &httpGuardrail{GuardrailEndpoint: ep, client: &own}
 }
 
 func isLoopback(host string) bool {

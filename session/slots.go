@@ -188,7 +188,7 @@ func (s *State) release(c *Release, r *Result) {
 			r.Code, r.Repeat = NotFound, false
 		case m.Code() == Released && m.Value == c.Token:
 			r.Code = AlreadyReleased
-		case m.Code() == LeaseLost && m.Value == c.Token:
+		case m.Code() == LeaseLost && m.Value == c.Token && !s.grantedSince(pk, c.Token):
 			r.Code = LeaseExpired
 		default:
 			r.Code = Fenced
@@ -210,6 +210,13 @@ func (s *State) release(c *Release, r *Result) {
 	}
 	x.finish(x.Find(c.Slot), Released, c.Token)
 	r.Code = Released
+}
+
+// grantedSince reports whether the pool has given out a later token: somebody
+// else may work with the slot by now.
+func (s *State) grantedSince(pool ref, token uint64) bool {
+	p := s.pool(pool)
+	return p != nil && p.Last > token
 }
 
 // renew keeps what is held, or the place of what waits.
