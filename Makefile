@@ -42,7 +42,7 @@ oracle: ## compare the ports of Python's library with python3, 10,000 random cas
 
 .PHONY: bench-state
 bench-state: ## a million sessions: memory, snapshot, restore
-	GOVNODE_MILLION=1 $(GO) test ./bench -run '^$$' -bench Million -benchtime 1x -timeout 20m
+	GOVNODE_MILLION=1 GOGC=400 $(GO) test ./bench -run '^$$' -bench Million -benchtime 1x -timeout 20m
 
 .PHONY: generate
 generate: ## generate code from proto

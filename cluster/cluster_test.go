@@ -12,6 +12,7 @@ import (
 )
 
 func TestThreeNodes(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
 	for i := range 30 {
 		n := c.nodes[i%3]
@@ -25,6 +26,7 @@ func TestThreeNodes(t *testing.T) {
 }
 
 func TestNothingAcknowledgedIsLostWhenAllNodesStop(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
 	var wg sync.WaitGroup
 	for i := range 60 {
@@ -54,6 +56,7 @@ func TestNothingAcknowledgedIsLostWhenAllNodesStop(t *testing.T) {
 }
 
 func TestANodeThatLostItsLeaderSendsToTheNext(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
 	follower := c.follower()
 	leader := c.leader()

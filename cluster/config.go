@@ -108,7 +108,8 @@ type Config struct {
 	disk    func(logStore) logStore // wraps the log store, for tests of failing disks
 }
 
-// raftPort limits: an address is host:port, and both are given.
+// nodeName is what names of nodes look like: they stand in logs, file names and
+// on the command line.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // withDefaults returns the configuration to run with, or an error that names

@@ -12,6 +12,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
@@ -138,6 +139,7 @@ type notFound struct{ raft.StableStore }
 func (notFound) Get([]byte) ([]byte, error) { return nil, raftboltdb.ErrKeyNotFound }
 
 func TestANodeWhoseDiskFailsStops(t *testing.T) {
+	t.Parallel()
 	var disks gates
 	c := newCluster(t, 3, disks.use)
 	leader := c.leader()
@@ -152,6 +154,7 @@ func TestANodeWhoseDiskFailsStops(t *testing.T) {
 }
 
 func TestANodeWhoseDiskHangsStops(t *testing.T) {
+	t.Parallel()
 	var disks gates
 	c := newCluster(t, 3, func(cfg *Config) {
 		disks.use(cfg)
@@ -167,6 +170,33 @@ func TestANodeWhoseDiskHangsStops(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A leader that has not applied yet what was acknowledged before it led answers
+// nothing: not even that it leads.
+func TestANewLeaderServesOnlyAfterItsBarrier(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	n := c.nodes[0]
+	_, _, err := storage.One(t.Context(), n, increment("r"))
+	require.NoError(t, err)
+	require.NoError(t, n.Close())
+	var open func()
+	n.cfg.disk = func(s logStore) logStore {
+		g := &gate{logStore: s}
+		open = g.shut()
+		return g
+	}
+	n = c.restart(n)
+	defer open()
+	require.Eventually(t, func() bool { return n.raft.State() == raft.Leader }, 10*time.Second, time.Millisecond)
+	_, err = n.Get(within(t, 100*time.Millisecond), session.CounterKey("default", "k"), storage.Latest)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	_, _, err = storage.One(within(t, 100*time.Millisecond), n, increment("s"))
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.False(t, n.Leader())
+	open()
+	n.waitReady(t)
+	require.EqualValues(t, 1, count(t, n, storage.Latest))
+}
+
 func TestUnknownCommandStopsANode(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	n := c.nodes[0]
@@ -178,6 +208,7 @@ func TestUnknownCommandStopsANode(t *testing.T) {
 }
 
 func TestOneDirectoryOneNode(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, nil)
 	n := c.nodes[0]
 	open := func(change func(*Config)) error {

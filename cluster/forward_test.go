@@ -53,6 +53,7 @@ func (n *Node) forwarded() int {
 }
 
 func TestWhatMayHaveBeenAppliedIsSentAgainWithItsID(t *testing.T) {
+	t.Parallel()
 	s := newStuck(t, increment("r"))
 	a := <-s.answer
 	require.NoError(t, a.Err)
@@ -66,6 +67,7 @@ func TestWhatMayHaveBeenAppliedIsSentAgainWithItsID(t *testing.T) {
 }
 
 func TestWithoutAnIDNothingIsSentTwice(t *testing.T) {
+	t.Parallel()
 	s := newStuck(t, increment(""))
 	a := <-s.answer
 	require.ErrorIs(t, a.Err, storage.ErrUnknown)
@@ -114,6 +116,7 @@ func TestWhatWasNotAppliedIsSentElsewhere(t *testing.T) {
 // A leader that is cut off answers no read of the latest state, though it may
 // still think that it leads.
 func TestAnIsolatedLeaderReadsNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
 	old := c.leader()
 	_, _, err := storage.One(t.Context(), old, increment("before"))

@@ -182,7 +182,7 @@ func (n *Node) bootstrap() error {
 }
 
 // joinEvery is how often a node asks again while it is on its way in.
-const joinEvery = 100 * time.Millisecond
+const joinEvery = 50 * time.Millisecond
 
 func (n *Node) joinRequest() *nodev1.JoinRequest {
 	return &nodev1.JoinRequest{Node: n.cfg.ID, Address: n.cfg.Address, Nonvoter: n.cfg.Nonvoter, Version: n.cfg.version}

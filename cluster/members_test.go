@@ -24,6 +24,7 @@ func roles(t *testing.T, n *testNode) map[string]string {
 }
 
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
 	leader := c.leader()
 	require.Eventually(t, func() bool { // a round of greetings
@@ -113,6 +114,12 @@ func TestAWipedNodeIsRefused(t *testing.T) {
 	}
 	_, err = again(func(*Config) {})
 	require.ErrorContains(t, err, "is a member of this cluster already")
+	_, err = again(func(c *Config) {
+		_ = c.Listener.Close() // for the one that it had
+		c.Address, c.Dial = wiped.cfg.Address, wiped.cfg.Dial
+		c.Listener = listen(t, c.Address)
+	})
+	require.ErrorContains(t, err, "the data directory of the one that asks is empty")
 	require.ErrorContains(t, err, "Replace")
 	_, err = again(func(c *Config) { c.Bootstrap = true })
 	require.ErrorContains(t, err, "belongs to a cluster already", "it must not found a second one either")
@@ -165,6 +172,7 @@ func TestClustersDoNotMix(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
 	old := c.leader()
 	done := make(chan error)
@@ -193,6 +201,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestNodeSnapshots(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, func(cfg *Config) {
 		cfg.SnapshotBytes = 64 << 10
 		cfg.TrailingLogs = 2

@@ -47,9 +47,8 @@ func newPeers(p *port) *peers {
 			defer cancel()
 			return p.open(ctx, address)
 		},
-		Protocols: plainHTTP2(),
-		HTTP2:     &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWait},
-		// Nodes speak for as long as they are up.
+		Protocols:          plainHTTP2(),
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWait},
 		DisableCompression: true,
 	}
 	return &peers{client: &http.Client{Transport: clusterTransport{t, p.cluster}}, known: map[string]nodev1connect.NodeServiceClient{}}
@@ -116,6 +115,8 @@ func onlyStarted(h http.Handler, n *Node) http.Handler {
 	})
 }
 
+// onlyCluster refuses what names another cluster. Hello and Join are open where
+// one of the two has none yet.
 func onlyCluster(h http.Handler, cluster func() string) http.Handler {
 	refuse := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -144,6 +144,7 @@ func TestPortIsBounded(t *testing.T) {
 
 // TestRubbishOnThePort shows that a node takes no harm.
 func TestRubbishOnThePort(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, nil)
 	n := c.nodes[0]
 	for _, text := range []string{

@@ -184,6 +184,7 @@ func TestOutcomes(t *testing.T) {
 
 // A command that not every member knows is refused, by name of the member.
 func TestCommandsThatAMemberDoesNotKnow(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, nil)
 	old := c.add("old", func(cfg *Config) { cfg.version = 18 })
 	c.waitReady()

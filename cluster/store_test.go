@@ -69,6 +69,7 @@ func (s caughtUp) Apply(ctx context.Context, cmds ...session.Command) []storage.
 // TestHistories gives a cluster of three the histories of the suite, cut by
 // snapshots, by changes of the leader and by followers that start again.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	for _, seed := range []uint64{1, 2} {
 		storagetest.Histories(t, seed, 150, map[string]storagetest.Timed{
 			"cluster": func(t *testing.T, now func() time.Duration) storage.Store {

@@ -24,7 +24,7 @@ func (s *State) session(k ref) *Session {
 	if at, _ := x.Due(); at > s.now {
 		return x
 	}
-	if x.Phase != PhaseOpen && s.now < x.Closed+KeptFor {
+	if x.Phase != PhaseOpen && s.now < x.Used+KeptFor {
 		return x
 	}
 	x = s.ownSession(k, x)

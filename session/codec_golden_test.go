@@ -70,7 +70,7 @@ func TestSnapshotsOfVersion1(t *testing.T) {
 	for k, r := range map[Key]Record{
 		"sn/x": &Session{
 			Agent: unique.Make("a"), Policy: unique.Make("p"), Version: 1, Phase: PhaseClosed, Pinned: true, Pin: pin, Content: Fingerprint{2},
-			Opened: 3, IdleTTL: 4, Used: 5, Closed: 6, Attempts: 7, Calls: 8, Executions: 9, Failures: 10, Consecutive: 11, Tokens: 12,
+			Opened: 3, IdleTTL: 4, Used: 5, Attempts: 7, Calls: 8, Executions: 9, Failures: 10, Consecutive: 11, Tokens: 12,
 			Reserved: -13, Tools: []ToolCount{{unique.Make("t"), 14}},
 			Open: []Held{{
 				Holder: "sx c", Content: Fingerprint{15}, Started: 16, Deadline: 17, Until: 18, Tokens: 19, Tool: unique.Make("t"),

@@ -184,7 +184,6 @@ func (s *Session) fields(f *wire) {
 	f.duration(8, &s.Opened)
 	f.duration(9, &s.IdleTTL)
 	f.duration(10, &s.Used)
-	f.duration(11, &s.Closed)
 	f.uint32(12, &s.Attempts)
 	f.uint32(13, &s.Calls)
 	f.uint32(14, &s.Executions)

@@ -116,7 +116,7 @@ func (s *State) close(c *Close, r *Result) {
 		x.lapse(&h)
 	}
 	x.Open = nil
-	x.Phase, x.Closed, x.Used = PhaseClosed, s.now, s.now
+	x.Phase, x.Used = PhaseClosed, s.now
 	x.Pinned = false
 	s.unpin(c.NS, x.Pin.Digest, c.Session)
 	r.Counters = x.Counters()

@@ -45,22 +45,24 @@ type Pin struct {
 
 // Session is the record of an execution context (adapter contract 2, 3.5).
 type Session struct {
-	entry    uint64 // the entry that may write into this version
-	ownOpen  bool   // and into its Open,
-	ownTools bool   // and into its Tools, which are copied at their first change
+	entry uint64 // the entry that may write into this version
 
 	Agent   unique.Handle[string]
 	Policy  unique.Handle[string] // the name of its pool, without "policy/"
 	Version int32                 // of the name; 0 if the caller named the digest
 	Phase   Phase
 	Pinned  bool // counted among the pins of its digest
+
+	// Whether the entry may write into Open and Tools as well: they are copied
+	// at their first change.
+	ownOpen, ownTools bool
+
 	Pin     *Pin
 	Content Fingerprint // of the request that made it
 
 	Opened  time.Duration
 	IdleTTL time.Duration
-	Used    time.Duration // when something last happened here
-	Closed  time.Duration // set unless Phase is Open
+	Used    time.Duration // when something last happened here: in the end, its closing
 
 	Attempts, Calls, Executions, Failures, Consecutive uint32
 
@@ -213,9 +215,9 @@ type Hash struct{ Hash string }
 func (s *Session) Due() (time.Duration, bool) {
 	if s.Phase != PhaseOpen {
 		if s.Pinned {
-			return s.Closed, true // its pin is to be let go
+			return s.Used, true // its pin is to be let go
 		}
-		return s.Closed + KeptFor, true
+		return s.Used + KeptFor, true
 	}
 	if at := soonest(s.Open); at != never {
 		return at, true
@@ -237,7 +239,7 @@ func (s *Session) At(now time.Duration) Record {
 	if at, _ := s.Due(); at > now {
 		return s
 	}
-	if s.Phase != PhaseOpen && now < s.Closed+KeptFor {
+	if s.Phase != PhaseOpen && now < s.Used+KeptFor {
 		return s
 	}
 	c := s.copy()
@@ -319,9 +321,9 @@ func (s *Session) settle(now time.Duration, lapsed func(*Held)) bool {
 		}
 	}
 	if s.Phase == PhaseOpen && len(s.Open) == 0 && s.Used+s.IdleTTL <= now {
-		s.Phase, s.Closed = PhaseExpired, s.Used+s.IdleTTL
+		s.Phase, s.Used = PhaseExpired, s.Used+s.IdleTTL
 	}
-	return s.Phase == PhaseOpen || now < s.Closed+KeptFor
+	return s.Phase == PhaseOpen || now < s.Used+KeptFor
 }
 
 // overdue returns the first of what has run out by now, or -1.

@@ -67,6 +67,7 @@ func OpenRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	quiet.Do(func() { redis.SetLogger(libraryLog{cfg.Logger}) })
 	client, err := cfg.client()
 	if err != nil {
 		return nil, err
@@ -92,6 +93,17 @@ func OpenRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
 	r.goWork(r.keepChecking)
 	r.goWork(r.listen)
 	return r, nil
+}
+
+// quiet gives the lines that go-redis writes to standard error to the log of the
+// first store: the library has one logger for all. They are about errors that it
+// also returns.
+var quiet sync.Once
+
+type libraryLog struct{ log *slog.Logger }
+
+func (l libraryLog) Printf(_ context.Context, format string, v ...any) {
+	l.log.Debug("go-redis: " + fmt.Sprintf(format, v...))
 }
 
 func (r *Redis) clustered() bool { return len(r.cfg.Cluster) > 0 }

@@ -33,6 +33,7 @@ type logClock struct {
 	since time.Duration // monotonic time from which it counts
 	known bool
 	seq   uint64 // most swaps that were seen
+	epoch string // id of the epoch in which they were
 }
 
 // now returns log time, and the monotonic time at which it was so.
@@ -50,11 +51,13 @@ func (c *logClock) estimate(mono time.Duration) time.Duration {
 	return c.at + min(max(mono-c.since, 0), maxAhead)
 }
 
-// read notes what was found stored.
-func (c *logClock) read(stored time.Duration, seq uint64) {
+// read notes what was found stored in an epoch.
+func (c *logClock) read(stored time.Duration, seq uint64, epoch string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.seq = max(c.seq, seq)
+	if epoch == c.epoch {
+		c.seq = max(c.seq, seq)
+	}
 	mono := c.monotonic()
 	if !c.known || stored > c.estimate(mono) {
 		c.at, c.since, c.known = stored, mono, true
@@ -63,13 +66,12 @@ func (c *logClock) read(stored time.Duration, seq uint64) {
 
 // wrote notes that what now returned was stored, so that time goes on from
 // there.
-func (c *logClock) wrote(at, mono, stored time.Duration, seq uint64) {
+func (c *logClock) wrote(at, mono time.Duration) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if at > c.at {
-		c.at, c.since = at, mono
+		c.at, c.since, c.known = at, mono, true
 	}
-	c.mu.Unlock()
-	c.read(stored, seq)
 }
 
 // swaps returns how many swaps were seen to have been made.
@@ -79,9 +81,9 @@ func (c *logClock) swaps() uint64 {
 	return c.seq
 }
 
-// forget starts again from a data set that is another one.
-func (c *logClock) forget(seq uint64) {
+// begin counts swaps anew: this is another data set.
+func (c *logClock) begin(epoch string, seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.seq = seq
+	c.epoch, c.seq = epoch, seq
 }

@@ -110,10 +110,10 @@ func (d *domain) adopt(e *epoch, f found) {
 	if d.known == nil || d.known.id != e.id {
 		d.r.cache.purge()
 		d.r.forgetNamespaces()
-		d.clock.forget(f.seq)
+		d.clock.begin(e.id, f.seq)
 	}
 	d.known = e
-	d.clock.read(f.clock, f.seq)
+	d.clock.read(f.clock, f.seq, e.id)
 	g := &gate{epoch: e}
 	switch e.state {
 	case epochShut:

@@ -232,6 +232,9 @@ func (x *round) apply(e *epoch, was []entry, fresh bool) (pause time.Duration, e
 	switch {
 	case err != nil && (notSent(err) || errors.As(err, new(*badRecord))):
 		return 0, x.refused(ctx, err)
+	case errors.Is(err, errOlder):
+		x.lostSight(a, err)
+		return 0, x.p.d.damaged(ctx, err.Error())
 	case err != nil:
 		x.lostSight(a, err)
 		return silentPause, nil
@@ -245,10 +248,7 @@ func (x *round) apply(e *epoch, was []entry, fresh bool) (pause time.Duration, e
 			found[i].seen = seen
 			x.r.cache.put(x.wants[i].key, found[i])
 		}
-		x.sent = append(x.sent, a) // the client may have sent it twice
-		applied := x.appliedBefore(found)
-		x.sent = x.sent[:len(x.sent)-1]
-		if !applied {
+		if !x.appliedBefore(found) {
 			return lostPause, nil
 		}
 	case status == replyFrozen:

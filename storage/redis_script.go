@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed" // the two scripts
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,7 +21,40 @@ var (
 
 	loadScript = redis.NewScript(loadText)
 	swapScript = redis.NewScript(swapText)
+	scriptText = map[*redis.Script]string{loadScript: loadText, swapScript: swapText}
 )
+
+// once is a command that the library sends once: in a Redis Cluster it would send
+// a command again whose answer was lost.
+type once struct{ *redis.Cmd }
+
+// NoRetry tells the library so.
+func (once) NoRetry() bool { return true }
+
+// run calls a script, which Redis may have forgotten.
+func (r *Redis) run(ctx context.Context, script *redis.Script, keys []string, args []any) ([]any, error) {
+	all := make([]any, 3, 3+len(keys)+len(args))
+	for _, k := range keys {
+		all = append(all, k)
+	}
+	all = append(all, args...)
+	all[0], all[1], all[2] = "evalsha", script.Hash(), len(keys)
+	c := once{redis.NewCmd(ctx, all...)}
+	err := r.client.Process(ctx, c)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		all[0], all[1] = "eval", scriptText[script]
+		c = once{redis.NewCmd(ctx, all...)}
+		err = r.client.Process(ctx, c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	reply, err := c.Slice()
+	if err == nil && len(reply) == 0 {
+		err = errors.New("a script gave no answer")
+	}
+	return reply, err
+}
 
 // What a script answers in its first place.
 const (
@@ -66,7 +100,8 @@ func (r *Redis) load(ctx context.Context, p *place, e *epoch, wants []want, stri
 		args = append(args, w.key.Name())
 	}
 	keys = appendParts(keys, p, wants)
-	reply, err := loadScript.Run(ctx, r.client, keys, args...).Slice()
+	swaps := p.d.clock.swaps()
+	reply, err := r.run(ctx, loadScript, keys, args)
 	if err != nil {
 		return nil, "", err
 	}
@@ -74,8 +109,12 @@ func (r *Redis) load(ctx context.Context, p *place, e *epoch, wants []want, stri
 	if status != replyOK {
 		return nil, status, nil
 	}
-	if err := p.d.read(reply[1]); err != nil {
+	seq, err := p.d.read(e, reply[1])
+	if err != nil {
 		return nil, "", err
+	}
+	if seq < swaps {
+		return nil, replyServer, nil // older data: whose is it?
 	}
 	found, err = r.entries(p, wants, reply[2:])
 	return found, status, err
@@ -241,37 +280,43 @@ func (r *Redis) send(ctx context.Context, s *swapping, was []entry, now, mono ti
 		args = append(args, s.wants[i].key.Name())
 	}
 	args = append(args, s.ops...)
-	reply, err := swapScript.Run(ctx, r.client, s.keys, args...).Slice()
+	swaps := s.p.d.clock.swaps()
+	reply, err := r.run(ctx, swapScript, s.keys, args)
 	if err != nil {
 		return nil, "", err
 	}
-	status, _ = reply[0].(string)
-	switch status {
-	case replyOK:
-		at, seq, err := parseClock(reply[1])
-		if err == nil && len(s.ops) > 0 {
-			s.p.d.clock.wrote(now, mono, at, seq)
-		} else if err == nil {
-			s.p.d.clock.read(at, seq)
-		}
-		return nil, status, err
-	case replyLost:
-		if err := s.p.d.read(reply[1]); err != nil {
-			return nil, "", err
-		}
+	if status, _ = reply[0].(string); status != replyOK && status != replyLost {
+		return nil, status, nil
+	}
+	if status == replyOK && len(s.ops) > 0 {
+		s.p.d.clock.wrote(now, mono)
+	}
+	seq, err := s.p.d.read(s.e, reply[1])
+	switch {
+	case err != nil:
+		return nil, "", err
+	case status == replyLost && seq < swaps:
+		return nil, replyServer, nil // older data: whose is it?
+	case seq < swaps || seq == swaps && len(s.ops) > 0 && len(was) > 0:
+		return nil, "", errOlder
+	case status == replyLost:
 		found, err = r.entries(s.p, s.wants, reply[2:])
 	}
 	return found, status, err
 }
 
-// read notes the clock that a script returned.
-func (d *domain) read(v any) error {
+// errOlder says that a swap was applied to data that has lost what this node had
+// written, so that nobody knows what it is worth.
+var errOlder = errors.New("the data in Redis is older than what this node has written")
+
+// read notes the clock that a script returned, and returns the number of swaps.
+func (d *domain) read(e *epoch, v any) (seq uint64, err error) {
 	at, seq, err := parseClock(v)
 	if err != nil {
-		return &badRecord{d.key("clock"), err}
+		return 0, &badRecord{d.key("clock"), err}
 	}
-	d.clock.read(at, seq)
-	return nil
+	d.clock.read(at, seq, e.id)
+	return seq, nil
 }
 
 // nextStamp returns a stamp that no round ever had.

@@ -68,7 +68,7 @@ func (s *server) start() {
 	s.t.Helper()
 	path := needRedis(s.t)
 	args := append([]string{"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
-		"--appendonly", "yes", "--enable-debug-command", "yes"}, s.args...)
+		"--appendonly", "yes", "--repl-diskless-sync-delay", "0"}, s.args...)
 	s.cmd = exec.Command(path, args...)
 	out, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(s.t, err)

@@ -14,8 +14,9 @@ import (
 	"example.com/govnode/session"
 )
 
-// An auditor writes one line for each decision (policy engine spec 17.1,
-// adapter contract 19.1): who asked for what, what was answered and why. A
+// An auditor takes every decision down: in the journal, from which it can be
+// explained and followed, and as one line in the audit log (policy engine spec
+// 17.1, adapter contract 19.1): who asked for what, what was answered and why. A
 // refusal is always written, an admission where the policy asks for it
 // (log_all_calls). Arguments are not written: context_sha256 proves which they
 // were.
@@ -23,6 +24,7 @@ type auditor struct {
 	log     *slog.Logger
 	now     func() time.Time
 	metrics *metrics
+	journal *journal
 }
 
 // auditMessage marks the lines in a log that has others.
@@ -41,9 +43,9 @@ func (a *auditor) stamp() slog.Attr {
 }
 
 // attrsOf are the fields of a decision, in the names of the specifications.
-func attrsOf(policy *engine.Policy, in engine.Input, d engine.Decision) []slog.Attr {
+func attrsOf(rec engine.AuditRecord) []slog.Attr {
 	var attrs []slog.Attr
-	for name, v := range policy.Audit(in, d).Value().All() {
+	for name, v := range rec.Value().All() {
 		if name == "arguments" {
 			continue
 		}
@@ -56,50 +58,88 @@ func attrsOf(policy *engine.Policy, in engine.Input, d engine.Decision) []slog.A
 	return attrs
 }
 
-// call writes what became of a BeginCall.
+// call takes down what became of a BeginCall.
 func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
-	d := b.decision
-	said := out.Decision
-	d.Allowed, d.Action, d.MatchedRule = said.Allowed, said.Action, said.MatchedRule
-	d.Reason, d.Category, d.Backend = said.Reason, said.Category, said.Backend
-	if !b.policy.MustAudit(d) || !a.enabled() {
-		return
-	}
-	a.write(append(attrsOf(b.policy, b.input, d),
+	r := b.record(out.DecisionId)
+	d, said, res := &r.decision, out.Decision, &b.answer.Result
+	d.Allowed, d.Action, d.Policy, d.MatchedRule = said.Allowed, said.Action, said.Policy, said.MatchedRule
+	d.Reason, d.Category, d.Backend, d.PublicMessage = said.Reason, said.Category, said.Backend, said.PublicMessage
+	d.PolicyChain, d.Error = said.PolicyChain, said.Error
+	counters := res.Counters
+	r.outcome, r.index, r.counters = out.Outcome, b.answer.Index, &counters
+	r.repeat = res.Repeat && !b.queued
+	a.keep(r,
 		slog.String("namespace", b.ns), slog.String("decision_id", out.DecisionId), slog.String("outcome", outcomeLabel(out.Outcome)),
-		slog.Bool("repeat", b.answer.Result.Repeat), slog.Uint64("index", b.answer.Index))...)
+		slog.Bool("repeat", r.repeat), slog.Uint64("index", b.answer.Index))
 }
 
-// failedCall writes a decision that was reached and, as far as this node knows,
-// not spent.
+// failedCall takes down a decision that was reached and, as far as this node
+// knows, not spent.
 func (a *auditor) failedCall(b *begin, err error) {
+	r := b.record(decisionID(b.ns, b.cmd.Session, b.cmd.Call))
+	r.failure = connect.CodeOf(err).String()
+	r.failureReason, _ = reasonOf(err)
+	a.keep(r,
+		slog.String("namespace", b.ns), slog.String("decision_id", r.id), slog.String("outcome", ""),
+		slog.String("failure", r.failure), slog.String("failure_reason", r.failureReason))
+}
+
+// evaluated takes down a decision that spends nothing.
+func (a *auditor) evaluated(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) {
+	r := newRecord(ns, id, policy, in, d, size)
+	r.dryRun = true
+	a.keep(r, slog.String("namespace", ns), slog.String("decision_id", id), slog.Bool("dry_run", true))
+}
+
+// keep puts a record into the journal and, where it has to be, into the log.
+func (a *auditor) keep(r *record, attrs ...slog.Attr) {
+	r.at = a.now()
+	line := (r.failure != "" || r.policy.MustAudit(r.decision)) && a.enabled()
+	if large := r.size > maxLazyRecord; line || large {
+		rec := r.audit()
+		if line {
+			a.write(append(attrsOf(rec), attrs...)...)
+		}
+		if large {
+			r.render(rec)
+		}
+	}
+	a.metrics.decision(&r.decision)
+	a.journal.add(r)
+}
+
+// unreadable writes that no decision could be reached, because there was no
+// policy to judge by. Nothing is admitted then.
+func (a *auditor) unreadable(ns, sess, call string, policy session.Digest, err error) {
 	if !a.enabled() {
 		return
 	}
 	reason, _ := reasonOf(err)
-	a.write(append(attrsOf(b.policy, b.input, b.decision),
-		slog.String("namespace", b.ns), slog.String("decision_id", decisionID(b.ns, b.cmd.Session, b.cmd.Call)), slog.String("outcome", ""),
-		slog.String("failure", connect.CodeOf(err).String()), slog.String("failure_reason", reason))...)
-}
-
-// evaluated writes a decision that spends nothing.
-func (a *auditor) evaluated(ns string, policy *engine.Policy, in engine.Input, d engine.Decision) {
-	if !policy.MustAudit(d) || !a.enabled() {
-		return
-	}
-	a.write(append(attrsOf(policy, in, d), slog.String("namespace", ns), slog.Bool("dry_run", true))...)
+	a.write(a.stamp(), slog.String("event_type", string(engine.PolicyViolation)), slog.Bool("allowed", false), slog.String("action", string(engine.Deny)),
+		slog.String("reason", engine.Redact(err.Error())), slog.String("category", engine.CategoryPolicyError), slog.String("tool_name", ""),
+		slog.String("namespace", ns), slog.String("session_id", sess), slog.String("call_id", call), slog.String("policy_digest", policy.String()),
+		slog.Bool("error", true), slog.String("failure", connect.CodeOf(err).String()), slog.String("failure_reason", reason))
 }
 
 // end writes what the end of a call gave rise to: a drift beyond its
 // threshold, a checkpoint (policy engine spec 17.2).
 func (a *auditor) end(e *end, out *v1.EndCallResponse) {
-	if e.answer.Result.Code != session.Ended || !a.enabled() {
+	if e.answer.Result.Code != session.Ended {
 		return
 	}
-	in := engine.Input{SessionID: e.req.SessionId, CallID: e.req.CallId, Now: a.now()}
-	for _, ev := range engine.AfterEvents(in, out.CheckpointId, e.drift) {
+	in := engine.Input{SessionID: e.req.SessionId, CallID: e.req.CallId, AgentID: e.agent, Tool: e.tool, Now: a.now()}
+	events := engine.AfterEvents(in, out.CheckpointId, e.drift)
+	if len(events) == 0 {
+		return
+	}
+	a.journal.add(&record{ns: e.cmd.NS, at: in.Now, after: events, size: bareRecord})
+	if !a.enabled() {
+		return
+	}
+	for _, ev := range events {
 		attrs := []slog.Attr{
-			a.stamp(), slog.String("event_type", string(ev.Type)), slog.Bool("allowed", true), slog.String("reason", ev.Reason), slog.String("tool_name", ""),
+			a.stamp(), slog.String("event_type", string(ev.Type)), slog.Bool("allowed", true), slog.String("reason", ev.Reason),
+			slog.String("tool_name", ev.Tool), slog.String("agent_id", ev.AgentID),
 			slog.String("namespace", e.cmd.NS), slog.String("session_id", ev.SessionID), slog.String("call_id", ev.CallID),
 		}
 		if ev.Checkpoint != "" {

@@ -58,6 +58,7 @@ type begin struct {
 	facts    *engine.Facts
 	inUse    bool // whether facts.ActiveSlots is known
 	decision engine.Decision
+	queued   bool // it had to wait at this node
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 	answer   storage.Answer
 }
@@ -141,6 +142,7 @@ func (b *begin) load(ctx context.Context, read storage.Read, prefix string) erro
 	b.session = found.Record.(*session.Session)
 	b.policy, err = b.s.policies.compiled(ctx, b.ns, b.session.Pin.Digest)
 	if err != nil {
+		b.s.audit.unreadable(b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err
 	}
 	b.cmd.Digest = b.session.Pin.Digest
@@ -269,6 +271,7 @@ func (b *begin) learn(p session.Premise, v int64) {
 
 // waiting describes the wait of a call that was queued.
 func (b *begin) waiting() *wait {
+	b.queued = true
 	return &wait{
 		ns: b.ns, pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), answer: &b.answer,
 		holder: holderName(session.KindSession, b.cmd.Session, b.cmd.Call), claim: b.cmd, length: b.cmd.Wait,
@@ -324,8 +327,8 @@ func (b *begin) said(res *session.Result) *v1.Decision {
 		d.PolicyChain, d.PublicMessage, d.Error = b.decision.PolicyChain, b.decision.PublicMessage, b.decision.Error
 	}
 	d.MatchedRule, d.Reason = b.policy.RuleTextFor(res.Rule, b.input)
-	if res.Rule == 0 && same {
-		d.MatchedRule, d.Reason = b.decision.MatchedRule, b.decision.Reason
+	if res.Rule == 0 && same { // the text of a backend or a guardrail
+		d.MatchedRule, d.Reason = b.decision.MatchedRule, engine.Redact(b.decision.Reason)
 	}
 	switch res.Code {
 	case session.Admitted, session.Queued:

@@ -32,6 +32,8 @@ type end struct {
 	s      *Server
 	req    *v1.EndCallRequest
 	cmd    *session.End
+	agent  string
+	tool   string              // empty if this node has not seen the call
 	drift  *engine.DriftResult // nil where there is nothing to compare
 	limit  int64               // threshold of drift in millionths; 0 where it is not computed
 	text   string
@@ -69,7 +71,10 @@ func (s *Server) newEnd(ctx context.Context, f *fields, req *v1.EndCallRequest) 
 		return nil, err
 	}
 	x := found.Record.(*session.Session)
-	e.cmd.Pools = callPools(x, req.CallId)
+	e.cmd.Pools, e.agent = callPools(x, req.CallId), x.Agent.Value()
+	if h := x.Find(req.CallId); h != nil {
+		e.tool = h.Tool.Value()
+	}
 	e.limit = x.Pin.Limits.Drift
 	if req.Output == nil || e.limit == 0 {
 		return e, nil

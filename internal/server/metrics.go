@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/engine"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -23,6 +24,9 @@ type metrics struct {
 	waiting    prometheus.Gauge
 	waited     prometheus.Histogram
 	evaluation prometheus.Histogram
+	decisions  *prometheus.CounterVec
+	events     *prometheus.CounterVec
+	cut        prometheus.Counter
 	compiled   prometheus.Counter
 	premises   prometheus.Counter
 	panics     prometheus.Counter
@@ -55,7 +59,12 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gov_wait_duration_seconds", Help: "Time that requests waited for a slot, however the wait ended.", Buckets: waitBuckets}),
 		evaluation: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "gov_policy_evaluation_seconds", Help: "Time to judge one call by its pinned policy.", Buckets: evaluationBuckets}),
+			Name: "gov_policy_evaluation_seconds", Help: "Time to judge one call, of BeginCall or Evaluate.", Buckets: evaluationBuckets}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_decisions_total", Help: "Decisions taken down, by action and by the category of a refusal."}, []string{"action", "category"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_events_total", Help: "Governance events that occurred, by type."}, []string{"type"}),
+		cut:        counter("gov_followers_cut_total", "Followers of events that were cut because they fell behind what is kept."),
 		compiled:   counter("gov_policies_compiled_total", "Policies compiled because the node did not have them."),
 		premises:   counter("gov_premise_retries_total", "Commands ordered again because what they took for granted had changed."),
 		panics:     counter("gov_handler_panics_total", "Requests that ended in a panic of their handler."),
@@ -63,13 +72,37 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.requests, m.latency, m.outcomes, m.slots, m.sessions, m.lapsed, m.waiting, m.waited, m.evaluation,
-		m.compiled, m.premises, m.panics, m.auditLines,
+		m.decisions, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("server: metrics: %w", err)
 		}
 	}
 	return m, nil
+}
+
+// watch shows how much a journal holds.
+func (m *metrics) watch(r *prometheus.Registry, j *journal) error {
+	for _, g := range []struct {
+		name, help string
+		read       func() int
+	}{
+		{"gov_journal_records", "Decisions and ends of calls that this node can explain and replay to followers.", func() int { n, _, _ := j.state(); return n }},
+		{"gov_journal_bytes", "Bytes that they hold, about.", func() int { _, n, _ := j.state(); return n }},
+		{"gov_followers", "Followers of events that are connected to this node.", func() int { _, _, n := j.state(); return n }},
+	} {
+		err := r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help}, func() float64 { return float64(g.read()) }))
+		if err != nil {
+			return fmt.Errorf("server: metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// decision counts a decision. Actions and categories are words of the engine
+// and of texts.go.
+func (m *metrics) decision(d *engine.Decision) {
+	m.decisions.WithLabelValues(d.Action, d.Category).Inc()
 }
 
 // request notes one answer. The procedure is /package.Service/Method.

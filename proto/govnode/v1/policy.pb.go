@@ -961,8 +961,10 @@ type EvaluateResponse struct {
 	Decision          *Decision              `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	Trace             []string               `protobuf:"bytes,2,rep,name=trace,proto3" json:"trace,omitempty"`
 	ModifiedArguments *structpb.Struct       `protobuf:"bytes,3,opt,name=modified_arguments,json=modifiedArguments,proto3" json:"modified_arguments,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Names the decision for DecisionService.Explain, on this node.
+	DecisionId    string `protobuf:"bytes,4,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EvaluateResponse) Reset() {
@@ -1014,6 +1016,409 @@ func (x *EvaluateResponse) GetModifiedArguments() *structpb.Struct {
 		return x.ModifiedArguments
 	}
 	return nil
+}
+
+func (x *EvaluateResponse) GetDecisionId() string {
+	if x != nil {
+		return x.DecisionId
+	}
+	return ""
+}
+
+type ToolHash struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	Hash          string                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"` // SHA-256, 64 lower-case hexadecimal digits
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolHash) Reset() {
+	*x = ToolHash{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolHash) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolHash) ProtoMessage() {}
+
+func (x *ToolHash) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolHash.ProtoReflect.Descriptor instead.
+func (*ToolHash) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ToolHash) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ToolHash) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+type PutHashRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	Hash          string                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"` // 64 hexadecimal digits, sha256: may stand before them
+	RequestId     string                 `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutHashRequest) Reset() {
+	*x = PutHashRequest{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutHashRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutHashRequest) ProtoMessage() {}
+
+func (x *PutHashRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutHashRequest.ProtoReflect.Descriptor instead.
+func (*PutHashRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PutHashRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *PutHashRequest) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *PutHashRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *PutHashRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type PutHashResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          *ToolHash              `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutHashResponse) Reset() {
+	*x = PutHashResponse{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutHashResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutHashResponse) ProtoMessage() {}
+
+func (x *PutHashResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutHashResponse.ProtoReflect.Descriptor instead.
+func (*PutHashResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PutHashResponse) GetHash() *ToolHash {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *PutHashResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type ListHashesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PageSize      int32                  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"` // the tool after which to go on
+	Consistency   Consistency            `protobuf:"varint,3,opt,name=consistency,proto3,enum=govnode.v1.Consistency" json:"consistency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHashesRequest) Reset() {
+	*x = ListHashesRequest{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHashesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHashesRequest) ProtoMessage() {}
+
+func (x *ListHashesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHashesRequest.ProtoReflect.Descriptor instead.
+func (*ListHashesRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListHashesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListHashesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListHashesRequest) GetConsistency() Consistency {
+	if x != nil {
+		return x.Consistency
+	}
+	return Consistency_CONSISTENCY_UNSPECIFIED
+}
+
+type ListHashesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hashes        []*ToolHash            `protobuf:"bytes,1,rep,name=hashes,proto3" json:"hashes,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHashesResponse) Reset() {
+	*x = ListHashesResponse{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHashesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHashesResponse) ProtoMessage() {}
+
+func (x *ListHashesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHashesResponse.ProtoReflect.Descriptor instead.
+func (*ListHashesResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListHashesResponse) GetHashes() []*ToolHash {
+	if x != nil {
+		return x.Hashes
+	}
+	return nil
+}
+
+func (x *ListHashesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListHashesResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+type DeleteHashRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteHashRequest) Reset() {
+	*x = DeleteHashRequest{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteHashRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteHashRequest) ProtoMessage() {}
+
+func (x *DeleteHashRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteHashRequest.ProtoReflect.Descriptor instead.
+func (*DeleteHashRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DeleteHashRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *DeleteHashRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *DeleteHashRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type DeleteHashResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteHashResponse) Reset() {
+	*x = DeleteHashResponse{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteHashResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteHashResponse) ProtoMessage() {}
+
+func (x *DeleteHashResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteHashResponse.ProtoReflect.Descriptor instead.
+func (*DeleteHashResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DeleteHashResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
 }
 
 var File_govnode_v1_policy_proto protoreflect.FileDescriptor
@@ -1099,17 +1504,52 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\x0fevaluation_time\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\x0eevaluationTime\x12\x14\n" +
 	"\x05error\x18\v \x01(\tR\x05error\x12%\n" +
-	"\x0epublic_message\x18\f \x01(\tR\rpublicMessage\"\xa2\x01\n" +
+	"\x0epublic_message\x18\f \x01(\tR\rpublicMessage\"\xc3\x01\n" +
 	"\x10EvaluateResponse\x120\n" +
 	"\bdecision\x18\x01 \x01(\v2\x14.govnode.v1.DecisionR\bdecision\x12\x14\n" +
 	"\x05trace\x18\x02 \x03(\tR\x05trace\x12F\n" +
-	"\x12modified_arguments\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments2\x90\x03\n" +
+	"\x12modified_arguments\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x1f\n" +
+	"\vdecision_id\x18\x04 \x01(\tR\n" +
+	"decisionId\"2\n" +
+	"\bToolHash\x12\x12\n" +
+	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\tR\x04hash\"o\n" +
+	"\x0ePutHashRequest\x12\x12\n" +
+	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\tR\x04hash\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\"Q\n" +
+	"\x0fPutHashResponse\x12(\n" +
+	"\x04hash\x18\x01 \x01(\v2\x14.govnode.v1.ToolHashR\x04hash\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\x8a\x01\n" +
+	"\x11ListHashesRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x129\n" +
+	"\vconsistency\x18\x03 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\x8f\x01\n" +
+	"\x12ListHashesResponse\x12,\n" +
+	"\x06hashes\x18\x01 \x03(\v2\x14.govnode.v1.ToolHashR\x06hashes\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\"^\n" +
+	"\x11DeleteHashRequest\x12\x12\n" +
+	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\"*\n" +
+	"\x12DeleteHashResponse\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\xee\x04\n" +
 	"\rPolicyService\x12H\n" +
 	"\tPutPolicy\x12\x1c.govnode.v1.PutPolicyRequest\x1a\x1d.govnode.v1.PutPolicyResponse\x12H\n" +
 	"\tGetPolicy\x12\x1c.govnode.v1.GetPolicyRequest\x1a\x1d.govnode.v1.GetPolicyResponse\x12Q\n" +
 	"\fListPolicies\x12\x1f.govnode.v1.ListPoliciesRequest\x1a .govnode.v1.ListPoliciesResponse\x12Q\n" +
 	"\fDeletePolicy\x12\x1f.govnode.v1.DeletePolicyRequest\x1a .govnode.v1.DeletePolicyResponse\x12E\n" +
-	"\bEvaluate\x12\x1b.govnode.v1.EvaluateRequest\x1a\x1c.govnode.v1.EvaluateResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\bEvaluate\x12\x1b.govnode.v1.EvaluateRequest\x1a\x1c.govnode.v1.EvaluateResponse\x12B\n" +
+	"\aPutHash\x12\x1a.govnode.v1.PutHashRequest\x1a\x1b.govnode.v1.PutHashResponse\x12K\n" +
+	"\n" +
+	"ListHashes\x12\x1d.govnode.v1.ListHashesRequest\x1a\x1e.govnode.v1.ListHashesResponse\x12K\n" +
+	"\n" +
+	"DeleteHash\x12\x1d.govnode.v1.DeleteHashRequest\x1a\x1e.govnode.v1.DeleteHashResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_policy_proto_rawDescOnce sync.Once
@@ -1123,7 +1563,7 @@ func file_govnode_v1_policy_proto_rawDescGZIP() []byte {
 	return file_govnode_v1_policy_proto_rawDescData
 }
 
-var file_govnode_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_govnode_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_govnode_v1_policy_proto_goTypes = []any{
 	(*PutPolicyRequest)(nil),     // 0: govnode.v1.PutPolicyRequest
 	(*TextFile)(nil),             // 1: govnode.v1.TextFile
@@ -1138,43 +1578,59 @@ var file_govnode_v1_policy_proto_goTypes = []any{
 	(*EvaluateRequest)(nil),      // 10: govnode.v1.EvaluateRequest
 	(*Decision)(nil),             // 11: govnode.v1.Decision
 	(*EvaluateResponse)(nil),     // 12: govnode.v1.EvaluateResponse
-	nil,                          // 13: govnode.v1.EvaluateRequest.MetadataEntry
-	(Consistency)(0),             // 14: govnode.v1.Consistency
-	(*PolicyRef)(nil),            // 15: govnode.v1.PolicyRef
-	(*structpb.Struct)(nil),      // 16: google.protobuf.Struct
-	(Order)(0),                   // 17: govnode.v1.Order
-	(*durationpb.Duration)(nil),  // 18: google.protobuf.Duration
+	(*ToolHash)(nil),             // 13: govnode.v1.ToolHash
+	(*PutHashRequest)(nil),       // 14: govnode.v1.PutHashRequest
+	(*PutHashResponse)(nil),      // 15: govnode.v1.PutHashResponse
+	(*ListHashesRequest)(nil),    // 16: govnode.v1.ListHashesRequest
+	(*ListHashesResponse)(nil),   // 17: govnode.v1.ListHashesResponse
+	(*DeleteHashRequest)(nil),    // 18: govnode.v1.DeleteHashRequest
+	(*DeleteHashResponse)(nil),   // 19: govnode.v1.DeleteHashResponse
+	nil,                          // 20: govnode.v1.EvaluateRequest.MetadataEntry
+	(Consistency)(0),             // 21: govnode.v1.Consistency
+	(*PolicyRef)(nil),            // 22: govnode.v1.PolicyRef
+	(*structpb.Struct)(nil),      // 23: google.protobuf.Struct
+	(Order)(0),                   // 24: govnode.v1.Order
+	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
 }
 var file_govnode_v1_policy_proto_depIdxs = []int32{
 	1,  // 0: govnode.v1.PutPolicyRequest.files:type_name -> govnode.v1.TextFile
 	1,  // 1: govnode.v1.Policy.files:type_name -> govnode.v1.TextFile
-	14, // 2: govnode.v1.GetPolicyRequest.consistency:type_name -> govnode.v1.Consistency
+	21, // 2: govnode.v1.GetPolicyRequest.consistency:type_name -> govnode.v1.Consistency
 	3,  // 3: govnode.v1.GetPolicyResponse.policy:type_name -> govnode.v1.Policy
-	14, // 4: govnode.v1.ListPoliciesRequest.consistency:type_name -> govnode.v1.Consistency
+	21, // 4: govnode.v1.ListPoliciesRequest.consistency:type_name -> govnode.v1.Consistency
 	3,  // 5: govnode.v1.ListPoliciesResponse.policies:type_name -> govnode.v1.Policy
-	15, // 6: govnode.v1.EvaluateRequest.policy:type_name -> govnode.v1.PolicyRef
-	16, // 7: govnode.v1.EvaluateRequest.arguments:type_name -> google.protobuf.Struct
-	16, // 8: govnode.v1.EvaluateRequest.context:type_name -> google.protobuf.Struct
-	17, // 9: govnode.v1.EvaluateRequest.order:type_name -> govnode.v1.Order
-	13, // 10: govnode.v1.EvaluateRequest.metadata:type_name -> govnode.v1.EvaluateRequest.MetadataEntry
-	18, // 11: govnode.v1.Decision.evaluation_time:type_name -> google.protobuf.Duration
+	22, // 6: govnode.v1.EvaluateRequest.policy:type_name -> govnode.v1.PolicyRef
+	23, // 7: govnode.v1.EvaluateRequest.arguments:type_name -> google.protobuf.Struct
+	23, // 8: govnode.v1.EvaluateRequest.context:type_name -> google.protobuf.Struct
+	24, // 9: govnode.v1.EvaluateRequest.order:type_name -> govnode.v1.Order
+	20, // 10: govnode.v1.EvaluateRequest.metadata:type_name -> govnode.v1.EvaluateRequest.MetadataEntry
+	25, // 11: govnode.v1.Decision.evaluation_time:type_name -> google.protobuf.Duration
 	11, // 12: govnode.v1.EvaluateResponse.decision:type_name -> govnode.v1.Decision
-	16, // 13: govnode.v1.EvaluateResponse.modified_arguments:type_name -> google.protobuf.Struct
-	0,  // 14: govnode.v1.PolicyService.PutPolicy:input_type -> govnode.v1.PutPolicyRequest
-	4,  // 15: govnode.v1.PolicyService.GetPolicy:input_type -> govnode.v1.GetPolicyRequest
-	6,  // 16: govnode.v1.PolicyService.ListPolicies:input_type -> govnode.v1.ListPoliciesRequest
-	8,  // 17: govnode.v1.PolicyService.DeletePolicy:input_type -> govnode.v1.DeletePolicyRequest
-	10, // 18: govnode.v1.PolicyService.Evaluate:input_type -> govnode.v1.EvaluateRequest
-	2,  // 19: govnode.v1.PolicyService.PutPolicy:output_type -> govnode.v1.PutPolicyResponse
-	5,  // 20: govnode.v1.PolicyService.GetPolicy:output_type -> govnode.v1.GetPolicyResponse
-	7,  // 21: govnode.v1.PolicyService.ListPolicies:output_type -> govnode.v1.ListPoliciesResponse
-	9,  // 22: govnode.v1.PolicyService.DeletePolicy:output_type -> govnode.v1.DeletePolicyResponse
-	12, // 23: govnode.v1.PolicyService.Evaluate:output_type -> govnode.v1.EvaluateResponse
-	19, // [19:24] is the sub-list for method output_type
-	14, // [14:19] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	23, // 13: govnode.v1.EvaluateResponse.modified_arguments:type_name -> google.protobuf.Struct
+	13, // 14: govnode.v1.PutHashResponse.hash:type_name -> govnode.v1.ToolHash
+	21, // 15: govnode.v1.ListHashesRequest.consistency:type_name -> govnode.v1.Consistency
+	13, // 16: govnode.v1.ListHashesResponse.hashes:type_name -> govnode.v1.ToolHash
+	0,  // 17: govnode.v1.PolicyService.PutPolicy:input_type -> govnode.v1.PutPolicyRequest
+	4,  // 18: govnode.v1.PolicyService.GetPolicy:input_type -> govnode.v1.GetPolicyRequest
+	6,  // 19: govnode.v1.PolicyService.ListPolicies:input_type -> govnode.v1.ListPoliciesRequest
+	8,  // 20: govnode.v1.PolicyService.DeletePolicy:input_type -> govnode.v1.DeletePolicyRequest
+	10, // 21: govnode.v1.PolicyService.Evaluate:input_type -> govnode.v1.EvaluateRequest
+	14, // 22: govnode.v1.PolicyService.PutHash:input_type -> govnode.v1.PutHashRequest
+	16, // 23: govnode.v1.PolicyService.ListHashes:input_type -> govnode.v1.ListHashesRequest
+	18, // 24: govnode.v1.PolicyService.DeleteHash:input_type -> govnode.v1.DeleteHashRequest
+	2,  // 25: govnode.v1.PolicyService.PutPolicy:output_type -> govnode.v1.PutPolicyResponse
+	5,  // 26: govnode.v1.PolicyService.GetPolicy:output_type -> govnode.v1.GetPolicyResponse
+	7,  // 27: govnode.v1.PolicyService.ListPolicies:output_type -> govnode.v1.ListPoliciesResponse
+	9,  // 28: govnode.v1.PolicyService.DeletePolicy:output_type -> govnode.v1.DeletePolicyResponse
+	12, // 29: govnode.v1.PolicyService.Evaluate:output_type -> govnode.v1.EvaluateResponse
+	15, // 30: govnode.v1.PolicyService.PutHash:output_type -> govnode.v1.PutHashResponse
+	17, // 31: govnode.v1.PolicyService.ListHashes:output_type -> govnode.v1.ListHashesResponse
+	19, // 32: govnode.v1.PolicyService.DeleteHash:output_type -> govnode.v1.DeleteHashResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_policy_proto_init() }
@@ -1197,7 +1653,7 @@ func file_govnode_v1_policy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_policy_proto_rawDesc), len(file_govnode_v1_policy_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -3466,7 +3466,6 @@ type Session struct {
 	Opened        int64                  `protobuf:"varint,8,opt,name=opened,proto3" json:"opened,omitempty"`
 	IdleTtl       int64                  `protobuf:"varint,9,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	Used          int64                  `protobuf:"varint,10,opt,name=used,proto3" json:"used,omitempty"`
-	Closed        int64                  `protobuf:"varint,11,opt,name=closed,proto3" json:"closed,omitempty"`
 	Attempts      uint32                 `protobuf:"varint,12,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	Calls         uint32                 `protobuf:"varint,13,opt,name=calls,proto3" json:"calls,omitempty"`
 	Executions    uint32                 `protobuf:"varint,14,opt,name=executions,proto3" json:"executions,omitempty"`
@@ -3578,13 +3577,6 @@ func (x *Session) GetIdleTtl() int64 {
 func (x *Session) GetUsed() int64 {
 	if x != nil {
 		return x.Used
-	}
-	return 0
-}
-
-func (x *Session) GetClosed() int64 {
-	if x != nil {
-		return x.Closed
 	}
 	return 0
 }
@@ -5274,7 +5266,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
 	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hashB\b\n" +
-	"\x06record\"\xa6\x05\n" +
+	"\x06record\"\x8e\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x18\n" +
@@ -5286,8 +5278,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06opened\x18\b \x01(\x03R\x06opened\x12\x19\n" +
 	"\bidle_ttl\x18\t \x01(\x03R\aidleTtl\x12\x12\n" +
 	"\x04used\x18\n" +
-	" \x01(\x03R\x04used\x12\x16\n" +
-	"\x06closed\x18\v \x01(\x03R\x06closed\x12\x1a\n" +
+	" \x01(\x03R\x04used\x12\x1a\n" +
 	"\battempts\x18\f \x01(\rR\battempts\x12\x14\n" +
 	"\x05calls\x18\r \x01(\rR\x05calls\x12\x1e\n" +
 	"\n" +

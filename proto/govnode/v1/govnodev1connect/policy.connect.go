@@ -45,6 +45,14 @@ const (
 	PolicyServiceDeletePolicyProcedure = "/govnode.v1.PolicyService/DeletePolicy"
 	// PolicyServiceEvaluateProcedure is the fully-qualified name of the PolicyService's Evaluate RPC.
 	PolicyServiceEvaluateProcedure = "/govnode.v1.PolicyService/Evaluate"
+	// PolicyServicePutHashProcedure is the fully-qualified name of the PolicyService's PutHash RPC.
+	PolicyServicePutHashProcedure = "/govnode.v1.PolicyService/PutHash"
+	// PolicyServiceListHashesProcedure is the fully-qualified name of the PolicyService's ListHashes
+	// RPC.
+	PolicyServiceListHashesProcedure = "/govnode.v1.PolicyService/ListHashes"
+	// PolicyServiceDeleteHashProcedure is the fully-qualified name of the PolicyService's DeleteHash
+	// RPC.
+	PolicyServiceDeleteHashProcedure = "/govnode.v1.PolicyService/DeleteHash"
 )
 
 // PolicyServiceClient is a client for the govnode.v1.PolicyService service.
@@ -55,6 +63,14 @@ type PolicyServiceClient interface {
 	DeletePolicy(context.Context, *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error)
 	// Evaluate decides without changing or counting anything.
 	Evaluate(context.Context, *v1.EvaluateRequest) (*v1.EvaluateResponse, error)
+	// PutHash registers the content hash of a tool (adapter contract 5.5), in
+	// place of an earlier one. Hashes that stand in a policy's tree come first.
+	PutHash(context.Context, *v1.PutHashRequest) (*v1.PutHashResponse, error)
+	// ListHashes returns the registered hashes in the order of their tools.
+	ListHashes(context.Context, *v1.ListHashesRequest) (*v1.ListHashesResponse, error)
+	// DeleteHash takes a registration back. Where a policy is strict about
+	// hashes, the tool is denied from then on.
+	DeleteHash(context.Context, *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error)
 }
 
 // NewPolicyServiceClient constructs a client for the govnode.v1.PolicyService service. By default,
@@ -98,6 +114,24 @@ func NewPolicyServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(policyServiceMethods.ByName("Evaluate")),
 			connect.WithClientOptions(opts...),
 		),
+		putHash: connect.NewClient[v1.PutHashRequest, v1.PutHashResponse](
+			httpClient,
+			baseURL+PolicyServicePutHashProcedure,
+			connect.WithSchema(policyServiceMethods.ByName("PutHash")),
+			connect.WithClientOptions(opts...),
+		),
+		listHashes: connect.NewClient[v1.ListHashesRequest, v1.ListHashesResponse](
+			httpClient,
+			baseURL+PolicyServiceListHashesProcedure,
+			connect.WithSchema(policyServiceMethods.ByName("ListHashes")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteHash: connect.NewClient[v1.DeleteHashRequest, v1.DeleteHashResponse](
+			httpClient,
+			baseURL+PolicyServiceDeleteHashProcedure,
+			connect.WithSchema(policyServiceMethods.ByName("DeleteHash")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -108,6 +142,9 @@ type policyServiceClient struct {
 	listPolicies *connect.Client[v1.ListPoliciesRequest, v1.ListPoliciesResponse]
 	deletePolicy *connect.Client[v1.DeletePolicyRequest, v1.DeletePolicyResponse]
 	evaluate     *connect.Client[v1.EvaluateRequest, v1.EvaluateResponse]
+	putHash      *connect.Client[v1.PutHashRequest, v1.PutHashResponse]
+	listHashes   *connect.Client[v1.ListHashesRequest, v1.ListHashesResponse]
+	deleteHash   *connect.Client[v1.DeleteHashRequest, v1.DeleteHashResponse]
 }
 
 // PutPolicy calls govnode.v1.PolicyService.PutPolicy.
@@ -155,6 +192,33 @@ func (c *policyServiceClient) Evaluate(ctx context.Context, req *v1.EvaluateRequ
 	return nil, err
 }
 
+// PutHash calls govnode.v1.PolicyService.PutHash.
+func (c *policyServiceClient) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
+	response, err := c.putHash.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListHashes calls govnode.v1.PolicyService.ListHashes.
+func (c *policyServiceClient) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
+	response, err := c.listHashes.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DeleteHash calls govnode.v1.PolicyService.DeleteHash.
+func (c *policyServiceClient) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
+	response, err := c.deleteHash.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // PolicyServiceHandler is an implementation of the govnode.v1.PolicyService service.
 type PolicyServiceHandler interface {
 	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
@@ -163,6 +227,14 @@ type PolicyServiceHandler interface {
 	DeletePolicy(context.Context, *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error)
 	// Evaluate decides without changing or counting anything.
 	Evaluate(context.Context, *v1.EvaluateRequest) (*v1.EvaluateResponse, error)
+	// PutHash registers the content hash of a tool (adapter contract 5.5), in
+	// place of an earlier one. Hashes that stand in a policy's tree come first.
+	PutHash(context.Context, *v1.PutHashRequest) (*v1.PutHashResponse, error)
+	// ListHashes returns the registered hashes in the order of their tools.
+	ListHashes(context.Context, *v1.ListHashesRequest) (*v1.ListHashesResponse, error)
+	// DeleteHash takes a registration back. Where a policy is strict about
+	// hashes, the tool is denied from then on.
+	DeleteHash(context.Context, *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error)
 }
 
 // NewPolicyServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -202,6 +274,24 @@ func NewPolicyServiceHandler(svc PolicyServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(policyServiceMethods.ByName("Evaluate")),
 		connect.WithHandlerOptions(opts...),
 	)
+	policyServicePutHashHandler := connect.NewUnaryHandlerSimple(
+		PolicyServicePutHashProcedure,
+		svc.PutHash,
+		connect.WithSchema(policyServiceMethods.ByName("PutHash")),
+		connect.WithHandlerOptions(opts...),
+	)
+	policyServiceListHashesHandler := connect.NewUnaryHandlerSimple(
+		PolicyServiceListHashesProcedure,
+		svc.ListHashes,
+		connect.WithSchema(policyServiceMethods.ByName("ListHashes")),
+		connect.WithHandlerOptions(opts...),
+	)
+	policyServiceDeleteHashHandler := connect.NewUnaryHandlerSimple(
+		PolicyServiceDeleteHashProcedure,
+		svc.DeleteHash,
+		connect.WithSchema(policyServiceMethods.ByName("DeleteHash")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/govnode.v1.PolicyService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PolicyServicePutPolicyProcedure:
@@ -214,6 +304,12 @@ func NewPolicyServiceHandler(svc PolicyServiceHandler, opts ...connect.HandlerOp
 			policyServiceDeletePolicyHandler.ServeHTTP(w, r)
 		case PolicyServiceEvaluateProcedure:
 			policyServiceEvaluateHandler.ServeHTTP(w, r)
+		case PolicyServicePutHashProcedure:
+			policyServicePutHashHandler.ServeHTTP(w, r)
+		case PolicyServiceListHashesProcedure:
+			policyServiceListHashesHandler.ServeHTTP(w, r)
+		case PolicyServiceDeleteHashProcedure:
+			policyServiceDeleteHashHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -241,4 +337,16 @@ func (UnimplementedPolicyServiceHandler) DeletePolicy(context.Context, *v1.Delet
 
 func (UnimplementedPolicyServiceHandler) Evaluate(context.Context, *v1.EvaluateRequest) (*v1.EvaluateResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.PolicyService.Evaluate is not implemented"))
+}
+
+func (UnimplementedPolicyServiceHandler) PutHash(context.Context, *v1.PutHashRequest) (*v1.PutHashResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.PolicyService.PutHash is not implemented"))
+}
+
+func (UnimplementedPolicyServiceHandler) ListHashes(context.Context, *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.PolicyService.ListHashes is not implemented"))
+}
+
+func (UnimplementedPolicyServiceHandler) DeleteHash(context.Context, *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.PolicyService.DeleteHash is not implemented"))
 }

@@ -1,0 +1,35 @@
+//go:build unix
+
+package bench
+
+import (
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A cpuMeter measures how many cores this process uses between two times.
+type cpuMeter struct {
+	span       time.Duration
+	used, last atomic.Int64 // nanoseconds
+}
+
+func newCPUMeter(from, to time.Time) *cpuMeter {
+	m := &cpuMeter{span: to.Sub(from)}
+	time.AfterFunc(time.Until(from), func() { m.last.Store(cpuTime()) })
+	time.AfterFunc(time.Until(to), func() { m.used.Store(cpuTime() - m.last.Load()) })
+	return m
+}
+
+func (m *cpuMeter) cores() float64 {
+	return float64(m.used.Load()) / float64(m.span)
+}
+
+// cpuTime is what this process has used so far, in nanoseconds.
+func cpuTime() int64 {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return r.Utime.Nano() + r.Stime.Nano()
+}

@@ -1,0 +1,137 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Knee returns the index of the run with the most power, which is throughput
+// divided by latency at the median (Kleinrock 1979): before it more load brings
+// more throughput than delay, behind it more delay than throughput. Of equals it
+// is the first. It is -1 for fewer than three runs, of which no curve can be
+// told.
+func Knee(runs []Run) int {
+	if len(runs) < 3 {
+		return -1
+	}
+	best, most := -1, 0.0
+	for i, r := range runs {
+		if r.Latency.P50 <= 0 || r.Ops == 0 {
+			continue
+		}
+		if power := r.Throughput / float64(r.Latency.P50); power > most {
+			best, most = i, power
+		}
+	}
+	return best
+}
+
+// renewEvery is how often the client renews what it holds: a third of the lease
+// of 30 s.
+const renewEvery = 10 * time.Second
+
+// A Fit says how many agents a system can hold.
+type Fit struct {
+	CallsPerMinute float64       `json:"calls_per_minute"` // of one agent
+	Hold           time.Duration `json:"hold"`             // of one call
+	Throughput     float64       `json:"throughput"`       // operations a second that are reckoned with
+	OpsPerCall     float64       `json:"ops_per_call"`
+	Agents         int64         `json:"agents"`
+	// OpenCalls is how many calls of all agents are open at a time, on average
+	// (Little's law). Pools must have as many slots.
+	OpenCalls int64 `json:"open_calls"`
+	// PerAgent is how many calls one agent has open at a time, on average. An
+	// agent that makes one call after another cannot have more than one.
+	PerAgent float64 `json:"per_agent"`
+}
+
+// FitAgents reckons how many agents fit, from a throughput in operations a
+// second. A call costs its begin, its end, and a renewal every 10 s.
+func FitAgents(throughput, callsPerMinute float64, hold time.Duration) (Fit, error) {
+	switch {
+	case throughput <= 0 || math.IsNaN(throughput) || math.IsInf(throughput, 0):
+		return Fit{}, fmt.Errorf("throughput: %v: nothing was measured to reckon with", throughput)
+	case callsPerMinute <= 0 || math.IsNaN(callsPerMinute) || math.IsInf(callsPerMinute, 0):
+		return Fit{}, fmt.Errorf("calls-per-agent: %v: must be more than 0 calls a minute", callsPerMinute)
+	case hold < 0:
+		return Fit{}, fmt.Errorf("hold: %v: must not be negative", hold)
+	}
+	f := Fit{CallsPerMinute: callsPerMinute, Hold: hold, Throughput: throughput}
+	f.OpsPerCall = 2 + float64(hold/renewEvery)
+	perSecond := callsPerMinute / 60
+	f.PerAgent = perSecond * hold.Seconds()
+	f.Agents = int64(throughput / (perSecond * f.OpsPerCall))
+	f.OpenCalls = int64(math.Ceil(float64(f.Agents) * f.PerAgent))
+	return f, nil
+}
+
+// A Ratio compares the same load on the same system in two results, or on two
+// systems in one.
+type Ratio struct {
+	System, Against string
+	Load            Load
+	Throughput      float64 // of System, divided by that of Against
+	P50, P99        float64 // likewise; less is better
+	// Apart says that the rounds of the two do not overlap in throughput.
+	// Otherwise the difference may be the machine's.
+	Apart bool
+}
+
+// Compare returns the ratios of b to a, for each system and load that both
+// have.
+func Compare(a, b *Result) ([]Ratio, error) {
+	if a.Scenario != b.Scenario {
+		return nil, fmt.Errorf("scenario: %s and %s are not the same work: compare results of one scenario", a.Scenario, b.Scenario)
+	}
+	var ratios []Ratio
+	for _, sb := range b.Series {
+		for _, sa := range a.Series {
+			if sa.System == sb.System {
+				ratios = append(ratios, ratiosOf(sa, sb)...)
+			}
+		}
+	}
+	if len(ratios) == 0 {
+		return nil, fmt.Errorf("the two results have no system and load in common")
+	}
+	return ratios, nil
+}
+
+// Against returns the ratios of the first series to each peer.
+func (r *Result) Against() []Ratio {
+	var ratios []Ratio
+	for _, own := range r.Series {
+		for _, peer := range r.Series {
+			if IsPeer(peer.System) && !IsPeer(own.System) {
+				ratios = append(ratios, ratiosOf(peer, own)...)
+			}
+		}
+	}
+	return ratios
+}
+
+// ratiosOf divides b by a, load by load.
+func ratiosOf(a, b *Series) []Ratio {
+	var ratios []Ratio
+	for _, pb := range b.Points {
+		for _, pa := range a.Points {
+			ra, rb := pa.Median(), pb.Median()
+			if ra.Callers != rb.Callers || ra.Rate != rb.Rate || ra.Ops == 0 || rb.Ops == 0 {
+				continue
+			}
+			leastA, mostA := pa.Spread()
+			leastB, mostB := pb.Spread()
+			ratios = append(ratios, Ratio{
+				System: b.System, Against: a.System, Load: rb.Load,
+				Throughput: rb.Throughput / ra.Throughput,
+				P50:        over(rb.Latency.P50, ra.Latency.P50),
+				P99:        over(rb.Latency.P99, ra.Latency.P99),
+				Apart:      leastB > mostA || leastA > mostB,
+			})
+		}
+	}
+	return ratios
+}
+
+func over(a, b int64) float64 { return float64(a) / float64(max(b, 1)) }

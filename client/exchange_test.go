@@ -1,0 +1,582 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/client"
+	"example.com/govnode/internal/server"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/storage"
+)
+
+type exchangeStream = connect.BidiStream[govnodev1.ExchangeRequest, govnodev1.ExchangeResponse]
+
+// A streamer answers Exchange as its field says, and everything else as its
+// node does.
+type streamer struct {
+	*node
+	exchange func(context.Context, *exchangeStream) error
+}
+
+func (s *streamer) Exchange(ctx context.Context, stream *exchangeStream) error {
+	return s.exchange(ctx, stream)
+}
+
+func (s *streamer) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(govnodev1connect.NewCallServiceHandler(s))
+	mux.Handle(govnodev1connect.NewClusterServiceHandler(s))
+	mux.Handle(govnodev1connect.NewSessionServiceHandler(s))
+	mux.Handle(govnodev1connect.NewSlotServiceHandler(s))
+	return mux
+}
+
+// A host listens on a port of its own, and notes which methods it was asked.
+type host struct {
+	*httptest.Server
+	mu   sync.Mutex
+	sent []string
+}
+
+func (h *host) count(method string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.sent {
+		if m == method {
+			n++
+		}
+	}
+	return n
+}
+
+func listen(t *testing.T, handler http.Handler, protocols ...func(*http.Protocols)) *host {
+	t.Helper()
+	h := &host{}
+	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		h.sent = append(h.sent, r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:])
+		h.mu.Unlock()
+		handler.ServeHTTP(w, r)
+	}))
+	h.Config.Protocols = new(http.Protocols)
+	h.Config.Protocols.SetHTTP1(true)
+	h.Config.Protocols.SetUnencryptedHTTP2(true)
+	for _, p := range protocols {
+		p(h.Config.Protocols)
+	}
+	h.Start()
+	t.Cleanup(func() {
+		h.CloseClientConnections()
+		h.Close()
+	})
+	return h
+}
+
+func streaming(t *testing.T, addresses []string, change ...func(*client.Config)) *client.Client {
+	t.Helper()
+	cfg := client.Config{Addresses: addresses, Name: "test", Random: func() float64 { return 0.1 }}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := client.New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// real is a server on a memory store, on a port.
+func real(t *testing.T) (*host, *server.Server) {
+	t.Helper()
+	store := storage.NewMemory(nil)
+	s, err := server.New(server.Config{Store: store, Node: "a"})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+	return listen(t, s.Handler()), s
+}
+
+// release answers releases, and says nothing of what is none.
+func released(frames []*govnodev1.Operation) (answers []*govnodev1.OperationResult) {
+	for _, f := range frames {
+		answers = append(answers, &govnodev1.OperationResult{Tag: f.GetTag(), Result: &govnodev1.OperationResult_End{
+			End: &govnodev1.EndCallResponse{Outcome: govnodev1.Outcome_OUTCOME_ENDED},
+		}})
+	}
+	return answers
+}
+
+func admitted(tag uint64) *govnodev1.OperationResult {
+	return &govnodev1.OperationResult{Tag: tag, Result: &govnodev1.OperationResult_Begin{
+		Begin: &govnodev1.BeginCallResponse{Outcome: govnodev1.Outcome_OUTCOME_ADMITTED},
+	}}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	require.Eventually(t, ok, 5*time.Second, 2*time.Millisecond, what)
+}
+
+// An idle stream sends at once. While two messages have no answer, whatever
+// else is asked for gathers, and goes together.
+func TestCallsCoalesce(t *testing.T) {
+	messages := make(chan []*govnodev1.Operation, 100)
+	answers := make(chan []*govnodev1.OperationResult)
+	s := &streamer{node: granting(time.Minute), exchange: func(_ context.Context, stream *exchangeStream) error {
+		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024}); err != nil {
+			return err
+		}
+		go func() {
+			for a := range answers {
+				_ = stream.Send(&govnodev1.ExchangeResponse{Answers: a})
+			}
+		}()
+		for {
+			m, err := stream.Receive()
+			if err != nil {
+				return nil
+			}
+			messages <- m.GetFrames()
+		}
+	}}
+	h := listen(t, s.handler())
+	c := streaming(t, []string{h.URL})
+	session := c.Session("s")
+	var done sync.WaitGroup
+	begin := func() {
+		done.Go(func() {
+			call, err := session.Begin(t.Context(), client.Call{Tool: "t"})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = call
+		})
+	}
+	begin()
+	first := <-messages
+	require.Len(t, first, 1)
+	begin()
+	second := <-messages
+	require.Len(t, second, 1, "a second message goes without an answer to the first")
+	var asked atomic.Int64
+	for range 100 {
+		done.Go(func() {
+			asked.Add(1)
+			_, err := session.Begin(t.Context(), client.Call{Tool: "t"})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "they have asked", func() bool { return asked.Load() == 100 })
+	require.Never(t, func() bool { return len(messages) > 0 }, 30*time.Millisecond, 5*time.Millisecond, "a third message waits for an answer")
+	answers <- []*govnodev1.OperationResult{admitted(first[0].GetTag())}
+	third := <-messages
+	require.Len(t, third, 100, "everything that gathered goes together")
+	tags := map[uint64]bool{first[0].GetTag(): true, second[0].GetTag(): true}
+	rest := []*govnodev1.OperationResult{admitted(second[0].GetTag())}
+	for i := len(third) - 1; i >= 0; i-- { // in any order
+		tags[third[i].GetTag()] = true
+		rest = append(rest, admitted(third[i].GetTag()))
+	}
+	require.Len(t, tags, 102, "each has a tag of its own")
+	answers <- rest
+	done.Wait()
+	require.Zero(t, h.count("BeginCall"))
+	require.Equal(t, 1, h.count("Exchange"))
+	go func() { // what is given back at the end
+		for m := range messages {
+			answers <- released(m)
+		}
+	}()
+}
+
+// Many callers against a real server, with their stream cut again and again:
+// nothing is lost and nothing counts twice.
+func TestStreamsAreCutAndNothingCountsTwice(t *testing.T) {
+	h, _ := real(t)
+	c := streaming(t, []string{h.URL}, func(c *client.Config) { c.Budget.Burst = 1e6 })
+	prepare(t, c, 100)
+	const callers, calls = 40, 25
+	sessions := make([]*client.OpenSession, callers)
+	for i := range sessions {
+		var err error
+		sessions[i], err = c.CreateSession(t.Context(), client.Session{Agent: "a", Policy: "p"})
+		require.NoError(t, err)
+	}
+	stop := make(chan struct{})
+	var cutter sync.WaitGroup
+	cutter.Go(func() {
+		for tick := time.NewTicker(15 * time.Millisecond); ; {
+			select {
+			case <-tick.C:
+				h.CloseClientConnections()
+			case <-stop:
+				tick.Stop()
+				return
+			}
+		}
+	})
+	var done sync.WaitGroup
+	for _, s := range sessions {
+		done.Go(func() {
+			for range calls {
+				if err := s.Do(t.Context(), client.Call{Tool: "t"}, func(context.Context, *client.OpenCall) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done.Wait()
+	close(stop)
+	cutter.Wait()
+	for _, s := range sessions {
+		got, err := s.Read(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, calls, got.GetExecutions())
+		require.EqualValues(t, calls, got.GetAttempts())
+		require.Empty(t, got.GetOpenCalls())
+	}
+	require.Greater(t, h.count("Exchange"), 1, "the test must have cut something")
+}
+
+// Where no stream can be had everything goes by itself, and streams are not
+// tried again for a while.
+func TestFallsBackToUnary(t *testing.T) {
+	node := granting(time.Minute)
+	hang := make(chan struct{})
+	for name, h := range map[string]*host{
+		"HTTP/1 only":   listen(t, node.handler(), func(p *http.Protocols) { p.SetUnencryptedHTTP2(false) }),
+		"unimplemented": listen(t, node.handler()),
+		"refused half way": listen(t, (&streamer{node: node, exchange: func(context.Context, *exchangeStream) error {
+			return connect.NewError(connect.CodeInternal, errors.New("as the test wants it"))
+		}}).handler()),
+		"swallowed": listen(t, (&streamer{node: node, exchange: func(ctx context.Context, _ *exchangeStream) error {
+			<-ctx.Done()
+			return nil
+		}}).handler()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var now atomic.Int64
+			began := time.Now()
+			c := streaming(t, []string{h.URL}, func(c *client.Config) {
+				c.Now = func() time.Time { return began.Add(time.Duration(now.Load())) }
+			})
+			session := c.Session("s")
+			for range 20 {
+				call, err := session.Begin(t.Context(), client.Call{Tool: "t"})
+				require.NoError(t, err)
+				require.NoError(t, call.End(t.Context(), client.Succeeded))
+			}
+			require.Equal(t, 20, h.count("BeginCall"))
+			require.Equal(t, 20, h.count("EndCall"))
+			tried := h.count("Exchange")
+			require.LessOrEqual(t, tried, 1)
+			now.Add(int64(6 * time.Second))
+			before := time.Now()
+			_, err := session.Begin(t.Context(), client.Call{Tool: "t"})
+			require.NoError(t, err)
+			require.Less(t, time.Since(before), 500*time.Millisecond, "nobody waits for what has failed before")
+			require.Equal(t, 21, h.count("BeginCall"))
+			if tried > 0 {
+				eventually(t, "a stream is tried again", func() bool { return h.count("Exchange") == tried+1 })
+			}
+		})
+	}
+	close(hang)
+}
+
+// A node that comes to have streams gets them.
+func TestComesBackToStreams(t *testing.T) {
+	store := storage.NewMemory(nil)
+	s, err := server.New(server.Config{Store: store, Node: "a"})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+	var without atomic.Bool
+	without.Store(true)
+	h := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if without.Load() && strings.HasSuffix(r.URL.Path, "/Exchange") {
+			http.Error(w, "no such thing", http.StatusNotFound)
+			return
+		}
+		s.Handler().ServeHTTP(w, r)
+	}))
+	var now atomic.Int64
+	began := time.Now()
+	c := streaming(t, []string{h.URL}, func(c *client.Config) {
+		c.Now = func() time.Time { return began.Add(time.Duration(now.Load())) }
+	})
+	prepare(t, c, 10)
+	session, err := c.CreateSession(t.Context(), client.Session{Agent: "a", Policy: "p"})
+	require.NoError(t, err)
+	call := func() {
+		t.Helper()
+		require.NoError(t, session.Do(t.Context(), client.Call{Tool: "t"}, func(context.Context, *client.OpenCall) error { return nil }))
+	}
+	call()
+	require.Equal(t, 1, h.count("BeginCall"))
+	without.Store(false)
+	now.Add(int64(6 * time.Second))
+	eventually(t, "calls go over a stream", func() bool {
+		before := h.count("BeginCall") + h.count("EndCall")
+		call()
+		return h.count("BeginCall")+h.count("EndCall") == before
+	})
+}
+
+// A node that drains says so: calls go on at another one, over a stream.
+func TestGoesOnWhereNobodyDrains(t *testing.T) {
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	var hosts []*host
+	var servers []*server.Server
+	for _, name := range []string{"a", "b"} {
+		s, err := server.New(server.Config{Store: store, Node: name})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		servers, hosts = append(servers, s), append(hosts, listen(t, s.Handler()))
+	}
+	c := streaming(t, []string{hosts[0].URL, hosts[1].URL})
+	prepare(t, c, 10)
+	session, err := c.CreateSession(t.Context(), client.Session{Agent: "a", Policy: "p"})
+	require.NoError(t, err)
+	begin := func() *client.OpenCall {
+		t.Helper()
+		call, err := session.Begin(t.Context(), client.Call{Tool: "t"})
+		require.NoError(t, err)
+		return call
+	}
+	open := begin()
+	require.Equal(t, 1, hosts[0].count("Exchange"))
+	require.NoError(t, servers[0].Drain(t.Context()))
+	require.NoError(t, open.End(t.Context(), client.Succeeded))
+	require.NoError(t, begin().End(t.Context(), client.Succeeded))
+	require.Equal(t, 1, hosts[1].count("Exchange"))
+	require.Zero(t, hosts[0].count("EndCall")+hosts[1].count("EndCall"))
+	got, err := session.Read(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, got.GetExecutions())
+}
+
+// A node that names the leader is believed, if it is a node that is known.
+func TestStreamNamesTheLeader(t *testing.T) {
+	leader, _ := real(t)
+	follower := listen(t, (&streamer{node: granting(time.Minute), exchange: func(_ context.Context, stream *exchangeStream) error {
+		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024, LeaderAddress: strings.TrimPrefix(leader.URL, "http://")}); err != nil {
+			return err
+		}
+		for {
+			m, err := stream.Receive()
+			if err != nil {
+				return nil
+			}
+			for _, f := range m.GetFrames() {
+				if err := stream.Send(&govnodev1.ExchangeResponse{Answers: []*govnodev1.OperationResult{admitted(f.GetTag())}}); err != nil {
+					return err
+				}
+			}
+		}
+	}}).handler())
+	c := streaming(t, []string{follower.URL, leader.URL})
+	_, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+	require.NoError(t, err)
+	require.Equal(t, leader.URL, c.Leader())
+}
+
+// A caller that goes away is told what may have happened: nothing before its
+// request was sent, anything after it.
+func TestCallerGoesAway(t *testing.T) {
+	received := make(chan int, 10)
+	s := &streamer{node: granting(time.Minute), exchange: func(_ context.Context, stream *exchangeStream) error {
+		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1}); err != nil {
+			return err
+		}
+		for {
+			m, err := stream.Receive()
+			if err != nil {
+				return nil
+			}
+			received <- len(m.GetFrames())
+		}
+	}}
+	h := listen(t, s.handler())
+	c := streaming(t, []string{h.URL})
+	session := c.Session("s")
+	type end struct {
+		err error
+		id  string
+	}
+	ends := make(chan end, 2)
+	ask := func(ctx context.Context, id string) {
+		_, err := session.Begin(ctx, client.Call{ID: id, Tool: "t"})
+		ends <- end{err, id}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go ask(ctx, "sent")
+	require.Equal(t, 1, <-received)
+	later, cancelLater := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancelLater()
+	go ask(later, "unsent") // the node allows one frame at a time
+	e := <-ends
+	require.Equal(t, "unsent", e.id)
+	var unavailable *client.Unavailable
+	require.ErrorAs(t, e.err, &unavailable)
+	cancel()
+	e = <-ends
+	var unknown *client.Unknown
+	require.ErrorAs(t, e.err, &unknown)
+	require.Equal(t, "sent", unknown.ID)
+	require.Empty(t, received, "what nobody waits for any more is not sent")
+}
+
+// An error in a frame is what it is as the error of a request.
+func TestFrameErrors(t *testing.T) {
+	var tries atomic.Int64
+	s := &streamer{node: granting(time.Minute)}
+	s.exchange = func(_ context.Context, stream *exchangeStream) error {
+		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024}); err != nil {
+			return err
+		}
+		for {
+			m, err := stream.Receive()
+			if err != nil {
+				return nil
+			}
+			for _, f := range m.GetFrames() {
+				a := admitted(f.GetTag())
+				e := &govnodev1.OperationError{Code: "unavailable", Reason: "NOT_APPLIED", Message: "later"}
+				switch id := f.GetBegin().GetCallId(); {
+				case id == "reused":
+					e = &govnodev1.OperationError{Code: "invalid_argument", Reason: "ID_REUSED", Message: "callId: was used before"}
+				case id == "":
+					a, e = released([]*govnodev1.Operation{f})[0], nil
+				case tries.Add(1) > 3:
+					e = nil
+				case tries.Load() == 1:
+					e = &govnodev1.OperationError{Code: "failed_precondition", Reason: "STALE_ID", NewerThan: time.Now().Add(time.Hour).UnixMilli()}
+				}
+				if e != nil {
+					a.Result = &govnodev1.OperationResult_Error{Error: e}
+				}
+				if err := stream.Send(&govnodev1.ExchangeResponse{Answers: []*govnodev1.OperationResult{a}}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	h := listen(t, s.handler())
+	c := streaming(t, []string{h.URL})
+	_, err := c.Session("s").Begin(t.Context(), client.Call{ID: "reused", Tool: "t"})
+	var objection *client.Error
+	require.ErrorAs(t, err, &objection)
+	require.Equal(t, connect.CodeInvalidArgument, objection.Code)
+	require.Equal(t, "ID_REUSED", objection.Reason)
+	require.Contains(t, err.Error(), "callId: was used before")
+
+	call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, tries.Load())
+	require.Greater(t, call.ID()[:10], time.Now().UTC().Format("")+"0", "an id newer than the one that is stale")
+	require.NoError(t, call.End(t.Context(), client.Succeeded))
+	require.Zero(t, h.count("BeginCall"))
+}
+
+// Waits go over the stream: the call is admitted when there is room.
+func TestWaitsOverAStream(t *testing.T) {
+	h, _ := real(t)
+	c := streaming(t, []string{h.URL})
+	prepare(t, c, 1)
+	held, err := c.Acquire(t.Context(), "gpu")
+	require.NoError(t, err)
+	got := make(chan error, 1)
+	go func() {
+		s, err := c.Acquire(t.Context(), "gpu", client.Wait(time.Minute))
+		if err == nil {
+			err = s.Release()
+		}
+		got <- err
+	}()
+	eventually(t, "it waits", func() bool {
+		l, err := c.ListSlots(t.Context(), "gpu")
+		return err == nil && len(l.GetWaiters()) == 1
+	})
+	require.NoError(t, held.Release())
+	require.NoError(t, <-got)
+	require.Zero(t, h.count("AcquireSlot")+h.count("ReleaseSlot"))
+}
+
+// What is larger than a message may be goes by itself, and hurts no neighbour.
+func TestLargeFrameGoesByItself(t *testing.T) {
+	h, _ := real(t)
+	c := streaming(t, []string{h.URL})
+	prepare(t, c, 1)
+	session, err := c.CreateSession(t.Context(), client.Session{Agent: "a", Policy: "p"})
+	require.NoError(t, err)
+	large := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 65_000))
+	call, err := session.Begin(t.Context(), client.Call{Tool: "t", ArgumentsJSON: large, ContextJSON: large})
+	require.NoError(t, err)
+	require.NoError(t, call.End(t.Context(), client.Succeeded))
+	require.Equal(t, 1, h.count("BeginCall"))
+	require.Zero(t, h.count("EndCall"))
+}
+
+// Config.DisableExchange means what it says.
+func TestDisableExchange(t *testing.T) {
+	h, _ := real(t)
+	c := streaming(t, []string{h.URL}, func(c *client.Config) { c.DisableExchange = true })
+	prepare(t, c, 1)
+	s, err := c.Acquire(t.Context(), "gpu")
+	require.NoError(t, err)
+	require.NoError(t, s.Release())
+	require.Zero(t, h.count("Exchange"))
+	require.Equal(t, 1, h.count("AcquireSlot"))
+}
+
+// A client that is closed leaves no stream behind.
+func TestCloseEndsTheStream(t *testing.T) {
+	ended := make(chan error, 1)
+	s := &streamer{node: granting(time.Minute), exchange: func(ctx context.Context, stream *exchangeStream) error {
+		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024}); err != nil {
+			return err
+		}
+		for {
+			m, err := stream.Receive()
+			if err != nil {
+				ended <- err
+				return nil
+			}
+			if err := stream.Send(&govnodev1.ExchangeResponse{Answers: released(m.GetFrames())}); err != nil {
+				return err
+			}
+		}
+	}}
+	h := listen(t, s.handler())
+	c := streaming(t, []string{h.URL})
+	_, _ = c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+	require.NoError(t, c.Close())
+	select {
+	case err := <-ended:
+		require.False(t, errors.Is(err, context.DeadlineExceeded) || err == nil || err == io.ErrUnexpectedEOF, "%v", err)
+	case <-time.After(5 * time.Second):
+		t.Fatal("the stream outlived its client")
+	}
+}

@@ -1,0 +1,186 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+const (
+	// bareRecord is about what a record holds without what the caller sent.
+	bareRecord = 1 << 10
+	// expansion is how many bytes of memory one byte of JSON takes at most: a
+	// digit and a comma become a value.
+	expansion = 24
+	// maxLazyRecord is from which size on a record is redacted and rendered at
+	// once, so that it holds what it will be shown as and no more.
+	maxLazyRecord = bareRecord + expansion<<12
+)
+
+// newRecord makes the record of a decision. Size is about how many bytes of
+// JSON the caller sent.
+func newRecord(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) *record {
+	r := &record{id: id, ns: ns, policy: policy, input: in, facts: in.Facts, decision: d, size: bareRecord + expansion*size}
+	r.decision.Premises, r.decision.Trace, r.decision.ModifiedArguments = nil, nil, nil
+	if f := in.Facts; f != nil {
+		if f.ToolCalls != nil {
+			r.toolCalls = f.ToolCalls(in.Tool)
+		}
+		// The function holds the whole session.
+		facts := *f
+		facts.ToolCalls = nil
+		r.facts = &facts
+	}
+	r.input.Facts, r.input.ContentHash = nil, nil
+	return r
+}
+
+func (b *begin) record(id string) *record {
+	size := len(b.req.ArgumentsJson) + len(b.req.ContextJson)
+	if b.req.Arguments != nil {
+		size += proto.Size(b.req.Arguments)
+	}
+	if b.req.Context != nil {
+		size += proto.Size(b.req.Context)
+	}
+	for name, text := range b.req.Metadata {
+		size += len(name) + len(text)
+	}
+	return newRecord(b.ns, id, b.policy, b.input, b.decision, size)
+}
+
+// audit is the record in the terms of the specifications, redacted.
+func (r *record) audit() engine.AuditRecord {
+	in := r.input
+	if r.facts != nil {
+		facts, calls := *r.facts, r.toolCalls
+		facts.ToolCalls = func(string) int64 { return calls }
+		in.Facts = &facts
+	}
+	in.Now = r.at
+	return r.policy.Audit(in, r.decision)
+}
+
+// render keeps what would be shown in the place of what it is made from.
+func (r *record) render(rec engine.AuditRecord) {
+	r.rendered = r.message(rec)
+	r.policy, r.facts = nil, nil
+	r.input.Arguments, r.input.Context = value.Value{}, value.Value{}
+	r.size = bareRecord + 2*proto.Size(r.rendered)
+}
+
+// message is a record as Explain shows it.
+func (r *record) message(rec engine.AuditRecord) *v1.DecisionRecord {
+	d := decisionOf(r.decision, session.Digest(rec.PolicyDigest))
+	d.Reason, d.Error, d.EvaluationTime = rec.Reason, engine.Redact(rec.ErrorDetail), durationpb.New(rec.Evaluation)
+	out := &v1.DecisionRecord{
+		DecisionId: r.id, Timestamp: stampOf(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
+		Kind: kindOfInput[r.input.Kind], Tool: rec.ToolName, AgentId: rec.AgentID, SessionId: rec.SessionID, CallId: rec.CallID,
+		ContextSnapshotJson: rec.ContextSnapshot.JSON(), ContextSha256: rec.ContextDigest.String(),
+		Outcome: r.outcome, Index: r.index, DryRun: r.dryRun, Repeat: r.repeat, Failure: r.failure, FailureReason: r.failureReason,
+	}
+	if r.counters != nil {
+		out.Counters = countersOf(*r.counters)
+	}
+	return out
+}
+
+var kindOfInput = map[engine.Kind]v1.Kind{
+	engine.KindTool: v1.Kind_KIND_TOOL, engine.KindModel: v1.Kind_KIND_MODEL,
+	engine.KindAgent: v1.Kind_KIND_AGENT, engine.KindHandoff: v1.Kind_KIND_HANDOFF,
+}
+
+func stampOf(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
+
+// decisionService answers govnode.v1.DecisionService.
+type decisionService struct{ *Server }
+
+// Explain returns the record of a decision, from this node or from another.
+func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+	f := &fields{}
+	f.id("decisionId", req.DecisionId)
+	f.optionalID("sessionId", req.SessionId)
+	if f.err != nil {
+		return nil, f.err
+	}
+	if r := s.journal.find(namespace(ctx), req.DecisionId); r != nil {
+		out := r.rendered
+		if out == nil {
+			out = r.message(r.audit())
+		} else {
+			out = proto.CloneOf(out)
+		}
+		if req.SessionId != "" && out.SessionId != req.SessionId {
+			return nil, notFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
+		}
+		out.Node, out.Age = s.cfg.Node, durationpb.New(max(s.cfg.Now().Sub(r.at), 0))
+		return &v1.ExplainResponse{Record: out}, nil
+	}
+	if req.Local {
+		return nil, s.notKept(req.DecisionId, nil, nil)
+	}
+	return s.explainElsewhere(ctx, req)
+}
+
+// explainElsewhere asks the other nodes, all at once.
+func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+	peers, err := s.peers(ctx)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	type answer struct {
+		peer Peer
+		res  *v1.ExplainResponse
+		err  error
+	}
+	answers := make(chan answer, len(peers))
+	for _, p := range peers {
+		go func() {
+			ask := &v1.ExplainRequest{DecisionId: req.DecisionId, SessionId: req.SessionId, Local: true}
+			res, err := s.peerDecisions(ctx, p).Explain(ctx, ask)
+			answers <- answer{p, res, err}
+		}()
+	}
+	var asked, silent []string
+	for range peers {
+		switch a := <-answers; {
+		case a.err == nil:
+			return a.res, nil
+		case connect.CodeOf(a.err) == connect.CodeNotFound:
+			asked = append(asked, a.peer.Node)
+			if field := fieldOf(a.err); field == "sessionId" {
+				return nil, a.err
+			}
+		default:
+			silent = append(silent, a.peer.Node)
+		}
+	}
+	return nil, s.notKept(req.DecisionId, asked, silent)
+}
+
+// notKept says who was asked for a decision, and who could not be.
+func (s *Server) notKept(id string, asked, silent []string) error {
+	text := "no record of the decision \"" + id + "\" is kept by " + strings.Join(append([]string{s.cfg.Node}, asked...), ", ")
+	meta := []string{"field", "decisionId"}
+	if len(silent) > 0 {
+		text += "; not reached: " + strings.Join(silent, ", ")
+		meta = append(meta, "unreachable", strings.Join(silent, ","))
+	}
+	text += ". Nodes keep their latest decisions, until they end; look into the audit logs for older ones"
+	return newError(connect.CodeNotFound, reasonNotFound, "decisionId: "+text, meta...)
+}
+
+// errNoPeers is why a node knows nobody to ask.
+var errNoPeers = errors.New("server: the store has no members")

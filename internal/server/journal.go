@@ -1,0 +1,234 @@
+package server
+
+import (
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+// Bounds of what a node keeps to explain decisions and to let followers come
+// back, where Config states no others.
+const (
+	defaultJournalRecords = 16_384
+	defaultJournalBytes   = 32 << 20
+)
+
+// A record is one decision, or the end of a call that gave rise to events. What
+// the caller sent stays in it as it came, in memory alone: it is redacted when
+// somebody asks, because redaction costs more than the decision itself.
+type record struct {
+	id, ns string
+	at     time.Time
+
+	policy    *engine.Policy
+	input     engine.Input // without its functions and facts
+	facts     *engine.Facts
+	toolCalls int64 // of the tool of the call; stands for facts.ToolCalls
+	decision  engine.Decision
+	rendered  *v1.DecisionRecord // instead of policy and input, where these are large
+
+	outcome       v1.Outcome
+	counters      *session.Counters
+	index         uint64
+	dryRun        bool
+	repeat        bool
+	failure       string
+	failureReason string
+
+	after []engine.Event // of EndCall; then there is no decision
+
+	size   int    // about how many bytes it holds
+	first  uint64 // sequence of its first event
+	events uint64 // how many it gives rise to
+}
+
+// A journal keeps the latest records of a node, within a bound of records and
+// bytes. It is the source of Explain and of Follow.
+type journal struct {
+	boot       string // names this life of the node, in cursors
+	maxRecords int
+	maxBytes   int
+	counted    map[engine.EventType]prometheus.Counter
+
+	mu        sync.Mutex
+	records   []*record // in the order of their events
+	byID      map[string]*record
+	bytes     int
+	next      uint64 // sequence of the next event; the first is 1
+	followers int
+	news      chan struct{} // closed when there are new events; nil if nobody waits
+}
+
+// eventTypes are the five governance events (policy engine spec 17.2).
+var eventTypes = []engine.EventType{
+	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected,
+}
+
+func newJournal(boot string, records, bytes int, events *prometheus.CounterVec) *journal {
+	j := &journal{
+		boot: boot, maxRecords: records, maxBytes: bytes, byID: map[string]*record{}, next: 1,
+		counted: map[engine.EventType]prometheus.Counter{},
+	}
+	for _, t := range eventTypes {
+		j.counted[t] = events.WithLabelValues(string(t))
+	}
+	return j
+}
+
+// add keeps a record and drops the oldest that there is no room for. A decision
+// that is kept already with the same outcome is left as it is: it was repeated,
+// and an event occurs once.
+func (j *journal) add(r *record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if r.id != "" {
+		before := j.byID[r.id]
+		if before != nil && before.failure == "" && before.outcome == r.outcome && r.failure == "" {
+			return
+		}
+		// A call that waited was checked when it was queued. That it was
+		// admitted in the end is no second check; that it was not is news.
+		waited := before != nil && before.outcome == v1.Outcome_OUTCOME_QUEUED && r.decision.Allowed
+		if before != nil {
+			r.repeat = false
+		}
+		if !waited {
+			r.events = j.count(r)
+		}
+		j.byID[r.id] = r
+	} else {
+		r.events = j.count(r)
+	}
+	r.first = j.next
+	j.next += r.events
+	j.records = append(j.records, r)
+	j.bytes += r.size
+	for len(j.records) > j.maxRecords || j.bytes > j.maxBytes && len(j.records) > 1 {
+		j.drop()
+	}
+	if r.events > 0 && j.news != nil {
+		close(j.news)
+		j.news = nil
+	}
+}
+
+func (j *journal) drop() {
+	oldest := j.records[0]
+	j.records[0] = nil
+	j.records = j.records[1:]
+	j.bytes -= oldest.size
+	if j.byID[oldest.id] == oldest {
+		delete(j.byID, oldest.id)
+	}
+}
+
+// count returns how many events a record gives rise to, and counts them by type
+// (policy engine spec 17.2).
+func (j *journal) count(r *record) uint64 {
+	for i := range r.after {
+		j.counted[r.after[i].Type].Inc()
+	}
+	if r.id == "" {
+		return uint64(len(r.after))
+	}
+	j.counted[engine.PolicyCheck].Inc()
+	if r.decision.Allowed {
+		return 1
+	}
+	j.counted[engine.PolicyViolation].Inc()
+	if r.input.Kind != engine.KindTool {
+		return 2
+	}
+	j.counted[engine.ToolCallBlocked].Inc()
+	return 3
+}
+
+// find returns the record of a decision that was made in a namespace.
+func (j *journal) find(ns, id string) *record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if r := j.byID[id]; r != nil && r.ns == ns {
+		return r
+	}
+	return nil
+}
+
+// state tells the size of the journal, for metrics.
+func (j *journal) state() (records, bytes, followers int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.records), j.bytes, j.followers
+}
+
+// A reading is a part of the journal as a follower gets it.
+type reading struct {
+	records []*record
+	missed  uint64          // events that are not kept any more
+	next    uint64          // sequence from which to go on
+	news    <-chan struct{} // closed when there is more; nil if there is now
+}
+
+// maxReading bounds the records of one reading.
+const maxReading = 256
+
+// read returns records with events from a sequence on.
+func (j *journal) read(from uint64) reading {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := reading{next: from}
+	oldest := j.oldest()
+	if from < oldest {
+		r.missed, r.next = oldest-from, oldest
+	}
+	i := sort.Search(len(j.records), func(i int) bool { return j.records[i].first+j.records[i].events > r.next })
+	r.records = slices.Clone(j.records[i:min(len(j.records), i+maxReading)])
+	if n := len(r.records); n > 0 {
+		last := r.records[n-1]
+		r.next = last.first + last.events
+		return r
+	}
+	if j.news == nil {
+		j.news = make(chan struct{})
+	}
+	r.news = j.news
+	return r
+}
+
+// oldest is the sequence of the oldest event that is kept.
+func (j *journal) oldest() uint64 {
+	if len(j.records) > 0 {
+		return j.records[0].first
+	}
+	return j.next
+}
+
+// bounds returns the sequences of the oldest event and of the next one.
+func (j *journal) bounds() (oldest, next uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.oldest(), j.next
+}
+
+// enter counts a follower in, if there is room for one more.
+func (j *journal) enter(most int) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.followers >= most {
+		return false
+	}
+	j.followers++
+	return true
+}
+
+func (j *journal) leave() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.followers--
+}
