@@ -1,9 +1,6 @@
 package bench
 
-import (
-	"fmt"
-	"sync/atomic"
-)
+import "fmt"
 
 // A book is what one caller was answered. It is what the system must have
 // counted for the caller's session.
@@ -69,7 +66,3 @@ func (b book) against(c counted) string {
 	}
 	return ""
 }
-
-// names numbers runs within this process, so that none finds what another has
-// left behind.
-var names atomic.Int64

@@ -95,10 +95,13 @@ func (m *IDs) detach() IDs {
 		d.apart = &a
 		return d
 	}
-	if m.n%chunkLen != 0 {
+	// Only what is remembered of the last chunk is read: a newer version may be
+	// writing behind it.
+	if n := m.n % chunkLen; n != 0 {
+		last := new([chunkLen]Remembered)
+		copy(last[:n], m.chunks[len(m.chunks)-1][:n])
 		d.chunks = slices.Clone(m.chunks)
-		last := *d.chunks[len(d.chunks)-1]
-		d.chunks[len(d.chunks)-1] = &last
+		d.chunks[len(d.chunks)-1] = last
 	} else {
 		d.chunks = slices.Clip(m.chunks)
 	}

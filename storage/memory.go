@@ -13,7 +13,7 @@ import (
 // Memory is a Store for one process that forgets everything when it ends. A
 // mutex is its order.
 type Memory struct {
-	now     func() time.Duration
+	clock   func() time.Duration
 	changed chan struct{}
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -22,6 +22,7 @@ type Memory struct {
 	mu    sync.RWMutex
 	state *session.State
 	index uint64
+	ahead time.Duration // of the clock: a snapshot that was restored may come from a later time
 }
 
 // housekeeping is how often what has run out is settled in a store that has no
@@ -35,11 +36,14 @@ func NewMemory(now func() time.Duration) *Memory {
 		start := time.Now()
 		now = func() time.Duration { return time.Since(start) }
 	}
-	m := &Memory{now: now, changed: make(chan struct{}, 1), stop: make(chan struct{}), state: session.New()}
+	m := &Memory{clock: now, changed: make(chan struct{}, 1), stop: make(chan struct{}), state: session.New()}
 	m.stopped.Add(1)
 	go m.keepHouse()
 	return m
 }
+
+// logTime is the clock, and what it was set ahead by. m.mu is held.
+func (m *Memory) logTime() time.Duration { return m.clock() + m.ahead }
 
 // Apply implements Store.
 func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
@@ -52,7 +56,7 @@ func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
 			continue
 		}
 		m.index++
-		answers[i] = Answer{Result: m.state.ApplyAll(m.now(), []session.Command{c})[0], Index: m.index}
+		answers[i] = Answer{Result: m.state.ApplyAll(m.logTime(), []session.Command{c})[0], Index: m.index}
 	}
 	m.tell()
 	return answers
@@ -62,7 +66,7 @@ func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
 func (m *Memory) Get(_ context.Context, k session.Key, _ Read) (Found, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	f := Found{Now: max(m.now(), m.state.Now()), Index: m.index}
+	f := Found{Now: max(m.logTime(), m.state.Now()), Index: m.index}
 	if r := m.state.Stored(k); r != nil {
 		f.Record = r.At(f.Now)
 	}
@@ -73,7 +77,7 @@ func (m *Memory) Get(_ context.Context, k session.Key, _ Read) (Found, error) {
 func (m *Memory) View(context.Context, Read) (View, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.state.ApplyAll(m.now(), nil)
+	m.state.ApplyAll(m.logTime(), nil)
 	return ViewOf(m.state.Snapshot(), m.index), nil
 }
 
@@ -104,8 +108,10 @@ func (m *Memory) Restore(_ context.Context, r io.Reader) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	state.SetClock(m.now(), m.state.Generation())
-	state.ApplyAll(m.now(), []session.Command{&session.Restore{}})
+	now := m.logTime()
+	state.SetClock(now, m.state.Generation())
+	m.ahead += state.Now() - now
+	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
 	m.state = state
 	m.index++
 	m.tell()
@@ -145,7 +151,7 @@ func (m *Memory) keepHouse() {
 func (m *Memory) tick() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := max(m.now(), m.state.Now())
+	now := max(m.logTime(), m.state.Now())
 	if at, ok := m.state.Due(); !ok || at > now {
 		return
 	}

@@ -1,12 +1,16 @@
 package storage_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 	"example.com/govnode/storage/storagetest"
 )
@@ -28,4 +32,28 @@ func TestMemoryHistories(t *testing.T) {
 			storagetest.Histories(t, seed, 300, map[string]storagetest.Timed{"memory": openMemory})
 		})
 	}
+}
+
+// A snapshot from a later time sets the clock ahead: leases that are given out
+// after it still end.
+func TestMemoryRestoreOfALaterTime(t *testing.T) {
+	ctx := context.Background()
+	var early atomic.Int64
+	early.Store(int64(time.Minute))
+	from := storage.NewMemory(func() time.Duration { return 10 * time.Hour })
+	defer from.Close()
+	from.Apply(ctx, &session.PutPool{NS: "ns", Pool: "gpu", Slots: 1, By: session.Maker{Client: "c", Request: "r"}})
+	var snapshot bytes.Buffer
+	require.NoError(t, from.Save(ctx, &snapshot))
+
+	m := storage.NewMemory(func() time.Duration { return time.Duration(early.Load()) })
+	defer m.Close()
+	require.NoError(t, m.Restore(ctx, &snapshot))
+	acquire := func(slot string) session.Code {
+		return m.Apply(ctx, &session.Acquire{NS: "ns", Client: "c", Slot: slot, Pool: "gpu", Weight: 1, TTL: time.Second})[0].Result.Code
+	}
+	require.Equal(t, session.Admitted, acquire("a"))
+	require.Equal(t, session.ConcurrencyLimit, acquire("b"))
+	early.Add(int64(time.Second))
+	require.Equal(t, session.Admitted, acquire("c"), "a second is a second after the restore, too")
 }

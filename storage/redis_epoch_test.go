@@ -81,7 +81,9 @@ func lose(t *testing.T, quarantine time.Duration) *losing {
 	setup(t, l.node(0))
 	l.must(0, &session.Open{NS: testNS, Session: "s1", Agent: "a", Digest: session.Digest{2}, IdleTTL: time.Hour})
 	l.must(0, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
-	require.EqualValues(t, 1, l.primary.do("WAIT", 1, 5000))
+	require.Eventually(t, func() bool {
+		return l.replica.do("EXISTS", "{gov:test}:r:ptest/one", "{gov:test}:r:stest/s1").(int64) == 2
+	}, 10*time.Second, 5*time.Millisecond, "the replica does not follow")
 	l.replica.do("REPLICAOF", "NO", "ONE")
 
 	const ttl = 2 * time.Second

@@ -15,3 +15,11 @@ func StartRedisForTest(t testing.TB) string { return startRedis(t).url() }
 func TimedRedisConfig(url, prefix string, now func() time.Duration) RedisConfig {
 	return RedisConfig{URL: url, Prefix: prefix, Node: prefix, Logger: testLog(), logTime: now}
 }
+
+// StartClusterForTest starts a Redis Cluster and returns addresses of it.
+func StartClusterForTest(t *testing.T) (addresses []string) {
+	for _, s := range startCluster(t) {
+		addresses = append(addresses, s.addr())
+	}
+	return addresses
+}

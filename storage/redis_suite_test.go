@@ -41,3 +41,16 @@ func TestRedisHistories(t *testing.T) {
 		})
 	}
 }
+
+func TestRedisClusterSuite(t *testing.T) {
+	addresses := storage.StartClusterForTest(t)
+	var n atomic.Int64
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		cfg := storage.TimedRedisConfig("", fmt.Sprintf("suite%d", n.Add(1)), nil)
+		cfg.Cluster = addresses
+		r, err := storage.OpenRedis(t.Context(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, r.Close()) })
+		return r
+	})
+}

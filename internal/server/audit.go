@@ -168,6 +168,12 @@ func (a *auditor) policyPut(c *session.PutPolicy, version int32) {
 		slog.String("policy_digest", c.Digest.String()), slog.String("client", c.By.Client), slog.String("request_id", c.By.Request))
 }
 
+// hashPut writes that the content hash of a tool was registered, or taken back.
+func (a *auditor) hashPut(c *session.PutHash) {
+	a.write(a.stamp(), slog.String("event_type", "content_hash_put"), slog.Bool("allowed", true), slog.String("reason", ""), slog.String("tool_name", engine.Redact(c.Tool)),
+		slog.String("namespace", c.NS), slog.String("content_hash", c.Hash), slog.String("client", c.By.Client), slog.String("request_id", c.By.Request))
+}
+
 // forced writes that somebody took a slot from its holder.
 func (a *auditor) forced(c *session.ForceRelease, o v1.Outcome) {
 	a.write(a.stamp(), slog.String("event_type", "slot_force_released"), slog.Bool("allowed", true), slog.String("reason", ""), slog.String("tool_name", ""),

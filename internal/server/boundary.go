@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -35,15 +36,24 @@ func namespaceGate(ctx context.Context, _ connect.Spec, _ connect.Peer, header h
 		return ctx, nil
 	case len(header.Values(NamespaceHeader)) > 1:
 		return nil, invalid(NamespaceHeader, "is given more than once; send one")
-	case int64(len(ns)) > caps.Namespace.Max:
-		return nil, invalid(NamespaceHeader, "has %d bytes, the most is %d", len(ns), caps.Namespace.Max)
+	}
+	if bad := namespaceProblem(ns); bad != "" {
+		return nil, invalid(NamespaceHeader, "%s", bad)
+	}
+	return context.WithValue(ctx, namespaceKey{}, ns), nil
+}
+
+// namespaceProblem says what is wrong with the name of a namespace, or nothing.
+func namespaceProblem(ns string) string {
+	if n := int64(len(ns)); n < caps.Namespace.Min || n > caps.Namespace.Max {
+		return fmt.Sprintf("has %d bytes; it must have %d to %d", n, caps.Namespace.Min, caps.Namespace.Max)
 	}
 	for i := 0; i < len(ns); i++ {
 		if c := ns[i]; !isIDByte(c) || c == ':' || c == '@' || c == '/' {
-			return nil, invalid(NamespaceHeader, "byte %d is not allowed; use only letters, digits and . _ -", i)
+			return fmt.Sprintf("byte %d is not allowed; use only letters, digits and . _ -", i)
 		}
 	}
-	return context.WithValue(ctx, namespaceKey{}, ns), nil
+	return ""
 }
 
 // namespace returns the namespace of a request.
@@ -152,7 +162,7 @@ func errHandedOver() error {
 // recovered turns a panic into an error, so that one bad request costs one
 // answer.
 func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, cause any) error {
-	s.log.Error("a handler panicked", slog.String("procedure", spec.Procedure), slog.String("cause", fmt.Sprint(cause)), slog.String("stack", string(debug.Stack())))
+	s.log.Error("a handler panicked", slog.String("procedure", spec.Procedure), slog.String("cause", engine.Redact(fmt.Sprint(cause))), slog.String("stack", string(debug.Stack())))
 	s.metrics.panics.Inc()
 	return newError(connect.CodeInternal, reasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
 }
@@ -183,5 +193,8 @@ func (c strictJSON) Unmarshal(b []byte, message any) error {
 	if len(b) == 0 {
 		return errors.New("the body is empty; send a JSON object, {} for none of the fields")
 	}
-	return protojson.UnmarshalOptions{RecursionLimit: jsonDepth}.Unmarshal(b, m)
+	if err := (protojson.UnmarshalOptions{RecursionLimit: jsonDepth}).Unmarshal(b, m); err != nil {
+		return errors.New(engine.Redact(err.Error())) // it may quote what it did not understand
+	}
+	return nil
 }

@@ -58,7 +58,7 @@ type begin struct {
 	facts    *engine.Facts
 	inUse    bool // whether facts.ActiveSlots is known
 	decision engine.Decision
-	queued   bool // it had to wait at this node
+	queued   bool             // it had to wait at this node
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 	answer   storage.Answer
 }

@@ -160,10 +160,7 @@ func (e *end) response() *v1.EndCallResponse {
 	switch res.Code {
 	case session.Ended:
 		if d := e.drift; d != nil {
-			out.Drift = &v1.Drift{
-				Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,
-				BaselineHash: d.BaselineHash, CurrentHash: d.CurrentHash,
-			}
+			out.Drift = driftOf(d)
 			if d.Exceeded {
 				out.Reason = d.Reason()
 			}
@@ -179,6 +176,13 @@ func (e *end) response() *v1.EndCallResponse {
 	e.s.audit.end(e, out)
 	e.s.metrics.outcome(out.Outcome)
 	return out
+}
+
+func driftOf(d *engine.DriftResult) *v1.Drift {
+	return &v1.Drift{
+		Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,
+		BaselineHash: d.BaselineHash, CurrentHash: d.CurrentHash,
+	}
 }
 
 // checkpointID names the checkpoint of an execution (adapter contract 3.7).

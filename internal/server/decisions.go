@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -160,7 +159,7 @@ func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRe
 			return a.res, nil
 		case connect.CodeOf(a.err) == connect.CodeNotFound:
 			asked = append(asked, a.peer.Node)
-			if field := fieldOf(a.err); field == "sessionId" {
+			if infoOf(a.err).GetMetadata()["field"] == "sessionId" {
 				return nil, a.err
 			}
 		default:
@@ -181,6 +180,3 @@ func (s *Server) notKept(id string, asked, silent []string) error {
 	text += ". Nodes keep their latest decisions, until they end; look into the audit logs for older ones"
 	return newError(connect.CodeNotFound, reasonNotFound, "decisionId: "+text, meta...)
 }
-
-// errNoPeers is why a node knows nobody to ask.
-var errNoPeers = errors.New("server: the store has no members")

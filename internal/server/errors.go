@@ -41,6 +41,8 @@ const (
 	reasonNoMembers        = "NO_MEMBERS"
 	reasonSnapshot         = "BAD_SNAPSHOT"
 	reasonPolicyUnreadable = "POLICY_UNREADABLE"
+	reasonTooManyFollowers = "TOO_MANY_FOLLOWERS"
+	reasonTooSlow          = "FOLLOWER_TOO_SLOW"
 	reasonInternal         = "INTERNAL"
 )
 
@@ -144,21 +146,28 @@ func storeError(err error) error {
 
 // reasonOf returns the reason that an error carries, and newerThan with it.
 func reasonOf(err error) (reason string, newerThan int64) {
-	var ce *connect.Error
-	if !errors.As(err, &ce) {
+	if !errors.As(err, new(*connect.Error)) {
 		return reasonInternal, 0
 	}
+	info := infoOf(err)
+	newerThan, _ = strconv.ParseInt(info.GetMetadata()["newerThan"], 10, 64)
+	return info.GetReason(), newerThan
+}
+
+// infoOf is the google.rpc.ErrorInfo of an error; nil if it has none.
+func infoOf(err error) *errdetails.ErrorInfo {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return nil
+	}
 	for _, d := range ce.Details() {
-		m, e := d.Value()
-		if e != nil {
-			continue
-		}
-		if info, ok := m.(*errdetails.ErrorInfo); ok {
-			newerThan, _ = strconv.ParseInt(info.GetMetadata()["newerThan"], 10, 64)
-			return info.GetReason(), newerThan
+		if m, e := d.Value(); e == nil {
+			if info, ok := m.(*errdetails.ErrorInfo); ok {
+				return info
+			}
 		}
 	}
-	return "", 0
+	return nil
 }
 
 // operationError says in a batch what an error says to a single request.

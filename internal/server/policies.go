@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
@@ -26,22 +28,50 @@ const (
 	loadTimeout = 10 * time.Second
 )
 
-// policies are the compiled policies of a node, by digest.
+// policies are the compiled policies of a node, by digest: as their trees want
+// to be judged, and in strict mode for the namespaces that ask for it.
 type policies struct {
-	store   storage.Store
-	cache   *engine.Cache
-	metrics *metrics
+	store     storage.Store
+	cache     *engine.Cache
+	strict    *engine.Cache
+	isStrict  map[string]bool // by namespace
+	allStrict bool
+	metrics   *metrics
+	options   []engine.Option
 }
 
-func newPolicies(store storage.Store, m *metrics, opts []engine.Option) *policies {
-	return &policies{store: store, metrics: m, cache: engine.NewCache(maxCompiled, opts...)}
+func newPolicies(store storage.Store, m *metrics, strict []string, opts []engine.Option) *policies {
+	p := &policies{store: store, metrics: m, options: opts, isStrict: map[string]bool{}, allStrict: slices.Contains(strict, "*")}
+	for _, ns := range strict {
+		p.isStrict[ns] = true
+	}
+	p.cache = engine.NewCache(maxCompiled, opts...)
+	p.strict = engine.NewCache(maxCompiled, append(slices.Clip(opts), engine.WithStrict())...)
+	return p
+}
+
+// cacheOf returns the compiled policies as a namespace wants them judged.
+func (p *policies) cacheOf(ns string) *engine.Cache {
+	if p.allStrict || p.isStrict[ns] {
+		return p.strict
+	}
+	return p.cache
+}
+
+// compile makes a policy as a namespace wants it judged.
+func (p *policies) compile(ns string, tree *engine.Tree) (*engine.Policy, error) {
+	opts := p.options
+	if p.allStrict || p.isStrict[ns] {
+		opts = append(slices.Clip(opts), engine.WithStrict())
+	}
+	return engine.Compile(tree, opts...)
 }
 
 // compiled returns the policy of a tree that some session pins. One that is
 // not there, or cannot be compiled, is an error: without the rules there is no
 // verdict.
 func (p *policies) compiled(ctx context.Context, ns string, d session.Digest) (*engine.Policy, error) {
-	policy, err := p.cache.Policy(engine.Digest(d), func() (*engine.Tree, error) {
+	policy, err := p.cacheOf(ns).Policy(engine.Digest(d), func() (*engine.Tree, error) {
 		p.metrics.compiled.Inc()
 		load, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 		defer cancel()
@@ -82,7 +112,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 	if f.err != nil {
 		return nil, f.err
 	}
-	tree, policy, err := s.compile(req)
+	tree, policy, err := s.compile(namespace(ctx), req)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +148,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 	return out, nil
 }
 
-func (s policyService) compile(req *v1.PutPolicyRequest) (*engine.Tree, *engine.Policy, error) {
+func (s policyService) compile(ns string, req *v1.PutPolicyRequest) (*engine.Tree, *engine.Policy, error) {
 	var tree *engine.Tree
 	var err error
 	switch {
@@ -141,7 +171,7 @@ func (s policyService) compile(req *v1.PutPolicyRequest) (*engine.Tree, *engine.
 	if n := int64(len(tree.Encode())); n > caps.Tree.Max {
 		return nil, nil, invalid("files", "have %d bytes together, the most is %d", n, caps.Tree.Max)
 	}
-	policy, err := engine.Compile(tree, s.engineOptions()...)
+	policy, err := s.policies.compile(ns, tree)
 	if err != nil {
 		return nil, nil, policyError(err)
 	}
@@ -233,12 +263,17 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 	policy, err := s.policies.evaluated(ctx, ns, digest)
 	if err != nil {
+		if connect.CodeOf(err) == connect.CodeFailedPrecondition {
+			s.audit.unreadable(ns, req.SessionId, "", digest, err)
+		}
 		return nil, err
 	}
 	in.ContentHash = s.contentHash(ctx, ns)
 	d := policy.Evaluate(ctx, in)
-	s.audit.evaluated(ns, policy, in, d)
-	out := &v1.EvaluateResponse{Decision: decisionOf(d, digest), Trace: d.Trace}
+	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
+	id := s.cfg.NewID()
+	s.audit.evaluated(ns, id, policy, in, d, proto.Size(req))
+	out := &v1.EvaluateResponse{Decision: decisionOf(d, digest), Trace: d.Trace, DecisionId: id}
 	if d.ModifiedArguments != nil {
 		if out.ModifiedArguments, err = d.ModifiedArguments.Struct(); err != nil {
 			return nil, errModified(err)
@@ -277,8 +312,17 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 
 func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
 	return &v1.Decision{
-		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
+		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: freeText(d),
 		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
 		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
 	}
+}
+
+// freeText is the reason of a decision. What a backend or a guardrail wrote may
+// quote the call, and is redacted before it is returned.
+func freeText(d engine.Decision) string {
+	if d.Rule == 0 {
+		return engine.Redact(d.Reason)
+	}
+	return d.Reason
 }

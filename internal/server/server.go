@@ -1,8 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -44,6 +46,18 @@ type Config struct {
 	// the loaders of external policy languages.
 	Engine []engine.Option
 
+	// StrictNamespaces are the namespaces whose policies are all judged in
+	// strict mode, whatever their trees say; "*" stands for every namespace. It
+	// has to be the same on all nodes of a cluster, or they judge differently.
+	StrictNamespaces []string
+
+	// JournalRecords and JournalBytes bound what the node keeps in memory to
+	// explain decisions and to let followers of events come back. 16,384
+	// records and 32 MiB if 0.
+	JournalRecords, JournalBytes int
+	// Peers is how the API of other nodes is reached. Nil makes a client.
+	Peers *http.Client
+
 	// RequestTimeout bounds a request whose caller brings no deadline, its wait
 	// apart; a caller's longer one is cut to it. 30 s if 0.
 	RequestTimeout time.Duration
@@ -57,6 +71,19 @@ type Config struct {
 func (c *Config) validate() error {
 	if c.Store == nil {
 		return errors.New("server: Config.Store is nil; give it the store that orders commands")
+	}
+	for i, ns := range c.StrictNamespaces {
+		if bad := namespaceProblem(ns); bad != "" && ns != "*" {
+			return fmt.Errorf("server: Config.StrictNamespaces[%d]: %q %s", i, ns, bad)
+		}
+	}
+	if c.JournalRecords < 0 || c.JournalBytes < 0 {
+		return errors.New("server: Config.JournalRecords or JournalBytes is negative")
+	}
+	c.JournalRecords = cmp.Or(c.JournalRecords, defaultJournalRecords)
+	c.JournalBytes = cmp.Or(c.JournalBytes, defaultJournalBytes)
+	if c.Peers == nil {
+		c.Peers = newPeerClient()
 	}
 	if c.RequestTimeout < 0 {
 		return errors.New("server: Config.RequestTimeout is negative")
@@ -96,6 +123,7 @@ type Server struct {
 	policies *policies
 	waits    *waits
 	audit    *auditor
+	journal  *journal
 	metrics  *metrics
 
 	draining atomic.Bool
@@ -113,8 +141,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, store: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
-	s.policies = newPolicies(cfg.Store, m, s.engineOptions())
-	s.audit = &auditor{log: cfg.Audit, now: cfg.Now, metrics: m}
+	s.policies = newPolicies(cfg.Store, m, cfg.StrictNamespaces, s.engineOptions())
+	s.journal = newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
+	if err := m.watch(cfg.Registry, s.journal); err != nil {
+		return nil, err
+	}
+	s.audit = &auditor{log: cfg.Audit, now: cfg.Now, metrics: m, journal: s.journal}
 	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
 	return s, nil
 }
@@ -146,6 +178,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(govnodev1connect.NewCallServiceHandler(callService{Server: s}, opts))
 	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s}, opts))
 	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s}, opts))
+	mux.Handle(govnodev1connect.NewDecisionServiceHandler(decisionService{s}, opts))
+	mux.Handle(govnodev1connect.NewEventServiceHandler(eventService{s}, opts))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(counterService{s}, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
 	mux.Handle(grpchealth.NewHandler(healthChecker{s}))

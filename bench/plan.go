@@ -1,0 +1,155 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The scenarios.
+const (
+	// Apart gives each caller a session and a pool of its own, beside the pool
+	// of its policy, which at most every 64th caller shares.
+	Apart = "apart"
+	// HotPool leads all callers, each with its own session, through the same
+	// two pools, which have room for all of them.
+	HotPool = "hot-pool"
+	// Fleet has many sessions wait for the slots of few pools. One holder in a
+	// hundred crashes and leaves its slot to the end of its lease.
+	Fleet = "fleet"
+	// Reads reads sessions, linearizably.
+	Reads = "reads"
+	// PolicyHeavy is Apart with a policy of 1,000 rules.
+	PolicyHeavy = "policy-heavy"
+)
+
+// Scenarios are all of them, the usual one first.
+var Scenarios = []string{Apart, HotPool, Fleet, Reads, PolicyHeavy}
+
+// Names of the peers begin so, see IsPeer.
+const (
+	redisName = "redis"
+	etcdName  = "etcd"
+)
+
+// IsPeer reports whether a system is one that govnode is compared with.
+func IsPeer(system string) bool {
+	return strings.HasPrefix(system, redisName) || strings.HasPrefix(system, etcdName)
+}
+
+// A Plan says what callers do.
+type Plan struct {
+	Scenario string `json:"scenario"`
+	// Name keeps what this run creates apart from what others have.
+	Name string `json:"name"`
+	// Callers is how many there are at most, at any load of the run.
+	Callers int `json:"callers"`
+	// Sessions of each caller, which takes them in turn. 1 if 0.
+	Sessions int `json:"sessions,omitempty"`
+	// Slots of each pool. What the scenario needs if 0.
+	Slots int `json:"slots,omitempty"`
+	// Hold is how long a call of the scenario Fleet takes.
+	Hold time.Duration `json:"hold,omitempty"`
+}
+
+func (p *Plan) check() error {
+	switch {
+	case !slices.Contains(Scenarios, p.Scenario):
+		return fmt.Errorf("scenario: %q: must be %s", p.Scenario, strings.Join(Scenarios, ", "))
+	case p.Name == "":
+		return errors.New("name: empty: name the run")
+	case p.Callers < 1 || p.Callers > maxCallers:
+		return fmt.Errorf("callers: %d: must be 1 to %d", p.Callers, maxCallers)
+	case p.Sessions < 0 || p.Callers*max(p.Sessions, 1) > maxSessions:
+		return fmt.Errorf("sessions: %d for each of %d callers: must be at most %d together", p.Sessions, p.Callers, maxSessions)
+	case p.Slots < 0:
+		return fmt.Errorf("slots: %d: must not be negative", p.Slots)
+	case p.Hold < 0:
+		return fmt.Errorf("hold: %v: must not be negative", p.Hold)
+	}
+	p.Sessions = max(p.Sessions, 1)
+	need := p.Callers // in one pool at once
+	switch p.Scenario {
+	case Fleet:
+		need = 0 // to be short of slots is the point
+		if p.Slots == 0 {
+			p.Slots = max(1, p.Callers/(4*fleetPools))
+		}
+	case Apart, PolicyHeavy, Reads:
+		need = (p.Callers + policies - 1) / policies
+	}
+	if p.Slots == 0 {
+		p.Slots = max(100, need)
+	}
+	if p.Slots < need {
+		return fmt.Errorf("slots: %d: fewer than the %d callers that use one pool, and the scenario %s has nobody wait: give more", p.Slots, need, p.Scenario)
+	}
+	return nil
+}
+
+const (
+	maxCallers  = 16384
+	maxSessions = 2_000_000
+	// policies is how many there are at most where sessions are apart. A node
+	// keeps 256 compiled.
+	policies   = 64
+	fleetPools = 4
+	// crashEvery is how many holders of a fleet there are to one that crashes.
+	crashEvery = 100
+)
+
+func (p *Plan) session(i int) string { return fmt.Sprintf("%s-%d", p.Name, i) }
+
+// policyOf names the policy of a session, and with it one of its two pools.
+func (p *Plan) policyOf(caller int) string {
+	n := policies
+	switch p.Scenario {
+	case HotPool:
+		n = 1
+	case Fleet:
+		n = fleetPools
+	}
+	return fmt.Sprintf("%s-policy-%d", p.Name, caller%n)
+}
+
+// poolOf names the other pool of a session.
+func (p *Plan) poolOf(caller int) string {
+	switch p.Scenario {
+	case HotPool:
+		return p.Name + "/hot"
+	case Fleet:
+		return fmt.Sprintf("%s/fleet-%d", p.Name, caller%fleetPools)
+	}
+	return fmt.Sprintf("%s/own-%d", p.Name, caller)
+}
+
+// yaml is the policy: rules that look at the tool, a quarter of them each by
+// name, by list, by regular expression and by tokens, none of which matches.
+func (p *Plan) yaml(name string) string {
+	rules := 10
+	if p.Scenario == PolicyHeavy {
+		rules = 1000
+	}
+	slots := p.Slots
+	if p.Scenario == Fleet {
+		slots = p.Callers // what is scarce there is the other pool
+	}
+	var y strings.Builder
+	fmt.Fprintf(&y, "name: %s\nversion: \"1\"\nmax_tool_calls: %d\nmax_attempts: %d\nmax_concurrent: %d\nbackpressure_threshold: %d\ntimeout_seconds: 86400\nrules:\n",
+		name, 1_000_000_000, 1_000_000_000, slots, slots)
+	for i := range rules {
+		condition := fmt.Sprintf("{field: token_count, operator: gt, value: %d}", 100_000+i)
+		switch i % 4 {
+		case 0:
+			condition = fmt.Sprintf("{field: tool_name, operator: eq, value: tool_%d}", i)
+		case 1:
+			condition = fmt.Sprintf("{field: tool_name, operator: in, value: [a_%d, b_%d, c_%d]}", i, i, i)
+		case 2:
+			condition = fmt.Sprintf("{field: tool_name, operator: matches, value: '^svc_%d_[a-z_]+$'}", i)
+		}
+		fmt.Fprintf(&y, "  - {name: r%d, condition: %s, action: deny, priority: %d}\n", i, condition, rules-i)
+	}
+	return y.String()
+}

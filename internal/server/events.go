@@ -1,0 +1,234 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+const (
+	// maxFollowers bounds who follows one node at once.
+	maxFollowers = 256
+	// followBeat is how often a follower hears of the node when nothing occurs.
+	followBeat = 15 * time.Second
+)
+
+// Why events were missed.
+const (
+	gapOverwritten = "OVERWRITTEN"
+	gapRestarted   = "RESTARTED"
+)
+
+// eventService answers govnode.v1.EventService.
+type eventService struct{ *Server }
+
+// Follow streams the governance events of this node, or of all.
+func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream *connect.ServerStream[v1.FollowResponse]) error {
+	f := &fields{}
+	f.optionalID("sessionId", req.SessionId)
+	f.optionalID("agentId", req.AgentId)
+	for i, t := range req.Types {
+		if !slices.Contains(eventTypes, engine.EventType(t)) {
+			f.refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created and drift_detected")
+		}
+	}
+	at := f.cursors("after", req.After)
+	if req.FromOldest && req.After != "" {
+		f.refuse("fromOldest", "is given beside after; send one of them")
+	}
+	if _, here := at[s.cfg.Node]; f.err == nil && !req.Cluster && len(at) > 0 && !here {
+		f.refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.cfg.Node)
+	}
+	if f.err != nil {
+		return f.err
+	}
+	if !s.journal.enter(maxFollowers) {
+		return newError(connect.CodeResourceExhausted, reasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
+	}
+	defer s.journal.leave()
+	if req.Cluster {
+		return s.followAll(ctx, req, at, stream.Send)
+	}
+	fl := s.newFollower(namespace(ctx), req, at[s.cfg.Node])
+	return fl.run(ctx, stream.Send)
+}
+
+// A cursor is a place in the events of one node: behind the event of that
+// sequence.
+type cursor struct {
+	boot     string // of the life of the node whose sequence it is
+	sequence uint64
+}
+
+func (c cursor) text(node string) string {
+	return node + ":" + c.boot + ":" + strconv.FormatUint(c.sequence, 10)
+}
+
+// cursors reads what Follow has sent: the cursor of each node, separated by
+// commas.
+func (f *fields) cursors(field, text string) map[string]cursor {
+	if text == "" {
+		return nil
+	}
+	at := map[string]cursor{}
+	for part := range strings.SplitSeq(text, ",") {
+		words := strings.Split(part, ":")
+		if len(words) != 3 || words[0] == "" || words[1] == "" {
+			f.refuse(field, "is no cursor; send one as Follow gave it, or none")
+			return nil
+		}
+		n, err := strconv.ParseUint(words[2], 10, 63)
+		if err != nil {
+			f.refuse(field, "is no cursor; send one as Follow gave it, or none")
+			return nil
+		}
+		at[words[0]] = cursor{words[1], n}
+	}
+	return at
+}
+
+// A follower reads the journal of this node at its own pace: it holds a place
+// and nothing else, so however slow it is, it costs the calls nothing.
+type follower struct {
+	s       *Server
+	ns      string
+	types   map[string]bool // nil for all
+	session string
+	agent   string
+	next    uint64  // sequence of the next event to send
+	gap     *v1.Gap // to be said first
+}
+
+func (s *Server) newFollower(ns string, req *v1.FollowRequest, at cursor) *follower {
+	fl := &follower{s: s, ns: ns, session: req.SessionId, agent: req.AgentId}
+	if len(req.Types) > 0 {
+		fl.types = map[string]bool{}
+		for _, t := range req.Types {
+			fl.types[t] = true
+		}
+	}
+	oldest, next := s.journal.bounds()
+	switch {
+	case at.boot == s.journal.boot && at.sequence < next:
+		fl.next = at.sequence + 1
+		if fl.next < oldest {
+			fl.gap = &v1.Gap{Node: s.cfg.Node, Reason: gapOverwritten, Missed: oldest - fl.next}
+			fl.next = oldest
+		}
+	case at.boot != "":
+		// The node has forgotten what it had: all that it has now is new.
+		fl.gap = &v1.Gap{Node: s.cfg.Node, Reason: gapRestarted}
+		fl.next = oldest
+	case req.FromOldest:
+		fl.next = oldest
+	default:
+		fl.next = next
+	}
+	return fl
+}
+
+// cursor is the place behind what was sent.
+func (fl *follower) cursor() string {
+	return cursor{fl.s.journal.boot, fl.next - 1}.text(fl.s.cfg.Node)
+}
+
+// run sends events until the other side ends, falls behind, or the node drains.
+func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error) error {
+	if err := send(&v1.FollowResponse{Gap: fl.gap, Cursor: fl.cursor()}); err != nil {
+		return err
+	}
+	beat := time.NewTicker(followBeat)
+	defer beat.Stop()
+	for {
+		r := fl.s.journal.read(fl.next)
+		if r.missed > 0 {
+			fl.s.metrics.cut.Inc()
+			return newError(connect.CodeResourceExhausted, reasonTooSlow, fmt.Sprintf(
+				"this follower fell behind what the node keeps, and %d events are gone; read faster, or ask for fewer types, and follow again with the last cursor", r.missed))
+		}
+		for _, rec := range r.records {
+			if err := fl.tell(rec, send); err != nil {
+				return err
+			}
+		}
+		fl.next = r.next
+		if r.news == nil {
+			continue
+		}
+		select {
+		case <-r.news:
+		case <-beat.C:
+			if err := send(&v1.FollowResponse{Cursor: fl.cursor()}); err != nil {
+				return err
+			}
+		case <-fl.s.drained:
+			return newError(connect.CodeUnavailable, reasonNotApplied, "this node is shutting down; follow another one, or this one again when it is back: it will say what was missed")
+		case <-ctx.Done():
+			return storeError(ctx.Err())
+		}
+	}
+}
+
+// tell sends those events of a record that are wanted and not sent yet.
+func (fl *follower) tell(r *record, send func(*v1.FollowResponse) error) error {
+	if r.ns != fl.ns || fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent {
+		return nil
+	}
+	for i, ev := range r.engineEvents() {
+		sequence := r.first + uint64(i)
+		if sequence < fl.next || fl.types != nil && !fl.types[string(ev.Type)] {
+			continue
+		}
+		fl.next = sequence + 1
+		if err := send(&v1.FollowResponse{Event: fl.s.eventOf(r, ev, sequence), Cursor: fl.cursor()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *record) sessionID() string {
+	if r.id == "" {
+		return r.after[0].SessionID
+	}
+	return r.input.SessionID
+}
+
+// agentID is that of the session, or the one that Evaluate was given.
+func (r *record) agentID() string {
+	if r.id == "" {
+		return r.after[0].AgentID
+	}
+	return r.input.AgentID
+}
+
+// engineEvents are the events of a record, with their texts redacted.
+func (r *record) engineEvents() []engine.Event {
+	if r.id == "" {
+		return r.after
+	}
+	in := r.input
+	in.Now = r.at
+	return engine.Events(in, r.decision)
+}
+
+func (s *Server) eventOf(r *record, ev engine.Event, sequence uint64) *v1.Event {
+	out := &v1.Event{
+		Type: string(ev.Type), Node: s.cfg.Node, Sequence: sequence, Timestamp: stampOf(ev.Time),
+		AgentId: ev.AgentID, SessionId: ev.SessionID, CallId: ev.CallID, Tool: ev.Tool,
+		Policy: ev.Policy, Rule: ev.Rule, Category: ev.Category, Reason: ev.Reason,
+		DecisionId: r.id, CheckpointId: ev.Checkpoint, DryRun: r.dryRun, Repeat: r.repeat,
+	}
+	if d := ev.Drift; d != nil {
+		out.Drift = driftOf(d)
+	}
+	return out
+}

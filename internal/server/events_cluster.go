@@ -1,0 +1,259 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+const (
+	// followPause is how long a node that could not be followed is left alone.
+	followPause = time.Second
+	// followMembers is how often it is looked whether there are new members.
+	followMembers = 2 * time.Second
+)
+
+// A gathering brings the events of all nodes into one stream. Each node is
+// followed with its own part of the cursor; a message is taken from one node
+// when the one before has gone out, so that nothing piles up here and whoever
+// reads slowly is cut by the node that it falls behind.
+type gathering struct {
+	s        *Server
+	req      *v1.FollowRequest
+	at       map[string]string // cursor of each node
+	silent   map[string]bool   // nodes that do not answer
+	members  map[string]bool   // that are followed
+	messages chan heard
+	open     chan struct{} // closed when every node has said its first word
+}
+
+// heard is what came from one node: a message, or why there is none.
+type heard struct {
+	node    string
+	message *v1.FollowResponse
+	err     error
+}
+
+func (s eventService) followAll(ctx context.Context, req *v1.FollowRequest, at map[string]cursor, send func(*v1.FollowResponse) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g := &gathering{
+		s: s.Server, req: req, at: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
+		messages: make(chan heard), open: make(chan struct{}),
+	}
+	for node, c := range at {
+		g.at[node] = c.text(node)
+	}
+	resumed := len(at) > 0
+	own := &voice{g: g, node: s.cfg.Node}
+	g.members[own.node] = true
+	fl := s.newFollower(namespace(ctx), g.request(own.node, resumed), at[own.node])
+	go func() {
+		err := fl.run(ctx, func(m *v1.FollowResponse) error { return own.say(ctx, m, nil) })
+		_ = own.say(ctx, nil, err) // it fails when nobody listens any more
+	}()
+	if err := g.enlist(ctx, resumed); err != nil {
+		return storeError(err)
+	}
+	if err := g.firstWords(ctx, send); err != nil {
+		return err
+	}
+	return g.run(ctx, send)
+}
+
+// A voice is one node in a gathering.
+type voice struct {
+	g      *gathering
+	node   string
+	spoken bool
+}
+
+// say hands on what came from the node. After its first word a node waits until
+// all have said theirs.
+func (v *voice) say(ctx context.Context, m *v1.FollowResponse, why error) error {
+	if v.spoken {
+		select {
+		case <-v.g.open:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	v.spoken = true
+	select {
+	case v.g.messages <- heard{v.node, m, why}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// firstWords hears every node once before anything is told, so that the first
+// cursor holds for all that answer.
+func (g *gathering) firstWords(ctx context.Context, send func(*v1.FollowResponse) error) error {
+	waiting, patience := maps.Clone(g.members), time.NewTimer(peerTimeout)
+	defer patience.Stop()
+	var gaps []*v1.Gap
+	for len(waiting) > 0 {
+		select {
+		case h := <-g.messages:
+			m, err := g.take(h)
+			if err != nil {
+				return err
+			}
+			if m.Gap != nil {
+				gaps = append(gaps, m.Gap)
+			}
+			delete(waiting, h.node)
+		case <-patience.C:
+			maps.Copy(g.silent, waiting)
+			clear(waiting)
+		case <-ctx.Done():
+			return storeError(ctx.Err())
+		}
+	}
+	close(g.open)
+	first := g.bare()
+	for _, gap := range gaps {
+		if err := send(&v1.FollowResponse{Gap: gap}); err != nil {
+			return err
+		}
+	}
+	return send(first)
+}
+
+// request is what one node is asked for. Where the others have cursors and this
+// one has none, it has joined since, and all of its events are new.
+func (g *gathering) request(node string, resumed bool) *v1.FollowRequest {
+	after := g.at[node]
+	return &v1.FollowRequest{
+		After: after, Types: g.req.Types, SessionId: g.req.SessionId, AgentId: g.req.AgentId,
+		FromOldest: after == "" && (g.req.FromOldest || resumed),
+	}
+}
+
+// enlist follows the members that are not followed yet.
+func (g *gathering) enlist(ctx context.Context, resumed bool) error {
+	peers, err := g.s.peers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range peers {
+		if !g.members[p.Node] {
+			g.members[p.Node] = true
+			req := g.request(p.Node, resumed)
+			go g.followPeer(ctx, p, req)
+		}
+	}
+	return nil
+}
+
+// followPeer follows one node, again and again, until the stream ends.
+func (g *gathering) followPeer(ctx context.Context, p Peer, req *v1.FollowRequest) {
+	v := &voice{g: g, node: p.Node}
+	for {
+		if err := v.listen(ctx, p, req); v.say(ctx, nil, err) != nil {
+			return
+		}
+		select {
+		case <-time.After(followPause):
+		case <-ctx.Done():
+			return
+		}
+		if moved := g.s.address(ctx, p.Node); moved != "" {
+			p.APIAddress = moved
+		}
+	}
+}
+
+// address is where the API of a member is by now; empty if that is not known.
+func (s *Server) address(ctx context.Context, node string) string {
+	peers, err := s.peers(ctx)
+	if err != nil {
+		return ""
+	}
+	for _, p := range peers {
+		if p.Node == node {
+			return p.APIAddress
+		}
+	}
+	return ""
+}
+
+// listen follows one node until it ends the stream. The request then goes on
+// behind what was heard.
+func (v *voice) listen(ctx context.Context, p Peer, req *v1.FollowRequest) error {
+	stream, err := v.g.s.peerEvents(ctx, p).Follow(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stream.Close() }()
+	for stream.Receive() {
+		m := stream.Msg()
+		req.After, req.FromOldest = m.Cursor, false
+		if err := v.say(ctx, &v1.FollowResponse{Event: m.Event, Gap: m.Gap, Cursor: m.Cursor}, nil); err != nil {
+			return err
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return err
+	}
+	return errors.New("server: the node ended the stream")
+}
+
+// run sends what is heard. The end of a peer is not the end of the stream, but
+// that of this node is, and so is a follower that is too slow for one of them.
+func (g *gathering) run(ctx context.Context, send func(*v1.FollowResponse) error) error {
+	members := time.NewTicker(followMembers)
+	defer members.Stop()
+	for {
+		select {
+		case h := <-g.messages:
+			m, err := g.take(h)
+			if err != nil {
+				return err
+			}
+			if err := send(m); err != nil {
+				return err
+			}
+		case <-members.C:
+			// A node that cannot tell its members now is asked again soon.
+			if err := g.enlist(ctx, true); err != nil {
+				g.s.log.Debug("the members of the cluster are not known", "error", err)
+			}
+		case <-ctx.Done():
+			return storeError(ctx.Err())
+		}
+	}
+}
+
+// take notes what a node said, and returns what is to be told of it.
+func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
+	if h.err != nil {
+		if h.node == g.s.cfg.Node || connect.CodeOf(h.err) == connect.CodeResourceExhausted || connect.CodeOf(h.err) == connect.CodeInvalidArgument {
+			return nil, h.err
+		}
+		g.silent[h.node] = true
+		return g.bare(), nil
+	}
+	delete(g.silent, h.node)
+	g.at[h.node] = h.message.Cursor
+	m := g.bare()
+	m.Event, m.Gap = h.message.Event, h.message.Gap
+	return m, nil
+}
+
+// bare is a message with nothing but the cursor, and who does not answer.
+func (g *gathering) bare() *v1.FollowResponse {
+	parts := make([]string, 0, len(g.at))
+	for _, c := range sorted(g.at) {
+		parts = append(parts, c)
+	}
+	return &v1.FollowResponse{Cursor: strings.Join(parts, ","), Unreachable: slices.Sorted(maps.Keys(g.silent))}
+}

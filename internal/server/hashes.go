@@ -1,0 +1,72 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+// hash checks a content hash: SHA-256 in hexadecimal. It returns the form in
+// which it is kept.
+func (f *fields) hash(field, text string) string {
+	h := strings.ToLower(strings.TrimPrefix(text, "sha256:"))
+	if b, err := hex.DecodeString(h); err != nil || len(b) != 32 {
+		f.refuse(field, "must be the SHA-256 of the tool, 64 hexadecimal digits")
+	}
+	return h
+}
+
+// PutHash registers the content hash of a tool (adapter contract 5.5).
+func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
+	f := &fields{}
+	f.text("tool", req.Tool, caps.Tool)
+	hash := f.hash("hash", req.Hash)
+	cmd := &session.PutHash{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Tool: req.Tool, Hash: hash}
+	if f.err != nil {
+		return nil, f.err
+	}
+	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	s.audit.hashPut(cmd)
+	return &v1.PutHashResponse{Hash: &v1.ToolHash{Tool: req.Tool, Hash: hash}, Index: a.Index}, nil
+}
+
+// DeleteHash takes a registration back; one that is not there is gone already.
+func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
+	f := &fields{}
+	f.text("tool", req.Tool, caps.Tool)
+	cmd := &session.PutHash{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Tool: req.Tool}
+	if f.err != nil {
+		return nil, f.err
+	}
+	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	s.audit.hashPut(cmd)
+	return &v1.DeleteHashResponse{Index: a.Index}, nil
+}
+
+// ListHashes returns the registered hashes in the order of their tools.
+func (s policyService) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
+	f := &fields{}
+	read := f.read(req.Consistency)
+	page := f.page(req.PageSize, req.PageToken)
+	if f.err != nil {
+		return nil, f.err
+	}
+	entries, next, view, err := s.list(ctx, session.KindHash, page, read, nil)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.ListHashesResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		out.Hashes = append(out.Hashes, &v1.ToolHash{Tool: e.Key.Name(), Hash: e.Record.(*session.Hash).Hash})
+	}
+	return out, nil
+}
