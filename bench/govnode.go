@@ -145,9 +145,6 @@ func (g *govnode) Step(ctx context.Context, caller int) error {
 		_, err := c.sessions[c.turn].Read(ctx)
 		return err
 	case c.open != nil:
-		if !g.held(ctx) {
-			return ctx.Err()
-		}
 		return c.end(ctx)
 	}
 	c.turn = (c.turn + 1) % len(c.sessions)
@@ -158,9 +155,11 @@ func (g *govnode) Step(ctx context.Context, caller int) error {
 	return g.begin(ctx, c)
 }
 
-// held waits as long as a call of a fleet takes.
-func (g *govnode) held(ctx context.Context) bool {
-	return g.plan.Scenario != Fleet || sleepUntil(ctx, time.Now().Add(g.plan.Hold))
+// Think holds a call of a fleet for as long as it takes.
+func (g *govnode) Think(ctx context.Context, caller int) {
+	if g.plan.Scenario == Fleet && g.callers[caller].open != nil {
+		sleepUntil(ctx, time.Now().Add(g.plan.Hold))
+	}
 }
 
 func (g *govnode) begin(ctx context.Context, c *govnodeCaller) error {
@@ -210,15 +209,15 @@ func (c *govnodeCaller) end(ctx context.Context) error {
 // crash begins a call with a short lease and forgets it, as a process does that
 // dies. The slot comes free when the lease ends.
 func (g *govnode) crash(ctx context.Context, c *govnodeCaller) error {
-	req := connect.NewRequest(&govnodev1.BeginCallRequest{
+	ctx, info := connect.NewClientContext(ctx)
+	if g.ns != "" {
+		info.RequestHeader().Set("Govnode-Namespace", g.ns)
+	}
+	res, err := g.raw.BeginCall(ctx, &govnodev1.BeginCallRequest{
 		SessionId: c.sessions[c.turn].ID(), CallId: fmt.Sprintf("crash-%d", g.crashed.Add(1)), Tool: tool,
 		Ttl: durationpb.New(crashTTL), Wait: durationpb.New(fleetWait),
 		Pools: []*govnodev1.Want{{Pool: c.pool[0].Pool}},
 	})
-	if g.ns != "" {
-		req.Header().Set("Govnode-Namespace", g.ns)
-	}
-	res, err := beginRaw(ctx, g.raw, req)
 	b := &c.books[c.turn]
 	if err != nil {
 		b.unknown++

@@ -25,6 +25,12 @@ type Target interface {
 	Close() error
 }
 
+// A Thinker is a Target whose callers do something between operations that is
+// no part of them, and is not measured.
+type Thinker interface {
+	Think(ctx context.Context, caller int)
+}
+
 // A Load says how hard a target is worked.
 type Load struct {
 	// Callers is how many work at once. Each has one operation under way.
@@ -104,7 +110,11 @@ type drive struct {
 // call is the loop of one caller.
 func (d *drive) call(ctx context.Context, caller int) {
 	pace := d.pace(caller)
+	thinker, thinks := d.target.(Thinker)
 	for n := 0; ctx.Err() == nil; n++ {
+		if thinks {
+			thinker.Think(ctx, caller)
+		}
 		due := time.Now()
 		if d.load.Rate > 0 {
 			due = pace.due(n)

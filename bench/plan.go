@@ -125,6 +125,27 @@ func (p *Plan) poolOf(caller int) string {
 	return fmt.Sprintf("%s/own-%d", p.Name, caller)
 }
 
+// peerPolicyPool names what stands for the pool of the policy with a peer. Where
+// sessions are apart every caller has one of its own there, so that a peer that
+// compares and sets never loses a race.
+func (p *Plan) peerPolicyPool(caller int) string {
+	if p.Scenario == HotPool {
+		return p.policyOf(caller)
+	}
+	return fmt.Sprintf("%s-policy-of-%d", p.Name, caller)
+}
+
+// forPeers refuses what only govnode can do.
+func (p *Plan) forPeers() error {
+	switch {
+	case p.Scenario != Apart && p.Scenario != HotPool:
+		return fmt.Errorf("scenario: %q: peers do only %s and %s", p.Scenario, Apart, HotPool)
+	case p.Sessions != 1:
+		return fmt.Errorf("sessions: %d: each caller of a peer has one session", p.Sessions)
+	}
+	return nil
+}
+
 // yaml is the policy: rules that look at the tool, a quarter of them each by
 // name, by list, by regular expression and by tokens, none of which matches.
 func (p *Plan) yaml(name string) string {

@@ -1,16 +1,28 @@
+// Etcd is the stock etcd server and the driver that works on it for `govnode
+// bench --against etcd`, in a module of its own so that govnode does not depend
+// on etcd.
+//
+//	bench-etcd --name n1 ...   is etcd, with the flags of etcd
+//	bench-etcd drive           is the driver: bench.Serve on standard input
 package main
 
 import (
+	"context"
+	"fmt"
 	"os"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-	_ "example.com/govnode/client"
-	_ "github.com/redis/go-redis/v9"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+
+	"example.com/govnode/bench"
 )
 
-var _ = clientv3.New
-var _ = hdrhistogram.New
-
-func main() { etcdmain.Main(os.Args) }
+func main() {
+	if len(os.Args) < 2 || os.Args[1] != "drive" {
+		etcdmain.Main(os.Args)
+		return
+	}
+	if err := bench.Serve(context.Background(), os.Stdin, os.Stdout, open); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-etcd:", err)
+		os.Exit(1)
+	}
+}

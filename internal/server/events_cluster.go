@@ -166,25 +166,21 @@ func (g *gathering) followPeer(ctx context.Context, p Peer, req *v1.FollowReques
 		case <-ctx.Done():
 			return
 		}
-		if moved := g.s.address(ctx, p.Node); moved != "" {
-			p.APIAddress = moved
+		peers, err := g.s.peers(ctx)
+		if err != nil {
+			continue // the member is asked where it was
 		}
+		i := slices.IndexFunc(peers, func(o Peer) bool { return o.Node == p.Node })
+		if i < 0 {
+			_ = v.say(ctx, nil, errNoMember) // nobody listens any more if it fails
+			return
+		}
+		p = peers[i]
 	}
 }
 
-// address is where the API of a member is by now; empty if that is not known.
-func (s *Server) address(ctx context.Context, node string) string {
-	peers, err := s.peers(ctx)
-	if err != nil {
-		return ""
-	}
-	for _, p := range peers {
-		if p.Node == node {
-			return p.APIAddress
-		}
-	}
-	return ""
-}
+// errNoMember is why a node is not followed any more.
+var errNoMember = errors.New("server: the node is no member of the cluster")
 
 // listen follows one node until it ends the stream. The request then goes on
 // behind what was heard.
@@ -240,6 +236,11 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 			return nil, h.err
 		}
 		g.silent[h.node] = true
+		if errors.Is(h.err, errNoMember) {
+			delete(g.silent, h.node)
+			delete(g.members, h.node)
+			delete(g.at, h.node)
+		}
 		return g.bare(), nil
 	}
 	delete(g.silent, h.node)
