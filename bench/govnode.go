@@ -55,7 +55,7 @@ type govnode struct {
 // A govnodeCaller is used by one goroutine at a time.
 type govnodeCaller struct {
 	sessions []*client.OpenSession
-	books    []book
+	books    []Ledger
 	turn     int // of the session in use
 	calls    int
 	open     *client.OpenCall
@@ -119,7 +119,7 @@ func (g *govnode) openSessions(ctx context.Context) error {
 	for i := range g.callers {
 		c := &g.callers[i]
 		c.sessions = make([]*client.OpenSession, g.plan.Sessions)
-		c.books = make([]book, g.plan.Sessions)
+		c.books = make([]Ledger, g.plan.Sessions)
 		c.pool = []client.Want{{Pool: g.plan.poolOf(i)}}
 		for k := range c.sessions {
 			work.Go(func() (err error) {
@@ -174,17 +174,17 @@ func (g *govnode) begin(ctx context.Context, c *govnodeCaller) error {
 	switch {
 	case err == nil:
 		c.open = open
-		b.attempts++
-		b.calls++
+		b.Attempts++
+		b.Calls++
 		return nil
 	case errors.As(err, &refused):
-		b.attempts++
+		b.Attempts++
 		if g.plan.Scenario == Fleet {
 			return ErrRefused
 		}
 		return err // there is room for everybody
 	case !errors.As(err, &unavailable):
-		b.unknown++
+		b.Unknown++
 	}
 	return err
 }
@@ -199,7 +199,7 @@ func (c *govnodeCaller) end(ctx context.Context) error {
 	b := &c.books[c.turn]
 	// A call is executed once, whoever settles it: this End, or the end of its
 	// lease if the End never arrived.
-	b.executions++
+	b.Executions++
 	if errors.Is(err, client.ErrLeaseLost) {
 		return ErrRefused
 	}
@@ -220,15 +220,15 @@ func (g *govnode) crash(ctx context.Context, c *govnodeCaller) error {
 	})
 	b := &c.books[c.turn]
 	if err != nil {
-		b.unknown++
+		b.Unknown++
 		return err
 	}
-	b.attempts++
+	b.Attempts++
 	if res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
 		return ErrRefused
 	}
-	b.calls++
-	b.executions++ // once it has lapsed
+	b.Calls++
+	b.Executions++ // once it has lapsed
 	return nil
 }
 
@@ -250,7 +250,7 @@ func (g *govnode) Verify(ctx context.Context) (Audit, error) {
 	if err := work.Wait(); err != nil {
 		return Audit{}, err
 	}
-	var books []book
+	var books []Ledger
 	for i := range g.callers {
 		books = append(books, g.callers[i].books...)
 	}
@@ -258,13 +258,13 @@ func (g *govnode) Verify(ctx context.Context) (Audit, error) {
 	if err != nil {
 		return Audit{}, err
 	}
-	a, err := audit(books, system)
+	a, err := CompareLedgers(books, system)
 	a.Lapsed = g.crashed.Load()
 	return a, err
 }
 
-func (g *govnode) counts(ctx context.Context, n int) ([]counted, error) {
-	system := make([]counted, n)
+func (g *govnode) counts(ctx context.Context, n int) ([]Counted, error) {
+	system := make([]Counted, n)
 	until := time.Now().Add(lapseWithin)
 	work, ctx := errgroup.WithContext(ctx)
 	work.SetLimit(setupAtOnce)
@@ -278,7 +278,7 @@ func (g *govnode) counts(ctx context.Context, n int) ([]counted, error) {
 						return fmt.Errorf("reading what was counted: %w", err)
 					}
 					if len(now.GetOpenCalls()) == 0 {
-						system[i*g.plan.Sessions+k] = counted{int64(now.GetAttempts()), int64(now.GetCalls()), int64(now.GetExecutions())}
+						system[i*g.plan.Sessions+k] = Counted{int64(now.GetAttempts()), int64(now.GetCalls()), int64(now.GetExecutions())}
 						return nil
 					}
 					if time.Now().After(until) {

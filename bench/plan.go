@@ -89,6 +89,13 @@ func (p *Plan) check() error {
 	return nil
 }
 
+// RememberedIDs is how many finished ids of a session peers remember, as many as
+// govnode remembers at least.
+const RememberedIDs = 1024
+
+// CallID is an id as long as the ULIDs that the client of govnode draws.
+func CallID(caller int, n int64) string { return fmt.Sprintf("%010d%016d", caller, n) }
+
 const (
 	maxCallers  = 16384
 	maxSessions = 2_000_000
@@ -125,18 +132,28 @@ func (p *Plan) poolOf(caller int) string {
 	return fmt.Sprintf("%s/own-%d", p.Name, caller)
 }
 
-// peerPolicyPool names what stands for the pool of the policy with a peer. Where
-// sessions are apart every caller has one of its own there, so that a peer that
-// compares and sets never loses a race.
-func (p *Plan) peerPolicyPool(caller int) string {
-	if p.Scenario == HotPool {
-		return p.policyOf(caller)
-	}
-	return fmt.Sprintf("%s-policy-of-%d", p.Name, caller)
+// PeerKeys are the names of what a caller of a peer uses.
+type PeerKeys struct {
+	Session string
+	Pools   [2]string
 }
 
-// forPeers refuses what only govnode can do.
-func (p *Plan) forPeers() error {
+// PeerKeys names what a caller of a peer uses. Where sessions are apart every
+// caller has both pools to itself there, so that a peer that compares and sets
+// never loses a race.
+func (p *Plan) PeerKeys(caller int) PeerKeys {
+	policy := fmt.Sprintf("%s-policy-of-%d", p.Name, caller)
+	if p.Scenario == HotPool {
+		policy = p.policyOf(caller)
+	}
+	return PeerKeys{Session: p.session(caller), Pools: [2]string{policy, p.poolOf(caller)}}
+}
+
+// CheckPeer checks the plan, completes it, and refuses what only govnode can do.
+func (p *Plan) CheckPeer() error {
+	if err := p.check(); err != nil {
+		return err
+	}
 	switch {
 	case p.Scenario != Apart && p.Scenario != HotPool:
 		return fmt.Errorf("scenario: %q: peers do only %s and %s", p.Scenario, Apart, HotPool)

@@ -9,10 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rememberedIDs is how many finished ids of a session are remembered, as govnode
-// remembers at least.
-const rememberedIDs = 1024
-
 // The scripts do for Redis what one BeginCall and one EndCall do: one trip each,
 // the id is looked up first and remembered, leases that have run out go, both
 // pools are checked, then taken, each with a fencing token, and the session's
@@ -61,7 +57,7 @@ type redisPeer struct {
 
 type redisCaller struct {
 	keys []string
-	book book
+	book Ledger
 	next int64
 	open string
 }
@@ -69,10 +65,7 @@ type redisCaller struct {
 // NewRedis returns the Redis at an address as a Target, for the scenarios Apart
 // and HotPool.
 func NewRedis(ctx context.Context, address string, plan Plan) (Target, error) {
-	if err := plan.check(); err != nil {
-		return nil, err
-	}
-	if err := plan.forPeers(); err != nil {
+	if err := plan.CheckPeer(); err != nil {
 		return nil, err
 	}
 	r := &redisPeer{plan: plan, callers: make([]redisCaller, plan.Callers)}
@@ -84,9 +77,10 @@ func NewRedis(ctx context.Context, address string, plan Plan) (Target, error) {
 		}
 	}
 	for i := range r.callers {
-		session, pool := plan.session(i), plan.poolOf(i)
-		policy := plan.peerPolicyPool(i)
-		r.callers[i].keys = []string{"s:" + session, "i:" + session, "p:" + policy, "p:" + pool, "t:" + policy, "t:" + pool}
+		k := plan.PeerKeys(i)
+		r.callers[i].keys = []string{
+			"s:" + k.Session, "i:" + k.Session, "p:" + k.Pools[0], "p:" + k.Pools[1], "t:" + k.Pools[0], "t:" + k.Pools[1],
+		}
 	}
 	return r, nil
 }
@@ -97,19 +91,19 @@ func (r *redisPeer) Step(ctx context.Context, caller int) error {
 		return r.end(ctx, c)
 	}
 	c.next++
-	id := callID(caller, c.next)
-	code, err := redisBegin.EvalSha(ctx, r.client, c.keys, id, r.plan.Slots, int64(30*time.Second/time.Millisecond), tool, int64(1)<<40, rememberedIDs).Int()
+	id := CallID(caller, c.next)
+	code, err := redisBegin.EvalSha(ctx, r.client, c.keys, id, r.plan.Slots, int64(30*time.Second/time.Millisecond), tool, int64(1)<<40, RememberedIDs).Int()
 	switch {
 	case err != nil:
-		c.book.unknown++
+		c.book.Unknown++
 		return err
 	case code != 1:
-		c.book.attempts++
+		c.book.Attempts++
 		return fmt.Errorf("redis: begin of %s was answered %d", id, code)
 	}
 	c.open = id
-	c.book.attempts++
-	c.book.calls++
+	c.book.Attempts++
+	c.book.Calls++
 	return nil
 }
 
@@ -119,18 +113,18 @@ func (r *redisPeer) end(ctx context.Context, c *redisCaller) error {
 	code, err := redisEnd.EvalSha(ctx, r.client, c.keys, id).Int()
 	switch {
 	case err != nil:
-		c.book.unknown++
+		c.book.Unknown++
 		return err
 	case code != 1:
 		return fmt.Errorf("redis: end of %s was answered %d", id, code)
 	}
-	c.book.executions++
+	c.book.Executions++
 	return nil
 }
 
 func (r *redisPeer) Verify(ctx context.Context) (Audit, error) {
-	var books []book
-	var system []counted
+	var books []Ledger
+	var system []Counted
 	for i := range r.callers {
 		c := &r.callers[i]
 		if c.open != "" {
@@ -151,12 +145,9 @@ func (r *redisPeer) Verify(ctx context.Context) (Audit, error) {
 				return Audit{}, fmt.Errorf("redis: %s of %s: %w", name, c.keys[0], err)
 			}
 		}
-		books, system = append(books, c.book), append(system, counted{n[0], n[1], n[2]})
+		books, system = append(books, c.book), append(system, Counted{n[0], n[1], n[2]})
 	}
-	return audit(books, system)
+	return CompareLedgers(books, system)
 }
 
 func (r *redisPeer) Close() error { return r.client.Close() }
-
-// callID is an id as long as the ULIDs that the client of govnode draws.
-func callID(caller int, n int64) string { return fmt.Sprintf("%010d%016d", caller, n) }

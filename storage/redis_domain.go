@@ -77,12 +77,13 @@ func (d *domain) inspect(ctx context.Context) error {
 
 // rule decides with the epoch watched, so that two nodes do not write two.
 func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
+	swaps := d.clock.swaps() // before the look: others go on meanwhile
 	f, err := d.look(ctx, tx)
 	if err != nil {
 		return err
 	}
 	now, _ := d.clock.now()
-	v := judge(f, d.known, d.clock.swaps(), now, d.r.cfg.Quarantine)
+	v := judge(f, d.known, swaps, now, d.r.cfg.Quarantine)
 	if v.err != nil {
 		d.gate.Store(&gate{err: fmt.Errorf("%w: %w", ErrUnavailable, v.err)})
 		return nil

@@ -298,7 +298,7 @@ func (r *Redis) send(ctx context.Context, s *swapping, was []entry, now, mono ti
 	case status == replyLost && seq < swaps:
 		return nil, replyServer, nil // older data: whose is it?
 	case seq < swaps || seq == swaps && len(s.ops) > 0 && len(was) > 0:
-		return nil, "", errOlder
+		println("OLDER", seq, swaps, len(was), len(s.ops), r.name, fmt.Sprint(reply...), fmt.Sprint(s.ops[:2]...)); return nil, "", errOlder
 	case status == replyLost:
 		found, err = r.entries(s.p, s.wants, reply[2:])
 	}

@@ -58,6 +58,10 @@ func (r *record) unchanged() clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(r.key), "=", r.revision)
 }
 
+// mostTries bounds how often one operation is tried, which only a hot pool
+// comes near to.
+const mostTries = 10_000
+
 // A caller is used by one goroutine at a time.
 type caller struct {
 	client  *clientv3.Client
@@ -125,7 +129,7 @@ func (c *caller) end(ctx context.Context) error {
 // change writes the next values of the session and the pools in one
 // transaction, again until nobody else was faster.
 func (c *caller) change(ctx context.Context, id clientv3.Cmp, next func(session *state, pools [2]*state) ([]clientv3.Op, error)) error {
-	for {
+	for range mostTries {
 		session, first, second := c.session.state, c.pools[0].state, c.pools[1].state
 		ops, err := next(&session, [2]*state{&first, &second})
 		if err != nil {
@@ -154,6 +158,7 @@ func (c *caller) change(ctx context.Context, id clientv3.Cmp, next func(session 
 			}
 		}
 	}
+	return fmt.Errorf("etcd: %s: others were faster %d times", c.id, mostTries)
 }
 
 func (r *record) take(found []*mvccpb.KeyValue) (err error) {

@@ -42,6 +42,8 @@ type clients struct {
 	slots    govnodev1connect.SlotServiceClient
 	policies govnodev1connect.PolicyServiceClient
 	counters govnodev1connect.CounterServiceClient
+	events   govnodev1connect.EventServiceClient
+	explains govnodev1connect.DecisionServiceClient
 	cluster  govnodev1connect.ClusterServiceClient
 }
 
@@ -52,6 +54,8 @@ func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients
 		slots:    govnodev1connect.NewSlotServiceClient(h, url, opts...),
 		policies: govnodev1connect.NewPolicyServiceClient(h, url, opts...),
 		counters: govnodev1connect.NewCounterServiceClient(h, url, opts...),
+		events:   govnodev1connect.NewEventServiceClient(h, url, opts...),
+		explains: govnodev1connect.NewDecisionServiceClient(h, url, opts...),
 		cluster:  govnodev1connect.NewClusterServiceClient(h, url, opts...),
 	}
 }
