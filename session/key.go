@@ -104,8 +104,6 @@ func refOf(k Key) ref {
 	return ref{k.Kind(), k.Namespace(), k.Name()}
 }
 
-func (r ref) key() Key { return key(r.kind, r.ns, r.name) }
-
 func (r ref) append(b []byte) []byte {
 	b = append(append(b, r.kind), r.ns...)
 	return append(append(b, '/'), r.name...)
