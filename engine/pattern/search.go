@@ -7,7 +7,11 @@ import (
 
 // Searcher is the expression of a matches condition (policy engine spec 5.1):
 // Python's re.search, with regard to case. It is safe for concurrent use.
-type Searcher struct{ re *regexp.Regexp }
+type Searcher struct {
+	re     *regexp.Regexp
+	prefix string
+	direct *anchored // instead of re, where the expression is of that form
+}
 
 // Search prepares the expression of a matches condition. The empty expression
 // is allowed and matches everything, as in Python. It refuses what is wrong,
@@ -20,11 +24,13 @@ func Search(expr string) (*Searcher, error) {
 	if err != nil {
 		return nil, searchError(err)
 	}
-	_, re, err := compileRE2(rewritten)
+	parsed, re, err := compileRE2(rewritten)
 	if err != nil {
 		return nil, searchError(err)
 	}
-	return &Searcher{re}, nil
+	s := &Searcher{re: re}
+	s.prefix, s.direct = anchoredOf(parsed)
+	return s, nil
 }
 
 // searchError: a condition has no way to ask for the other engine.
@@ -36,4 +42,13 @@ func searchError(err error) error {
 }
 
 // Match reports whether the expression is found anywhere in text.
-func (s *Searcher) Match(text string) bool { return s.re.MatchString(text) }
+func (s *Searcher) Match(text string) bool {
+	if s.direct != nil {
+		return s.direct.match(text)
+	}
+	return s.re.MatchString(text)
+}
+
+// Prefix returns a literal that every text begins with in which the expression
+// is found; empty if there is none.
+func (s *Searcher) Prefix() string { return s.prefix }
