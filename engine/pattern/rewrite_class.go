@@ -184,8 +184,8 @@ func posixClass(s string) string {
 	if !strings.HasPrefix(s, "[:") {
 		return ""
 	}
-	end := strings.Index(s, ":]")
-	if end < 0 {
+	end := 2 + strings.Index(s[2:], ":]")
+	if end < 2 {
 		return ""
 	}
 	switch strings.TrimPrefix(s[2:end], "^") {
