@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -60,7 +61,11 @@ func NewSet(patterns []Pattern) (*Set, error) {
 // refusal is the error for entry i in the words of the reference.
 func refusal(i int, p Pattern, err error) error {
 	if p.Type == Regex && p.Text != "" {
-		return fmt.Errorf("blocked_patterns[%d] has invalid regex '%s': %w", i, p.Text, err)
+		text := p.Text
+		if len(text) > MaxText {
+			text = strings.ToValidUTF8(text[:MaxText], "") + "…" // long enough to find it by
+		}
+		return fmt.Errorf("blocked_patterns[%d] has invalid regex '%s': %w", i, text, err)
 	}
 	return fmt.Errorf("blocked_patterns[%d]: %w", i, err)
 }
