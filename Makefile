@@ -44,6 +44,19 @@ oracle: ## compare the ports of Python's library with python3, 10,000 random cas
 bench-state: ## a million sessions: memory, snapshot, restore
 	GOVNODE_MILLION=1 GOGC=400 $(GO) test ./bench -run '^$$' -bench Million -benchtime 1x -timeout 20m
 
+.PHONY: bench
+bench: build bench-peers ## govnode beside etcd and Redis in interleaved rounds; see bench/README.md
+	@mkdir -p bench/results
+	./bin/govnode bench --nodes 3,1 --against etcd,redis --sweep 1,64,256,1024 --rounds 3 --duration 4s \
+		--json bench/results/apart.json --html bench/results/apart.html
+	./bin/govnode bench --nodes 3 --transport unary --against etcd --sweep 256 --rounds 3 --duration 4s \
+		--json bench/results/unary.json
+	./bin/govnode bench --nodes 3 --scenario hot-pool --sweep 256 --rounds 3 --duration 4s --json bench/results/hot-pool.json
+
+.PHONY: bench-peers
+bench-peers: ## build the peers of the benchmark
+	cd bench/etcd && $(GO) build -o ../../bin/bench-etcd .
+
 .PHONY: generate
 generate: ## generate code from proto
 	$(TOOL) buf lint

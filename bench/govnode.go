@@ -94,7 +94,10 @@ func (g *govnode) setUp(ctx context.Context) error {
 		if !made["policy "+policy] {
 			made["policy "+policy] = true
 			work.Go(func() error {
-				_, err := g.of(i).PutPolicy(ctx, policy, g.plan.yaml(policy))
+				_, err := g.of(i).PutPolicyTree(ctx, &govnodev1.PutPolicyRequest{Name: policy, Files: []*govnodev1.TextFile{
+					{Path: "limits.yaml", Content: g.plan.limits(policy)},
+					{Path: "rules.yaml", Content: g.plan.rules(policy)},
+				}})
 				return err
 			})
 		}

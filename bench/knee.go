@@ -6,25 +6,52 @@ import (
 	"time"
 )
 
-// Knee returns the index of the run with the most power, which is throughput
-// divided by latency at the median (Kleinrock 1979): before it more load brings
-// more throughput than delay, behind it more delay than throughput. Of equals it
-// is the first. It is -1 for fewer than three runs, of which no curve can be
-// told.
+// leastBend is how far a curve has to rise above the straight line between its
+// ends, of its own height, to have a knee at all.
+const leastBend = 0.05
+
+// Knee returns the index of the run behind which more load brings little more
+// throughput: the one that lies highest above the straight line between the ends
+// of the curve, both axes being scaled to 1 (Kneedle, Satopää and others 2011).
+// It is -1 for fewer than three runs and for a curve that has no bend, whose
+// system was not worked hard enough to tell.
 func Knee(runs []Run) int {
 	if len(runs) < 3 {
 		return -1
 	}
-	best, most := -1, 0.0
-	for i, r := range runs {
-		if r.Latency.P50 <= 0 || r.Ops == 0 {
-			continue
+	load := func(r Run) float64 {
+		if r.Rate > 0 {
+			return r.Rate
 		}
-		if power := r.Throughput / float64(r.Latency.P50); power > most {
-			best, most = i, power
+		return float64(r.Callers)
+	}
+	x, y := spanOf(runs, load), spanOf(runs, func(r Run) float64 { return r.Throughput })
+	best, most := -1, leastBend
+	for i, r := range runs {
+		if above := y.scale(r.Throughput) - x.scale(load(r)); above > most {
+			best, most = i, above
 		}
 	}
 	return best
+}
+
+// A span is between the least and the most of something.
+type span struct{ least, most float64 }
+
+func spanOf(runs []Run, value func(Run) float64) span {
+	s := span{math.Inf(1), math.Inf(-1)}
+	for _, r := range runs {
+		s.least, s.most = min(s.least, value(r)), max(s.most, value(r))
+	}
+	return s
+}
+
+// scale maps the span to 0..1.
+func (s span) scale(v float64) float64 {
+	if s.most <= s.least {
+		return 0
+	}
+	return (v - s.least) / (s.most - s.least)
 }
 
 // renewEvery is how often the client renews what it holds: a third of the lease

@@ -75,10 +75,12 @@ func (p *Plan) check() error {
 	case Fleet:
 		need = 0 // to be short of slots is the point
 		if p.Slots == 0 {
-			p.Slots = max(1, p.Callers/(4*fleetPools))
+			p.Slots = max(1, p.Callers/(4*few))
 		}
-	case Apart, PolicyHeavy, Reads:
+	case Apart, Reads:
 		need = (p.Callers + policies - 1) / policies
+	case PolicyHeavy:
+		need = (p.Callers + few - 1) / few
 	}
 	if p.Slots == 0 {
 		p.Slots = max(100, need)
@@ -101,8 +103,10 @@ const (
 	maxSessions = 2_000_000
 	// policies is how many there are at most where sessions are apart. A node
 	// keeps 256 compiled.
-	policies   = 64
-	fleetPools = 4
+	policies = 64
+	// few is how many pools a fleet has, and how many of the large policies
+	// there are.
+	few = 4
 	// crashEvery is how many holders of a fleet there are to one that crashes.
 	crashEvery = 100
 )
@@ -115,8 +119,8 @@ func (p *Plan) policyOf(caller int) string {
 	switch p.Scenario {
 	case HotPool:
 		n = 1
-	case Fleet:
-		n = fleetPools
+	case Fleet, PolicyHeavy:
+		n = few
 	}
 	return fmt.Sprintf("%s-policy-%d", p.Name, caller%n)
 }
@@ -127,7 +131,7 @@ func (p *Plan) poolOf(caller int) string {
 	case HotPool:
 		return p.Name + "/hot"
 	case Fleet:
-		return fmt.Sprintf("%s/fleet-%d", p.Name, caller%fleetPools)
+		return fmt.Sprintf("%s/fleet-%d", p.Name, caller%few)
 	}
 	return fmt.Sprintf("%s/own-%d", p.Name, caller)
 }
@@ -163,20 +167,27 @@ func (p *Plan) CheckPeer() error {
 	return nil
 }
 
-// yaml is the policy: rules that look at the tool, a quarter of them each by
-// name, by list, by regular expression and by tokens, none of which matches.
-func (p *Plan) yaml(name string) string {
-	rules := 10
-	if p.Scenario == PolicyHeavy {
-		rules = 1000
-	}
+// limits is the file of the policy that holds its limits, none of which is ever
+// reached.
+func (p *Plan) limits(name string) string {
 	slots := p.Slots
 	if p.Scenario == Fleet {
 		slots = p.Callers // what is scarce there is the other pool
 	}
-	var y strings.Builder
-	fmt.Fprintf(&y, "name: %s\nversion: \"1\"\nmax_tool_calls: %d\nmax_attempts: %d\nmax_concurrent: %d\nbackpressure_threshold: %d\ntimeout_seconds: 86400\nrules:\n",
+	return fmt.Sprintf("name: %s\nmax_tool_calls: %d\nmax_attempts: %d\nmax_concurrent: %d\nbackpressure_threshold: %d\ntimeout_seconds: 86400\n",
 		name, 1_000_000_000, 1_000_000_000, slots, slots)
+}
+
+// rules is the file of the policy that holds its rules: a quarter of them each
+// by name of the tool, by list, by regular expression and by tokens, none of
+// which matches.
+func (p *Plan) rules(name string) string {
+	rules := 10
+	if p.Scenario == PolicyHeavy {
+		rules = 1000
+	}
+	var y strings.Builder
+	fmt.Fprintf(&y, "name: %s-rules\nversion: \"1\"\nrules:\n", name)
 	for i := range rules {
 		condition := fmt.Sprintf("{field: token_count, operator: gt, value: %d}", 100_000+i)
 		switch i % 4 {

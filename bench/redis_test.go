@@ -28,7 +28,7 @@ import (
 func BenchmarkRedisPool(b *testing.B) {
 	url := startRedis(b)
 	for _, callers := range []int{64, 256} {
-		for _, slots := range []int{64} {
+		for _, slots := range []int{10, 64, 512} {
 			name := fmt.Sprintf("callers=%d/slots=%d", callers, slots)
 			b.Run("script/"+name, func(b *testing.B) { byScript(b, url, callers, slots) })
 			for _, nodes := range []int{1, 3} {

@@ -35,8 +35,8 @@ type Machine struct {
 type Series struct {
 	System string  `json:"system"`
 	Points []Point `json:"points"`
-	// Knee is the index of the point with the most throughput for its latency;
-	// see Knee. -1 if there are fewer than three points.
+	// Knee is the index of the point behind which more load brings little more;
+	// see Knee. -1 if there is none.
 	Knee  int     `json:"knee"`
 	Audit []Audit `json:"audit"` // one for each round
 }

@@ -197,6 +197,8 @@ func (l *line) dial() (*link, error) {
 	ctx, cancel := context.WithCancelCause(l.c.ctx)
 	late := time.AfterFunc(helloTimeout, func() { cancel(errors.New("the node did not answer a new stream in time")) })
 	stream := l.client.CallBidiStream(ctx)
+	// The transport looks at the context again when the request's body has ended.
+	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
 	stream.RequestHeader().Set("Govnode-Namespace", l.c.cfg.Namespace)
 	err := stream.Send(nil)
 	if err == nil || errors.Is(err, errEOF) {

@@ -84,7 +84,6 @@ func (k *link) serve() {
 	}
 	k.fail(err)
 	<-sent
-	_ = k.stream.CloseRequest()
 	_ = k.stream.CloseResponse()
 }
 
@@ -150,7 +149,7 @@ func (k *link) pack(p *packet) bool {
 			n++
 			continue
 		}
-		if room == 0 || len(p.raw) > 0 && len(p.raw)+len(f.raw) > maxMessage {
+		if room <= 0 || len(p.raw) > 0 && len(p.raw)+len(f.raw) > maxMessage {
 			break
 		}
 		n++

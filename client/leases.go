@@ -101,6 +101,7 @@ type leases struct {
 	mu     sync.Mutex
 	held   map[*Lease]struct{}
 	due    map[time.Duration]time.Time // when leases of that TTL are renewed next
+	next   time.Time                   // when turn is next
 	runs   bool
 	closed bool
 }
@@ -130,7 +131,9 @@ func (k *leases) hold(ctx context.Context, a *admission, ref *govnodev1.SlotRef,
 		k.runs = true
 		k.c.work.Go(k.run)
 	}
-	k.poke()
+	if earlier(l.deadline, k.due[ttl]).Before(k.next) {
+		k.poke()
+	}
 	return l, nil
 }
 
@@ -198,6 +201,7 @@ func (k *leases) turn() time.Duration {
 			k.c.work.Go(func() { k.renew(part, ttl) })
 		}
 	}
+	k.next = next
 	return next.Sub(now)
 }
 

@@ -128,7 +128,7 @@ func (n *Node) try(ctx context.Context, b *batch) (answers []storage.Answer, mov
 	case address != "":
 		err = n.forwardTo(address).queue.add(g)
 	default:
-		err = errNoLeader
+		err = n.noLeader()
 	}
 	if err != nil {
 		return refuse(err), moved
@@ -204,7 +204,7 @@ func (b *backoff) wait(ctx context.Context, moved <-chan struct{}) bool {
 func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leadership) error, there func(ctx context.Context, leader string) error) error {
 	for pause := (backoff{}); ; {
 		l, address, moved := n.leader()
-		err := errNoLeader
+		var err error
 		switch {
 		case n.ctx.Err() != nil:
 			return errClosed
@@ -212,8 +212,10 @@ func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leaders
 			err = here(ctx, l)
 		case address != "":
 			err = remote(there(ctx, address))
+		default:
+			err = n.noLeader()
 		}
-		if err == nil || errors.Is(err, storage.ErrInvalid) || errors.Is(err, storage.ErrUnknown) {
+		if err == nil || errors.Is(err, errRemoved) || errors.Is(err, storage.ErrInvalid) || errors.Is(err, storage.ErrUnknown) {
 			return err
 		}
 		if !pause.wait(ctx, moved) {

@@ -71,13 +71,67 @@ func (w *watched) access(what string, f func() error) error {
 	if failed != nil {
 		return failed
 	}
-	t := time.AfterFunc(w.limit, func() { w.fail(fmt.Errorf("cluster: disk: %s has taken longer than %v", what, w.limit)) })
+	p := newPatience(w.limit, func() { w.fail(fmt.Errorf("cluster: disk: %s has taken longer than %v", what, w.limit)) })
 	err := f()
-	t.Stop()
+	p.end()
 	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return err
 	}
 	return w.fail(fmt.Errorf("cluster: disk: %s: %w", what, err))
+}
+
+// patienceSteps is in how many steps the time of an access is counted.
+const patienceSteps = 10
+
+// A patience is the time that one access may take. It is counted in steps, of
+// which a process that was stopped, or a machine that was suspended, misses all
+// but one: a healthy disk is not given up for the time in which nobody ran.
+type patience struct {
+	step time.Duration
+	lost func() // called once, when it is over
+
+	mu    sync.Mutex
+	left  int // steps
+	timer *time.Timer
+	done  bool
+}
+
+func newPatience(limit time.Duration, lost func()) *patience {
+	p := &patience{step: limit / patienceSteps, lost: lost, left: patienceSteps}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer = time.AfterFunc(p.step, p.pass)
+	return p
+}
+
+// pass counts one step, however late it is called.
+func (p *patience) pass() {
+	if p.over() {
+		p.lost()
+	}
+}
+
+// over counts one step and reports whether it was the last.
+func (p *patience) over() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.done {
+		return false
+	}
+	if p.left--; p.left > 0 {
+		p.timer.Reset(p.step)
+		return false
+	}
+	p.done = true
+	return true
+}
+
+// end stops the count.
+func (p *patience) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done = true
+	p.timer.Stop()
 }
 
 // fail keeps the first error, which is the answer from then on.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -127,6 +128,39 @@ func TestWatchedStore(t *testing.T) {
 	require.ErrorContains(t, err, "longer than 20ms")
 	release()
 	<-done
+}
+
+// A process that was stopped finds the timer of an access long overdue when it
+// goes on. That is one step and not the whole time: the disk had no part in it.
+func TestAPauseIsNoFaultOfTheDisk(t *testing.T) {
+	lost := 0
+	p := newPatience(time.Hour*patienceSteps, func() { lost++ })
+	p.pass() // the timer fires, however late
+	require.Zero(t, lost, "one pause, as long as it may have been")
+	for range patienceSteps - 2 {
+		p.pass()
+	}
+	require.Zero(t, lost)
+	p.pass()
+	require.Equal(t, 1, lost)
+	p.pass()
+	require.Equal(t, 1, lost, "it is lost once")
+
+	p = newPatience(time.Hour*patienceSteps, func() { lost++ })
+	p.end()
+	for range 2 * patienceSteps {
+		p.pass() // a timer that had fired already when the access ended
+	}
+	require.Equal(t, 1, lost, "an access that has ended takes no time")
+
+	synctest.Test(t, func(t *testing.T) {
+		start, after := time.Now(), time.Duration(0)
+		p := newPatience(10*time.Second, func() { after = time.Since(start) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		p.end()
+		require.Equal(t, 10*time.Second, after, "without a pause it is the whole limit")
+	})
 }
 
 type closer struct{}

@@ -235,6 +235,15 @@ func (n *Node) isMember() bool {
 	return false
 }
 
+// noLeader says why no leader is known. One who was removed, and does not ask
+// to come back, need not wait for one.
+func (n *Node) noLeader() error {
+	if _, known := n.member(n.cfg.ID); !known && len(n.servers()) > 0 && !n.joining.Load() {
+		return errRemoved
+	}
+	return errNoLeader
+}
+
 // join asks until the leader has admitted the node; and, if all is set, until
 // it is what it wants to be.
 func (n *Node) join(ctx context.Context, r *nodev1.JoinRequest, all bool) error {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -83,6 +84,26 @@ func TestMembersChangeThroughAnyNode(t *testing.T) {
 		require.ErrorIs(t, err, storage.ErrInvalid, what)
 	}
 	require.Len(t, roles(t, f), 2)
+}
+
+// Whoever is asked after it was removed says so, and at once: it hears of no
+// leader any more, and would otherwise let each caller wait for one.
+func TestARemovedNodeSaysSo(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	gone := c.follower()
+	require.NoError(t, c.leader().RemoveNode(within(t, 10*time.Second), gone.cfg.ID))
+	require.Eventually(t, func() bool { return errors.Is(gone.Ready(t.Context()), errRemoved) }, 10*time.Second, 5*time.Millisecond)
+
+	ctx := within(t, time.Minute)
+	_, _, err := storage.One(ctx, gone, increment("r"))
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.ErrorIs(t, err, errRemoved)
+	_, err = gone.Get(ctx, session.CounterKey("default", "k"), storage.Latest)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.ErrorIs(t, err, errRemoved)
+	require.NoError(t, ctx.Err(), "nobody waited for a leader")
+	require.Zero(t, count(t, c.leader(gone), storage.Latest), "nothing was applied")
 }
 
 func TestTheLastVoterStays(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 var (
 	errClosed   = errors.New("this node is closed")
 	errNoLeader = errors.New("no leader is known")
+	errRemoved  = errors.New("this node was removed from the cluster; ask another node")
 )
 
 // A Node is one member of a cluster. Its methods are safe for concurrent use.

@@ -88,7 +88,7 @@ func (n *Node) Ready(ctx context.Context) error {
 		return errors.New("draining")
 	}
 	if leader, _ := n.raft.LeaderWithID(); leader == "" {
-		return errNoLeader
+		return n.noLeader()
 	}
 	if _, known := n.member(n.cfg.ID); !known {
 		return errors.New("this node is no member of the cluster")

@@ -101,8 +101,8 @@ func (r *compiledRule) matches(e *evaluation) (bool, error) {
 	if r.fact != nil && e.in.Facts != nil {
 		return r.matchesFact(e)
 	}
-	v, ok := e.lookup(r.field)
-	if !ok {
+	v := e.lookup(r.field)
+	if v == nil {
 		if r.strict {
 			return false, errMissing
 		}
@@ -117,7 +117,7 @@ func (r *compiledRule) matches(e *evaluation) (bool, error) {
 		}
 		return r.Condition.search.Match(text), nil
 	}
-	return r.Condition.holds(v)
+	return r.Condition.holds(*v)
 }
 
 func (r *compiledRule) matchesFact(e *evaluation) (bool, error) {

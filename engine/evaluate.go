@@ -210,7 +210,7 @@ func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 		d.Policy, d.PolicyChain = folderScoped, set.chain
 	}
 	if !d.Allowed {
-		d.Category, d.PublicMessage = CategoryRule, publicMessages[CategoryRule]
+		d.Category, d.PublicMessage = CategoryRule, publicNotPermitted
 	}
 }
 
@@ -271,7 +271,7 @@ func (p *Policy) decideByDefault(set *ruleset, e *evaluation, d *Decision) {
 		d.Policy, d.PolicyChain = folderScoped, set.chain
 	}
 	if !d.Allowed {
-		d.Category, d.PublicMessage = CategoryDefault, publicMessages[CategoryDefault]
+		d.Category, d.PublicMessage = CategoryDefault, publicNotPermitted
 	}
 	if e.in.Explain {
 		e.explain("default action of %s: %s", pyString(set.defPolicy), set.def)

@@ -19,9 +19,9 @@ type evaluation struct {
 	// context cannot put others in their place.
 	given bool
 
-	seen    [maxSlots]value.Value
-	known   uint8 // slots looked up
-	present uint8 // slots that held a value
+	seen  [maxSlots]*value.Value // fields of the context; nil: missing
+	known uint8                  // slots looked up
+	named value.Value            // the field of the request itself that was looked up last
 
 	premises []Premise
 	trace    []string
@@ -57,8 +57,8 @@ func (e *evaluation) begin() {
 	if e.args.Len() == 0 {
 		e.given = false
 		for _, name := range [...]string{"arguments", "tool_args"} {
-			if v, ok := in.Context.Get(name); ok && v.Kind() != value.Null {
-				e.args = v
+			if v := orMissing(in.Context.Find(name)); v != nil {
+				e.args = *v
 				break
 			}
 		}
@@ -69,105 +69,117 @@ func (e *evaluation) begin() {
 // what was looked up in them.
 func (e *evaluation) setArguments(args value.Value) {
 	e.args, e.given = args, true
-	e.known, e.present = 0, 0
+	e.known = 0
 }
 
-// lookup finds the value of a field; null and absent are both missing.
-func (e *evaluation) lookup(f *fieldPath) (value.Value, bool) {
+// lookup finds the value of a field, nil if it is missing, be it null or absent.
+// What it points to stands until the next lookup.
+func (e *evaluation) lookup(f *fieldPath) *value.Value {
+	if f.root != contextField {
+		if v, decided := e.findWellKnown(f); decided {
+			return v
+		}
+	}
 	if f.slot < 0 {
 		return e.find(f)
 	}
-	bit := uint8(1) << f.slot
-	if e.known&bit == 0 {
+	if bit := uint8(1) << f.slot; e.known&bit == 0 {
 		e.known |= bit
-		if v, ok := e.find(f); ok {
-			e.seen[f.slot] = v
-			e.present |= bit
-		}
+		e.seen[f.slot] = e.find(f)
 	}
-	return e.seen[f.slot], e.present&bit != 0
+	return e.seen[f.slot]
 }
 
-func (e *evaluation) find(f *fieldPath) (value.Value, bool) {
-	if v, ok, decided := e.findWellKnown(f); decided {
-		return v, ok && v.Kind() != value.Null
-	}
-	// A literal key wins over a path; where it is null it ends the search.
-	if v, ok := e.in.Context.Get(f.name); ok {
-		return v, v.Kind() != value.Null
+// find looks into the context. A literal key wins over a path; where it is null
+// it ends the search.
+func (e *evaluation) find(f *fieldPath) *value.Value {
+	if v := e.in.Context.Find(f.name); v != nil {
+		return orMissing(v)
 	}
 	if f.segments == nil {
-		return value.Value{}, false
+		return nil
 	}
-	return walk(e.in.Context, f.segments)
+	// The first step is taken here, so that nothing that is kept in e can point
+	// into e itself, which would move it to the heap.
+	return walk(e.in.Context.Find(f.segments[0]), f.segments[1:])
+}
+
+// orMissing is v, or nil where it is null or absent.
+func orMissing(v *value.Value) *value.Value {
+	if v == nil || v.Kind() == value.Null {
+		return nil
+	}
+	return v
 }
 
 // findWellKnown answers for fields that the request itself carries.
-func (e *evaluation) findWellKnown(f *fieldPath) (v value.Value, ok, decided bool) {
-	switch f.root {
-	case contextField:
-		return v, false, false
-	case argumentsField:
-		if !e.given {
-			return v, false, false
+func (e *evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) {
+	switch {
+	case f.root == argumentsField:
+		switch {
+		case !e.given:
+			return nil, false
+		case f.segments == nil:
+			return orMissing(&e.args), true
 		}
-		if f.segments == nil {
-			return e.args, true, true
-		}
-		v, ok = walk(e.args, f.segments[1:])
-		return v, ok, true
-	case maskedField:
-		return v, false, e.in.Facts != nil
+		return walk(&e.args, f.segments[1:]), true
+	case f.root == maskedField:
+		return nil, e.in.Facts != nil
+	case f.segments != nil:
+		return nil, false
 	}
-	if f.segments != nil {
-		return v, false, false
-	}
-	text := ""
-	switch f.root {
-	case toolNameField:
-		text = e.in.Tool
-	case agentIDField:
-		text = e.in.AgentID
-	case sessionIDField:
-		text = e.in.SessionID
-	case callIDField:
-		text = e.in.CallID
-	case actionTypeField:
-		// Without a session the caller may describe a call of another kind.
-		if _, said := e.in.Context.Get("action_type"); !said || e.in.SessionID != "" {
-			text = e.in.Kind.String()
-		}
-	}
+	text := e.textOf(f.root)
 	if text == "" {
 		// A session has the agent that it was opened for, or none; a context
 		// cannot name another.
-		return v, false, f.root == agentIDField && e.in.SessionID != ""
+		return nil, f.root == agentIDField && e.in.SessionID != ""
 	}
-	return value.OfString(text), true, true
+	e.named = value.OfString(text)
+	return &e.named, true
 }
 
-// walk follows segments through mappings and lists. An index is 0 or a number
-// without a leading zero.
-func walk(v value.Value, segments []string) (value.Value, bool) {
-	for _, s := range segments {
-		switch v.Kind() {
-		case value.Map:
-			next, ok := v.Get(s)
-			if !ok {
-				return value.Value{}, false
-			}
-			v = next
-		case value.List:
-			i, ok := listIndex(s)
-			if !ok || i >= v.Len() {
-				return value.Value{}, false
-			}
-			v = v.Index(i)
-		default:
-			return value.Value{}, false
+// textOf is what the request itself says in a field; empty where it leaves that
+// to the context.
+func (e *evaluation) textOf(f wellKnown) string {
+	switch f {
+	case toolNameField:
+		return e.in.Tool
+	case agentIDField:
+		return e.in.AgentID
+	case sessionIDField:
+		return e.in.SessionID
+	case callIDField:
+		return e.in.CallID
+	case actionTypeField:
+		// Without a session the caller may describe a call of another kind.
+		if _, said := e.in.Context.Get("action_type"); !said || e.in.SessionID != "" {
+			return e.in.Kind.String()
 		}
 	}
-	return v, v.Kind() != value.Null
+	return ""
+}
+
+// walk follows segments through mappings and lists, from v or from nothing. An
+// index is 0 or a number without a leading zero.
+func walk(v *value.Value, segments []string) *value.Value {
+	for _, s := range segments {
+		if v == nil {
+			return nil
+		}
+		switch v.Kind() {
+		case value.Map:
+			v = v.Find(s)
+		case value.List:
+			i, ok := listIndex(s)
+			if !ok {
+				return nil
+			}
+			v = v.Item(i)
+		default:
+			return nil
+		}
+	}
+	return orMissing(v)
 }
 
 func listIndex(s string) (int, bool) {

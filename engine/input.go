@@ -121,14 +121,17 @@ const (
 	CategoryBudgetExhausted = "EVAL_BUDGET"
 )
 
+// publicNotPermitted is what the denials of rules, defaults and backends say.
+const publicNotPermitted = "Action not permitted by governance policy."
+
 // publicMessages say to an end user what happened without naming a rule or a
 // pattern.
 var publicMessages = map[string]string{
-	CategoryRule:            "Action not permitted by governance policy.",
-	CategoryDefault:         "Action not permitted by governance policy.",
-	CategoryBackend:         "Action not permitted by governance policy.",
-	CategoryPathEscape:      "Action not permitted by governance policy.",
-	CategoryNoPolicy:        "Action not permitted by governance policy.",
+	CategoryRule:            publicNotPermitted,
+	CategoryDefault:         publicNotPermitted,
+	CategoryBackend:         publicNotPermitted,
+	CategoryPathEscape:      publicNotPermitted,
+	CategoryNoPolicy:        publicNotPermitted,
 	CategoryGuardrail:       "Content blocked by governance policy.",
 	CategoryPatternTool:     "Content blocked by governance policy.",
 	CategoryPatternInput:    "Content blocked by governance policy.",

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sort"
 
@@ -12,8 +13,9 @@ import (
 // It never changes which rule is first: it leaves out only rules that are
 // known not to match, or to come after one that does.
 //
-// Two shapes of conditions are indexed by their field: equality with constant
-// strings (eq, in), and bounds on numbers (gt, gte, lt, lte).
+// Three shapes of conditions are indexed by their field: equality with constant
+// strings (eq, in), bounds on numbers (gt, gte, lt, lte), and expressions that
+// can only be found at the beginning of a text, after a literal (matches).
 type ruleIndex struct {
 	groups []indexGroup
 	rest   []int32 // rules that must be tried
@@ -21,22 +23,19 @@ type ruleIndex struct {
 
 type indexGroup struct {
 	field   *fieldPath
-	byValue map[string][]int32
+	byValue map[string]int32 // the first rule in rank that the text satisfies
+	prefix  prefixes
 	above   bounds // gt, gte
 	below   bounds // lt, lte
 	strict  bool   // holds a deny that cannot be judged without the field
 }
 
-// maxIndexed bounds the fields that are indexed, and so the cost of merging.
+// maxIndexed bounds the fields that are indexed, and so what a call costs at least.
 const maxIndexed = 4
-
-// maxLists is the number of lists that are merged: the rest, and for each
-// field either its string or its two bounds.
-const maxLists = 1 + 2*maxIndexed
 
 // minIndexed is the number of rules from which looking a field up is cheaper
 // than trying them.
-const minIndexed = 4
+const minIndexed = 2
 
 func newRuleIndex(rules []*compiledRule) ruleIndex {
 	var x ruleIndex
@@ -51,9 +50,13 @@ func newRuleIndex(rules []*compiledRule) ruleIndex {
 			x.groups[g].above.add(&r.Condition, int32(i))
 		case shape == belowShape:
 			x.groups[g].below.add(&r.Condition, int32(i))
+		case shape == prefixShape:
+			x.groups[g].prefix.add(r.Condition.search.Prefix(), int32(i))
 		default:
 			for _, w := range constants(&r.Condition) {
-				x.groups[g].byValue[w] = append(x.groups[g].byValue[w], int32(i))
+				if _, earlier := x.groups[g].byValue[w]; !earlier {
+					x.groups[g].byValue[w] = int32(i)
+				}
 			}
 		}
 		x.groups[g].strict = x.groups[g].strict || r.strict
@@ -61,6 +64,7 @@ func newRuleIndex(rules []*compiledRule) ruleIndex {
 	for i := range x.groups {
 		x.groups[i].above.seal()
 		x.groups[i].below.seal()
+		x.groups[i].prefix.seal()
 	}
 	return x
 }
@@ -81,7 +85,7 @@ func (x *ruleIndex) chooseFields(rules []*compiledRule) map[*fieldPath]int {
 	for _, f := range order {
 		if len(x.groups) < maxIndexed && count[f] >= minIndexed {
 			group[f] = len(x.groups)
-			x.groups = append(x.groups, indexGroup{field: f, byValue: map[string][]int32{}, below: bounds{descending: true}})
+			x.groups = append(x.groups, indexGroup{field: f, byValue: map[string]int32{}, below: bounds{descending: true}})
 		}
 	}
 	return group
@@ -94,6 +98,7 @@ const (
 	constantShape
 	aboveShape
 	belowShape
+	prefixShape
 )
 
 func shapeOf(r *compiledRule) ruleShape {
@@ -104,6 +109,8 @@ func shapeOf(r *compiledRule) ruleShape {
 		return aboveShape
 	case c.Value.Kind() == value.Number && (c.Operator == OpLt || c.Operator == OpLte):
 		return belowShape
+	case c.Operator == OpMatches && c.search.Prefix() != "":
+		return prefixShape
 	case len(constants(c)) > 0:
 		return constantShape
 	}
@@ -133,42 +140,56 @@ func constants(c *Condition) []string {
 	return nil
 }
 
-// candidates fills lists with rules, each ascending: lists[0] with those that
-// must be tried, the others with rules that match for certain. It reports false where every rule has to be tried in turn, because one of
-// those left out would be an error.
-func (x *ruleIndex) candidates(e *evaluation, lists *[maxLists][]int32) (n int, ok bool) {
+// first returns the rank of the first rule that matches or cannot be judged,
+// then with its error; the number of rules if there is none. It reports false
+// where every rule has to be tried in turn, because one of those left out would
+// be an error.
+//
+// The rest come last, because of all rules these alone leave premises, and no
+// rule behind the one that decides may leave any.
+func (x *ruleIndex) first(e *evaluation, rules []*compiledRule) (best int32, err error, ok bool) {
 	if len(x.groups) == 0 {
-		return 0, false
+		return 0, nil, false
 	}
-	lists[0] = x.rest
-	n = 1
+	best = int32(len(rules))
 	for i := range x.groups {
 		g := &x.groups[i]
-		v, present := e.lookup(g.field)
-		if !present {
+		v := e.lookup(g.field)
+		if v == nil {
 			if g.strict {
-				return 0, false
+				return 0, nil, false
 			}
 			continue
 		}
 		switch v.Kind() {
 		case value.Number, value.Bool:
-			lists[n], lists[n+1] = g.above.first(v), g.below.first(v)
-			n += 2
-		case value.String:
-			if g.ordered() {
-				return 0, false // a bound on a text is an error
+			if rank := min(g.above.first(v), g.below.first(v)); rank < best {
+				best, err = rank, nil
 			}
-			s, _ := v.AsString()
-			lists[n] = g.byValue[s]
-			n++
+		case value.String:
+			text, _ := v.AsString()
+			if rank, found := g.byValue[text]; found && rank < best {
+				best, err = rank, nil
+			}
+			fallthrough
 		default:
 			if g.ordered() {
-				return 0, false
+				return 0, nil, false // a bound on a text is an error
 			}
 		}
+		if len(g.prefix.texts) > 0 {
+			best, err = g.prefix.try(e, v.Str(), rules, best, err)
+		}
 	}
-	return n, true
+	for _, i := range x.rest {
+		if i >= best {
+			break
+		}
+		if hit, failed := rules[i].matches(e); hit || failed != nil {
+			return i, failed, true
+		}
+	}
+	return best, err, true
 }
 
 func (g *indexGroup) ordered() bool { return len(g.above.limits)+len(g.below.limits) > 0 }
@@ -180,6 +201,9 @@ type bounds struct {
 	descending bool
 	limits     []limit
 	earliest   []int32 // earliest[i] is the first in rank of limits[:i+1]
+	// nearest[i] is the integer nearest to limits[i] that satisfies it, so that
+	// integers compare as such; nil if a limit has none in 64 bits.
+	nearest []int64
 }
 
 type limit struct {
@@ -206,6 +230,32 @@ func (b *bounds) seal() {
 			b.earliest[i] = min(l.rule, b.earliest[i-1])
 		}
 	}
+	b.nearest = make([]int64, 0, len(b.limits))
+	for _, l := range b.limits {
+		n, ok := b.nearestTo(l)
+		if !ok {
+			b.nearest = nil
+			return
+		}
+		b.nearest = append(b.nearest, n)
+	}
+}
+
+func (b *bounds) nearestTo(l limit) (n int64, ok bool) {
+	if n, ok = l.value.AsInt(); ok {
+		switch {
+		case l.inclusive:
+			return n, true
+		case b.descending:
+			return n - 1, n > math.MinInt64
+		}
+		return n + 1, n < math.MaxInt64
+	}
+	f, ok := l.value.AsFloat()
+	if f = math.Ceil(f); b.descending {
+		f-- // what lies below a limit that is no integer
+	}
+	return int64(f), ok && f > -1<<62 && f < 1<<62
 }
 
 // compare orders two numbers in the direction of the bounds. Numbers always
@@ -218,15 +268,37 @@ func (b *bounds) compare(x, y value.Value) int {
 	return c
 }
 
-// first returns the rule that v satisfies and that is evaluated first, as a
-// list of one, or nothing.
-func (b *bounds) first(v value.Value) []int32 {
-	n := sort.Search(len(b.limits), func(i int) bool {
-		c := b.compare(b.limits[i].value, v)
-		return c > 0 || c == 0 && !b.limits[i].inclusive
-	})
-	if n == 0 {
-		return nil
+// first returns the rank of the rule that v satisfies and that is evaluated
+// first, or one behind all ranks.
+func (b *bounds) first(v *value.Value) int32 {
+	if len(b.limits) == 0 {
+		return math.MaxInt32
 	}
-	return b.earliest[n-1 : n]
+	var n int
+	if x, ok := v.AsInt(); ok && b.nearest != nil {
+		n = b.satisfiedBy(x)
+	} else {
+		n = sort.Search(len(b.limits), func(i int) bool {
+			c := b.compare(b.limits[i].value, *v)
+			return c > 0 || c == 0 && !b.limits[i].inclusive
+		})
+	}
+	if n == 0 {
+		return math.MaxInt32
+	}
+	return b.earliest[n-1]
+}
+
+// satisfiedBy returns how many limits an integer satisfies.
+func (b *bounds) satisfiedBy(x int64) int {
+	lo, hi := 0, len(b.nearest)
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if n := b.nearest[mid]; n == x || n < x != b.descending {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
 }

@@ -42,34 +42,19 @@ func newRuleset(rules []*compiledRule, strict bool, leaf *Document) *ruleset {
 // first returns the first rule that matches (policy engine spec 7.1), or nil.
 // With an error it returns the rule that could not be judged.
 func (s *ruleset) first(e *evaluation) (*compiledRule, error) {
-	var lists [maxLists][]int32
-	n, ok := s.index.candidates(e, &lists)
+	best, err, ok := s.index.first(e, s.rules)
 	if !ok {
-		for _, r := range s.rules {
-			if hit, err := r.matches(e); hit || err != nil {
-				return r, err
+		best, err = int32(len(s.rules)), nil
+		for i, r := range s.rules {
+			var hit bool
+			if hit, err = r.matches(e); hit || err != nil {
+				best = int32(i)
+				break
 			}
 		}
+	}
+	if int(best) == len(s.rules) {
 		return nil, nil
 	}
-	for {
-		// The lists are ascending; the smallest head is next in rank.
-		best := -1
-		for i := range n {
-			if len(lists[i]) > 0 && (best < 0 || lists[i][0] < lists[best][0]) {
-				best = i
-			}
-		}
-		if best < 0 {
-			return nil, nil
-		}
-		r := s.rules[lists[best][0]]
-		if best > 0 {
-			return r, nil // the index names rules that match
-		}
-		lists[0] = lists[0][1:]
-		if hit, err := r.matches(e); hit || err != nil {
-			return r, err
-		}
-	}
+	return s.rules[best], err
 }

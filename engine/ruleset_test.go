@@ -10,24 +10,41 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
-// Finding rules through the index gives the same rule, or the same error, as
-// trying all of them in turn.
+// Finding rules through the index gives the same rule, or the same error, and
+// leaves the same premises as trying all of them in turn.
 func TestIndexEqualsScan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	targets := []string{`"a"`, `"b"`, `["a", "c"]`, `3`, `3.5`, `-1`, `10`, `true`, `[1, "a"]`, `{"a": 1}`, `[]`, `"3"`}
-	values := []string{`"a"`, `"b"`, `"c"`, `3`, `3.5`, `4`, `-2`, `true`, `null`, `["a"]`, `{"a": 1}`, `"3"`, `1e30`}
-	operators := []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn, OpContains}
-	fields := []string{"x", "y", "z.w", "tool_name"}
-	indexed := 0
+	numbers := []string{`2`, `3`, `3.5`, `-2.5`, `4` /* extremes: */, `9223372036854775807`, `-9223372036854775808`, `9223372036854775808`, `1e30`, `3.0`}
+	expressions := []string{"^a", "^ab", "^ab[a-z_]+$", "^abc$", "^b.*", "^a|c", "^3", "b", "^abc_[0-9]*", "^(ab)c"}
+	values := []string{`"ab"`, `"abc"`, `"abc\n"`, `"abc_1"`, `"b"`, `9223372036854775807`, `-3`, `2`, `"a"`, `"c"`, `3`, `3.5`, `4`, `-2`, `true`, `null`, `["a"]`, `{"a": 1}`, `"3"`, `1e30`}
+	operators := []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn, OpContains, OpMatches}
+	fields := []string{"x", "y", "z.w", "tool_name", "call_count"}
+	indexed, decided := 0, map[Operator]int{}
 	for range 3000 {
 		fieldsOf := fieldTable{}
 		strict := rng.IntN(3) == 0
+		extremes := []int{5, len(numbers)}[rng.IntN(2)] // whether limits are beyond 64 bits
 		var rules []*compiledRule
 		for i := range 20 + rng.IntN(60) {
 			c := Condition{Field: fields[rng.IntN(len(fields))], Operator: operators[rng.IntN(len(operators))], Value: mustValue(t, targets[rng.IntN(len(targets))])}
+			if c.Field == "tool_name" { // a field of texts, which no bound refuses
+				c.Operator = []Operator{OpEq, OpIn, OpMatches, OpMatches, OpNotIn}[rng.IntN(5)]
+			}
+			switch {
+			case c.Operator == OpMatches:
+				expr := expressions[rng.IntN(len(expressions))]
+				var err error
+				c.Value = value.OfString(expr)
+				c.search, err = pattern.Search(expr)
+				require.NoError(t, err)
+			case c.Field == "x": // a field of numbers, which are not refused as text is
+				c.Value = mustValue(t, numbers[rng.IntN(extremes)])
+			}
 			if targetProblem(c.Operator, c.Value) != "" {
 				continue
 			}
@@ -43,18 +60,30 @@ func TestIndexEqualsScan(t *testing.T) {
 			switch {
 			case rng.IntN(4) == 0:
 				continue
+			case f == "x" && rng.IntN(3) > 0:
+				v = mustValue(t, numbers[rng.IntN(len(numbers))])
+			case f == "tool_name" && rng.IntN(3) > 0:
+				v = value.OfString([]string{"a", "ab", "abc", "abc_1", "abc_x"}[rng.IntN(5)])
 			case f == "z":
 				v = value.OfMap(value.Pair{Key: "w", Value: v})
 			}
 			ctx = ctx.With(f, v)
 		}
-		fast, slow := evaluation{in: Input{Context: ctx}}, evaluation{in: Input{Context: ctx}}
+		in := Input{Context: ctx, Facts: &Facts{CallCount: rng.Int64N(5)}}
+		fast, slow := evaluation{in: in}, evaluation{in: in}
 		fast.begin()
 		slow.begin()
 		got, gotErr := set.first(&fast)
 		want, wantErr := scan.first(&slow)
 		require.Equal(t, want, got, "context %s", ctx.JSON())
 		require.Equal(t, wantErr, gotErr)
+		require.Equal(t, slow.premises, fast.premises)
+		if want != nil {
+			decided[want.Condition.Operator]++
+		}
+	}
+	for _, op := range operators {
+		require.Greater(t, decided[op], 5, "%s hardly ever decided", op)
 	}
 	require.Greater(t, indexed, 1000, "the index was hardly used")
 }

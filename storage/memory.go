@@ -48,15 +48,23 @@ func (m *Memory) logTime() time.Duration { return m.clock() + m.ahead }
 // Apply implements Store.
 func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
 	answers := make([]Answer, len(cmds))
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	valid := make([]session.Command, 0, len(cmds))
 	for i, c := range cmds {
 		if err := session.Validate(c); err != nil {
 			answers[i].Err = fmt.Errorf("%w: %w", ErrInvalid, err)
 			continue
 		}
-		m.index++
-		answers[i] = Answer{Result: m.state.ApplyAll(m.logTime(), []session.Command{c})[0], Index: m.index}
+		valid = append(valid, c)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	results := m.state.ApplyAll(m.logTime(), valid) // one entry, so that a pool is copied once
+	for i := range answers {
+		if answers[i].Err == nil {
+			m.index++
+			answers[i] = Answer{Result: results[0], Index: m.index}
+			results = results[1:]
+		}
 	}
 	m.tell()
 	return answers

@@ -84,7 +84,7 @@ func OpenRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
 		return nil, errors.Join(err, r.Close())
 	}
 	if !r.clustered() {
-		if err := r.domain("").inspect(ctx); err != nil {
+		if err := r.domain("").inspect(ctx, nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("storage: Redis: %w", err), r.Close())
 		}
 	}
@@ -237,105 +237,6 @@ func (r *Redis) forgetNamespaces() {
 	clear(r.listed)
 }
 
-// Apply implements Store. The commands of one namespace keep their order; those
-// of several namespaces have no record in common.
-func (r *Redis) Apply(ctx context.Context, cmds ...session.Command) []Answer {
-	answers := make([]Answer, len(cmds))
-	var groups []*sameNamespace
-	byName := map[string]*sameNamespace{}
-	for i, c := range cmds {
-		parts, err := partition(c)
-		if err != nil {
-			answers[i].Err = err
-			continue
-		}
-		for ns, c := range parts {
-			g := byName[ns]
-			if g == nil {
-				g = &sameNamespace{ns: ns}
-				byName[ns] = g
-				groups = append(groups, g)
-			}
-			g.cmds, g.at = append(g.cmds, c), append(g.at, i)
-		}
-	}
-	var wait sync.WaitGroup
-	for i, g := range groups {
-		if i == len(groups)-1 {
-			g.answers = r.applyIn(ctx, g.ns, g.cmds)
-			break
-		}
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
-			g.answers = r.applyIn(ctx, g.ns, g.cmds)
-		}()
-	}
-	wait.Wait()
-	for _, g := range groups {
-		for j, a := range g.answers {
-			if answers[g.at[j]].Err == nil {
-				answers[g.at[j]] = a
-			}
-		}
-	}
-	return answers
-}
-
-// sameNamespace is what of a request is in one namespace.
-type sameNamespace struct {
-	ns      string
-	cmds    []session.Command
-	at      []int // in the request
-	answers []Answer
-}
-
-// partition validates a command and returns what of it is in each namespace: a
-// Tick may name records of many.
-func partition(c session.Command) (map[string]session.Command, error) {
-	if err := session.Validate(c); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	if t, ok := c.(*session.Tick); ok {
-		parts := map[string]session.Command{}
-		for _, k := range t.Keys {
-			ns := k.Namespace()
-			if parts[ns] == nil {
-				parts[ns] = &session.Tick{}
-			}
-			part := parts[ns].(*session.Tick)
-			part.Keys = append(part.Keys, k)
-		}
-		return parts, nil
-	}
-	keys := c.Touches()
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("%w: %T is a part of Store.Restore", ErrInvalid, c)
-	}
-	return map[string]session.Command{keys[0].Namespace(): c}, nil
-}
-
-// applyIn applies commands of one namespace, as many at once as a round takes.
-func (r *Redis) applyIn(ctx context.Context, ns string, cmds []session.Command) []Answer {
-	if err := ctx.Err(); err != nil {
-		return failed(len(cmds), notApplied(err))
-	}
-	if err := r.list(ctx, ns); err != nil {
-		return failed(len(cmds), err)
-	}
-	l := r.lane(ns)
-	var answers []Answer
-	for len(cmds) > 0 {
-		n := min(len(cmds), r.cfg.RoundSize)
-		some := l.submit(ctx, cmds[:n])
-		answers, cmds = append(answers, some...), cmds[n:]
-		if some[0].Err != nil {
-			return append(answers, failed(len(cmds), notApplied(errFailedFirst))...)
-		}
-	}
-	return answers
-}
-
 // Get implements Store. A Nearby read is of what this node saw last, at most 250 ms
 // ago; a Latest read comes with all ids that the record remembers.
 func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (Found, error) {
@@ -369,6 +270,40 @@ func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (Found, error
 	return foundAt(x.record, p), nil
 }
 
+// GetAll returns records of one namespace as they all stood at one instant, which
+// reflects every change acknowledged before the call. They come without the ids
+// that they remember.
+func (r *Redis) GetAll(ctx context.Context, keys ...session.Key) ([]Found, error) {
+	out := make([]Found, len(keys))
+	if len(keys) == 0 {
+		return out, nil
+	}
+	p := r.place(keys[0].Namespace())
+	e, err := p.d.serving(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wants := make([]want, len(keys))
+	for i, k := range keys {
+		if k.Namespace() != p.ns {
+			return nil, fmt.Errorf("%w: %s and %s are in two namespaces; ask for those of one", ErrInvalid, keys[0], k)
+		}
+		wants[i].key = k
+	}
+	found, err := r.loadAgain(ctx, p, e, wants, true)
+	if err != nil {
+		return nil, err
+	}
+	now, _ := p.d.clock.now()
+	for i, x := range found {
+		out[i].Now = now
+		if x.record != nil {
+			out[i].Record = x.record.At(now)
+		}
+	}
+	return out, nil
+}
+
 // recent reports whether an entry is good enough for a read nearby.
 func (r *Redis) recent(x entry) bool {
 	return x.seen >= time.Duration(r.hinted.Load()) && r.cfg.monotonic()-x.seen < beatEvery
@@ -398,7 +333,7 @@ func (r *Redis) loadAgain(ctx context.Context, p *place, e *epoch, wants []want,
 		if status == replyOK {
 			return found, nil
 		}
-		if err := p.d.note(ctx, status); err != nil {
+		if err := p.d.note(ctx, e, status); err != nil {
 			return nil, err
 		}
 		if e, err = p.d.serving(ctx); err != nil {

@@ -196,7 +196,7 @@ func notSent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// hasPrefix reports whether Redis answered an error of a kind, as "WRONGTYPE".
+// redisErrorKind reports whether Redis answered an error of a kind, as "WRONGTYPE".
 func redisErrorKind(err error, kind string) bool {
 	var reply redis.Error
 	return errors.As(err, &reply) && strings.Contains(reply.Error(), kind)

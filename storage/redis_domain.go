@@ -22,7 +22,8 @@ type domain struct {
 	gate atomic.Pointer[gate]
 
 	mu         sync.Mutex // one looks at a time
-	known      *epoch     // that was served last
+	known      *epoch     // that was found last
+	blind      bool       // the last look failed
 	recovering atomic.Bool
 }
 
@@ -46,7 +47,7 @@ func (d *domain) serving(ctx context.Context) (*epoch, error) {
 	}
 	g := d.gate.Load()
 	if g == nil {
-		if err := d.inspect(ctx); err != nil {
+		if err := d.inspect(ctx, nil); err != nil {
 			return nil, err
 		}
 		g = d.gate.Load()
@@ -57,21 +58,30 @@ func (d *domain) serving(ctx context.Context) (*epoch, error) {
 // current returns the epoch that was found last, served or not.
 func (d *domain) current() *epoch { return d.gate.Load().epoch }
 
-// inspect looks whose data there is and notes whether it is served. The error is
-// that of looking; then what was noted before still holds, since every script
-// looks again.
-func (d *domain) inspect(ctx context.Context) error {
+// inspect looks whose data there is and notes whether it is served, unless
+// somebody has done so since the caller saw the gate as seen. The error is that
+// of looking; then what was noted before still holds, since every script looks
+// again.
+func (d *domain) inspect(ctx context.Context, seen *gate) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.gate.Load() != seen {
+		return nil
+	}
 	for {
 		err := d.r.client.Watch(ctx, func(tx *redis.Tx) error { return d.rule(ctx, tx) }, d.key("epoch"))
-		if !errors.Is(err, redis.TxFailedErr) {
-			if err != nil {
-				d.r.log.Warn("cannot look whose data is in Redis", "keys", d.tag, "error", err)
-				return fmt.Errorf("%w: %w", ErrUnavailable, err)
-			}
+		if errors.Is(err, redis.TxFailedErr) && ctx.Err() == nil {
+			continue
+		}
+		if err == nil {
+			d.blind = false
 			return nil
 		}
+		if !d.blind {
+			d.r.log.Warn("cannot look whose data is in Redis", "keys", d.tag, "error", err)
+		}
+		d.blind = true // it is told once
+		return notApplied(err)
 	}
 }
 
@@ -177,32 +187,38 @@ func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
 
 // note answers what a script found wrong. It returns an error if that is the
 // last word.
-func (d *domain) note(ctx context.Context, status string) error {
+func (d *domain) note(ctx context.Context, e *epoch, status string) error {
 	switch status {
 	case replyEpoch, replyServer:
-		return d.inspect(ctx)
+		g := d.gate.Load()
+		if g != nil && g.epoch != e {
+			return nil // somebody has looked since
+		}
+		return d.inspect(ctx, g)
 	case replyAbsent:
-		return d.damaged(ctx, "a record is gone that the index lists")
+		return d.damaged(ctx, e, "a record is gone that the index lists")
 	}
 	return nil
 }
 
-// damaged begins a quarantine: something that was acknowledged is gone.
-func (d *domain) damaged(ctx context.Context, why string) error {
-	d.mu.Lock()
-	old := d.known
-	d.mu.Unlock()
-	if old == nil || old.state != epochOpen {
-		return d.inspect(ctx)
+// damaged begins a quarantine: something that was acknowledged in an epoch is
+// gone.
+func (d *domain) damaged(ctx context.Context, old *epoch, why string) error {
+	g := d.gate.Load()
+	if g == nil || g.epoch != old {
+		return nil // this was noticed
+	}
+	if old.state != epochOpen {
+		return d.inspect(ctx, g)
 	}
 	now, _ := d.clock.now()
 	next := *old
 	next.state, next.id, next.until = epochShut, drawID(), now+max(d.r.cfg.Quarantine, 0)
+	if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
+		return d.inspect(ctx, g)
+	}
 	d.r.log.Error("acknowledged changes are lost: commands are refused until nobody can hold a lease from before",
 		"why", why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", next.id)
-	if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
-		return d.inspect(ctx)
-	}
 	return nil
 }
 
@@ -211,7 +227,7 @@ func (d *domain) damaged(ctx context.Context, why string) error {
 func (d *domain) beat(ctx context.Context) {
 	g := d.gate.Load()
 	if g == nil || g.epoch == nil {
-		_ = d.inspect(ctx) // logged there; the next beat tries again
+		_ = d.inspect(ctx, g) // logged there; the next beat tries again
 		return
 	}
 	s := d.r.beginSwap(&place{d: d}, g.epoch, nil)
@@ -224,7 +240,7 @@ func (d *domain) beat(ctx context.Context) {
 	case status == replyLost:
 		// Another node is further; its time was noted.
 	case status != replyOK:
-		_ = d.note(ctx, status) // logged there
+		_ = d.note(ctx, g.epoch, status) // logged there
 	case g.epoch.state == epochShut:
 		d.refresh(g.epoch)
 		if now >= g.epoch.until && d.recovering.CompareAndSwap(false, true) {

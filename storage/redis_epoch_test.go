@@ -105,6 +105,7 @@ func (l *losing) acquire(slot string, ttl time.Duration) session.Command {
 // The lease was acknowledged and is lost. Nobody else gets the slot while its
 // holder may believe in it; afterwards everything from before has ended.
 func TestRedisFailoverWithQuarantine(t *testing.T) {
+	t.Parallel()
 	l := lose(t, 2500*time.Millisecond)
 	r := l.must(1, l.acquire("next", time.Minute))
 	require.Equal(t, session.Admitted, r.Code)
@@ -120,6 +121,7 @@ func TestRedisFailoverWithQuarantine(t *testing.T) {
 // The control: without quarantine the slot has two holders, so the test above
 // can fail.
 func TestRedisFailoverWithoutQuarantine(t *testing.T) {
+	t.Parallel()
 	l := lose(t, -1)
 	r := l.must(1, l.acquire("next", time.Minute))
 	require.Equal(t, session.Admitted, r.Code)
@@ -128,6 +130,7 @@ func TestRedisFailoverWithoutQuarantine(t *testing.T) {
 
 // Emptied, or a record removed by hand: noticed, never taken for a fresh start.
 func TestRedisDataIsGone(t *testing.T) {
+	t.Parallel()
 	for name, remove := range map[string]func(s *server){
 		"everything": func(s *server) { s.do("FLUSHALL") },
 		"the epoch":  func(s *server) { s.do("DEL", "{gov}:epoch") },
@@ -175,6 +178,7 @@ func TestRedisDataIsGone(t *testing.T) {
 // A clock that jumps by an hour ends no lease: that of a node adds half a second
 // at most, that of Redis is not looked at.
 func TestRedisClockJumps(t *testing.T) {
+	t.Parallel()
 	for name, jump := range map[string]time.Duration{"forwards": time.Hour, "back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

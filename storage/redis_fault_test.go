@@ -112,6 +112,7 @@ func rounds(short, long int) int {
 }
 
 func TestRedisLastSlot(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	f := newFleet(t, s, 3)
 	f.fire(rounds(100, 1000), rounds(24, 64), nil)
@@ -123,11 +124,13 @@ func TestRedisLastSlot(t *testing.T) {
 }
 
 func TestRedisLastSlotWhileScriptsAreFlushed(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	newFleet(t, s, 3).fire(rounds(40, 1000), 24, func(int) { s.do("SCRIPT", "FLUSH") })
 }
 
 func TestRedisLastSlotWhileRedisIsPaused(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	every := rounds(20, 250)
 	newFleet(t, s, 3).fire(rounds(40, 1000), 24, func(round int) {
@@ -139,19 +142,24 @@ func TestRedisLastSlotWhileRedisIsPaused(t *testing.T) {
 
 // The data is that of before: no quarantine, and nothing is forgotten.
 func TestRedisLastSlotWhileRedisRestarts(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	every := rounds(20, 200)
+	var restart sync.WaitGroup
+	defer restart.Wait()
 	newFleet(t, s, 3).fire(rounds(40, 1000), 24, func(round int) {
 		if round%every == every/2 {
-			go func() {
+			restart.Wait()
+			restart.Go(func() {
 				s.kill()
 				s.start()
-			}()
+			})
 		}
 	})
 }
 
 func TestRedisLastSlotWhileNodesEnd(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	f := newFleet(t, s, 3)
 	every := rounds(20, 100)
@@ -256,6 +264,7 @@ func (p *proxy) serve(c net.Conn) {
 // stamps whether it was applied, so that even what has no id has its effect
 // once.
 func TestRedisFindsOutWhatBecameOfASwap(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	p := newProxy(t, s.addr())
 	r := s.open("one", func(c *RedisConfig) { c.URL = p.url() })
@@ -277,6 +286,7 @@ func TestRedisFindsOutWhatBecameOfASwap(t *testing.T) {
 // Where others have written over all of it since, nobody can say: what may be
 // repeated is, the rest is answered as unknown.
 func TestRedisSaysWhatIsUnknown(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	p := newProxy(t, s.addr())
 	r := s.open("one", func(c *RedisConfig) { c.URL = p.url() })
@@ -322,6 +332,7 @@ func TestRedisSaysWhatIsUnknown(t *testing.T) {
 }
 
 func TestRedisUnreachable(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	r := s.open("one", func(c *RedisConfig) { c.Timeout = 500 * time.Millisecond })
 	setup(t, r)
@@ -341,6 +352,7 @@ func TestRedisUnreachable(t *testing.T) {
 // Redis has no memory left: what would be written is refused, and nothing of it
 // is there.
 func TestRedisFull(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	r := s.open("one")
 	setup(t, r)

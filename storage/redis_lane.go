@@ -166,11 +166,18 @@ func (l *lane) run() {
 	defer l.r.work.Done()
 	for {
 		l.gather()
-		batches := l.take()
+		batches := l.take(nil)
 		if batches == nil {
+			l.mu.Lock()
+			l.running = len(l.waiting) > 0
+			again := l.running
+			l.mu.Unlock()
+			if again {
+				continue
+			}
 			return
 		}
-		l.r.carryOut(l.p, batches)
+		l.r.carryOut(l, batches)
 	}
 }
 
@@ -188,11 +195,15 @@ func (l *lane) gather() {
 	}
 }
 
-// take returns what shares the next round; nil if nothing waits.
-func (l *lane) take() (taken []*batch) {
+// take adds to the batches of a round what waits and has room in it.
+func (l *lane) take(taken []*batch) []*batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, n, size := 0, 0, 0
+	n, size := 0, 0
+	for _, b := range taken {
+		n, size = n+len(b.cmds), size+b.size
+	}
+	i := 0
 	for ; i < len(l.waiting); i++ {
 		b := l.waiting[i]
 		if n > 0 && (n+len(b.cmds) > l.r.cfg.RoundSize || size+b.size > maxRoundBytes) {
@@ -201,15 +212,11 @@ func (l *lane) take() (taken []*batch) {
 		l.count -= len(b.cmds)
 		if b.state.CompareAndSwap(batchWaits, batchTaken) {
 			taken = append(taken, b)
-			n += len(b.cmds)
-			size += b.size
+			n, size = n+len(b.cmds), size+b.size
 		}
 	}
 	rest := copy(l.waiting, l.waiting[i:])
 	clear(l.waiting[rest:])
 	l.waiting = l.waiting[:rest]
-	if len(taken) == 0 {
-		l.running = false
-	}
 	return taken
 }

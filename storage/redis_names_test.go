@@ -11,6 +11,7 @@ import (
 )
 
 func TestRedisNames(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	r := s.open("one")
 	names := []string{"plain", "{gov}", "}{", "a:b", "%0A", "../..", "*", "[a]?", "{gov}:epoch", "ü 漢", strings.Repeat("x", session.MaxKey)}
@@ -48,6 +49,7 @@ func TestRedisNames(t *testing.T) {
 
 // What somebody has put under a key of ours denies, and harms nobody else.
 func TestRedisWrongType(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	acquire := func(r *Redis, pool, slot string) error {
 		_, _, err := One(t.Context(), r, &session.Acquire{NS: testNS, Client: "w" + pool, Slot: slot, Pool: pool, Weight: 1, TTL: time.Minute})

@@ -24,6 +24,7 @@ func unknownOutcome(err error) error { return fmt.Errorf("%w: %w", ErrUnknown, e
 // between; what a lost round would have answered is never told to anybody.
 type round struct {
 	r       *Redis
+	l       *lane
 	p       *place
 	batches []*batch
 	wants   []want
@@ -41,15 +42,16 @@ type attempt struct {
 // Pauses of a round: a lost swap means that another node is at it, a frozen or
 // silent Redis needs longer.
 const (
-	lostPause   = 500 * time.Microsecond
+	lostPause   = 100 * time.Microsecond
 	frozenPause = 20 * time.Millisecond
 	silentPause = 50 * time.Millisecond
 )
 
 // carryOut answers all batches. If a record is damaged, those that do not touch
 // it are answered all the same.
-func (r *Redis) carryOut(p *place, batches []*batch) {
-	x := &round{r: r, p: p, batches: batches}
+func (r *Redis) carryOut(l *lane, batches []*batch) {
+	p := l.p
+	x := &round{r: r, l: l, p: p, batches: batches}
 	err := x.run()
 	if err == nil {
 		return
@@ -58,7 +60,7 @@ func (r *Redis) carryOut(p *place, batches []*batch) {
 	alone := len(x.batches) == 1
 	if !alone && len(x.sent) == 0 && (errors.As(err, &bad) || redisErrorKind(err, "WRONGTYPE")) {
 		for _, b := range x.batches {
-			r.carryOut(p, []*batch{b})
+			r.carryOut(&lane{r: r, p: p}, []*batch{b})
 		}
 		return
 	}
@@ -100,6 +102,9 @@ func (x *round) run() error {
 		}
 		if pause > 0 {
 			rest(ctx, pause/2+rand.N(pause))
+		}
+		if len(x.sent) == 0 && len(x.batches) > 0 {
+			x.batches = x.l.take(x.batches) // it is decided anew anyway
 		}
 		if ctx.Err() != nil {
 			return errRedisClosed
@@ -186,7 +191,7 @@ func (x *round) read(e *epoch) (was []entry, fresh bool, err error) {
 		return nil, false, err
 	}
 	if status != replyOK {
-		if err := x.p.d.note(ctx, status); err != nil {
+		if err := x.p.d.note(ctx, e, status); err != nil {
 			return nil, false, err
 		}
 		return nil, false, errAgain
@@ -234,7 +239,7 @@ func (x *round) apply(e *epoch, was []entry, fresh bool) (pause time.Duration, e
 		return 0, x.refused(ctx, err)
 	case errors.Is(err, errOlder):
 		x.lostSight(a, err)
-		return 0, x.p.d.damaged(ctx, err.Error())
+		return 0, x.p.d.damaged(ctx, e, err.Error())
 	case err != nil:
 		x.lostSight(a, err)
 		return silentPause, nil
@@ -254,7 +259,7 @@ func (x *round) apply(e *epoch, was []entry, fresh bool) (pause time.Duration, e
 	case status == replyFrozen:
 		return frozenPause, nil
 	default:
-		return lostPause, x.p.d.note(ctx, status)
+		return lostPause, x.p.d.note(ctx, e, status)
 	}
 	return 0, nil
 }
@@ -263,7 +268,7 @@ func (x *round) apply(e *epoch, was []entry, fresh bool) (pause time.Duration, e
 func (x *round) refused(ctx context.Context, err error) error {
 	for _, kind := range []string{"READONLY", "LOADING", "MASTERDOWN"} {
 		if redisErrorKind(err, kind) {
-			_ = x.p.d.inspect(ctx) // logged there
+			_ = x.p.d.inspect(ctx, x.p.d.gate.Load()) // logged there
 		}
 	}
 	return err
@@ -336,77 +341,6 @@ func (x *round) keep(was, next []entry, wrote map[session.Key]stamp) {
 	if len(wrote) > 0 {
 		x.r.tell()
 	}
-}
-
-// lostSight notes that nobody knows what became of a swap. Those that cannot be
-// sent again stay in the round until it is known or they are late.
-func (x *round) lostSight(a *attempt, err error) {
-	x.r.log.Warn("the connection to Redis broke with a round under way; finding out what became of it",
-		"namespace", x.p.ns, "error", err)
-	keys := make([]session.Key, len(x.wants))
-	for i, w := range x.wants {
-		keys[i] = w.key
-	}
-	x.r.cache.forget(keys)
-	a.batches = append([]*batch(nil), a.batches...)
-	for _, b := range a.batches {
-		b.sent = true
-	}
-	x.sent = append(x.sent, a)
-}
-
-// appliedBefore finds out whether a swap whose outcome was not known was
-// applied, by the stamps of what it wrote, and answers its batches if so. If all
-// that it would have written was written by others since, nobody can say: then
-// commands that may be repeated are, and the others are answered ErrUnknown.
-func (x *round) appliedBefore(was []entry) bool {
-	stamps := map[session.Key]stamp{}
-	for i, w := range x.wants {
-		stamps[w.key] = was[i].stamp
-	}
-	for _, a := range x.sent {
-		if len(a.writes) == 0 {
-			continue
-		}
-		untouched, overwritten := false, true
-		for k, before := range a.writes {
-			at, ok := stamps[k]
-			if ok && at == a.stamp {
-				x.answer(a.batches, a.results)
-				x.r.tell()
-				return true
-			}
-			untouched = untouched || ok && at == before
-			overwritten = overwritten && ok && at != before
-		}
-		if !untouched && overwritten {
-			x.dropUnrepeatable(a)
-		}
-	}
-	return len(x.batches) == 0
-}
-
-// dropUnrepeatable answers those of an attempt that must not be applied twice.
-func (x *round) dropUnrepeatable(a *attempt) {
-	for _, b := range a.batches {
-		for _, c := range b.cmds {
-			if !session.Repeatable(c) {
-				x.remove(b)
-				b.fail(unknownOutcome(errors.New("the connection broke, and others have changed the records since")))
-				break
-			}
-		}
-	}
-}
-
-func (x *round) remove(b *batch) bool {
-	for i, y := range x.batches {
-		if y == b {
-			x.batches = append(x.batches[:i], x.batches[i+1:]...)
-			return true
-		}
-	}
-	return false
 }
 
 // answer hands out the results of the commands of batches that still wait.

@@ -47,6 +47,7 @@ func (r *Redis) run(ctx context.Context, script *redis.Script, keys []string, ar
 		err = r.client.Process(ctx, c)
 	}
 	if err != nil {
+		r.lookAround(ctx, err)
 		return nil, err
 	}
 	reply, err := c.Slice()
@@ -54,6 +55,16 @@ func (r *Redis) run(ctx context.Context, script *redis.Script, keys []string, ar
 		err = errors.New("a script gave no answer")
 	}
 	return reply, err
+}
+
+// lookAround lets the client of a Redis Cluster ask who serves which slots, once
+// one of them does not answer: since nothing is sent twice, it would not by
+// itself.
+func (r *Redis) lookAround(ctx context.Context, err error) {
+	var reply redis.Error
+	if c, ok := r.client.(*redis.ClusterClient); ok && !errors.As(err, &reply) {
+		c.ReloadState(ctx)
+	}
 }
 
 // What a script answers in its first place.
@@ -297,8 +308,8 @@ func (r *Redis) send(ctx context.Context, s *swapping, was []entry, now, mono ti
 		return nil, "", err
 	case status == replyLost && seq < swaps:
 		return nil, replyServer, nil // older data: whose is it?
-	case seq < swaps || seq == swaps && len(s.ops) > 0 && len(was) > 0:
-		println("OLDER", seq, swaps, len(was), len(s.ops), r.name, fmt.Sprint(reply...), fmt.Sprint(s.ops[:2]...)); return nil, "", errOlder
+	case status == replyOK && (seq < swaps || seq == swaps && len(s.ops) > 0 && len(was) > 0):
+		return nil, "", errOlder // it has counted this swap already
 	case status == replyLost:
 		found, err = r.entries(s.p, s.wants, reply[2:])
 	}

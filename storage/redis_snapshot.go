@@ -215,7 +215,7 @@ func (d *domain) ready(ctx context.Context) error {
 	if g := d.gate.Load(); g != nil && g.epoch != nil {
 		return nil
 	}
-	if err := d.inspect(ctx); err != nil {
+	if err := d.inspect(ctx, d.gate.Load()); err != nil {
 		return err
 	}
 	g := d.gate.Load()

@@ -3,7 +3,6 @@ package storage
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -24,6 +23,7 @@ func setup(t testing.TB, s Store) {
 }
 
 func TestRedisSmoke(t *testing.T) {
+	t.Parallel()
 	s := startRedis(t)
 	r := s.open("one")
 	setup(t, r)
@@ -58,10 +58,36 @@ func TestRedisSmoke(t *testing.T) {
 	require.Equal(t, uint64(1)<<40+1, res.Grants[0].Token)
 }
 
-func encodeResults(answers []Answer) string {
-	s := ""
-	for _, a := range answers {
-		s += fmt.Sprintf("%x %v\n", session.EncodeResult(&a.Result), a.Err)
+// Two counters are always written together; whoever reads them together sees
+// them equal.
+func TestRedisGetAllIsOneInstant(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	writer, reader := s.open("writer"), s.open("reader")
+	a, b := session.CounterKey(testNS, "a"), session.CounterKey(testNS, "b")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 200 {
+			for _, x := range writer.Apply(context.Background(),
+				&session.Increment{NS: testNS, Key: "a", Amount: 1, By: session.Maker{Client: "w"}},
+				&session.Increment{NS: testNS, Key: "b", Amount: 1, By: session.Maker{Client: "w"}}) {
+				if x.Err != nil {
+					t.Error(x.Err)
+				}
+			}
+		}
+	}()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		both, err := reader.GetAll(t.Context(), a, b)
+		require.NoError(t, err)
+		require.Equal(t, both[0].Record, both[1].Record)
 	}
-	return s
+	_, err := reader.GetAll(t.Context(), a, session.CounterKey("other", "b"))
+	require.ErrorIs(t, err, ErrInvalid)
 }

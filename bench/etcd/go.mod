@@ -4,8 +4,8 @@ go 1.26.0
 
 require (
 	example.com/govnode v0.0.0
-	github.com/HdrHistogram/hdrhistogram-go v1.4.0
-	github.com/redis/go-redis/v9 v9.23.0
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+	github.com/redis/go-redis/v9 v9.23.0 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/v3 v3.7.3
 	go.etcd.io/etcd/server/v3 v3.7.3

@@ -17,6 +17,8 @@ type Config struct {
 	MaxConnections int
 	RequestTimeout time.Duration
 
+	StrictNamespaces []string
+
 	Node        string
 	Data        string
 	Backend     string
@@ -112,6 +114,8 @@ var settings = []setting{
 	{"insecure", "", onServe | onDev, "false", "", "listen on addresses that are not loopback although nobody is asked who they are", func(c *Config) any { return &c.Insecure }},
 	{"max-connections", "", onServe | onDev, "8192", "1..1048576", "open connections to the API at once; more wait to be accepted", func(c *Config) any { return &c.MaxConnections }},
 	{"request-timeout", "", onServe | onDev, "30s", "1s..10m", "longest time for one request, its wait for a slot apart", func(c *Config) any { return &c.RequestTimeout }},
+
+	{"strict-namespaces", "", onServe | onDev, "", "", "`names` of namespaces, separated by commas, whose policies are all judged in strict mode, or * for every one; the same on all nodes", func(c *Config) any { return &c.StrictNamespaces }},
 
 	{"node", "", onServe, "node1", "", "`name` of this node, its own in the cluster for ever", func(c *Config) any { return &c.Node }},
 	{"data", "", onServe | onDev, "", "", "`folder` for what outlives the process; dev uses a temporary one if empty", func(c *Config) any { return &c.Data }},

@@ -83,6 +83,11 @@ func (c *Config) checkNode() error {
 	} else if c.Redis != "" {
 		return c.wrong("redis", "belongs to --backend redis; leave it out")
 	}
+	for _, ns := range c.StrictNamespaces {
+		if ns != "*" && !validNodeName(ns) {
+			return c.wrong("strict-namespaces", "must be names of 1 to 64 characters of A-Z a-z 0-9 . _ -, separated by commas, or *")
+		}
+	}
 	return c.checkListener("listen", c.Listen)
 }
 

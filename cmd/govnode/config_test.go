@@ -220,3 +220,21 @@ func TestPrintable(t *testing.T) {
 	}
 	require.Equal(t, `one; two \x1b`, oneLine("one\r\ntwo \x1b\n"))
 }
+
+func TestStrictNamespaces(t *testing.T) {
+	c, err := loadConfig(t, onServe, nil, "--strict-namespaces=a,b.c", "--data=d")
+	require.NoError(t, err)
+	require.NoError(t, c.check(onServe))
+	require.Equal(t, []string{"a", "b.c"}, c.StrictNamespaces)
+	for text, fine := range map[string]bool{"*": true, "a/b": false, "a,,b": false, strings.Repeat("x", 65): false} {
+		c, err := loadConfig(t, onServe, nil, "--strict-namespaces="+text, "--data=d")
+		if err == nil {
+			err = c.check(onServe)
+		}
+		if fine {
+			require.NoError(t, err, text)
+		} else {
+			require.ErrorContains(t, err, "strict-namespaces", text)
+		}
+	}
+}

@@ -48,7 +48,7 @@ func openNode(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, st
 		Store: n.store, Cluster: members,
 		Node: c.Node, Backend: c.Backend, Version: version(),
 		Logger: log, Audit: audit, Registry: registry,
-		Engine: policyEngine(log), RequestTimeout: c.RequestTimeout,
+		Engine: policyEngine(log), RequestTimeout: c.RequestTimeout, StrictNamespaces: c.StrictNamespaces,
 	})
 	if err != nil {
 		return nil, errors.Join(err, n.store.Close(), closeAudit())

@@ -3,6 +3,7 @@ package value
 import (
 	"iter"
 	"strings"
+	"unicode/utf8"
 )
 
 // Kind says what a Value is.
@@ -65,6 +66,9 @@ func OfBool(b bool) Value {
 // OfString returns a string. Bytes that are no UTF-8 become U+FFFD, so that
 // every text in a tree is valid.
 func OfString(s string) Value {
+	if utf8.ValidString(s) { // eight bytes at a time, where ToValidUTF8 takes one
+		return Value{kind: String, text: s}
+	}
 	return Value{kind: String, text: strings.ToValidUTF8(s, "\uFFFD")}
 }
 
@@ -144,6 +148,28 @@ func (v Value) Get(key string) (w Value, ok bool) {
 		return Value{}, false
 	}
 	return v.node.items[i], true
+}
+
+// Find is Get without a copy: what it points to is shared and must not be
+// written to. It is nil where Get finds nothing.
+func (v *Value) Find(key string) *Value {
+	if v.kind != Map {
+		return nil
+	}
+	i := v.node.find(key)
+	if i < 0 {
+		return nil
+	}
+	return &v.node.items[i]
+}
+
+// Item is Index without a copy: what it points to is shared and must not be
+// written to. It is nil where there is no such item.
+func (v *Value) Item(i int) *Value {
+	if v.kind != List || i < 0 || i >= len(v.node.items) {
+		return nil
+	}
+	return &v.node.items[i]
 }
 
 // All yields the entries of a map in their order, and nothing for another kind.

@@ -124,8 +124,8 @@ func (a *auditor) unreadable(ns, sess, call string, policy session.Digest, err e
 // end writes what the end of a call gave rise to: a drift beyond its
 // threshold, a checkpoint (policy engine spec 17.2).
 func (a *auditor) end(e *end, out *v1.EndCallResponse) {
-	if e.answer.Result.Code != session.Ended {
-		return
+	if e.answer.Result.Code != session.Ended || out.CheckpointId == "" && (e.drift == nil || !e.drift.Exceeded) {
+		return // most ends give rise to nothing
 	}
 	in := engine.Input{SessionID: e.req.SessionId, CallID: e.req.CallId, AgentID: e.agent, Tool: e.tool, Now: a.now()}
 	events := engine.AfterEvents(in, out.CheckpointId, e.drift)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -114,6 +115,9 @@ func (s *Server) beginPart(ctx context.Context, f *fields, req *v1.BeginCallRequ
 		return nil, err
 	}
 	if err := b.judge(ctx); err != nil {
+		if !errors.Is(err, errTakesLong) { // else it is judged again, with more time
+			b.failed(err)
+		}
 		return nil, err
 	}
 	return &part{operation: b, finish: func(r *v1.OperationResult) error {

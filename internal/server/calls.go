@@ -31,6 +31,7 @@ func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*
 		return nil, err
 	}
 	if err := b.judge(ctx); err != nil { // 2 the verdict of the pinned policy, here and once
+		b.failed(err)
 		return nil, err
 	}
 	if err := s.order(ctx, b); err != nil { // 3 the command: attempts, verdict, limits, slots

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"sync"
 	"time"
 
@@ -41,12 +42,41 @@ var errStreamEnded = errors.New("server: the stream has ended")
 // it, and ordered in one go; the next message does not wait for that.
 func (s callService) Exchange(ctx context.Context, stream *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]) error {
 	x := newExchange(ctx, s.Server, stream)
-	defer x.end()
 	if err := x.send(&v1.ExchangeResponse{MaxInFlight: maxUnanswered}); err != nil {
 		return err
 	}
-	go x.receive()
-	return x.answer(ctx)
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		x.receive()
+	}()
+	err := x.answer(ctx)
+	x.end()
+	if stopReading(ctx) {
+		<-received
+	}
+	return err
+}
+
+// readStopper is the key of a function that ends the reading of a request.
+type readStopper struct{}
+
+// stoppable lets a handler end its own reading: it may be in the middle of it
+// when the node drains, and must not return before.
+func stoppable(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == govnodev1connect.CallServiceExchangeProcedure {
+			stop := func() bool { return http.NewResponseController(w).SetReadDeadline(time.Now()) == nil }
+			r = r.WithContext(context.WithValue(r.Context(), readStopper{}, stop))
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// stopReading ends the reading of a request, and reports whether it could.
+func stopReading(ctx context.Context) bool {
+	stop, ok := ctx.Value(readStopper{}).(func() bool)
+	return ok && stop()
 }
 
 // An exchange is one stream. One goroutine receives, the handler's sends, and

@@ -61,7 +61,10 @@ func TestExchangeKeepsThePlace(t *testing.T) {
 	other.send(beginFrame(1, "s", "later", waiting(time.Minute)))
 	require.EqualValues(t, 2, other.one().GetBegin().GetQueue().GetPosition())
 	first.cut()
-	eventually(t, "nobody waits over it any more", func() bool { return n.metric("gov_waiting_requests") == 1 })
+	eventually(t, "nobody waits over it any more", func() bool {
+		println(int(n.metric("gov_waiting_requests")))
+		return n.metric("gov_waiting_requests") == 1
+	})
 	again := n.exchange()
 	again.send(beginFrame(9, "s", "early", waiting(time.Minute)))
 	require.EqualValues(t, 1, again.one().GetBegin().GetQueue().GetPosition())

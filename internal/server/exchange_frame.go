@@ -144,7 +144,7 @@ var errTakesLong = errors.New("server: this needs more than what is on this node
 // because every command asks for it.
 type exchangeContext struct {
 	context.Context
-	namespace string
+	namespace any  // a string, which is not boxed for every command
 	quick     bool // what takes long is not done under it
 }
 

@@ -56,6 +56,8 @@ func TestGuardrails(t *testing.T) {
 	_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "c"))
 	requireRefused(t, err, connect.CodeFailedPrecondition, "INVALID_FIELD", "a guardrail changed them")
 	require.Zero(t, n.getSession("s").Attempts, "nothing was spent on it")
+	written := n.audit.all(t)
+	require.Equal(t, "INVALID_FIELD", written[len(written)-1]["failure_reason"], "that it was judged is written down")
 
 	n = startGuarded(t, func(engine.GuardrailCall) (engine.GuardrailResult, error) {
 		return engine.GuardrailResult{}, errors.New("down")
@@ -84,6 +86,34 @@ func TestContentHashes(t *testing.T) {
 	require.Equal(t, wrong.Reason, n.begin("s", "wrong", with(strings.Repeat("cd", 32))).Reason)
 	require.Contains(t, n.begin("s", "none").Reason, "missing content_hash")
 	require.Contains(t, n.begin("s", "alias", with(hash), func(r *v1.BeginCallRequest) { r.Tool = "alias" }).Reason, "no registered content hash")
+}
+
+// The order of the checks decides which reason is given, and its words (adapter
+// contract 3.6, 5.4); drift is computed where it has a threshold alone.
+func TestOrdersOfChecks(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy("require_human_approval: true", "blocked_patterns: ['rm -rf']", "drift_threshold: 0.0")...)
+	n.session("s")
+	for order, want := range map[v1.Order][2]string{
+		v1.Order_ORDER_UNSPECIFIED: {"Tool 't' requires human approval per governance policy", "human_approval_required"},
+		v1.Order_ORDER_INTERCEPTOR: {"Tool 't' requires human approval per governance policy", "human_approval_required"},
+		v1.Order_ORDER_PRE_EXECUTE: {"Blocked pattern detected: rm -rf", "blocked_pattern_input"},
+	} {
+		change := func(r *v1.BeginCallRequest) { r.ArgumentsJson, r.Order = `{"command":"rm -rf /"}`, order }
+		res := n.begin("s", order.String(), change)
+		require.Equal(t, want, [2]string{res.Reason, res.Decision.Category}, order)
+		require.NotContains(t, res.Decision.PublicMessage, "rm -rf")
+		eval, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "t", ArgumentsJson: `{"command":"rm -rf /"}`, Order: order})
+		require.NoError(t, err)
+		require.Equal(t, want, [2]string{eval.Decision.Reason, eval.Decision.Category}, order)
+	}
+
+	n.putPolicy(policy("drift_threshold: 0.0")...)
+	n.session("calm")
+	for _, call := range []string{"a", "b"} {
+		n.begin("calm", call)
+		require.Nil(t, n.endWith("calm", call, call+" is an output of its own").Drift)
+	}
 }
 
 // A call of several pools takes all or none, and the words of its refusal are

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -179,6 +180,16 @@ func (n *node) end(session, call string) *v1.EndCallResponse {
 	return res
 }
 
+// endWith ends a call with a text as its output.
+func (n *node) endWith(session, call, output string) *v1.EndCallResponse {
+	n.t.Helper()
+	res, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{
+		SessionId: session, CallId: call, Status: v1.Status_STATUS_SUCCEEDED, Output: structpb.NewStringValue(output),
+	})
+	require.NoError(n.t, err)
+	return res
+}
+
 func (n *node) ctx() context.Context { return n.t.Context() }
 
 func byName(name string) *v1.PolicyRef { return &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: name}} }
@@ -222,6 +233,12 @@ func (l *lines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(b)
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
 }
 
 // all returns every line as a JSON object.

@@ -125,6 +125,13 @@ func (m *metrics) outcome(o v1.Outcome) { m.outcomes.WithLabelValues(outcomeLabe
 
 func (m *metrics) slotOutcome(o v1.Outcome) { m.slots.WithLabelValues(outcomeLabel(o)).Inc() }
 
-func outcomeLabel(o v1.Outcome) string {
-	return strings.ToLower(strings.TrimPrefix(o.String(), "OUTCOME_"))
-}
+// outcomeLabels are made once, since every answer is counted under one.
+var outcomeLabels = func() map[v1.Outcome]string {
+	labels := make(map[v1.Outcome]string, len(v1.Outcome_name))
+	for n, name := range v1.Outcome_name {
+		labels[v1.Outcome(n)] = strings.ToLower(strings.TrimPrefix(name, "OUTCOME_"))
+	}
+	return labels
+}()
+
+func outcomeLabel(o v1.Outcome) string { return outcomeLabels[o] }

@@ -163,6 +163,7 @@ func (s *Server) Handler() http.Handler {
 		connect.WithCodec(strictJSON{"json"}),
 		connect.WithCodec(strictJSON{"json; charset=utf-8"}),
 		connect.WithReadMaxBytes(int(caps.Body.Max)),
+		connect.WithCompressMinBytes(4<<10), // what fits in three packets costs less as it is
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
 			if spec.Procedure == govnodev1connect.PolicyServicePutPolicyProcedure {
 				return []connect.HandlerOption{connect.WithReadMaxBytes(int(caps.PolicyBody.Max))}
@@ -175,7 +176,8 @@ func (s *Server) Handler() http.Handler {
 	)
 	mux := http.NewServeMux()
 	mux.Handle(govnodev1connect.NewSessionServiceHandler(sessionService{s}, opts))
-	mux.Handle(govnodev1connect.NewCallServiceHandler(callService{Server: s}, opts))
+	calls, handler := govnodev1connect.NewCallServiceHandler(callService{Server: s}, opts)
+	mux.Handle(calls, stoppable(handler))
 	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s}, opts))
 	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s}, opts))
 	mux.Handle(govnodev1connect.NewDecisionServiceHandler(decisionService{s}, opts))

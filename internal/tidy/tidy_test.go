@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"bench/policy":                        {"*"},
 	"proto/govnode/v1":                    {},
 	"proto/govnode/log/v1":                {},
+	"test/examples":                       {},
 	"test/outside":                        {},
 	"proto/govnode/v1/govnodev1connect":   {"proto/govnode/v1"},
 	"proto/govnode/node/v1":               {},

@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+)
+
+// prefixes finds the rules whose literal a text begins with. The literals are
+// sorted; between one that the text begins with and the text itself lie only
+// literals that begin with it too. So the last one that is not behind the text
+// leads to all of them, by way of those it begins with.
+type prefixes struct {
+	texts   []string
+	rules   [][]int32 // per text, ascending
+	shorter []int32   // per text: the longest other text that it begins with, or -1
+}
+
+// add is called with rising ranks.
+func (p *prefixes) add(text string, rule int32) {
+	i, found := slices.BinarySearch(p.texts, text)
+	if !found {
+		p.texts = slices.Insert(p.texts, i, text)
+		p.rules = slices.Insert(p.rules, i, nil)
+	}
+	p.rules[i] = append(p.rules[i], rule)
+}
+
+// seal links the texts when all are added.
+func (p *prefixes) seal() {
+	p.shorter = make([]int32, len(p.texts))
+	for i, text := range p.texts {
+		n := int32(i) - 1
+		for n >= 0 && !strings.HasPrefix(text, p.texts[n]) {
+			n = p.shorter[n]
+		}
+		p.shorter[i] = n
+	}
+}
+
+// longest returns the place of the longest literal that text begins with, or
+// -1. All others follow through shorter.
+func (p *prefixes) longest(text string) int32 {
+	i, found := slices.BinarySearch(p.texts, text)
+	n := int32(i)
+	if !found {
+		n--
+	}
+	for n >= 0 && !strings.HasPrefix(text, p.texts[n]) {
+		n = p.shorter[n]
+	}
+	return n
+}
+
+// try tests the rules before rank best whose literal text begins with, and
+// returns the first that matches or fails, else what it was given.
+func (p *prefixes) try(e *evaluation, text string, rules []*compiledRule, best int32, err error) (int32, error) {
+	for n := p.longest(text); n >= 0; n = p.shorter[n] {
+		for _, i := range p.rules[n] {
+			if i >= best {
+				break
+			}
+			if hit, failed := rules[i].matches(e); hit || failed != nil {
+				best, err = i, failed
+				break
+			}
+		}
+	}
+	return best, err
+}

@@ -1,0 +1,48 @@
+package server
+
+import (
+	"log/slog"
+	"strconv"
+	"testing"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// BenchmarkTakeDown is what it costs a call that its decision can be explained
+// and followed afterwards, without the line in the audit log.
+func BenchmarkTakeDown(b *testing.B) {
+	store := storage.NewMemory(nil)
+	s, err := New(Config{Store: store, Audit: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	tree, err := engine.SingleFile("name: p\nmax_tokens: 1\n")
+	if err != nil {
+		b.Fatal(err)
+	}
+	policy, err := engine.Compile(tree)
+	if err != nil {
+		b.Fatal(err)
+	}
+	call := &begin{
+		s: s, ns: "default", policy: policy, cmd: &session.Begin{Session: "s", Call: "c"},
+		req:   &v1.BeginCallRequest{ArgumentsJson: `{"command":"ls -l"}`},
+		input: engine.Input{Tool: "t", SessionID: "s", CallID: "c", Arguments: value.OfMap(value.Pair{Key: "command", Value: value.OfString("ls -l")})},
+	}
+	call.decision = policy.Evaluate(b.Context(), call.input)
+	ids := make([]string, 1<<16)
+	for i := range ids {
+		ids[i] = strconv.Itoa(i)
+	}
+	said := decisionOf(call.decision, session.Digest(policy.Digest()))
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		s.audit.call(call, &v1.BeginCallResponse{DecisionId: ids[i&(1<<16-1)], Outcome: v1.Outcome_OUTCOME_ADMITTED, Decision: said})
+		i++
+	}
+}

@@ -1,0 +1,108 @@
+package server_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/server"
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// fellows are the members of a cluster as its nodes see it.
+type fellows struct {
+	server.Cluster
+	mu    sync.Mutex
+	peers []server.Peer
+}
+
+func (f *fellows) Status(context.Context) (server.Status, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return server.Status{Peers: f.peers, Health: "ok"}, nil
+}
+
+func (f *fellows) LeaderAPI() string { return "" }
+
+func (f *fellows) set(peers ...server.Peer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.peers = peers
+}
+
+func peer(n *node, name string) server.Peer {
+	return server.Peer{Node: name, APIAddress: strings.TrimPrefix(n.url, "http://")}
+}
+
+// Two nodes on one store, and a third that is gone.
+func pair(t *testing.T) (one, two *node, all *fellows) {
+	all = &fellows{}
+	one = start(t, func(c *server.Config) { c.Cluster = all })
+	two = startOn(t, one.store, func(c *server.Config) { c.Cluster, c.Node = all, "n2" })
+	all.set(peer(one, "n1"), peer(two, "n2"), server.Peer{Node: "n3", APIAddress: "127.0.0.1:1"})
+	one.putPolicy(policy("allowed_tools: [t]")...)
+	one.session("s")
+	return one, two, all
+}
+
+// A decision is explained by whichever node is asked; where nobody has it, the
+// answer says who was asked, and who could not be.
+func TestExplainElsewhere(t *testing.T) {
+	one, two, _ := pair(t)
+	id := two.begin("s", "c").DecisionId
+	require.Equal(t, "n2", one.explain(id).Node)
+	_, err := one.explains.Explain(t.Context(), &v1.ExplainRequest{DecisionId: id, SessionId: "other"})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "was not made for the session")
+	_, err = one.explains.Explain(t.Context(), &v1.ExplainRequest{DecisionId: id, Local: true})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "is kept by n1. ")
+	_, err = one.explains.Explain(t.Context(), &v1.ExplainRequest{DecisionId: "nope"})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "is kept by n1, n2; not reached: n3. ")
+	require.Equal(t, "n3", info(t, err).Metadata["unreachable"])
+	asked := `gov_requests_total{code="not_found",method="Explain",service="DecisionService"}`
+	require.InDelta(t, 3, one.metric(asked), 0, "who is asked by a node asks no further")
+	require.InDelta(t, 2, two.metric(asked), 0)
+}
+
+// One stream has the events of all nodes; its cursor holds for each of them,
+// and for those that have joined since.
+func TestFollowTheCluster(t *testing.T) {
+	one, two, all := pair(t)
+	two.begin("s", "before")
+	f, first := one.follow(&v1.FollowRequest{Cluster: true})
+	require.Equal(t, []string{"n3"}, first.Unreachable)
+	require.Len(t, strings.Split(first.Cursor, ","), 2)
+	one.begin("s", "a")
+	require.Equal(t, "a", f.event().CallId)
+	two.begin("s", "b")
+	ev := f.event()
+	require.Equal(t, []string{"n2", "b"}, []string{ev.Node, ev.CallId})
+	here := f.cursor
+	f.end()
+
+	two.begin("s", "c")
+	three := startOn(t, one.store, func(c *server.Config) { c.Cluster, c.Node = all, "n3" })
+	three.begin("s", "d")
+	all.set(peer(one, "n1"), peer(two, "n2"), peer(three, "n3"))
+	f, first = two.follow(&v1.FollowRequest{Cluster: true, After: here})
+	require.Empty(t, first.Unreachable)
+	require.ElementsMatch(t, []string{"c", "d"}, []string{f.event().CallId, f.event().CallId}, "each once, and nothing twice")
+	here = f.cursor
+
+	// A node that ends is told of, and the others go on.
+	require.NoError(t, three.server.Close())
+	for m := f.message(); len(m.Unreachable) == 0; m = f.message() {
+		require.Nil(t, m.Event)
+	}
+	one.begin("s", "e")
+	require.Equal(t, "e", f.event().CallId)
+
+	_, err := one.explains.Explain(t.Context(), &v1.ExplainRequest{DecisionId: "nope"})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "is kept by n1")
+	f, first = one.follow(&v1.FollowRequest{After: here})
+	require.Nil(t, first.Gap, "the part of this node is taken from the cursor of all")
+	require.Equal(t, "e", f.event().CallId)
+}

@@ -1,0 +1,104 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/storage"
+)
+
+func journaled(t *testing.T, change func(*Config)) *Server {
+	t.Helper()
+	store := storage.NewMemory(nil)
+	cfg := Config{Store: store, Node: "n1"}
+	change(&cfg)
+	s, err := New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+	return s
+}
+
+func allowed(id string, size int) *record {
+	return &record{id: id, ns: "default", decision: engine.Decision{Allowed: true}, size: size}
+}
+
+// A follower that takes nothing in holds up nobody, and is cut when what it
+// should hear next is gone.
+func TestSlowFollower(t *testing.T) {
+	s := journaled(t, func(c *Config) { c.JournalRecords = 8 })
+	fl := s.newFollower("default", &v1.FollowRequest{}, cursor{})
+	taken, goOn := make(chan *v1.FollowResponse), make(chan struct{})
+	result := make(chan error, 1)
+	go func() {
+		result <- fl.run(t.Context(), func(m *v1.FollowResponse) error {
+			taken <- m
+			<-goOn
+			return nil
+		})
+	}()
+	<-taken // the first cursor
+	goOn <- struct{}{}
+	s.journal.add(allowed("d0", 1))
+	require.Equal(t, "d0", (<-taken).Event.DecisionId)
+	for i := 1; i <= 100; i++ { // while it is stuck in the first
+		s.journal.add(allowed(fmt.Sprintf("d%d", i), 1))
+	}
+	close(goOn)
+	err := <-result
+	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+	require.Equal(t, reasonTooSlow, infoOf(err).GetReason())
+	require.ErrorContains(t, err, "92 events are gone")
+}
+
+// What is kept is bounded by records and by bytes, and what is dropped cannot be
+// found any more.
+func TestJournalIsBounded(t *testing.T) {
+	s := journaled(t, func(c *Config) { c.JournalRecords, c.JournalBytes = 10, 1000 })
+	j := s.journal
+	for i := range 50 {
+		j.add(allowed(fmt.Sprintf("d%d", i), 1))
+	}
+	require.Nil(t, j.find("default", "d39"))
+	require.NotNil(t, j.find("default", "d40"))
+	require.Nil(t, j.find("other", "d40"))
+	j.add(allowed("large", 995))
+	n, bytes, _ := j.state()
+	require.Equal(t, []int{6, 1000}, []int{n, bytes})
+	require.Nil(t, j.find("default", "d44"))
+	j.add(allowed("too large", 5000))
+	n, _, _ = j.state()
+	require.Equal(t, 1, n, "the latest is kept, however large it is")
+	oldest, next := j.bounds()
+	require.EqualValues(t, []uint64{52, 53}, []uint64{oldest, next})
+	require.Len(t, j.byID, 1)
+
+	// A repeat takes no place, and a failure is replaced by what came of it.
+	j.add(allowed("too large", 1))
+	_, next = j.bounds()
+	require.EqualValues(t, 53, next)
+	failed := allowed("f", 1)
+	failed.failure = "unavailable"
+	j.add(failed)
+	j.add(allowed("f", 1))
+	require.Empty(t, j.find("default", "f").failure)
+}
+
+func TestFollowersAreBounded(t *testing.T) {
+	s := journaled(t, func(*Config) {})
+	for range maxFollowers {
+		require.True(t, s.journal.enter(maxFollowers))
+	}
+	err := eventService{s}.Follow(t.Context(), &v1.FollowRequest{}, nil)
+	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+	require.Equal(t, reasonTooManyFollowers, infoOf(err).GetReason())
+	s.journal.leave()
+	require.True(t, s.journal.enter(maxFollowers))
+}

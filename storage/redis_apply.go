@@ -1,0 +1,108 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"example.com/govnode/session"
+)
+
+// Apply implements Store. The commands of one namespace keep their order; those
+// of several namespaces have no record in common.
+func (r *Redis) Apply(ctx context.Context, cmds ...session.Command) []Answer {
+	answers := make([]Answer, len(cmds))
+	var groups []*sameNamespace
+	byName := map[string]*sameNamespace{}
+	for i, c := range cmds {
+		parts, err := partition(c)
+		if err != nil {
+			answers[i].Err = err
+			continue
+		}
+		for ns, c := range parts {
+			g := byName[ns]
+			if g == nil {
+				g = &sameNamespace{ns: ns}
+				byName[ns] = g
+				groups = append(groups, g)
+			}
+			g.cmds, g.at = append(g.cmds, c), append(g.at, i)
+		}
+	}
+	var wait sync.WaitGroup
+	for i, g := range groups {
+		if i == len(groups)-1 {
+			g.answers = r.applyIn(ctx, g.ns, g.cmds)
+			break
+		}
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			g.answers = r.applyIn(ctx, g.ns, g.cmds)
+		}()
+	}
+	wait.Wait()
+	for _, g := range groups {
+		for j, a := range g.answers {
+			if answers[g.at[j]].Err == nil {
+				answers[g.at[j]] = a
+			}
+		}
+	}
+	return answers
+}
+
+// sameNamespace is what of a request is in one namespace.
+type sameNamespace struct {
+	ns      string
+	cmds    []session.Command
+	at      []int // in the request
+	answers []Answer
+}
+
+// partition validates a command and returns what of it is in each namespace: a
+// Tick may name records of many.
+func partition(c session.Command) (map[string]session.Command, error) {
+	if err := session.Validate(c); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if t, ok := c.(*session.Tick); ok {
+		parts := map[string]session.Command{}
+		for _, k := range t.Keys {
+			ns := k.Namespace()
+			if parts[ns] == nil {
+				parts[ns] = &session.Tick{}
+			}
+			part := parts[ns].(*session.Tick)
+			part.Keys = append(part.Keys, k)
+		}
+		return parts, nil
+	}
+	keys := c.Touches()
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%w: %T is a part of Store.Restore", ErrInvalid, c)
+	}
+	return map[string]session.Command{keys[0].Namespace(): c}, nil
+}
+
+// applyIn applies commands of one namespace, as many at once as a round takes.
+func (r *Redis) applyIn(ctx context.Context, ns string, cmds []session.Command) []Answer {
+	if err := ctx.Err(); err != nil {
+		return failed(len(cmds), notApplied(err))
+	}
+	if err := r.list(ctx, ns); err != nil {
+		return failed(len(cmds), err)
+	}
+	l := r.lane(ns)
+	var answers []Answer
+	for len(cmds) > 0 {
+		n := min(len(cmds), r.cfg.RoundSize)
+		some := l.submit(ctx, cmds[:n])
+		answers, cmds = append(answers, some...), cmds[n:]
+		if some[0].Err != nil {
+			return append(answers, failed(len(cmds), notApplied(errFailedFirst))...)
+		}
+	}
+	return answers
+}
