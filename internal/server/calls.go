@@ -328,8 +328,8 @@ func (b *begin) said(res *session.Result) *v1.Decision {
 		d.PolicyChain, d.PublicMessage, d.Error = b.decision.PolicyChain, b.decision.PublicMessage, b.decision.Error
 	}
 	d.MatchedRule, d.Reason = b.policy.RuleTextFor(res.Rule, b.input)
-	if res.Rule == 0 && same { // the text of a backend or a guardrail
-		d.MatchedRule, d.Reason = b.decision.MatchedRule, engine.Redact(b.decision.Reason)
+	if res.Rule == 0 && same { // the text of a backend or a guardrail, redacted by the engine
+		d.MatchedRule, d.Reason = b.decision.MatchedRule, b.decision.Reason
 	}
 	switch res.Code {
 	case session.Admitted, session.Queued:

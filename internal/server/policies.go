@@ -312,17 +312,8 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 
 func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
 	return &v1.Decision{
-		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: freeText(d),
+		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
 		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
 		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
 	}
-}
-
-// freeText is the reason of a decision. What a backend or a guardrail wrote may
-// quote the call, and is redacted before it is returned.
-func freeText(d engine.Decision) string {
-	if d.Rule == 0 {
-		return engine.Redact(d.Reason)
-	}
-	return d.Reason
 }
