@@ -85,3 +85,7 @@ generate-check: generate
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin
+
+.PHONY: redis
+redis: ## the Redis backend at length, on real redis-server processes (Debian: apt-get install redis-server)
+	GOVNODE_REDIS=1 GOVNODE_REQUIRE_REDIS=1 $(GO) test -tags $(TAGS) ./storage -run Redis -count=1 -timeout 15m

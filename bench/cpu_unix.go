@@ -22,7 +22,11 @@ func newCPUMeter(from, to time.Time) *cpuMeter {
 }
 
 func (m *cpuMeter) cores() float64 {
-	return float64(m.used.Load()) / float64(m.span)
+	used := m.used.Load()
+	if used == 0 { // the callers were done before the timer was
+		used = cpuTime() - m.last.Load()
+	}
+	return float64(used) / float64(m.span)
 }
 
 // cpuTime is what this process has used so far, in nanoseconds.

@@ -165,6 +165,13 @@ func (g *govnode) Think(ctx context.Context, caller int) {
 	}
 }
 
+// Settle ends what a caller has open. Verify finds out if that failed.
+func (g *govnode) Settle(ctx context.Context, caller int) {
+	if c := &g.callers[caller]; c.open != nil && g.plan.Scenario == Fleet {
+		_ = c.end(ctx)
+	}
+}
+
 func (g *govnode) begin(ctx context.Context, c *govnodeCaller) error {
 	wait := time.Duration(client.NoWait)
 	if g.plan.Scenario == Fleet {

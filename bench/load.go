@@ -31,6 +31,13 @@ type Thinker interface {
 	Think(ctx context.Context, caller int)
 }
 
+// A Settler is a Target whose callers may hold what others wait for. Settle is
+// called when a caller is done, lest the others wait for it to the end of their
+// patience.
+type Settler interface {
+	Settle(ctx context.Context, caller int)
+}
+
 // A Load says how hard a target is worked.
 type Load struct {
 	// Callers is how many work at once. Each has one operation under way.
@@ -111,6 +118,9 @@ type drive struct {
 func (d *drive) call(ctx context.Context, caller int) {
 	pace := d.pace(caller)
 	thinker, thinks := d.target.(Thinker)
+	if s, settles := d.target.(Settler); settles {
+		defer s.Settle(ctx, caller)
+	}
 	for n := 0; ctx.Err() == nil; n++ {
 		if thinks {
 			thinker.Think(ctx, caller)

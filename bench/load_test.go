@@ -128,6 +128,24 @@ func TestDriveEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// A caller that is done lets go of what others wait for.
+func TestCallersSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var settled [3]int
+		m := settler{&mock{step: takes(time.Millisecond)}, func(caller int) { settled[caller]++ }}
+		_, err := Drive(t.Context(), m, Load{Callers: 3, Duration: time.Second}, nil)
+		require.NoError(t, err)
+		require.Equal(t, [3]int{1, 1, 1}, settled)
+	})
+}
+
+type settler struct {
+	*mock
+	settle func(caller int)
+}
+
+func (s settler) Settle(_ context.Context, caller int) { s.settle(caller) }
+
 func TestLoadIsChecked(t *testing.T) {
 	good := Load{Callers: 1, Duration: time.Second}
 	for field, change := range map[string]func(*Load){

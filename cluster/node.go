@@ -238,9 +238,9 @@ func (n *Node) deadline(ctx context.Context) (context.Context, context.CancelFun
 // Close stops the node at once; Drain before it lets others take over first.
 func (n *Node) Close() error { return n.close() }
 
-// closeWait bounds how long Close waits for Raft: one of its goroutines may
-// hang on a disk that does.
-const closeWait = 5 * time.Second
+// closeWait is how much longer Close waits for Raft than a message to a peer
+// may take: one of its goroutines may hang on a disk that does.
+const closeWait = 2 * time.Second
 
 func (n *Node) shutdown() error {
 	n.cancel()
@@ -250,8 +250,8 @@ func (n *Node) shutdown() error {
 		go func() { stopped <- n.stopped.Error() }()
 		select {
 		case <-stopped: // it returns no error
-		case <-time.After(closeWait):
-			return errors.Join(err, fmt.Errorf("cluster: Raft has not stopped within %v", closeWait))
+		case <-time.After(n.cfg.TransportTimeout + closeWait):
+			return errors.Join(err, fmt.Errorf("cluster: Raft has not stopped within %v", n.cfg.TransportTimeout+closeWait))
 		}
 	}
 	close(n.dead)

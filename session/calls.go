@@ -142,7 +142,7 @@ func (s *State) fact(p Premise, x *Session, pool *Pool) int64 {
 	case FactAttempts:
 		return int64(x.Attempts)
 	case FactTokens:
-		return x.Tokens
+		return x.Tokens + x.Reserved // what open calls reserved may be used
 	case FactToolCalls:
 		return int64(x.ToolCalls(p.Name))
 	case FactElapsed:

@@ -72,7 +72,7 @@ func TestBenchAgainstARunningNode(t *testing.T) {
 	folder := t.TempDir()
 	json, html := filepath.Join(folder, "r.json"), filepath.Join(folder, "r.html")
 	var out, errs bytes.Buffer
-	code := execute([]string{"bench", "--addr", address, "--sweep", "1,4,8", "--duration", "150ms", "--warmup", "50ms",
+	code := execute([]string{"bench", "--addr", address, "--sweep", "1,4,8", "--duration", "400ms", "--warmup", "50ms",
 		"--calls-per-agent", "6", "--json", json, "--html", html}, &out, &errs)
 	require.Equal(t, exitYes, code, errs.String())
 	require.Contains(t, out.String(), "the counts of 8 sessions equal the ledgers")

@@ -155,7 +155,7 @@ func (b *begin) load(ctx context.Context, read storage.Read, prefix string) erro
 
 func factsOf(x *session.Session, now time.Duration) *engine.Facts {
 	return &engine.Facts{
-		CallCount: int64(x.Calls), Attempts: int64(x.Attempts), TokensUsed: x.Tokens, Elapsed: now - x.Opened,
+		CallCount: int64(x.Calls), Attempts: int64(x.Attempts), TokensUsed: x.Tokens + x.Reserved, Elapsed: now - x.Opened,
 		ToolCalls: func(tool string) int64 { return int64(x.ToolCalls(tool)) },
 	}
 }

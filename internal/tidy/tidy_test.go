@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"internal/tidy":                       {},
 	"cmd/govnode":                         {"*"},
 	"bench":                               {"*"},
+	"bench/etcd":                          {"bench"}, // a module of its own
 	"bench/policy":                        {"*"},
 	"proto/govnode/v1":                    {},
 	"proto/govnode/log/v1":                {},
