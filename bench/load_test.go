@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -65,8 +66,11 @@ func TestOpenLoopCountsWhatIsNeverBegun(t *testing.T) {
 func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
+		var mu sync.Mutex
 		var begun []time.Duration
-		m := &mock{step: func(_ context.Context, caller int) error {
+		m := &mock{step: func(context.Context, int) error {
+			mu.Lock()
+			defer mu.Unlock()
 			begun = append(begun, time.Since(start))
 			return nil
 		}}

@@ -343,19 +343,20 @@ func TestManyOverHTTP(t *testing.T) {
 	require.NoError(t, err)
 	var all sync.WaitGroup
 	var in, most atomic.Int32
-	var waited atomic.Bool
+	full := make(chan struct{}) // the first five hold until all slots are taken
+	filled := sync.OnceFunc(func() { close(full) })
 	for range 40 {
 		all.Go(func() {
 			err := s.Do(t.Context(), client.Call{Tool: "t", Pools: []client.Want{{Pool: "gpu"}}}, func(_ context.Context, call *client.OpenCall) error {
 				n := in.Add(1)
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				}
-				if n == 5 {
-					waited.Store(true)
-				}
 				defer in.Add(-1)
-				_, err := s.Read(t.Context()) // some work
-				return err
+				if n == 5 {
+					filled()
+				}
+				<-full
+				return nil
 			})
 			if err != nil {
 				t.Error(err)
@@ -363,8 +364,7 @@ func TestManyOverHTTP(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.LessOrEqual(t, most.Load(), int32(5))
-	require.True(t, waited.Load(), "the pool was never full")
+	require.EqualValues(t, 5, most.Load(), "all slots, and never more")
 	got, err := s.Read(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 40, got.GetAttempts())
