@@ -195,7 +195,7 @@ func (l *line) lost(k *link) {
 // dial opens a stream and waits for the node's first word.
 func (l *line) dial() (*link, error) {
 	ctx, cancel := context.WithCancelCause(l.c.ctx)
-	late := time.AfterFunc(helloTimeout, func() { cancel(errors.New("the node did not answer a new stream in time")) })
+	late := time.AfterFunc(helloTimeout, func() { cancel(errNoHello) })
 	stream := l.client.CallBidiStream(ctx)
 	// The transport looks at the context again when the request's body has ended.
 	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
@@ -209,11 +209,13 @@ func (l *line) dial() (*link, error) {
 	}
 	late.Stop()
 	if err == nil {
-		err = context.Cause(ctx)
+		err = errNoHello // its timer has run out, and may not have cancelled yet
 	}
 	cancel(err)
 	return nil, err
 }
+
+var errNoHello = errors.New("the node did not answer a new stream in time")
 
 // wrapAll has the nodes wrapped that are known, and those that will be.
 func (r *routes) wrapAll(wrap func(*node)) {
