@@ -3,7 +3,6 @@ package session
 import (
 	"slices"
 	"time"
-	"unique"
 
 	"example.com/govnode/limiter"
 )
@@ -109,7 +108,7 @@ func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) bool {
 		r.Code = TooManyOpen
 		return false
 	}
-	if c.CallKind == Tool && len(x.Tools) >= MaxTools && x.tool(unique.Make(c.Tool)) < 0 {
+	if c.CallKind == Tool && len(x.Tools) >= MaxTools && x.tool(s.name(c.Tool)) < 0 {
 		r.Code = TooManyTools
 		return false
 	}
@@ -226,7 +225,7 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 
 	h := Held{
 		Holder: holder(KindSession, c.Session, c.Call), Content: c.Content, Started: s.now,
-		Deadline: s.now + c.TTL, Tokens: c.Tokens, Tool: unique.Make(c.Tool), Rule: c.Verdict.Rule, Kind: c.CallKind,
+		Deadline: s.now + c.TTL, Tokens: c.Tokens, Tool: s.name(c.Tool), Rule: c.Verdict.Rule, Kind: c.CallKind,
 		Pools: make([]Hold, len(wants)),
 	}
 	var holdUntil time.Duration
@@ -238,7 +237,7 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	}
 	for i := range wants {
 		w := &wants[i]
-		h.Pools[i] = Hold{Pool: unique.Make(c.Pools[i].Pool), Weight: w.Weight}
+		h.Pools[i] = Hold{Pool: s.name(c.Pools[i].Pool), Weight: w.Weight}
 		if i > full {
 			continue
 		}

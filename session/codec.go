@@ -12,6 +12,9 @@ import (
 // entryVersion is the format of entries that this build writes and reads.
 const entryVersion = 1
 
+// entryCommands is the number of the field of message Entry that is repeated.
+const entryCommands = 3
+
 // ErrUnknownKind is wrapped by the error for an entry, a command or a record of
 // a kind or a version that this build does not know. A node that finds one in
 // its log stops: to skip it would be to diverge.
@@ -30,13 +33,24 @@ func AppendEntry(dst []byte, at time.Duration, cmds []Command) []byte {
 	return f.b
 }
 
+// JoinEntry is AppendEntry of commands that were encoded before, by
+// EncodeCommand.
+func JoinEntry(dst []byte, at time.Duration, cmds [][]byte) []byte {
+	dst = AppendEntry(dst, at, nil)
+	for _, c := range cmds {
+		dst = protowire.AppendTag(dst, entryCommands, protowire.BytesType)
+		dst = protowire.AppendBytes(dst, c)
+	}
+	return dst
+}
+
 // DecodeEntry decodes an entry. Strings that no record keeps are parts of one
 // copy of b, so that an entry costs one allocation for all of them: a command
 // is gone as soon as it was applied, and what outlives it is copied here (see
 // kept), interned, or joined into new strings by the state machine.
 func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
 	f := reader(b)
-	f.s = string(b)
+	f.s, f.strict = string(b), true
 	var version uint32
 	for m := f.top(); f.visit(&m); {
 		f.entry(&version, &at, &cmds)
@@ -56,8 +70,8 @@ func (f *wire) entry(version *uint32, at *time.Duration, cmds *[]Command) {
 		f.unknown("version", uint64(*version), "an entry")
 	}
 	f.duration(2, at)
-	for i, n := elements(f, 3, cmds, math.MaxInt); i < n; i++ {
-		for m := f.message(3, true); f.visit(&m); {
+	for i, n := elements(f, entryCommands, cmds, math.MaxInt); i < n; i++ {
+		for m := f.message(entryCommands, true); f.visit(&m); {
 			f.command(&(*cmds)[i])
 		}
 		f.require((*cmds)[i] != nil, "a command of no kind")
@@ -92,7 +106,7 @@ func AppendCommand(dst []byte, c Command) []byte {
 // DecodeCommand decodes one command; see DecodeEntry for its strings.
 func DecodeCommand(b []byte) (Command, error) {
 	f := reader(b)
-	f.s = string(b)
+	f.s, f.strict = string(b), true
 	var c Command
 	for m := f.top(); f.visit(&m); {
 		f.command(&c)

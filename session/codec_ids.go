@@ -19,7 +19,7 @@ func (f *wire) ids(num protowire.Number, m *IDs) {
 		f.require(m.chunks == nil, "ids a second time")
 	}
 	// Ids that stand apart are not part of the record: see Pack.
-	for s := f.message(num, m.apart == nil && (m.n > 0 || m.forgot != nil)); f.visit(&s); {
+	for s := f.message(num, m.apart == nil && (m.Len() > 0 || m.forgot != nil)); f.visit(&s); {
 		f.uint32(1, &m.dropped)
 		f.remembered(2, m)
 		f.forgot(3, m)

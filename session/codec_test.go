@@ -33,9 +33,10 @@ func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
 		at := time.Duration(f.Int64())
 		want := &logv1.Entry{Version: 1, At: int64(at)}
 		var cmds []Command
+		var encoded [][]byte
 		for range f.IntN(4) {
 			c := randomCommand(f, f.IntN(Version))
-			cmds = append(cmds, c)
+			cmds, encoded = append(cmds, c), append(encoded, EncodeCommand(c))
 			m := oneof(t, c, &logv1.Command{}).(*logv1.Command)
 			want.Commands = append(want.Commands, m)
 
@@ -47,6 +48,7 @@ func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
 		b := EncodeEntry(at, cmds)
 		require.Equal(t, marshal(t, want), b)
 		require.Equal(t, append([]byte("x"), b...), AppendEntry([]byte("x"), at, cmds))
+		require.Equal(t, append([]byte("x"), b...), JoinEntry([]byte("x"), at, encoded))
 		gotAt, got, err := DecodeEntry(b)
 		require.NoError(t, err)
 		require.Equal(t, at, gotAt)
@@ -110,8 +112,8 @@ func TestDerivedFieldsAreNotEncoded(t *testing.T) {
 	require.NotNil(t, s.IDs.find("next"))
 }
 
-// A protobuf encoder may put fields in any order and add fields of a later
-// version; neither changes what is read.
+// A protobuf encoder may put fields in any order, which changes nothing. A field
+// of a later version is refused: some replicas would go by it and others not.
 func TestFieldsInAnyOrderAndUnknownOnes(t *testing.T) {
 	f := newFiller(4)
 	for range 500 {
@@ -126,7 +128,7 @@ func TestFieldsInAnyOrderAndUnknownOnes(t *testing.T) {
 			body = body[n:]
 		}
 		unknown := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), []byte("later"))
-		mixed := append([]byte{}, unknown...)
+		var mixed []byte
 		for i := len(fields) - 1; i >= 0; {
 			first := i // fields of one number keep their order
 			for first > 0 && number(fields[first-1]) == number(fields[i]) {
@@ -135,13 +137,19 @@ func TestFieldsInAnyOrderAndUnknownOnes(t *testing.T) {
 			for _, x := range fields[first : i+1] {
 				mixed = append(mixed, x...)
 			}
-			mixed = append(mixed, unknown...)
 			i = first - 1
 		}
-		b = protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(c.Kind()), protowire.BytesType), mixed)
-		got, err := DecodeCommand(b)
+		command := func(fields ...byte) []byte {
+			return protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(c.Kind()), protowire.BytesType), fields)
+		}
+		got, err := DecodeCommand(command(mixed...))
 		require.NoError(t, err)
 		require.Equal(t, c, got)
+
+		_, err = DecodeCommand(command(append(mixed, unknown...)...))
+		require.ErrorIs(t, err, ErrUnknownKind)
+		_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{command(append(unknown, mixed...)...)}))
+		require.ErrorIs(t, err, ErrUnknownKind)
 	}
 }
 

@@ -18,14 +18,17 @@ import (
 //
 // Written, the fields stand in that order and those that are zero are left out,
 // as a deterministic protobuf encoder does it. Read, they may stand in any
-// order, and fields that are not known are skipped. Unlike generated code it
+// order, and fields that are not known are skipped, or refused. Unlike generated code it
 // refuses a number that does not fit the field and a field of another wire
 // type, where that would truncate or skip: what is kept is never guessed.
 //
 // It takes no function values, for they would make each wire escape to the heap.
 type wire struct {
 	write bool
-	b     []byte // what was written, or is read
+	// strict refuses what was read and is not known, where skipping it would
+	// have replicas of different versions diverge.
+	strict bool
+	b      []byte // what was written, or is read
 	// s has the bytes of b if the strings that are read may be parts of it.
 	s        string
 	pos, end int // of the message being read
@@ -74,6 +77,9 @@ func (f *wire) visit(m *scope) bool {
 	}
 	if m.begun && f.num != 0 && f.pos == m.seen {
 		f.skip() // no field took it, so it is none that is known
+		if f.err == nil && f.strict {
+			f.failWith(fmt.Errorf("%w: a field before byte %d", ErrUnknownKind, f.pos))
+		}
 	}
 	first := !m.begun
 	m.begun, m.seen = true, f.pos

@@ -48,9 +48,12 @@ func hashID(id string) (h [16]byte) {
 // IDs remembers the last 1,024 finished ids of one maker, and how new an id
 // must be to be surely unknown. Versions of a record share chunks: an append
 // writes behind what older versions see.
+//
+// Ids are numbered modulo 2^32, and a maker may finish more than that: numbers
+// are compared by their distance from the first that is remembered, or from n.
 type IDs struct {
 	chunks  []*[chunkLen]Remembered
-	n       uint32 // ids ever finished
+	n       uint32 // ids ever finished: the number of the next one
 	dropped uint32 // chunks dropped
 	forgot  *[ForgottenParts]uint64
 	index   *idIndex
@@ -58,15 +61,19 @@ type IDs struct {
 }
 
 // Len returns how many ids are remembered.
-func (m *IDs) Len() int { return int(m.n - m.dropped*chunkLen) }
+func (m *IDs) Len() int { return int(m.n - m.first()) }
+
+// first is the number of the oldest id that is remembered.
+func (m *IDs) first() uint32 { return m.dropped * chunkLen }
 
 func (m *IDs) at(seq uint32) *Remembered {
-	return &m.chunks[seq/chunkLen-m.dropped][seq%chunkLen]
+	i := seq - m.first()
+	return &m.chunks[i/chunkLen][i%chunkLen]
 }
 
 // find returns what is remembered of the id, or nil.
 func (m *IDs) find(id string) *Remembered {
-	if m.n == 0 {
+	if m.Len() == 0 {
 		return nil
 	}
 	h := hashID(id)
@@ -76,7 +83,7 @@ func (m *IDs) find(id string) *Remembered {
 	if m.index != nil {
 		return m.index.find(m, h)
 	}
-	for seq := m.dropped * chunkLen; seq < m.n; seq++ {
+	for seq := m.first(); seq != m.n; seq++ {
 		if r := m.at(seq); r.ID == h {
 			return r
 		}
@@ -111,7 +118,7 @@ func (m *IDs) detach() IDs {
 // newerThan returns the time that a new id must be newer than to be surely
 // unknown: the newest that was forgotten of its part.
 func (m *IDs) newerThan(id string) uint64 {
-	if m.apart != nil && m.n > 0 {
+	if m.apart != nil && m.Len() > 0 {
 		return m.forgotApart(partOf(hashID(id)))
 	}
 	if m.forgot == nil {
@@ -136,7 +143,7 @@ func (m *IDs) add(r Remembered) {
 		m.index.insert(m.n, r.ID)
 	}
 	m.n++
-	if m.n-m.dropped*chunkLen >= MaxRemembered+chunkLen {
+	if m.Len() >= MaxRemembered+chunkLen {
 		m.forgetOldest()
 	}
 }
@@ -161,7 +168,7 @@ func (m *IDs) newest() (t uint64) {
 	if m.apart != nil {
 		return m.apart.newest
 	}
-	for seq := m.dropped * chunkLen; seq < m.n; seq++ {
+	for seq := m.first(); seq != m.n; seq++ {
 		t = max(t, m.at(seq).Time())
 	}
 	if m.forgot != nil {
@@ -175,9 +182,12 @@ func (m *IDs) newest() (t uint64) {
 // An idIndex finds ids by hash. It is derived, kept by the newest version of a
 // record alone, and rebuilt when it has filled with what is no longer there.
 type idIndex struct {
-	slots []uint16 // seq modulo 65535, plus 1; 0 is empty
+	slots []uint16 // seq modulo indexModulus, plus 1; 0 is empty
 	free  int      // inserts until it is rebuilt
 }
+
+// indexModulus divides 2^32 and is far more than what is remembered.
+const indexModulus = 1 << 15
 
 func newIndex(m *IDs) *idIndex {
 	size := 64
@@ -185,7 +195,7 @@ func newIndex(m *IDs) *idIndex {
 		size *= 2
 	}
 	x := &idIndex{slots: make([]uint16, size), free: size * 3 / 4}
-	for seq := m.dropped * chunkLen; seq < m.n; seq++ {
+	for seq := m.first(); seq != m.n; seq++ {
 		x.insert(seq, m.at(seq).ID)
 	}
 	return x
@@ -197,7 +207,7 @@ func (x *idIndex) insert(seq uint32, h [16]byte) {
 	for x.slots[i] != 0 {
 		i = (i + 1) & mask
 	}
-	x.slots[i] = uint16(seq%65535 + 1)
+	x.slots[i] = uint16(seq%indexModulus + 1)
 	x.free--
 }
 
@@ -210,12 +220,12 @@ func (x *idIndex) add(m *IDs, seq uint32, h [16]byte) {
 
 func (x *idIndex) find(m *IDs, h [16]byte) *Remembered {
 	mask := uint32(len(x.slots) - 1)
-	first := m.dropped * chunkLen
+	first := m.first()
 	for i := binary.LittleEndian.Uint32(h[:]) & mask; x.slots[i] != 0; i = (i + 1) & mask {
-		// The one number in the window that is equal modulo 65535.
-		seq := first + (uint32(x.slots[i])-1+65535-first%65535)%65535
-		if seq < m.n {
-			if r := m.at(seq); r.ID == h {
+		// The one number in the window that is equal modulo indexModulus.
+		behind := (uint32(x.slots[i]) - 1 - first) % indexModulus
+		if behind < m.n-first {
+			if r := m.at(first + behind); r.ID == h {
 				return r
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 )
 
 // A backend that stores each record on its own would rewrite 40 KiB of
@@ -145,18 +146,21 @@ func PartKnown(r Record, part int) bool {
 func (m *IDs) findApart(h [16]byte) *Remembered {
 	a, p := m.apart, partOf(h)
 	for i := len(a.added) - 1; i >= 0; i-- {
-		if r := &a.added[i]; r.ID == h && m.n-uint32(len(a.added)-i) >= m.dropped*chunkLen {
+		if r := &a.added[i]; r.ID == h && len(a.added)-i <= m.Len() {
 			return r
 		}
 	}
 	a.mustKnow(p)
 	for i := range a.loaded[p] {
-		if e := &a.loaded[p][i]; e.ID == h && e.seq >= m.dropped*chunkLen {
+		if e := &a.loaded[p][i]; e.ID == h && m.remembers(e.seq) {
 			return &e.Remembered
 		}
 	}
 	return nil
 }
+
+// remembers reports whether an id that was numbered is not dropped yet.
+func (m *IDs) remembers(seq uint32) bool { return int(m.n-seq) <= m.Len() }
 
 // mustKnow stops whoever would answer from a part that was not loaded: that is
 // a command missing in IDOf, and guessing would admit an id twice.
@@ -175,12 +179,12 @@ func (m *IDs) forgotApart(part int) (t uint64) {
 		t = m.forgot[part]
 	}
 	for i := range a.loaded[part] {
-		if e := &a.loaded[part][i]; e.seq < m.dropped*chunkLen {
+		if e := &a.loaded[part][i]; !m.remembers(e.seq) {
 			t = max(t, e.Time())
 		}
 	}
 	for i := range a.added {
-		if m.n-uint32(len(a.added)-i) < m.dropped*chunkLen && a.added[i].part() == part {
+		if len(a.added)-i > m.Len() && a.added[i].part() == part {
 			t = max(t, a.added[i].Time())
 		}
 	}
@@ -193,7 +197,7 @@ func (m *IDs) addApart(r Remembered) {
 	a.newest = max(a.newest, r.Time())
 	m.apart = &a
 	m.n++
-	if m.n-m.dropped*chunkLen >= MaxRemembered+chunkLen {
+	if m.Len() >= MaxRemembered+chunkLen {
 		m.dropped++
 	}
 }
@@ -243,7 +247,7 @@ func (m *IDs) split() []PartChange {
 	for i := range changes {
 		changes[i] = PartChange{Part: i, Whole: true}
 	}
-	for seq := m.dropped * chunkLen; seq < m.n; seq++ {
+	for seq := m.first(); seq != m.n; seq++ {
 		r := m.at(seq)
 		p := r.part()
 		a.loaded[p] = append(a.loaded[p], partEntry{seq, *r})
@@ -285,13 +289,7 @@ func (m *IDs) settleAdded() (changes []PartChange) {
 // droppedOf returns how many entries at the head of a loaded part are dropped.
 func (m *IDs) droppedOf(part int) int {
 	entries := m.apart.loaded[part]
-	n, _ := slices.BinarySearchFunc(entries, m.dropped*chunkLen, func(e partEntry, seq uint32) int {
-		if e.seq < seq {
-			return -1
-		}
-		return 1
-	})
-	return n
+	return sort.Search(len(entries), func(i int) bool { return m.remembers(entries[i].seq) })
 }
 
 // prune rewrites a part without its first n entries, which were dropped, and
@@ -359,7 +357,7 @@ func Unpack(head []byte) (Record, error) {
 		return nil, err
 	}
 	ids := idsOf(r)
-	if ids == nil || ids.n != 0 {
+	if ids == nil || ids.Len() != 0 {
 		return nil, errHead
 	}
 	*ids = m
@@ -386,7 +384,7 @@ func (m *IDs) readHead(b []byte) (rest []byte, ok bool) {
 			m.forgot[i] = number(1<<44 - 1)
 		}
 	}
-	return b, ok && uint64(m.dropped)*chunkLen <= uint64(m.n) && m.n-m.dropped*chunkLen < MaxRemembered+chunkLen
+	return b, ok && m.n-m.first() < MaxRemembered+chunkLen
 }
 
 // WithPart returns a record like r that knows a part of its ids, which is
@@ -420,7 +418,7 @@ func readPart(b []byte, part int, n uint32) ([]partEntry, error) {
 		copy(e.Content[:], x[20:])
 		e.Value = binary.LittleEndian.Uint64(x[28:])
 		e.meta = binary.LittleEndian.Uint64(x[36:])
-		if e.seq >= n || e.part() != part || i > 0 && e.seq <= entries[i-1].seq {
+		if n-e.seq-1 >= 1<<31 || e.part() != part || i > 0 && n-e.seq >= n-entries[i-1].seq {
 			return nil, fmt.Errorf("session: entry %d of part %d of remembered ids does not belong there", i, part)
 		}
 	}
@@ -448,13 +446,13 @@ func Join(r Record) (Record, error) {
 		return nil, errors.New("session: not all parts of the remembered ids are loaded")
 	}
 	out := IDs{dropped: m.dropped, n: m.n}
-	if m.dropped > 0 {
+	if m.dropped > 0 || m.forgot != nil {
 		out.forgot = new([ForgottenParts]uint64)
 		for p := range out.forgot {
 			out.forgot[p] = m.forgotApart(p)
 		}
 	}
-	first := m.dropped * chunkLen
+	first := m.first()
 	out.chunks = make([]*[chunkLen]Remembered, (m.n-first+chunkLen-1)/chunkLen)
 	for i := range out.chunks {
 		out.chunks[i] = new([chunkLen]Remembered)
@@ -462,7 +460,7 @@ func Join(r Record) (Record, error) {
 	found := uint32(0)
 	for p := range a.loaded {
 		for _, e := range a.loaded[p] {
-			if e.seq >= first {
+			if m.remembers(e.seq) {
 				*out.at(e.seq) = e.Remembered
 				found++
 			}

@@ -60,7 +60,7 @@ func (s *State) acquire(c *Acquire, r *Result) {
 	how, token, position := p.Acquire(s.now, q)
 	h := Held{
 		Holder: q.Holder, Content: c.Content, Started: s.now, Deadline: q.Expires,
-		Pools: []Hold{{unique.Make(c.Pool), token, c.Weight}},
+		Pools: []Hold{{s.name(c.Pool), token, c.Weight}},
 	}
 	switch how {
 	case limiter.Granted:

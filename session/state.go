@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unique"
 )
 
 const shardBits = 14 // 16,384 shards: a snapshot copies that many pointers
@@ -25,6 +26,7 @@ type State struct {
 	lapsed     []Lapse         // by the command under way
 	spare      []Grant         // for answers
 	text       []byte          // of the key that is looked up
+	names      [nameSlots]unique.Handle[string]
 }
 
 type shard struct {
@@ -49,6 +51,23 @@ func newState(n int) *State {
 		s.due[i] = never
 	}
 	return s
+}
+
+// nameSlots is how many names are remembered lest they be looked up among all
+// interned ones for every call: a fleet uses few tools and few pools.
+const nameSlots = 256
+
+// name interns the name of a tool or a pool.
+func (s *State) name(text string) unique.Handle[string] {
+	h := uint32(len(text))
+	for i := max(0, len(text)-8); i < len(text); i++ { // names tend to differ at their end
+		h = h*31 + uint32(text[i])
+	}
+	slot := &s.names[h%nameSlots]
+	if *slot == (unique.Handle[string]{}) || slot.Value() != text {
+		*slot = unique.Make(text)
+	}
+	return *slot
 }
 
 // Now returns the time of the latest entry.
