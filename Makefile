@@ -17,19 +17,23 @@ build: ## build bin/govnode
 	$(GO) build -tags $(TAGS) -o bin/govnode ./cmd/govnode
 
 .PHONY: test
-test: ## all tests
+test: redis-hint ## all tests; without redis-server (Debian: apt-get install redis-server) those on Redis are skipped
 	$(GO) test -tags $(TAGS) ./...
 
 .PHONY: race
-race: ## all tests under the race detector
+race: redis-hint ## all tests under the race detector
 	$(GO) test -tags $(TAGS) -race ./...
+
+.PHONY: redis-hint
+redis-hint:
+	@command -v redis-server >/dev/null || echo "there is no redis-server, so tests on it are skipped; install it with: sudo apt-get install -y redis-server"
 
 .PHONY: demo
 demo: build ## a fleet on three nodes, with a leader and two workers killed; 30 seconds
 	./bin/govnode demo
 
 .PHONY: outside
-outside: build ## the promises, checked from outside with plain HTTP against real processes
+outside: build redis-hint ## the promises, on Raft and on Redis, checked from outside with plain HTTP against real processes
 	$(GO) test -tags $(TAGS),outside -count=1 -timeout 10m ./test/outside
 
 .PHONY: conformance
@@ -45,13 +49,42 @@ bench-state: ## a million sessions: memory, snapshot, restore
 	GOVNODE_MILLION=1 GOGC=400 $(GO) test ./bench -run '^$$' -bench Million -benchtime 1x -timeout 20m
 
 .PHONY: bench
-bench: build bench-peers ## govnode beside etcd and Redis in interleaved rounds; see bench/README.md
+bench: build bench-peers ## govnode beside etcd and Redis in interleaved rounds, 9 minutes; see bench/README.md
 	@mkdir -p bench/results
-	./bin/govnode bench --nodes 3,1 --against etcd,redis --sweep 1,64,256,1024 --rounds 3 --duration 4s \
+	./bin/govnode bench --nodes 3,1 --log-store boltdb,wal --against etcd,redis --sweep 1,256,1024 --rounds 3 --duration 4s \
 		--json bench/results/apart.json --html bench/results/apart.html
-	./bin/govnode bench --nodes 3 --transport unary --against etcd --sweep 256 --rounds 3 --duration 4s \
+	./bin/govnode bench --nodes 3 --transport unary --against etcd --callers 256 --rounds 3 --duration 4s \
 		--json bench/results/unary.json
-	./bin/govnode bench --nodes 3 --scenario hot-pool --sweep 256 --rounds 3 --duration 4s --json bench/results/hot-pool.json
+	./bin/govnode bench --nodes 3 --scenario apart,hot-pool --callers 256 --rounds 3 --duration 4s \
+		--json bench/results/hot-pool.json
+	./bin/govnode bench table bench/results/*.json
+
+# How many commands bench-growth has done before it measures again, and the load
+# under which it takes snapshots.
+COMMANDS      ?= 10000000
+SNAPSHOT_LOAD ?= --callers 256
+
+.PHONY: bench-growth
+bench-growth: build ## how the figures grow with nodes, sessions, slots, waiters, snapshots and commands, 20 minutes
+	@mkdir -p bench/results
+	./bin/govnode bench --nodes 1,3,5 --sweep 256,1024 --rounds 3 --duration 4s --json bench/results/nodes.json
+	./bin/govnode bench --nodes 3 --fill 1000,100000,1000000 --sessions 40 --rounds 3 --duration 4s \
+		--json bench/results/sessions.json
+	./bin/govnode bench --nodes 3 --scenario pools --slots 10,100,1000 --callers 1000 --rounds 3 --duration 4s \
+		--json bench/results/slots.json
+	./bin/govnode bench --nodes 3 --scenario queue --slots 100 --hold 0s --sweep 100,1100 --rounds 3 --duration 4s \
+		--json bench/results/queue.json
+	./bin/govnode bench --nodes 3 --fill 1000000 --sessions 40 --snapshots none,raft $(SNAPSHOT_LOAD) --rounds 3 --duration 10s \
+		--json bench/results/snapshots.json
+	./bin/govnode bench --nodes 3 --after 0,$(COMMANDS) --callers 256 --duration 10s --json bench/results/commands.json
+	./bin/govnode bench table bench/results/*.json
+
+.PHONY: bench-rest
+bench-rest: build ## the other scenarios once each, 1 minute
+	@mkdir -p bench/results
+	for s in reads policy-heavy fleet; do \
+		./bin/govnode bench --nodes 3 --scenario $$s --callers 256 --duration 4s --json bench/results/$$s.json || exit 1; done
+	./bin/govnode bench --nodes 3 --callers 256 --rate 2000 --duration 10s --json bench/results/rate.json
 
 .PHONY: bench-peers
 bench-peers: ## build the peers of the benchmark
@@ -88,4 +121,4 @@ clean: ## remove what was built
 
 .PHONY: redis
 redis: ## the Redis backend at length, on real redis-server processes (Debian: apt-get install redis-server)
-	GOVNODE_REDIS=1 GOVNODE_REQUIRE_REDIS=1 $(GO) test -tags $(TAGS) ./storage -run Redis -count=1 -timeout 15m
+	GOVNODE_REDIS=1 GOVNODE_REQUIRE_REDIS=1 $(GO) test -tags $(TAGS) ./storage ./cmd/govnode -run Redis -count=1 -timeout 15m

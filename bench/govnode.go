@@ -22,6 +22,7 @@ const (
 	// setupAtOnce is how many sessions and pools are made, and read, at a time.
 	setupAtOnce = 64
 	fleetWait   = 10 * time.Second
+	queueWait   = 2 * time.Minute
 	// crashTTL is the lease of a holder that is going to crash, and
 	// lapseWithin how long its call may take to be settled.
 	crashTTL    = time.Second
@@ -47,6 +48,7 @@ type govnode struct {
 	// it holds.
 	raw     govnodev1connect.CallServiceClient
 	http    *http.Client
+	base    string // URL of the first node
 	ns      string
 	callers []govnodeCaller
 	crashed atomic.Int64
@@ -70,7 +72,8 @@ func NewGovnode(ctx context.Context, cfg GovnodeConfig, plan Plan) (Target, erro
 	}
 	g := &govnode{plan: plan, http: &http.Client{}, ns: cfg.Namespace}
 	if len(cfg.Addresses) > 0 {
-		g.raw = govnodev1connect.NewCallServiceClient(g.http, "http://"+cfg.Addresses[0])
+		g.base = "http://" + cfg.Addresses[0]
+		g.raw = govnodev1connect.NewCallServiceClient(g.http, g.base)
 	}
 	for range max(cfg.Clients, 1) {
 		c, err := client.New(client.Config{Addresses: cfg.Addresses, Namespace: cfg.Namespace, DisableExchange: cfg.Unary})
@@ -112,9 +115,16 @@ func (g *govnode) setUp(ctx context.Context) error {
 	if err := work.Wait(); err != nil {
 		return fmt.Errorf("setting up: %w", err)
 	}
-	return g.openSessions(context.WithoutCancel(ctx))
+	ctx = context.WithoutCancel(ctx)
+	if g.plan.Fill > 0 {
+		if err := g.fill(ctx); err != nil {
+			return fmt.Errorf("setting up: filling the cluster with %d sessions: %w", g.plan.Fill, err)
+		}
+	}
+	return g.openSessions(ctx)
 }
 
+// openSessions makes the sessions of the callers, unless they are there.
 func (g *govnode) openSessions(ctx context.Context) error {
 	work, ctx := errgroup.WithContext(ctx)
 	work.SetLimit(setupAtOnce)
@@ -125,9 +135,13 @@ func (g *govnode) openSessions(ctx context.Context) error {
 		c.books = make([]Ledger, g.plan.Sessions)
 		c.pool = []client.Want{{Pool: g.plan.poolOf(i)}}
 		for k := range c.sessions {
+			id := g.plan.session(g.plan.sessionOf(i, k))
+			if g.plan.Fill > 0 {
+				c.sessions[k], c.books[k] = g.of(i).Session(id), Ledger{Counted: Counted{filledCalls, filledCalls, filledCalls}}
+				continue
+			}
 			work.Go(func() (err error) {
-				id := g.plan.session(i*g.plan.Sessions + k)
-				c.sessions[k], err = g.of(i).CreateSession(ctx, client.Session{ID: id, Agent: fmt.Sprintf("agent-%d", i), Policy: g.plan.policyOf(i), IdleTTL: 24 * time.Hour})
+				c.sessions[k], err = g.of(i).CreateSession(ctx, client.Session{ID: id, Agent: agentOf(i), Policy: g.plan.policyOf(i), IdleTTL: idleTTL})
 				return err
 			})
 		}
@@ -137,6 +151,10 @@ func (g *govnode) openSessions(ctx context.Context) error {
 	}
 	return nil
 }
+
+const idleTTL = 24 * time.Hour
+
+func agentOf(caller int) string { return fmt.Sprintf("agent-%d", caller) }
 
 func (g *govnode) of(caller int) *client.Client { return g.clients[caller%len(g.clients)] }
 
@@ -158,24 +176,27 @@ func (g *govnode) Step(ctx context.Context, caller int) error {
 	return g.begin(ctx, c)
 }
 
-// Think holds a call of a fleet for as long as it takes.
+// Think holds a call for as long as it takes where others wait for its slot.
 func (g *govnode) Think(ctx context.Context, caller int) {
-	if g.plan.Scenario == Fleet && g.callers[caller].open != nil {
+	if g.plan.waits() && g.callers[caller].open != nil {
 		sleepUntil(ctx, time.Now().Add(g.plan.Hold))
 	}
 }
 
 // Settle ends what a caller has open. Verify finds out if that failed.
 func (g *govnode) Settle(ctx context.Context, caller int) {
-	if c := &g.callers[caller]; c.open != nil && g.plan.Scenario == Fleet {
+	if c := &g.callers[caller]; c.open != nil && g.plan.waits() {
 		_ = c.end(ctx)
 	}
 }
 
 func (g *govnode) begin(ctx context.Context, c *govnodeCaller) error {
-	wait := time.Duration(client.NoWait)
-	if g.plan.Scenario == Fleet {
+	wait := client.NoWait
+	switch g.plan.Scenario {
+	case Fleet:
 		wait = fleetWait
+	case Queue:
+		wait = queueWait
 	}
 	open, err := c.sessions[c.turn].Begin(ctx, client.Call{Tool: tool, Arguments: arguments, Pools: c.pool, Wait: wait})
 	b := &c.books[c.turn]
@@ -189,7 +210,7 @@ func (g *govnode) begin(ctx context.Context, c *govnodeCaller) error {
 		return nil
 	case errors.As(err, &refused):
 		b.Attempts++
-		if g.plan.Scenario == Fleet {
+		if g.plan.waits() {
 			return ErrRefused
 		}
 		return err // there is room for everybody

@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -29,6 +31,7 @@ type pageData struct {
 	*Result
 	Began  string
 	Plots  []plot
+	Bars   []bars
 	Rows   []pageRow
 	Ratios []Ratio
 }
@@ -42,27 +45,13 @@ type pageRow struct {
 
 func pageOf(r *Result) pageData {
 	d := pageData{Result: r, Began: when(r.Started), Ratios: r.Against()}
-	throughput := plot{Title: "Throughput by load", X: "callers", Y: "operations a second", LogX: true}
-	latency := plot{Title: "Latency by load (p50, and p99 dashed)", X: "callers", Y: "ms", LogX: true, LogY: true}
 	curves := plot{Title: "Distribution of latency at the knee, or at the highest throughput", X: "percentile", Y: "ms", LogY: true, Ticks: percentileTicks}
 	for i, s := range r.Series {
-		color := colors[i%len(colors)]
-		t := line{Name: s.System, Color: color}
-		p50, p99 := line{Name: s.System, Color: color}, line{Color: color, Dashed: true}
 		for k, m := range s.medians() {
-			x := float64(m.Callers)
-			if m.Rate > 0 {
-				x, throughput.X, latency.X = m.Rate, "operations a second that are due", "operations a second that are due"
-			}
 			least, most := s.Points[k].Spread()
-			t.Points = append(t.Points, point{X: x, Y: m.Throughput, Low: least, High: most, Mark: k == s.Knee})
-			p50.Points = append(p50.Points, point{X: x, Y: float64(m.Latency.P50) / 1000, Mark: k == s.Knee})
-			p99.Points = append(p99.Points, point{X: x, Y: float64(m.Latency.P99) / 1000})
 			d.Rows = append(d.Rows, pageRow{s.System, m.Load.String(), m, least, most, k == s.Knee})
 		}
-		throughput.Lines = append(throughput.Lines, t)
-		latency.Lines = append(latency.Lines, p50, p99)
-		c := line{Name: s.System + ", " + s.Sustained().Load.String(), Color: color}
+		c := line{Name: s.System + ", " + s.Sustained().Load.String(), Color: colorOf(i)}
 		for k, us := range s.Sustained().Latency.Curve {
 			if k < len(curve) {
 				c.Points = append(c.Points, point{X: nines(curve[k]), Y: float64(us) / 1000})
@@ -70,8 +59,48 @@ func pageOf(r *Result) pageData {
 		}
 		curves.Lines = append(curves.Lines, c)
 	}
-	d.Plots = []plot{throughput, latency, curves}
+	if r.oneLoad() {
+		d.Bars = r.bars()
+	} else {
+		d.Plots = r.byLoad()
+	}
+	d.Plots = append(d.Plots, curves)
 	return d
+}
+
+// oneLoad reports whether every system was measured at a single load, so that
+// there is no curve to draw.
+func (r *Result) oneLoad() bool {
+	return !slices.ContainsFunc(r.Series, func(s *Series) bool { return len(s.Points) > 1 })
+}
+
+// byLoad are the curves of throughput and latency over the load, or over what
+// was done before where that is what differs.
+func (r *Result) byLoad() []plot {
+	throughput := plot{Title: "Throughput by load", X: "callers", Y: "operations a second", LogX: true}
+	latency := plot{Title: "Latency by load (p50, and p99 dashed)", X: "callers", Y: "ms", LogX: true, LogY: true}
+	for i, s := range r.Series {
+		t := line{Name: s.System, Color: colorOf(i)}
+		p50, p99 := line{Name: s.System, Color: colorOf(i)}, line{Color: colorOf(i), Dashed: true}
+		runs := s.medians()
+		for k, m := range runs {
+			x, axis, log := float64(m.Callers), "callers", true
+			switch {
+			case runs[len(runs)-1].After > 0:
+				x, axis, log = float64(m.After), "operations done before", false
+			case m.Rate > 0:
+				x, axis = m.Rate, "operations a second that are due"
+			}
+			throughput.X, latency.X, throughput.LogX, latency.LogX = axis, axis, log, log
+			least, most := s.Points[k].Spread()
+			t.Points = append(t.Points, point{X: x, Y: m.Throughput, Low: least, High: most, Mark: k == s.Knee})
+			p50.Points = append(p50.Points, point{X: x, Y: float64(m.Latency.P50) / 1000, Mark: k == s.Knee})
+			p99.Points = append(p99.Points, point{X: x, Y: float64(m.Latency.P99) / 1000})
+		}
+		throughput.Lines = append(throughput.Lines, t)
+		latency.Lines = append(latency.Lines, p50, p99)
+	}
+	return []plot{throughput, latency}
 }
 
 // nines spreads the percentiles near 100, of which the last is drawn at five
@@ -82,7 +111,9 @@ var percentileTicks = []tick{
 	{nines(0), "0"}, {nines(50), "50"}, {nines(90), "90"}, {nines(99), "99"}, {nines(99.9), "99.9"}, {nines(99.99), "99.99"}, {nines(100), "max"},
 }
 
-var colors = []string{"#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b9770e", "#444444"}
+var colors = []string{"#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b9770e", "#444444", "#16a2a2", "#d6538f"}
+
+func colorOf(i int) string { return colors[i%len(colors)] }
 
 // A plot is drawn by SVG.
 type plot struct {
@@ -112,7 +143,7 @@ type tick struct {
 // The size of a plot, and its margins.
 const (
 	plotWidth, plotHeight       = 720.0, 340.0
-	left, right, above, beneath = 70.0, 20.0, 14.0, 46.0
+	left, right, above, beneath = 70.0, 36.0, 14.0, 46.0
 )
 
 // SVG draws the plot. Names come from the command line and are escaped.
@@ -129,7 +160,7 @@ func (p plot) SVG() template.HTML {
 		at := y.place(t.At)
 		fmt.Fprintf(&b, `<line class="grid" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/><text x="%.1f" y="%.1f" text-anchor="end">%s</text>`, left, plotWidth-right, at, at, left-6, at+4, template.HTMLEscapeString(t.Text))
 	}
-	for _, t := range xs {
+	for _, t := range apartBy(xs, x) {
 		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`, x.place(t.At), plotHeight-beneath+16, template.HTMLEscapeString(t.Text))
 	}
 	fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text><text x="12" y="%.1f" transform="rotate(-90 12 %.1f)" text-anchor="middle">%s</text>`,
@@ -158,7 +189,7 @@ func (l line) draw(b *strings.Builder, x, y axis) {
 		}
 		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`, cx, cy, l.Color)
 		if q.Mark {
-			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="8" fill="none" stroke="%s" stroke-width="2"/><text x="%.1f" y="%.1f">knee</text>`, cx, cy, l.Color, cx+11, cy-8)
+			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="8" fill="none" stroke="%s" stroke-width="2"><title>knee</title></circle>`, cx, cy, l.Color)
 		}
 	}
 }
@@ -241,14 +272,25 @@ func (p plot) loads() []tick {
 	return all
 }
 
-// number prints thousands with a comma.
-func number(v float64) string {
-	text := strconv.FormatFloat(v, 'g', 4, 64)
-	if v >= 1000 {
-		text = strconv.FormatInt(int64(math.Round(v)), 10)
-		for i := len(text) - 3; i > 0; i -= 3 {
-			text = text[:i] + "," + text[i:]
+// tickRoom is how wide the text of a tick may be.
+const tickRoom = 34.0
+
+// apartBy sorts ticks and leaves out those whose texts would lie on another.
+func apartBy(all []tick, x axis) []tick {
+	slices.SortFunc(all, func(a, b tick) int { return cmp.Compare(a.At, b.At) })
+	var kept []tick
+	for _, t := range all {
+		if len(kept) == 0 || x.place(t.At)-x.place(kept[len(kept)-1].At) >= tickRoom {
+			kept = append(kept, t)
 		}
 	}
-	return text
+	return kept
+}
+
+// number prints thousands with a comma.
+func number(v float64) string {
+	if v >= 1000 {
+		return Thousands(int64(math.Round(v)))
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -14,9 +15,10 @@ const leastBend = 0.05
 // throughput: the one that lies highest above the straight line between the ends
 // of the curve, both axes being scaled to 1 (Kneedle, Satopää and others 2011).
 // It is -1 for fewer than three runs and for a curve that has no bend, whose
-// system was not worked hard enough to tell.
+// system was not worked hard enough to tell; and where runs lie apart by what was
+// done before, and not by load alone.
 func Knee(runs []Run) int {
-	if len(runs) < 3 {
+	if len(runs) < 3 || slices.ContainsFunc(runs, func(r Run) bool { return r.After != runs[0].After }) {
 		return -1
 	}
 	load := func(r Run) float64 {
@@ -125,14 +127,52 @@ func Compare(a, b *Result) ([]Ratio, error) {
 	return ratios, nil
 }
 
-// Against returns the ratios of the first series to each peer.
+// Against returns the ratios of every system to each peer that did the same
+// work, and then to the first system that is no peer.
 func (r *Result) Against() []Ratio {
 	var ratios []Ratio
+	var first *Series
 	for _, own := range r.Series {
+		if IsPeer(own.System) {
+			continue
+		}
 		for _, peer := range r.Series {
-			if IsPeer(peer.System) && !IsPeer(own.System) {
+			if IsPeer(peer.System) && peer.Scenario == own.Scenario {
 				ratios = append(ratios, ratiosOf(peer, own)...)
 			}
+		}
+	}
+	for _, own := range r.Series {
+		switch {
+		case IsPeer(own.System):
+		case first == nil:
+			first = own
+		default:
+			ratios = append(ratios, ratiosOf(first, own)...)
+		}
+	}
+	for _, s := range r.Series {
+		ratios = append(ratios, s.drift()...)
+	}
+	return ratios
+}
+
+// drift returns the ratios of the later runs of a system to its first one under
+// the same load, when many operations lie between them.
+func (s *Series) drift() []Ratio {
+	var ratios []Ratio
+	for i, late := range s.Points {
+		for _, early := range s.Points[:i] {
+			a, b := early.Median(), late.Median()
+			if a.After == b.After || a.Callers != b.Callers || a.Rate != b.Rate || a.Ops == 0 || b.Ops == 0 {
+				continue
+			}
+			name := fmt.Sprintf("itself after %s ops", Thousands(a.After))
+			if a.After == 0 {
+				name = "itself at first"
+			}
+			ratios = append(ratios, ratioOf(s.System, name, early, late))
+			break
 		}
 	}
 	return ratios
@@ -144,21 +184,26 @@ func ratiosOf(a, b *Series) []Ratio {
 	for _, pb := range b.Points {
 		for _, pa := range a.Points {
 			ra, rb := pa.Median(), pb.Median()
-			if ra.Callers != rb.Callers || ra.Rate != rb.Rate || ra.Ops == 0 || rb.Ops == 0 {
-				continue
+			if ra.Callers == rb.Callers && ra.Rate == rb.Rate && ra.After == rb.After && ra.Ops > 0 && rb.Ops > 0 {
+				ratios = append(ratios, ratioOf(b.System, a.System, pa, pb))
 			}
-			leastA, mostA := pa.Spread()
-			leastB, mostB := pb.Spread()
-			ratios = append(ratios, Ratio{
-				System: b.System, Against: a.System, Load: rb.Load,
-				Throughput: rb.Throughput / ra.Throughput,
-				P50:        over(rb.Latency.P50, ra.Latency.P50),
-				P99:        over(rb.Latency.P99, ra.Latency.P99),
-				Apart:      leastB > mostA || leastA > mostB,
-			})
 		}
 	}
 	return ratios
+}
+
+// ratioOf divides the median of b by that of a.
+func ratioOf(system, against string, a, b Point) Ratio {
+	ra, rb := a.Median(), b.Median()
+	leastA, mostA := a.Spread()
+	leastB, mostB := b.Spread()
+	return Ratio{
+		System: system, Against: against, Load: rb.Load,
+		Throughput: rb.Throughput / ra.Throughput,
+		P50:        over(rb.Latency.P50, ra.Latency.P50),
+		P99:        over(rb.Latency.P99, ra.Latency.P99),
+		Apart:      leastB > mostA || leastA > mostB,
+	}
 }
 
 func over(a, b int64) float64 { return float64(a) / float64(max(b, 1)) }

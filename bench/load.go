@@ -46,6 +46,9 @@ type Load struct {
 	// At 0 the loop is closed: each caller begins its next operation when the
 	// last one is answered.
 	Rate float64 `json:"rate,omitempty"`
+	// After is how many operations are done before this load, in all. Drive
+	// leaves that to its caller.
+	After int64 `json:"after,omitempty"`
 	// Warmup is how long the callers work before anything is measured.
 	Warmup time.Duration `json:"warmup"`
 	// Duration is how long they are measured.

@@ -23,10 +23,16 @@ const (
 	Reads = "reads"
 	// PolicyHeavy is Apart with a policy of 1,000 rules.
 	PolicyHeavy = "policy-heavy"
+	// Pools leads the callers through as few pools as have room for all of
+	// them, so that pools of any size are worked equally hard.
+	Pools = "pools"
+	// Queue has all callers wait in the queue of one pool. As many wait as
+	// there are callers above its slots.
+	Queue = "queue"
 )
 
 // Scenarios are all of them, the usual one first.
-var Scenarios = []string{Apart, HotPool, Fleet, Reads, PolicyHeavy}
+var Scenarios = []string{Apart, HotPool, Fleet, Reads, PolicyHeavy, Pools, Queue}
 
 // Names of the peers begin so, see IsPeer.
 const (
@@ -50,8 +56,12 @@ type Plan struct {
 	Sessions int `json:"sessions,omitempty"`
 	// Slots of each pool. What the scenario needs if 0.
 	Slots int `json:"slots,omitempty"`
-	// Hold is how long a call of the scenario Fleet takes.
+	// Hold is how long a call of the scenarios Fleet and Queue takes.
 	Hold time.Duration `json:"hold,omitempty"`
+	// Fill is how many sessions the cluster has in all, each with some calls
+	// behind it. The sessions of the callers are among them, evenly spread, and
+	// nobody uses the others. At 0 there are only those of the callers.
+	Fill int `json:"fill,omitempty"`
 }
 
 func (p *Plan) check() error {
@@ -68,15 +78,28 @@ func (p *Plan) check() error {
 		return fmt.Errorf("slots: %d: must not be negative", p.Slots)
 	case p.Hold < 0:
 		return fmt.Errorf("hold: %v: must not be negative", p.Hold)
+	case p.Fill < 0 || p.Fill > maxSessions:
+		return fmt.Errorf("fill: %d: must be 0 to %d", p.Fill, maxSessions)
+	case p.Fill > 0 && p.Fill < p.Callers:
+		return fmt.Errorf("fill: %d: fewer sessions than the %d callers, each of which needs its own: give more", p.Fill, p.Callers)
 	}
 	p.Sessions = max(p.Sessions, 1)
-	need := p.Callers // in one pool at once
+	if p.Fill > 0 {
+		p.Sessions = min(p.Sessions, p.Fill/p.Callers)
+	}
+	return p.checkSlots()
+}
+
+// checkSlots sees to it that only those wait who are meant to.
+func (p *Plan) checkSlots() error {
+	need := 0 // in one pool at once
 	switch p.Scenario {
-	case Fleet:
-		need = 0 // to be short of slots is the point
+	case Fleet: // to be short of slots is the point
 		if p.Slots == 0 {
 			p.Slots = max(1, p.Callers/(4*few))
 		}
+	case HotPool:
+		need = p.Callers
 	case Apart, Reads:
 		need = (p.Callers + policies - 1) / policies
 	case PolicyHeavy:
@@ -111,7 +134,21 @@ const (
 	crashEvery = 100
 )
 
+// session names session number i of the cluster.
 func (p *Plan) session(i int) string { return fmt.Sprintf("%s-%d", p.Name, i) }
+
+// waits reports whether callers wait for slots.
+func (p *Plan) waits() bool { return p.Scenario == Fleet || p.Scenario == Queue }
+
+// spacing is how many sessions there are to each that a caller uses.
+func (p *Plan) spacing() int { return max(p.Fill/(p.Callers*p.Sessions), 1) }
+
+// sessionOf is the number of the k-th session of a caller.
+func (p *Plan) sessionOf(caller, k int) int { return (caller*p.Sessions + k) * p.spacing() }
+
+// ownerOf is the caller whose policy session number i has: its own if it is
+// one of those that a caller uses.
+func (p *Plan) ownerOf(i int) int { return min(i/p.spacing()/p.Sessions, p.Callers-1) }
 
 // policyOf names the policy of a session, and with it one of its two pools.
 func (p *Plan) policyOf(caller int) string {
@@ -132,6 +169,10 @@ func (p *Plan) poolOf(caller int) string {
 		return p.Name + "/hot"
 	case Fleet:
 		return fmt.Sprintf("%s/fleet-%d", p.Name, caller%few)
+	case Pools:
+		return fmt.Sprintf("%s/full-%d", p.Name, caller/p.Slots)
+	case Queue:
+		return p.Name + "/queue"
 	}
 	return fmt.Sprintf("%s/own-%d", p.Name, caller)
 }
@@ -171,8 +212,9 @@ func (p *Plan) CheckPeer() error {
 // reached.
 func (p *Plan) limits(name string) string {
 	slots := p.Slots
-	if p.Scenario == Fleet {
-		slots = p.Callers // what is scarce there is the other pool
+	switch p.Scenario {
+	case Fleet, Queue, Pools:
+		slots = p.Callers // what is scarce, or full, is the other pool
 	}
 	return fmt.Sprintf("name: %s\nmax_tool_calls: %d\nmax_attempts: %d\nmax_concurrent: %d\nbackpressure_threshold: %d\ntimeout_seconds: 86400\n",
 		name, 1_000_000_000, 1_000_000_000, slots, slots)

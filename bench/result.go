@@ -33,8 +33,10 @@ type Machine struct {
 
 // A Series is what one system did at each load.
 type Series struct {
-	System string  `json:"system"`
-	Points []Point `json:"points"`
+	System string `json:"system"`
+	// Scenario is what this system was worked with; that of the result if empty.
+	Scenario string  `json:"scenario,omitempty"`
+	Points   []Point `json:"points"`
 	// Knee is the index of the point behind which more load brings little more;
 	// see Knee. -1 if there is none.
 	Knee  int     `json:"knee"`
@@ -58,7 +60,15 @@ type Run struct {
 	// Uncorrected counts from when an operation was sent. Nil in a closed loop.
 	Uncorrected *Latency `json:"uncorrected,omitempty"`
 	ClientCPU   float64  `json:"client_cpu"` // cores that the load itself used
-	FirstError  string   `json:"first_error,omitempty"`
+	// Processes are the client, the nodes and the peers, as far as they run on
+	// this machine and were started here.
+	Processes []ProcessUse `json:"processes,omitempty"`
+	// Disk is what nodes that were started here had on disk at the end.
+	Disk *Disk `json:"disk,omitempty"`
+	// Before is how many operations had been done when this run began, those of
+	// earlier runs and for Load.After, without those of warm-ups.
+	Before     int64  `json:"before,omitempty"`
+	FirstError string `json:"first_error,omitempty"`
 }
 
 // A Latency is a distribution, in microseconds.

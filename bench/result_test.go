@@ -203,7 +203,7 @@ func TestHTML(t *testing.T) {
 	for _, absent := range []string{"<script", "<link", "<img", "http:", "https:", "url(", "NaN", "Inf"} {
 		require.NotContains(t, page, absent)
 	}
-	for _, want := range []string{"&lt;img", ">knee</text>", "9,090", "8.00x", "1,024"} {
+	for _, want := range []string{"&lt;img", "<title>knee</title>", "9,090", "8.00x", "1,024"} {
 		require.Contains(t, page, want)
 	}
 }

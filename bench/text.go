@@ -3,18 +3,33 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"text/tabwriter"
 	"time"
 )
 
 func (l Load) String() string {
-	if l.Rate > 0 {
-		return fmt.Sprintf("%.0f ops/s due, %d callers", l.Rate, l.Callers)
-	}
+	text := fmt.Sprintf("%s callers", Thousands(int64(l.Callers)))
 	if l.Callers == 1 {
-		return "1 caller"
+		text = "1 caller"
 	}
-	return fmt.Sprintf("%d callers", l.Callers)
+	if l.Rate > 0 {
+		text = fmt.Sprintf("%s ops/s due, %s", number(l.Rate), text)
+	}
+	if l.After > 0 {
+		text += fmt.Sprintf(" after %s ops", Thousands(l.After))
+	}
+	return text
+}
+
+// Thousands prints a number with commas.
+func Thousands(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }
 
 func (r Run) String() string {
@@ -78,6 +93,7 @@ func (r *Result) WriteText(w io.Writer) error {
 		}
 	}
 	_ = t.Flush() // out keeps its error
+	r.writeCPU(out)
 	if ratios := r.Against(); len(ratios) > 0 {
 		out.say("")
 		_ = WriteRatios(out, ratios)
@@ -91,6 +107,7 @@ func (r *Result) WriteText(w io.Writer) error {
 			sum.Unknown += a.Unknown
 			sum.Lapsed += a.Lapsed
 		}
+		s.writeDisk(out)
 		out.say("%s: the counts of %d sessions equal the ledgers: %d attempts, %d without an answer, %d lapsed", s.System, sum.Sessions, sum.Attempts, sum.Unknown, sum.Lapsed)
 	}
 	if f := r.Fit; f != nil {
@@ -102,6 +119,66 @@ func (r *Result) WriteText(w io.Writer) error {
 		}
 	}
 	return out.err
+}
+
+// HasProcesses reports whether it is known of any run what its processes used.
+func (r *Result) HasProcesses() bool {
+	return slices.ContainsFunc(r.Series, func(s *Series) bool {
+		return slices.ContainsFunc(s.medians(), func(m Run) bool { return len(m.Processes) > 0 })
+	})
+}
+
+// writeCPU prints where the cores go: a line for each system and load, with a
+// cell for each of its processes.
+func (r *Result) writeCPU(out *printer) {
+	if !r.HasProcesses() {
+		return
+	}
+	out.say("")
+	out.say("µs of CPU for each operation, user + system; memory resident at the end")
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row(t, "system", "load", "cores busy", "all", "processes")
+	for _, s := range r.Series {
+		for _, m := range s.medians() {
+			if len(m.Processes) == 0 {
+				continue
+			}
+			cells := []any{s.System, m.Load, fmt.Sprintf("%.2f", m.CoresBusy()), fmt.Sprintf("%.1f", m.CPUPerOp())}
+			for _, use := range m.Uses() {
+				cells = append(cells, use)
+			}
+			row(t, cells...)
+		}
+	}
+	_ = t.Flush() // out keeps its error
+}
+
+// writeDisk prints what the nodes of a system had on disk, and what snapshots
+// they took.
+func (s *Series) writeDisk(out *printer) {
+	for _, m := range s.medians() {
+		d := m.Disk
+		if d == nil {
+			continue
+		}
+		snapshots := ""
+		if d.SnapshotsTaken > 0 {
+			snapshots = fmt.Sprintf("; %d finished, and %.0f %% of the time one was being written", d.SnapshotsTaken, 100*d.SnapshotShare)
+		}
+		out.say("%s, %s: all nodes have on disk: log %s, audit %s, snapshots %s%s", s.System, m.Load, megabytes(d.Log), megabytes(d.Audit), megabytes(d.Snapshots), snapshots)
+	}
+}
+
+// Uses says of each process what it used for an operation.
+func (r Run) Uses() (all []string) {
+	for _, p := range r.Processes {
+		text := fmt.Sprintf("%s %.1f + %.1f, %d MB", p.Name, r.perOp(p.User), r.perOp(p.System), p.Memory>>20)
+		if p.Ended {
+			text = p.Name + ": ended"
+		}
+		all = append(all, text)
+	}
+	return all
 }
 
 // WriteRatios prints a comparison.

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -18,10 +17,8 @@ const repeats = 3
 // An admission is a request for a lease: of a slot, or of those of a call.
 type admission struct {
 	operation
-	drawn bool // the id is the client's, not its user's
-
-	sent     time.Time // the request that was answered
-	left     time.Duration
+	sent     time.Time     // the request that was answered
+	left     time.Duration // of the lease, as of the answer
 	admitted bool
 }
 
@@ -31,25 +28,14 @@ type granted struct {
 	ttl     time.Duration // left, as of the answer
 }
 
-// newAdmission makes an admission whose id stands in a field of the request,
-// and is drawn if that is empty.
-func newAdmission(c *Client, name string, id *string, wait time.Duration) (*admission, error) {
-	a := &admission{operation: operation{name: name, id: *id, wait: max(wait, 0)}}
-	if *id != "" {
-		return a, nil
+// identify takes an operation's id from the field of its request, or draws one
+// if that is empty.
+func (c *Client) identify(op *operation, id *string) error {
+	if op.id = *id; op.id != "" {
+		return nil
 	}
-	a.drawn = true
-	a.redraw = func(newerThan uint64) (string, error) {
-		if !c.ids.raise(newerThan) {
-			return "", fmt.Errorf("client: %s: the service wants ids newer than %d, which none is", name, newerThan)
-		}
-		drawn, err := c.ids.next()
-		*id = drawn
-		return drawn, err
-	}
-	var err error
-	a.id, err = a.redraw(0)
-	return a, err
+	op.drawn = id
+	return c.redraw(op, 0)
 }
 
 // ask sends the request until there is an answer that stands.
@@ -62,16 +48,19 @@ func newAdmission(c *Client, name string, id *string, wait time.Duration) (*admi
 // A node takes a connection that breaks for a caller that has given up its
 // wait. This caller has not: if the id is its own to choose it goes on waiting
 // under another one.
-func (a *admission) ask(ctx context.Context, c *Client, try func(context.Context, *node, *durationpb.Duration) (granted, error)) error {
-	end := c.cfg.Now().Add(a.wait)
+func (a *admission) ask(ctx context.Context, c *Client, try func(*errand, *durationpb.Duration) (granted, error)) error {
+	var end time.Time // of the wait
+	if a.wait > 0 {
+		end = c.cfg.Now().Add(a.wait)
+	}
 	for again := 0; ; again++ {
-		got, err := send(ctx, c, a.operation, func(ctx context.Context, n *node) (granted, error) {
-			a.sent = c.cfg.Now()
+		got, err := send(ctx, c, a.operation, func(e *errand) (granted, error) {
+			a.sent = e.sent
 			var wait *durationpb.Duration
 			if a.wait > 0 {
 				wait = durationpb.New(max(end.Sub(a.sent), time.Millisecond))
 			}
-			return try(ctx, n, wait)
+			return try(e, wait)
 		})
 		if err != nil {
 			return err
@@ -81,8 +70,8 @@ func (a *admission) ask(ctx context.Context, c *Client, try func(context.Context
 		switch {
 		case again >= repeats:
 			return nil
-		case got.outcome == govnodev1.Outcome_OUTCOME_CANCELLED && a.drawn:
-			if a.id, err = a.redraw(0); err != nil {
+		case got.outcome == govnodev1.Outcome_OUTCOME_CANCELLED && a.drawn != nil:
+			if err := c.redraw(&a.operation, 0); err != nil {
 				return err
 			}
 		case !a.admitted || c.cfg.Now().Sub(a.sent) <= a.left/3:

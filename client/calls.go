@@ -32,9 +32,11 @@ type Call struct {
 	ID   string // under which it can be begun again after an Unknown; drawn if empty
 	Kind govnodev1.Kind
 	Tool string
-	// Arguments and Context are what the policy looks at. ArgumentsJSON and
-	// ContextJSON carry them as exact text, where numbers or the order of keys
-	// matter.
+	// Arguments and Context are what the policy looks at: JSON values, in the
+	// types that structpb.NewValue takes. Integers keep all of their digits;
+	// floats that are whole numbers become integers. ArgumentsJSON and
+	// ContextJSON carry them as exact text, where the order of keys or the
+	// writing of numbers matters.
 	Arguments, Context         map[string]any
 	ArgumentsJSON, ContextJSON string
 	Metadata                   map[string]string
@@ -59,10 +61,11 @@ type Want struct {
 type OpenCall struct {
 	*Lease
 	session *OpenSession
-	begun   *govnodev1.BeginCallResponse
+	begun   lazy[govnodev1.BeginCallResponse, *govnodev1.BeginCallResponse]
 
 	ending sync.Mutex
-	ended  *govnodev1.EndCallResponse
+	done   bool // ended has the answer
+	ended  lazy[govnodev1.EndCallResponse, *govnodev1.EndCallResponse]
 	result error
 }
 
@@ -74,48 +77,54 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 	if err != nil {
 		return nil, err
 	}
-	leave, err := s.c.enter()
-	if err != nil {
+	if err := s.c.enter(); err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer s.c.leave()
 	orElse(&call.Wait, defaultWait)
 	orElse(&call.TTL, defaultTTL)
-	a, err := newAdmission(s.c, "BeginCall", &req.CallId, call.Wait)
-	if err != nil {
+	a := admission{operation: operation{name: "BeginCall", wait: max(call.Wait, 0)}}
+	if err := s.c.identify(&a.operation, &req.CallId); err != nil {
 		return nil, err
 	}
-	var res *govnodev1.BeginCallResponse
-	err = a.ask(ctx, s.c, func(ctx context.Context, n *node, wait *durationpb.Duration) (granted, error) {
+	var res reply[*govnodev1.BeginCallResponse]
+	err = a.ask(ctx, s.c, func(e *errand, wait *durationpb.Duration) (granted, error) {
 		var err error
 		req.Wait = wait
-		res, err = n.calls.BeginCall(ctx, req)
-		return granted{res.GetOutcome(), shortest(res.GetGrants())}, err
+		res, err = e.begin(req)
+		return granted{res.outcome, res.ttl}, err
 	})
 	if err != nil {
-		if a.drawn && a.mayHold(err) {
+		if a.drawn != nil && a.mayHold(err) {
 			s.c.cleanUp(func(ctx context.Context) { s.abandon(ctx, req.GetCallId()) })
 		}
 		return nil, err
 	}
-	if res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
-		return nil, &Refused{
-			Outcome: res.GetOutcome(), Reason: res.GetReason(), DecisionID: res.GetDecisionId(),
-			MatchedRule: res.GetDecision().GetMatchedRule(), RetryAfter: res.GetRetryAfter().AsDuration(),
-			Decision: res.GetDecision(), Counters: res.GetCounters(),
-		}
+	held := heldRef{session: s.id, id: req.GetCallId(), token: res.token}
+	both := &struct { // allocated at once
+		call  OpenCall
+		lease Lease
+	}{}
+	open := &both.call
+	open.session, open.Lease = s, &both.lease
+	open.begun.raw, open.begun.message = res.raw, res.message
+	if !a.admitted {
+		return nil, refused(res.outcome, open.begun.get())
 	}
-	ref := &govnodev1.SlotRef{SessionId: s.id, SlotId: req.GetCallId()}
-	if len(res.GetGrants()) > 0 {
-		ref.Token = res.GetGrants()[0].GetToken() // any of them stands for the call
-	}
-	open := &OpenCall{session: s, begun: res}
-	open.Lease, err = s.c.leases.hold(ctx, a, ref, call.TTL, call.CancelOnLost)
-	if err != nil {
-		s.c.cleanUp(func(ctx context.Context) { _ = s.c.releaseAll(ctx, []*Lease{{ref: ref}}) }) // or it lapses with its TTL
+	open.describe(ctx, held, call.TTL, call.CancelOnLost)
+	if err := s.c.leases.hold(open.Lease, &a); err != nil {
+		s.c.cleanUp(func(ctx context.Context) { _ = s.c.releaseAll(ctx, []heldRef{held}) }) // or it lapses with its TTL
 		return nil, err
 	}
 	return open, nil
+}
+
+func refused(outcome govnodev1.Outcome, res *govnodev1.BeginCallResponse) *Refused {
+	return &Refused{
+		Outcome: outcome, Reason: res.GetReason(), DecisionID: res.GetDecisionId(),
+		MatchedRule: res.GetDecision().GetMatchedRule(), RetryAfter: res.GetRetryAfter().AsDuration(),
+		Decision: res.GetDecision(), Counters: res.GetCounters(),
+	}
 }
 
 func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, error) {
@@ -125,59 +134,47 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	if !utf8.ValidString(call.Tool) || !utf8.ValidString(call.ArgumentsJSON) || !utf8.ValidString(call.ContextJSON) {
 		return nil, errors.New("client: Call: Tool, ArgumentsJSON and ContextJSON must be valid UTF-8")
 	}
-	arguments, err := object("Call.Arguments", call.Arguments)
-	if err != nil {
+	all := &struct { // allocated at once, where there are few pools
+		req   govnodev1.BeginCallRequest
+		wants [1]govnodev1.Want
+		pools [1]*govnodev1.Want
+	}{}
+	req := &all.req
+	req.SessionId, req.CallId, req.Kind, req.Tool, req.Metadata = s.id, call.ID, call.Kind, call.Tool, call.Metadata
+	req.Ttl, req.MaxHold = optional(call.TTL), optional(call.MaxHold)
+	req.Priority, req.Tokens, req.Order = call.Priority, call.Tokens, call.Order
+	var err error
+	if req.ArgumentsJson, req.Arguments, err = arguments("Call.Arguments", call.Arguments, call.ArgumentsJSON); err != nil {
 		return nil, err
 	}
-	facts, err := object("Call.Context", call.Context)
-	if err != nil {
+	if req.ContextJson, req.Context, err = arguments("Call.Context", call.Context, call.ContextJSON); err != nil {
 		return nil, err
 	}
-	req := &govnodev1.BeginCallRequest{
-		SessionId: s.id, CallId: call.ID, Kind: call.Kind, Tool: call.Tool,
-		Arguments: arguments, Context: facts, ArgumentsJson: call.ArgumentsJSON, ContextJson: call.ContextJSON,
-		Metadata: call.Metadata, Ttl: optional(call.TTL), MaxHold: optional(call.MaxHold),
-		Priority: call.Priority, Tokens: call.Tokens, Order: call.Order,
-	}
-	for _, w := range call.Pools {
-		req.Pools = append(req.Pools, &govnodev1.Want{Pool: w.Pool, Weight: w.Weight})
+	orElse(&req.ArgumentsJson, call.ArgumentsJSON)
+	orElse(&req.ContextJson, call.ContextJSON)
+	req.Pools = all.pools[:0]
+	for i, w := range call.Pools {
+		want := &govnodev1.Want{}
+		if i < len(all.wants) {
+			want = &all.wants[i]
+		}
+		want.Pool, want.Weight = w.Pool, w.Weight
+		req.Pools = append(req.Pools, want)
 	}
 	return req, nil
 }
 
-func object(field string, m map[string]any) (*structpb.Struct, error) {
-	if m == nil {
-		return nil, nil
-	}
-	s, err := structpb.NewStruct(m)
-	if err != nil {
-		return nil, fmt.Errorf("client: %s: %w", field, err)
-	}
-	return s, nil
-}
-
-func shortest(grants []*govnodev1.Grant) time.Duration {
-	if len(grants) == 0 {
-		return 0
-	}
-	d := grants[0].GetTtl().AsDuration()
-	for _, g := range grants[1:] {
-		d = min(d, g.GetTtl().AsDuration())
-	}
-	return d
-}
-
 // ID returns the id of the call.
-func (o *OpenCall) ID() string { return o.ref.GetSlotId() }
+func (o *OpenCall) ID() string { return o.ref.id }
 
 // Begun returns the service's answer: the decision, the grants with their
 // tokens, the counters, the pressure, and the arguments that a policy has
 // changed.
-func (o *OpenCall) Begun() *govnodev1.BeginCallResponse { return o.begun }
+func (o *OpenCall) Begun() *govnodev1.BeginCallResponse { return o.begun.get() }
 
 // Pressure tells how full the pool of the policy was when the call was
 // admitted.
-func (o *OpenCall) Pressure() Pressure { return pressureOf(o.begun.GetPressure()) }
+func (o *OpenCall) Pressure() Pressure { return pressureOf(o.Begun().GetPressure()) }
 
 // An EndOption says more about a call that has ended.
 type EndOption func(*govnodev1.EndCallRequest) error
@@ -208,7 +205,7 @@ func Output(v any) EndOption {
 func (o *OpenCall) End(ctx context.Context, status govnodev1.Status, options ...EndOption) error {
 	o.ending.Lock()
 	defer o.ending.Unlock()
-	if o.ended != nil {
+	if o.done {
 		return o.result
 	}
 	req := &govnodev1.EndCallRequest{SessionId: o.session.id, CallId: o.ID(), Status: status}
@@ -218,24 +215,22 @@ func (o *OpenCall) End(ctx context.Context, status govnodev1.Status, options ...
 		}
 	}
 	c := o.session.c
-	leave, err := c.leases.giveBackOne(o.Lease)
-	if leave == nil {
+	if goOn, err := c.leases.giveBackOne(o.Lease); !goOn {
 		return err
 	}
-	defer leave()
-	ctx, cancel := linger(farewellContext(ctx), lingering)
-	defer cancel()
-	res, err := send(ctx, c, operation{name: "EndCall", id: o.ID()}, func(ctx context.Context, n *node) (*govnodev1.EndCallResponse, error) {
-		return n.calls.EndCall(ctx, req)
-	})
+	defer c.leases.gaveBack(o.Lease)
+	op := operation{name: "EndCall", id: o.ID(), farewell: true, linger: lingering}
+	res, err := send(ctx, c, op, func(e *errand) (reply[*govnodev1.EndCallResponse], error) { return e.endCall(req) })
 	if err != nil {
 		return err
 	}
-	o.ended = res
-	switch outcome := res.GetOutcome(); outcome {
+	o.done = true
+	o.ended.raw, o.ended.message = res.raw, res.message
+	switch res.outcome {
 	case govnodev1.Outcome_OUTCOME_ENDED, govnodev1.Outcome_OUTCOME_ALREADY_ENDED:
 	default:
-		o.result = &Refused{Outcome: outcome, Reason: res.GetReason(), Counters: res.GetCounters()}
+		ended := o.ended.get()
+		o.result = &Refused{Outcome: res.outcome, Reason: ended.GetReason(), Counters: ended.GetCounters()}
 	}
 	return o.result
 }
@@ -245,7 +240,10 @@ func (o *OpenCall) End(ctx context.Context, status govnodev1.Status, options ...
 func (o *OpenCall) Ended() *govnodev1.EndCallResponse {
 	o.ending.Lock()
 	defer o.ending.Unlock()
-	return o.ended
+	if !o.done {
+		return nil
+	}
+	return o.ended.get()
 }
 
 // Do begins a call, does it, and ends it: as succeeded, or as failed if do
@@ -266,8 +264,8 @@ func (s *OpenSession) Do(ctx context.Context, call Call, do func(context.Context
 // abandon gives back what a call may have been granted whose caller does not
 // wait for the answer any more.
 func (s *OpenSession) abandon(ctx context.Context, id string) {
-	res, err := send(ctx, s.c, operation{name: "CancelCall", id: id}, func(ctx context.Context, n *node) (*govnodev1.CancelCallResponse, error) {
-		return n.calls.CancelCall(ctx, &govnodev1.CancelCallRequest{SessionId: s.id, CallId: id})
+	res, err := send(ctx, s.c, operation{name: "CancelCall", id: id, farewell: true}, func(e *errand) (*govnodev1.CancelCallResponse, error) {
+		return e.cancelCall(&govnodev1.CancelCallRequest{SessionId: s.id, CallId: id})
 	})
 	var objection *Error
 	if errors.As(err, &objection) && objection.Code == connect.CodeNotFound {
@@ -276,6 +274,5 @@ func (s *OpenSession) abandon(ctx context.Context, id string) {
 	if res.GetOutcome() == govnodev1.Outcome_OUTCOME_CANCELLED {
 		return // it waited
 	}
-	ref := &govnodev1.SlotRef{SessionId: s.id, SlotId: id}
-	_ = s.c.releaseAll(ctx, []*Lease{{ref: ref}}) // or it lapses with its TTL
+	_ = s.c.releaseAll(ctx, []heldRef{{session: s.id, id: id}}) // or it lapses with its TTL
 }

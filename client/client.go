@@ -238,22 +238,24 @@ func (c *Client) Shutdown(ctx context.Context) error {
 }
 
 // enter notes that an operation is under way, for which Close waits; leave must
-// be called at its end.
-func (c *Client) enter() (leave func(), err error) {
+// be called at its end, if there is no error.
+func (c *Client) enter() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, ErrClosed
+		return ErrClosed
 	}
 	c.work.Add(1)
-	return c.work.Done, nil
+	return nil
 }
+
+func (c *Client) leave() { c.work.Done() }
 
 // cleanUp runs f behind a caller that does not wait for it. It must be called
 // within an operation.
 func (c *Client) cleanUp(f func(context.Context)) {
 	c.work.Go(func() {
-		ctx, cancel := context.WithTimeout(farewellContext(context.Background()), farewell)
+		ctx, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()
 		f(ctx)
 	})

@@ -10,7 +10,6 @@ import (
 
 	"connectrpc.com/connect"
 
-	govnodev1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -61,14 +60,12 @@ type exchanges struct {
 
 // wrap lets what can go over a stream to a node go there.
 func (x *exchanges) wrap(n *node) {
-	l := &line{
+	n.line = &line{
 		c: x.c, node: n, all: x,
-		client: connect.NewClient[packet, govnodev1.ExchangeResponse](
+		client: connect.NewClient[packet, inbox](
 			x.c.cfg.streams, n.address+govnodev1connect.CallServiceExchangeProcedure,
 			connect.WithCodec(packetCodec{}), connect.WithAcceptCompression("gzip", nil, nil)),
 	}
-	n.calls = &streamedCalls{CallServiceClient: n.calls, line: l}
-	n.slots = &streamedSlots{SlotServiceClient: n.slots, line: l}
 }
 
 // took notes that a stream has come up. The one to another node is finished: it
@@ -89,7 +86,7 @@ type line struct {
 	c      *Client
 	node   *node
 	all    *exchanges
-	client *connect.Client[packet, govnodev1.ExchangeResponse]
+	client *connect.Client[packet, inbox]
 
 	mu       sync.Mutex
 	link     *link
@@ -107,7 +104,7 @@ type opening struct {
 
 // ready returns the stream to the node. Where streams have failed before nobody
 // waits for the next attempt: errUnary says to do without.
-func (l *line) ready(ctx context.Context) (*link, error) {
+func (l *line) ready(e *errand) (*link, error) {
 	l.mu.Lock()
 	if k := l.link; k != nil {
 		l.mu.Unlock()
@@ -118,19 +115,20 @@ func (l *line) ready(ctx context.Context) (*link, error) {
 			l.mu.Unlock()
 			return nil, errUnary
 		}
-		leave, err := l.c.enter()
-		if err != nil {
+		if l.c.enter() != nil {
 			l.mu.Unlock()
 			return nil, errUnary // the client is closing: what is left to do is done without streams
 		}
 		l.opening = &opening{done: make(chan struct{})}
-		go l.open(l.opening, leave)
+		go l.open(l.opening)
 	}
 	o, wait := l.opening, l.failures < linkFailures
 	l.mu.Unlock()
 	if !wait {
 		return nil, errUnary
 	}
+	ctx, cancel := e.attemptContext()
+	defer cancel()
 	select {
 	case <-o.done:
 		return o.link, o.err
@@ -140,8 +138,8 @@ func (l *line) ready(ctx context.Context) (*link, error) {
 }
 
 // open gets a stream and serves it until it ends.
-func (l *line) open(o *opening, leave func()) {
-	defer leave()
+func (l *line) open(o *opening) {
+	defer l.c.leave()
 	k, err := l.dial()
 	l.mu.Lock()
 	l.opening = nil
@@ -202,7 +200,7 @@ func (l *line) dial() (*link, error) {
 	stream.RequestHeader().Set("Govnode-Namespace", l.c.cfg.Namespace)
 	err := stream.Send(nil)
 	if err == nil || errors.Is(err, errEOF) {
-		var hello *govnodev1.ExchangeResponse
+		var hello *inbox
 		if hello, err = stream.Receive(); err == nil && late.Stop() {
 			return newLink(ctx, cancel, l, stream, hello), nil
 		}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -39,7 +41,7 @@ func notSent(err error) error { return fmt.Errorf("%w: %w", errNotSent, err) }
 // A link is a stream that is up. One goroutine sends and one receives.
 type link struct {
 	line   *line
-	stream *connect.BidiStreamForClient[packet, govnodev1.ExchangeResponse]
+	stream *connect.BidiStreamForClient[packet, inbox]
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // capacity 1: there is something to send
@@ -54,16 +56,20 @@ type link struct {
 	closed   error // why no more is taken on
 	goneAway bool  // the node has said goodbye
 	retired  bool
+
+	alarm   *time.Timer // calls expire
+	alarmAt time.Time   // when it does; zero if it does not
 }
 
 // A message is what was sent at once.
 type message struct{ answered bool }
 
-func newLink(ctx context.Context, cancel context.CancelCauseFunc, l *line, stream *connect.BidiStreamForClient[packet, govnodev1.ExchangeResponse], hello *govnodev1.ExchangeResponse) *link {
+func newLink(ctx context.Context, cancel context.CancelCauseFunc, l *line, stream *connect.BidiStreamForClient[packet, inbox], hello *inbox) *link {
 	k := &link{
 		line: l, stream: stream, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		limit: max(int(hello.GetMaxInFlight()), 1), open: make(map[uint64]*frame),
+		limit: max(int(hello.maxInFlight), 1), open: make(map[uint64]*frame),
 	}
+	k.alarm = time.AfterFunc(time.Hour, k.expire)
 	k.take(hello)
 	return k
 }
@@ -77,7 +83,7 @@ func (k *link) serve() {
 	}()
 	var err error
 	for err == nil {
-		var m *govnodev1.ExchangeResponse
+		var m *inbox
 		if m, err = k.stream.Receive(); err == nil {
 			k.take(m)
 		}
@@ -100,6 +106,7 @@ func (k *link) add(f *frame) error {
 	k.tag++
 	f.tag = k.tag
 	k.queue = append(k.queue, f)
+	k.watch(f.limit)
 	if k.messages < maxMessages {
 		k.ring()
 	}
@@ -141,7 +148,7 @@ func (k *link) pack(p *packet) bool {
 	if k.messages >= maxMessages || k.ctx.Err() != nil {
 		return false
 	}
-	m := &message{}
+	m, now := &message{}, time.Now()
 	room := min(maxFrames, k.limit-(len(k.open)-k.waiting))
 	n := 0
 	for _, f := range k.queue {
@@ -154,7 +161,7 @@ func (k *link) pack(p *packet) bool {
 		}
 		n++
 		room--
-		p.add(f)
+		p.add(f, now)
 		f.message = m
 		k.open[f.tag] = f
 	}
@@ -169,13 +176,15 @@ func (k *link) pack(p *packet) bool {
 }
 
 // take gives answers to those who wait for them.
-func (k *link) take(m *govnodev1.ExchangeResponse) {
-	if leader := m.GetLeaderAddress(); leader != "" {
-		k.line.c.routes.leads(leader)
+func (k *link) take(m *inbox) {
+	defer m.free()
+	if m.leader != "" {
+		k.line.c.routes.leads(m.leader)
 	}
 	k.mu.Lock()
-	for _, a := range m.GetAnswers() {
-		f := k.open[a.GetTag()]
+	for i := range m.answers {
+		a := &m.answers[i]
+		f := k.open[a.tag]
 		if f == nil {
 			continue
 		}
@@ -183,7 +192,7 @@ func (k *link) take(m *govnodev1.ExchangeResponse) {
 			f.message.answered = true
 			k.messages--
 		}
-		if queued(a) {
+		if a.result.outcome == govnodev1.Outcome_OUTCOME_QUEUED {
 			if !f.waits {
 				f.waits = true
 				k.waiting++
@@ -194,11 +203,14 @@ func (k *link) take(m *govnodev1.ExchangeResponse) {
 		if f.waits {
 			k.waiting--
 		}
-		f.done <- outcome{result: a}
+		if !f.gone {
+			f.raw, f.result = append(f.raw[:0], a.body...), a.result
+			f.done <- nil // f is no longer this link's
+		}
 	}
 	var left []*frame
 	var why error
-	if m.GetGoAway() {
+	if m.goAway {
 		k.goneAway = true
 		why = errors.New("the node shuts down")
 		k.closed = why
@@ -207,27 +219,18 @@ func (k *link) take(m *govnodev1.ExchangeResponse) {
 	if len(k.queue) > 0 && k.messages < maxMessages {
 		k.ring()
 	}
-	over := k.retired && len(k.open) == 0 && len(k.queue) == 0
+	over := k.over()
 	k.mu.Unlock()
-	if m.GetGoAway() {
+	if m.goAway {
 		k.line.lost(k)
 		k.line.c.routes.failed(k.line.node, true)
+		k.mu.Lock()
 		giveBack(left, notSent(why))
+		k.mu.Unlock()
 	}
 	if over {
 		_ = k.stream.CloseRequest()
 	}
-}
-
-// queued reports whether a result only says that its call waits.
-func queued(a *govnodev1.OperationResult) bool {
-	switch r := a.GetResult().(type) {
-	case *govnodev1.OperationResult_Begin:
-		return r.Begin.GetOutcome() == govnodev1.Outcome_OUTCOME_QUEUED
-	case *govnodev1.OperationResult_Acquire:
-		return r.Acquire.GetOutcome() == govnodev1.Outcome_OUTCOME_QUEUED
-	}
-	return false
 }
 
 // retire ends the stream when everything on it has been answered.
@@ -238,11 +241,18 @@ func (k *link) retire() {
 	if k.closed == nil {
 		k.closed = errUnary
 	}
-	over := len(k.open) == 0 && len(k.queue) == 0
+	over := k.over()
 	k.mu.Unlock()
 	if over {
 		_ = k.stream.CloseRequest()
 	}
+}
+
+// over reports whether nothing is left to do on a stream that is not to be used
+// any more. k.mu must be held.
+func (k *link) over() bool {
+	waits := func(f *frame) bool { return !f.gone }
+	return k.retired && len(k.open) == 0 && !slices.ContainsFunc(k.queue, waits)
 }
 
 // fail answers everything that the end of the stream leaves: what was sent may
@@ -255,12 +265,15 @@ func (k *link) fail(err error) {
 	}
 	queue, open, why := k.queue, k.open, k.closed
 	k.queue, k.open = nil, nil
-	k.mu.Unlock()
-	k.cancel(err)
+	k.alarm.Stop()
 	giveBack(queue, notSent(why))
 	for _, f := range open {
-		f.done <- outcome{err: why}
+		if !f.gone {
+			f.done <- why
+		}
 	}
+	k.mu.Unlock()
+	k.cancel(err)
 }
 
 // well reports whether the stream ended because one of the two sides wanted it.
@@ -270,8 +283,12 @@ func (k *link) well() bool {
 	return k.goneAway || k.retired || k.line.c.ctx.Err() != nil
 }
 
+// giveBack tells those who wait for frames that were not sent. link.mu must be
+// held.
 func giveBack(frames []*frame, err error) {
 	for _, f := range frames {
-		f.done <- outcome{err: err}
+		if !f.gone {
+			f.done <- err
+		}
 	}
 }

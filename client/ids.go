@@ -19,6 +19,7 @@ type ids struct {
 	mu      sync.Mutex
 	entropy *ulid.MonotonicEntropy
 	least   uint64 // Unix ms
+	last    ulid.ULID
 }
 
 func newIDs(now func() time.Time, entropy io.Reader) *ids {
@@ -29,11 +30,18 @@ func (s *ids) next() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.least = max(s.least, ulid.Timestamp(s.now()))
-	id, err := ulid.New(s.least, s.entropy)
-	if err != nil {
+	if err := s.draw(); err != nil {
 		return "", fmt.Errorf("client: cannot draw an id: %w", err)
 	}
-	return id.String(), nil
+	return s.last.String(), nil
+}
+
+// draw is ulid.New without its allocation.
+func (s *ids) draw() error {
+	if err := s.last.SetTime(s.least); err != nil {
+		return err
+	}
+	return s.entropy.MonotonicRead(s.least, s.last[6:])
 }
 
 // raise makes ids newer than a time, and reports whether there are such ids.

@@ -2,12 +2,10 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	govnodev1 "example.com/govnode/proto/govnode/v1"
@@ -43,23 +41,31 @@ type Loss struct {
 	Reason  string
 }
 
+// A heldRef names what a lease is of: a slot, or those of a call.
+type heldRef struct {
+	pool    string // empty for a call
+	session string // empty for a slot
+	id      string
+	token   uint64 // of a call: any of its grants stands for it
+}
+
 // A Lease is what a Slot and an OpenCall have in common: it is held for a TTL,
 // renewed while its holder lives, and may be lost. It is safe for concurrent
 // use.
 type Lease struct {
-	all  *leases
-	ref  *govnodev1.SlotRef
-	ttl  time.Duration // that renewals ask for
-	lost chan struct{}
-	ctx  context.Context
-	end  context.CancelCauseFunc
+	all *leases
+	ref heldRef
+	ttl time.Duration // that renewals ask for
+	ctx context.Context
+	end context.CancelCauseFunc // of ctx; nil unless it ends with the lease
 
 	// Guarded by all.mu.
 	deadline  time.Time
 	state     State
-	renewing  bool // a request is under way
-	ended     bool // being released or ended: no loss is told any more
-	givenBack bool // by Close
+	lost      chan struct{} // nil until somebody asks for it
+	renewing  bool          // a request is under way
+	ended     bool          // being released or ended: no loss is told any more
+	givenBack bool          // by Close
 }
 
 // State tells whether the lease is held, at risk, lost, or was given back.
@@ -78,7 +84,17 @@ func (l *Lease) State() State {
 }
 
 // Lost is closed when the lease is lost.
-func (l *Lease) Lost() <-chan struct{} { return l.lost }
+func (l *Lease) Lost() <-chan struct{} {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	if l.lost == nil {
+		l.lost = make(chan struct{})
+		if l.state == Lost {
+			close(l.lost)
+		}
+	}
+	return l.lost
+}
 
 // Deadline returns until when the lease lasts if no renewal succeeds, on the
 // clock of this process.
@@ -110,31 +126,45 @@ func newLeases(c *Client) *leases {
 	return &leases{c: c, wake: make(chan struct{}, 1), held: make(map[*Lease]struct{}), due: make(map[time.Duration]time.Time)}
 }
 
-// hold begins to renew a lease. It must be called within an operation.
-func (k *leases) hold(ctx context.Context, a *admission, ref *govnodev1.SlotRef, ttl time.Duration, cancelOnLost bool) (*Lease, error) {
-	l := &Lease{all: k, ref: ref, ttl: ttl, lost: make(chan struct{}), ctx: ctx, end: func(error) {}}
+// describe fills in a lease that nothing is done about yet.
+func (l *Lease) describe(ctx context.Context, ref heldRef, ttl time.Duration, cancelOnLost bool) {
+	l.ref, l.ttl, l.ctx = ref, ttl, ctx
 	if cancelOnLost {
 		l.ctx, l.end = context.WithCancelCause(ctx)
 	}
+}
+
+// endContext ends the context of a lease that wants that.
+func (l *Lease) endContext(why error) {
+	if l.end != nil {
+		l.end(why)
+	}
+}
+
+// hold begins to renew a lease that was admitted. It must be called within an
+// operation.
+func (k *leases) hold(l *Lease, a *admission) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	l.all = k
 	if k.closed {
-		l.end(ErrClosed)
-		return nil, ErrClosed
+		l.endContext(ErrClosed)
+		return ErrClosed
 	}
 	l.deadline = a.sent.Add(a.left - a.left/leaseMargin)
 	k.held[l] = struct{}{}
-	if due, first := a.sent.Add(a.left/3), k.due[ttl]; first.IsZero() || due.Before(first) {
-		k.due[ttl] = due
+	due, first := a.sent.Add(a.left/3), k.due[l.ttl]
+	if first.IsZero() || due.Before(first) {
+		k.due[l.ttl], first = due, due
 	}
 	if !k.runs {
 		k.runs = true
 		k.c.work.Go(k.run)
 	}
-	if earlier(l.deadline, k.due[ttl]).Before(k.next) {
+	if earlier(l.deadline, first).Before(k.next) {
 		k.poke()
 	}
-	return l, nil
+	return nil
 }
 
 func (k *leases) poke() {
@@ -218,13 +248,15 @@ func earlier(a, b time.Time) time.Time {
 func (k *leases) renew(part []*Lease, ttl time.Duration) {
 	req := &govnodev1.RenewSlotsRequest{Client: k.c.cfg.Name, Ttl: durationpb.New(ttl)}
 	for _, l := range part {
-		req.Slots = append(req.Slots, l.ref)
+		req.Slots = append(req.Slots, &govnodev1.SlotRef{Pool: l.ref.pool, SessionId: l.ref.session, SlotId: l.ref.id, Token: l.ref.token})
 	}
-	n := k.c.route()
-	ctx, cancel := context.WithTimeout(k.c.ctx, max(ttl/6, 100*time.Millisecond))
-	defer cancel()
 	sent := k.c.cfg.Now()
-	res, err := n.slots.RenewSlots(ctx, req)
+	n := k.c.route(sent)
+	end := time.Now().Add(max(ttl/6, 100*time.Millisecond))
+	e := errands.Get().(*errand)
+	e.c, e.caller, e.end, e.node, e.until = k.c, k.c.ctx, end, n, end
+	defer e.release()
+	res, err := e.renewSlots(req)
 	if err == nil && len(res.GetResults()) != len(part) {
 		err = fmt.Errorf("client: %d leases were renewed and %d answers came", len(part), len(res.GetResults()))
 	}
@@ -266,103 +298,13 @@ func (k *leases) lose(l *Lease, reason string) {
 		return // it is being given back: that it is gone is what was wanted
 	}
 	l.state = Lost
-	close(l.lost)
-	l.end(ErrLeaseLost)
-	loss := Loss{Pool: l.ref.GetPool(), Session: l.ref.GetSessionId(), ID: l.ref.GetSlotId(), Token: l.ref.GetToken(), Reason: reason}
+	if l.lost != nil {
+		close(l.lost)
+	}
+	l.endContext(ErrLeaseLost)
+	loss := Loss{Pool: l.ref.pool, Session: l.ref.session, ID: l.ref.id, Token: l.ref.token, Reason: reason}
 	k.c.cfg.Logger.Warn("govnode: lease lost", "pool", loss.Pool, "session", loss.Session, "id", loss.ID, "reason", reason)
 	if k.c.cfg.OnLost != nil {
 		go k.c.cfg.OnLost(loss)
 	}
-}
-
-// giveBackOne notes that a lease is about to be given back; leave must be called
-// when that is over. Until then it is renewed, and Close waits. If leave is nil
-// there is nothing to do: Close has given it back, or cannot any more.
-func (k *leases) giveBackOne(l *Lease) (leave func(), err error) {
-	done, err := k.c.enter()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if l.givenBack {
-		if err == nil {
-			done()
-		}
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	l.ended = true
-	return func() {
-		k.mu.Lock()
-		delete(k.held, l)
-		k.mu.Unlock()
-		l.end(context.Canceled)
-		done()
-	}, nil
-}
-
-// giveBack gives back everything at once, and takes nothing on any more.
-func (k *leases) giveBack(ctx context.Context) error {
-	k.mu.Lock()
-	k.closed = true
-	var rest []*Lease
-	for l := range k.held {
-		if l.ended {
-			continue // somebody is at it
-		}
-		rest = append(rest, l)
-		l.ended, l.givenBack = true, true
-		l.end(ErrClosed)
-		delete(k.held, l)
-	}
-	k.mu.Unlock()
-	var errs []error
-	for len(rest) > 0 {
-		n := min(len(rest), renewMost)
-		errs = append(errs, k.c.releaseAll(farewellContext(ctx), rest[:n]))
-		rest = rest[n:]
-	}
-	return errors.Join(errs...)
-}
-
-// releaseAll releases slots and ends calls as cancelled in one request.
-func (c *Client) releaseAll(ctx context.Context, part []*Lease) error {
-	req := &govnodev1.BatchCallsRequest{}
-	for i, l := range part {
-		op := &govnodev1.Operation{Tag: uint64(i)}
-		if l.ref.GetSessionId() != "" {
-			op.Op = &govnodev1.Operation_End{End: &govnodev1.EndCallRequest{SessionId: l.ref.GetSessionId(), CallId: l.ref.GetSlotId(), Status: Cancelled}}
-		} else {
-			op.Op = &govnodev1.Operation_Release{Release: &govnodev1.ReleaseSlotRequest{Pool: l.ref.GetPool(), SlotId: l.ref.GetSlotId(), Client: c.cfg.Name, Token: l.ref.GetToken()}}
-		}
-		req.Operations = append(req.Operations, op)
-	}
-	_, err := send(ctx, c, operation{name: "BatchCalls"}, func(ctx context.Context, n *node) (*govnodev1.BatchCallsResponse, error) {
-		res, err := n.calls.BatchCalls(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		if req.Operations = unanswered(req.GetOperations(), res.GetResults()); len(req.Operations) > 0 {
-			return nil, fmt.Errorf("%d of the operations were not answered", len(req.Operations))
-		}
-		return res, nil
-	})
-	return err
-}
-
-// unanswered returns the operations that got no answer and are worth sending
-// again.
-func unanswered(ops []*govnodev1.Operation, results []*govnodev1.OperationResult) (rest []*govnodev1.Operation) {
-	again := make(map[uint64]bool)
-	for _, r := range results {
-		if e := r.GetError(); e != nil && e.GetCode() == connect.CodeUnavailable.String() {
-			again[r.GetTag()] = true
-		}
-	}
-	for _, op := range ops {
-		if again[op.GetTag()] {
-			rest = append(rest, op)
-		}
-	}
-	return rest
 }

@@ -35,6 +35,7 @@ type node struct {
 	slots    govnodev1connect.SlotServiceClient
 	policies govnodev1connect.PolicyServiceClient
 	cluster  govnodev1connect.ClusterServiceClient
+	line     *line // nil where nothing goes over streams
 
 	shunned time.Time // until then; guarded by routes.mu
 }
@@ -124,10 +125,10 @@ func (r *routes) know(learned []string) {
 
 // pick returns the node to ask next, and whether somebody should find out who
 // leads; then find must be called.
-func (r *routes) pick() (n *node, find bool) {
+func (r *routes) pick(now time.Time) (n *node, find bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.checking && !r.now().Before(r.checkAt) {
+	if !r.checking && !now.Before(r.checkAt) {
 		r.checking, find = true, true
 	}
 	return r.current, find

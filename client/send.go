@@ -16,34 +16,27 @@ const (
 	attemptLeast = time.Second
 )
 
-// An operation is one thing that is asked for, however often it is sent.
-type operation struct {
-	name string        // of the RPC
-	id   string        // under which sending it again has no second effect; empty for reads
-	wait time.Duration // for which a node may hold back its answer
-	// redraw gives the operation another id, which must be newer than a time.
-	// Nil if the id is not the client's to choose.
-	redraw func(newerThan uint64) (id string, err error)
-}
-
-// send asks one node after another until there is an answer, the context is
-// done, or the operation's own deadline is reached. ask is called with a
-// context for that attempt alone.
-func send[Res any](ctx context.Context, c *Client, op operation, ask func(context.Context, *node) (Res, error)) (Res, error) {
+// send asks one node after another until there is an answer, the caller is done,
+// or the operation's own deadline is reached. ask makes one attempt.
+func send[Res any](ctx context.Context, c *Client, op operation, ask func(*errand) (Res, error)) (Res, error) {
 	var none Res
-	ctx, cancel := c.bound(ctx, op.wait)
-	defer cancel()
+	now := time.Now()
+	e := errands.Get().(*errand)
+	e.operation, e.c, e.caller, e.end = op, c, ctx, now.Add(c.cfg.Timeout+op.wait)
+	defer e.release()
 	c.bucket.earn()
 	var last error
 	sent := false // and nobody said that it had no effect
 	for n := 0; ; n++ {
-		if ctx.Err() != nil {
-			return none, op.gaveUp(ctx, sent, last)
+		if n > 0 {
+			now = time.Now()
 		}
-		at := c.route()
-		attempt, stop := context.WithTimeout(ctx, c.forOneNode(ctx, op))
-		res, err := ask(attempt, at)
-		stop()
+		if why := e.over(now); why != nil {
+			return none, e.gaveUp(why, sent, last)
+		}
+		clock := c.cfg.Now()
+		e.attempt(c.route(clock), now, clock)
+		res, err := ask(e)
 		if err == nil {
 			return res, nil
 		}
@@ -51,86 +44,60 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(contex
 		f, reason, newerThan := judge(err)
 		switch {
 		case f == final:
-			return none, &Error{Operation: op.name, Code: connect.CodeOf(err), Reason: reason, Err: err}
+			return none, &Error{Operation: e.name, Code: connect.CodeOf(err), Reason: reason, Err: err}
 		case f == stale && sent:
 			// What was sent before may have been carried out and forgotten.
-			return none, &Unknown{Operation: op.name, ID: op.id, Err: err}
+			return none, &Unknown{Operation: e.name, ID: e.id, Err: err}
 		case f == stale:
-			if op.redraw == nil || n >= redraws {
-				return none, &Error{Operation: op.name, Code: connect.CodeOf(err), Reason: reason, Err: err}
+			if e.drawn == nil || n >= redraws {
+				return none, &Error{Operation: e.name, Code: connect.CodeOf(err), Reason: reason, Err: err}
 			}
-			if op.id, err = op.redraw(newerThan); err != nil {
+			if err = c.redraw(&e.operation, newerThan); err != nil {
 				return none, err
 			}
 			continue // the node is well: ask it at once
 		case f == unknown:
 			sent = true
 		}
-		if ctx.Err() == nil {
-			c.routes.failed(at, reason == "")
-			c.pause(ctx, n)
+		if e.over(time.Now()) == nil {
+			c.routes.failed(e.node, reason == "")
+			c.pause(e.context(), n)
 		}
 	}
 }
 
-// forOneNode is how long one node may take. What does not wait leaves half of
-// its time for another node, lest one that hangs should take all of it.
-func (c *Client) forOneNode(ctx context.Context, op operation) time.Duration {
-	most := c.cfg.AttemptTimeout + op.wait
-	if end, ok := ctx.Deadline(); ok && op.wait == 0 {
-		most = min(most, max(time.Until(end)/2, attemptLeast))
+// redraw gives an operation another id, newer than what the service has
+// forgotten.
+func (c *Client) redraw(op *operation, newerThan uint64) (err error) {
+	if !c.ids.raise(newerThan) {
+		return fmt.Errorf("client: %s: the service wants ids newer than %d, which none is", op.name, newerThan)
 	}
-	return most
+	op.id, err = c.ids.next()
+	*op.drawn = op.id
+	return err
 }
 
-// gaveUp returns the error of an operation that has run out of time.
-func (op *operation) gaveUp(ctx context.Context, sent bool, last error) error {
-	err := context.Cause(ctx)
+// gaveUp returns the error of an operation that goes on no longer.
+func (op *operation) gaveUp(why error, sent bool, last error) error {
 	if last != nil {
-		err = fmt.Errorf("%w; last: %w", err, last)
+		why = fmt.Errorf("%w; last: %w", why, last)
 	}
 	if sent && op.id != "" {
-		return &Unknown{Operation: op.name, ID: op.id, Err: err}
+		return &Unknown{Operation: op.name, ID: op.id, Err: why}
 	}
-	return &Unavailable{Operation: op.name, Err: err}
-}
-
-// bound ends an operation with its own deadline or with the client, whichever
-// comes first. What cleans up after Close runs under farewellContext and is
-// not ended by it.
-func (c *Client) bound(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout+wait)
-	if ctx.Value(farewellKey{}) != nil {
-		return ctx, cancel
-	}
-	ctx, end := context.WithCancelCause(ctx)
-	detach := context.AfterFunc(c.ctx, func() { end(ErrClosed) })
-	return ctx, func() {
-		detach()
-		end(nil)
-		cancel()
-	}
-}
-
-// farewellKey marks contexts of what still has to be done while the client
-// closes.
-type farewellKey struct{}
-
-func farewellContext(ctx context.Context) context.Context {
-	return context.WithValue(ctx, farewellKey{}, true)
+	return &Unavailable{Operation: op.name, Err: why}
 }
 
 // route returns the node to ask, and lets somebody find the leader where that
-// is due.
-func (c *Client) route() *node {
-	n, due := c.routes.pick()
+// is due. now is the time on the client's clock.
+func (c *Client) route(now time.Time) *node {
+	n, due := c.routes.pick(now)
 	if due {
-		leave, err := c.enter()
-		if err != nil {
+		if c.enter() != nil {
 			return n
 		}
 		go func() {
-			defer leave()
+			defer c.leave()
 			c.routes.find(c.ctx)
 		}()
 	}
@@ -162,20 +129,5 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
-	}
-}
-
-// linger returns a context that ends a while after ctx does, for what must be
-// sent even if its caller has gone.
-func linger(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	l, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		if sleep(l, d) {
-			cancel(context.Cause(ctx))
-		}
-	})
-	return l, func() {
-		stop()
-		cancel(nil)
 	}
 }

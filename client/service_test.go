@@ -130,6 +130,7 @@ func TestKnowsOfTheLossFirst(t *testing.T) {
 			next, err := other.Acquire(t.Context(), "gpu", client.Wait(2*time.Minute))
 			require.NoError(t, err)
 			require.Equal(t, client.Lost, slot.State())
+			<-slot.Lost() // asked for only now
 			require.LessOrEqual(t, time.Since(began), ttl+2*time.Second, "the slot is free within its TTL and 2 s")
 			require.Greater(t, next.Token(), slot.Token())
 			cut.Store(false)

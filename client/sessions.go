@@ -82,24 +82,26 @@ func (s *OpenSession) Close(ctx context.Context) (released int, err error) {
 // change sends a request whose id stands in a field of it, and is drawn if that
 // is empty.
 func change[Res any](ctx context.Context, c *Client, name string, id *string, ask func(context.Context, *node) (Res, error)) (res Res, err error) {
-	leave, err := c.enter()
-	if err != nil {
+	if err := c.enter(); err != nil {
 		return res, fmt.Errorf("%s: %w", name, err)
 	}
-	defer leave()
-	a, err := newAdmission(c, name, id, 0)
-	if err != nil {
+	defer c.leave()
+	op := operation{name: name}
+	if err := c.identify(&op, id); err != nil {
 		return res, err
 	}
-	return send(ctx, c, a.operation, ask)
+	return send(ctx, c, op, func(e *errand) (Res, error) {
+		return alone(e, func(ctx context.Context) (Res, error) { return ask(ctx, e.node) })
+	})
 }
 
 // read sends a request that changes nothing.
 func read[Res any](ctx context.Context, c *Client, name string, ask func(context.Context, *node) (Res, error)) (res Res, err error) {
-	leave, err := c.enter()
-	if err != nil {
+	if err := c.enter(); err != nil {
 		return res, fmt.Errorf("%s: %w", name, err)
 	}
-	defer leave()
-	return send(ctx, c, operation{name: name}, ask)
+	defer c.leave()
+	return send(ctx, c, operation{name: name}, func(e *errand) (Res, error) {
+		return alone(e, func(ctx context.Context) (Res, error) { return ask(ctx, e.node) })
+	})
 }

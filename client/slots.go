@@ -110,30 +110,29 @@ func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
-	leave, err := c.enter()
-	if err != nil {
+	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer c.leave()
 	orElse(&r.wait, defaultWait)
 	req := &govnodev1.AcquireSlotRequest{
 		Pool: pool, SlotId: r.id, Client: c.cfg.Name, Weight: r.weight, Priority: r.priority, Label: r.label,
 		Ttl: optional(r.ttl), MaxHold: optional(r.maxHold),
 	}
 	orElse(&r.ttl, defaultTTL)
-	a, err := newAdmission(c, "AcquireSlot", &req.SlotId, r.wait)
-	if err != nil {
+	a := admission{operation: operation{name: "AcquireSlot", wait: max(r.wait, 0)}}
+	if err := c.identify(&a.operation, &req.SlotId); err != nil {
 		return nil, err
 	}
 	var res *govnodev1.AcquireSlotResponse
-	err = a.ask(ctx, c, func(ctx context.Context, n *node, wait *durationpb.Duration) (granted, error) {
+	err := a.ask(ctx, c, func(e *errand, wait *durationpb.Duration) (granted, error) {
 		var err error
 		req.Wait = wait
-		res, err = n.slots.AcquireSlot(ctx, req)
+		res, err = e.acquireSlot(req)
 		return granted{res.GetOutcome(), res.GetTtl().AsDuration()}, err
 	})
 	if err != nil {
-		if a.drawn && a.mayHold(err) {
+		if a.drawn != nil && a.mayHold(err) {
 			c.cleanUp(func(ctx context.Context) { c.abandonSlot(ctx, req) })
 		}
 		return nil, err
@@ -141,24 +140,24 @@ func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption
 	if res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
 		return nil, &Refused{Outcome: res.GetOutcome(), Reason: res.GetReason(), RetryAfter: res.GetRetryAfter().AsDuration()}
 	}
-	ref := &govnodev1.SlotRef{Pool: pool, SlotId: req.GetSlotId(), Token: res.GetToken()}
-	s := &Slot{c: c, pressure: pressureOf(res.GetPressure())}
-	s.Lease, err = c.leases.hold(ctx, a, ref, r.ttl, r.cancelOnLost)
-	if err != nil {
-		c.cleanUp(func(ctx context.Context) { _ = c.releaseAll(ctx, []*Lease{{ref: ref}}) }) // or it lapses with its TTL
+	held := heldRef{pool: pool, id: req.GetSlotId(), token: res.GetToken()}
+	s := &Slot{c: c, pressure: pressureOf(res.GetPressure()), Lease: &Lease{}}
+	s.describe(ctx, held, r.ttl, r.cancelOnLost)
+	if err := c.leases.hold(s.Lease, &a); err != nil {
+		c.cleanUp(func(ctx context.Context) { _ = c.releaseAll(ctx, []heldRef{held}) }) // or it lapses with its TTL
 		return nil, err
 	}
 	return s, nil
 }
 
 // Pool returns the name of the pool.
-func (s *Slot) Pool() string { return s.ref.GetPool() }
+func (s *Slot) Pool() string { return s.ref.pool }
 
 // ID returns the id of the slot.
-func (s *Slot) ID() string { return s.ref.GetSlotId() }
+func (s *Slot) ID() string { return s.ref.id }
 
 // Token returns the fencing token: unique and rising in its pool for ever.
-func (s *Slot) Token() uint64 { return s.ref.GetToken() }
+func (s *Slot) Token() uint64 { return s.ref.token }
 
 // Pressure tells how full the pool was when the slot was granted.
 func (s *Slot) Pressure() Pressure { return s.pressure }
@@ -180,14 +179,13 @@ func (s *Slot) ReleaseContext(ctx context.Context) error {
 	if s.released {
 		return s.result
 	}
-	leave, err := s.c.leases.giveBackOne(s.Lease)
-	if leave == nil {
+	if goOn, err := s.c.leases.giveBackOne(s.Lease); !goOn {
 		return err
 	}
-	defer leave()
+	defer s.c.leases.gaveBack(s.Lease)
 	req := &govnodev1.ReleaseSlotRequest{Pool: s.Pool(), SlotId: s.ID(), Client: s.c.cfg.Name, Token: s.Token()}
-	res, err := send(farewellContext(ctx), s.c, operation{name: "ReleaseSlot", id: s.ID()}, func(ctx context.Context, n *node) (*govnodev1.ReleaseSlotResponse, error) {
-		return n.slots.ReleaseSlot(ctx, req)
+	res, err := send(ctx, s.c, operation{name: "ReleaseSlot", id: s.ID(), farewell: true}, func(e *errand) (*govnodev1.ReleaseSlotResponse, error) {
+		return e.releaseSlot(req)
 	})
 	if err != nil {
 		return err
@@ -205,14 +203,14 @@ func (s *Slot) ReleaseContext(ctx context.Context) error {
 // does not wait for the answer any more.
 func (c *Client) abandonSlot(ctx context.Context, req *govnodev1.AcquireSlotRequest) {
 	req.Wait = durationpb.New(time.Millisecond)
-	res, err := send(ctx, c, operation{name: "AcquireSlot", id: req.GetSlotId()}, func(ctx context.Context, n *node) (*govnodev1.AcquireSlotResponse, error) {
-		return n.slots.AcquireSlot(ctx, req)
+	res, err := send(ctx, c, operation{name: "AcquireSlot", id: req.GetSlotId(), farewell: true}, func(e *errand) (*govnodev1.AcquireSlotResponse, error) {
+		return e.acquireSlot(req)
 	})
 	if err != nil || res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
 		return // what it holds, if it holds anything, lapses with its TTL
 	}
-	ref := &govnodev1.SlotRef{Pool: req.GetPool(), SlotId: req.GetSlotId(), Token: res.GetToken()}
-	_ = c.releaseAll(ctx, []*Lease{{ref: ref}}) // or it lapses with its TTL
+	held := heldRef{pool: req.GetPool(), id: req.GetSlotId(), token: res.GetToken()}
+	_ = c.releaseAll(ctx, []heldRef{held}) // or it lapses with its TTL
 }
 
 func optional(d time.Duration) *durationpb.Duration {

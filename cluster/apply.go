@@ -20,24 +20,39 @@ func (n *Node) Apply(ctx context.Context, cmds ...session.Command) []storage.Ans
 	ctx, cancel := n.deadline(ctx)
 	defer cancel()
 	until, _ := ctx.Deadline()
-	answers := make([]storage.Answer, len(cmds))
-	var b batch
+	var answers []storage.Answer // nil as long as all commands fit in one batch
+	b := newBatch(len(cmds))
+	encoded := make([]byte, 0, len(cmds)*commandSize)
 	for i, c := range cmds {
 		// The leader validates what is forwarded again; but what cannot be
 		// encoded faithfully must not even be sent to it.
 		if err := session.Validate(c); err != nil {
+			answers = atLeast(answers, len(cmds))
 			answers[i].Err = invalid(err)
 			continue
 		}
-		p := pending{cmd: c, raw: session.EncodeCommand(c), until: until, valid: true}
+		begin := len(encoded)
+		encoded = session.AppendCommand(encoded, c)
+		p := pending{cmd: c, raw: encoded[begin:len(encoded):len(encoded)], until: until, valid: true}
 		if !b.fits(&p) {
+			answers = atLeast(answers, len(cmds))
 			n.applyBatch(ctx, &b, answers)
-			b = batch{}
+			b = newBatch(len(cmds) - i)
 		}
 		b.add(p, i)
 	}
 	if len(b.commands) > 0 {
-		n.applyBatch(ctx, &b, answers)
+		answers = n.applyBatch(ctx, &b, answers)
+	}
+	return answers
+}
+
+// commandSize is about what a command takes when it is encoded.
+const commandSize = 192
+
+func atLeast(answers []storage.Answer, n int) []storage.Answer {
+	if answers == nil {
+		return make([]storage.Answer, n)
 	}
 	return answers
 }
@@ -48,6 +63,11 @@ type batch struct {
 	at       []int // whose answer
 	maybe    []error
 	size     int
+}
+
+func newBatch(n int) batch {
+	n = min(n, maxGroupCommands)
+	return batch{commands: make([]pending, 0, n), at: make([]int, 0, n), maybe: make([]error, 0, n)}
 }
 
 func (b *batch) fits(p *pending) bool {
@@ -61,22 +81,26 @@ func (b *batch) add(p pending, at int) {
 	b.size += len(p.raw)
 }
 
-// applyBatch sends a batch to the leader until each command has an answer.
-func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answer) {
+// applyBatch sends a batch to the leader until each command has an answer, and
+// puts the answers where they belong. Where there are none yet, the batch is
+// all there is, and its own answers are those.
+func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answer) []storage.Answer {
 	for pause := (backoff{}); ; {
 		tried, moved := n.try(ctx, b)
+		if answers == nil {
+			answers = tried
+		}
 		var again batch
 		for i := range b.commands {
-			a := tried[i]
-			final, maybe := settle(&b.commands[i], b.maybe[i], &a)
-			if answers[b.at[i]] = a; final {
-				continue
+			a := &answers[b.at[i]]
+			*a = tried[i]
+			if final, maybe := settle(&b.commands[i], b.maybe[i], a); !final {
+				again.add(b.commands[i], b.at[i])
+				again.maybe[len(again.maybe)-1] = maybe
 			}
-			again.add(b.commands[i], b.at[i])
-			again.maybe[len(again.maybe)-1] = maybe
 		}
 		if len(again.commands) == 0 || !pause.wait(ctx, moved) {
-			return
+			return answers
 		}
 		*b = again
 	}

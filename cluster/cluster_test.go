@@ -26,8 +26,11 @@ func TestThreeNodes(t *testing.T) {
 }
 
 func TestNothingAcknowledgedIsLostWhenAllNodesStop(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 3, nil)
+	onEachStore(t, testNothingAcknowledgedIsLost)
+}
+
+func testNothingAcknowledgedIsLost(t *testing.T, use func(*Config)) {
+	c := newCluster(t, 3, use)
 	var wg sync.WaitGroup
 	for i := range 60 {
 		wg.Go(func() {

@@ -52,7 +52,8 @@ type Config struct {
 	// JoinTimeout bounds how long Open waits for admission. Default 60 s.
 	JoinTimeout time.Duration
 
-	// LogStore selects what keeps the log: "boltdb", which is the default.
+	// LogStore selects what keeps the log: LogBoltDB, which is the default, or
+	// LogWAL. A directory keeps the one that it was made with.
 	LogStore string
 
 	// HeartbeatTimeout is how long a follower that hears nothing waits before
@@ -106,6 +107,7 @@ type Config struct {
 
 	version uint32                  // announced; session.Version
 	disk    func(logStore) logStore // wraps the log store, for tests of failing disks
+	segment int                     // bytes of one file of a write-ahead log; walSegment
 }
 
 // nodeName is what names of nodes look like: they stand in logs, file names and
@@ -139,7 +141,10 @@ func (c Config) withDefaults() (Config, error) {
 		c.MaxQueue = 4096
 	}
 	if c.LogStore == "" {
-		c.LogStore = "boltdb"
+		c.LogStore = LogBoltDB
+	}
+	if c.segment == 0 {
+		c.segment = walSegment
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -178,8 +183,8 @@ func (c *Config) validate() error {
 		return errors.New("cluster: BindAddr: must name the host and port to listen on, or give a Listener")
 	case c.Listener != nil && c.BindAddr != "":
 		return errors.New("cluster: BindAddr: is not used with a Listener; leave one of them out")
-	case c.LogStore != "boltdb":
-		return fmt.Errorf("cluster: LogStore: %q is unknown; use boltdb", c.LogStore)
+	case c.LogStore != LogBoltDB && c.LogStore != LogWAL:
+		return fmt.Errorf("cluster: LogStore: %q is unknown; use %s or %s", c.LogStore, LogBoltDB, LogWAL)
 	case c.Replace && len(c.Join) == 0:
 		return errors.New("cluster: Replace: needs Join, the addresses of members to ask")
 	case c.Bootstrap && c.Nonvoter:

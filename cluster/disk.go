@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -11,44 +10,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
+	"github.com/prometheus/client_golang/prometheus"
 )
-
-// logStore is what keeps the log, the votes and the identity of a node. It is
-// the seam for another store than bolt.
-type logStore interface {
-	raft.LogStore
-	raft.StableStore
-	io.Closer
-}
-
-// initialMap is how much address space the log's file is given at once, so that
-// it never has to be mapped anew under the feet of readers. It is no memory.
-const initialMap = 1 << 30
-
-// boltOptions are those of the log. NoSync is false and stays so: an entry that
-// was acknowledged is on disk.
-func boltOptions(path string) raftboltdb.Options {
-	return raftboltdb.Options{Path: path, NoSync: false, BoltOptions: &bbolt.Options{
-		Timeout: time.Second, // for the lock that another process may hold
-		// The list of free pages is rebuilt at start rather than written with
-		// every entry; as a map it is found quickly.
-		NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
-		InitialMmapSize: initialMap,
-	}}
-}
-
-func openBolt(dir string) (logStore, error) {
-	s, err := raftboltdb.New(boltOptions(filepath.Join(dir, "raft.db")))
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("cluster: Dir: %s is in use by another process; stop that one first or choose another directory", dir)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
-	}
-	return s, nil
-}
 
 // watched is a store that gives the disk up at its first error, or when an
 // access takes too long: after a failed flush nobody knows what is on the disk,
@@ -56,8 +19,9 @@ func openBolt(dir string) (logStore, error) {
 // take over.
 type watched struct {
 	logStore
-	limit time.Duration
-	fatal func(error)
+	limit   time.Duration
+	fatal   func(error)
+	appends prometheus.Observer // seconds of each append
 
 	mu     sync.Mutex
 	failed error
@@ -167,7 +131,10 @@ func (w *watched) StoreLog(l *raft.Log) error {
 }
 
 func (w *watched) StoreLogs(l []*raft.Log) error {
-	return w.access("StoreLogs", func() error { return w.logStore.StoreLogs(l) })
+	start := time.Now()
+	err := w.access("StoreLogs", func() error { return w.logStore.StoreLogs(l) })
+	w.appends.Observe(time.Since(start).Seconds())
+	return err
 }
 
 func (w *watched) DeleteRange(from, to uint64) error {
@@ -209,18 +176,18 @@ var (
 // for the case that the newest cannot be read.
 const snapshotsKept = 2
 
-func openDisk(cfg *Config) (*disk, error) {
+func openDisk(cfg *Config, m *metrics) (*disk, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cluster: Dir: %w", err)
 	}
-	store, err := openBolt(cfg.Dir)
+	store, err := openLogStore(cfg, m)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.disk != nil {
 		store = cfg.disk(store)
 	}
-	d := &disk{log: &watched{logStore: store, limit: cfg.DiskTimeout, fatal: cfg.Fatal}}
+	d := &disk{log: &watched{logStore: store, limit: cfg.DiskTimeout, fatal: cfg.Fatal, appends: m.appendSeconds}}
 	if err := d.open(cfg); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}

@@ -96,7 +96,7 @@ func TestWatchedStore(t *testing.T) {
 			raft.StableStore
 			closer
 		}{raft.NewInmemStore(), notFound{}, closer{}}}
-		return &watched{logStore: g, limit: limit, fatal: func(err error) {
+		return &watched{logStore: g, limit: limit, appends: newMetrics().appendSeconds, fatal: func(err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			fatal = append(fatal, err)
@@ -172,10 +172,14 @@ type notFound struct{ raft.StableStore }
 
 func (notFound) Get([]byte) ([]byte, error) { return nil, raftboltdb.ErrKeyNotFound }
 
-func TestANodeWhoseDiskFailsStops(t *testing.T) {
-	t.Parallel()
+func TestANodeWhoseDiskFailsStops(t *testing.T) { onEachStore(t, testANodeWhoseDiskFailsStops) }
+
+func testANodeWhoseDiskFailsStops(t *testing.T, use func(*Config)) {
 	var disks gates
-	c := newCluster(t, 3, disks.use)
+	c := newCluster(t, 3, func(cfg *Config) {
+		use(cfg)
+		disks.use(cfg)
+	})
 	leader := c.leader()
 	disks.of(leader).broken.Store(true)
 	// Whoever is asked, the command has one effect, by the next leader.
@@ -187,10 +191,12 @@ func TestANodeWhoseDiskFailsStops(t *testing.T) {
 	require.EqualValues(t, 1, count(t, c.leader(leader), storage.Latest))
 }
 
-func TestANodeWhoseDiskHangsStops(t *testing.T) {
-	t.Parallel()
+func TestANodeWhoseDiskHangsStops(t *testing.T) { onEachStore(t, testANodeWhoseDiskHangsStops) }
+
+func testANodeWhoseDiskHangsStops(t *testing.T, use func(*Config)) {
 	var disks gates
 	c := newCluster(t, 3, func(cfg *Config) {
+		use(cfg)
 		disks.use(cfg)
 		cfg.DiskTimeout = 300 * time.Millisecond
 	})
@@ -241,13 +247,15 @@ func TestUnknownCommandStopsANode(t *testing.T) {
 	require.ErrorContains(t, n.Ready(t.Context()), "failed: ")
 }
 
-func TestOneDirectoryOneNode(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 1, nil)
+func TestOneDirectoryOneNode(t *testing.T) { onEachStore(t, testOneDirectoryOneNode) }
+
+func testOneDirectoryOneNode(t *testing.T, use func(*Config)) {
+	c := newCluster(t, 1, use)
 	n := c.nodes[0]
 	open := func(change func(*Config)) error {
 		cfg := c.config(n.cfg.ID)
 		cfg.Dir, cfg.Bootstrap, cfg.Join = n.cfg.Dir, true, nil
+		use(&cfg)
 		change(&cfg)
 		node, err := Open(cfg)
 		if node != nil {

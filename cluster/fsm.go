@@ -30,6 +30,11 @@ type fsm struct {
 	changed chan struct{}
 	logged  atomic.Int64 // bytes applied since the last snapshot
 
+	// Set before Raft starts: where its snapshots lie, and what is closed when
+	// the node ends. Nil and empty in tests of the state machine alone.
+	snapshots string
+	ended     <-chan struct{}
+
 	mu      sync.RWMutex
 	state   *session.State
 	index   uint64        // of the latest entry applied
@@ -273,7 +278,8 @@ type fsmSnapshot struct {
 // Persist implements raft.FSMSnapshot.
 func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	start := time.Now()
-	err := writeSnapshot(sink, s.index, s.state)
+	w := &paced{w: sink, rest: snapshotRest, ended: s.fsm.ended, sync: func() error { return syncSnapshot(s.fsm.snapshots, sink.ID()) }}
+	err := writeSnapshot(w, s.index, s.state)
 	if err == nil {
 		s.fsm.logged.Add(-s.logged)
 	}

@@ -107,12 +107,23 @@ func (c *testCluster) add(id string, change func(*Config)) *testNode {
 	return n
 }
 
+// onEachStore runs a test with each of what may keep the log.
+func onEachStore(t *testing.T, test func(t *testing.T, use func(*Config))) {
+	for _, store := range []string{LogBoltDB, LogWAL} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(c *Config) { c.LogStore = store })
+		})
+	}
+}
+
 func (c *testCluster) config(id string) Config {
 	l := listen(c.t, "127.0.0.1:0")
 	address := l.Addr().String()
 	cfg := Config{
 		ID: id, Listener: l, Address: address, Dir: tempDir(c.t), APIAddress: "api-of-" + id,
 		CommitTimeout: 5 * time.Millisecond, Dial: c.net.dial(address), Logger: testLogger(),
+		segment: 16 << 10, // so that it takes more than one
 	}
 	for _, n := range c.nodes {
 		cfg.Join = append(cfg.Join, n.Address())

@@ -120,8 +120,10 @@ func TestTheLastVoterStays(t *testing.T) {
 
 // A node that lost its directory does not remember its votes: it must not come
 // back as if nothing had happened.
-func TestAWipedNodeIsRefused(t *testing.T) {
-	c := newCluster(t, 3, nil)
+func TestAWipedNodeIsRefused(t *testing.T) { onEachStore(t, testAWipedNodeIsRefused) }
+
+func testAWipedNodeIsRefused(t *testing.T, use func(*Config)) {
+	c := newCluster(t, 3, use)
 	_, _, err := storage.One(t.Context(), c.nodes[0], increment("r"))
 	require.NoError(t, err)
 	wiped := c.follower()
@@ -130,6 +132,7 @@ func TestAWipedNodeIsRefused(t *testing.T) {
 	again := func(change func(*Config)) (*testNode, error) {
 		cfg := c.config(wiped.cfg.ID)
 		cfg.Bootstrap = false
+		use(&cfg)
 		change(&cfg)
 		return c.open(cfg)
 	}

@@ -20,6 +20,8 @@ type metrics struct {
 	snapshotSeconds           prometheus.Histogram
 	restores                  prometheus.Counter
 	leaderships               prometheus.Counter
+	appendSeconds             prometheus.Histogram
+	wal                       walMetrics
 }
 
 func counter(name, help string) prometheus.Counter {
@@ -50,6 +52,8 @@ func newMetrics() *metrics {
 		snapshotSeconds: histogram("gov_raft_snapshot_seconds", "Time to write a snapshot.", prometheus.ExponentialBuckets(1e-3, 2, 16)),
 		restores:        counter("gov_raft_restores_total", "Snapshots that replaced the state of this node."),
 		leaderships:     counter("gov_raft_leaderships_total", "Times that this node became the leader."),
+		appendSeconds:   histogram("gov_raft_append_seconds", "Time to append entries to the log and flush it, whatever keeps it.", prometheus.ExponentialBuckets(5e-5, 2, 18)),
+		wal:             newWALMetrics(),
 	}
 }
 
@@ -60,7 +64,7 @@ func (m *metrics) register(r *prometheus.Registry, n *Node) error {
 	}
 	for _, c := range []prometheus.Collector{
 		m.entries, m.commands, m.voided, m.entryCommands, m.applySeconds, m.commitSeconds, m.refused, m.forwarded,
-		m.resent, m.rounds, m.snapshots, m.snapshotSeconds, m.restores, m.leaderships,
+		m.resent, m.rounds, m.snapshots, m.snapshotSeconds, m.restores, m.leaderships, m.appendSeconds,
 		gauge("gov_raft_applied_index", "Index of the latest log entry applied.", func() float64 { return float64(n.fsm.applied()) }),
 		gauge("gov_raft_term", "Raft term.", func() float64 { return float64(n.raft.CurrentTerm()) }),
 		gauge("gov_raft_leader", "1 if this node leads and takes proposals, else 0.", func() float64 {
@@ -77,8 +81,42 @@ func (m *metrics) register(r *prometheus.Registry, n *Node) error {
 			return err
 		}
 	}
+	if n.cfg.LogStore == LogWAL {
+		for _, c := range m.wal {
+			if err := r.Register(c); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
+
+// walMetrics are what a write-ahead log counts of itself, by the names that
+// raft-wal has for them. What is not in it is not kept.
+type walMetrics map[string]prometheus.Counter
+
+func newWALMetrics() walMetrics {
+	return walMetrics{
+		"log_appends":             counter("gov_raft_wal_appends_total", "Appends to the write-ahead log, each flushed once."),
+		"log_entries_written":     counter("gov_raft_wal_entries_written_total", "Entries appended to the write-ahead log."),
+		"log_entry_bytes_written": counter("gov_raft_wal_bytes_written_total", "Bytes of the entries appended to the write-ahead log."),
+		"log_entries_read":        counter("gov_raft_wal_entries_read_total", "Entries read from the write-ahead log."),
+		"segment_rotations":       counter("gov_raft_wal_rotations_total", "Files of the write-ahead log that were full, so that the next was begun."),
+		"head_truncations":        counter("gov_raft_wal_head_truncated_total", "Entries removed from the start of the write-ahead log because a snapshot stands for them."),
+		"tail_truncations":        counter("gov_raft_wal_tail_truncated_total", "Entries removed from the end of the write-ahead log because another leader's took their place."),
+	}
+}
+
+// IncrementCounter implements the Collector of raft-wal, whose count of what
+// was truncated is below zero, wrapped around, where its last file was empty.
+func (m walMetrics) IncrementCounter(name string, delta uint64) {
+	if c, ok := m[name]; ok && int64(delta) > 0 {
+		c.Add(float64(delta))
+	}
+}
+
+// SetGauge implements the Collector of raft-wal.
+func (walMetrics) SetGauge(string, uint64) {}
 
 func (m *metrics) applied(commands int, took time.Duration) {
 	m.entries.Inc()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,6 +76,7 @@ func Open(cfg Config) (*Node, error) {
 	n.cfg.Fatal, n.onFatal = n.fatal, cfg.Fatal
 	n.fsm = newFSM(n.fatal, n.metrics)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.fsm.snapshots, n.fsm.ended = filepath.Join(n.cfg.Dir, "snapshots"), n.ctx.Done()
 	n.close = sync.OnceValue(n.shutdown)
 	n.cluster.Store(new(string))
 	n.opened = make(chan struct{})
@@ -87,7 +89,7 @@ func Open(cfg Config) (*Node, error) {
 }
 
 func (n *Node) open() (err error) {
-	if n.disk, err = openDisk(&n.cfg); err != nil {
+	if n.disk, err = openDisk(&n.cfg, n.metrics); err != nil {
 		return err
 	}
 	n.cluster.Store(&n.disk.cluster)
@@ -178,7 +180,8 @@ func (n *Node) startRaft(notify chan<- bool) (err error) {
 	n.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: half{n.port, n.port.raft}, MaxPool: 4, Timeout: n.cfg.TransportTimeout, Logger: c.Logger,
 	})
-	r, err := raft.NewRaft(c, n.fsm, cache, n.disk.log, n.disk.snapshots, n.transport)
+	trans := &transport{NetworkTransport: n.transport, ctx: n.ctx, limit: n.cfg.TransportTimeout + closeWait/2}
+	r, err := raft.NewRaft(c, n.fsm, cache, n.disk.log, n.disk.snapshots, trans)
 	if failed := n.failed.Load(); failed != nil {
 		err = *failed
 	}

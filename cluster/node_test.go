@@ -66,9 +66,10 @@ func TestMetrics(t *testing.T) {
 
 // TestARestoreFromALogThatIsAhead: time goes on from where the snapshot was, or
 // nothing would ever run out again.
-func TestARestoreFromALogThatIsAhead(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 3, nil)
+func TestARestoreFromALogThatIsAhead(t *testing.T) { onEachStore(t, testARestoreFromALogThatIsAhead) }
+
+func testARestoreFromALogThatIsAhead(t *testing.T, use func(*Config)) {
+	c := newCluster(t, 3, use)
 	ahead := session.New()
 	ahead.ApplyAll(1000*time.Hour, []session.Command{&session.PutPool{NS: "default", Pool: "p", Slots: 1}})
 	ahead.ApplyAll(1000*time.Hour, []session.Command{&session.Acquire{NS: "default", Client: "c", Slot: "old", Pool: "p", Weight: 1, TTL: time.Hour}})
@@ -120,35 +121,40 @@ func TestHclog(t *testing.T) {
 func BenchmarkApply(b *testing.B) {
 	for _, nodes := range []int{1, 3} {
 		for _, callers := range []int{1, 64, 256, 1024} {
-			b.Run(fmt.Sprintf("nodes=%d/callers=%d", nodes, callers), func(b *testing.B) {
-				n := openBenchmark(b, nodes)
-				var next atomic.Int64
-				var wg sync.WaitGroup
-				b.ResetTimer()
-				for range callers {
-					wg.Go(func() {
-						for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
-							if _, _, err := storage.One(b.Context(), n, increment(fmt.Sprint("r", i))); err != nil {
-								b.Error(err)
-								return
-							}
-						}
-					})
-				}
-				wg.Wait()
-				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commands/s")
-			})
+			for _, store := range []string{LogBoltDB, LogWAL} {
+				b.Run(fmt.Sprintf("nodes=%d/callers=%d/log=%s", nodes, callers, store), func(b *testing.B) {
+					benchmarkApply(b, openBenchmark(b, nodes, store), callers)
+				})
+			}
 		}
 	}
 }
 
+func benchmarkApply(b *testing.B, n *Node, callers int) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for range callers {
+		wg.Go(func() {
+			for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+				if _, _, err := storage.One(b.Context(), n, increment(fmt.Sprint("r", i))); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commands/s")
+}
+
 // openBenchmark opens nodes with the defaults of the product, and returns the
 // one that leads.
-func openBenchmark(b *testing.B, nodes int) *Node {
+func openBenchmark(b *testing.B, nodes int, store string) *Node {
 	var join []string
 	var first *Node
 	for i := range nodes {
-		n, err := Open(Config{ID: fmt.Sprint("n", i), BindAddr: "127.0.0.1:0", Dir: b.TempDir(), Bootstrap: i == 0, Join: join, Logger: testLogger()})
+		n, err := Open(Config{ID: fmt.Sprint("n", i), BindAddr: "127.0.0.1:0", Dir: b.TempDir(), LogStore: store, Bootstrap: i == 0, Join: join, Logger: testLogger()})
 		require.NoError(b, err)
 		b.Cleanup(func() { require.NoError(b, n.Close()) })
 		for n.Ready(b.Context()) != nil {

@@ -101,7 +101,7 @@ func (l *leadership) propose() {
 		}
 		start := time.Now()
 		l.underWay.Add(1)
-		future := l.raft.ApplyLog(raft.Log{Data: session.EncodeEntry(l.now(), e.commands), Extensions: termOf(l.term)}, enqueueTimeout)
+		future := l.raft.ApplyLog(raft.Log{Data: session.JoinEntry(make([]byte, 0, e.size+entrySpare), l.now(), e.commands), Extensions: termOf(l.term)}, enqueueTimeout)
 		l.tasks.Go(func() {
 			l.finish(e, future)
 			l.metrics.commitSeconds.Observe(time.Since(start).Seconds())
@@ -114,8 +114,12 @@ func (l *leadership) propose() {
 // An entry is a set of groups on its way into the log.
 type entry struct {
 	groups   []*group
-	commands []session.Command
+	commands [][]byte // as their nodes encoded them
+	size     int
 }
+
+// entrySpare is what an entry takes beside its commands, and their lengths.
+const entrySpare = 32
 
 // entry gathers what is still wanted.
 func (l *leadership) entry(groups []*group) *entry {
@@ -130,7 +134,8 @@ func (l *leadership) entry(groups []*group) *entry {
 			if p := &g.commands[i]; now.After(p.until) {
 				a.Err = unavailable(errTooLate)
 			} else {
-				e.commands = append(e.commands, p.cmd)
+				e.commands = append(e.commands, p.raw)
+				e.size += len(p.raw) + 4
 			}
 		}
 	}

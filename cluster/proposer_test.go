@@ -155,7 +155,10 @@ func TestWhoGoesAway(t *testing.T) {
 
 	// The caller's deadline is also looked at when the entry is made.
 	l := n.leading.Load()
-	late := newGroup([]pending{{cmd: increment("late"), until: time.Now().Add(-time.Second)}, {cmd: increment("in-time"), until: time.Now().Add(time.Minute)}})
+	late := newGroup([]pending{
+		{cmd: increment("late"), raw: session.EncodeCommand(increment("late")), until: time.Now().Add(-time.Second)},
+		{cmd: increment("in-time"), raw: session.EncodeCommand(increment("in-time")), until: time.Now().Add(time.Minute)},
+	})
 	require.NoError(t, l.submit(late))
 	<-late.done
 	require.ErrorIs(t, late.answers[0].Err, errTooLate)

@@ -42,7 +42,7 @@ func invalid(err error) error     { return fmt.Errorf("%w: %w", storage.ErrInval
 // A pending command waits for its place.
 type pending struct {
 	cmd   session.Command
-	raw   []byte    // cmd as it is forwarded
+	raw   []byte    // cmd, encoded, as it is forwarded and goes into the log
 	until time.Time // its caller's deadline
 	valid bool      // it was validated on this node
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -24,6 +25,68 @@ const (
 	// first: its disk is the one that callers wait for.
 	leaderWaits = 30 * time.Second
 )
+
+const (
+	// A node that writes a snapshot goes on answering, so it rests for so many
+	// times as long as it worked: it takes a quarter of a core at most.
+	snapshotRest = 3
+	// A snapshot that is read by somebody is wanted sooner.
+	saveRest = 1
+	// paceAfter is how much work is done before a rest, and restMost how long a
+	// rest may last, whatever kept the work from going on.
+	paceAfter = 2 * time.Millisecond
+	restMost  = 100 * time.Millisecond
+	// syncEvery is after how many bytes what was written is brought to the disk.
+	// Left to the end it would be all at once, and the log would wait for it.
+	syncEvery = 8 << 20
+)
+
+// A paced writer rests between writes, so that who else needs the machine and
+// its disk gets them.
+type paced struct {
+	w     io.Writer
+	rest  time.Duration // per time of work
+	ended <-chan struct{}
+	sync  func() error // nil where there is nothing to bring to a disk
+
+	begun   time.Time
+	pending int // bytes since the last sync
+}
+
+func (p *paced) Write(b []byte) (int, error) {
+	if p.begun.IsZero() {
+		p.begun = time.Now()
+	}
+	n, err := p.w.Write(b)
+	if p.pending += n; err == nil && p.sync != nil && p.pending >= syncEvery {
+		p.pending = 0
+		err = p.sync()
+	}
+	if worked := time.Since(p.begun); worked >= paceAfter {
+		select {
+		case <-time.After(min(p.rest*worked, restMost)):
+		case <-p.ended:
+		}
+		p.begun = time.Now()
+	}
+	return n, err
+}
+
+// syncSnapshot brings to the disk what is written so far of a snapshot of
+// Raft's, which does that itself at the end alone.
+func syncSnapshot(dir, id string) error {
+	f, err := os.Open(snapshotFile(dir, id))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // another kind of sink
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// snapshotFile is where Raft's store of snapshots writes one.
+func snapshotFile(dir, id string) string { return filepath.Join(dir, id+".tmp", "state.bin") }
 
 // restoreFiles are where a snapshot lies while it is put in place.
 const restoreFiles = "restore-*"
@@ -78,7 +141,7 @@ func (n *Node) Save(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	s, _ := n.fsm.snapshot()
-	return session.WriteSnapshot(w, s)
+	return session.WriteSnapshot(&paced{w: w, rest: saveRest, ended: n.ctx.Done()}, s)
 }
 
 // Restore implements storage.Store. The snapshot is read and checked as a whole
@@ -166,6 +229,8 @@ func (n *Node) restoreHere(ctx context.Context, l *leadership, r io.Reader) erro
 	if err := writeSnapshot(file, n.fsm.applied(), state.Snapshot()); err != nil {
 		return err
 	}
+	at := state.Now()
+	state = nil // Raft reads the file, and this would be a third state beside the present one and that
 	size, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
@@ -183,7 +248,7 @@ func (n *Node) restoreHere(ctx context.Context, l *leadership, r io.Reader) erro
 	if err != nil {
 		return unknown(err)
 	}
-	l.clock.raise(state.Now())
+	l.clock.raise(at)
 	// The place of the snapshot in the log is no entry. One that is lets those
 	// who wait for an index have one.
 	if err := l.tick(ctx, &session.Tick{}); err != nil {

@@ -68,12 +68,13 @@ func (s caughtUp) Apply(ctx context.Context, cmds ...session.Command) []storage.
 
 // TestHistories gives a cluster of three the histories of the suite, cut by
 // snapshots, by changes of the leader and by followers that start again.
-func TestHistories(t *testing.T) {
-	t.Parallel()
+func TestHistories(t *testing.T) { onEachStore(t, testHistories) }
+
+func testHistories(t *testing.T, use func(*Config)) {
 	for _, seed := range []uint64{1, 2} {
 		storagetest.Histories(t, seed, 150, map[string]storagetest.Timed{
 			"cluster": func(t *testing.T, now func() time.Duration) storage.Store {
-				s := &spread{testCluster: newCluster(t, 3, func(c *Config) { c.LogTime = now; c.TrailingLogs = 2 })}
+				s := &spread{testCluster: newCluster(t, 3, func(c *Config) { use(c); c.LogTime = now; c.TrailingLogs = 2 })}
 				s.before = func(turn int) {
 					switch turn % 50 {
 					case 10:

@@ -2,6 +2,10 @@ package engine
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"sync"
 	"time"
 
 	"example.com/govnode/engine/value"
@@ -23,7 +27,6 @@ type AuditRecord struct {
 	AgentID         string
 	SessionID       string
 	CallID          string
-	Arguments       value.Value // redacted
 	ContextSnapshot value.Value // redacted
 	// ContextDigest is the SHA-256 of the unredacted context and arguments, so
 	// that a copy elsewhere can be proven to be the same.
@@ -38,8 +41,7 @@ type AuditRecord struct {
 // Audit makes the record of a decision. Every decision has one, also those of
 // error paths.
 func (p *Policy) Audit(in Input, d Decision) AuditRecord {
-	e := evaluation{in: in}
-	e.begin()
+	e := begun(&in)
 	r := AuditRecord{
 		Timestamp:       moment(in.Now),
 		EventType:       PolicyCheck,
@@ -51,19 +53,22 @@ func (p *Policy) Audit(in Input, d Decision) AuditRecord {
 		Category:        d.Category,
 		Reason:          Redact(d.Reason),
 		ToolName:        Redact(e.tool),
-		AgentID:         Redact(p.agentName(&e)),
+		AgentID:         Redact(p.agentName(e)),
 		SessionID:       in.SessionID,
 		CallID:          in.CallID,
-		Arguments:       RedactValue(e.args),
-		ContextSnapshot: RedactValue(p.snapshot(&e)),
+		ContextSnapshot: p.snapshot(e),
 		PolicyChain:     d.PolicyChain,
 		Backend:         d.Backend,
 		Evaluation:      d.EvaluationTime,
 		Error:           d.Error != "",
 		ErrorDetail:     d.Error,
 	}
-	canonical := e.args.AppendJSON(in.Context.AppendJSON(nil))
-	r.ContextDigest = sha256.Sum256(canonical)
+	canonical := canonicals.Get().(*[]byte)
+	*canonical = e.arguments().AppendJSON(in.Context.AppendJSON((*canonical)[:0]))
+	r.ContextDigest = sha256.Sum256(*canonical)
+	if cap(*canonical) <= 64<<10 {
+		canonicals.Put(canonical)
+	}
 	if d.Backend != "" {
 		r.Evaluation = d.BackendTime
 	}
@@ -79,68 +84,88 @@ func (p *Policy) Audit(in Input, d Decision) AuditRecord {
 	return r
 }
 
+// canonicals are buffers for what is hashed.
+var canonicals = sync.Pool{New: func() any { return new([]byte) }}
+
 // MustAudit reports whether a decision has to be kept: every denial and error,
 // and with log_all_calls every allow too. Turning the log off never hides a
 // refusal.
-func (p *Policy) MustAudit(d Decision) bool {
+func (p *Policy) MustAudit(d *Decision) bool {
 	return !d.Allowed || d.Error != "" || d.Action == string(Audit) || p.limits.LogAllCalls
 }
 
-// snapshot is the context as it was judged, with the facts of the service in
-// the place of what the caller claimed.
-func (p *Policy) snapshot(e *evaluation) value.Value {
-	ctx := e.in.Context
-	if ctx.Kind() != value.Map {
-		ctx = emptyArguments
+// snapshot is the context as it was judged, redacted, with the facts of the
+// service in the place of what the caller claimed. Those are no secrets, and a
+// time in seconds may look like one.
+func (p *Policy) snapshot(e evaluation) value.Value {
+	var own [7]value.Pair
+	n := 0
+	add := func(name string, v value.Value) {
+		own[n] = value.Pair{Key: name, Value: v}
+		n++
 	}
 	if e.tool != "" {
-		ctx = ctx.With("tool_name", value.OfString(e.tool))
+		add("tool_name", value.OfString(Redact(e.tool)))
 	}
-	f := e.in.Facts
-	if f == nil {
-		return ctx
+	if f := e.in.Facts; f != nil {
+		for _, kind := range [...]FactKind{CallCount, Attempts, TokensUsed, ActiveSlots} {
+			add(kind.String(), value.OfInt(f.read(kind, "")))
+		}
+		add(ToolCalls.String(), value.OfMap(value.Pair{Key: Redact(e.tool), Value: value.OfInt(f.read(ToolCalls, e.tool))}))
+		add(Elapsed.String(), value.OfFloat(f.Elapsed.Seconds()))
 	}
-	for _, kind := range [...]FactKind{CallCount, Attempts, TokensUsed, ActiveSlots} {
-		ctx = ctx.With(kind.String(), value.OfInt(f.read(kind, "")))
+	ctx := e.in.Context
+	if ctx.Len() == 0 {
+		return value.OfMap(own[:n]...)
 	}
-	ctx = ctx.With(ToolCalls.String(), value.OfMap(value.Pair{Key: e.tool, Value: value.OfInt(f.read(ToolCalls, e.tool))}))
-	return ctx.With(Elapsed.String(), value.OfFloat(f.Elapsed.Seconds()))
+	pairs := make([]value.Pair, 0, ctx.Len()+n)
+	for k, v := range RedactValue(ctx).All() {
+		if !slices.ContainsFunc(own[:n], func(o value.Pair) bool { return o.Key == k }) {
+			pairs = append(pairs, value.Pair{Key: k, Value: v})
+		}
+	}
+	return value.OfMap(append(pairs, own[:n]...)...)
 }
 
-// Value is the record as a mapping with the field names of the specifications.
-func (r AuditRecord) Value() value.Value {
-	rule := value.Value{}
+// AppendJSON appends the members of a JSON object with the field names of the
+// specifications, without its braces. Arguments are not among them:
+// context_sha256 proves which they were.
+func (r *AuditRecord) AppendJSON(dst []byte) []byte {
+	dst = append(dst, `"timestamp":"`...)
+	dst = r.Timestamp.AppendFormat(dst, "2006-01-02T15:04:05.000000Z07:00")
+	dst = appendMember(append(dst, '"'), `,"event_type":`, string(r.EventType))
+	dst = appendMember(dst, `,"policy":`, r.Policy)
+	dst = append(dst, `,"policy_digest":"`+digestPrefix...)
+	dst = hex.AppendEncode(dst, r.PolicyDigest[:])
 	if r.Rule != "" {
-		rule = value.OfString(r.Rule)
+		dst = appendMember(append(dst, '"'), `,"rule":`, r.Rule)
+	} else {
+		dst = append(dst, `","rule":null`...)
 	}
-	pairs := []value.Pair{
-		{Key: "timestamp", Value: value.OfString(r.Timestamp.Format("2006-01-02T15:04:05.000000Z07:00"))},
-		{Key: "event_type", Value: value.OfString(string(r.EventType))},
-		{Key: "policy", Value: value.OfString(r.Policy)},
-		{Key: "policy_digest", Value: value.OfString(r.PolicyDigest.String())},
-		{Key: "rule", Value: rule},
-		{Key: "action", Value: value.OfString(r.Action)},
-		{Key: "allowed", Value: value.OfBool(r.Allowed)},
-		{Key: "category", Value: value.OfString(r.Category)},
-		{Key: "reason", Value: value.OfString(r.Reason)},
-		{Key: "tool_name", Value: value.OfString(r.ToolName)},
-		{Key: "agent_id", Value: value.OfString(r.AgentID)},
-		{Key: "session_id", Value: value.OfString(r.SessionID)},
-		{Key: "call_id", Value: value.OfString(r.CallID)},
-		{Key: "arguments", Value: r.Arguments},
-		{Key: "context_snapshot", Value: r.ContextSnapshot},
-		{Key: "context_sha256", Value: value.OfString(r.ContextDigest.String())},
-		{Key: "error", Value: value.OfBool(r.Error)},
-	}
+	dst = appendMember(dst, `,"action":`, r.Action)
+	dst = strconv.AppendBool(append(dst, `,"allowed":`...), r.Allowed)
+	dst = appendMember(dst, `,"category":`, r.Category)
+	dst = appendMember(dst, `,"reason":`, r.Reason)
+	dst = appendMember(dst, `,"tool_name":`, r.ToolName)
+	dst = appendMember(dst, `,"agent_id":`, r.AgentID)
+	dst = appendMember(dst, `,"session_id":`, r.SessionID)
+	dst = appendMember(dst, `,"call_id":`, r.CallID)
+	dst = r.ContextSnapshot.AppendJSON(append(dst, `,"context_snapshot":`...))
+	dst = hex.AppendEncode(append(dst, `,"context_sha256":"`+digestPrefix...), r.ContextDigest[:])
+	dst = strconv.AppendBool(append(dst, `","error":`...), r.Error)
 	if r.PolicyChain != nil {
-		pairs = append(pairs, value.Pair{Key: "policy_chain", Value: listOf(r.PolicyChain, value.OfString)})
+		dst = listOf(r.PolicyChain, value.OfString).AppendJSON(append(dst, `,"policy_chain":`...))
 	}
 	if r.Backend != "" {
-		pairs = append(pairs, value.Pair{Key: "backend", Value: value.OfString(r.Backend)})
+		dst = appendMember(dst, `,"backend":`, r.Backend)
 	}
-	pairs = append(pairs, value.Pair{Key: "evaluation_ms", Value: value.OfFloat(float64(r.Evaluation) / float64(time.Millisecond))})
+	dst = value.OfFloat(float64(r.Evaluation) / float64(time.Millisecond)).AppendJSON(append(dst, `,"evaluation_ms":`...))
 	if r.Error {
-		pairs = append(pairs, value.Pair{Key: "error_detail", Value: value.OfString(r.ErrorDetail)})
+		dst = appendMember(dst, `,"error_detail":`, r.ErrorDetail)
 	}
-	return value.OfMap(pairs...)
+	return dst
+}
+
+func appendMember(dst []byte, name, text string) []byte {
+	return value.OfString(text).AppendJSON(append(dst, name...))
 }

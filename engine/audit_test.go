@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -14,10 +15,10 @@ import (
 func TestMustAudit(t *testing.T) {
 	p := mustCompile(t, "log_all_calls: false\nallowed_tools: [a]")
 	ctx := context.Background()
-	require.False(t, p.MustAudit(p.Evaluate(ctx, Input{Tool: "a"})))
-	require.True(t, p.MustAudit(p.Evaluate(ctx, Input{Tool: "b"})))
-	require.True(t, p.MustAudit(Decision{Allowed: true, Action: string(Audit)}))
-	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(Decision{Allowed: true, Action: string(Allow)}))
+	require.False(t, p.MustAudit(ptr(p.Evaluate(ctx, Input{Tool: "a"}))))
+	require.True(t, p.MustAudit(ptr(p.Evaluate(ctx, Input{Tool: "b"}))))
+	require.True(t, p.MustAudit(&Decision{Allowed: true, Action: string(Audit)}))
+	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(&Decision{Allowed: true, Action: string(Allow)}))
 }
 
 // Fail-closed events are logged at ERROR with the stack and a snapshot in which
@@ -93,4 +94,16 @@ func TestDriftIsBounded(t *testing.T) {
 	r := Drift(long, long+"y", 0.1)
 	require.True(t, r.Bounded && r.Exceeded)
 	require.Equal(t, 1.0, r.Score)
+}
+
+// A time since the start may have the digits of a social security number. It is
+// the service's own word and stays, whatever the caller says in its place.
+func TestFactsAreNotRedacted(t *testing.T) {
+	p := mustCompile(t, "rules: []")
+	in := Input{
+		Tool: "t", Facts: &Facts{Elapsed: 3141592653 * time.Nanosecond, ToolCalls: func(string) int64 { return 2 }},
+		Context: mustValue(t, `{"call_count": 99, "ssn": "123-45-6789", "elapsed_seconds": "soon"}`),
+	}
+	require.Equal(t, `{"ssn":"[REDACTED:ssn]","tool_name":"t","call_count":0,"attempts":0,"tokens_used":0,"active_slots":0,"tool_calls":{"t":2},"`+Elapsed.String()+`":3.141592653}`,
+		p.Audit(in, p.Evaluate(context.Background(), in)).ContextSnapshot.JSON())
 }

@@ -70,7 +70,7 @@ type backendOutcome struct {
 
 // consult asks the backends in order; the first without an error decides
 // (policy engine spec 14.3).
-func (p *Policy) consult(ctx context.Context, e *evaluation) backendOutcome {
+func (p *Policy) consult(ctx context.Context, e evaluation) backendOutcome {
 	var out backendOutcome
 	ctx, cancel := context.WithTimeout(ctx, p.budget)
 	defer cancel()
@@ -171,13 +171,13 @@ func checkBackendDecision(d BackendDecision) (BackendDecision, error) {
 
 // backendInput builds what a backend sees. Each fact in it is a premise on the
 // exact value, because nobody knows what the backend compares it with.
-func (p *Policy) backendInput(e *evaluation, b loadedBackend) BackendInput {
-	in := &e.in
+func (p *Policy) backendInput(e evaluation, b loadedBackend) BackendInput {
+	in := e.in
 	out := BackendInput{
 		AgentID:    in.AgentID,
 		ActionType: in.Kind.String(),
 		Tool:       e.tool,
-		Arguments:  e.args,
+		Arguments:  e.arguments(),
 	}
 	if in.SessionID == "" {
 		if out.AgentID == "" {
@@ -214,7 +214,7 @@ var allFacts = [...]FactKind{CallCount, Attempts, TokensUsed, ToolCalls, ActiveS
 
 // withFacts puts in the facts that a backend names, and takes out what the
 // context claims about the others.
-func withFacts(ctx value.Value, e *evaluation, wanted []FactKind) value.Value {
+func withFacts(ctx value.Value, e evaluation, wanted []FactKind) value.Value {
 	for _, kind := range allFacts {
 		if _, claimed := ctx.Get(kind.String()); claimed {
 			ctx = ctx.With(kind.String(), value.Value{})

@@ -28,7 +28,7 @@ var (
 )
 
 // checkGovernance runs the checks; the first denial ends it.
-func (p *Policy) checkGovernance(ctx context.Context, e *evaluation) *Decision {
+func (p *Policy) checkGovernance(ctx context.Context, e evaluation) *Decision {
 	if p.unchecked && !e.in.CheckLimits {
 		return p.checkConfidence(e)
 	}
@@ -46,7 +46,7 @@ func (p *Policy) checkGovernance(ctx context.Context, e *evaluation) *Decision {
 
 // check returns a denial, or nil where the call passes. It is a switch and no table
 // of functions, so that the state of an evaluation stays on the stack.
-func (p *Policy) check(ctx context.Context, e *evaluation, c check) *Decision {
+func (p *Policy) check(ctx context.Context, e evaluation, c check) *Decision {
 	switch c {
 	case approvalCheck:
 		return p.checkApproval(e)
@@ -62,7 +62,7 @@ func (p *Policy) check(ctx context.Context, e *evaluation, c check) *Decision {
 	return p.checkConfidence(e)
 }
 
-func (p *Policy) denyCheck(e *evaluation, category string, rule uint16, reason string) *Decision {
+func (p *Policy) denyCheck(e evaluation, category string, rule uint16, reason string) *Decision {
 	if e.in.Explain {
 		e.explain("governance policy %s: %s", pyString(p.governance.Name), reason)
 	}
@@ -76,7 +76,7 @@ func (p *Policy) denyCheck(e *evaluation, category string, rule uint16, reason s
 	}
 }
 
-func (p *Policy) checkApproval(e *evaluation) *Decision {
+func (p *Policy) checkApproval(e evaluation) *Decision {
 	if !p.governance.RequireHumanApproval {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (p *Policy) checkApproval(e *evaluation) *Decision {
 	return p.denyCheck(e, CategoryApproval, ruleApprovalTool, textApproval(e.tool))
 }
 
-func (p *Policy) checkAllowedTools(e *evaluation) *Decision {
+func (p *Policy) checkAllowedTools(e evaluation) *Decision {
 	if e.in.Kind != KindTool || p.permitsTool(e.tool) {
 		return nil
 	}
@@ -101,17 +101,17 @@ func (p *Policy) permitsTool(tool string) bool {
 	return len(p.allowed) == 0 || p.allowed[tool]
 }
 
-func (p *Policy) checkPatterns(ctx context.Context, e *evaluation) *Decision {
+func (p *Policy) checkPatterns(ctx context.Context, e evaluation) *Decision {
 	if len(p.governance.BlockedPatterns) == 0 {
 		return nil
 	}
-	args := e.args
+	args := e.arguments()
 	if args.Kind() == value.Null {
 		args = emptyArguments
 	}
 	if e.ceiling != 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, e.ceiling-(now()-e.start))
+		ctx, cancel = context.WithTimeout(ctx, e.ceiling-e.searched())
 		defer cancel()
 	}
 	hit, found, err := p.governance.patterns.FirstHit(ctx, pattern.FormsOf(args))
@@ -142,7 +142,7 @@ var emptyArguments = value.OfMap()
 
 // checkCallCount judges the count where nobody else will: on Facts when asked
 // to, and a limit of 0 wherever there is no session to count in.
-func (p *Policy) checkCallCount(e *evaluation) *Decision {
+func (p *Policy) checkCallCount(e evaluation) *Decision {
 	if e.in.Kind != KindTool && e.in.Kind != KindModel {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (p *Policy) checkCallCount(e *evaluation) *Decision {
 	return p.denyCheck(e, CategoryMaxToolCalls, ruleMaxToolCalls, textMaxToolCalls(p.limits.MaxToolCalls))
 }
 
-func (p *Policy) checkTimeout(e *evaluation) *Decision {
+func (p *Policy) checkTimeout(e evaluation) *Decision {
 	f := e.in.Facts
 	if f == nil || !e.in.CheckLimits || f.Elapsed <= p.limits.Timeout {
 		return nil
@@ -168,7 +168,7 @@ func (p *Policy) checkTimeout(e *evaluation) *Decision {
 	return p.denyCheck(e, CategoryTimeout, ruleTimeout, textTimeout(p.limits.Timeout, f.Elapsed))
 }
 
-func (p *Policy) checkConfidence(e *evaluation) *Decision {
+func (p *Policy) checkConfidence(e evaluation) *Decision {
 	observed, given, err := confidenceOf(e)
 	switch {
 	case err != nil:
@@ -183,13 +183,13 @@ var errConfidence = errors.New("context.confidence must be a number")
 
 // confidenceOf reads context.confidence. A bool is no number: it would pass
 // for full confidence.
-func confidenceOf(e *evaluation) (observed float64, given bool, err error) {
-	v, ok := e.in.Context.Get("confidence")
-	if !ok || v.Kind() == value.Null {
+func confidenceOf(e evaluation) (observed float64, given bool, err error) {
+	v := orMissing(e.in.Context.Find("confidence"))
+	if v == nil {
 		return 0, false, nil
 	}
 	if v.Kind() != value.Number {
-		return 0, true, fmt.Errorf("%w, got %s", errConfidence, kindName(v))
+		return 0, true, fmt.Errorf("%w, got %s", errConfidence, kindName(*v))
 	}
 	f, ok := v.AsFloat()
 	if !ok {
@@ -201,13 +201,13 @@ func confidenceOf(e *evaluation) (observed float64, given bool, err error) {
 // checkContentHash verifies the identity of the tool (adapter contract 5.5).
 // A service that registers hashes by itself, beside a tree without any,
 // verifies those it has.
-func (p *Policy) checkContentHash(e *evaluation) *Decision {
+func (p *Policy) checkContentHash(e evaluation) *Decision {
 	if p.hashes == nil {
 		if _, known := e.in.ContentHash(e.tool); !known {
 			return nil
 		}
 	}
-	verdict := p.hashes.check(&e.in, e.tool)
+	verdict := p.hashes.check(e.in, e.tool)
 	switch {
 	case verdict.unknown:
 		p.log.Warn("no content hash is registered for a tool, allowed in mode warn", "tool", Redact(e.tool))

@@ -14,6 +14,7 @@ import (
 // A Policy is a compiled tree. It is immutable and evaluated without locks.
 type Policy struct {
 	digest     Digest
+	digestText string
 	governance *GovernancePolicy // never nil
 	governed   bool              // a file of the tree holds it
 	govPath    string            // that file
@@ -21,6 +22,7 @@ type Policy struct {
 	allowed    map[string]bool   // governance.AllowedTools
 	limits     Limits
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
+	direct     bool // see decideDirectly
 
 	flat     []*Document // in load order
 	flatSet  *ruleset
@@ -53,7 +55,7 @@ func Compile(t *Tree, opts ...Option) (*Policy, error) {
 		options: o,
 		folders: map[string]*Document{},
 		policy: &Policy{
-			digest: t.Digest(), governance: NewGovernancePolicy(),
+			digest: t.Digest(), digestText: t.Digest().String(), governance: NewGovernancePolicy(),
 			denyOnError: true, budget: o.budget, ceiling: o.ceiling, log: o.log,
 		},
 	}
@@ -304,6 +306,7 @@ func (c *compiler) link() {
 	c.linkBackend(c.cedarFiles, "cedar", c.cedar)
 	c.linkBackend(c.regoFiles, "opa", c.rego)
 	c.linkInterceptors()
+	p.linkDirect()
 	slices.SortStableFunc(p.warnings, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
 }
 

@@ -97,7 +97,7 @@ var errMissing = errors.New("the field is missing, and in strict mode a deny rul
 
 // matches tests the rule. An error means that it cannot be judged, which
 // denies the whole call (policy engine spec 16.1).
-func (r *compiledRule) matches(e *evaluation) (bool, error) {
+func (r *compiledRule) matches(e evaluation) (bool, error) {
 	if r.fact != nil && e.in.Facts != nil {
 		return r.matchesFact(e)
 	}
@@ -109,18 +109,22 @@ func (r *compiledRule) matches(e *evaluation) (bool, error) {
 		return false, nil // policy engine spec 5.2
 	}
 	if r.Condition.Operator == OpMatches {
-		// One search is linear in the text; a thousand of them over a long
-		// one may still be more than a caller can wait for.
-		text := v.Str()
-		if !e.mayTake(text) {
-			return false, errSearchTime
-		}
-		return r.Condition.search.Match(text), nil
+		return r.finds(e, v.Str())
 	}
 	return r.Condition.holds(*v)
 }
 
-func (r *compiledRule) matchesFact(e *evaluation) (bool, error) {
+// finds searches a text for the expression of a matches condition. One search
+// is linear in the text; a thousand of them over a long one may still be more
+// than a caller can wait for.
+func (r *compiledRule) finds(e evaluation, text string) (bool, error) {
+	if !e.mayTake(text) {
+		return false, errSearchTime
+	}
+	return r.Condition.search.Match(text), nil
+}
+
+func (r *compiledRule) matchesFact(e evaluation) (bool, error) {
 	t := r.fact
 	switch {
 	case t.typeError:

@@ -306,8 +306,18 @@ func decisionValue(p *Policy, in Input, d Decision) value.Value {
 		value.Pair{Key: "premises", Value: premises},
 		value.Pair{Key: "modified_arguments", Value: modified},
 		value.Pair{Key: "events", Value: events},
-		value.Pair{Key: "audit", Value: p.Audit(in, d).Value()},
+		value.Pair{Key: "audit", Value: auditOf(p, in, d)},
 	)
+}
+
+// auditOf is the record of a decision, as the line of it reads.
+func auditOf(p *Policy, in Input, d Decision) value.Value {
+	rec := p.Audit(in, d)
+	v, err := value.Parse(append(rec.AppendJSON([]byte{'{'}), '}'))
+	if err != nil {
+		return text("the line is no JSON: " + err.Error())
+	}
+	return v
 }
 
 // subset compares the fields that want names. Numbers compare exactly, with

@@ -11,26 +11,40 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// Evaluate judges one call. It never fails: what cannot be judged, also by a
-// defect of the program, is denied and logged (policy engine spec 16).
+// Evaluate judges one call and measures how long that took. It never fails:
+// what cannot be judged, also by a defect of the program, is denied and logged
+// (policy engine spec 16).
 func (p *Policy) Evaluate(ctx context.Context, in Input) (d Decision) {
-	e := evaluation{in: in, start: now(), ceiling: p.ceiling}
+	start := now()
+	p.Decide(ctx, &in, &d)
+	d.EvaluationTime = now() - start
+	return d
+}
+
+// Decide is Evaluate for those who keep the time themselves: reading the clock
+// twice can take longer than judging a call does. It writes over all of d and
+// leaves d.EvaluationTime zero. It keeps neither in nor d, and writes nothing
+// into in.
+func (p *Policy) Decide(ctx context.Context, in *Input, d *Decision) {
 	defer func() {
 		if r := recover(); r != nil {
-			d = p.panicDecision(in, r, debug.Stack())
+			*d = p.panicDecision(in, r, debug.Stack())
 		}
-		d.EvaluationTime = now() - e.start
 	}()
+	if p.decideDirectly(in, d) {
+		return
+	}
+	*d = Decision{}
+	e := evaluation{in, &state{ceiling: p.ceiling}}
 	e.begin()
-	p.judge(ctx, &e, &d)
+	p.judge(ctx, e, d)
 	if d.Allowed && p.guardrails != nil {
-		p.guard(ctx, &e, &d)
+		p.guard(ctx, e, d)
 	}
 	d.Premises = e.premises
 	for _, line := range e.trace {
 		d.Trace = append(d.Trace, Redact(line))
 	}
-	return d
 }
 
 // now is a monotonic clock. Reading it costs half of what time.Now does.
@@ -42,7 +56,7 @@ var epoch = time.Now()
 // backends, the GovernancePolicy, content hashes. An allow keeps the rule,
 // backend or default that gave it. Decisions are written where the caller has
 // them, because copying one costs as much as finding it.
-func (p *Policy) judge(ctx context.Context, e *evaluation, d *Decision) {
+func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
 	p.judgeDocuments(ctx, e, d)
 	if !d.Allowed {
 		return
@@ -60,7 +74,7 @@ func (p *Policy) judge(ctx context.Context, e *evaluation, d *Decision) {
 
 // judgeDocuments is policy engine spec 7: rules, then backends, then the
 // default.
-func (p *Policy) judgeDocuments(ctx context.Context, e *evaluation, d *Decision) {
+func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) {
 	set := p.flatSet
 	if len(p.folders) > 0 {
 		var deny *Decision
@@ -92,7 +106,7 @@ func (p *Policy) judgeDocuments(ctx context.Context, e *evaluation, d *Decision)
 // selectRules finds the documents that apply to the call (policy engine spec
 // 7.2) in a tree with governance files. One without them has no root, and a
 // path in the context is a field like any other.
-func (p *Policy) selectRules(e *evaluation) (*ruleset, *Decision) {
+func (p *Policy) selectRules(e evaluation) (*ruleset, *Decision) {
 	clean, given := ".", false
 	if v, ok := e.in.Context.Get("path"); ok && v.Kind() != value.Null {
 		raw, isString := v.AsString()
@@ -124,7 +138,7 @@ func (p *Policy) selectRules(e *evaluation) (*ruleset, *Decision) {
 
 var errPathType = errors.New("context.path must be a string")
 
-func (p *Policy) pathEscape(e *evaluation) *Decision {
+func (p *Policy) pathEscape(e evaluation) *Decision {
 	if e.in.Explain {
 		e.explain("path: %s", textPathEscape)
 	}
@@ -143,7 +157,7 @@ func (p *Policy) pathEscape(e *evaluation) *Decision {
 const folderScoped = "folder-scoped"
 
 // decide picks the rule that decides, or none.
-func (p *Policy) decide(set *ruleset, e *evaluation) (*compiledRule, error) {
+func (p *Policy) decide(set *ruleset, e evaluation) (*compiledRule, error) {
 	if p.resolver != nil {
 		return p.combine(set, e)
 	}
@@ -161,7 +175,7 @@ func (p *Policy) decide(set *ruleset, e *evaluation) (*compiledRule, error) {
 // combine lets each document name its decision and resolves between them
 // (policy engine spec 13). Under DENY_OVERRIDES a document's first deny stands
 // beside its first match, so that a deny also overrides inside one document.
-func (p *Policy) combine(set *ruleset, e *evaluation) (*compiledRule, error) {
+func (p *Policy) combine(set *ruleset, e evaluation) (*compiledRule, error) {
 	var candidates []Candidate
 	var rules []*compiledRule
 	for _, doc := range set.docs {
@@ -216,7 +230,7 @@ func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 
 // decideByBackends asks the backends; it reports false where the default
 // action is to decide.
-func (p *Policy) decideByBackends(ctx context.Context, set *ruleset, e *evaluation, d *Decision) bool {
+func (p *Policy) decideByBackends(ctx context.Context, set *ruleset, e evaluation, d *Decision) bool {
 	out := p.consult(ctx, e)
 	if !out.decided {
 		err := joined(out.errs)
@@ -256,12 +270,19 @@ func joined(errs []error) error {
 }
 
 // decideByDefault is policy engine spec 7.3.
-func (p *Policy) decideByDefault(set *ruleset, e *evaluation, d *Decision) {
+func (p *Policy) decideByDefault(set *ruleset, e evaluation, d *Decision) {
 	if p.strict && len(set.docs) == 0 && !p.governed && len(p.backends) == 0 {
 		d.Action, d.Policy, d.Rule, d.Reason = string(Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return
 	}
+	set.decideByDefault(d)
+	if e.in.Explain {
+		e.explain("default action of %s: %s", pyString(set.defPolicy), set.def)
+	}
+}
+
+func (set *ruleset) decideByDefault(d *Decision) {
 	d.Allowed = set.def.Allows()
 	d.Action = string(set.def)
 	d.Policy = set.defPolicy
@@ -273,14 +294,11 @@ func (p *Policy) decideByDefault(set *ruleset, e *evaluation, d *Decision) {
 	if !d.Allowed {
 		d.Category, d.PublicMessage = CategoryDefault, publicNotPermitted
 	}
-	if e.in.Explain {
-		e.explain("default action of %s: %s", pyString(set.defPolicy), set.def)
-	}
 }
 
 // errorDecision is the fail-closed decision of policy engine spec 16.2. The
 // error names types and places, never values of the call.
-func (p *Policy) errorDecision(e *evaluation, rule string, err error) Decision {
+func (p *Policy) errorDecision(e evaluation, rule string, err error) Decision {
 	p.logFailure(e, rule, textError, err)
 	if e.in.Explain {
 		e.explain("error: %v", err)
@@ -302,13 +320,13 @@ func (p *Policy) errorDecision(e *evaluation, rule string, err error) Decision {
 }
 
 // logFailure is policy engine spec 16.3, with the snapshot redacted.
-func (p *Policy) logFailure(e *evaluation, rule, msg string, err error) {
+func (p *Policy) logFailure(e evaluation, rule, msg string, err error) {
 	p.log.Error(msg,
 		"error", Redact(err.Error()), "rule", rule, "policy_digest", p.digest.String(),
 		"tool", Redact(e.tool), "context", RedactValue(e.in.Context).JSON(), "stack", string(debug.Stack()))
 }
 
-func (p *Policy) panicDecision(in Input, cause any, stack []byte) Decision {
+func (p *Policy) panicDecision(in *Input, cause any, stack []byte) Decision {
 	p.log.Error(textError,
 		"panic", Redact(fmt.Sprint(cause)), "policy_digest", p.digest.String(),
 		"tool", Redact(in.Tool), "stack", string(stack))

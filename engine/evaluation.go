@@ -8,13 +8,23 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// An evaluation is the working state of one judgement. It lives on the stack
-// of Evaluate and is never shared.
+// An evaluation is one judgement under way: of which call, and how far it is.
+// It is handed on by value. So what a decision takes from its state does not
+// make the compiler take the call for kept, which would put every call on the
+// heap.
 type evaluation struct {
-	in   Input
-	tool string      // effective name; empty if nobody said one
-	args value.Value // effective arguments; null if nobody gave any
+	in *Input // read only
+	*state
+}
 
+// A state is what is worked out in the course of an evaluation. It lives on the
+// stack of Decide and is never shared.
+type state struct {
+	tool string // effective name; empty if nobody said one
+
+	// args are the effective arguments, null if nobody gave any; see arguments.
+	args    value.Value
+	settled bool // args is filled in
 	// given says that the request itself carried arguments, so that the
 	// context cannot put others in their place.
 	given bool
@@ -28,8 +38,8 @@ type evaluation struct {
 
 	confidence float64 // what the call needs, by the documents that apply
 
-	start   time.Duration // by now()
-	ceiling time.Duration // how long texts may be searched; 0 sets no bound
+	start   time.Duration // by now(), when the first long text was searched; 0 before
+	ceiling time.Duration // how long texts may be searched from then on; 0 sets no bound
 }
 
 // errSearchTime is why an evaluation was given up.
@@ -40,41 +50,64 @@ var errSearchTime = errors.New("the evaluation took too long")
 const longText = 4 << 10
 
 // mayTake reports whether there is time left to search a text.
-func (e *evaluation) mayTake(text string) bool {
-	return len(text) < longText || e.ceiling == 0 || now()-e.start < e.ceiling
+func (e evaluation) mayTake(text string) bool {
+	return len(text) < longText || e.ceiling == 0 || e.searched() < e.ceiling
 }
 
-// begin fills in what follows from the input.
-func (e *evaluation) begin() {
-	in := &e.in
-	e.tool = in.Tool
-	if e.tool == "" {
-		if v, ok := in.Context.Get("tool_name"); ok {
+// searched is the time since a long text was searched first.
+func (e evaluation) searched() time.Duration {
+	t := now()
+	if e.start == 0 {
+		e.start = t
+	}
+	return t - e.start
+}
+
+// begun is an evaluation that has begun, for those who decide nothing.
+func begun(in *Input) evaluation {
+	e := evaluation{in, &state{}}
+	e.begin()
+	return e
+}
+
+// begin fills in the effective name of the tool.
+func (e evaluation) begin() {
+	if e.tool = e.in.Tool; e.tool == "" {
+		if v := e.in.Context.Find("tool_name"); v != nil {
 			e.tool, _ = v.AsString()
 		}
 	}
-	e.setArguments(in.Arguments)
+}
+
+// arguments returns the effective arguments. Most rules look at none, so they
+// are looked for when somebody asks.
+func (e evaluation) arguments() value.Value {
+	if e.settled {
+		return e.args
+	}
+	e.args, e.given, e.settled = e.in.Arguments, true, true
 	if e.args.Len() == 0 {
 		e.given = false
 		for _, name := range [...]string{"arguments", "tool_args"} {
-			if v := orMissing(in.Context.Find(name)); v != nil {
+			if v := orMissing(e.in.Context.Find(name)); v != nil {
 				e.args = *v
 				break
 			}
 		}
 	}
+	return e.args
 }
 
 // setArguments puts args in the place of what was judged before, and forgets
 // what was looked up in them.
-func (e *evaluation) setArguments(args value.Value) {
-	e.args, e.given = args, true
+func (e evaluation) setArguments(args value.Value) {
+	e.args, e.given, e.settled = args, true, true
 	e.known = 0
 }
 
 // lookup finds the value of a field, nil if it is missing, be it null or absent.
 // What it points to stands until the next lookup.
-func (e *evaluation) lookup(f *fieldPath) *value.Value {
+func (e evaluation) lookup(f *fieldPath) *value.Value {
 	if f.root != contextField {
 		if v, decided := e.findWellKnown(f); decided {
 			return v
@@ -90,9 +123,19 @@ func (e *evaluation) lookup(f *fieldPath) *value.Value {
 	return e.seen[f.slot]
 }
 
+// ownText returns a field that is a text which the request itself carries, as
+// findWellKnown would.
+func (e evaluation) ownText(f *fieldPath) (text string, known bool) {
+	if f.root == contextField || f.segments != nil {
+		return "", false
+	}
+	text = e.textOf(f.root)
+	return value.Text(text), text != ""
+}
+
 // find looks into the context. A literal key wins over a path; where it is null
 // it ends the search.
-func (e *evaluation) find(f *fieldPath) *value.Value {
+func (e evaluation) find(f *fieldPath) *value.Value {
 	if v := e.in.Context.Find(f.name); v != nil {
 		return orMissing(v)
 	}
@@ -113,9 +156,10 @@ func orMissing(v *value.Value) *value.Value {
 }
 
 // findWellKnown answers for fields that the request itself carries.
-func (e *evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) {
+func (e evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) {
 	switch {
 	case f.root == argumentsField:
+		e.arguments()
 		switch {
 		case !e.given:
 			return nil, false
@@ -140,7 +184,7 @@ func (e *evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) 
 
 // textOf is what the request itself says in a field; empty where it leaves that
 // to the context.
-func (e *evaluation) textOf(f wellKnown) string {
+func (e evaluation) textOf(f wellKnown) string {
 	switch f {
 	case toolNameField:
 		return e.in.Tool
@@ -197,7 +241,7 @@ func listIndex(s string) (int, bool) {
 }
 
 // addPremise narrows what is already known of the same fact.
-func (e *evaluation) addPremise(p Premise) {
+func (e evaluation) addPremise(p Premise) {
 	p.Lo = max(p.Lo, 0) // no fact is ever negative
 	for i := range e.premises {
 		have := &e.premises[i]
@@ -209,6 +253,6 @@ func (e *evaluation) addPremise(p Premise) {
 	e.premises = append(e.premises, p)
 }
 
-func (e *evaluation) explain(format string, args ...any) {
+func (e evaluation) explain(format string, args ...any) {
 	e.trace = append(e.trace, fmt.Sprintf(format, args...))
 }

@@ -105,9 +105,7 @@ func FuzzCondition(f *testing.F) {
 					outcome[op] = hit
 				}
 				rule := compileRule(&Rule{Name: "r", Condition: c, Action: Deny, doc: &Document{}}, fieldTable{}, false)
-				e := evaluation{in: Input{Context: value.OfMap(value.Pair{Key: field, Value: have}), Facts: &Facts{}}}
-				e.begin()
-				_, _ = rule.matches(&e)
+				_, _ = rule.matches(begun(&Input{Context: value.OfMap(value.Pair{Key: field, Value: have}), Facts: &Facts{}}))
 			}
 			for _, pair := range [][2]Operator{{OpEq, OpNe}, {OpIn, OpNotIn}, {OpGt, OpLte}, {OpLt, OpGte}} {
 				a, okA := outcome[pair[0]]

@@ -126,13 +126,13 @@ var errGuardrailUnsettled = errors.New("the guardrails keep changing the argumen
 // guard runs the guardrails on a call that everything else allows. Whatever
 // they write is judged again by all that can deny, the guardrails included,
 // until nothing changes any more.
-func (p *Policy) guard(ctx context.Context, e *evaluation, d *Decision) {
+func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 	if e.in.Kind != KindTool {
 		return
 	}
 	modified := false
 	for range maxGuardrailRounds {
-		args := e.args
+		args := e.arguments()
 		if args.Kind() != value.Map {
 			args = emptyArguments
 		}
@@ -171,7 +171,7 @@ func (p *Policy) guard(ctx context.Context, e *evaluation, d *Decision) {
 	*d = p.guardrailError(e, "chain", errGuardrailUnsettled)
 }
 
-func (p *Policy) guardrailError(e *evaluation, by string, err error) Decision {
+func (p *Policy) guardrailError(e evaluation, by string, err error) Decision {
 	if pe := (*panicError)(nil); errors.As(err, &pe) {
 		p.log.Error("guardrail panicked", "guardrail", by, "panic", Redact(fmt.Sprint(pe.cause)), "stack", string(pe.stack))
 	}
@@ -182,7 +182,7 @@ func (p *Policy) guardrailError(e *evaluation, by string, err error) Decision {
 	return d
 }
 
-func (p *Policy) agentName(e *evaluation) string {
+func (p *Policy) agentName(e evaluation) string {
 	if e.in.AgentID != "" || e.in.SessionID != "" {
 		return e.in.AgentID
 	}

@@ -88,7 +88,7 @@ type Decision struct {
 	Backend       string   // the external backend that decided
 	Error         string   // why the call could not be judged
 
-	EvaluationTime    time.Duration
+	EvaluationTime    time.Duration // set by Evaluate; Decide leaves it to its caller
 	BackendTime       time.Duration // part of it spent in Backend
 	Premises          []Premise
 	ModifiedArguments *value.Value // what to call the tool with instead

@@ -42,8 +42,8 @@ func WithHTTPClient(c *http.Client) Option { return func(o *options) { o.client 
 // WithBudget bounds the time one evaluation may spend in backends.
 func WithBudget(d time.Duration) Option { return func(o *options) { o.budget = d } }
 
-// DefaultCeiling is the time after which an evaluation is given up, and denied,
-// that is still searching texts. What a search costs is bounded by the caps on
+// DefaultCeiling is the time, from the first search of a long text on, after
+// which an evaluation is given up, and denied, that is still searching. What a search costs is bounded by the caps on
 // patterns and arguments; this bounds how many of the worst are run in a row.
 const DefaultCeiling = time.Second
 

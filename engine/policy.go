@@ -33,6 +33,9 @@ type ToolLimit struct {
 // Digest addresses the tree that the policy was compiled from.
 func (p *Policy) Digest() Digest { return p.digest }
 
+// DigestText is Digest().String(), which every decision carries.
+func (p *Policy) DigestText() string { return p.digestText }
+
 // Warnings are what Compile found odd and accepted.
 func (p *Policy) Warnings() []Problem { return slices.Clone(p.warnings) }
 

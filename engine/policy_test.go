@@ -40,16 +40,19 @@ func TestRuleText(t *testing.T) {
 	require.Empty(t, rule+reason)
 }
 
-// A defect of the program denies and is logged; it never reaches the caller.
+// A defect of the program denies and is logged, on either way of judging; it
+// never reaches the caller.
 func TestPanicDenies(t *testing.T) {
-	var out bytes.Buffer
-	p := mustCompile(t, "rules: []\n", WithLogger(slog.New(slog.NewJSONHandler(&out, nil))))
-	p.flatSet.rules = []*compiledRule{nil}
-	d := p.Evaluate(context.Background(), Input{Tool: "t"})
-	require.False(t, d.Allowed)
-	require.Equal(t, "deny", d.Action)
-	require.NotEmpty(t, d.Error)
-	require.Contains(t, out.String(), "nil pointer")
+	for _, explain := range []bool{false, true} {
+		var out bytes.Buffer
+		p := mustCompile(t, "rules: []\n", WithLogger(slog.New(slog.NewJSONHandler(&out, nil))))
+		p.flatSet = nil
+		d := p.Evaluate(context.Background(), Input{Tool: "t", Explain: explain})
+		require.False(t, d.Allowed)
+		require.Equal(t, "deny", d.Action)
+		require.NotEmpty(t, d.Error)
+		require.Contains(t, out.String(), "nil pointer")
+	}
 }
 
 func TestContentHashRegisteredOutside(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"example.com/govnode/engine/value"
 )
@@ -18,23 +19,25 @@ type PIIPattern struct {
 // piiPatterns are the patterns of the adapter contract, widened as its
 // reference implementation does, and the shapes of well-known credentials.
 // Longer shapes come first, so that a part of one is not taken for another.
-var piiPatterns = []PIIPattern{
-	{"jwt", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`)},
-	{"private_key", regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`)},
-	{"bearer", regexp.MustCompile(`(?i)\bbearer\s+[A-Za-z0-9._~+/=-]{8,}`)},
-	{"access_key", regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}\b|\bsk-[A-Za-z0-9_-]{20,}`)},
-	{"credential", regexp.MustCompile(`(?i)(?:password|passwd|secret|token|api[_-]?key)["']?\s*[:=]\s*(?:"[^"]*"|'[^']*'|\S+)`)},
-	{"email", regexp.MustCompile(`\b[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}\b`)},
-	{"card", regexp.MustCompile(`\b(?:4[0-9]{12}(?:[0-9]{3})?|5[1-5][0-9]{14})\b`)},
-	{"ssn", regexp.MustCompile(`\b\d{3}[\s.-]?\d{2}[\s.-]?\d{4}\b`)},
+// The places are those of the bits of a piiSet.
+var piiPatterns = [...]PIIPattern{
+	piiJWT:        {"jwt", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`)},
+	piiPrivateKey: {"private_key", regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`)},
+	piiBearer:     {"bearer", regexp.MustCompile(`(?i)\bbearer\s+[A-Za-z0-9._~+/=-]{8,}`)},
+	piiAccessKey:  {"access_key", regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}\b|\bsk-[A-Za-z0-9_-]{20,}`)},
+	piiCredential: {"credential", regexp.MustCompile(`(?i)(?:password|passwd|secret|token|api[_-]?key)["']?\s*[:=]\s*(?:"[^"]*"|'[^']*'|\S+)`)},
+	piiEmail:      {"email", regexp.MustCompile(`\b[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}\b`)},
+	piiCard:       {"card", regexp.MustCompile(`\b(?:4[0-9]{12}(?:[0-9]{3})?|5[1-5][0-9]{14})\b`)},
+	piiSSN:        {"ssn", regexp.MustCompile(`\b\d{3}[\s.-]?\d{2}[\s.-]?\d{4}\b`)},
 }
 
 // DetectPII returns the names of the kinds of personal data or credentials
 // that occur in text, each once.
 func DetectPII(text string) []string {
 	var out []string
-	for _, p := range piiPatterns {
-		if p.re.MatchString(text) {
+	may := piiCandidates(text)
+	for kind := range piiPatterns {
+		if p := &piiPatterns[kind]; may.has(piiKind(kind)) && p.re.MatchString(text) {
 			out = append(out, p.Name)
 		}
 	}
@@ -42,11 +45,19 @@ func DetectPII(text string) []string {
 }
 
 // Redact replaces what DetectPII would find by a mark of its kind. Texts are
-// redacted before anything is logged, recorded or returned.
+// redacted before anything is logged, recorded or returned. A text in which
+// nothing can be found costs one look at each byte and is returned as it is.
 func Redact(text string) string {
-	for _, p := range piiPatterns {
-		if p.re.MatchString(text) {
-			text = p.re.ReplaceAllLiteralString(text, "[REDACTED:"+p.Name+"]")
+	may := piiCandidates(text)
+	for kind := 0; may != 0 && kind < len(piiPatterns); kind++ {
+		if !may.has(piiKind(kind)) {
+			continue
+		}
+		p := &piiPatterns[kind]
+		if redacted := p.re.ReplaceAllLiteralString(text, "[REDACTED:"+p.Name+"]"); redacted != text {
+			// A mark ends the word before it, so that another kind may be found
+			// there that was not to be found before.
+			text, may = redacted, piiCandidates(redacted)
 		}
 	}
 	return text
@@ -55,37 +66,91 @@ func Redact(text string) string {
 const redactedValue = "[REDACTED]"
 
 // RedactValue redacts every string of a tree, keys included, and whatever
-// stands under a key that names a secret.
+// stands under a key that names a secret. What holds nothing to redact is
+// returned as it is.
 func RedactValue(v value.Value) value.Value {
+	v, _ = redactValue(v)
+	return v
+}
+
+func redactValue(v value.Value) (out value.Value, changed bool) {
 	switch v.Kind() {
 	case value.String:
 		s, _ := v.AsString()
-		return value.OfString(Redact(s))
+		if redacted := Redact(s); redacted != s {
+			return value.OfString(redacted), true
+		}
 	case value.Number:
-		// A card or social security number may come as a number too.
-		if text := v.JSON(); Redact(text) != text {
-			return value.OfString(Redact(text))
-		}
-		return v
+		return redactNumber(v)
 	case value.List:
-		items := make([]value.Value, 0, v.Len())
-		for item := range v.Items() {
-			items = append(items, RedactValue(item))
-		}
-		return value.OfList(items...)
+		return redactList(v)
 	case value.Map:
-		pairs := make([]value.Pair, 0, v.Len())
-		for k, item := range v.All() {
-			if secretKey(k, item) {
-				item = value.OfString(redactedValue)
-			} else {
-				item = RedactValue(item)
-			}
-			pairs = append(pairs, value.Pair{Key: Redact(k), Value: item})
-		}
-		return value.OfMap(pairs...)
+		return redactMap(v)
 	}
-	return v
+	return v, false
+}
+
+// redactNumber: a card or social security number may come as a number too. It
+// has nine digits at least.
+func redactNumber(v value.Value) (out value.Value, changed bool) {
+	if n, ok := v.AsInt(); ok && v.IsInteger() && -1e8 < n && n < 1e8 {
+		return v, false
+	}
+	text := v.JSON()
+	redacted := Redact(text)
+	if redacted == text {
+		return v, false
+	}
+	return value.OfString(redacted), true
+}
+
+func redactList(v value.Value) (out value.Value, changed bool) {
+	var items []value.Value // from the first that is redacted on
+	for i := range v.Len() {
+		item, redacted := redactValue(v.Index(i))
+		if redacted && items == nil {
+			items = make([]value.Value, 0, v.Len())
+			for j := range i {
+				items = append(items, v.Index(j))
+			}
+		}
+		if items != nil {
+			items = append(items, item)
+		}
+	}
+	if items == nil {
+		return v, false
+	}
+	return value.OfList(items...), true
+}
+
+func redactMap(v value.Value) (out value.Value, changed bool) {
+	var pairs []value.Pair // from the first that is redacted on
+	i := 0
+	for k, old := range v.All() {
+		item, redacted := value.OfString(redactedValue), true
+		if !secretKey(k, old) {
+			item, redacted = redactValue(old)
+		}
+		key := Redact(k)
+		if pairs == nil && (redacted || key != k) {
+			pairs = make([]value.Pair, 0, v.Len())
+			for k, item := range v.All() {
+				if len(pairs) == i {
+					break
+				}
+				pairs = append(pairs, value.Pair{Key: k, Value: item})
+			}
+		}
+		if pairs != nil {
+			pairs = append(pairs, value.Pair{Key: key, Value: item})
+		}
+		i++
+	}
+	if pairs == nil {
+		return v, false
+	}
+	return value.OfMap(pairs...), true
 }
 
 // secretWords name secrets wherever they occur in a key.
@@ -97,36 +162,42 @@ var secretWords = map[string]bool{
 // secretKey reports whether a key names a secret. A token is one where it is
 // text; token_count and the like are numbers.
 func secretKey(key string, v value.Value) bool {
-	if v.Kind() == value.Null {
+	if v.Kind() == value.Null || !mayNameSecret(key) {
 		return false
 	}
-	words := keyWords(key)
-	for i, w := range words {
+	var room [64]byte
+	before := ""
+	for words := string(appendWords(room[:0], key)); words != ""; {
+		var w string
+		w, words, _ = strings.Cut(words, " ")
 		switch {
 		case secretWords[w]:
 			return true
 		case w == "token" && v.Kind() != value.Number && v.Kind() != value.Bool:
 			return true
-		case w == "key" && i > 0 && (words[i-1] == "api" || words[i-1] == "private" || words[i-1] == "access" || words[i-1] == "secret"):
+		case w == "key" && (before == "api" || before == "private" || before == "access" || before == "secret"):
 			return true
+		}
+		if w != "" {
+			before = w
 		}
 	}
 	return false
 }
 
-// keyWords splits a_b, a-b, a.b and aB into lower-case words.
-func keyWords(key string) []string {
-	var b strings.Builder
+// appendWords splits a_b, a-b, a.b and aB into lower-case words, which it
+// appends with spaces between them.
+func appendWords(dst []byte, key string) []byte {
 	lower := false
 	for _, r := range key {
 		if unicode.IsUpper(r) && lower {
-			b.WriteByte(' ')
+			dst = append(dst, ' ')
 		}
 		lower = unicode.IsLower(r)
 		if !unicode.IsLetter(r) && !unicode.IsDigit(r) {
 			r = ' '
 		}
-		b.WriteRune(unicode.ToLower(r))
+		dst = utf8.AppendRune(dst, unicode.ToLower(r))
 	}
-	return strings.Fields(b.String())
+	return dst
 }

@@ -23,7 +23,7 @@ type ruleIndex struct {
 
 type indexGroup struct {
 	field   *fieldPath
-	byValue map[string]int32 // the first rule in rank that the text satisfies
+	byValue textTable // the first rule in rank that the text satisfies
 	prefix  prefixes
 	above   bounds // gt, gte
 	below   bounds // lt, lte
@@ -54,14 +54,13 @@ func newRuleIndex(rules []*compiledRule) ruleIndex {
 			x.groups[g].prefix.add(r.Condition.search.Prefix(), int32(i))
 		default:
 			for _, w := range constants(&r.Condition) {
-				if _, earlier := x.groups[g].byValue[w]; !earlier {
-					x.groups[g].byValue[w] = int32(i)
-				}
+				x.groups[g].byValue.add(w, int32(i))
 			}
 		}
 		x.groups[g].strict = x.groups[g].strict || r.strict
 	}
 	for i := range x.groups {
+		x.groups[i].byValue.seal()
 		x.groups[i].above.seal()
 		x.groups[i].below.seal()
 		x.groups[i].prefix.seal()
@@ -85,7 +84,7 @@ func (x *ruleIndex) chooseFields(rules []*compiledRule) map[*fieldPath]int {
 	for _, f := range order {
 		if len(x.groups) < maxIndexed && count[f] >= minIndexed {
 			group[f] = len(x.groups)
-			x.groups = append(x.groups, indexGroup{field: f, byValue: map[string]int32{}, below: bounds{descending: true}})
+			x.groups = append(x.groups, indexGroup{field: f, below: bounds{descending: true}})
 		}
 	}
 	return group
@@ -147,38 +146,37 @@ func constants(c *Condition) []string {
 //
 // The rest come last, because of all rules these alone leave premises, and no
 // rule behind the one that decides may leave any.
-func (x *ruleIndex) first(e *evaluation, rules []*compiledRule) (best int32, err error, ok bool) {
+func (x *ruleIndex) first(e evaluation, rules []*compiledRule) (best int32, err error, ok bool) {
 	if len(x.groups) == 0 {
 		return 0, nil, false
 	}
 	best = int32(len(rules))
 	for i := range x.groups {
 		g := &x.groups[i]
-		v := e.lookup(g.field)
-		if v == nil {
-			if g.strict {
+		text, known := e.ownText(g.field)
+		if !known {
+			v := e.lookup(g.field)
+			switch {
+			case v == nil && g.strict:
 				return 0, nil, false
+			case v == nil:
+				continue
+			case v.Kind() != value.String:
+				if best, err, ok = g.firstOther(e, v, rules, best, err); !ok {
+					return 0, nil, false
+				}
+				continue
 			}
-			continue
+			text, _ = v.AsString()
 		}
-		switch v.Kind() {
-		case value.Number, value.Bool:
-			if rank := min(g.above.first(v), g.below.first(v)); rank < best {
-				best, err = rank, nil
-			}
-		case value.String:
-			text, _ := v.AsString()
-			if rank, found := g.byValue[text]; found && rank < best {
-				best, err = rank, nil
-			}
-			fallthrough
-		default:
-			if g.ordered() {
-				return 0, nil, false // a bound on a text is an error
-			}
+		if g.ordered() {
+			return 0, nil, false // a bound on a text is an error
 		}
-		if len(g.prefix.texts) > 0 {
-			best, err = g.prefix.try(e, v.Str(), rules, best, err)
+		if rank, found := g.byValue.find(text); found && rank < best {
+			best, err = rank, nil
+		}
+		if g.prefix.mayBegin(text) {
+			best, err = g.prefix.try(e, text, rules, best, err)
 		}
 	}
 	for _, i := range x.rest {
@@ -190,6 +188,36 @@ func (x *ruleIndex) first(e *evaluation, rules []*compiledRule) (best int32, err
 		}
 	}
 	return best, err, true
+}
+
+// firstOther is the part of first for a value that is no text.
+func (g *indexGroup) firstOther(e evaluation, v *value.Value, rules []*compiledRule, best int32, err error) (int32, error, bool) {
+	switch v.Kind() {
+	case value.Number, value.Bool:
+		if rank := g.firstNumber(v, best); rank < best {
+			best, err = rank, nil
+		}
+	default:
+		if g.ordered() {
+			return 0, nil, false
+		}
+	}
+	if len(g.prefix.texts) > 0 {
+		best, err = g.prefix.try(e, v.Str(), rules, best, err)
+	}
+	return best, err, true
+}
+
+// firstNumber returns the rank of the first bound that a number satisfies, or
+// best where that is not before it.
+func (g *indexGroup) firstNumber(v *value.Value, best int32) int32 {
+	if len(g.above.limits) > 0 {
+		best = min(best, g.above.first(v))
+	}
+	if len(g.below.limits) > 0 {
+		best = min(best, g.below.first(v))
+	}
+	return best
 }
 
 func (g *indexGroup) ordered() bool { return len(g.above.limits)+len(g.below.limits) > 0 }
@@ -271,11 +299,8 @@ func (b *bounds) compare(x, y value.Value) int {
 // first returns the rank of the rule that v satisfies and that is evaluated
 // first, or one behind all ranks.
 func (b *bounds) first(v *value.Value) int32 {
-	if len(b.limits) == 0 {
-		return math.MaxInt32
-	}
 	var n int
-	if x, ok := v.AsInt(); ok && b.nearest != nil {
+	if x, ok := v.Int(); ok && b.nearest != nil {
 		n = b.satisfiedBy(x)
 	} else {
 		n = sort.Search(len(b.limits), func(i int) bool {

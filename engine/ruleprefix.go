@@ -13,6 +13,7 @@ type prefixes struct {
 	texts   []string
 	rules   [][]int32 // per text, ascending
 	shorter []int32   // per text: the longest other text that it begins with, or -1
+	firsts  [4]uint64 // bit per byte: whether a text begins with it
 }
 
 // add is called with rising ranks.
@@ -34,16 +35,37 @@ func (p *prefixes) seal() {
 			n = p.shorter[n]
 		}
 		p.shorter[i] = n
+		p.firsts[text[0]>>6] |= 1 << (text[0] & 63)
 	}
 }
+
+// mayBegin is false for a text that begins with none of the literals, none of
+// which is empty.
+func (p *prefixes) mayBegin(text string) bool {
+	return text != "" && p.firsts[text[0]>>6]>>(text[0]&63)&1 != 0
+}
+
+// fewPrefixes is up to how many literals are quicker to try than to search.
+const fewPrefixes = 4
 
 // longest returns the place of the longest literal that text begins with, or
 // -1. All others follow through shorter.
 func (p *prefixes) longest(text string) int32 {
-	i, found := slices.BinarySearch(p.texts, text)
-	n := int32(i)
-	if !found {
-		n--
+	n := int32(len(p.texts)) - 1
+	if n < fewPrefixes {
+		for n >= 0 && !strings.HasPrefix(text, p.texts[n]) {
+			n--
+		}
+		return n
+	}
+	// The last literal that is not behind the text.
+	n = -1
+	for hi := int32(len(p.texts)); n+1 < hi; {
+		if mid := (n + hi) / 2; p.texts[mid] <= text {
+			n = mid
+		} else {
+			hi = mid
+		}
 	}
 	for n >= 0 && !strings.HasPrefix(text, p.texts[n]) {
 		n = p.shorter[n]
@@ -53,17 +75,33 @@ func (p *prefixes) longest(text string) int32 {
 
 // try tests the rules before rank best whose literal text begins with, and
 // returns the first that matches or fails, else what it was given.
-func (p *prefixes) try(e *evaluation, text string, rules []*compiledRule, best int32, err error) (int32, error) {
+func (p *prefixes) try(e evaluation, text string, rules []*compiledRule, best int32, err error) (int32, error) {
 	for n := p.longest(text); n >= 0; n = p.shorter[n] {
 		for _, i := range p.rules[n] {
 			if i >= best {
 				break
 			}
-			if hit, failed := rules[i].matches(e); hit || failed != nil {
+			if hit, failed := rules[i].finds(e, text); hit || failed != nil {
 				best, err = i, failed
 				break
 			}
 		}
 	}
 	return best, err
+}
+
+// direct is try for a text that is not long, of which no search can fail.
+func (p *prefixes) direct(text string, rules []*compiledRule, best int32) int32 {
+	for n := p.longest(text); n >= 0; n = p.shorter[n] {
+		for _, i := range p.rules[n] {
+			if i >= best {
+				break
+			}
+			if rules[i].Condition.search.MatchAfter(text) {
+				best = i
+				break
+			}
+		}
+	}
+	return best
 }

@@ -41,7 +41,7 @@ func newRuleset(rules []*compiledRule, strict bool, leaf *Document) *ruleset {
 
 // first returns the first rule that matches (policy engine spec 7.1), or nil.
 // With an error it returns the rule that could not be judged.
-func (s *ruleset) first(e *evaluation) (*compiledRule, error) {
+func (s *ruleset) first(e evaluation) (*compiledRule, error) {
 	best, err, ok := s.index.first(e, s.rules)
 	if !ok {
 		best, err = int32(len(s.rules)), nil

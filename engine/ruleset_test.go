@@ -18,7 +18,7 @@ import (
 // leaves the same premises as trying all of them in turn.
 func TestIndexEqualsScan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	targets := []string{`"a"`, `"b"`, `["a", "c"]`, `3`, `3.5`, `-1`, `10`, `true`, `[1, "a"]`, `{"a": 1}`, `[]`, `"3"`}
+	targets := []string{`"a"`, `"b"`, `["a", "c"]`, `3`, `3.5`, `-1`, `10`, `true`, `[1, "a"]`, `{"a": 1}`, `[]`, `"3"`, `"b\ufffd"`}
 	numbers := []string{`2`, `3`, `3.5`, `-2.5`, `4` /* extremes: */, `9223372036854775807`, `-9223372036854775808`, `9223372036854775808`, `1e30`, `3.0`}
 	expressions := []string{"^a", "^ab", "^ab[a-z_]+$", "^abc$", "^b.*", "^a|c", "^3", "b", "^abc_[0-9]*", "^(ab)c"}
 	values := []string{`"ab"`, `"abc"`, `"abc\n"`, `"abc_1"`, `"b"`, `9223372036854775807`, `-3`, `2`, `"a"`, `"c"`, `3`, `3.5`, `4`, `-2`, `true`, `null`, `["a"]`, `{"a": 1}`, `"3"`, `1e30`}
@@ -70,11 +70,12 @@ func TestIndexEqualsScan(t *testing.T) {
 			ctx = ctx.With(f, v)
 		}
 		in := Input{Context: ctx, Facts: &Facts{CallCount: rng.Int64N(5)}}
-		fast, slow := evaluation{in: in}, evaluation{in: in}
-		fast.begin()
-		slow.begin()
-		got, gotErr := set.first(&fast)
-		want, wantErr := scan.first(&slow)
+		if rng.IntN(3) == 0 {
+			in.Tool = []string{"a", "ab", "abc", "abc_1", "abc\n", "b\xff", "é"}[rng.IntN(7)]
+		}
+		fast, slow := begun(&in), begun(&in)
+		got, gotErr := set.first(fast)
+		want, wantErr := scan.first(slow)
 		require.Equal(t, want, got, "context %s", ctx.JSON())
 		require.Equal(t, wantErr, gotErr)
 		require.Equal(t, slow.premises, fast.premises)
@@ -161,6 +162,53 @@ func TestFactTestEqualsCondition(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, want, same, "%d is in the range of %d %s %s", edge, x, op, target)
 				}
+			}
+		}
+	}
+}
+
+// A limit in seconds is taken as it is written, to the nanosecond: 0.1 is a
+// tenth and not the double next to it.
+func TestElapsedIsExact(t *testing.T) {
+	for _, c := range []struct {
+		op          Operator
+		target      string
+		first, last int64 // of the times from 0 on for which it is true; none if last is before first
+	}{
+		{OpEq, "0.1", 1e8, 1e8},
+		{OpEq, "0.30", 3e8, 3e8},
+		{OpGte, "0.1", 1e8, math.MaxInt64},
+		{OpGt, "0.1", 1e8 + 1, math.MaxInt64},
+		{OpLt, "0.7", 0, 7e8 - 1},
+		{OpLte, "2.5", 0, 25e8},
+		{OpGt, "1e2", 1e11 + 1, math.MaxInt64},
+		{OpGt, "1e-9", 2, math.MaxInt64},
+		{OpGt, "1e-10", 1, math.MaxInt64},
+		{OpLt, "1e-10", 0, 0},
+		{OpEq, "1e-10", 0, -1},
+		{OpGte, "-0.1", 0, math.MaxInt64},
+		{OpLt, "-0.1", 0, -1},
+		{OpEq, "true", 1e9, 1e9},
+		{OpIn, "[0.1, 1e-10, x]", 1e8, 1e8},
+		{OpGt, "9223372036.854775806", math.MaxInt64, math.MaxInt64},
+		{OpGt, "9223372036.854775807", 0, -1},
+		{OpLte, "9223372036.854775807", 0, math.MaxInt64},
+		{OpLt, "1e300", 0, math.MaxInt64},
+		{OpGt, "1e-300", 1, math.MaxInt64},
+		{OpGt, "123456789012345678901234567890", 0, -1},
+	} {
+		p := mustCompile(t, fmt.Sprintf("rules: [{name: r, condition: {field: elapsed_seconds, operator: %s, value: %s}, action: deny}]", c.op, c.target))
+		for _, x := range []int64{0, 1, c.first - 1, c.first, c.first + 1, c.last - 1, c.last, min(c.last, math.MaxInt64-1) + 1, math.MaxInt64} {
+			if x < 0 {
+				continue
+			}
+			d := p.Evaluate(context.Background(), Input{Facts: &Facts{Elapsed: time.Duration(x)}})
+			require.Equal(t, c.first <= x && x <= c.last, !d.Allowed, "%d ns %s %s", x, c.op, c.target)
+			require.Len(t, d.Premises, 1)
+			lo, hi := d.Premises[0].Lo, d.Premises[0].Hi
+			require.True(t, lo <= x && x <= hi, "%d ns %s %s: premise %v", x, c.op, c.target, d.Premises[0])
+			if !d.Allowed {
+				require.True(t, lo == c.first && hi == c.last, "%d ns %s %s: premise %v", x, c.op, c.target, d.Premises[0])
 			}
 		}
 	}

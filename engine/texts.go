@@ -80,8 +80,7 @@ func (p *Policy) RuleText(n uint16) (matchedRule, reason string) {
 
 // RuleTextFor is RuleText for the call that the decision was about.
 func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
-	e := evaluation{in: in}
-	e.begin()
+	e := begun(&in)
 	g := p.governance
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {
 		if i < len(p.rules) {
@@ -109,10 +108,10 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 	case ruleMaxToolCalls:
 		return "", textMaxToolCalls(p.limits.MaxToolCalls)
 	case ruleConfidence:
-		observed, _, _ := confidenceOf(&e)
+		observed, _, _ := confidenceOf(e)
 		set := p.flatSet
 		if len(p.folders) > 0 {
-			if set, _ = p.selectRules(&e); set == nil {
+			if set, _ = p.selectRules(e); set == nil {
 				return "", ""
 			}
 		}

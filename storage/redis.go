@@ -33,11 +33,12 @@ import (
 // may have older values then. It is not noticed if all nodes end, the data is
 // lost, and then a node starts.
 type Redis struct {
-	cfg    RedisConfig
-	log    *slog.Logger
-	client redis.UniversalClient
-	name   string // of this process: node and a random part
-	draw   string // of this process, in its stamps
+	cfg     RedisConfig
+	log     *slog.Logger
+	metrics *redisMetrics
+	client  redis.UniversalClient
+	name    string // of this process: node and a random part
+	draw    string // of this process, in its stamps
 
 	cache  *cache
 	rounds atomic.Uint64 // stamps given out
@@ -76,10 +77,16 @@ func OpenRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
 	rand.Read(draw)
 	r := &Redis{
 		cfg: cfg, log: cfg.Logger, client: client, draw: string(draw), name: cfg.Node + "/" + rand.Text(),
-		cache: newCache(cfg.CacheBytes), changed: make(chan struct{}, 1),
+		metrics: newRedisMetrics(), cache: newCache(cfg.CacheBytes), changed: make(chan struct{}, 1),
 		lanes: map[string]*lane{}, places: map[string]*place{}, domains: map[string]*domain{}, listed: map[string]bool{},
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
+	if cfg.Registry != nil {
+		client.AddHook(scriptWatch{r.metrics})
+		if err := r.metrics.register(cfg.Registry, r); err != nil {
+			return nil, errors.Join(fmt.Errorf("storage: Redis: Registry: %w", err), r.Close())
+		}
+	}
 	if err := r.check(ctx, true); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -205,7 +212,7 @@ func (r *Redis) lane(ns string) *lane {
 	defer r.mu.Unlock()
 	l := r.lanes[ns]
 	if l == nil {
-		l = &lane{r: r, p: p}
+		l = newLane(r, p)
 		r.lanes[ns] = l
 	}
 	return l
@@ -270,9 +277,9 @@ func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (Found, error
 	return foundAt(x.record, p), nil
 }
 
-// GetAll returns records of one namespace as they all stood at one instant, which
-// reflects every change acknowledged before the call. They come without the ids
-// that they remember.
+// GetAll implements Gatherer. It returns records of one namespace as they all
+// stood at one instant, which reflects every change acknowledged before the
+// call. They come without the ids that they remember.
 func (r *Redis) GetAll(ctx context.Context, keys ...session.Key) ([]Found, error) {
 	out := make([]Found, len(keys))
 	if len(keys) == 0 {
@@ -356,8 +363,8 @@ func (r *Redis) Save(ctx context.Context, w io.Writer) error {
 
 // RedisStats counts what a node did since it was opened.
 type RedisStats struct {
-	Rounds uint64 // swaps sent
-	Lost   uint64 // of those, how many came too late and were done again
+	Rounds uint64 // swaps made ready; those not sent were decided ahead of a lost one
+	Lost   uint64 // how many came too late and were done again
 }
 
 // Stats returns the counts.

@@ -11,7 +11,14 @@ import (
 // Apply implements Store. The commands of one namespace keep their order; those
 // of several namespaces have no record in common.
 func (r *Redis) Apply(ctx context.Context, cmds ...session.Command) []Answer {
+	if len(cmds) == 1 {
+		if answers := r.applyOne(ctx, cmds); answers != nil {
+			r.metrics.answered(answers)
+			return answers
+		}
+	}
 	answers := make([]Answer, len(cmds))
+	defer r.metrics.answered(answers)
 	var groups []*sameNamespace
 	byName := map[string]*sameNamespace{}
 	for i, c := range cmds {
@@ -51,6 +58,18 @@ func (r *Redis) Apply(ctx context.Context, cmds ...session.Command) []Answer {
 		}
 	}
 	return answers
+}
+
+// applyOne applies a command of one namespace, as most are; nil if it is not.
+func (r *Redis) applyOne(ctx context.Context, cmds []session.Command) []Answer {
+	if _, ok := cmds[0].(*session.Tick); ok || session.Validate(cmds[0]) != nil {
+		return nil
+	}
+	keys := cmds[0].Touches()
+	if len(keys) == 0 {
+		return nil
+	}
+	return r.applyIn(ctx, keys[0].Namespace(), cmds)
 }
 
 // sameNamespace is what of a request is in one namespace.
@@ -95,6 +114,9 @@ func (r *Redis) applyIn(ctx context.Context, ns string, cmds []session.Command) 
 		return failed(len(cmds), err)
 	}
 	l := r.lane(ns)
+	if len(cmds) <= r.cfg.RoundSize {
+		return l.submit(ctx, cmds)
+	}
 	var answers []Answer
 	for len(cmds) > 0 {
 		n := min(len(cmds), r.cfg.RoundSize)

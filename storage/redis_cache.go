@@ -43,9 +43,37 @@ func (c *cache) get(k session.Key) (entry, bool) {
 	return e.Value.(*cached).entry, true
 }
 
+// getAll finds the records wanted, and says which are there with the parts that
+// are wanted of them.
+func (c *cache) getAll(wants []want, found []entry) (known []bool) {
+	known = make([]bool, len(wants))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range wants {
+		if e, ok := c.items[wants[i].key]; ok {
+			c.recent.MoveToFront(e)
+			found[i] = e.Value.(*cached).entry
+			known[i] = knows(found[i], wants[i].parts)
+		}
+	}
+	return known
+}
+
+func (c *cache) putAll(wants []want, found []entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range wants {
+		c.putLocked(wants[i].key, found[i])
+	}
+}
+
 func (c *cache) put(k session.Key, x entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.putLocked(k, x)
+}
+
+func (c *cache) putLocked(k session.Key, x entry) {
 	if e, ok := c.items[k]; ok {
 		old := e.Value.(*cached)
 		c.size += cost(x) - cost(old.entry)

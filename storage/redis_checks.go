@@ -2,8 +2,10 @@ package storage
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +19,7 @@ const minMajor, minMinor = 6, 2
 
 // settings are what the promise depends on; empty where Redis does not tell.
 type settings struct {
-	version, role         string
+	version, role, mode   string
 	policy                string // maxmemory-policy
 	aof, fsync            string // appendonly, appendfsync
 	replicas, minReplicas string
@@ -29,18 +31,48 @@ type settings struct {
 func (r *Redis) check(ctx context.Context, start bool) error {
 	err := r.checkAll(ctx, start)
 	if err == nil {
-		r.refused.Store(nil)
+		if r.refused.Swap(nil) != nil {
+			r.log.Info("the settings of Redis are in order again: commands are served")
+		}
 		return nil
 	}
 	if notServedNow(err) && !start {
 		return err // each command finds that out by itself
 	}
-	err = fmt.Errorf("storage: Redis: %w", err)
-	if !start {
+	err = fmt.Errorf("storage: Redis: %w%s", err, advice(err))
+	if !start && r.refused.Swap(&err) == nil {
 		r.log.Error("Redis cannot keep the promise any more: commands are refused", "error", err)
-		r.refused.Store(&err)
 	}
 	return err
+}
+
+// advice says what to do about an error with which nothing can begin. The texts
+// of what is wrong with the settings say so themselves.
+func advice(err error) string {
+	var op *net.OpError
+	switch {
+	case errors.Is(err, errSettings):
+		return ""
+	case redisErrorKind(err, "NOPERM"):
+		return "; allow it to this user: docs/redis.md lists all that a node needs"
+	case redisErrorKind(err, "NOAUTH"), redisErrorKind(err, "WRONGPASS"), redisErrorKind(err, "ERR AUTH"):
+		return "; give user and password in the URL, redis://user:password@host:port/db"
+	case redisErrorKind(err, "cluster support disabled"):
+		return "; it is no Redis Cluster: name it in URL (--redis)"
+	case redisErrorKind(err, "unknown command 'sentinel'"):
+		return "; it is no Sentinel: name it in URL (--redis)"
+	case errors.Is(err, redis.Nil):
+		return "; see that the Sentinels watch a primary of that name"
+	case redisErrorKind(err, "LOADING"):
+		return "; try again when it has read its data"
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		return "; name the certificates that vouch for it in TLS.RootCAs (--redis-tls-ca)"
+	case strings.Contains(err.Error(), "tls: certificate required"):
+		return "; it asks for a certificate of this node: give one in TLS.Certificates (--redis-tls-cert and --redis-tls-key)"
+	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, context.DeadlineExceeded):
+		return "; see that Redis runs there, that this node reaches it, and that both use TLS or neither does"
+	}
+	return ""
 }
 
 // refusal returns why nothing is served, if the settings do not allow it.
@@ -111,7 +143,7 @@ func readSettings(ctx context.Context, c asker) (s settings, err error) {
 		return s, err
 	}
 	info := parseInfo(text)
-	s = settings{version: info["redis_version"], role: info["role"], policy: info["maxmemory_policy"], replicas: info["connected_slaves"]}
+	s = settings{version: info["redis_version"], role: info["role"], mode: info["redis_mode"], policy: info["maxmemory_policy"], replicas: info["connected_slaves"]}
 	switch info["aof_enabled"] {
 	case "0":
 		s.aof = "no"
@@ -142,14 +174,18 @@ func (s settings) wrong(cfg *RedisConfig) error {
 	switch {
 	case !s.recentEnough():
 		return refuse("it is version %q; upgrade it to %d.%d or newer", s.version, minMajor, minMinor)
+	case s.mode == "sentinel":
+		return refuse("it is a Sentinel; name it in Sentinel.Addresses (--redis-sentinel), with the name of the primary that it watches")
+	case s.mode == "cluster" && len(cfg.Cluster) == 0:
+		return refuse("it is a member of a Redis Cluster; name it in Cluster (--redis-cluster)")
 	case s.role != "master":
 		return refuse("it is a replica; name the primary, or make it one with redis-cli REPLICAOF NO ONE")
 	case s.policy != "noeviction" && !cfg.accepts(RiskEviction):
-		return refuse("its maxmemory-policy is %q, so it may drop counts when memory is short; run redis-cli CONFIG SET maxmemory-policy noeviction (or accept the risk %q)", s.policy, RiskEviction)
+		return refuse("its maxmemory-policy is %q, so it may drop counts when memory is short; run redis-cli CONFIG SET maxmemory-policy noeviction (or accept that: --redis-accept-risk %s)", s.policy, RiskEviction)
 	case s.aof == "" && !cfg.accepts(RiskAOF):
-		return refuse("it does not tell whether it keeps an append-only file; allow INFO or CONFIG GET to this user, or accept the risk %q", RiskAOF)
+		return refuse("it does not tell whether it keeps an append-only file; allow INFO or CONFIG GET to this user, or accept that it may not: --redis-accept-risk %s", RiskAOF)
 	case s.aof != "yes" && !cfg.accepts(RiskAOF):
-		return refuse("appendonly is %q, so a restart loses all counts; run redis-cli CONFIG SET appendonly yes and redis-cli CONFIG REWRITE (or accept the risk %q)", s.aof, RiskAOF)
+		return refuse("appendonly is %q, so a restart loses all counts; run redis-cli CONFIG SET appendonly yes and redis-cli CONFIG REWRITE (or accept that: --redis-accept-risk %s)", s.aof, RiskAOF)
 	}
 	return nil
 }

@@ -44,6 +44,13 @@ func TestRedisStartingChecks(t *testing.T) {
 		s.do("CONFIG", "SET", c.setting, c.good)
 		require.NoError(t, open(byApp))
 	}
+	// What is given for something that it is not.
+	require.ErrorContains(t, open(func(cfg *RedisConfig) { cfg.Cluster = []string{s.addr()} }), "name it in URL")
+	require.ErrorContains(t, open(func(cfg *RedisConfig) { cfg.Sentinel = RedisSentinel{Master: "m", Addresses: []string{s.addr()}} }), "name it in URL")
+	member := startRedis(t, "--cluster-enabled", "yes")
+	require.ErrorContains(t, open(func(cfg *RedisConfig) { cfg.URL = member.url() }), "name it in Cluster")
+	require.ErrorContains(t, open(func(cfg *RedisConfig) { cfg.URL = "redis://127.0.0.1:1" }), "see that Redis runs there")
+	require.ErrorContains(t, open(func(cfg *RedisConfig) { cfg.URL = "redis://app:wrong@" + s.addr() }), "give user and password")
 	replica := startRedis(t, "--replicaof", "127.0.0.1 "+s.addr()[len("127.0.0.1:"):])
 	require.ErrorContains(t, open(func(cfg *RedisConfig) { cfg.URL = replica.url() }), "REPLICAOF NO ONE")
 }
@@ -75,6 +82,16 @@ func TestRedisSettings(t *testing.T) {
 		s := good
 		s.version = version
 		require.Equal(t, ok, s.wrong(&RedisConfig{}) == nil, version)
+	}
+	for mode, says := range map[string]string{"standalone": "", "sentinel": "--redis-sentinel", "cluster": "--redis-cluster"} {
+		s := good
+		s.mode = mode
+		if says == "" {
+			require.NoError(t, s.wrong(&RedisConfig{}))
+		} else {
+			require.ErrorContains(t, s.wrong(&RedisConfig{}), says)
+		}
+		require.Equal(t, mode == "sentinel", s.wrong(&RedisConfig{Cluster: []string{"a"}}) != nil)
 	}
 	silent := good
 	silent.aof, silent.fsync = "", ""

@@ -32,8 +32,9 @@ type logClock struct {
 	at    time.Duration // log time known to be stored
 	since time.Duration // monotonic time from which it counts
 	known bool
-	seq   uint64 // most swaps that were seen
-	epoch string // id of the epoch in which they were
+	seq   uint64        // most swaps that were seen
+	epoch string        // id of the epoch in which they were
+	heard time.Duration // monotonic time of the last answer
 }
 
 // now returns log time, and the monotonic time at which it was so.
@@ -59,9 +60,17 @@ func (c *logClock) read(stored time.Duration, seq uint64, epoch string) {
 		c.seq = max(c.seq, seq)
 	}
 	mono := c.monotonic()
+	c.heard = mono
 	if !c.known || stored > c.estimate(mono) {
 		c.at, c.since, c.known = stored, mono, true
 	}
+}
+
+// silent returns for how long Redis has not told its time.
+func (c *logClock) silent() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.monotonic() - c.heard
 }
 
 // wrote notes that what now returned was stored, so that time goes on from

@@ -93,7 +93,9 @@ func TestRedisClusterFailover(t *testing.T) {
 		_, _, err := One(t.Context(), r, acquire)
 		return err != nil && strings.Contains(err.Error(), "quarantine")
 	}, 30*time.Second, 20*time.Millisecond)
+	require.Error(t, r.Ready(t.Context()))
 	res := f.must(0, acquire)
 	require.Equal(t, session.Admitted, res.Code)
 	require.Positive(t, res.Grants[0].Token>>40, "a new generation of tokens")
+	require.NoError(t, r.Ready(t.Context()))
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
 	"example.com/govnode/session"
@@ -20,7 +21,7 @@ import (
 type RedisConfig struct {
 	// URL names one primary: redis://user:password@host:port/db, or rediss://
 	// for TLS. With Sentinel or Cluster it may be left out, or bring user,
-	// password and db.
+	// password and db, and its host is not looked at.
 	URL string
 	// Sentinel finds the primary.
 	Sentinel RedisSentinel
@@ -36,6 +37,8 @@ type RedisConfig struct {
 	// Node is this node's name, for the log.
 	Node   string
 	Logger *slog.Logger
+	// Registry is given the store's metrics (gov_redis_*), if it is not nil.
+	Registry *prometheus.Registry
 
 	// Quarantine is how long commands are refused once acknowledged writes may
 	// have been lost: a failover, an emptied or an older data set. It has to
@@ -155,7 +158,7 @@ func (c *RedisConfig) accepts(risk string) bool {
 // command goes where a redirection points, before it was carried out.
 func (c *RedisConfig) client() (redis.UniversalClient, error) {
 	o := &redis.UniversalOptions{
-		TLSConfig: c.TLS, ClientName: "govnode", MaxRetries: -1, DialerRetries: 1,
+		TLSConfig: c.TLS, ClientName: "govnode", DisableIdentity: true, MaxRetries: -1, DialerRetries: 1,
 		DialTimeout: dialTimeout, ReadTimeout: c.Timeout, WriteTimeout: c.Timeout, PoolTimeout: c.Timeout,
 		ContextTimeoutEnabled: true,
 	}
@@ -169,6 +172,12 @@ func (c *RedisConfig) client() (redis.UniversalClient, error) {
 		if o.TLSConfig == nil {
 			o.TLSConfig = u.TLSConfig
 		}
+	}
+	if o.TLSConfig != nil && (len(c.Cluster) > 0 || c.Sentinel.Master != "") {
+		// Not the host of the URL, which nothing connects to: each server
+		// shows a certificate for the address under which it is reached.
+		o.TLSConfig = o.TLSConfig.Clone()
+		o.TLSConfig.ServerName = ""
 	}
 	switch {
 	case len(c.Cluster) > 0:

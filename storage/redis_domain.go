@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -24,7 +23,11 @@ type domain struct {
 	mu         sync.Mutex // one looks at a time
 	known      *epoch     // that was found last
 	blind      bool       // the last look failed
+	beating    atomic.Bool
+	settling   atomic.Bool
 	recovering atomic.Bool
+	trouble    atomic.Pointer[error] // why the last beat failed
+	stuck      atomic.Pointer[error] // why a quarantine could not be ended
 }
 
 // A gate tells whether the data is served.
@@ -34,7 +37,9 @@ type gate struct {
 }
 
 func (r *Redis) newDomain(tag, ns string) *domain {
-	return &domain{r: r, tag: tag, ns: ns, clock: &logClock{monotonic: r.cfg.monotonic, fixed: r.cfg.logTime}}
+	return &domain{r: r, tag: tag, ns: ns, clock: &logClock{
+		monotonic: r.cfg.monotonic, fixed: r.cfg.logTime, heard: r.cfg.monotonic(),
+	}}
 }
 
 func (d *domain) key(name string) string { return d.tag + ":" + name }
@@ -48,6 +53,13 @@ func (d *domain) serving(ctx context.Context) (*epoch, error) {
 	g := d.gate.Load()
 	if g == nil {
 		if err := d.inspect(ctx, nil); err != nil {
+			return nil, err
+		}
+		g = d.gate.Load()
+	}
+	if g.err != nil && g.epoch != nil && g.epoch.state == epochRestore {
+		// It takes moments, and whoever waits for it comes back at once.
+		if err := d.inspect(ctx, g); err != nil {
 			return nil, err
 		}
 		g = d.gate.Load()
@@ -109,6 +121,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 		}
 	}
 	if v.why != "" {
+		d.r.metrics.faults.Inc()
 		d.r.log.Error("acknowledged changes may be lost: commands are refused until nobody can hold a lease from before",
 			"why", v.why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", v.epoch.id)
 	}
@@ -118,6 +131,9 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 
 // adopt notes the epoch that stands in Redis.
 func (d *domain) adopt(e *epoch, f found) {
+	if d.known != nil && d.known.id != e.id {
+		d.r.metrics.epochs.Inc()
+	}
 	if d.known == nil || d.known.id != e.id {
 		d.r.cache.purge()
 		d.r.forgetNamespaces()
@@ -142,12 +158,6 @@ func (d *domain) refresh(e *epoch) {
 	if d.known == e && e.state == epochShut {
 		d.gate.Store(&gate{e, d.quarantined(e)})
 	}
-}
-
-func (d *domain) quarantined(e *epoch) error {
-	now, _ := d.clock.now()
-	left := max(0, e.until-now).Round(time.Second)
-	return fmt.Errorf("%w: acknowledged changes may be lost in Redis; it is in quarantine for another %s", ErrUnavailable, left)
 }
 
 // replaceEpoch writes an epoch in the place of another, and reports whether that
@@ -217,6 +227,7 @@ func (d *domain) damaged(ctx context.Context, old *epoch, why string) error {
 	if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
 		return d.inspect(ctx, g)
 	}
+	d.r.metrics.faults.Inc()
 	d.r.log.Error("acknowledged changes are lost: commands are refused until nobody can hold a lease from before",
 		"why", why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", next.id)
 	return nil
@@ -227,13 +238,14 @@ func (d *domain) damaged(ctx context.Context, old *epoch, why string) error {
 func (d *domain) beat(ctx context.Context) {
 	g := d.gate.Load()
 	if g == nil || g.epoch == nil {
-		_ = d.inspect(ctx, g) // logged there; the next beat tries again
+		d.noteTrouble(d.inspect(ctx, g)) // logged there; the next beat tries again
 		return
 	}
 	s := d.r.beginSwap(&place{d: d}, g.epoch, nil)
 	s.ops = append(s.ops, "C")
 	now, mono := d.clock.now()
-	_, status, err := d.r.send(ctx, s, nil, now, mono)
+	_, status, err := d.r.send(unwatch(ctx), s, nil, now, mono)
+	d.noteTrouble(err)
 	switch {
 	case err != nil:
 		d.r.log.Debug("no beat", "keys", d.tag, "error", err)
@@ -244,10 +256,10 @@ func (d *domain) beat(ctx context.Context) {
 	case g.epoch.state == epochShut:
 		d.refresh(g.epoch)
 		if now >= g.epoch.until && d.recovering.CompareAndSwap(false, true) {
-			go func() {
+			d.r.goWork(func() {
 				defer d.recovering.Store(false)
 				d.r.recoverDomain(d, g.epoch)
-			}()
+			})
 		}
 	}
 }

@@ -7,8 +7,9 @@ import (
 
 // What the tests outside the package need of it.
 
-// StartRedisForTest starts a Redis and returns its URL.
-func StartRedisForTest(t testing.TB) string { return startRedis(t).url() }
+// StartRedisForTest starts a Redis and returns the URL of a user that may do no
+// more than is documented.
+func StartRedisForTest(t testing.TB) string { return startRedis(t).restrict(false) }
 
 // TimedRedisConfig returns a configuration under which log time is what now
 // returns, nil meaning the real one.
@@ -16,10 +17,11 @@ func TimedRedisConfig(url, prefix string, now func() time.Duration) RedisConfig 
 	return RedisConfig{URL: url, Prefix: prefix, Node: prefix, Logger: testLog(), logTime: now}
 }
 
-// StartClusterForTest starts a Redis Cluster and returns addresses of it.
-func StartClusterForTest(t *testing.T) (addresses []string) {
+// StartClusterForTest starts a Redis Cluster and returns addresses of it, and
+// the URL of a user that may do no more than is documented.
+func StartClusterForTest(t *testing.T) (addresses []string, url string) {
 	for _, s := range startCluster(t) {
-		addresses = append(addresses, s.addr())
+		addresses, url = append(addresses, s.addr()), s.restrict(true)
 	}
-	return addresses
+	return addresses, url
 }

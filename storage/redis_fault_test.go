@@ -237,7 +237,7 @@ func (p *proxy) serve(c net.Conn) {
 			if err != nil {
 				return
 			}
-			if strings.Contains(string(b[:n]), "\r\n$1\r\nS\r\n") {
+			if sent := string(b[:n]); strings.Contains(sent, swapScript.Hash()) && strings.Contains(sent, "}:r:") {
 				writes.Store(true)
 			}
 			if _, err := back.Write(b[:n]); err != nil {

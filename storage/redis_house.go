@@ -4,7 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,8 +19,10 @@ const (
 	houseEvery = 500 * time.Millisecond
 	// tickKeys bounds what one look settles.
 	tickKeys = 256
-	// checkEvery is how often the settings of Redis are checked.
-	checkEvery = 30 * time.Second
+	// checkEvery is how often the settings of Redis are checked, and
+	// repairEvery how often while they are refused: somebody is at it.
+	checkEvery  = 30 * time.Second
+	repairEvery = time.Second
 	// listEvery is how often a node of a cluster looks for namespaces that it
 	// does not know.
 	listEvery = 2 * time.Second
@@ -39,15 +41,12 @@ func (r *Redis) every(pause func() time.Duration, f func()) {
 func always(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
 // keepTime lets log time go on, notices other data, and wakes those who wait.
+// No domain waits for another: in a Redis Cluster some primary may be silent.
 func (r *Redis) keepTime() {
 	r.every(always(beatEvery), func() {
-		ctx, cancel := r.trip()
-		defer cancel()
-		var wait sync.WaitGroup
 		for _, d := range r.allDomains() {
-			wait.Go(func() { d.beat(ctx) })
+			r.alone(&d.beating, d.beat)
 		}
-		wait.Wait()
 		if time.Duration(r.waits.Load()) > r.cfg.monotonic() {
 			r.tell()
 		}
@@ -73,20 +72,33 @@ func (r *Redis) noteWaits(cmds []session.Command, results []session.Result) {
 	}
 }
 
-// keepHouse settles what has run out.
+// keepHouse settles what has run out, likewise.
 func (r *Redis) keepHouse() {
 	var listed time.Duration
 	jitter := func() time.Duration { return houseEvery/2 + rand.N(houseEvery) }
 	r.every(jitter, func() {
-		ctx, cancel := r.trip()
-		defer cancel()
 		if r.clustered() && r.cfg.monotonic()-listed > listEvery {
 			listed = r.cfg.monotonic()
+			ctx, cancel := r.trip()
 			r.discover(ctx)
+			cancel()
 		}
 		for _, d := range r.allDomains() {
-			r.settle(ctx, d)
+			r.alone(&d.settling, func(ctx context.Context) { r.settle(ctx, d) })
 		}
+	})
+}
+
+// alone does something beside all else, unless it is still being done.
+func (r *Redis) alone(busy *atomic.Bool, f func(context.Context)) {
+	if !busy.CompareAndSwap(false, true) {
+		return
+	}
+	r.goWork(func() {
+		defer busy.Store(false)
+		ctx, cancel := r.trip()
+		defer cancel()
+		f(ctx)
 	})
 }
 
@@ -165,7 +177,7 @@ func (r *Redis) removeDue(ctx context.Context, p *place, e *epoch, k session.Key
 	s := r.beginSwap(p, e, []want{{key: k}})
 	s.ops = append(s.ops, "R", string(k))
 	now, mono := p.d.clock.now()
-	if _, _, err := r.send(ctx, s, []entry{{}}, now, mono); err != nil {
+	if _, _, err := r.send(unwatch(ctx), s, []entry{{}}, now, mono); err != nil {
 		r.log.Debug("cannot remove a record that is gone from what is due", "key", string(k), "error", err)
 	}
 }
@@ -173,11 +185,18 @@ func (r *Redis) removeDue(ctx context.Context, p *place, e *epoch, k session.Key
 // keepChecking looks at the settings of Redis again and again: somebody may
 // change them under a running service.
 func (r *Redis) keepChecking() {
-	r.every(always(checkEvery), func() {
+	r.every(r.untilCheck, func() {
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
 		defer cancel()
 		_ = r.check(ctx, false) // noted and logged there
 	})
+}
+
+func (r *Redis) untilCheck() time.Duration {
+	if r.refused.Load() != nil {
+		return repairEvery
+	}
+	return checkEvery
 }
 
 // listen hears from other nodes that somebody's turn may have come. What it
@@ -194,7 +213,8 @@ func (r *Redis) listen() {
 			if !ok {
 				return
 			}
-			if !strings.HasPrefix(m.Payload, r.name+" ") {
+			ns := m.Payload[strings.LastIndexByte(m.Payload, ' ')+1:]
+			if !strings.HasPrefix(m.Payload, r.name+" ") && !r.inLine(ns) {
 				r.hinted.Store(int64(r.cfg.monotonic()))
 				r.tell()
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,11 +31,28 @@ type batch struct {
 	ctx     context.Context
 	until   time.Time
 	cmds    []session.Command
+	asks    []ask
 	size    int
 	answers []Answer // once done is closed
 	done    chan struct{}
 	state   atomic.Int32
 	sent    bool // in a round whose outcome is not known
+}
+
+// An ask is what a command touches: records, and of one of them a part of the
+// ids that it remembers.
+type ask struct {
+	keys []session.Key
+	ids  int // place of that record, -1 if no ids are looked at
+	part int
+}
+
+func askOf(c session.Command) ask {
+	a := ask{keys: c.Touches(), ids: -1}
+	if k, part, ok := session.IDOf(c); ok {
+		a.ids, a.part = slices.Index(a.keys, k), part
+	}
+	return a
 }
 
 const (
@@ -44,12 +62,26 @@ const (
 )
 
 func (r *Redis) newBatch(ctx context.Context, cmds []session.Command) *batch {
-	b := &batch{ctx: ctx, cmds: cmds, answers: make([]Answer, len(cmds)), done: make(chan struct{})}
-	b.until = time.Now().Add(r.cfg.Timeout)
-	if d, ok := ctx.Deadline(); ok {
-		b.until = d
+	b := &batch{}
+	if len(cmds) == 1 { // as most are: in one piece
+		one := &struct {
+			batch
+			answer [1]Answer
+			ask    [1]ask
+		}{}
+		b = &one.batch
+		b.answers, b.asks = one.answer[:], one.ask[:]
+	} else {
+		b.answers, b.asks = make([]Answer, len(cmds)), make([]ask, len(cmds))
 	}
-	for _, c := range cmds {
+	b.ctx, b.cmds, b.done = ctx, cmds, make(chan struct{})
+	d, ok := ctx.Deadline()
+	if !ok {
+		d = time.Now().Add(r.cfg.Timeout)
+	}
+	b.until = d
+	for i, c := range cmds {
+		b.asks[i] = askOf(c)
 		b.size += weight(c)
 	}
 	return b
@@ -69,7 +101,7 @@ func weight(c session.Command) int {
 }
 
 // over reports whether its caller waits no longer.
-func (b *batch) over() bool { return b.ctx.Err() != nil || time.Now().After(b.until) }
+func (b *batch) over(now time.Time) bool { return now.After(b.until) || b.ctx.Err() != nil }
 
 // fail answers all commands with an error; those that may have been applied
 // with ErrUnknown.
@@ -100,25 +132,26 @@ type lane struct {
 	waiting []*batch
 	count   int
 	running bool
+
+	ahead *round // decided while another is out; of the goroutine that runs the lane
+	turns turns
 }
 
-// submit lets commands wait for a round and returns their answers.
+func newLane(r *Redis, p *place) *lane {
+	return &lane{r: r, p: p, turns: turns{called: make(chan []told, 1), hot: map[session.Key]time.Duration{}}}
+}
+
+// submit lets commands wait for a round and returns their answers. Those of
+// callers without a deadline are answered by the round, once their time is over.
 func (l *lane) submit(ctx context.Context, cmds []session.Command) []Answer {
 	b := l.r.newBatch(ctx, cmds)
 	if err := l.add(b); err != nil {
 		return failed(len(cmds), notApplied(err))
 	}
-	var timeout <-chan time.Time
-	if _, ok := ctx.Deadline(); !ok {
-		t := time.NewTimer(time.Until(b.until) + time.Second) // the round gives up by itself
-		defer t.Stop()
-		timeout = t.C
-	}
 	select {
 	case <-b.done:
 		return b.answers
 	case <-ctx.Done():
-	case <-timeout:
 	}
 	select {
 	case <-b.done:
@@ -150,44 +183,74 @@ func (l *lane) add(b *batch) error {
 	}
 	l.waiting = append(l.waiting, b)
 	l.count += len(b.cmds)
-	if !l.running {
-		if !l.r.begin() {
-			l.waiting, l.count = l.waiting[:len(l.waiting)-1], l.count-len(b.cmds)
-			return errRedisClosed
-		}
-		l.running = true
-		go l.run()
+	if !l.start() {
+		l.waiting, l.count = l.waiting[:len(l.waiting)-1], l.count-len(b.cmds)
+		return errRedisClosed
 	}
 	return nil
+}
+
+// start lets somebody run the lane; false if it is too late. The lane is locked.
+func (l *lane) start() bool {
+	if l.running {
+		return true
+	}
+	if !l.r.begin() {
+		return false
+	}
+	l.running = true
+	go l.run()
+	return true
 }
 
 // run carries out rounds until nothing waits.
 func (l *lane) run() {
 	defer l.r.work.Done()
 	for {
-		l.gather()
-		batches := l.take(nil)
-		if batches == nil {
-			l.mu.Lock()
-			l.running = len(l.waiting) > 0
-			again := l.running
-			l.mu.Unlock()
-			if again {
-				continue
+		x := l.ahead
+		l.ahead = nil
+		if x == nil {
+			l.gather()
+			if l.idle() {
+				return
 			}
-			return
+			l.await()
+			l.gather()
+			x = l.round(l.take(nil, l.r.cfg.RoundSize))
 		}
-		l.r.carryOut(l, batches)
+		if len(x.batches) > 0 {
+			l.r.carryOut(x)
+		}
+		if l.ahead == nil && l.waits() == 0 {
+			l.pass()
+		}
 	}
+}
+
+func (l *lane) round(batches []*batch) *round {
+	return &round{r: l.r, l: l, p: l.p, batches: batches}
+}
+
+// waits returns how many commands wait for a round.
+func (l *lane) waits() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count
+}
+
+// idle ends the run if there is nothing to do.
+func (l *lane) idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = len(l.waiting) > 0 || len(l.turns.called) > 0
+	return !l.running
 }
 
 // gather lets those whose answers have just come ask again, as long as more do.
 func (l *lane) gather() {
 	for before := -1; ; {
 		runtime.Gosched()
-		l.mu.Lock()
-		n := l.count
-		l.mu.Unlock()
+		n := l.waits()
 		if n == before || n >= l.r.cfg.RoundSize {
 			return
 		}
@@ -195,8 +258,9 @@ func (l *lane) gather() {
 	}
 }
 
-// take adds to the batches of a round what waits and has room in it.
-func (l *lane) take(taken []*batch) []*batch {
+// take adds to the batches of a round what waits and has room in it, which is
+// that of so many commands.
+func (l *lane) take(taken []*batch, most int) []*batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, size := 0, 0
@@ -206,7 +270,7 @@ func (l *lane) take(taken []*batch) []*batch {
 	i := 0
 	for ; i < len(l.waiting); i++ {
 		b := l.waiting[i]
-		if n > 0 && (n+len(b.cmds) > l.r.cfg.RoundSize || size+b.size > maxRoundBytes) {
+		if n > 0 && (n+len(b.cmds) > most || size+b.size > maxRoundBytes) {
 			break
 		}
 		l.count -= len(b.cmds)

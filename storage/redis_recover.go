@@ -26,8 +26,12 @@ func (r *Redis) recoverDomain(d *domain, e *epoch) {
 		return // another node is at it
 	}
 	if err := r.recover(ctx, d, e); err != nil {
+		d.stuck.Store(&err)
+		r.metrics.recoveries.WithLabelValues("error").Inc()
 		r.log.Error("cannot end the quarantine; trying again", "keys", d.tag, "error", err)
 	} else {
+		d.stuck.Store(nil)
+		r.metrics.recoveries.WithLabelValues("ok").Inc()
 		r.log.Info("the quarantine is over: leases and sessions from before have ended", "keys", d.tag)
 		r.tell()
 	}

@@ -28,7 +28,9 @@ type round struct {
 	p       *place
 	batches []*batch
 	wants   []want
-	sent    []*attempt // whose outcome is not known
+	at      map[session.Key]int // places of the records among wants
+	draft   *draft              // if it was decided while the round before was out
+	sent    []*attempt          // whose outcome is not known
 }
 
 // An attempt is a swap that was sent.
@@ -49,9 +51,8 @@ const (
 
 // carryOut answers all batches. If a record is damaged, those that do not touch
 // it are answered all the same.
-func (r *Redis) carryOut(l *lane, batches []*batch) {
-	p := l.p
-	x := &round{r: r, l: l, p: p, batches: batches}
+func (r *Redis) carryOut(x *round) {
+	p := x.p
 	err := x.run()
 	if err == nil {
 		return
@@ -60,7 +61,7 @@ func (r *Redis) carryOut(l *lane, batches []*batch) {
 	alone := len(x.batches) == 1
 	if !alone && len(x.sent) == 0 && (errors.As(err, &bad) || redisErrorKind(err, "WRONGTYPE")) {
 		for _, b := range x.batches {
-			r.carryOut(&lane{r: r, p: p}, []*batch{b})
+			r.carryOut((&lane{r: r, p: p}).round([]*batch{b}))
 		}
 		return
 	}
@@ -77,38 +78,58 @@ func (r *Redis) carryOut(l *lane, batches []*batch) {
 func (x *round) run() error {
 	ctx := x.r.ctx
 	for {
+		if x.l.turns.waits {
+			x.draft = nil
+			x.l.await()
+			x.takeMore()
+		}
 		x.leaveLate()
 		if len(x.batches) == 0 {
 			return nil
 		}
-		e, err := x.p.d.serving(ctx)
+		pause, err := x.try()
 		if err != nil {
 			return err
 		}
-		was, fresh, err := x.read(e)
-		var pause time.Duration
-		switch {
-		case errors.Is(err, errAgain):
-			pause = lostPause
-		case err != nil && len(x.sent) > 0 && notServed(err):
-			pause = silentPause // find out what became of it
-		case err != nil:
-			return err
-		default:
-			pause, err = x.apply(e, was, fresh)
-			if err != nil {
-				return err
-			}
-		}
-		if pause > 0 {
+		if pause > 0 && !x.l.turns.waits {
 			rest(ctx, pause/2+rand.N(pause))
-		}
-		if len(x.sent) == 0 && len(x.batches) > 0 {
-			x.batches = x.l.take(x.batches) // it is decided anew anyway
+			x.takeMore()
 		}
 		if ctx.Err() != nil {
 			return errRedisClosed
 		}
+	}
+}
+
+// try makes one attempt. It returns how long to pause before the next.
+func (x *round) try() (pause time.Duration, err error) {
+	e, err := x.p.d.serving(x.r.ctx)
+	if err != nil {
+		return 0, err
+	}
+	d := x.draft
+	x.draft = nil
+	if d == nil || d.e != e {
+		was, fresh, err := x.read(e)
+		switch {
+		case errors.Is(err, errAgain):
+			return lostPause, nil
+		case err != nil && len(x.sent) > 0 && notServed(err):
+			return silentPause, nil // find out what became of it
+		case err != nil:
+			return 0, err
+		case x.appliedBefore(was):
+			return 0, nil
+		}
+		d = x.decide(e, was, fresh)
+	}
+	return x.carry(d)
+}
+
+// takeMore adds what has come meanwhile to a round that is decided anew anyway.
+func (x *round) takeMore() {
+	if len(x.sent) == 0 && len(x.batches) > 0 {
+		x.batches = x.l.take(x.batches, x.r.cfg.RoundSize)
 	}
 }
 
@@ -134,10 +155,11 @@ func rest(ctx context.Context, d time.Duration) {
 // leaveLate answers those whose callers wait no longer. What was applied in a
 // lost round has no effect, so they were not applied.
 func (x *round) leaveLate() {
-	left := x.batches[:0]
+	left, now := x.batches[:0], time.Now()
 	for _, b := range x.batches {
-		if b.over() {
+		if b.over(now) {
 			b.fail(notApplied(errLate))
+			x.draft = nil
 			continue
 		}
 		left = append(left, b)
@@ -150,17 +172,20 @@ func (x *round) leaveLate() {
 // that they look at.
 func (x *round) footprint() {
 	x.wants = x.wants[:0]
-	at := map[session.Key]int{}
+	x.at = make(map[session.Key]int, len(x.batches)+8)
 	for _, b := range x.batches {
-		for _, c := range b.cmds {
-			for _, k := range c.Touches() {
-				if _, ok := at[k]; !ok {
-					at[k] = len(x.wants)
+		for _, a := range b.asks {
+			for j, k := range a.keys {
+				i, ok := x.at[k]
+				if !ok {
+					i = len(x.wants)
+					x.at[k] = i
 					x.wants = append(x.wants, want{key: k})
 				}
-			}
-			if k, part, ok := session.IDOf(c); ok {
-				x.wants[at[k]].parts |= 1 << part
+				x.wants[i].refs++
+				if j == a.ids {
+					x.wants[i].parts |= 1 << a.part
+				}
 			}
 		}
 	}
@@ -173,11 +198,13 @@ func (x *round) read(e *epoch) (was []entry, fresh bool, err error) {
 	was = make([]entry, len(x.wants))
 	var missing []want
 	var at []int
+	known := x.r.cache.getAll(x.wants, was)
 	for i, w := range x.wants {
-		c, ok := x.r.cache.get(w.key)
-		if ok && len(x.sent) == 0 && knows(c, w.parts) {
-			was[i] = c
+		if known[i] && len(x.sent) == 0 {
 			continue
+		}
+		if was[i].record != nil && session.HasParts(w.key) {
+			w.parts = allParts // it is used here again and again, each time with another part
 		}
 		missing, at = append(missing, w), append(at, i)
 	}
@@ -216,54 +243,6 @@ func knows(e entry, parts uint16) bool {
 	return true
 }
 
-// apply carries the commands out on what was read and swaps the outcome in. It
-// returns how long to pause before the next attempt.
-func (x *round) apply(e *epoch, was []entry, fresh bool) (pause time.Duration, err error) {
-	if x.appliedBefore(was) {
-		return 0, nil
-	}
-	now, mono := x.p.d.clock.now()
-	results, after := x.decide(e, was, now)
-	s := x.r.beginSwap(x.p, e, x.wants)
-	next, wrote := x.changes(s, was, after, now)
-	if len(s.ops) == 0 && fresh {
-		x.answer(x.batches, results)
-		return 0, nil
-	}
-	a := &attempt{stamp: s.stamp, batches: x.batches, results: results, writes: wrote}
-	ctx, cancel := x.r.trip()
-	defer cancel()
-	found, status, err := x.r.send(ctx, s, was, now, mono)
-	switch {
-	case err != nil && (notSent(err) || errors.As(err, new(*badRecord))):
-		return 0, x.refused(ctx, err)
-	case errors.Is(err, errOlder):
-		x.lostSight(a, err)
-		return 0, x.p.d.damaged(ctx, e, err.Error())
-	case err != nil:
-		x.lostSight(a, err)
-		return silentPause, nil
-	case status == replyOK:
-		x.keep(was, next, wrote)
-		x.answer(x.batches, results)
-	case status == replyLost:
-		x.r.lost.Add(1)
-		seen := x.r.cfg.monotonic()
-		for i := range found {
-			found[i].seen = seen
-			x.r.cache.put(x.wants[i].key, found[i])
-		}
-		if !x.appliedBefore(found) {
-			return lostPause, nil
-		}
-	case status == replyFrozen:
-		return frozenPause, nil
-	default:
-		return lostPause, x.p.d.note(ctx, e, status)
-	}
-	return 0, nil
-}
-
 // refused handles an error that says that nothing was applied.
 func (x *round) refused(ctx context.Context, err error) error {
 	for _, kind := range []string{"READONLY", "LOADING", "MASTERDOWN"} {
@@ -274,82 +253,19 @@ func (x *round) refused(ctx context.Context, err error) error {
 	return err
 }
 
-// decide applies the commands. It returns what became of each record.
-func (x *round) decide(e *epoch, was []entry, now time.Duration) ([]session.Result, []session.Record) {
-	state := session.NewPartial()
-	state.SetClock(0, e.generation)
-	var cmds []session.Command
-	for _, b := range x.batches {
-		cmds = append(cmds, b.cmds...)
-	}
-	for i, w := range x.wants {
-		if was[i].record != nil {
-			state.Put(w.key, was[i].record)
-		}
-	}
-	results := state.ApplyAll(now, cmds)
-	after := make([]session.Record, len(x.wants))
-	for i, w := range x.wants {
-		after[i] = state.Stored(w.key)
-	}
-	return results, after
-}
-
-// changes adds to the swap what has changed. A record that came up as due and
-// had nothing to settle is moved to when it will.
-func (x *round) changes(s *swapping, was []entry, after []session.Record, now time.Duration) (next []entry, wrote map[session.Key]stamp) {
-	next, wrote = make([]entry, len(was)), map[session.Key]stamp{}
-	put := func(i int) {
-		next[i] = s.put(i, was[i], after[i], now)
-		wrote[x.wants[i].key] = was[i].stamp
-	}
-	some := -1
-	for i := range was {
-		early := after[i] != nil && was[i].due != 0 && was[i].due <= now && standing(after[i], 0, now) != was[i].due
-		switch {
-		case after[i] != was[i].record || early:
-			s.tell = s.tell || waitedFor(was[i].record) || waitedFor(after[i])
-			put(i)
-		case after[i] != nil:
-			some = i
-		}
-	}
-	if len(wrote) == 0 && len(x.sent) > 0 && some >= 0 {
-		// What was sent before and may still arrive must find a change.
-		put(some)
-	}
-	return next, wrote
-}
-
-// waitedFor reports whether somebody waits in a pool, or has yet to claim.
-func waitedFor(r session.Record) bool {
-	p, ok := r.(*session.Pool)
-	return ok && len(p.Queue) > 0
-}
-
-// keep notes what is now in Redis.
-func (x *round) keep(was, next []entry, wrote map[session.Key]stamp) {
-	seen := x.r.cfg.monotonic()
-	for i, w := range x.wants {
-		n := was[i]
-		if _, ok := wrote[w.key]; ok {
-			n = next[i]
-		}
-		n.seen = seen
-		x.r.cache.put(w.key, n)
-	}
-	if len(wrote) > 0 {
-		x.r.tell()
-	}
-}
-
 // answer hands out the results of the commands of batches that still wait.
 func (x *round) answer(batches []*batch, results []session.Result) {
-	batches = append([]*batch(nil), batches...)
+	x.r.metrics.roundCommands.Observe(float64(len(results)))
+	all := len(batches) == len(x.batches)
+	if all = all && (len(batches) == 0 || batches[0] == x.batches[0]); all {
+		x.batches = nil
+	} else {
+		batches = append([]*batch(nil), batches...)
+	}
 	for _, b := range batches {
 		mine := results[:len(b.cmds)]
 		results = results[len(b.cmds):]
-		if x.remove(b) {
+		if all || x.remove(b) {
 			x.r.noteWaits(b.cmds, mine)
 			b.finish(mine)
 		}

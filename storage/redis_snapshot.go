@@ -279,7 +279,7 @@ func (r *Redis) removeListed(ctx context.Context, l listing) error {
 			k := l.prefix + session.Key(name)
 			keys, members = append(keys, p.record(k)), append(members, name)
 			if session.HasParts(k) {
-				keys = appendParts(keys, p, []want{{k, allParts}})
+				keys = appendParts(keys, p, []want{{key: k, parts: allParts}})
 			}
 		}
 		if err := r.client.Unlink(ctx, keys...).Err(); err != nil {
@@ -327,7 +327,7 @@ func (w *rewriting) flush(ctx context.Context) error {
 	now, mono := w.p.d.clock.now()
 	trip, cancel := context.WithTimeout(ctx, w.r.cfg.Timeout)
 	defer cancel()
-	_, status, err := w.r.send(trip, s, w.was, max(now, w.now), mono)
+	_, status, err := w.r.send(unwatch(trip), s, w.was, max(now, w.now), mono)
 	if err != nil {
 		return notApplied(err)
 	}

@@ -16,7 +16,7 @@ func TestRedis(t *testing.T) {
 	url := storage.StartRedisForTest(t)
 	var n atomic.Int64
 	storagetest.Run(t, func(t *testing.T) storage.Store {
-		return openRedis(t, url, fmt.Sprintf("suite%d", n.Add(1)), nil)
+		return openRedis(t, url, fmt.Sprintf("gov-suite%d", n.Add(1)), nil)
 	})
 }
 
@@ -35,7 +35,7 @@ func TestRedisHistories(t *testing.T) {
 			storagetest.Histories(t, seed, 300, map[string]storagetest.Timed{
 				"memory": openMemory,
 				"redis": func(t *testing.T, now func() time.Duration) storage.Store {
-					return openRedis(t, url, fmt.Sprintf("history%d", seed), now)
+					return openRedis(t, url, fmt.Sprintf("gov-history%d", seed), now)
 				},
 			})
 		})
@@ -43,10 +43,10 @@ func TestRedisHistories(t *testing.T) {
 }
 
 func TestRedisClusterSuite(t *testing.T) {
-	addresses := storage.StartClusterForTest(t)
+	addresses, url := storage.StartClusterForTest(t)
 	var n atomic.Int64
 	storagetest.Run(t, func(t *testing.T) storage.Store {
-		cfg := storage.TimedRedisConfig("", fmt.Sprintf("suite%d", n.Add(1)), nil)
+		cfg := storage.TimedRedisConfig(url, fmt.Sprintf("gov-suite%d", n.Add(1)), nil)
 		cfg.Cluster = addresses
 		r, err := storage.OpenRedis(t.Context(), cfg)
 		require.NoError(t, err)

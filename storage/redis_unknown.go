@@ -8,7 +8,7 @@ import (
 
 // lostSight notes that nobody knows what became of a swap. Those that cannot be
 // sent again stay in the round until it is known or they are late.
-func (x *round) lostSight(a *attempt, err error) {
+func (x *round) lostSight(d *draft, err error) {
 	x.r.log.Warn("the connection to Redis broke with a round under way; finding out what became of it",
 		"namespace", x.p.ns, "error", err)
 	keys := make([]session.Key, len(x.wants))
@@ -16,7 +16,13 @@ func (x *round) lostSight(a *attempt, err error) {
 		keys[i] = w.key
 	}
 	x.r.cache.forget(keys)
-	a.batches = append([]*batch(nil), a.batches...)
+	a := &attempt{stamp: d.s.stamp, results: d.results, writes: map[session.Key]stamp{}}
+	for i, wrote := range d.wrote {
+		if wrote {
+			a.writes[keys[i]] = d.was[i].stamp
+		}
+	}
+	a.batches = append([]*batch(nil), x.batches...)
 	for _, b := range a.batches {
 		b.sent = true
 	}

@@ -28,15 +28,15 @@ type entry struct {
 	record session.Record // nil: absent
 	// due is the time under which the record stands among those that are due,
 	// no later than when it will have something to settle; 0 if it does not.
-	due  time.Duration
-	size int
-	seen time.Duration // of this process: when it was last known to be so
+	due   time.Duration
+	value int           // bytes of its value
+	size  int           // and of its parts, roughly
+	seen  time.Duration // of this process: when it was last known to be so
 }
 
-// encodeValue returns what is stored of a record: the stamp, what is due, the
+// appendValue appends what is stored of a record: the stamp, what is due, the
 // head.
-func encodeValue(s stamp, due time.Duration, head []byte) []byte {
-	b := make([]byte, 0, valueLen+len(head))
+func appendValue(b []byte, s stamp, due time.Duration, head []byte) []byte {
 	b = append(b, s...)
 	b = binary.BigEndian.AppendUint64(b, uint64(due))
 	return append(b, head...)
@@ -52,7 +52,7 @@ func decodeValue(v string) (entry, error) {
 		return entry{}, err
 	}
 	return entry{
-		stamp: stamp(b[:stampLen]), record: r, due: time.Duration(binary.BigEndian.Uint64(b[stampLen:])), size: len(v),
+		stamp: stamp(b[:stampLen]), record: r, due: time.Duration(binary.BigEndian.Uint64(b[stampLen:])), size: len(v), value: len(v),
 	}, nil
 }
 

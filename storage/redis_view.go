@@ -57,22 +57,23 @@ func (r *Redis) whole(ctx context.Context) (*session.State, error) {
 	if err != nil {
 		return nil, err
 	}
+	counts, err := r.count(ctx, lists)
+	if err != nil {
+		return nil, err
+	}
 	byDomain := map[*domain][]listing{}
-	n := 0
-	for _, l := range lists {
-		p := r.place(l.ns)
-		count, err := r.client.ZCard(ctx, p.index(l.prefix.Kind())).Result()
-		if err != nil {
-			return nil, notApplied(fmt.Errorf("listing %s: %w", p.index(l.prefix.Kind()), err))
-		}
+	n := int64(0)
+	for i, l := range lists {
+		count := counts[i]
 		if session.HasParts(l.prefix) {
 			count *= 1 + session.ForgottenParts
 		}
-		if n += int(count); n > wholeView {
+		if n += count; n > wholeView {
 			return nil, nil
 		}
 		if count > 0 {
-			byDomain[p.d] = append(byDomain[p.d], l)
+			d := r.place(l.ns).d
+			byDomain[d] = append(byDomain[d], l)
 		}
 	}
 	state := session.New()
@@ -83,6 +84,25 @@ func (r *Redis) whole(ctx context.Context) (*session.State, error) {
 	}
 	state.SetClock(latest(r.allDomains()), 0)
 	return state, nil
+}
+
+// count returns how many records each listing has, asked for in one go.
+func (r *Redis) count(ctx context.Context, lists []listing) ([]int64, error) {
+	counts := make([]*redis.IntCmd, len(lists))
+	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, l := range lists {
+			counts[i] = p.ZCard(ctx, r.place(l.ns).index(l.prefix.Kind()))
+		}
+		return nil
+	})
+	out := make([]int64, len(lists))
+	for i, c := range counts {
+		if err := c.Err(); err != nil {
+			return nil, notApplied(fmt.Errorf("listing %s: %w", r.place(lists[i].ns).index(lists[i].prefix.Kind()), err))
+		}
+		out[i] = c.Val()
+	}
+	return out, nil
 }
 
 // lookTries is how often a whole view is tried before changes are held up for

@@ -70,6 +70,14 @@ type Store interface {
 	Close() error
 }
 
+// A Gatherer is a Store without an index by which to tell whether something was
+// ordered between two reads. It reads many records of one namespace at once.
+type Gatherer interface {
+	// GetAll returns records as they all stood at one instant, which reflects
+	// every change acknowledged before the call.
+	GetAll(ctx context.Context, keys ...session.Key) ([]Found, error)
+}
+
 // Found is a record, and when it was looked at.
 type Found struct {
 	Record session.Record

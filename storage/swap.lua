@@ -1,84 +1,182 @@
 -- Compares and swaps records. No rule of govnode stands here.
 --
--- KEYS  epoch, frozen, clock, due, then for each of n records its key and the
---       key of the index that lists it, then parts of remembered ids
--- ARGV  epoch, replication id of the primary, now, the latest clock that now
---       may be behind, n, the number of parts to return if the swap is lost,
---       a channel (empty: nobody is told), the message;
---       then for each record its stamp, empty if it must be absent;
---       then for each record its name in its index;
---       then operations: a letter and its arguments
+-- KEYS  epoch, frozen, clock, due, turns, then m indexes, then n records, then
+--       parts of remembered ids
+-- ARGV  1 epoch, 2 replication id of the primary, 3 now, 4 the latest clock that
+--       now may be behind, 5 m, 6 n, 7 a channel (empty: nobody is told) and
+--       8 the message, 9 the name under which this node takes turns (empty: it
+--       does not), 10 "1" if it wants another turn after this, 11 the numbers of
+--       records that whoever has the next turn is told, separated by commas,
+--       12 where the name of a record begins in its key;
+--       13 the stamps of all records, 16 zeros if one must be absent; 14 a letter
+--       for each record, A for the first index, that lists it; 15 a letter for
+--       each record, A for none of its parts, B for one, that are returned if the
+--       swap is lost; 16 "1" if the records are small.
+--       If something is written: the value of each record, empty if it stays as
+--       it is; what is appended to each part; operations: a letter and its
+--       arguments.
 --
 -- A value begins with a stamp of 16 bytes that was never used before. Everything
 -- is checked before anything is written, types of keys included, since a script
 -- that fails half-way is not rolled back.
 --
--- Returns "ok" and the clock; or "lost", the clock, and the values of all records
--- and of the parts asked for; or "frozen" while a snapshot is saved; or "epoch",
+-- Returns "ok", the clock, and "1" if this node now waits for its turn, "2" if
+-- others do and it takes none; or "lost", the clock, the same, and all records
+-- and parts, 0 where they have not changed; or "frozen" while a snapshot is saved; or "epoch",
 -- "server" or "absent" as load.lua does, "absent" with 0 for the clock.
+--
+-- Turns spare nodes that write the same records from losing to each other. They
+-- are a hint: a swap is checked the same whether it was its node's turn or not.
 
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+local call = redis.call
+if call('GET', KEYS[1]) ~= ARGV[1] then
   return {'epoch'}
 end
-local info = redis.call('INFO', 'replication')
+local info = call('INFO', 'replication')
 if not string.find(info, 'role:master\r\n', 1, true) or
    not string.find(info, 'master_replid:' .. ARGV[2], 1, true) then
   return {'server'}
 end
-
-local n, p = tonumber(ARGV[5]), tonumber(ARGV[6])
-local clock = redis.call('GET', KEYS[3])
+local clock = call('GET', KEYS[3])
 if not clock then
   return {'absent', 0}
 end
 local now = string.sub(clock, 1, 19)
 
+local m, n = tonumber(ARGV[5]), tonumber(ARGV[6])
+local r = 5 + m   -- the key before the first record
+local q = r + n   -- the key before the first part
+local first = 17  -- the first value
+local me, stamps = ARGV[9], ARGV[13]
+local none = string.rep('\0', 16)
+local line = call('TYPE', KEYS[5]).ok
+local usable = line == 'list' or line == 'none' -- else somebody has put something else there
+local some = 1000 -- keys of one command: Lua has no room for many more
+
+-- found returns the stamp of a record.
+local many = {}
+if ARGV[16] == '1' then
+  for from = 1, n, some do
+    many[#many + 1] = call('MGET', unpack(KEYS, r + from, r + math.min(from + some - 1, n)))
+  end
+end
+local function found(i)
+  if ARGV[16] ~= '1' then
+    local stamp = call('GETRANGE', KEYS[r + i], '0', '15')
+    return stamp == '' and none or stamp
+  end
+  local value = many[math.floor((i - 1) / some) + 1][(i - 1) % some + 1]
+  if value then
+    return string.sub(value, 1, 16)
+  end
+  call('STRLEN', KEYS[r + i]) -- an error if it is there and no string
+  return none
+end
+
 local lost = now > ARGV[4]
+local changed = {}
 for i = 1, n do
-  if redis.call('GETRANGE', KEYS[3 + 2 * i], 0, 15) ~= ARGV[8 + i] then
+  if found(i) ~= string.sub(stamps, 16 * i - 15, 16 * i) then
     lost = true
-    break
+    changed[i] = true
   end
 end
 if lost then
-  local reply = {'lost', clock}
-  for i = 1, n do
-    local value = redis.call('GET', KEYS[3 + 2 * i])
-    if not value and redis.call('ZSCORE', KEYS[4 + 2 * i], ARGV[8 + n + i]) then
-      return {'absent', i}
+  local waits = '0'
+  if me ~= '' and usable then
+    if not call('LPOS', KEYS[5], me) then
+      call('RPUSH', KEYS[5], me)
     end
-    reply[2 + i] = value
+    waits = '1'
   end
-  for i = 1, p do
-    reply[2 + n + i] = redis.call('GET', KEYS[4 + 2 * n + i])
+  local reply = {'lost', clock, waits}
+  local part, at = q, 3 + n
+  for i = 1, n do
+    local value = 0
+    if changed[i] then
+      value = call('GET', KEYS[r + i])
+      if not value then
+        local index = KEYS[5 + string.byte(ARGV[14], i) - 64]
+        if call('ZSCORE', index, string.sub(KEYS[r + i], tonumber(ARGV[12]))) then
+          return {'absent', i}
+        end
+      end
+    end
+    reply[3 + i] = value
+    for _ = 1, string.byte(ARGV[15], i) - 65 do
+      part, at = part + 1, at + 1
+      reply[at] = changed[i] and call('GET', KEYS[part]) or 0
+    end
   end
   return reply
 end
 
-local first = 9 + 2 * n
-if first > #ARGV then
-  return {'ok', clock}
+-- turn passes the turn on to the first who waits for it and is there, with the
+-- new values of what it is to be told.
+local function turn()
+  if line ~= 'list' then
+    return '0'
+  elseif me == '' then
+    return '2'
+  end
+  call('LREM', KEYS[5], '0', me)
+  local told = {}
+  if first <= #ARGV then
+    for i in string.gmatch(ARGV[11], '%d+') do
+      local key, value = KEYS[r + i], ARGV[first - 1 + i]
+      if value ~= '' then
+        told[#told + 1] = struct.pack('>I4', #key) .. key .. struct.pack('>I4', #value) .. value
+      end
+    end
+  end
+  told = table.concat(told)
+  while true do
+    local whose = call('LPOP', KEYS[5])
+    if not whose then
+      return '0'
+    end
+    if call('PUBLISH', whose, told) > 0 then
+      break
+    end
+  end
+  if ARGV[10] == '1' then
+    call('RPUSH', KEYS[5], me)
+    return '1'
+  end
+  return '0'
 end
-if n > 0 and redis.call('EXISTS', KEYS[2]) == 1 then
+
+if first > #ARGV then
+  return {'ok', clock, turn()}
+end
+if n > 0 and call('EXISTS', KEYS[2]) == 1 then
   return {'frozen'}
 end
 
 -- arguments of each operation, beside its letter
-local args = {C = 0, S = 2, D = 1, A = 2, W = 2, X = 1, Z = 2, R = 1, I = 2, J = 2}
-local i = first
+local args = {C = 0, D = 1, W = 2, X = 1, Z = 2, R = 1, I = 2, J = 2}
+local parts = #KEYS - q
+local rest = first + n + parts -- the first operation
+for i = 1, parts do
+  if ARGV[first + n + i - 1] ~= '' then
+    call('STRLEN', KEYS[q + i])
+  end
+end
+local i = rest
 while i <= #ARGV do
   local op = ARGV[i]
-  if op == 'A' or op == 'W' or op == 'X' then
-    redis.call('STRLEN', KEYS[tonumber(ARGV[i + 1])])
+  if op == 'W' or op == 'X' then
+    call('STRLEN', KEYS[tonumber(ARGV[i + 1])])
   elseif op == 'Z' or op == 'R' then
-    redis.call('ZSCORE', KEYS[4], '')
+    call('ZSCORE', KEYS[4], '')
   elseif op == 'I' or op == 'J' then
-    redis.call('ZSCORE', KEYS[tonumber(ARGV[i + 1])], '')
+    call('ZSCORE', KEYS[tonumber(ARGV[i + 1])], '')
   end
   i = i + 1 + args[op]
 end
 
--- The clock comes first: if this Redis takes no writes, nothing was written.
+-- The clock is among the first: if this Redis takes no writes, nothing was
+-- written.
 local seq = tonumber(string.sub(clock, 21)) or 0
 if n > 0 then
   seq = seq + 1
@@ -87,29 +185,43 @@ if ARGV[3] > now then
   now = ARGV[3]
 end
 clock = now .. ' ' .. string.format('%.0f', seq)
-redis.call('SET', KEYS[3], clock)
+local set = {KEYS[3], clock}
+for i = 1, n do
+  local value = ARGV[first - 1 + i]
+  if value ~= '' then
+    set[#set + 1] = KEYS[r + i]
+    set[#set + 1] = value
+  end
+end
+for from = 1, #set, some do
+  call('MSET', unpack(set, from, math.min(from + some - 1, #set)))
+end
+for i = 1, parts do
+  local bytes = ARGV[first + n + i - 1]
+  if bytes ~= '' then
+    call('APPEND', KEYS[q + i], bytes)
+  end
+end
 
-i = first
+i = rest
 while i <= #ARGV do
   local op = ARGV[i]
-  if op == 'S' or op == 'W' then
-    redis.call('SET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
-  elseif op == 'A' then
-    redis.call('APPEND', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
+  if op == 'W' then
+    call('SET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
   elseif op == 'D' or op == 'X' then
-    redis.call('DEL', KEYS[tonumber(ARGV[i + 1])])
+    call('DEL', KEYS[tonumber(ARGV[i + 1])])
   elseif op == 'Z' then
-    redis.call('ZADD', KEYS[4], ARGV[i + 1], ARGV[i + 2])
+    call('ZADD', KEYS[4], ARGV[i + 1], ARGV[i + 2])
   elseif op == 'R' then
-    redis.call('ZREM', KEYS[4], ARGV[i + 1])
+    call('ZREM', KEYS[4], ARGV[i + 1])
   elseif op == 'I' then
-    redis.call('ZADD', KEYS[tonumber(ARGV[i + 1])], 0, ARGV[i + 2])
+    call('ZADD', KEYS[tonumber(ARGV[i + 1])], '0', ARGV[i + 2])
   elseif op == 'J' then
-    redis.call('ZREM', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
+    call('ZREM', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
   end
   i = i + 1 + args[op]
 end
 if ARGV[7] ~= '' then
-  redis.call('PUBLISH', ARGV[7], ARGV[8])
+  call('PUBLISH', ARGV[7], ARGV[8])
 end
-return {'ok', clock}
+return {'ok', clock, turn()}

@@ -28,7 +28,7 @@ func (b *benchRun) peer(name string) (benchSystem, error) {
 		if err != nil {
 			return benchSystem{}, usagef("redis-server: %v: install Redis, for instance with apt-get install redis-server, or name the program with --redis-server", err)
 		}
-		return benchSystem{"redis", func(ctx context.Context, plan bench.Plan) (*benchDriver, error) { return b.startRedis(ctx, path, plan) }}, nil
+		return benchSystem{name: "redis", start: func(ctx context.Context, plan bench.Plan) (*benchDriver, error) { return b.startRedis(ctx, path, plan) }}, nil
 	}
 	path := b.options.etcdProgram
 	if path == "" {
@@ -43,7 +43,7 @@ func (b *benchRun) peer(name string) (benchSystem, error) {
 		return benchSystem{}, usagef("etcd-program: %v: build it with `make bench-peers`, or name it with --etcd-program", err)
 	}
 	title := fmt.Sprintf("etcd, %d nodes", b.options.etcdNodes)
-	return benchSystem{title, func(ctx context.Context, plan bench.Plan) (*benchDriver, error) { return b.startEtcd(ctx, path, plan) }}, nil
+	return benchSystem{name: title, start: func(ctx context.Context, plan bench.Plan) (*benchDriver, error) { return b.startEtcd(ctx, path, plan) }}, nil
 }
 
 // A peerGroup is the processes of a peer and their folder.
@@ -102,6 +102,21 @@ func (g *peerGroup) await(ctx context.Context, up func(context.Context) error) e
 			return fmt.Errorf("it does not come up: %w", err)
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+}
+
+// named returns the processes of the group by a common name, numbered if there
+// are several.
+func (g *peerGroup) named(name string) func(context.Context) []bench.Process {
+	return func(context.Context) (all []bench.Process) {
+		for i, p := range g.processes {
+			own := name
+			if len(g.processes) > 1 {
+				own = fmt.Sprintf("%s %d", name, i+1)
+			}
+			all = append(all, bench.Process{Name: own, PID: p.cmd.Process.Pid})
+		}
+		return all
 	}
 }
 
@@ -166,7 +181,9 @@ func (b *benchRun) startRedis(ctx context.Context, program string, plan bench.Pl
 	if err != nil {
 		return nil, errors.Join(err, g.stop())
 	}
-	return driverOf(t, g.stop), nil
+	d := driverOf(t).over(g.stop)
+	d.processes = alsoSelf(g.named("redis"))
+	return d, nil
 }
 
 // startEtcd runs the members of an etcd and its driver.
@@ -196,7 +213,7 @@ func (b *benchRun) startEtcd(ctx context.Context, program string, plan bench.Pla
 	if err := g.await(ctx, func(ctx context.Context) error { return etcdHealthy(ctx, clients) }); err != nil {
 		return nil, errors.Join(err, g.stop())
 	}
-	return b.driveEtcd(ctx, program, clients, plan, g.stop)
+	return b.driveEtcd(ctx, program, clients, plan, g)
 }
 
 func etcdHealthy(ctx context.Context, clients []string) error {
@@ -218,7 +235,8 @@ func etcdHealthy(ctx context.Context, clients []string) error {
 }
 
 // driveEtcd starts the driver, whose client of etcd is not part of govnode.
-func (b *benchRun) driveEtcd(ctx context.Context, program string, clients []string, plan bench.Plan, stop func() error) (*benchDriver, error) {
+func (b *benchRun) driveEtcd(ctx context.Context, program string, clients []string, plan bench.Plan, g *peerGroup) (*benchDriver, error) {
+	stop := g.stop
 	cmd := exec.Command(program, "drive")
 	cmd.Stderr = b.logs
 	in, err := cmd.StdinPipe()
@@ -252,5 +270,8 @@ func (b *benchRun) driveEtcd(ctx context.Context, program string, clients []stri
 		drive:  func(_ context.Context, l bench.Load, p func(bench.Second)) (bench.Run, error) { return r.Drive(l, p) },
 		verify: func(context.Context) (bench.Audit, error) { return r.Verify() },
 		stop:   end,
+		processes: func(ctx context.Context) []bench.Process {
+			return append([]bench.Process{{Name: bench.Client, PID: cmd.Process.Pid}}, g.named("etcd")(ctx)...)
+		},
 	}, nil
 }

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"time"
 
 	"github.com/oklog/ulid/v2"
-	"github.com/spf13/cobra"
 
 	"example.com/govnode/bench"
 )
@@ -23,120 +21,27 @@ type benchRun struct {
 	spawner  *spawner
 }
 
-// A benchSystem is something to measure. Start brings up what it needs; the
-// driver's stop ends that again.
-type benchSystem struct {
-	name  string
-	start func(ctx context.Context, plan bench.Plan) (*benchDriver, error)
-}
-
-// A benchDriver drives callers, in this process or in another.
-type benchDriver struct {
-	drive  func(context.Context, bench.Load, func(bench.Second)) (bench.Run, error)
-	verify func(context.Context) (bench.Audit, error)
-	stop   func() error
-}
-
-// driverOf drives a target in this process. The systems under it are ended by
-// stop, after the target.
-func driverOf(t bench.Target, stop func() error) *benchDriver {
-	return &benchDriver{
-		drive: func(ctx context.Context, l bench.Load, p func(bench.Second)) (bench.Run, error) {
-			return bench.Drive(ctx, t, l, p)
-		},
-		verify: t.Verify,
-		stop:   func() error { return errors.Join(t.Close(), stop()) },
-	}
-}
-
-// systems are what one round goes through, peers first.
-func (b *benchRun) systems() ([]benchSystem, error) {
-	var all []benchSystem
-	for _, peer := range b.options.against {
-		s, err := b.peer(peer)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	for _, transport := range b.options.transport {
-		if b.options.addr != "" {
-			all = append(all, benchSystem{"govnode at " + b.options.addr + transportName(transport), func(ctx context.Context, plan bench.Plan) (*benchDriver, error) {
-				return b.onCluster(ctx, splitList(b.options.addr), transport, plan, func() error { return nil })
-			}})
-			continue
-		}
-		for _, nodes := range b.options.nodes {
-			name := fmt.Sprintf("govnode, %d nodes", nodes)
-			if nodes == 1 {
-				name = "govnode, 1 node"
-			}
-			all = append(all, benchSystem{name + transportName(transport), func(ctx context.Context, plan bench.Plan) (*benchDriver, error) {
-				cluster, err := startBenchCluster(ctx, nodes, b.logs)
-				if err != nil {
-					return nil, fmt.Errorf("the cluster did not start: %w", err)
-				}
-				return b.onCluster(ctx, cluster.addresses(), transport, plan, cluster.stop)
-			}})
-		}
-	}
-	return all, nil
-}
-
-func transportName(transport string) string {
-	if transport == "exchange" {
-		return ""
-	}
-	return ", " + transport
-}
-
-func (b *benchRun) onCluster(ctx context.Context, addresses []string, transport string, plan bench.Plan, stop func() error) (*benchDriver, error) {
-	cfg := bench.GovnodeConfig{Addresses: addresses, Namespace: b.options.namespace, Unary: transport == "unary", Clients: b.options.clients}
-	t, err := bench.NewGovnode(ctx, cfg, plan)
-	if err != nil {
-		return nil, errors.Join(err, stop())
-	}
-	return driverOf(t, stop), nil
-}
-
-// startBenchCluster runs dev with so many nodes on free ports, in a folder that
-// goes away with them.
-func startBenchCluster(ctx context.Context, nodes int, logs io.Writer) (*demoCluster, error) {
-	config := bind(&cobra.Command{}, onDev)
-	config.Listen, config.LogLevel, config.Nodes = "127.0.0.1:0", "warn", nodes
-	if err := config.check(onDev); err != nil {
-		return nil, err
-	}
-	c := &demoCluster{http: &http.Client{Timeout: time.Second}, ended: make(chan error, 1), ready: make(chan struct{})}
-	ctx, c.end = context.WithCancel(context.WithoutCancel(ctx)) // it is stopped after what works on it
-	go func() { c.ended <- dev(ctx, config, c, logs) }()
-	select {
-	case <-c.ready:
-		return c, nil
-	case err := <-c.ended:
-		c.end()
-		if err == nil {
-			err = errors.New("interrupted")
-		}
-		return nil, err
-	}
-}
-
 // measure brings one system up, measures it at every load, holds the ledgers to
 // its counts, and ends it.
 func (b *benchRun) measure(ctx context.Context, s benchSystem, round int) (err error) {
 	b.say("round %d of %d: %s: starting", round, b.options.rounds, s.name)
-	d, err := s.start(ctx, b.options.plan("bench-"+ulid.Make().String()))
+	d, err := s.start(ctx, b.options.plan("bench-"+ulid.Make().String(), s))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 	series := b.result.Of(s.name)
+	series.Scenario = s.scenario
+	done := int64(0) // operations
 	for i, load := range b.options.loads() {
-		run, err := d.drive(ctx, load, func(now bench.Second) { b.second(s.name, load, now) })
+		if done, err = b.churn(ctx, s.name, d, done, load.After); err != nil {
+			return err
+		}
+		run, err := d.measured(ctx, load, func(now bench.Second) { b.second(s.name, load, now) })
 		if err != nil {
 			return err
 		}
+		run.Before, done = done, done+run.Ops
 		series.Add(i, run)
 		b.say("round %d of %d: %s: %s", round, b.options.rounds, s.name, run)
 		if run.Ops == 0 {
@@ -149,6 +54,24 @@ func (b *benchRun) measure(ctx context.Context, s benchSystem, round int) (err e
 	}
 	series.Audit = append(series.Audit, audit)
 	return nil
+}
+
+// churn has operations done until there were as many as a load asks for, for as
+// long at a time as a load is measured.
+func (b *benchRun) churn(ctx context.Context, system string, d *benchDriver, done, until int64) (int64, error) {
+	for done < until {
+		l := bench.Load{Callers: b.options.churners, Duration: b.options.duration}
+		run, err := d.drive(ctx, l, nil)
+		if err != nil {
+			return done, err
+		}
+		if run.Ops == 0 || run.Errors > 0 {
+			return done, fmt.Errorf("on the way to %d operations %d were answered and %d failed in %v: %s", until, run.Ops, run.Errors, l.Duration, run.FirstError)
+		}
+		done += run.Ops
+		b.say("%s  %s of %s operations done  %9.0f ops/s", system, bench.Thousands(done), bench.Thousands(until), run.Throughput)
+	}
+	return done, nil
 }
 
 // second prints the line of progress.

@@ -31,19 +31,26 @@ type Config struct {
 	LogLevel    string
 	LogFormat   string
 
-	Redis               string
-	RedisCluster        []string
-	RedisSentinel       []string
-	RedisSentinelMaster string
-	RedisPrefix         string
-	RedisQuarantine     time.Duration
-	RedisTimeout        time.Duration
-	RedisAcceptRisk     []string
+	Redis                 string
+	RedisCluster          []string
+	RedisSentinel         []string
+	RedisSentinelMaster   string
+	RedisSentinelUser     string
+	RedisSentinelPassword string
+	RedisTLS              bool
+	RedisTLSCA            string
+	RedisTLSCert          string
+	RedisTLSKey           string
+	RedisPrefix           string
+	RedisQuarantine       time.Duration
+	RedisTimeout          time.Duration
+	RedisAcceptRisk       []string
 
 	Heartbeat     time.Duration
 	Election      time.Duration
 	LeaderLease   time.Duration
 	DiskTimeout   time.Duration
+	LogStore      string
 	Queue         int
 	SnapshotBytes int
 	TrailingLogs  int
@@ -94,7 +101,7 @@ func (s setting) env() string {
 
 // secret reports whether the value may hold a password: it is not printed, and
 // goes to other processes through their environment.
-func (s setting) secret() bool { return s.flag == "redis" }
+func (s setting) secret() bool { return s.flag == "redis" || s.flag == "redis-sentinel-password" }
 
 // text is the meaning without the marks around the name of its value.
 func (s setting) text() string {
@@ -129,10 +136,16 @@ var settings = []setting{
 	{"log-level", "", onServe | onDev, "info", "debug|info|warn|error", "least level that is logged", func(c *Config) any { return &c.LogLevel }},
 	{"log-format", "", onServe | onDev, "text", "text|json", "how it is logged", func(c *Config) any { return &c.LogFormat }},
 
-	{"redis", "", onServe | onDev, "", "", "`URL` of the Redis of --backend redis, redis://user:password@host:port/db or rediss:// for TLS; whoever sees the flags of processes sees a password in it, so better set it in the environment or the file", func(c *Config) any { return &c.Redis }},
+	{"redis", "", onServe | onDev, "", "", "`URL` of the Redis of --backend redis, redis://user:password@host:port/db or rediss:// for TLS; whoever sees the flags of processes sees a password in it, so better set it in the environment or the file; beside --redis-cluster or --redis-sentinel it brings user, password and db, and its host is not looked at", func(c *Config) any { return &c.Redis }},
 	{"redis-cluster", "", onServe | onDev, "", "", "`addresses` of some members of a Redis Cluster, separated by commas", func(c *Config) any { return &c.RedisCluster }},
 	{"redis-sentinel", "", onServe | onDev, "", "", "`addresses` of Sentinels, separated by commas", func(c *Config) any { return &c.RedisSentinel }},
 	{"redis-sentinel-master", "", onServe | onDev, "", "", "`name` of the primary that the Sentinels watch", func(c *Config) any { return &c.RedisSentinelMaster }},
+	{"redis-sentinel-user", "", onServe | onDev, "", "", "`name` of the user at the Sentinels, if they have users", func(c *Config) any { return &c.RedisSentinelUser }},
+	{"redis-sentinel-password", "", onServe | onDev, "", "", "`password` at the Sentinels, better set in the environment or the file", func(c *Config) any { return &c.RedisSentinelPassword }},
+	{"redis-tls", "", onServe | onDev, "false", "", "use TLS for all connections to Redis and Sentinels, as with rediss:// and the three below", func(c *Config) any { return &c.RedisTLS }},
+	{"redis-tls-ca", "", onServe | onDev, "", "", "`file` of the certificates in PEM that may vouch for Redis; those of this system if empty", func(c *Config) any { return &c.RedisTLSCA }},
+	{"redis-tls-cert", "", onServe | onDev, "", "", "`file` of the certificate in PEM that this node shows to Redis, which asks for one unless its tls-auth-clients is no", func(c *Config) any { return &c.RedisTLSCert }},
+	{"redis-tls-key", "", onServe | onDev, "", "", "`file` of the key in PEM of that certificate", func(c *Config) any { return &c.RedisTLSKey }},
 	{"redis-prefix", "", onServe | onDev, "gov", "", "`text` that every key in Redis begins with", func(c *Config) any { return &c.RedisPrefix }},
 	{"redis-quarantine", "", onServe | onDev, "1h1m0s", "0s..24h", "how long nothing is admitted once Redis may have lost what it had acknowledged; with 0 limits may be exceeded then", func(c *Config) any { return &c.RedisQuarantine }},
 	{"redis-timeout", "", onServe | onDev, "5s", "100ms..1m", "longest time for one exchange with Redis", func(c *Config) any { return &c.RedisTimeout }},
@@ -142,6 +155,7 @@ var settings = []setting{
 	{"raft-election", "", onServe, "500ms", "20ms..1m", "longest time for one round of an election", func(c *Config) any { return &c.Election }},
 	{"raft-leader-lease", "", onServe, "400ms", "10ms..1m", "time without a majority after which a leader steps down; at most --raft-heartbeat", func(c *Config) any { return &c.LeaderLease }},
 	{"raft-disk-timeout", "", onServe, "10s", "1s..10m", "time that one access to the log may take before the node gives its disk up and ends", func(c *Config) any { return &c.DiskTimeout }},
+	{"log-store", "", onServe | onDev, "boltdb", "boltdb|wal", "what keeps the Raft log; wal flushes once for each append where boltdb does twice, and a data folder keeps the one that it was made with", func(c *Config) any { return &c.LogStore }},
 	{"raft-queue", "", onServe, "4096", "1..1048576", "commands that may wait for a place in the log; more are refused at once", func(c *Config) any { return &c.Queue }},
 	{"raft-snapshot-bytes", "", onServe, "67108864", "65536..1099511627776", "bytes of log after which a snapshot is taken", func(c *Config) any { return &c.SnapshotBytes }},
 	{"raft-trailing-logs", "", onServe, "1024", "1..16777216", "entries that are kept behind a snapshot, for followers that are a little late", func(c *Config) any { return &c.TrailingLogs }},

@@ -80,8 +80,8 @@ func (c *Config) checkNode() error {
 		if err := c.checkRedis(); err != nil {
 			return err
 		}
-	} else if c.Redis != "" {
-		return c.wrong("redis", "belongs to --backend redis; leave it out")
+	} else if err := c.checkNoRedis(); err != nil {
+		return err
 	}
 	for _, ns := range c.StrictNamespaces {
 		if ns != "*" && !validNodeName(ns) {
@@ -107,6 +107,24 @@ func (c *Config) checkRedis() error {
 		return c.wrong("redis-sentinel-master", "must name the primary that the Sentinels watch")
 	case len(c.RedisSentinel) == 0 && c.RedisSentinelMaster != "":
 		return c.wrong("redis-sentinel", "must name the Sentinels that watch "+c.RedisSentinelMaster)
+	case len(c.RedisSentinel) == 0 && c.RedisSentinelUser != "":
+		return c.wrong("redis-sentinel-user", "belongs to --redis-sentinel; leave it out")
+	case len(c.RedisSentinel) == 0 && c.RedisSentinelPassword != "":
+		return c.wrong("redis-sentinel-password", "belongs to --redis-sentinel; leave it out")
+	case c.RedisTLSCert != "" && c.RedisTLSKey == "":
+		return c.wrong("redis-tls-key", "must name the file of the key of --redis-tls-cert")
+	case c.RedisTLSKey != "" && c.RedisTLSCert == "":
+		return c.wrong("redis-tls-cert", "must name the file of the certificate of --redis-tls-key")
+	}
+	return nil
+}
+
+// checkNoRedis refuses what would be ignored: whoever gives it wants a Redis.
+func (c *Config) checkNoRedis() error {
+	for _, s := range settings {
+		if strings.HasPrefix(s.flag, "redis") && settingValue(s.in(c)) != s.def {
+			return c.wrong(s.flag, "belongs to --backend redis; leave it out")
+		}
 	}
 	return nil
 }

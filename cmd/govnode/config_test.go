@@ -238,3 +238,55 @@ func TestStrictNamespaces(t *testing.T) {
 		}
 	}
 }
+
+// What belongs together is given together, and what would be ignored is refused.
+func TestRedisSettingsBelongTogether(t *testing.T) {
+	for args, wrong := range map[string]string{
+		"--backend=redis": "redis: ",
+		"--backend=redis --redis=redis://h --redis-cluster=a:1":                                              "",
+		"--backend=redis --redis-sentinel=a:1":                                                               "redis-sentinel-master: ",
+		"--backend=redis --redis-sentinel-master=m":                                                          "redis-sentinel: ",
+		"--backend=redis --redis=redis://h --redis-sentinel-user=u":                                          "redis-sentinel-user: ",
+		"--backend=redis --redis=redis://h --redis-sentinel-password=p":                                      "redis-sentinel-password: ",
+		"--backend=redis --redis-sentinel=a:1 --redis-sentinel-master=m --redis-sentinel-password=password1": "",
+		"--backend=redis --redis=redis://h --redis-tls-cert=c":                                               "redis-tls-key: ",
+		"--backend=redis --redis=redis://h --redis-tls-key=k":                                                "redis-tls-cert: ",
+		"--data=d --redis-cluster=a:1":                                                                       "redis-cluster: ",
+		"--data=d --redis-tls":                                                                               "redis-tls: ",
+		"--data=d --redis-quarantine=10s":                                                                    "redis-quarantine: ",
+		"--data=d --redis-quarantine=61m":                                                                    "",
+	} {
+		c, err := loadConfig(t, onServe, nil, strings.Fields(args)...)
+		require.NoError(t, err)
+		err = c.check(onServe)
+		if wrong == "" {
+			require.NoError(t, err, args)
+			require.NotContains(t, c.shown(find(t, "redis-sentinel-password")), "password1")
+		} else {
+			require.ErrorContains(t, err, wrong, args)
+			require.NotContains(t, err.Error(), "password1")
+		}
+	}
+}
+
+// The files of TLS are read at the start, and an error names the setting.
+func TestRedisTLSFiles(t *testing.T) {
+	dir := t.TempDir()
+	none := filepath.Join(dir, "none")
+	text := filepath.Join(dir, "text")
+	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o600))
+	for wrong, c := range map[string]*Config{
+		"redis-tls-ca: open":       {RedisTLSCA: none},
+		"redis-tls-ca: " + text:    {RedisTLSCA: text},
+		"redis-tls-cert, redis-tl": {RedisTLSCert: none, RedisTLSKey: text},
+	} {
+		_, err := redisTLS(c)
+		require.ErrorContains(t, err, wrong)
+	}
+	secure, err := redisTLS(&Config{})
+	require.NoError(t, err)
+	require.Nil(t, secure, "the URL says it")
+	secure, err = redisTLS(&Config{RedisTLS: true})
+	require.NoError(t, err)
+	require.NotNil(t, secure)
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/govnode/client"
+	"example.com/govnode/cluster"
 )
 
 const (
@@ -46,6 +47,7 @@ allowed_tools: [%s]
 type demoOptions struct {
 	duration time.Duration
 	workers  int
+	logStore string
 	output   string
 	verbose  bool
 }
@@ -75,6 +77,7 @@ doubled. If one of these is not so, the exit code is 1.`,
 	}
 	cmd.Flags().DurationVar(&o.duration, "duration", 30*time.Second, "how long the fleet works: 10s..10m")
 	cmd.Flags().IntVar(&o.workers, "workers", 8, "how many processes: 8..64")
+	cmd.Flags().StringVar(&o.logStore, "log-store", cluster.LogBoltDB, "what keeps the Raft log of the nodes: boltdb|wal")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "how to print the result: text|json; progress goes to standard error with json")
 	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "print what dev and the workers have to say, too")
 	cmd.AddCommand(demoWorkerCommand())
@@ -87,6 +90,8 @@ func (o *demoOptions) check() error {
 		return usagef("duration: %v: must be 10s to 10m", o.duration)
 	case o.workers < 8 || o.workers > 64:
 		return usagef("workers: %d: must be 8 to 64", o.workers)
+	case o.logStore != cluster.LogBoltDB && o.logStore != cluster.LogWAL:
+		return usagef("log-store: %q: must be %s or %s", o.logStore, cluster.LogBoltDB, cluster.LogWAL)
 	case o.output != "text" && o.output != "json":
 		return usagef("output: %q: must be text or json", o.output)
 	}
@@ -149,7 +154,7 @@ func demo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) (err err
 		d.stderr = &lockedWriter{w: stderr}
 	}
 	d.say("starting three nodes")
-	if d.cluster, err = startCluster(ctx, d.stderr); err != nil {
+	if d.cluster, err = startCluster(ctx, o.logStore, d.stderr); err != nil {
 		return fmt.Errorf("the cluster did not start: %w", err)
 	}
 	defer func() { err = errors.Join(err, d.cluster.stop()) }()

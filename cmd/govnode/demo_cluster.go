@@ -42,9 +42,9 @@ type demoNode struct {
 
 // startCluster runs dev with three nodes on free ports until ctx ends or the
 // cluster is stopped.
-func startCluster(ctx context.Context, stderr io.Writer) (*demoCluster, error) {
+func startCluster(ctx context.Context, logStore string, stderr io.Writer) (*demoCluster, error) {
 	config := bind(&cobra.Command{}, onDev)
-	config.Listen, config.LogLevel = "127.0.0.1:0", "warn"
+	config.Listen, config.LogLevel, config.LogStore = "127.0.0.1:0", "warn", logStore
 	if err := config.check(onDev); err != nil {
 		return nil, err
 	}

@@ -187,13 +187,14 @@ func TestDemoVerdict(t *testing.T) {
 }
 
 func TestDemoOptions(t *testing.T) {
-	good := demoOptions{duration: 30 * time.Second, workers: 8, output: "text"}
+	good := demoOptions{duration: 30 * time.Second, workers: 8, logStore: "wal", output: "text"}
 	require.NoError(t, good.check())
 	require.Equal(t, 5*time.Second, good.ttl())
 	for want, change := range map[string]func(*demoOptions){
-		"duration": func(o *demoOptions) { o.duration = 10*time.Second - 1 },
-		"workers":  func(o *demoOptions) { o.workers = 7 },
-		"output":   func(o *demoOptions) { o.output = "xml" },
+		"duration":  func(o *demoOptions) { o.duration = 10*time.Second - 1 },
+		"workers":   func(o *demoOptions) { o.workers = 7 },
+		"log-store": func(o *demoOptions) { o.logStore = "paper" },
+		"output":    func(o *demoOptions) { o.output = "xml" },
 	} {
 		o := good
 		change(&o)

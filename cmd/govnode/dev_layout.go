@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"example.com/govnode/cluster"
 )
 
 // A layout is what of a cluster of dev stays the same for as long as its data
@@ -30,9 +32,10 @@ type place struct {
 const layoutFile = "dev.json"
 
 type layoutNote struct {
-	Backend string `json:"backend"`
-	Nodes   int    `json:"nodes"`
-	Listen  string `json:"listen"`
+	Backend  string `json:"backend"`
+	Nodes    int    `json:"nodes"`
+	Listen   string `json:"listen"`
+	LogStore string `json:"logStore,omitempty"` // boltdb if it is not noted
 }
 
 // openLayout finds the folder and the ports, and refuses a folder that was made
@@ -61,10 +64,11 @@ func (l *layout) settle(c *Config) error {
 	}
 	if kept && note.Backend == c.Backend {
 		if c.sources["listen"] != fromDefault && c.Listen != note.Listen && !asksAnyPort(c.Listen) ||
-			c.sources["nodes"] != fromDefault && c.Nodes != note.Nodes {
-			return usagef("data: %s was made with --nodes %d --listen %s: give the same, or another --data", l.folder, note.Nodes, note.Listen)
+			c.sources["nodes"] != fromDefault && c.Nodes != note.Nodes ||
+			c.sources["log-store"] != fromDefault && c.LogStore != note.LogStore {
+			return usagef("data: %s was made with --nodes %d --listen %s --log-store %s: give the same, or another --data", l.folder, note.Nodes, note.Listen, note.LogStore)
 		}
-		c.Nodes, c.Listen = note.Nodes, note.Listen
+		c.Nodes, c.Listen, c.LogStore = note.Nodes, note.Listen, note.LogStore
 	}
 	first := c.Listen
 	if asksAnyPort(first) {
@@ -81,7 +85,7 @@ func (l *layout) settle(c *Config) error {
 	if c.Backend != "raft" || l.temporary {
 		return nil
 	}
-	return writeLayoutNote(l.folder, layoutNote{c.Backend, c.Nodes, first})
+	return writeLayoutNote(l.folder, layoutNote{c.Backend, c.Nodes, first, c.LogStore})
 }
 
 func asksAnyPort(address string) bool {
@@ -169,6 +173,9 @@ func readLayoutNote(folder string) (note layoutNote, kept bool, err error) {
 	}
 	if err := json.Unmarshal(content, &note); err != nil || note.Nodes < 1 || note.Nodes > maxNodes {
 		return note, false, fmt.Errorf("data: %s cannot be read as what dev wrote there; give another folder with --data", path)
+	}
+	if note.LogStore == "" {
+		note.LogStore = cluster.LogBoltDB
 	}
 	return note, true, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cluster"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -35,9 +36,17 @@ type clusterStatus struct {
 // Three nodes: the leader is killed, the others go on, it comes back; all are
 // stopped and started again on the same data, on the same ports, and remember.
 func TestThreeNodes(t *testing.T) {
-	t.Parallel()
+	for _, store := range []string{cluster.LogBoltDB, cluster.LogWAL} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			testThreeNodes(t, store)
+		})
+	}
+}
+
+func testThreeNodes(t *testing.T, store string) {
 	folder := filepath.Join(t.TempDir(), "data")
-	dev := start(t, "dev", "--data", folder, "--listen", "127.0.0.1:0")
+	dev := start(t, "dev", "--data", folder, "--listen", "127.0.0.1:0", "--log-store", store)
 	dev.mustAwait(t, `^ready$`, 1)
 	nodes := dev.mustAwait(t, nodeLine, 3)
 	apis, pids := map[string]string{}, map[string]string{}
@@ -81,6 +90,11 @@ func TestThreeNodes(t *testing.T) {
 	stopping := time.Now()
 	require.NoError(t, dev.stop())
 	require.Less(t, time.Since(stopping), drainTimeout)
+
+	other := map[string]string{cluster.LogBoltDB: cluster.LogWAL, cluster.LogWAL: cluster.LogBoltDB}[store]
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, exitUsage, execute([]string{"dev", "--data", folder, "--log-store", other}, &stdout, &stderr))
+	require.Contains(t, stderr.String(), "--log-store "+store+": give the same")
 
 	dev = start(t, "dev", "--data", folder)
 	dev.mustAwait(t, `^ready$`, 1)

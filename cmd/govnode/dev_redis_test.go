@@ -1,47 +1,39 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// startRedis runs a Redis that keeps what it acknowledges, and returns its URL.
-func startRedis(t *testing.T) string {
+// needRedis returns the redis-server of this machine, or skips the test.
+func needRedis(t *testing.T) string {
 	t.Helper()
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
-		const advice = "there is no redis-server: apt-get install redis-server"
+		const advice = "there is no redis-server; install it with: sudo apt-get install -y redis-server"
 		if os.Getenv("GOVNODE_REQUIRE_REDIS") != "" {
 			t.Fatal(advice)
 		}
 		t.Skip(advice)
 	}
-	first, err := freePorts("127.0.0.1:0", 1)
+	return program
+}
+
+// startRedis runs a Redis that keeps what it acknowledges, and returns its URL.
+func startRedis(t *testing.T) string {
+	t.Helper()
+	needRedis(t)
+	address, err := freePorts("127.0.0.1:0", 1)
 	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(first)
+	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
-	cmd := exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(),
-		"--appendonly", "yes", "--appendfsync", "always", "--save", "", "--requirepass", "secret")
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", first)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	}, longEnough, 10*time.Millisecond)
-	return fmt.Sprintf("redis://:secret@127.0.0.1:%s/0", port)
+	runRedis(t, address, "--port", port, "--requirepass", "secret")
+	return "redis://:secret@" + address + "/0"
 }
 
 // Two nodes over one Redis: what one was told the other knows, also after all

@@ -21,6 +21,7 @@ import (
 type node struct {
 	server *server.Server
 	store  storage.Store
+	ready  func(context.Context) error // of the store; nil where a cluster says it, or nothing can be wrong
 	drain  func(context.Context) error // of the store; nil where it has nothing to hand over
 	audit  func() error
 }
@@ -45,7 +46,7 @@ func openNode(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, st
 	}
 	log = log.With("node", c.Node) // the store says that by itself
 	n.server, err = server.New(server.Config{
-		Store: n.store, Cluster: members,
+		Store: n.store, Cluster: members, Ready: n.ready,
 		Node: c.Node, Backend: c.Backend, Version: version(),
 		Logger: log, Audit: audit, Registry: registry,
 		Engine: policyEngine(log), RequestTimeout: c.RequestTimeout, StrictNamespaces: c.StrictNamespaces,

@@ -22,11 +22,11 @@ func (n *node) openStore(ctx context.Context, c *Config, api net.Addr, log *slog
 		n.store = storage.NewMemory(nil)
 		return nil, nil
 	case "redis":
-		store, err := openRedis(ctx, c, log)
+		store, err := openRedis(ctx, c, log, registry)
 		if err != nil {
 			return nil, err
 		}
-		n.store = store
+		n.store, n.ready = store, store.Ready
 		return nil, nil
 	}
 	member, err := openMember(ctx, c, api, log, registry)
@@ -35,20 +35,6 @@ func (n *node) openStore(ctx context.Context, c *Config, api net.Addr, log *slog
 	}
 	n.store, n.drain = member, member.Drain
 	return members{member}, nil
-}
-
-// openRedis connects to a Redis, which is checked before it is used.
-func openRedis(ctx context.Context, c *Config, log *slog.Logger) (*storage.Redis, error) {
-	quarantine := c.RedisQuarantine
-	if quarantine == 0 {
-		quarantine = -1 // storage has 0 for its own default
-	}
-	return storage.OpenRedis(ctx, storage.RedisConfig{
-		URL: c.Redis, Cluster: c.RedisCluster,
-		Sentinel: storage.RedisSentinel{Master: c.RedisSentinelMaster, Addresses: c.RedisSentinel},
-		Prefix:   c.RedisPrefix, Node: c.Node, Logger: log.With("node", c.Node),
-		Quarantine: quarantine, AcceptRisk: c.RedisAcceptRisk, Timeout: c.RedisTimeout,
-	})
 }
 
 // raftConnections bounds the connections from other nodes; each keeps a few.
@@ -76,7 +62,7 @@ func openMember(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, 
 			Bootstrap: c.Bootstrap, Join: c.Join, JoinTimeout: c.JoinTimeout,
 			Nonvoter: c.Nonvoter, Replace: c.Replace,
 			HeartbeatTimeout: c.Heartbeat, ElectionTimeout: c.Election, LeaderLeaseTimeout: c.LeaderLease,
-			DiskTimeout: c.DiskTimeout, MaxQueue: c.Queue,
+			DiskTimeout: c.DiskTimeout, LogStore: c.LogStore, MaxQueue: c.Queue,
 			SnapshotBytes: int64(c.SnapshotBytes), TrailingLogs: uint64(c.TrailingLogs),
 			Logger: log, Registry: registry,
 		})

@@ -10,7 +10,7 @@ import (
 // Reading it off directly takes a tenth of what the regular expression does.
 type anchored struct {
 	prefix  string
-	class   *[128]bool // nil: none follow the literal
+	class   *[256]bool // of bytes, ASCII alone; nil: none follow the literal
 	atLeast int        // how many of the class must follow
 	end     bool       // nothing may come after
 	newline bool       // but one line feed, as Python's $ allows
@@ -55,7 +55,7 @@ func (a *anchored) takeClass(re *syntax.Regexp) bool {
 		a.atLeast = 0
 		return false
 	}
-	a.class = new([128]bool)
+	a.class = new([256]bool)
 	for i := 0; i < len(class.Rune); i += 2 {
 		for r := class.Rune[i]; r <= class.Rune[i+1]; r++ {
 			a.class[r] = true
@@ -70,12 +70,14 @@ func isLineFeedOrNone(re *syntax.Regexp) bool {
 
 func (a *anchored) match(text string) bool {
 	rest, ok := strings.CutPrefix(text, a.prefix)
-	if !ok {
-		return false
-	}
-	if a.class != nil {
+	return ok && a.matchRest(rest)
+}
+
+// matchRest is match for what follows the literal.
+func (a *anchored) matchRest(rest string) bool {
+	if class := a.class; class != nil {
 		n := 0
-		for n < len(rest) && rest[n] < 128 && a.class[rest[n]] {
+		for n < len(rest) && class[rest[n]] {
 			n++
 		}
 		if n < a.atLeast {

@@ -2,6 +2,7 @@ package pattern
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,9 @@ func TestAnchoredEqualsRegexp(t *testing.T) {
 			}
 			want := s.re.MatchString(text)
 			require.Equal(t, want, s.Match(text), "%q in %q", expr, text)
+			if strings.HasPrefix(text, s.Prefix()) {
+				require.Equal(t, want, s.MatchAfter(text), "%q in %q", expr, text)
+			}
 			if want {
 				found++
 				require.Truef(t, len(text) >= len(s.Prefix()) && text[:len(s.Prefix())] == s.Prefix(), "%q in %q: prefix %q", expr, text, s.Prefix())

@@ -49,6 +49,14 @@ func (s *Searcher) Match(text string) bool {
 	return s.re.MatchString(text)
 }
 
+// MatchAfter is Match for a text that is known to begin with Prefix.
+func (s *Searcher) MatchAfter(text string) bool {
+	if s.direct != nil {
+		return s.direct.matchRest(text[len(s.prefix):])
+	}
+	return s.re.MatchString(text)
+}
+
 // Prefix returns a literal that every text begins with in which the expression
 // is found; empty if there is none.
 func (s *Searcher) Prefix() string { return s.prefix }

@@ -49,12 +49,13 @@ func equalLists(a, b *node) bool {
 }
 
 func equalMaps(a, b *node) bool {
-	if len(a.keys) != len(b.keys) {
+	if len(a.pairs) != len(b.pairs) {
 		return false
 	}
-	for i, key := range a.keys {
-		j := b.find(key)
-		if j < 0 || !Equal(a.items[i], b.items[j]) {
+	for i := range a.pairs {
+		p := &a.pairs[i]
+		j := b.find(p.Key)
+		if j < 0 || !Equal(p.Value, b.pairs[j].Value) {
 			return false
 		}
 	}

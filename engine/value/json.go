@@ -86,7 +86,8 @@ func parseValue(dec *jsontext.Decoder) (Value, error) {
 }
 
 func parseList(dec *jsontext.Decoder) (Value, error) {
-	var items []Value
+	var room [8]Value // most lists are short
+	items := room[:0]
 	for dec.PeekKind() != ']' {
 		item, err := parseValue(dec)
 		if err != nil {
@@ -97,28 +98,28 @@ func parseList(dec *jsontext.Decoder) (Value, error) {
 	if _, err := dec.ReadToken(); err != nil {
 		return Value{}, err
 	}
-	return listOf(items), nil
+	return OfList(items...), nil
 }
 
 func parseMap(dec *jsontext.Decoder) (Value, error) {
-	var keys []string
-	var items []Value
+	var room [8]Pair // most maps are small
+	pairs := room[:0]
 	for dec.PeekKind() != '}' {
 		key, err := dec.ReadToken() // the decoder lets nothing but a new string stand here
 		if err != nil {
 			return Value{}, err
 		}
-		keys = append(keys, key.String())
+		name := key.String() // the token is gone with the next one
 		item, err := parseValue(dec)
 		if err != nil {
 			return Value{}, err
 		}
-		items = append(items, item)
+		pairs = append(pairs, Pair{name, item})
 	}
 	if _, err := dec.ReadToken(); err != nil {
 		return Value{}, err
 	}
-	return mapOf(keys, items), nil
+	return mapOf(pairs), nil
 }
 
 // JSON returns the tree as compact JSON in the order of its keys, numbers as
@@ -147,12 +148,13 @@ func (v Value) AppendJSON(dst []byte) []byte {
 		return append(dst, ']')
 	default:
 		dst = append(dst, '{')
-		for i, key := range v.node.keys {
+		for i := range v.node.pairs {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = append(appendJSONString(dst, key), ':')
-			dst = v.node.items[i].AppendJSON(dst)
+			p := &v.node.pairs[i]
+			dst = append(appendJSONString(dst, p.Key), ':')
+			dst = p.Value.AppendJSON(dst)
 		}
 		return append(dst, '}')
 	}

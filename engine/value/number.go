@@ -62,7 +62,7 @@ func numberOf(text string) (Value, error) {
 	if !ok {
 		return Value{}, fmt.Errorf("%s is no number in JSON syntax", quoteShort(text))
 	}
-	return Value{kind: Number, form: formBig, text: text, node: &node{big: b}}, nil
+	return Value{kind: Number, form: formBig, text: text, node: bigNode(b)}, nil
 }
 
 // ofBig returns the integer b, which it keeps.
@@ -70,7 +70,7 @@ func ofBig(b *big.Int) Value {
 	if b.IsInt64() {
 		return OfInt(b.Int64())
 	}
-	return Value{kind: Number, form: formBig, text: b.String(), node: &node{big: b}}
+	return Value{kind: Number, form: formBig, text: b.String(), node: bigNode(b)}
 }
 
 func (v Value) int() int64     { return int64(v.bits) }
@@ -78,7 +78,10 @@ func (v Value) float() float64 { return math.Float64frombits(v.bits) }
 
 // AsInt returns the number that v is if it is an integer that fits, also one
 // written as a float (2.0); ok is false otherwise. A boolean is no integer here.
-func (v Value) AsInt() (i int64, ok bool) {
+func (v Value) AsInt() (i int64, ok bool) { return v.Int() }
+
+// Int is AsInt without a copy.
+func (v *Value) Int() (i int64, ok bool) {
 	if v.kind != Number {
 		return 0, false
 	}

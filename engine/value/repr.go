@@ -46,12 +46,13 @@ func (v Value) AppendRepr(dst []byte) []byte {
 		return append(dst, ']')
 	default:
 		dst = append(dst, '{')
-		for i, key := range v.node.keys {
+		for i := range v.node.pairs {
 			if i > 0 {
 				dst = append(dst, ", "...)
 			}
-			dst = append(appendReprString(dst, key), ": "...)
-			dst = v.node.items[i].AppendRepr(dst)
+			p := &v.node.pairs[i]
+			dst = append(appendReprString(dst, p.Key), ": "...)
+			dst = p.Value.AppendRepr(dst)
 		}
 		return append(dst, '}')
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/big"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -20,16 +21,13 @@ const structInteger = 1e21
 // integer, and keys are sorted. A nil Struct is an empty map.
 func FromStruct(s *structpb.Struct) Value {
 	fields := s.GetFields()
-	keys := make([]string, 0, len(fields))
-	for key := range fields {
-		keys = append(keys, key)
+	n := newMap(len(fields))
+	for key, p := range fields {
+		n.pairs = append(n.pairs, Pair{key, fromProto(p)})
 	}
-	slices.Sort(keys)
-	items := make([]Value, len(keys))
-	for i, key := range keys {
-		items[i] = fromProto(fields[key])
-	}
-	return mapOf(keys, items)
+	slices.SortFunc(n.pairs, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
+	n.indexPairs()
+	return Value{kind: Map, node: n}
 }
 
 func fromProto(p *structpb.Value) Value {
@@ -73,9 +71,9 @@ func (v Value) Struct() (*structpb.Struct, error) {
 	if v.kind != Map {
 		return nil, fmt.Errorf("a google.protobuf.Struct is a map, not a %s", v.kind)
 	}
-	s := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(v.node.keys))}
-	for i, key := range v.node.keys {
-		p, err := v.node.items[i].toProto()
+	s := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(v.node.pairs))}
+	for key, item := range v.All() {
+		p, err := item.toProto()
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", key, err)
 		}

@@ -65,11 +65,44 @@ func OfBool(b bool) Value {
 
 // OfString returns a string. Bytes that are no UTF-8 become U+FFFD, so that
 // every text in a tree is valid.
-func OfString(s string) Value {
-	if utf8.ValidString(s) { // eight bytes at a time, where ToValidUTF8 takes one
-		return Value{kind: String, text: s}
+func OfString(s string) Value { return Value{kind: String, text: Text(s)} }
+
+// Text returns a text as a tree holds it: bytes that are no UTF-8 become U+FFFD.
+func Text(s string) string {
+	if isASCII(s) || utf8.ValidString(s) { // ToValidUTF8 takes one byte at a time
+		return s
 	}
-	return Value{kind: String, text: strings.ToValidUTF8(s, "\uFFFD")}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// isASCII looks at eight bytes at a time, the last of which overlap, because the
+// names that calls are full of have a few bytes more than eight or less.
+func isASCII(s string) bool {
+	const high = 0x8080808080808080
+	n := len(s)
+	switch {
+	case n >= 8:
+		bits := eightBytes(s, n-8)
+		for i := 0; i+8 < n; i += 8 {
+			bits |= eightBytes(s, i)
+		}
+		return bits&high == 0
+	case n >= 4:
+		return (fourBytes(s, 0)|fourBytes(s, n-4))&(high>>32) == 0
+	case n > 0:
+		return s[0]|s[n/2]|s[n-1] < 0x80
+	}
+	return true
+}
+
+// eightBytes and fourBytes are one load each.
+func eightBytes(s string, i int) uint64 {
+	return uint64(fourBytes(s, i)) | uint64(fourBytes(s, i+4))<<32
+}
+
+func fourBytes(s string, i int) uint32 {
+	s = s[i : i+4]
+	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
 }
 
 // OfList returns a list of the given items. It keeps no reference to the slice.
@@ -80,20 +113,18 @@ func OfList(items ...Value) Value {
 // OfMap returns a map with the given pairs in their order. A key that occurs
 // twice keeps its first place and takes its last value, as in a Python dict.
 func OfMap(pairs ...Pair) Value {
-	n := &node{keys: make([]string, 0, len(pairs)), items: make([]Value, 0, len(pairs))}
-	if len(pairs) > linearKeys {
-		n.index = make(map[string]int, len(pairs))
-	}
-	for _, p := range pairs {
-		key := strings.ToValidUTF8(p.Key, "\uFFFD")
+	n := newMap(len(pairs))
+	for i := range pairs {
+		p := &pairs[i]
+		key := Text(p.Key)
 		if i := n.find(key); i >= 0 {
-			n.items[i] = p.Value
+			n.pairs[i].Value = p.Value
 			continue
 		}
-		if n.index != nil {
-			n.index[key] = len(n.keys)
+		if len(pairs) > linearKeys {
+			n.index[key] = len(n.pairs)
 		}
-		n.keys, n.items = append(n.keys, key), append(n.items, p.Value)
+		n.pairs = append(n.pairs, Pair{key, p.Value})
 	}
 	return Value{kind: Map, node: n}
 }
@@ -122,8 +153,10 @@ func (v Value) Len() int {
 			n++
 		}
 		return n
-	case List, Map:
+	case List:
 		return len(v.node.items)
+	case Map:
+		return len(v.node.pairs)
 	default:
 		return 0
 	}
@@ -147,7 +180,7 @@ func (v Value) Get(key string) (w Value, ok bool) {
 	if i < 0 {
 		return Value{}, false
 	}
-	return v.node.items[i], true
+	return v.node.pairs[i].Value, true
 }
 
 // Find is Get without a copy: what it points to is shared and must not be
@@ -160,7 +193,7 @@ func (v *Value) Find(key string) *Value {
 	if i < 0 {
 		return nil
 	}
-	return &v.node.items[i]
+	return &v.node.pairs[i].Value
 }
 
 // Item is Index without a copy: what it points to is shared and must not be
@@ -178,8 +211,8 @@ func (v Value) All() iter.Seq2[string, Value] {
 		if v.kind != Map {
 			return
 		}
-		for i, key := range v.node.keys {
-			if !yield(key, v.node.items[i]) {
+		for i := range v.node.pairs {
+			if p := &v.node.pairs[i]; !yield(p.Key, p.Value) {
 				return
 			}
 		}
@@ -211,17 +244,15 @@ func (v Value) With(key string, w Value) Value {
 	default:
 		return v
 	}
-	key = strings.ToValidUTF8(key, "\uFFFD")
+	key = Text(key)
 	old := v.node
 	if i := old.find(key); i >= 0 {
-		items := append([]Value(nil), old.items...)
-		items[i] = w
-		// The keys stay the same, and with them the index.
-		return Value{kind: Map, node: &node{keys: old.keys, items: items, index: old.index}}
+		return old.replaced(i, w)
 	}
-	keys := append(append(make([]string, 0, len(old.keys)+1), old.keys...), key)
-	items := append(append(make([]Value, 0, len(old.items)+1), old.items...), w)
-	return mapOf(keys, items)
+	n := newMap(len(old.pairs) + 1)
+	n.pairs = append(append(n.pairs, old.pairs...), Pair{key, w})
+	n.indexPairs()
+	return Value{kind: Map, node: n}
 }
 
 // Leaves calls visit with every key and every string value, depth first, a key
@@ -239,8 +270,8 @@ func (v Value) leaves(visit func(string) bool) bool {
 			}
 		}
 	case Map:
-		for i, key := range v.node.keys {
-			if !visit(key) || !v.node.items[i].leaves(visit) {
+		for i := range v.node.pairs {
+			if p := &v.node.pairs[i]; !visit(p.Key) || !p.Value.leaves(visit) {
 				return false
 			}
 		}

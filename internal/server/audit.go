@@ -1,9 +1,6 @@
 package server
 
 import (
-	"context"
-	"encoding/json"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -21,41 +18,32 @@ import (
 // (log_all_calls). Arguments are not written: context_sha256 proves which they
 // were.
 type auditor struct {
-	log     *slog.Logger
+	log     auditLog
 	now     func() time.Time
 	metrics *metrics
 	journal *journal
 }
 
-// auditMessage marks the lines in a log that has others.
-const auditMessage = "audit"
-
-func (a *auditor) write(attrs ...slog.Attr) {
-	a.metrics.auditLines.Inc()
-	a.log.LogAttrs(context.Background(), slog.LevelInfo, auditMessage, attrs...)
+// write adds a line that leaves at once.
+func (a *auditor) write(build func(line) line) {
+	a.add(build)
+	a.log.flush()
 }
 
-// enabled spares the work for a line that nobody takes.
-func (a *auditor) enabled() bool { return a.log.Enabled(context.Background(), slog.LevelInfo) }
-
-func (a *auditor) stamp() slog.Attr {
-	return slog.String("timestamp", a.now().UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
-}
-
-// attrsOf are the fields of a decision, in the names of the specifications.
-func attrsOf(rec engine.AuditRecord) []slog.Attr {
-	var attrs []slog.Attr
-	for name, v := range rec.Value().All() {
-		if name == "arguments" {
-			continue
-		}
-		if s, ok := v.AsString(); ok {
-			attrs = append(attrs, slog.String(name, s))
-		} else {
-			attrs = append(attrs, slog.Any(name, json.RawMessage(v.JSON())))
-		}
+// add adds a line that leaves with the next flush.
+func (a *auditor) add(build func(line) line) {
+	if a.log.to != nil {
+		a.log.add(build)
+		a.metrics.auditLines.Inc()
 	}
-	return attrs
+}
+
+func (l line) stamp(at time.Time) line { return l.text("timestamp", stampOf(at)) }
+
+// happened begins the line of something that is no decision: it was allowed,
+// or nobody was asked.
+func (a *auditor) happened(l line, event, reason, tool, ns string) line {
+	return l.stamp(a.now()).text("event_type", event).bool("allowed", true).text("reason", reason).text("tool_name", tool).text("namespace", ns)
 }
 
 // call takes down what became of a BeginCall.
@@ -68,9 +56,10 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	counters := res.Counters
 	r.outcome, r.index, r.counters = out.Outcome, b.answer.Index, &counters
 	r.repeat = res.Repeat && !b.queued
-	a.keep(r,
-		slog.String("namespace", b.ns), slog.String("decision_id", out.DecisionId), slog.String("outcome", outcomeLabel(out.Outcome)),
-		slog.Bool("repeat", r.repeat), slog.Uint64("index", b.answer.Index))
+	a.keep(r, func(l line) line {
+		return l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
+			bool("repeat", r.repeat).number("index", b.answer.Index)
+	})
 }
 
 // failedCall takes down a decision that was reached and, as far as this node
@@ -79,26 +68,29 @@ func (a *auditor) failedCall(b *begin, err error) {
 	r := b.record(decisionID(b.ns, b.cmd.Session, b.cmd.Call))
 	r.failure = connect.CodeOf(err).String()
 	r.failureReason, _ = reasonOf(err)
-	a.keep(r,
-		slog.String("namespace", b.ns), slog.String("decision_id", r.id), slog.String("outcome", ""),
-		slog.String("failure", r.failure), slog.String("failure_reason", r.failureReason))
+	a.keep(r, func(l line) line {
+		return l.text("namespace", b.ns).text("decision_id", r.id).text("outcome", "").
+			text("failure", r.failure).text("failure_reason", r.failureReason)
+	})
 }
 
 // evaluated takes down a decision that spends nothing.
 func (a *auditor) evaluated(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) {
 	r := newRecord(ns, id, policy, in, d, size)
 	r.dryRun = true
-	a.keep(r, slog.String("namespace", ns), slog.String("decision_id", id), slog.Bool("dry_run", true))
+	a.keep(r, func(l line) line { return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true) })
+	a.log.flush()
 }
 
-// keep puts a record into the journal and, where it has to be, into the log.
-func (a *auditor) keep(r *record, attrs ...slog.Attr) {
+// keep puts a record into the journal and, where it has to be, into the log. The
+// line leaves with the next flush, which whoever answers waits for.
+func (a *auditor) keep(r *record, more func(line) line) {
 	r.at = a.now()
-	line := (r.failure != "" || r.policy.MustAudit(r.decision)) && a.enabled()
-	if large := r.size > maxLazyRecord; line || large {
+	written := (r.failure != "" || r.policy.MustAudit(&r.decision)) && a.log.to != nil
+	if large := r.size > maxLazyRecord; written || large {
 		rec := r.audit()
-		if line {
-			a.write(append(attrsOf(rec), attrs...)...)
+		if written {
+			a.add(func(l line) line { return more(rec.AppendJSON(l)) })
 		}
 		if large {
 			r.render(rec)
@@ -111,14 +103,13 @@ func (a *auditor) keep(r *record, attrs ...slog.Attr) {
 // unreadable writes that no decision could be reached, because there was no
 // policy to judge by. Nothing is admitted then.
 func (a *auditor) unreadable(ns, sess, call string, policy session.Digest, err error) {
-	if !a.enabled() {
-		return
-	}
 	reason, _ := reasonOf(err)
-	a.write(a.stamp(), slog.String("event_type", string(engine.PolicyViolation)), slog.Bool("allowed", false), slog.String("action", string(engine.Deny)),
-		slog.String("reason", engine.Redact(err.Error())), slog.String("category", engine.CategoryPolicyError), slog.String("tool_name", ""),
-		slog.String("namespace", ns), slog.String("session_id", sess), slog.String("call_id", call), slog.String("policy_digest", policy.String()),
-		slog.Bool("error", true), slog.String("failure", connect.CodeOf(err).String()), slog.String("failure_reason", reason))
+	a.write(func(l line) line {
+		return l.stamp(a.now()).text("event_type", string(engine.PolicyViolation)).bool("allowed", false).text("action", string(engine.Deny)).
+			text("reason", engine.Redact(err.Error())).text("category", engine.CategoryPolicyError).text("tool_name", "").
+			text("namespace", ns).text("session_id", sess).text("call_id", call).text("policy_digest", policy.String()).
+			bool("error", true).text("failure", connect.CodeOf(err).String()).text("failure_reason", reason)
+	})
 }
 
 // end writes what the end of a call gave rise to: a drift beyond its
@@ -133,51 +124,50 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 		return
 	}
 	a.journal.add(&record{ns: e.cmd.NS, at: in.Now, after: events, size: bareRecord})
-	if !a.enabled() {
-		return
-	}
 	for _, ev := range events {
-		attrs := []slog.Attr{
-			a.stamp(), slog.String("event_type", string(ev.Type)), slog.Bool("allowed", true), slog.String("reason", ev.Reason),
-			slog.String("tool_name", ev.Tool), slog.String("agent_id", ev.AgentID),
-			slog.String("namespace", e.cmd.NS), slog.String("session_id", ev.SessionID), slog.String("call_id", ev.CallID),
-		}
-		if ev.Checkpoint != "" {
-			attrs = append(attrs, slog.String("checkpoint", ev.Checkpoint))
-		}
-		a.write(attrs...)
+		a.add(func(l line) line {
+			l = a.happened(l, string(ev.Type), ev.Reason, ev.Tool, e.cmd.NS).
+				text("agent_id", ev.AgentID).text("session_id", ev.SessionID).text("call_id", ev.CallID)
+			if ev.Checkpoint != "" {
+				l = l.text("checkpoint", ev.Checkpoint)
+			}
+			return l
+		})
 	}
 }
 
 // lapse writes a call that ran out: nobody reported its end, and it counts as
 // executed.
-func (a *auditor) lapse(ns string, l session.Lapse) {
-	if !a.enabled() {
-		return
-	}
-	a.write(a.stamp(), slog.String("event_type", "call_lapsed"), slog.Bool("allowed", true),
-		slog.String("reason", "the lease ran out; settled as unknown, counted as executed"), slog.String("tool_name", engine.Redact(l.Tool)),
-		slog.String("namespace", ns), slog.String("session_id", l.Session), slog.String("call_id", l.Call),
-		slog.String("decision_id", decisionID(ns, l.Session, l.Call)), slog.String("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST)))
+func (a *auditor) lapse(ns string, c session.Lapse) {
+	a.write(func(l line) line {
+		return a.happened(l, "call_lapsed", "the lease ran out; settled as unknown, counted as executed", engine.Redact(c.Tool), ns).
+			text("session_id", c.Session).text("call_id", c.Call).
+			text("decision_id", decisionID(ns, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
+	})
 }
 
 // policyPut writes that a name points to a tree.
 func (a *auditor) policyPut(c *session.PutPolicy, version int32) {
-	a.write(a.stamp(), slog.String("event_type", "policy_put"), slog.Bool("allowed", true), slog.String("reason", ""), slog.String("tool_name", ""),
-		slog.String("namespace", c.NS), slog.String("policy", c.Name), slog.Int64("version", int64(version)),
-		slog.String("policy_digest", c.Digest.String()), slog.String("client", c.By.Client), slog.String("request_id", c.By.Request))
+	a.write(func(l line) line {
+		return a.happened(l, "policy_put", "", "", c.NS).text("policy", c.Name).number("version", uint64(version)).
+			text("policy_digest", c.Digest.String()).text("client", c.By.Client).text("request_id", c.By.Request)
+	})
 }
 
 // hashPut writes that the content hash of a tool was registered, or taken back.
 func (a *auditor) hashPut(c *session.PutHash) {
-	a.write(a.stamp(), slog.String("event_type", "content_hash_put"), slog.Bool("allowed", true), slog.String("reason", ""), slog.String("tool_name", engine.Redact(c.Tool)),
-		slog.String("namespace", c.NS), slog.String("content_hash", c.Hash), slog.String("client", c.By.Client), slog.String("request_id", c.By.Request))
+	a.write(func(l line) line {
+		return a.happened(l, "content_hash_put", "", engine.Redact(c.Tool), c.NS).
+			text("content_hash", c.Hash).text("client", c.By.Client).text("request_id", c.By.Request)
+	})
 }
 
 // forced writes that somebody took a slot from its holder.
 func (a *auditor) forced(c *session.ForceRelease, o v1.Outcome) {
-	a.write(a.stamp(), slog.String("event_type", "slot_force_released"), slog.Bool("allowed", true), slog.String("reason", ""), slog.String("tool_name", ""),
-		slog.String("namespace", c.NS), slog.String("session_id", c.Session), slog.String("slot_id", c.ID), slog.String("holder_client", c.Holder),
-		slog.String("pools", strings.Join(c.Pools, " ")), slog.String("outcome", outcomeLabel(o)),
-		slog.String("client", c.By.Client), slog.String("request_id", c.By.Request))
+	a.write(func(l line) line {
+		return a.happened(l, "slot_force_released", "", "", c.NS).
+			text("session_id", c.Session).text("slot_id", c.ID).text("holder_client", c.Holder).
+			text("pools", strings.Join(c.Pools, " ")).text("outcome", outcomeLabel(o)).
+			text("client", c.By.Client).text("request_id", c.By.Request)
+	})
 }

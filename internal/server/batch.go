@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 )
@@ -17,12 +16,13 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 	if f.err != nil {
 		return nil, f.err
 	}
+	defer s.audit.log.flush()
 	out := &v1.BatchCallsResponse{Results: make([]*v1.OperationResult, len(req.Operations))}
 	var parts []*part
 	var ops []operation
 	for i, op := range req.Operations {
 		out.Results[i] = &v1.OperationResult{Tag: op.GetTag()}
-		p, err := s.newPart(ctx, &fields{prefix: fmt.Sprintf("operations[%d].", i)}, op)
+		p, err := s.newPart(ctx, (&fields{}).at("operations", i), op)
 		if err != nil {
 			out.Results[i].Result = &v1.OperationResult_Error{Error: operationError(err)}
 			continue
@@ -103,12 +103,15 @@ func (s *Server) newPart(ctx context.Context, f *fields, op *v1.Operation) (*par
 			return nil
 		}}, err
 	}
-	return nil, invalid(f.prefix+"op", "is missing; send one of begin, end, cancel, acquire, renew and release")
+	return nil, invalid(f.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
 }
 
 func (s *Server) beginPart(ctx context.Context, f *fields, req *v1.BeginCallRequest) (*part, error) {
 	if s.draining.Load() {
 		return nil, errDraining()
+	}
+	if err := s.memory.admit(); err != nil {
+		return nil, err
 	}
 	b, err := s.newBegin(ctx, f, req)
 	if err != nil {
@@ -130,6 +133,9 @@ func (s *Server) beginPart(ctx context.Context, f *fields, req *v1.BeginCallRequ
 func (s *Server) acquirePart(ctx context.Context, f *fields, req *v1.AcquireSlotRequest) (*part, error) {
 	if s.draining.Load() {
 		return nil, errDraining()
+	}
+	if err := s.memory.admit(); err != nil {
+		return nil, err
 	}
 	a, err := s.newAcquire(ctx, f, req)
 	if err != nil {

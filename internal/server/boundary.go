@@ -78,6 +78,12 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			b.metrics.request(procedure, err, start)
 			return nil, err
 		}
+		if growsState(procedure) {
+			if err := b.memory.admit(); err != nil {
+				b.metrics.request(procedure, err, start)
+				return nil, err
+			}
+		}
 		ctx, cancel := b.bounded(ctx, req.Any())
 		defer cancel()
 		res, err := next(ctx, req)

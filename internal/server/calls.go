@@ -26,6 +26,7 @@ type callService struct {
 
 // BeginCall decides one call.
 func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*v1.BeginCallResponse, error) {
+	defer s.audit.log.flush()
 	b, err := s.newBegin(ctx, &fields{}, req) // 1 the request, the session, the compiled policy
 	if err != nil {
 		return nil, err
@@ -53,6 +54,7 @@ type begin struct {
 	ns       string
 	req      *v1.BeginCallRequest
 	cmd      *session.Begin
+	one      [1]session.Command // cmd
 	session  *session.Session
 	policy   *engine.Policy
 	input    engine.Input
@@ -109,9 +111,10 @@ func (s *Server) newBegin(ctx context.Context, f *fields, req *v1.BeginCallReque
 	if f.err != nil {
 		return nil, f.err
 	}
+	b.one[0] = b.cmd
 	b.cmd.Content = beginContent(req)
 	b.input.ContentHash = s.contentHash(ctx, b.ns)
-	return b, b.load(ctx, storage.Nearby, f.prefix)
+	return b, b.load(ctx, storage.Nearby, f)
 }
 
 // wants checks the pools that a call names and puts them in the order in which
@@ -120,7 +123,7 @@ func (f *fields) wants(pools []*v1.Want) []session.Want {
 	f.count("pools", len(pools), caps.Pools)
 	wants := make([]session.Want, 1, len(pools)+1)
 	for i, p := range pools {
-		in := f.in(fmt.Sprintf("pools[%d]", i))
+		in := f.at("pools", i)
 		in.pool("pool", p.GetPool())
 		w := session.Want{Pool: p.GetPool(), Weight: int32(in.number("weight", int64(p.GetWeight()), caps.Weight))}
 		if slices.ContainsFunc(wants[1:], func(o session.Want) bool { return o.Pool == w.Pool }) {
@@ -135,8 +138,8 @@ func (f *fields) wants(pools []*v1.Want) []session.Want {
 
 // load finds the session, the tree that it pins, and what the service knows of
 // it. The pinned digest never changes, so that an old record is good enough.
-func (b *begin) load(ctx context.Context, read storage.Read, prefix string) error {
-	found, err := b.s.findSession(ctx, b.ns, prefix+"sessionId", b.req.SessionId, read)
+func (b *begin) load(ctx context.Context, read storage.Read, f *fields) error {
+	found, err := b.s.findSession(ctx, b.ns, f, b.req.SessionId, read)
 	if err != nil {
 		return err
 	}
@@ -166,9 +169,9 @@ func (b *begin) judge(ctx context.Context) error {
 	if !b.policy.Local() && quick(ctx) {
 		return errTakesLong
 	}
-	start := time.Now()
 	b.input.Facts, b.input.Now = b.facts, b.s.cfg.Now()
 	b.decision = b.policy.Evaluate(ctx, b.input)
+	took := b.decision.EvaluationTime
 	if slices.ContainsFunc(b.decision.Premises, func(p engine.Premise) bool { return p.Fact == engine.ActiveSlots }) && !b.inUse {
 		// Few policies look at the pool, so it is read for those alone.
 		found, err := b.s.store.Get(ctx, session.PoolKey(b.ns, b.cmd.Pools[0].Pool), storage.Nearby)
@@ -178,9 +181,10 @@ func (b *begin) judge(ctx context.Context) error {
 		if p, ok := found.Record.(*session.Pool); ok && p.InUse() > 0 {
 			b.facts.ActiveSlots = int64(p.InUse())
 			b.decision = b.policy.Evaluate(ctx, b.input)
+			took += b.decision.EvaluationTime
 		}
 	}
-	b.s.metrics.evaluation.Observe(time.Since(start).Seconds())
+	b.s.metrics.evaluation.Observe(took.Seconds())
 	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
 	b.cmd.Seen = premises(b.decision.Premises)
 	b.modified = nil
@@ -213,7 +217,7 @@ func premises(ps []engine.Premise) []session.Premise {
 	return seen
 }
 
-func (b *begin) commands() []session.Command { return []session.Command{b.cmd} }
+func (b *begin) commands() []session.Command { return b.one[:] }
 
 // take looks at the answer. Where what the verdict rests on no longer holds, it
 // judges again on what holds now.
@@ -237,7 +241,7 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		read = storage.Latest
 	}
 	seen := b.cmd.Seen
-	if err := b.load(ctx, read, ""); err != nil {
+	if err := b.load(ctx, read, nil); err != nil {
 		return false, err
 	}
 	for i, v := range res.Facts {
@@ -297,12 +301,13 @@ func (b *begin) response() (*v1.BeginCallResponse, error) {
 		b.failed(err)
 		return nil, err
 	}
-	out := &v1.BeginCallResponse{
-		Outcome: outcomes[res.Code], DecisionId: decisionID(b.ns, b.cmd.Session, b.cmd.Call),
-		Grants: grantsOf(res.Grants), Pressure: pressureOf(res.Pressure), Counters: countersOf(res.Counters),
-		RetryAfter: someDuration(res.RetryAfter), Queue: placeOf(res.Queue), Index: b.answer.Index,
-	}
-	out.Decision = b.said(res)
+	a := &beginAnswer{}
+	out := &a.out
+	out.Outcome, out.DecisionId, out.Index = outcomes[res.Code], decisionID(b.ns, b.cmd.Session, b.cmd.Call), b.answer.Index
+	out.Grants, out.Pressure, out.Counters = a.grantsOf(res.Grants), pressureOf(res.Pressure), &a.counters
+	out.RetryAfter, out.Queue = someDuration(res.RetryAfter), placeOf(res.Queue)
+	setCounters(&a.counters, res.Counters)
+	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason
 	}
@@ -314,14 +319,37 @@ func (b *begin) response() (*v1.BeginCallResponse, error) {
 	return out, nil
 }
 
+// A beginAnswer holds the messages of one answer, so that they are allocated
+// together.
+type beginAnswer struct {
+	out        v1.BeginCallResponse
+	decision   v1.Decision
+	evaluation durationpb.Duration
+	counters   v1.Counters
+	grants     [2]v1.Grant
+	ttls       [2]durationpb.Duration
+	list       [2]*v1.Grant
+}
+
+func (a *beginAnswer) grantsOf(grants []session.Grant) []*v1.Grant {
+	if len(grants) > len(a.grants) {
+		return grantsOf(grants)
+	}
+	for i, g := range grants {
+		to := &a.grants[i]
+		to.Pool, to.Token, to.Ttl = g.Pool, g.Token, setDuration(&a.ttls[i], g.TTL)
+		a.list[i] = to
+	}
+	return a.list[:len(grants)]
+}
+
 // said is the decision in words. What is repeated must read as it did the
 // first time, so everything is made from what is remembered: the outcome, the
 // number of the rule, the pinned policy, and the call.
-func (b *begin) said(res *session.Result) *v1.Decision {
-	d := &v1.Decision{
-		Allowed: true, Action: "allow", Policy: b.policy.Name(), PolicyDigest: b.cmd.Digest.String(),
-		EvaluationTime: durationpb.New(b.decision.EvaluationTime),
-	}
+func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
+	d := &a.decision
+	d.Allowed, d.Action, d.Policy, d.PolicyDigest = true, "allow", b.policy.Name(), b.policy.DigestText()
+	d.EvaluationTime = setDuration(&a.evaluation, b.decision.EvaluationTime)
 	same := b.decision.Rule == res.Rule && b.decision.Allowed == (res.Code != session.Denied)
 	if same {
 		d.Action, d.Policy, d.Category, d.Backend = b.decision.Action, b.decision.Policy, b.decision.Category, b.decision.Backend

@@ -17,6 +17,7 @@ import (
 
 // EndCall reports that a call has finished, and frees its slots.
 func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.EndCallResponse, error) {
+	defer s.audit.log.flush()
 	e, err := s.newEnd(ctx, &fields{}, req)
 	if err != nil {
 		return nil, err
@@ -32,6 +33,7 @@ type end struct {
 	s      *Server
 	req    *v1.EndCallRequest
 	cmd    *session.End
+	one    [1]session.Command // cmd
 	agent  string
 	tool   string              // empty if this node has not seen the call
 	drift  *engine.DriftResult // nil where there is nothing to compare
@@ -66,7 +68,8 @@ func (s *Server) newEnd(ctx context.Context, f *fields, req *v1.EndCallRequest) 
 		return nil, f.err
 	}
 	e := &end{s: s, req: req, cmd: &session.End{NS: namespace(ctx), Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}}
-	found, err := s.findSession(ctx, e.cmd.NS, f.prefix+"sessionId", req.SessionId, storage.Nearby)
+	e.one[0] = e.cmd
+	found, err := s.findSession(ctx, e.cmd.NS, f, req.SessionId, storage.Nearby)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +136,7 @@ func valueOf(v *structpb.Value) value.Value {
 	return inner
 }
 
-func (e *end) commands() []session.Command { return []session.Command{e.cmd} }
+func (e *end) commands() []session.Command { return e.one[:] }
 
 func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
 	e.answer = answers[0]
@@ -156,7 +159,13 @@ func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, e
 
 func (e *end) response() *v1.EndCallResponse {
 	res := &e.answer.Result
-	out := &v1.EndCallResponse{Outcome: outcomes[res.Code], Counters: countersOf(res.Counters), Index: e.answer.Index}
+	a := &struct { // allocated together
+		out      v1.EndCallResponse
+		counters v1.Counters
+	}{}
+	out := &a.out
+	out.Outcome, out.Counters, out.Index = outcomes[res.Code], &a.counters, e.answer.Index
+	setCounters(&a.counters, res.Counters)
 	switch res.Code {
 	case session.Ended:
 		if d := e.drift; d != nil {
@@ -214,7 +223,7 @@ func (s *Server) newCancel(ctx context.Context, f *fields, req *v1.CancelCallReq
 		return nil, f.err
 	}
 	ns := namespace(ctx)
-	found, err := s.findSession(ctx, ns, f.prefix+"sessionId", req.SessionId, storage.Nearby)
+	found, err := s.findSession(ctx, ns, f, req.SessionId, storage.Nearby)
 	if err != nil {
 		return nil, err
 	}

@@ -183,9 +183,12 @@ func (w chunkWriter) Write(b []byte) (n int, err error) {
 // Restore replaces the whole state by that of a snapshot, of all namespaces.
 // One that is not whole changes nothing.
 func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error) {
-	err := s.store.Restore(ctx, &chunkReader{stream: stream})
+	r := s.memory.restoring(&chunkReader{stream: stream})
+	err := s.store.Restore(ctx, r)
 	switch {
 	case err == nil:
+	case r.refused != nil:
+		return nil, r.refused
 	case errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrUnknown) || ctx.Err() != nil:
 		return nil, storeError(err)
 	default:

@@ -138,11 +138,35 @@ func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (
 		return nil, f.err
 	}
 	ns := namespace(ctx)
+	if store, ok := s.store.(storage.Gatherer); ok {
+		return readAtOnce(ctx, store, ns, req.Keys)
+	}
 	out, ok, err := s.readTogether(ctx, ns, req.Keys, read)
 	if ok || err != nil {
 		return out, err
 	}
 	return s.readView(ctx, ns, req.Keys, read)
+}
+
+// readAtOnce reads the keys from a store that can read them at one instant. It
+// reads as of now, whatever consistency was asked for.
+func readAtOnce(ctx context.Context, store storage.Gatherer, ns string, keys []string) (*v1.BatchGetResponse, error) {
+	wanted := make([]session.Key, len(keys))
+	for i, key := range keys {
+		wanted[i] = session.CounterKey(ns, key)
+	}
+	found, err := store.GetAll(ctx, wanted...)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	out := &v1.BatchGetResponse{Values: make(map[string]string, len(keys))}
+	for i, x := range found {
+		out.AppliedIndex = x.Index
+		if c, isCounter := x.Record.(*session.Counter); isCounter && c != nil {
+			out.Values[keys[i]] = printed(c.Value)
+		}
+	}
+	return out, nil
 }
 
 // readTogether reads the keys one by one. If nothing was ordered between the

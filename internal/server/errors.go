@@ -43,6 +43,7 @@ const (
 	reasonPolicyUnreadable = "POLICY_UNREADABLE"
 	reasonTooManyFollowers = "TOO_MANY_FOLLOWERS"
 	reasonTooSlow          = "FOLLOWER_TOO_SLOW"
+	reasonOverloaded       = "OVERLOADED"
 	reasonInternal         = "INTERNAL"
 )
 

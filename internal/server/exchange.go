@@ -255,11 +255,13 @@ func (x *exchange) free(answers []*frame) (over bool) {
 	return x.closed && x.unanswered == 0 && x.waiting == 0
 }
 
-// post hands answers to the sender.
+// post hands answers to the sender, when what the audit holds of them is
+// written.
 func (x *exchange) post(answers ...*frame) {
 	if len(answers) == 0 {
 		return
 	}
+	x.s.audit.log.flush()
 	x.mu.Lock()
 	for _, f := range answers {
 		if !f.left {

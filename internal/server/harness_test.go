@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -71,7 +70,7 @@ func start(t *testing.T, change ...func(*server.Config)) *node {
 func startOn(t *testing.T, store storage.Store, change ...func(*server.Config)) *node {
 	t.Helper()
 	audit := &lines{}
-	cfg := server.Config{Store: store, Node: "n1", Version: "test", Audit: slog.New(slog.NewJSONHandler(audit, nil))}
+	cfg := server.Config{Store: store, Node: "n1", Version: "test", Audit: audit}
 	for _, c := range change {
 		c(&cfg)
 	}

@@ -46,6 +46,9 @@ func (s *Server) ready(ctx context.Context) error {
 	if s.cfg.Cluster != nil {
 		return s.cfg.Cluster.Ready(ctx)
 	}
+	if s.cfg.Ready != nil {
+		return s.cfg.Ready(ctx)
+	}
 	return nil
 }
 

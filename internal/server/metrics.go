@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -18,6 +19,7 @@ type metrics struct {
 	requests   *prometheus.CounterVec
 	latency    *prometheus.HistogramVec
 	outcomes   *prometheus.CounterVec
+	byOutcome  map[v1.Outcome]prometheus.Counter // of those that most calls have
 	slots      *prometheus.CounterVec
 	sessions   prometheus.Counter
 	lapsed     prometheus.Counter
@@ -25,12 +27,14 @@ type metrics struct {
 	waited     prometheus.Histogram
 	evaluation prometheus.Histogram
 	decisions  *prometheus.CounterVec
+	byDecision sync.Map // of [2]string to prometheus.Counter: those of decisions, without looking for the labels each time
 	events     *prometheus.CounterVec
 	cut        prometheus.Counter
 	compiled   prometheus.Counter
 	premises   prometheus.Counter
 	panics     prometheus.Counter
 	auditLines prometheus.Counter
+	auditLost  prometheus.Counter
 }
 
 // Buckets in seconds, from what a memory store takes to what a caller waits.
@@ -69,10 +73,15 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		premises:   counter("gov_premise_retries_total", "Commands ordered again because what they took for granted had changed."),
 		panics:     counter("gov_handler_panics_total", "Requests that ended in a panic of their handler."),
 		auditLines: counter("gov_audit_lines_total", "Lines written to the audit log."),
+		auditLost:  counter("gov_audit_write_failures_total", "Writes to the audit log that failed; each may have held several lines."),
+	}
+	m.byOutcome = map[v1.Outcome]prometheus.Counter{}
+	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY, v1.Outcome_OUTCOME_ENDED} {
+		m.byOutcome[o] = m.outcomes.WithLabelValues(outcomeLabel(o))
 	}
 	for _, c := range []prometheus.Collector{
 		m.requests, m.latency, m.outcomes, m.slots, m.sessions, m.lapsed, m.waiting, m.waited, m.evaluation,
-		m.decisions, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines,
+		m.decisions, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("server: metrics: %w", err)
@@ -102,7 +111,12 @@ func (m *metrics) watch(r *prometheus.Registry, j *journal) error {
 // decision counts a decision. Actions and categories are words of the engine
 // and of texts.go.
 func (m *metrics) decision(d *engine.Decision) {
-	m.decisions.WithLabelValues(d.Action, d.Category).Inc()
+	key := [2]string{d.Action, d.Category}
+	c, ok := m.byDecision.Load(key)
+	if !ok {
+		c, _ = m.byDecision.LoadOrStore(key, m.decisions.WithLabelValues(d.Action, d.Category))
+	}
+	c.(prometheus.Counter).Inc()
 }
 
 // request notes one answer. The procedure is /package.Service/Method.
@@ -121,7 +135,13 @@ func methodOf(procedure string) (service, method string) {
 	return service, method
 }
 
-func (m *metrics) outcome(o v1.Outcome) { m.outcomes.WithLabelValues(outcomeLabel(o)).Inc() }
+func (m *metrics) outcome(o v1.Outcome) {
+	c, ok := m.byOutcome[o]
+	if !ok {
+		c = m.outcomes.WithLabelValues(outcomeLabel(o))
+	}
+	c.Inc()
+}
 
 func (m *metrics) slotOutcome(o v1.Outcome) { m.slots.WithLabelValues(outcomeLabel(o)).Inc() }
 

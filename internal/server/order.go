@@ -94,7 +94,9 @@ func errRounds() error {
 func (s *Server) apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
 	answers := s.store.Apply(ctx, cmds...)
 	for i := range answers {
-		s.lapsed(namespace(ctx), answers[i].Result.Lapsed)
+		if calls := answers[i].Result.Lapsed; len(calls) > 0 {
+			s.lapsed(namespace(ctx), calls)
+		}
 	}
 	return answers
 }
@@ -106,23 +108,23 @@ func (s *Server) lapsed(ns string, calls []session.Lapse) {
 	}
 }
 
-// findSession returns the session of that id. A record that is not there nearby
+// findSession returns the session of that id, which f found in a request. A record that is not there nearby
 // is looked for once more.
-func (s *Server) findSession(ctx context.Context, ns, field, id string, read storage.Read) (storage.Found, error) {
+func (s *Server) findSession(ctx context.Context, ns string, f *fields, id string, read storage.Read) (storage.Found, error) {
 	k := session.SessionKey(ns, id)
 	for {
-		f, err := s.store.Get(ctx, k, read)
+		found, err := s.store.Get(ctx, k, read)
 		if err != nil {
-			return f, storeError(err)
+			return found, storeError(err)
 		}
-		if x, ok := f.Record.(*session.Session); ok && x != nil {
-			return f, nil
+		if x, ok := found.Record.(*session.Session); ok && x != nil {
+			return found, nil
 		}
 		if read == storage.Latest {
-			return f, notFound(field, "there is no session %q; create it with CreateSession", id)
+			return found, notFound(f.path("sessionId"), "there is no session %q; create it with CreateSession", id)
 		}
 		if quick(ctx) {
-			return f, errTakesLong
+			return found, errTakesLong
 		}
 		read = storage.Latest // the session may be younger than what this node has seen
 	}

@@ -294,7 +294,7 @@ func (p *policies) evaluated(ctx context.Context, ns string, d session.Digest) (
 
 // inSession takes over what the service knows of a session.
 func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateRequest, in *engine.Input) (session.Digest, error) {
-	found, err := s.findSession(ctx, ns, "sessionId", req.SessionId, storage.Latest)
+	found, err := s.findSession(ctx, ns, nil, req.SessionId, storage.Latest)
 	if err != nil {
 		return session.Digest{}, err
 	}

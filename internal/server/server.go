@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -29,6 +30,10 @@ type Config struct {
 	Store storage.Store
 	// Cluster changes and reports members. Nil where the store has none.
 	Cluster Cluster
+	// Ready says for /readyz and for gRPC's health why the store takes no
+	// work, where there is no Cluster to say so. Nil where nothing can be
+	// wrong with it.
+	Ready func(context.Context) error
 
 	Node    string // name of this node; "node" if empty
 	Backend string // what orders commands: memory, raft or redis
@@ -36,9 +41,9 @@ type Config struct {
 
 	// Logger takes what an operator should see. Nil discards it.
 	Logger *slog.Logger
-	// Audit takes one line for each decision (policy engine spec 17.1). Nil
-	// means Logger.
-	Audit *slog.Logger
+	// Audit takes one JSON object a line for each decision (policy engine spec
+	// 17.1), several lines in one write. Nil keeps decisions in memory alone.
+	Audit io.Writer
 	// Registry is where metrics are registered and what /metrics shows. Nil
 	// makes one.
 	Registry *prometheus.Registry
@@ -100,9 +105,6 @@ func (c *Config) validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.Audit == nil {
-		c.Audit = c.Logger
-	}
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}
@@ -125,6 +127,7 @@ type Server struct {
 	audit    *auditor
 	journal  *journal
 	metrics  *metrics
+	memory   *memoryGuard
 
 	draining atomic.Bool
 	drained  chan struct{} // closed when the drain begins
@@ -146,7 +149,10 @@ func New(cfg Config) (*Server, error) {
 	if err := m.watch(cfg.Registry, s.journal); err != nil {
 		return nil, err
 	}
-	s.audit = &auditor{log: cfg.Audit, now: cfg.Now, metrics: m, journal: s.journal}
+	s.audit = &auditor{log: auditLog{to: cfg.Audit, failed: s.auditFailed}, now: cfg.Now, metrics: m, journal: s.journal}
+	if s.memory, err = newMemoryGuard(cfg.Registry, cfg.Logger); err != nil {
+		return nil, err
+	}
 	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
 	return s, nil
 }
@@ -210,5 +216,6 @@ func (s *Server) Close() error {
 		close(s.drained)
 	})
 	s.waits.close()
+	s.memory.close()
 	return nil
 }

@@ -43,7 +43,7 @@ func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSession
 		return nil, err
 	}
 	if o.answer.Result.Repeat { // it may have done much since
-		found, err := s.findSession(ctx, o.cmd.NS, "sessionId", o.cmd.Session, storage.Latest)
+		found, err := s.findSession(ctx, o.cmd.NS, nil, o.cmd.Session, storage.Latest)
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +97,7 @@ func (o *opening) resolve(ctx context.Context) error {
 	}
 	// The name may have been deleted since the session began: then this is a
 	// repeat, and any tree will do, the session's own for choice.
-	found, missing := o.s.findSession(ctx, o.cmd.NS, "sessionId", o.cmd.Session, storage.Nearby)
+	found, missing := o.s.findSession(ctx, o.cmd.NS, nil, o.cmd.Session, storage.Nearby)
 	if missing != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (s sessionService) CloseSession(ctx context.Context, req *v1.CloseSessionRe
 		return nil, f.err
 	}
 	ns := namespace(ctx)
-	found, err := s.findSession(ctx, ns, "sessionId", req.SessionId, storage.Nearby)
+	found, err := s.findSession(ctx, ns, nil, req.SessionId, storage.Nearby)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (s sessionService) CloseSession(ctx context.Context, req *v1.CloseSessionRe
 	if err := s.order(ctx, c); err != nil {
 		return nil, err
 	}
-	if found, err = s.findSession(ctx, ns, "sessionId", req.SessionId, storage.Latest); err != nil {
+	if found, err = s.findSession(ctx, ns, nil, req.SessionId, storage.Latest); err != nil {
 		return nil, err
 	}
 	out := &v1.CloseSessionResponse{Session: sessionOf(req.SessionId, found), Index: c.answer.Index}

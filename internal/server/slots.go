@@ -157,7 +157,7 @@ func (s *Server) newRenewal(ctx context.Context, f *fields, req *v1.RenewSlotsRe
 	}
 	r := &renewal{out: &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(req.Slots))}}
 	for i, slot := range req.Slots {
-		in := f.in(fmt.Sprintf("slots[%d]", i))
+		in := f.at("slots", i)
 		c, err := s.renewOne(ctx, in, client, slot)
 		if err != nil {
 			return nil, err

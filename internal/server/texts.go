@@ -140,10 +140,19 @@ func pressureOf(p session.Pressure) *v1.Pressure {
 }
 
 func countersOf(c session.Counters) *v1.Counters {
-	return &v1.Counters{
-		Attempts: int32(c.Attempts), Calls: int32(c.Calls), Executions: int32(c.Executions),
-		Failures: int32(c.Failures), ConsecutiveFailures: int32(c.Consecutive), TokensUsed: c.Tokens,
-	}
+	out := &v1.Counters{}
+	setCounters(out, c)
+	return out
+}
+
+func setCounters(out *v1.Counters, c session.Counters) {
+	out.Attempts, out.Calls, out.Executions = int32(c.Attempts), int32(c.Calls), int32(c.Executions)
+	out.Failures, out.ConsecutiveFailures, out.TokensUsed = int32(c.Failures), int32(c.Consecutive), c.Tokens
+}
+
+func setDuration(out *durationpb.Duration, d time.Duration) *durationpb.Duration {
+	out.Seconds, out.Nanos = int64(d/time.Second), int32(d%time.Second)
+	return out
 }
 
 func grantsOf(grants []session.Grant) []*v1.Grant {

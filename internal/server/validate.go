@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"math"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -20,18 +21,36 @@ import (
 // fields checks the fields of one request and keeps the first problem. Names
 // are those of the JSON form.
 type fields struct {
-	prefix string // of the message that is checked, such as operations[3].begin.
-	err    error
+	outer *fields // of the message in which the one that is checked stands; nil at the outermost
+	name  string  // there
+	item  int     // its place in a list from 1 on; 0 where it is in none
+	err   error
+}
+
+// path names a field from the outermost message on, such as
+// operations[3].begin.tool. It is made only when something is wrong.
+func (f *fields) path(field string) string {
+	for ; f != nil && f.name != ""; f = f.outer {
+		if f.item > 0 {
+			field = f.name + "[" + itoa(int64(f.item-1)) + "]." + field
+		} else {
+			field = f.name + "." + field
+		}
+	}
+	return field
 }
 
 func (f *fields) refuse(field, format string, args ...any) {
 	if f.err == nil {
-		f.err = invalid(f.prefix+field, format, args...)
+		f.err = invalid(f.path(field), format, args...)
 	}
 }
 
 // in returns the checks of a message within this one.
-func (f *fields) in(field string) *fields { return &fields{prefix: f.prefix + field + "."} }
+func (f *fields) in(field string) *fields { return &fields{outer: f, name: field} }
+
+// at returns the checks of an item of a list within this message.
+func (f *fields) at(list string, i int) *fields { return &fields{outer: f, name: list, item: i + 1} }
 
 // take keeps the problem of a message within this one.
 func (f *fields) take(inner *fields) {
@@ -250,11 +269,18 @@ func (f *fields) attributes(field string, m map[string]string) []session.Attr {
 // used for again with another.
 func fingerprint(req proto.Message) (p session.Fingerprint) {
 	// A request that was decoded can be encoded.
-	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(req)
-	sum := sha256.Sum256(b)
+	b := contents.Get().(*[]byte)
+	*b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend((*b)[:0], req)
+	sum := sha256.Sum256(*b)
 	copy(p[:], sum[:])
+	if cap(*b) <= 64<<10 {
+		contents.Put(b)
+	}
 	return p
 }
+
+// contents are buffers for what is hashed.
+var contents = sync.Pool{New: func() any { return new([]byte) }}
 
 // beginContent is the fingerprint of a call without its wait: a waiter that
 // asks again asks for the same call.

@@ -124,7 +124,7 @@ func open(t *testing.T, name string, join []string, audit, log *text) *node {
 	require.NoError(t, err)
 	s, err := server.New(server.Config{
 		Store: store, Cluster: members{store}, Node: name, Backend: "raft",
-		Audit:  slog.New(slog.NewJSONHandler(audit, nil)),
+		Audit:  audit,
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 		Engine: []engine.Option{engine.WithRego(opa.Load), engine.WithGuardrails(failing{}), engine.WithBudget(2 * time.Second)},
 	})

@@ -49,17 +49,17 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// A cluster is one `govnode dev --nodes 3`.
+// A cluster is one `govnode dev --nodes 3`, or three `govnode serve`.
 type cluster struct {
-	t    *testing.T
-	dir  string // of its data, and of what tests write
-	args []string
-	cmd  *exec.Cmd
-	http *http.Client
+	t       *testing.T
+	backend []string     // flags
+	redis   *redisServer // of the backend redis
+	dir     string       // of its data, and of what tests write
+	runs    []run
+	http    *http.Client
 
 	mu     sync.Mutex
 	nodes  map[string]node // by name, as of the last line about it
-	ready  chan struct{}
 	output bytes.Buffer
 }
 
@@ -68,24 +68,54 @@ type node struct {
 	pid       int
 }
 
-// start runs a cluster on free ports until the test ends.
-func start(t *testing.T) *cluster {
+// A run is a process that was started with args: dev, or one node.
+type run struct {
+	node string // its name; empty for dev
+	args []string
+	cmd  *exec.Cmd
+}
+
+// backends is what the promises are held to on.
+var backends = []string{"raft", "redis", "redis-cluster"}
+
+// start runs a cluster of dev on free ports until the test ends.
+func start(t *testing.T, backend string, more ...string) *cluster {
 	t.Helper()
-	dir := t.TempDir()
+	c := newCluster(t, backend)
+	args := append([]string{"dev", "--nodes", "3", "--listen", freePorts(t), "--data", filepath.Join(c.dir, "data")}, c.backend...)
+	c.runs = []run{{args: append(args, more...)}}
+	c.launch()
+	return c
+}
+
+// newCluster makes one that is not launched yet.
+func newCluster(t *testing.T, backend string) *cluster {
+	t.Helper()
 	c := &cluster{
-		t: t, dir: dir, args: []string{"dev", "--nodes", "3", "--listen", freePorts(t), "--data", filepath.Join(dir, "data")},
+		t: t, dir: t.TempDir(), nodes: map[string]node{},
 		http: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}},
 	}
-	c.launch()
+	switch backend {
+	case "raft":
+		c.backend = []string{"--backend", "raft"}
+	case "redis":
+		c.redis = startRedis(t)
+		c.backend = []string{"--backend", "redis", "--redis", c.redis.url()}
+	case "redis-cluster":
+		c.backend = []string{"--backend", "redis", "--redis-cluster", startRedisCluster(t)}
+	}
 	t.Cleanup(func() {
 		c.t = t // and no longer that of a subtest
 		c.crash()
 		if t.Failed() {
-			t.Logf("dev said:\n%s", c.said())
+			t.Logf("the program said:\n%s", c.said())
 		}
 	})
 	return c
 }
+
+// led reports whether one of the nodes leads the others.
+func (c *cluster) led() bool { return c.backend[1] == "raft" }
 
 // freePorts finds an address from which on the three ports of the API and,
 // 10 further on, the three of Raft are free. They are below those that the
@@ -110,39 +140,52 @@ func freePorts(t *testing.T) string {
 	return ""
 }
 
-// launch starts dev and waits until it is ready.
+// launch starts the program and waits until all nodes take work.
 func (c *cluster) launch() {
 	c.t.Helper()
 	c.mu.Lock()
-	c.nodes, c.ready = map[string]node{}, make(chan struct{})
-	ready := c.ready
+	clear(c.nodes)
 	c.mu.Unlock()
-	c.cmd = exec.Command(program, c.args...)
-	out, err := c.cmd.StdoutPipe()
+	for i := range c.runs {
+		c.startRun(&c.runs[i])
+	}
+	c.await("three nodes are there", func() bool { return len(c.list()) == 3 })
+	for _, n := range c.list() {
+		c.await(n.name+" takes work", func() bool { return c.takesWork(n) == nil })
+	}
+}
+
+// startRun starts one process and returns when it has said that it serves.
+func (c *cluster) startRun(r *run) {
+	c.t.Helper()
+	r.cmd = exec.Command(program, r.args...)
+	out, err := r.cmd.StdoutPipe()
 	require.NoError(c.t, err)
-	c.cmd.Stderr = c.cmd.Stdout
-	require.NoError(c.t, c.cmd.Start())
-	go c.listen(out, ready)
+	r.cmd.Stderr = r.cmd.Stdout
+	require.NoError(c.t, r.cmd.Start())
+	ready := make(chan struct{})
+	go c.listen(out, r.node, ready)
 	select {
 	case <-ready:
 	case <-time.After(30 * time.Second):
-		c.t.Fatalf("dev is not ready after 30 s:\n%s", c.said())
+		c.t.Fatalf("%v is not ready after 30 s:\n%s", r.args, c.said())
 	}
-	require.Len(c.t, c.list(), 3)
 }
 
-func (c *cluster) listen(out io.Reader, ready chan struct{}) {
+// listen notes what a process says, until it ends.
+func (c *cluster) listen(out io.Reader, name string, ready chan struct{}) {
 	lines := bufio.NewScanner(out)
 	told := false
 	for lines.Scan() {
 		var n node
 		c.mu.Lock()
 		fmt.Fprintln(&c.output, lines.Text())
-		if _, err := fmt.Sscanf(lines.Text(), "node %s api=%s pid=%d", &n.name, &n.api, &n.pid); err == nil {
+		_, err := fmt.Sscanf(lines.Text(), "node %s api=%s pid=%d", &n.name, &n.api, &n.pid)
+		if err == nil {
 			c.nodes[n.name] = n
 		}
 		c.mu.Unlock()
-		if lines.Text() == "ready" && !told {
+		if !told && (lines.Text() == "ready" || err == nil && n.name == name) {
 			told = true
 			close(ready)
 		}
@@ -155,21 +198,26 @@ func (c *cluster) said() string {
 	return c.output.String()
 }
 
-// stop ends dev, as Ctrl-C does, and its nodes with it.
+// stop ends the program, as Ctrl-C does, and its nodes with it.
 func (c *cluster) stop() {
-	if c.cmd.ProcessState != nil {
-		return
+	for _, r := range c.runs {
+		_ = r.cmd.Process.Signal(syscall.SIGINT)
 	}
-	_ = c.cmd.Process.Signal(syscall.SIGINT)
-	late := time.AfterFunc(20*time.Second, func() { _ = c.cmd.Process.Kill() })
-	defer late.Stop()
-	_ = c.cmd.Wait()
+	for _, r := range c.runs {
+		late := time.AfterFunc(20*time.Second, func() { _ = r.cmd.Process.Kill() })
+		_ = r.cmd.Wait()
+		late.Stop()
+	}
 }
 
-// crash kills dev, with whom its nodes must end.
+// crash kills the program, with which its nodes must end.
 func (c *cluster) crash() {
-	_ = c.cmd.Process.Kill()
-	_ = c.cmd.Wait()
+	for _, r := range c.runs {
+		if r.cmd != nil {
+			_ = r.cmd.Process.Kill()
+			_ = r.cmd.Wait()
+		}
+	}
 	for _, n := range c.list() {
 		gone(c.t, n.pid)
 	}
@@ -221,30 +269,49 @@ func (c *cluster) kill(nodes ...node) {
 }
 
 // back waits until nodes that were killed run again, as other processes, and
-// take work.
+// take work. Those of dev are started again by it.
 func (c *cluster) back(killed ...node) {
 	c.t.Helper()
+	for _, old := range killed {
+		for i := range c.runs {
+			if c.runs[i].node == old.name {
+				_ = c.runs[i].cmd.Wait()
+				c.startRun(&c.runs[i])
+			}
+		}
+	}
 	for _, old := range killed {
 		c.await(old.name+" is back", func() bool {
 			c.mu.Lock()
 			n := c.nodes[old.name]
 			c.mu.Unlock()
-			if n.pid == old.pid {
-				return false
-			}
-			res, err := c.http.Get("http://" + n.api + "/readyz")
-			if err != nil {
-				return false
-			}
-			_ = res.Body.Close()
-			return res.StatusCode == http.StatusOK
+			return n.pid != old.pid && c.takesWork(n) == nil
 		})
 	}
 }
 
-// leader returns the node that leads and those that do not.
+// takesWork asks a node whether it is ready, and returns what it says if not.
+func (c *cluster) takesWork(n node) error {
+	res, err := c.http.Get("http://" + n.api + "/readyz")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("/readyz: HTTP %d: %s", res.StatusCode, body)
+	}
+	return err
+}
+
+// leader returns the node that leads and those that do not. Over a Redis none
+// does, and any one is as good.
 func (c *cluster) leader() (leads node, others []node) {
 	c.t.Helper()
+	if !c.led() {
+		all := c.list()
+		return all[0], all[1:]
+	}
 	c.await("somebody leads", func() bool {
 		var status struct{ Leader string }
 		n := c.list()[0]

@@ -11,10 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// onEach runs a test on each backend.
+func onEach(t *testing.T, test func(*testing.T, *cluster)) {
+	for _, backend := range backends {
+		t.Run(backend, func(t *testing.T) { test(t, start(t, backend)) })
+	}
+}
+
 // "A session pinned to version 1 of a policy decides by version 1 on every node
 // after version 2 was put, after a restart of all nodes, after a restore."
-func TestPinnedPolicy(t *testing.T) {
-	c := start(t)
+func TestPinnedPolicy(t *testing.T) { onEach(t, pinnedPolicy) }
+
+func pinnedPolicy(t *testing.T, c *cluster) {
 	c.open("pinned", "allowed_tools: [read]\nmax_tool_calls: 1000\n")
 	one := c.session(c.list()[0], "pinned")
 	require.Equal(t, 1, one.PolicyVersion)
@@ -61,8 +69,9 @@ func TestPinnedPolicy(t *testing.T) {
 
 // "kill -9 of all three nodes at once, restart: every acknowledged change is
 // there."
-func TestEveryAcknowledgedChangeIsThere(t *testing.T) {
-	c := start(t)
+func TestEveryAcknowledgedChangeIsThere(t *testing.T) { onEach(t, everyAcknowledgedChangeIsThere) }
+
+func everyAcknowledgedChangeIsThere(t *testing.T, c *cluster) {
 	c.open("kept", "max_concurrent: 1000\nmax_tool_calls: 100000\n")
 	for round := range 2 {
 		nodes := c.list()
@@ -114,8 +123,9 @@ func TestEveryAcknowledgedChangeIsThere(t *testing.T) {
 
 // "Tokens of a pool only rise, through restart, restore, delete and
 // re-creation."
-func TestTokensOnlyRise(t *testing.T) {
-	c := start(t)
+func TestTokensOnlyRise(t *testing.T) { onEach(t, tokensOnlyRise) }
+
+func tokensOnlyRise(t *testing.T, c *cluster) {
 	var last number
 	slots := 0
 	put := func(id string) {

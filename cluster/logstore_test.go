@@ -1,0 +1,316 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	walfs "github.com/hashicorp/raft-wal/fs"
+	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/segment"
+	"github.com/hashicorp/raft-wal/types"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/storage"
+)
+
+func storeConfig(t *testing.T, use func(*Config)) *Config {
+	t.Helper()
+	cfg := Config{ID: "n1", Dir: tempDir(t), Logger: testLogger(), segment: 4 << 10}
+	use(&cfg)
+	return &cfg
+}
+
+func mustOpenLog(t *testing.T, cfg *Config) logStore {
+	t.Helper()
+	s, err := openLogStore(cfg, newMetrics())
+	require.NoError(t, err)
+	return s
+}
+
+// entryAt is an entry that tells where and when it was written.
+func entryAt(index, term uint64, size int) *raft.Log {
+	return &raft.Log{
+		Index: index, Term: term, Type: raft.LogCommand, Extensions: termOf(term),
+		Data:       bytes.Repeat([]byte(fmt.Sprintf("%d/%d;", index, term)), size),
+		AppendedAt: time.Unix(int64(index), 0).UTC(),
+	}
+}
+
+// A logModel is what a log must hold.
+type logModel struct {
+	t       *testing.T
+	cfg     *Config
+	store   logStore
+	entries map[uint64]*raft.Log
+	first   uint64 // of those that follow each other up to last; 0 if there is none
+	last    uint64
+	term    uint64
+}
+
+func (m *logModel) append(skip uint64, sizes ...int) {
+	m.t.Helper()
+	var batch []*raft.Log
+	for i, size := range sizes {
+		l := entryAt(m.last+skip+uint64(i)+1, m.term, size)
+		batch = append(batch, l)
+		m.entries[l.Index] = l
+	}
+	require.NoError(m.t, m.store.StoreLogs(batch))
+	if m.first == 0 || skip > 0 {
+		m.first = batch[0].Index
+	}
+	m.last = batch[len(batch)-1].Index
+}
+
+// deleteTo removes the entries up to an index, which are those that a snapshot
+// stands for; deleteFrom those from an index on, which another leader replaces.
+func (m *logModel) deleteTo(i uint64) {
+	m.t.Helper()
+	from, err := m.store.FirstIndex()
+	require.NoError(m.t, err)
+	require.NoError(m.t, m.store.DeleteRange(from, i))
+	if m.first = i + 1; i == m.last {
+		m.first, m.last = 0, 0
+	}
+}
+
+func (m *logModel) deleteFrom(i uint64) {
+	m.t.Helper()
+	require.NoError(m.t, m.store.DeleteRange(i, m.last))
+	m.last = i - 1
+	m.term++
+}
+
+// crash goes on with what the disk holds, as after a kill.
+func (m *logModel) crash() {
+	m.t.Helper()
+	image := tempDir(m.t)
+	require.NoError(m.t, os.CopyFS(image, os.DirFS(m.cfg.Dir)))
+	require.NoError(m.t, m.store.Close())
+	m.cfg.Dir = image
+	m.store = mustOpenLog(m.t, m.cfg)
+}
+
+func (m *logModel) check(what string) {
+	m.t.Helper()
+	last, err := m.store.LastIndex()
+	require.NoError(m.t, err)
+	require.Equal(m.t, m.last, last, what)
+	for i := m.first; i > 0 && i <= m.last; i++ {
+		var got raft.Log
+		require.NoError(m.t, m.store.GetLog(i, &got), "%s: entry %d", what, i)
+		got.AppendedAt = got.AppendedAt.UTC()
+		require.Equal(m.t, m.entries[i], &got, "%s: entry %d", what, i)
+	}
+	require.ErrorIs(m.t, m.store.GetLog(m.last+1, new(raft.Log)), raft.ErrLogNotFound, "Raft compares this error")
+}
+
+// What was appended is there, unchanged, until it is deleted, whatever order
+// things come in, and also after the process has ended or was killed.
+func TestALogKeepsWhatItWasGiven(t *testing.T) {
+	onEachStore(t, func(t *testing.T, use func(*Config)) {
+		for seed := range uint64(4) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			m := &logModel{t: t, cfg: storeConfig(t, use), entries: map[uint64]*raft.Log{}, term: 1}
+			m.store = mustOpenLog(t, m.cfg)
+			for step := range 150 {
+				what := fmt.Sprintf("seed %d, step %d", seed, step)
+				between := func() uint64 { return m.first + random.Uint64N(m.last-m.first+1) }
+				switch kind := random.IntN(16); {
+				case kind < 9 || m.first == 0:
+					skip := uint64(0)
+					if kind == 0 && m.last > 0 {
+						skip = 1 + random.Uint64N(50) // behind a snapshot
+					}
+					sizes := make([]int, 1+random.IntN(5))
+					for i := range sizes {
+						sizes[i] = 1 + random.IntN(200)
+					}
+					m.append(skip, sizes...)
+				case kind < 11:
+					m.deleteTo(between())
+				case kind < 13 && m.last > m.first:
+					m.deleteFrom(m.first + 1 + random.Uint64N(m.last-m.first))
+				case kind < 15:
+					require.NoError(t, m.store.Close())
+					m.store = mustOpenLog(t, m.cfg)
+				default:
+					m.crash()
+				}
+				m.check(what)
+			}
+			require.NoError(t, m.store.Close())
+		}
+	})
+}
+
+// Votes and identity outlive the process, whatever keeps the log.
+func TestVotesAreKept(t *testing.T) {
+	onEachStore(t, func(t *testing.T, use func(*Config)) {
+		cfg := storeConfig(t, use)
+		s := mustOpenLog(t, cfg)
+		_, err := s.GetUint64([]byte("CurrentTerm"))
+		require.EqualError(t, err, "not found", "Raft compares the text")
+		require.NoError(t, s.SetUint64([]byte("CurrentTerm"), 7))
+		require.NoError(t, s.Set(keyNode, []byte("n1")))
+		require.NoError(t, s.Close())
+		s = mustOpenLog(t, cfg)
+		term, err := s.GetUint64([]byte("CurrentTerm"))
+		require.NoError(t, err)
+		require.EqualValues(t, 7, term)
+		require.NoError(t, s.Close())
+	})
+}
+
+// A log that something else keeps looks empty; a node that took it for that
+// would have forgotten what it acknowledged.
+func TestALogIsNotTakenForAnother(t *testing.T) {
+	t.Parallel()
+	for made, other := range map[string]string{LogBoltDB: LogWAL, LogWAL: LogBoltDB} {
+		c := newCluster(t, 1, func(c *Config) { c.LogStore = made })
+		n := c.nodes[0]
+		_, _, err := storage.One(t.Context(), n, increment("r"))
+		require.NoError(t, err)
+		require.NoError(t, n.Close())
+		c.forget(n)
+
+		cfg := n.cfg
+		cfg.LogStore, cfg.Listener = other, listen(t, cfg.Address)
+		_, err = c.open(cfg)
+		require.ErrorContains(t, err, "cluster: LogStore: the log in "+cfg.Dir+" is kept by "+made+" and not by "+other+"; start the node with "+made)
+		require.NoError(t, cfg.Listener.Close())
+		cfg.LogStore, cfg.Listener = made, listen(t, cfg.Address)
+		again, err := c.open(cfg)
+		require.NoError(t, err)
+		again.waitReady(t)
+		require.EqualValues(t, 1, count(t, again, storage.Latest), "nothing changed")
+	}
+}
+
+// raft-wal makes what is missing anew, and deletes what belonged to it.
+func TestALostLogIsNotMadeAnew(t *testing.T) {
+	cfg := storeConfig(t, func(c *Config) { c.LogStore = LogWAL })
+	s := mustOpenLog(t, cfg)
+	require.NoError(t, s.StoreLog(entryAt(1, 1, 1)))
+	require.NoError(t, s.Close())
+	require.NoError(t, os.Remove(filepath.Join(cfg.Dir, walDir, metadb.FileName)))
+	_, err := openLogStore(cfg, newMetrics())
+	require.ErrorContains(t, err, "is damaged")
+	files, err := filepath.Glob(filepath.Join(cfg.Dir, walDir, "*.wal"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files, "what is left stays for whoever looks into it")
+}
+
+// fillTail appends to the last file of a log that is closed until the file is
+// full, as a process does that ends before it has noted that it is. It returns
+// the last index and the path of the file.
+func fillTail(t *testing.T, dir string) (uint64, string) {
+	t.Helper()
+	var meta metadb.BoltMetaDB
+	state, err := meta.Load(dir)
+	require.NoError(t, err)
+	require.NoError(t, meta.Close())
+	info := state.Segments[len(state.Segments)-1]
+	tail, err := segment.NewFiler(dir, walfs.New()).RecoverTail(info)
+	require.NoError(t, err)
+	for {
+		i := tail.LastIndex() + 1
+		var b bytes.Buffer
+		require.NoError(t, new(wal.BinaryCodec).Encode(entryAt(i, 1, 50), &b))
+		require.NoError(t, tail.Append([]types.LogEntry{{Index: i, Data: b.Bytes()}}))
+		full, _, err := tail.Sealed()
+		require.NoError(t, err)
+		if full {
+			require.NoError(t, tail.Close())
+			return i, filepath.Join(dir, segment.FileName(info))
+		}
+	}
+}
+
+// A process may end, or be killed in the middle of a write, when a file of the
+// log is full and that is not noted yet. The log goes on all the same.
+func TestALogWhoseFileWasFullGoesOn(t *testing.T) {
+	for name, torn := range map[string]bool{"whole": false, "torn": true} {
+		for _, head := range []uint64{0, 2} {
+			t.Run(fmt.Sprint(name, head), func(t *testing.T) {
+				cfg := storeConfig(t, func(c *Config) { c.LogStore = LogWAL })
+				s := mustOpenLog(t, cfg)
+				for i := range uint64(4) {
+					require.NoError(t, s.StoreLog(entryAt(i+1, 1, 50)))
+				}
+				require.NoError(t, s.DeleteRange(1, head))
+				require.NoError(t, s.Close())
+				last, path := fillTail(t, filepath.Join(cfg.Dir, walDir))
+				if torn {
+					tearLast(t, path, last)
+					last-- // it was never acknowledged
+				}
+				for range 2 { // the second time, there is nothing to mend
+					s = mustOpenLog(t, cfg)
+					first, err := s.FirstIndex()
+					require.NoError(t, err)
+					require.Equal(t, head+1, first)
+					for i := first; i <= last; i++ {
+						var l raft.Log
+						require.NoError(t, s.GetLog(i, &l))
+						require.Equal(t, entryAt(i, 1, 50).Data, l.Data)
+					}
+					end, err := s.LastIndex()
+					require.NoError(t, err)
+					require.Equal(t, last, end)
+					for range 30 { // into the next file
+						last++
+						require.NoError(t, s.StoreLog(entryAt(last, 1, 50)))
+					}
+					require.NoError(t, s.Close())
+				}
+			})
+		}
+	}
+}
+
+// tearLast spoils the last entry that was written to a file.
+func tearLast(t *testing.T, path string, index uint64) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	i := strings.LastIndex(string(b), fmt.Sprintf("%d/1;", index))
+	require.Positive(t, i)
+	b[i] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+}
+
+func TestWALMetrics(t *testing.T) {
+	cfg := storeConfig(t, func(c *Config) { c.LogStore = LogWAL })
+	m := newMetrics()
+	s, err := openLogStore(cfg, m)
+	require.NoError(t, err)
+	for i := range uint64(20) {
+		require.NoError(t, s.StoreLog(entryAt(i+1, 1, 100)))
+	}
+	require.NoError(t, s.DeleteRange(18, 20))
+	require.NoError(t, s.DeleteRange(1, 17))
+	require.NoError(t, s.Close())
+	value := func(name string) float64 {
+		r := prometheus.NewRegistry()
+		require.NoError(t, r.Register(m.wal[name]))
+		families, err := r.Gather()
+		require.NoError(t, err)
+		return families[0].GetMetric()[0].GetCounter().GetValue()
+	}
+	require.EqualValues(t, 20, value("log_appends"))
+	require.EqualValues(t, 20, value("log_entries_written"))
+	require.Greater(t, value("log_entry_bytes_written"), 8000.0)
+	require.Positive(t, value("segment_rotations"))
+	require.EqualValues(t, 3, value("tail_truncations"))
+	require.LessOrEqual(t, value("head_truncations"), 17.0, "what is below zero is no count")
+}

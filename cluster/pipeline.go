@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// transport is Raft's own, with pipelines that end.
+//
+// In raft 1.7.3 a leader that has just been answered "no" by a follower may
+// send it one more message, and then waits until somebody takes the answer,
+// which nobody does any more. That follower is sent heartbeats and no entries
+// from then on, until the leader ends, which hangs as well (hashicorp/raft
+// issue 612). Here the wait ends, and Raft begins anew with that follower.
+type transport struct {
+	*raft.NetworkTransport
+	ctx   context.Context // of the node
+	limit time.Duration   // for one message to get under way
+}
+
+// AppendEntriesPipeline implements raft.Transport.
+func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
+	if err != nil {
+		return nil, err
+	}
+	return newPipeline(t.ctx, p, t.limit), nil
+}
+
+// A pipeline is closed when a message does not get under way in time, and when
+// the node ends.
+type pipeline struct {
+	raft.AppendPipeline
+	limit time.Duration
+	leave func() bool // the end of the node does not concern it any more
+	close func() error
+}
+
+func newPipeline(ctx context.Context, p raft.AppendPipeline, limit time.Duration) *pipeline {
+	closed := sync.OnceValue(p.Close)
+	return &pipeline{
+		AppendPipeline: p, limit: limit, close: closed,
+		leave: context.AfterFunc(ctx, func() { _ = closed() }), // whoever uses it is told
+	}
+}
+
+// AppendEntries implements raft.AppendPipeline.
+func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	t := time.AfterFunc(p.limit, func() { _ = p.close() }) // the call returns an error then
+	defer t.Stop()
+	return p.AppendPipeline.AppendEntries(args, resp)
+}
+
+// Close implements raft.AppendPipeline.
+func (p *pipeline) Close() error {
+	p.leave()
+	return p.close()
+}

@@ -1,0 +1,247 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/value"
+)
+
+// The short way decides as the long way does, to the last field, and writes
+// nothing where it decides nothing.
+func TestDirectIsTheLongWay(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
+	conditions := func() string {
+		switch rng.IntN(9) {
+		case 0, 1:
+			return "field: tool_name, operator: eq, value: " + pick("a", "ab", "abc_1", "long_name_of_a_tool", `"\ufffd"`)
+		case 2:
+			return "field: tool_name, operator: in, value: [" + pick("a, b", "abc_1, c", "c") + "]"
+		case 3, 4:
+			return "field: tool_name, operator: matches, value: '" + pick("^a", "^ab[a-z_]+$", "^abc_[0-9]*", "^long_") + "'"
+		case 5:
+			return "field: x, operator: " + pick("gt", "gte", "lt", "lte") + ", value: " + pick("1", "2.5", "-3", "100")
+		case 6:
+			return "field: y, operator: " + pick("eq", "in") + ", value: " + pick("[a]", "a", "b", "3")
+		case 7:
+			return "field: x, operator: matches, value: '" + pick("^1", "^2", "^-9", "^a") + "'"
+		}
+		return "field: " + pick("x", "x", "call_count") + ", operator: gt, value: " + pick("1", "5")
+	}
+	direct, denied, rulesSeen := 0, 0, map[string]bool{}
+	for range 1000 {
+		var y strings.Builder
+		y.WriteString("name: p\nrules:\n")
+		for i := range 1 + rng.IntN(9) {
+			fmt.Fprintf(&y, "  - {name: r%d, condition: {%s}, action: %s, priority: %d}\n", i, conditions(), pick("allow", "deny", "audit", "block"), rng.IntN(3))
+		}
+		fmt.Fprintf(&y, "defaults: {action: %s}\n", pick("allow", "deny"))
+		tree, err := SingleFile(y.String())
+		require.NoError(t, err)
+		var opts []Option
+		if rng.IntN(3) == 0 {
+			opts = append(opts, WithStrict())
+		}
+		p, err := Compile(tree, append(opts, WithLogger(discard))...)
+		if err != nil {
+			continue // a target that an operator cannot work on
+		}
+		for range 20 {
+			in := Input{Tool: pick("", "a", "ab", "abc_1", "abc_x", "abz", "c", "long_name_of_a_tool", "\xff", "é", strings.Repeat("a", longText)), Kind: Kind(rng.IntN(2))}
+			ctx := value.OfMap()
+			for _, f := range []string{"x", "y", "tool_name", "confidence"} {
+				if rng.IntN(3) > 0 {
+					continue
+				}
+				ctx = ctx.With(f, mustValue(t, pick(`1`, `2.5`, `-9`, `1000`, `"a"`, `"b"`, `null`, `true`, `0.1`, `["a"]`)))
+			}
+			in.Context = ctx
+			if rng.IntN(3) == 0 {
+				in.Facts = &Facts{CallCount: rng.Int64N(8)}
+			}
+			if rng.IntN(4) == 0 {
+				known := rng.IntN(2) == 0
+				in.ContentHash = func(string) (string, bool) { return "x", known }
+			}
+			untouched := Decision{Reason: "untouched"}
+			short, long := untouched, untouched
+			if !p.decideDirectly(&in, &short) {
+				require.Equal(t, untouched, short)
+				continue
+			}
+			p.direct = false
+			p.Decide(context.Background(), &in, &long)
+			p.direct = true
+			require.Equal(t, long, short, "%s\n%q %s", y.String(), in.Tool, ctx.JSON())
+			direct++
+			rulesSeen[short.MatchedRule] = true
+			if !short.Allowed {
+				denied++
+			}
+		}
+	}
+	require.Greater(t, direct, 1000, "the short way was hardly used")
+	require.Greater(t, denied, 200)
+	require.Less(t, denied, direct-200)
+	require.Greater(t, len(rulesSeen), 5)
+}
+
+// What has more than rules to judge by does not go the short way.
+func TestDirectIsForRulesAlone(t *testing.T) {
+	const rules = "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: x}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: eq, value: y}, action: deny}\n"
+	doc := File{Path: "policy.yaml", Content: []byte(rules)}
+	require.True(t, mustCompileFiles(t, doc).direct)
+	for name, more := range map[string]File{
+		"governance policy": {Path: "g.yaml", Content: []byte("name: g\nallowed_tools: [z]\n")},
+		"approval":          {Path: "g.yaml", Content: []byte("name: g\nrequire_human_approval: true\n")},
+		"patterns":          {Path: "g.yaml", Content: []byte("name: g\nblocked_patterns: [rm]\n")},
+		"no calls":          {Path: "g.yaml", Content: []byte("name: g\nmax_tool_calls: 0\n")},
+		"folders":           {Path: "governance.yaml", Content: []byte("name: root\nrules: []\n")},
+		"argument":          {Path: "z.yaml", Content: []byte("name: z\nrules:\n  - {name: c, condition: {field: arguments.q, operator: eq, value: y}, action: deny}\n  - {name: d, condition: {field: arguments.q, operator: eq, value: z}, action: deny}\n")},
+		"fact":              {Path: "z.yaml", Content: []byte("name: z\nrules:\n  - {name: c, condition: {field: call_count, operator: gt, value: 1}, action: deny}\n")},
+	} {
+		require.False(t, mustCompileFiles(t, doc, more).direct, name)
+	}
+	p := mustCompileFiles(t, doc)
+	var d Decision
+	for name, in := range map[string]Input{
+		"explained":    {Tool: "z", Explain: true},
+		"limits":       {Tool: "z", CheckLimits: true},
+		"confidence":   {Tool: "z", Context: mustValue(t, `{"confidence":1}`)},
+		"content hash": {Tool: "z", ContentHash: func(string) (string, bool) { return "x", true }},
+	} {
+		require.False(t, p.decideDirectly(&in, &d), name)
+	}
+	require.True(t, p.decideDirectly(&Input{Tool: "z"}, &d))
+}
+
+// Decide writes over whatever was in the decision, on either way.
+func TestDecideLeavesNothingOfTheLastDecision(t *testing.T) {
+	p := mustCompile(t, "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: x}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: eq, value: y}, action: deny}\n")
+	for _, explain := range []bool{false, true} {
+		in := Input{Tool: "z", Explain: explain}
+		want := p.Evaluate(context.Background(), in)
+		want.EvaluationTime = 0
+		modified := value.OfInt(1)
+		d := Decision{
+			Error: "x", errorRule: "x", Backend: "x", BackendTime: 1, EvaluationTime: 1, Category: "x", PublicMessage: "x", MatchedRule: "x",
+			PolicyChain: []string{"x"}, Premises: []Premise{{}}, Trace: []string{"x"}, ModifiedArguments: &modified,
+		}
+		p.Decide(context.Background(), &in, &d)
+		require.Equal(t, want, d)
+	}
+}
+
+// The table finds what a map would, however the texts fall together.
+func TestTextTable(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	laidOut := 0
+	for range 300 {
+		var table textTable
+		want := map[string]int32{}
+		word := func() string {
+			b := make([]byte, rng.IntN(20)+rng.IntN(4)/3*(55+rng.IntN(2)*100))
+			for i := range b {
+				b[i] = "ab_"[rng.IntN(3)]
+			}
+			return string(b)
+		}
+		for i := range rng.IntN(200) {
+			w := word()
+			table.add(w, int32(i))
+			if _, earlier := want[w]; !earlier {
+				want[w] = int32(i)
+			}
+		}
+		table.seal()
+		if table.slots != nil {
+			laidOut++
+		}
+		for range 200 {
+			w := word()
+			rank, found := table.find(w)
+			wantRank, wantFound := want[w]
+			require.Equal(t, wantFound, found, w)
+			require.Equal(t, wantRank, rank, w)
+		}
+		for w, rank := range want {
+			got, found := table.find(w)
+			require.True(t, found && got == rank, w)
+		}
+	}
+	require.Greater(t, laidOut, 100, "the slots were hardly used")
+
+	// Texts that fall together, here on purpose, stay in a map.
+	var same textTable
+	for i, n := 0, 0; n < 40; i++ {
+		if w := fmt.Sprintf("%08d", i); textHash(w)&0xff == 0 {
+			same.add(w, int32(i))
+			n++
+		}
+	}
+	same.seal()
+	require.Nil(t, same.slots)
+	for w, rank := range same.texts {
+		got, found := same.find(w)
+		require.True(t, found && got == rank)
+	}
+	_, found := same.find("12345678x")
+	require.False(t, found)
+}
+
+// A tool whose name is no UTF-8 is judged as what every text becomes, on every
+// way of judging.
+func TestToolThatIsNoUTF8(t *testing.T) {
+	p := mustCompile(t, "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: \"b\\ufffd\"}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: matches, value: \"^c\\ufffd\"}, action: deny}\n")
+	for tool, rule := range map[string]string{"b\xff": "a", "c\xffd": "b", "b": ""} {
+		for _, explain := range []bool{false, true} { // true takes the long way
+			require.Equal(t, rule, p.Evaluate(context.Background(), Input{Tool: tool, Explain: explain}).MatchedRule, "%q", tool)
+		}
+	}
+}
+
+// Of any number of literals the longest is found that a text begins with, and
+// from it all shorter ones.
+func TestLongestPrefix(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	word := func(most int) string {
+		b := make([]byte, 1+rng.IntN(most))
+		for i := range b {
+			b[i] = "ab"[rng.IntN(2)]
+		}
+		return string(b)
+	}
+	deep := 0
+	for range 2000 {
+		var p prefixes
+		for i := range 1 + rng.IntN(12) {
+			p.add(word(4), int32(i))
+		}
+		p.seal()
+		text := word(5)
+		var want []string
+		for _, s := range p.texts { // sorted, so that of those a text begins with the longest is last
+			if strings.HasPrefix(text, s) {
+				want = append([]string{s}, want...)
+			}
+		}
+		var got []string
+		for n := p.longest(text); n >= 0; n = p.shorter[n] {
+			got = append(got, p.texts[n])
+		}
+		require.Equal(t, want, got, "%q of %q", text, p.texts)
+		if len(p.texts) > fewPrefixes && len(got) > 1 {
+			deep++
+		}
+		if len(want) > 0 {
+			require.True(t, p.mayBegin(text))
+		}
+	}
+	require.Greater(t, deep, 100)
+}
