@@ -106,8 +106,7 @@ func (x *round) carry(d *draft) (pause time.Duration, err error) {
 		return silentPause, nil
 	case status == replyOK:
 		x.l.standIn(d.s.waits)
-		x.keep(d)
-		x.answer(x.batches, d.results)
+		x.done(d)
 	case status == replyLost:
 		return x.yield(d, found), nil
 	case status == replyFrozen:
@@ -125,6 +124,7 @@ func (x *round) carry(d *draft) (pause time.Duration, err error) {
 func (x *round) exchange(ctx context.Context, d *draft) (found []entry, status string, err error) {
 	var alone bool
 	if d.s.turn, alone = x.l.wish(x.wants, d.was, true); !alone {
+		x.l.finish()
 		return x.r.send(ctx, d.s, d.was, d.now, d.mono)
 	}
 	done := make(chan struct{})
@@ -132,6 +132,7 @@ func (x *round) exchange(ctx context.Context, d *draft) (found []entry, status s
 		defer close(done)
 		found, status, err = x.r.send(ctx, d.s, d.was, d.now, d.mono)
 	}()
+	x.l.finish()
 	x.prepare(d)
 	<-done
 	if ahead := x.l.ahead; ahead != nil && (err != nil || status != replyOK) {
@@ -193,6 +194,29 @@ func (x *round) yield(d *draft, found []entry) time.Duration {
 		return 0
 	}
 	return lostPause
+}
+
+// done lets a round that was swapped in be kept and answered: once the next is on
+// its way, if that is ready to be sent, so that Redis need not wait for it.
+func (x *round) done(d *draft) {
+	batches := x.batches
+	x.l.unfinished = func() {
+		x.keep(d)
+		x.batches = batches
+		x.answer(batches, d.results)
+	}
+	if next := x.l.ahead; next == nil || next.draft == nil {
+		x.l.finish()
+	}
+	x.batches = nil
+}
+
+// finish keeps and answers a round that was swapped in, if one is left.
+func (l *lane) finish() {
+	if f := l.unfinished; f != nil {
+		l.unfinished = nil
+		f()
+	}
 }
 
 // keep notes what is now in Redis.

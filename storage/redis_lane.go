@@ -133,8 +133,10 @@ type lane struct {
 	count   int
 	running bool
 
-	ahead *round // decided while another is out; of the goroutine that runs the lane
-	turns turns
+	// Of the goroutine that runs the lane.
+	ahead      *round // decided while another is out
+	unfinished func() // keeps and answers a round that was swapped in
+	turns      turns
 }
 
 func newLane(r *Redis, p *place) *lane {

@@ -80,15 +80,17 @@ func (x *round) run() error {
 	for {
 		if x.l.turns.waits {
 			x.draft = nil
+			x.l.finish()
 			x.l.await()
 			x.takeMore()
 		}
 		x.leaveLate()
 		if len(x.batches) == 0 {
+			x.l.finish()
 			return nil
 		}
 		pause, err := x.try()
-		if err != nil {
+		if err != nil || len(x.batches) == 0 {
 			return err
 		}
 		if pause > 0 && !x.l.turns.waits {
@@ -105,11 +107,13 @@ func (x *round) run() error {
 func (x *round) try() (pause time.Duration, err error) {
 	e, err := x.p.d.serving(x.r.ctx)
 	if err != nil {
+		x.l.finish()
 		return 0, err
 	}
 	d := x.draft
 	x.draft = nil
 	if d == nil || d.e != e {
+		x.l.finish() // what it wrote is read
 		was, fresh, err := x.read(e)
 		switch {
 		case errors.Is(err, errAgain):

@@ -61,6 +61,7 @@ type begin struct {
 	facts    *engine.Facts
 	inUse    bool // whether facts.ActiveSlots is known
 	decision engine.Decision
+	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 	answer   storage.Answer
@@ -113,7 +114,7 @@ func (s *Server) newBegin(ctx context.Context, f *fields, req *v1.BeginCallReque
 	}
 	b.one[0] = b.cmd
 	b.cmd.Content = beginContent(req)
-	b.input.ContentHash = s.contentHash(ctx, b.ns)
+	b.input.ContentHash = s.contentHash(ctx, b.ns, &b.unread)
 	return b, b.load(ctx, storage.Nearby, f)
 }
 
@@ -170,8 +171,10 @@ func (b *begin) judge(ctx context.Context) error {
 		return errTakesLong
 	}
 	b.input.Facts, b.input.Now = b.facts, b.s.cfg.Now()
-	b.decision = b.policy.Evaluate(ctx, b.input)
-	took := b.decision.EvaluationTime
+	took, err := b.decide(ctx)
+	if err != nil {
+		return err
+	}
 	if slices.ContainsFunc(b.decision.Premises, func(p engine.Premise) bool { return p.Fact == engine.ActiveSlots }) && !b.inUse {
 		// Few policies look at the pool, so it is read for those alone.
 		found, err := b.s.store.Get(ctx, session.PoolKey(b.ns, b.cmd.Pools[0].Pool), storage.Nearby)
@@ -180,8 +183,11 @@ func (b *begin) judge(ctx context.Context) error {
 		}
 		if p, ok := found.Record.(*session.Pool); ok && p.InUse() > 0 {
 			b.facts.ActiveSlots = int64(p.InUse())
-			b.decision = b.policy.Evaluate(ctx, b.input)
-			took += b.decision.EvaluationTime
+			again, err := b.decide(ctx)
+			if err != nil {
+				return err
+			}
+			took += again
 		}
 	}
 	b.s.metrics.evaluation.Observe(took.Seconds())
@@ -195,6 +201,15 @@ func (b *begin) judge(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// decide evaluates the policy once.
+func (b *begin) decide(ctx context.Context) (took time.Duration, err error) {
+	start := time.Now()
+	b.unread = nil
+	b.policy.Decide(ctx, &b.input, &b.decision)
+	b.decision.EvaluationTime = time.Since(start)
+	return b.decision.EvaluationTime, b.unread
 }
 
 var factKinds = map[engine.FactKind]session.Fact{

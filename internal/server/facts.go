@@ -39,12 +39,13 @@ func withMetadata(ctx value.Value, m map[string]string) value.Value {
 	return ctx.With("metadata", value.OfMap(pairs...))
 }
 
-// contentHash looks up what is registered for a tool. A record that cannot be
-// read counts as absent, which a strict policy denies.
-func (s *Server) contentHash(ctx context.Context, ns string) func(string) (string, bool) {
+// contentHash looks up what is registered for a tool. What cannot be read is put
+// into failed: whoever asked must not decide without it.
+func (s *Server) contentHash(ctx context.Context, ns string, failed *error) func(string) (string, bool) {
 	return func(tool string) (string, bool) {
 		found, err := s.store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
 		if err != nil {
+			*failed = storeError(err)
 			return "", false
 		}
 		h, ok := found.Record.(*session.Hash)

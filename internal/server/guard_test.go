@@ -3,7 +3,9 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -183,4 +185,38 @@ func TestRequestTimeout(t *testing.T) {
 	n := startOn(t, slow{quick.store}, func(c *server.Config) { c.RequestTimeout = 100 * time.Millisecond })
 	_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "c"))
 	requireRefused(t, err, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "same id")
+}
+
+// unread is a store that cannot read registered hashes.
+type unread struct {
+	storage.Store
+	broken atomic.Bool
+}
+
+func (u *unread) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if u.broken.Load() && k == session.HashKey("default", "t") {
+		return storage.Found{}, fmt.Errorf("%w: connection refused", storage.ErrUnavailable)
+	}
+	return u.Store.Get(ctx, k, r)
+}
+
+// A tool whose registered hash cannot be read is not taken for one that has
+// none: the call is neither admitted nor denied, and nothing is counted.
+func TestAHashThatCannotBeRead(t *testing.T) {
+	store := &unread{Store: storage.NewMemory(nil)}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store)
+	n.putPolicy("name: p", "content_hash_mode: warn")
+	n.session("s")
+	_, err := n.policies.PutHash(n.ctx(), &v1.PutHashRequest{Tool: "t", Hash: strings.Repeat("ab", 32)})
+	require.NoError(t, err)
+	require.Contains(t, n.begin("s", "c1").Reason, "missing content_hash")
+	store.broken.Store(true)
+	_, err = n.calls.BeginCall(n.ctx(), beginRequest("s", "c2"))
+	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(err), "%v", err)
+	_, err = n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "t"})
+	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(err), "%v", err)
+	require.EqualValues(t, 1, n.getSession("s").Attempts)
+	store.broken.Store(false)
+	require.Contains(t, n.begin("s", "c2").Reason, "missing content_hash", "the id is free")
 }

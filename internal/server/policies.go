@@ -268,8 +268,12 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 		}
 		return nil, err
 	}
-	in.ContentHash = s.contentHash(ctx, ns)
+	var unread error
+	in.ContentHash = s.contentHash(ctx, ns, &unread)
 	d := policy.Evaluate(ctx, in)
+	if unread != nil {
+		return nil, unread
+	}
 	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
 	id := s.cfg.NewID()
 	s.audit.evaluated(ns, id, policy, in, d, proto.Size(req))
