@@ -26,6 +26,9 @@ const (
 	linkRetry     = 5 * time.Second
 	linkRetryMost = 5 * time.Minute
 	streamPing    = 5 * time.Second
+	// streamFrame lets the answers of a message come in one frame of HTTP/2, or
+	// in few, and so in few system calls.
+	streamFrame = 256 << 10 // bytes
 )
 
 // errUnary says that there is no stream to a node, so that a request must go by
@@ -45,7 +48,7 @@ func newStreamHTTPClient() *http.Client {
 		TLSHandshakeTimeout: dialTimeout * 2,
 		DisableCompression:  true,
 		Protocols:           protocols,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: streamPing, PingTimeout: streamPing},
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: streamPing, PingTimeout: streamPing, MaxReadFrameSize: streamFrame},
 	}}
 }
 

@@ -143,7 +143,7 @@ func (x *round) exchange(ctx context.Context, d *draft) (found []entry, status s
 
 // leastAhead is how many commands are worth a round of their own while another
 // is out: fewer are better off in one round with those that are still to come.
-const leastAhead = 16
+const leastAhead = 40
 
 // prepare decides the next round on what this one writes. It takes half of all
 // that are under way here, so that rounds become neither large nor small by

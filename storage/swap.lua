@@ -53,32 +53,32 @@ local line = call('TYPE', KEYS[5]).ok
 local usable = line == 'list' or line == 'none' -- else somebody has put something else there
 local some = 1000 -- keys of one command: Lua has no room for many more
 
--- found returns the stamp of a record.
-local many = {}
-if ARGV[16] == '1' then
-  for from = 1, n, some do
-    many[#many + 1] = call('MGET', unpack(KEYS, r + from, r + math.min(from + some - 1, n)))
-  end
-end
-local function found(i)
-  if ARGV[16] ~= '1' then
-    local stamp = call('GETRANGE', KEYS[r + i], '0', '15')
-    return stamp == '' and none or stamp
-  end
-  local value = many[math.floor((i - 1) / some) + 1][(i - 1) % some + 1]
-  if value then
-    return string.sub(value, 1, 16)
-  end
-  call('STRLEN', KEYS[r + i]) -- an error if it is there and no string
-  return none
-end
-
 local lost = now > ARGV[4]
 local changed = {}
-for i = 1, n do
-  if found(i) ~= string.sub(stamps, 16 * i - 15, 16 * i) then
+local function compare(i, stamp)
+  if stamp ~= string.sub(stamps, 16 * i - 15, 16 * i) then
     lost = true
     changed[i] = true
+  end
+end
+if ARGV[16] == '1' then
+  for from = 1, n, some do
+    local to = math.min(from + some - 1, n)
+    local values = call('MGET', unpack(KEYS, r + from, r + to))
+    for i = from, to do
+      local value = values[i - from + 1]
+      if value then
+        compare(i, string.sub(value, 1, 16))
+      else
+        call('STRLEN', KEYS[r + i]) -- an error if it is there and no string
+        compare(i, none)
+      end
+    end
+  end
+else
+  for i = 1, n do
+    local stamp = call('GETRANGE', KEYS[r + i], '0', '15')
+    compare(i, stamp == '' and none or stamp)
   end
 end
 if lost then
