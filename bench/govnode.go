@@ -200,14 +200,15 @@ func (g *govnode) begin(ctx context.Context, c *govnodeCaller) error {
 	}
 	open, err := c.sessions[c.turn].Begin(ctx, client.Call{Tool: tool, Arguments: arguments, Pools: c.pool, Wait: wait})
 	b := &c.books[c.turn]
-	var refused *client.Refused
-	var unavailable *client.Unavailable
-	switch {
-	case err == nil:
+	if err == nil {
 		c.open = open
 		b.Attempts++
 		b.Calls++
 		return nil
+	}
+	var refused *client.Refused
+	var unavailable *client.Unavailable
+	switch {
 	case errors.As(err, &refused):
 		b.Attempts++
 		if g.plan.waits() {
