@@ -74,7 +74,7 @@ bench-growth: build ## how the figures grow with nodes, sessions, slots, waiters
 		--json bench/results/slots.json
 	./bin/govnode bench --nodes 3 --scenario queue --slots 100 --hold 0s --sweep 100,1100 --rounds 3 --duration 4s \
 		--json bench/results/queue.json
-	./bin/govnode bench --nodes 3 --fill 1000000 --sessions 40 --snapshots none,raft $(SNAPSHOT_LOAD) --rounds 3 --duration 10s \
+	./bin/govnode bench --nodes 3 --fill 1000000 --sessions 40 --snapshots none,raft $(SNAPSHOT_LOAD) --rounds 2 --duration 30s \
 		--json bench/results/snapshots.json
 	./bin/govnode bench --nodes 3 --after 0,$(COMMANDS) --callers 256 --duration 10s --json bench/results/commands.json
 	./bin/govnode bench table bench/results/*.json

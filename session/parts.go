@@ -225,7 +225,7 @@ func Pack(r Record) Packed {
 	p := Packed{Next: shallow(r)}
 	m := idsOf(p.Next)
 	if m == nil {
-		p.Head = AppendRecord([]byte{headPlain}, r)
+		p.Head = AppendRecord(append(make([]byte, 0, headSize(r)), headPlain), r)
 		return p
 	}
 	if m.apart == nil {
@@ -233,11 +233,26 @@ func Pack(r Record) Packed {
 	} else {
 		p.Parts = m.settleAdded()
 	}
-	p.Head = m.appendHead([]byte{headMaker})
+	p.Head = m.appendHead(append(make([]byte, 0, headSize(r)), headMaker))
 	bare := shallow(r)
 	*idsOf(bare) = IDs{}
 	p.Head = AppendRecord(p.Head, bare)
 	return p
+}
+
+// headSize is about what the head of a record takes, so that it is not copied
+// while it grows.
+func headSize(r Record) int {
+	const bare, each = 256, 80
+	switch r := r.(type) {
+	case *Pool:
+		return bare + each*(len(r.Leases)+len(r.Queue))
+	case *Session:
+		return bare + each*(len(r.Open)+len(r.Tools))
+	case *Client:
+		return bare + each*len(r.Open)
+	}
+	return bare
 }
 
 // split turns whole ids into ids apart.
