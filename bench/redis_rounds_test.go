@@ -29,6 +29,7 @@ func newRounds(b *testing.B, url string, h hotPool, nodes int) hotSystem {
 		r, err := storage.OpenRedis(ctx, storage.RedisConfig{URL: url, Prefix: fmt.Sprint("nodes", nodes), Node: fmt.Sprint("n", i)})
 		require.NoError(b, err)
 		n := &hotNode{store: r, waiting: map[string]*hotWait{}, stop: make(chan struct{}), stopped: make(chan struct{}), kick: make(chan struct{}, 1)}
+		r.ClaimBy(n.claims)
 		go n.serve()
 		s.nodes = append(s.nodes, n)
 	}
@@ -97,12 +98,14 @@ func (s *rounds) close() {
 }
 
 // A hotNode is a node with those who wait at it. It claims for them as the
-// server does: it looks at the pool whenever the store says that something has
-// changed, and asks again for all to whom a slot was handed, in one request.
+// server does: the store asks it in the round that hands a slot to one of them.
+// For those who were handed one by another node it looks at the pool whenever the
+// store says that something has changed, and asks again for them in one request.
 type hotNode struct {
 	store         *storage.Redis
 	stop, stopped chan struct{}
 	kick          chan struct{} // somebody has begun to wait
+	seen          *session.Pool // of serve: the pool when it was last looked at
 
 	mu      sync.Mutex
 	waiting map[string]*hotWait // by holder, as the pool has it
@@ -143,8 +146,42 @@ func (n *hotNode) serve() {
 		case <-n.store.Changed():
 			n.claim()
 		case <-n.kick:
+			n.seen = nil
 			n.claim()
 		}
+	}
+}
+
+// claims returns the claims of those to whom a slot was handed here.
+func (n *hotNode) claims(_ session.Key, p *session.Pool) []storage.Claim {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var claims []storage.Claim
+	for _, h := range n.handed(p) {
+		claims = append(claims, storage.Claim{Command: n.waiting[h].begin, Answered: func(a storage.Answer) { n.answered(h, a) }})
+	}
+	return claims
+}
+
+// handed returns those of this node who are to claim a slot of the pool.
+func (n *hotNode) handed(p *session.Pool) (holders []string) {
+	for i := range p.Leases {
+		if l := &p.Leases[i]; l.Claim {
+			_, s, call := session.SplitHolder(l.Holder)
+			if h := s + " " + call; n.waiting[h] != nil {
+				holders = append(holders, h)
+			}
+		}
+	}
+	return holders
+}
+
+func (n *hotNode) answered(holder string, a storage.Answer) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if w := n.waiting[holder]; w != nil {
+		delete(n.waiting, holder)
+		w.answer <- a
 	}
 }
 
@@ -156,26 +193,21 @@ func (n *hotNode) claim() {
 		return // it is told again
 	}
 	p, _ := found.Record.(*session.Pool)
-	if p == nil {
+	if p == nil || p == n.seen {
 		return
 	}
-	var turns []*hotWait
-	var cmds []session.Command
+	n.seen = p
 	n.mu.Lock()
-	for i := range p.Leases {
-		if l := &p.Leases[i]; l.Claim {
-			_, s, call := session.SplitHolder(l.Holder)
-			if w := n.waiting[s+" "+call]; w != nil {
-				delete(n.waiting, s+" "+call)
-				turns, cmds = append(turns, w), append(cmds, w.begin)
-			}
-		}
+	holders := n.handed(p)
+	cmds := make([]session.Command, len(holders))
+	for i, h := range holders {
+		cmds[i] = n.waiting[h].begin
 	}
 	n.mu.Unlock()
 	if len(cmds) == 0 {
 		return
 	}
 	for i, a := range n.store.Apply(ctx, cmds...) {
-		turns[i].answer <- a
+		n.answered(holders[i], a)
 	}
 }

@@ -45,6 +45,7 @@ type Redis struct {
 	lost   atomic.Uint64 // swaps lost to other nodes
 
 	changed chan struct{}
+	claims  atomic.Pointer[func(session.Key, *session.Pool) []Claim]
 	waits   atomic.Int64 // until when this node has somebody who waits, in monotonic time
 	hinted  atomic.Int64 // when another node last said that something changed
 	refused atomic.Pointer[error]

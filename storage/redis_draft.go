@@ -21,7 +21,7 @@ type draft struct {
 
 // decide applies the commands to what was read.
 func (x *round) decide(e *epoch, was []entry, fresh bool) *draft {
-	d := &draft{e: e, s: x.r.beginSwap(x.p, e, x.wants), was: was, fresh: fresh}
+	d := &draft{e: e, was: was, fresh: fresh}
 	d.now, d.mono = x.p.d.clock.now()
 	state := session.NewPartial()
 	state.SetClock(0, e.generation)
@@ -35,6 +35,8 @@ func (x *round) decide(e *epoch, was []entry, fresh bool) *draft {
 		}
 	}
 	d.results = state.ApplyAll(d.now, cmds)
+	x.claim(d, state)
+	d.s = x.r.beginSwap(x.p, e, x.wants)
 	after := make([]session.Record, len(x.wants))
 	for i, w := range x.wants {
 		after[i] = state.Stored(w.key)
@@ -164,13 +166,17 @@ func (x *round) prepare(d *draft) {
 	y := l.round(batches)
 	l.ahead = y
 	y.footprint()
-	was := make([]entry, len(y.wants))
-	known := x.r.cache.getAll(y.wants, was)
-	for i, w := range y.wants {
-		if j, ok := x.at[w.key]; ok {
-			was[i], known[i] = d.next[j], knows(d.next[j], w.parts)
+	defer func() { y.before = nil }() // so that no round keeps all before it
+	y.before = func(k session.Key) (entry, bool) {
+		i, ok := x.at[k]
+		if !ok {
+			return entry{}, false
 		}
-		if !known[i] {
+		return d.next[i], true
+	}
+	was := make([]entry, len(y.wants))
+	for _, known := range y.seen(y.wants, was) {
+		if !known {
 			return // it is read once its turn comes
 		}
 	}

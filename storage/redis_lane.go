@@ -36,7 +36,8 @@ type batch struct {
 	answers []Answer // once done is closed
 	done    chan struct{}
 	state   atomic.Int32
-	sent    bool // in a round whose outcome is not known
+	sent    bool         // in a round whose outcome is not known
+	claimed func(Answer) // of what this node claims within a round, nobody waits for done
 }
 
 // An ask is what a command touches: records, and of one of them a part of the
@@ -45,6 +46,14 @@ type ask struct {
 	keys []session.Key
 	ids  int // place of that record, -1 if no ids are looked at
 	part int
+}
+
+// parts returns those that are looked at of the record at a place.
+func (a *ask) parts(i int) uint16 {
+	if i != a.ids {
+		return 0
+	}
+	return 1 << a.part
 }
 
 func askOf(c session.Command) ask {
@@ -120,6 +129,9 @@ func (b *batch) finish(results []session.Result) {
 		b.answers[i] = Answer{Result: results[i]}
 	}
 	close(b.done)
+	if b.claimed != nil {
+		b.claimed(b.answers[0])
+	}
 }
 
 // A lane puts the commands of one namespace in order on this node: those that

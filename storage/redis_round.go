@@ -28,9 +28,10 @@ type round struct {
 	p       *place
 	batches []*batch
 	wants   []want
-	at      map[session.Key]int // places of the records among wants
-	draft   *draft              // if it was decided while the round before was out
-	sent    []*attempt          // whose outcome is not known
+	at      map[session.Key]int             // places of the records among wants
+	draft   *draft                          // if it was decided while the round before was out
+	before  func(session.Key) (entry, bool) // finds what the round before writes, if draft was decided on it
+	sent    []*attempt                      // whose outcome is not known
 }
 
 // An attempt is a swap that was sent.
@@ -178,20 +179,22 @@ func (x *round) footprint() {
 	x.wants = x.wants[:0]
 	x.at = make(map[session.Key]int, len(x.batches)+8)
 	for _, b := range x.batches {
-		for _, a := range b.asks {
-			for j, k := range a.keys {
-				i, ok := x.at[k]
-				if !ok {
-					i = len(x.wants)
-					x.at[k] = i
-					x.wants = append(x.wants, want{key: k})
-				}
-				x.wants[i].refs++
-				if j == a.ids {
-					x.wants[i].parts |= 1 << a.part
-				}
-			}
+		for i := range b.asks {
+			x.touch(&b.asks[i])
 		}
+	}
+}
+
+func (x *round) touch(a *ask) {
+	for j, k := range a.keys {
+		i, ok := x.at[k]
+		if !ok {
+			i = len(x.wants)
+			x.at[k] = i
+			x.wants = append(x.wants, want{key: k})
+		}
+		x.wants[i].refs++
+		x.wants[i].parts |= a.parts(j)
 	}
 }
 
@@ -232,6 +235,21 @@ func (x *round) read(e *epoch) (was []entry, fresh bool, err error) {
 		x.r.cache.put(missing[i].key, f)
 	}
 	return was, len(missing) == len(x.wants), nil
+}
+
+// seen finds the values of records that a round is decided on without reading
+// them, and says which are there with the parts that are wanted of them.
+func (x *round) seen(wants []want, found []entry) (known []bool) {
+	known = x.r.cache.getAll(wants, found)
+	if x.before == nil {
+		return known
+	}
+	for i, w := range wants {
+		if e, ok := x.before(w.key); ok {
+			found[i], known[i] = e, knows(e, w.parts)
+		}
+	}
+	return known
 }
 
 // knows reports whether an entry has the parts that are wanted.

@@ -78,6 +78,23 @@ type Gatherer interface {
 	GetAll(ctx context.Context, keys ...session.Key) ([]Found, error)
 }
 
+// A Handing store can claim a slot in the same place of the order in which it is
+// handed to somebody who waits. Others are told of it by Changed, and claim later.
+type Handing interface {
+	// ClaimBy has the store ask who of this node claims what a pool has handed
+	// out; see session.Pool. It is asked while commands are put in order, so it
+	// must not wait, and may be asked more than once about the same pool.
+	ClaimBy(func(k session.Key, p *session.Pool) []Claim)
+}
+
+// A Claim is the command of somebody whose turn has come. Answered is called once
+// if it was applied, and must not wait; if it is not called the slot is still to
+// be claimed, or another one has claimed it.
+type Claim struct {
+	Command  session.Command
+	Answered func(Answer)
+}
+
 // Found is a record, and when it was looked at.
 type Found struct {
 	Record session.Record

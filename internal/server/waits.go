@@ -90,6 +90,9 @@ func newWaits(store storage.Store, log *slog.Logger, m *metrics, lapsed func(str
 		stop: make(chan struct{}), stopped: make(chan struct{}), due: make(chan struct{}, 1),
 		pools: make(map[session.Key]*queue),
 	}
+	if h, ok := store.(storage.Handing); ok {
+		h.ClaimBy(w.claims)
+	}
 	go w.run()
 	return w
 }
@@ -259,6 +262,26 @@ func (w *waits) handed(ctx context.Context, thorough bool) []*wait {
 	return turns
 }
 
+// claims returns what claims the slots of a pool that were handed to waiters of
+// this node. Others ask again as soon as they see it.
+func (w *waits) claims(k session.Key, p *session.Pool) []storage.Claim {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q := w.pools[k]
+	if q == nil || w.done {
+		return nil
+	}
+	var claims []storage.Claim
+	for i := range p.Leases {
+		if l := &p.Leases[i]; l.Claim {
+			for _, x := range q.holders[l.Holder] {
+				claims = append(claims, storage.Claim{Command: x.claim, Answered: func(a storage.Answer) { w.answered(x, a) }})
+			}
+		}
+	}
+	return claims
+}
+
 // handed looks at the pool. Leases stand in the order of their tokens.
 func (q *queue) handed(p *session.Pool, thorough bool) []*wait {
 	if q.seen == session.Record(p) && !thorough {
@@ -320,9 +343,10 @@ func (w *waits) apply(ctx context.Context, cmds []session.Command) []storage.Ans
 }
 
 // answered hands on an answer that is final. A claim that was not answered is
-// made again: the queue keeps the place.
+// made again: the queue keeps the place. One that a leader has no room for has
+// lost its place, and is its caller's to make again.
 func (w *waits) answered(x *wait, a storage.Answer) {
-	if a.Err != nil {
+	if a.Err != nil && !overloadedElsewhere(a.Err) {
 		w.log.Warn("a claim was not answered; it is made again", slog.String("holder", x.holder), slog.Any("error", a.Err))
 		return
 	}
