@@ -162,7 +162,8 @@ func f(records map[int]int) {
 func TestPins(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
 	require.NoError(t, err)
-	for _, pin := range []string{"github.com/hashicorp/raft v1.7.3", "github.com/hashicorp/raft-boltdb/v2 v2.3.1", "github.com/hashicorp/go-metrics v0.5.4"} {
+	for _, pin := range []string{"github.com/hashicorp/raft v1.7.3", "github.com/hashicorp/raft-boltdb/v2 v2.3.1", "github.com/hashicorp/go-metrics v0.5.4",
+		"github.com/hashicorp/raft-wal v0.4.2"} {
 		require.Contains(t, string(mod), pin)
 	}
 }
