@@ -22,10 +22,10 @@ type Policy struct {
 	allowed    map[string]bool   // governance.AllowedTools
 	limits     Limits
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
-	direct     bool // see decideDirectly
 
 	flat     []*Document // in load order
 	flatSet  *ruleset
+	answers  []Decision         // of the rules of flatSet, then of its default; nil where decideDirectly does not decide
 	folders  map[string]*folder // by directory, "." for the root
 	deepest  int                // segments of the deepest folder
 	rules    []*Rule            // numbered: files by path, rules as written
@@ -251,7 +251,14 @@ func (c *compiler) checkSettings() {
 			p.denyOnError = f.onBackendError == "deny"
 		}
 	}
-	p.strict = p.strict || c.strict
+	if p.strict = p.strict || c.strict; p.strict && !p.denyOnError {
+		p.denyOnError = true
+		for _, f := range c.settings {
+			if f.onBackendError == "default" {
+				c.warnf(f.path, f.lines["on_backend_error"], "on_backend_error", "on_backend_error has no effect in strict mode: where all backends err, the call is denied; remove it")
+			}
+		}
+	}
 	if strategy != "" {
 		p.resolver = &Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
 	}

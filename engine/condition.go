@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
@@ -109,7 +110,7 @@ func (r *compiledRule) matches(e evaluation) (bool, error) {
 		return false, nil // policy engine spec 5.2
 	}
 	if r.Condition.Operator == OpMatches {
-		return r.finds(e, v.Str())
+		return e.finds(r.Condition.search, v.Str())
 	}
 	return r.Condition.holds(*v)
 }
@@ -117,11 +118,11 @@ func (r *compiledRule) matches(e evaluation) (bool, error) {
 // finds searches a text for the expression of a matches condition. One search
 // is linear in the text; a thousand of them over a long one may still be more
 // than a caller can wait for.
-func (r *compiledRule) finds(e evaluation, text string) (bool, error) {
+func (e evaluation) finds(s *pattern.Searcher, text string) (bool, error) {
 	if !e.mayTake(text) {
 		return false, errSearchTime
 	}
-	return r.Condition.search.Match(text), nil
+	return s.Match(text), nil
 }
 
 func (r *compiledRule) matchesFact(e evaluation) (bool, error) {

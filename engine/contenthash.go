@@ -42,7 +42,8 @@ func (t *hashTable) check(in *Input, tool string) hashVerdict {
 	if !known && in.ContentHash != nil {
 		want, known = in.ContentHash(tool)
 	}
-	return compareHash(tool, want, known, contentHash(in.Context), t == nil || t.strict)
+	metadata, _ := in.Context.Get("metadata") // where those of a request stand
+	return compareHash(tool, want, known, contentHash(metadata), t == nil || t.strict)
 }
 
 func compareHash(tool, want string, known bool, got string, strict bool) hashVerdict {
@@ -50,9 +51,9 @@ func compareHash(tool, want string, known bool, got string, strict bool) hashVer
 	case !known && !strict:
 		return hashVerdict{allowed: true, unknown: true}
 	case !known:
-		return hashVerdict{rule: ruleHashUnknown, reason: "Tool '" + tool + "' has no registered content hash (possible alias or wrapper)"}
+		return hashVerdict{rule: ruleHashUnknown, reason: textHashUnknown(tool)}
 	case got == "":
-		return hashVerdict{rule: ruleHashMissing, reason: "Tool '" + tool + "' call is missing content_hash metadata — cannot verify integrity"}
+		return hashVerdict{rule: ruleHashMissing, reason: textHashMissing(tool)}
 	case !strings.EqualFold(want, got):
 		return hashVerdict{rule: ruleHashMismatch, reason: fmt.Sprintf(
 			"Tool '%s' content hash mismatch: expected %s… got %s… (possible tampering or wrapper)", tool, shortHash(want), shortHash(got))}
@@ -74,15 +75,10 @@ func shortHash(h string) string {
 	}, h)
 }
 
-// contentHash reads the hash that an adapter put beside a call, in
-// context.metadata.content_hash or context.content_hash.
-func contentHash(ctx value.Value) string {
-	if meta, ok := ctx.Get("metadata"); ok {
-		if h := contextString(meta, "content_hash"); h != "" {
-			return strings.TrimPrefix(h, digestPrefix)
-		}
-	}
-	return strings.TrimPrefix(contextString(ctx, "content_hash"), digestPrefix)
+// contentHash reads the hash that an adapter put into the metadata of a call
+// (adapter contract 5.5), and nowhere else.
+func contentHash(metadata value.Value) string {
+	return strings.TrimPrefix(contextString(metadata, "content_hash"), digestPrefix)
 }
 
 // parseContentHash accepts 64 hexadecimal digits, with or without sha256:.

@@ -1,6 +1,11 @@
 package engine
 
-import "example.com/govnode/engine/value"
+import (
+	"strings"
+	"unicode/utf8"
+
+	"example.com/govnode/engine/value"
+)
 
 // decideDirectly is the short way of Decide for the most common policies and
 // calls: a flat list whose rules are all found through the index, by what a call
@@ -9,51 +14,46 @@ import "example.com/govnode/engine/value"
 // where the call has to be judged the long way; where it decides, the long way
 // would decide the same.
 func (p *Policy) decideDirectly(in *Input, d *Decision) bool {
-	if !p.direct || in.Explain || in.CheckLimits {
+	if len(p.answers) == 0 || in.Explain || in.CheckLimits {
 		return false
 	}
-	set := p.flatSet
-	best, ok := set.index.direct(in, set.rules)
-	if !ok {
+	best := p.flatSet.index.direct(in, int32(len(p.answers)-1))
+	if best < 0 {
 		return false
 	}
-	allowed := set.def.Allows()
-	if int(best) < len(set.rules) {
-		allowed = set.rules[best].Action.Allows()
-	}
-	if allowed && !p.passesDirectly(in) {
+	answer := &p.answers[best]
+	if answer.Allowed && (in.Context.Find("confidence") != nil || in.ContentHash != nil && in.hashed()) {
 		return false
 	}
-	*d = Decision{}
-	if int(best) < len(set.rules) {
-		decideByRule(set, set.rules[best], d)
-	} else {
-		set.decideByDefault(d)
-	}
+	*d = *answer
 	return true
 }
 
-// passesDirectly reports whether there is nothing left to judge of a call that
-// the documents allow.
-func (p *Policy) passesDirectly(in *Input) bool {
-	if in.Context.Find("confidence") != nil {
+// hashed reports whether a hash is registered for the tool of a call, or may be.
+func (in *Input) hashed() bool {
+	if in.Kind != KindTool {
 		return false
-	}
-	if in.ContentHash == nil || in.Kind != KindTool {
-		return true
 	}
 	if in.Tool == "" {
-		return false
+		return true // the context may name one
 	}
 	_, known := in.ContentHash(in.Tool)
-	return !known
+	return known
 }
 
-// linkDirect works out which policies decideDirectly is for, once everything
-// else is known of them.
+// linkDirect prepares decideDirectly for the policies that it is for, once
+// everything else is known of them.
 func (p *Policy) linkDirect() {
-	p.direct = len(p.folders) == 0 && p.resolver == nil && len(p.backends) == 0 && p.guardrails == nil &&
-		p.hashes == nil && p.unchecked && !(p.strict && len(p.flatSet.docs) == 0) && p.flatSet.index.complete()
+	set := p.flatSet
+	if len(p.folders) > 0 || p.resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.hashes != nil ||
+		!p.unchecked || p.strict && len(set.docs) == 0 || !set.index.complete() {
+		return
+	}
+	p.answers = make([]Decision, len(set.rules)+1)
+	for i, r := range set.rules {
+		decideByRule(set, r, &p.answers[i])
+	}
+	set.decideByDefault(&p.answers[len(set.rules)])
 }
 
 // complete reports whether the index finds every rule, each by a field that a
@@ -68,38 +68,73 @@ func (x *ruleIndex) complete() bool {
 }
 
 // direct is first without an evaluation, for an index that is complete. It
-// reports false where that takes one.
-func (x *ruleIndex) direct(in *Input, rules []*compiledRule) (best int32, ok bool) {
-	best = int32(len(rules))
+// returns undecided where that takes one.
+func (x *ruleIndex) direct(in *Input, best int32) int32 {
 	for i := range x.groups {
-		g := &x.groups[i]
-		var text string
-		if g.field.root == toolNameField && in.Tool != "" {
-			text = value.Text(in.Tool)
-		} else {
-			v := orMissing(in.Context.Find(g.field.name))
-			switch {
-			case v == nil && g.strict:
-				return 0, false
-			case v == nil:
-				continue
-			case v.Kind() == value.Number && len(g.prefix.texts) == 0:
-				best = g.firstNumber(v, best)
-				continue
-			case v.Kind() != value.String:
-				return 0, false
-			}
-			text, _ = v.AsString()
+		if best = x.groups[i].direct(in, best); best < 0 {
+			break
 		}
-		if g.ordered() || len(text) >= longText {
-			return 0, false
+	}
+	return best
+}
+
+// undecided stands in for a rank.
+const undecided = -1
+
+// direct returns the first rule that a call satisfies in the field of the group,
+// or best where that is not before it.
+//
+// Bytes that are no UTF-8 stand for U+FFFD, which takes up to three times their
+// room. They need to be looked for only where there is a constant or a literal
+// that holds this character; an expression reads them so by itself.
+func (g *indexGroup) direct(in *Input, best int32) int32 {
+	text := ""
+	if g.isTool {
+		text = in.Tool
+	}
+	if text == "" {
+		v := in.Context.Find(g.name)
+		if v == nil {
+			return g.directOther(v, best)
 		}
+		if x, ok := v.Int(); ok && g.idleFrom <= x && x <= g.idleTo {
+			return best // as most calls do
+		}
+		var ok bool
+		if text, ok = v.Text(); !ok {
+			return g.directOther(v, best)
+		}
+	}
+	if g.replaced {
+		text = value.Text(text)
+	}
+	if g.ordered || len(text) >= longText/3 {
+		return undecided
+	}
+	if g.byValue.mayHold(text) {
 		if rank, found := g.byValue.find(text); found && rank < best {
 			best = rank
 		}
-		if g.prefix.mayBegin(text) {
-			best = g.prefix.direct(text, rules, best)
-		}
 	}
-	return best, true
+	if g.prefix.mayBegin(text) {
+		best = g.prefix.direct(text, best)
+	}
+	return best
 }
+
+// directOther is direct for what is no text, or for nothing.
+func (g *indexGroup) directOther(v *value.Value, best int32) int32 {
+	switch {
+	case v == nil || v.Is(value.Null):
+		if g.strict {
+			return undecided
+		}
+		return best
+	case v.Is(value.Number) && len(g.prefix.list) == 0:
+		return g.firstNumber(v, best)
+	}
+	return undecided
+}
+
+// replaced reports whether a text may be what became of bytes that are no UTF-8.
+func replaced(text string) bool { return strings.ContainsRune(text, utf8.RuneError) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
@@ -75,9 +76,10 @@ func TestDirectIsTheLongWay(t *testing.T) {
 				require.Equal(t, untouched, short)
 				continue
 			}
-			p.direct = false
+			answers := p.answers
+			p.answers = nil
 			p.Decide(context.Background(), &in, &long)
-			p.direct = true
+			p.answers = answers
 			require.Equal(t, long, short, "%s\n%q %s", y.String(), in.Tool, ctx.JSON())
 			direct++
 			rulesSeen[short.MatchedRule] = true
@@ -96,7 +98,7 @@ func TestDirectIsTheLongWay(t *testing.T) {
 func TestDirectIsForRulesAlone(t *testing.T) {
 	const rules = "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: x}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: eq, value: y}, action: deny}\n"
 	doc := File{Path: "policy.yaml", Content: []byte(rules)}
-	require.True(t, mustCompileFiles(t, doc).direct)
+	require.NotEmpty(t, mustCompileFiles(t, doc).answers)
 	for name, more := range map[string]File{
 		"governance policy": {Path: "g.yaml", Content: []byte("name: g\nallowed_tools: [z]\n")},
 		"approval":          {Path: "g.yaml", Content: []byte("name: g\nrequire_human_approval: true\n")},
@@ -106,13 +108,14 @@ func TestDirectIsForRulesAlone(t *testing.T) {
 		"argument":          {Path: "z.yaml", Content: []byte("name: z\nrules:\n  - {name: c, condition: {field: arguments.q, operator: eq, value: y}, action: deny}\n  - {name: d, condition: {field: arguments.q, operator: eq, value: z}, action: deny}\n")},
 		"fact":              {Path: "z.yaml", Content: []byte("name: z\nrules:\n  - {name: c, condition: {field: call_count, operator: gt, value: 1}, action: deny}\n")},
 	} {
-		require.False(t, mustCompileFiles(t, doc, more).direct, name)
+		require.Empty(t, mustCompileFiles(t, doc, more).answers, name)
 	}
 	p := mustCompileFiles(t, doc)
 	var d Decision
 	for name, in := range map[string]Input{
 		"explained":    {Tool: "z", Explain: true},
 		"limits":       {Tool: "z", CheckLimits: true},
+		"long":         {Tool: strings.Repeat("z", longText/3)},
 		"confidence":   {Tool: "z", Context: mustValue(t, `{"confidence":1}`)},
 		"content hash": {Tool: "z", ContentHash: func(string) (string, bool) { return "x", true }},
 	} {
@@ -147,8 +150,18 @@ func TestTextTable(t *testing.T) {
 		want := map[string]int32{}
 		word := func() string {
 			b := make([]byte, rng.IntN(20)+rng.IntN(4)/3*(55+rng.IntN(2)*100))
+			// Some differ in their length alone, or in the middle.
+			from, to := 0, len(b)
+			switch rng.IntN(4) {
+			case 0:
+				to = 0
+			case 1:
+				from, to = len(b)/2, min(len(b)/2+1, len(b))
+			}
 			for i := range b {
-				b[i] = "ab_"[rng.IntN(3)]
+				if b[i] = 'a'; from <= i && i < to {
+					b[i] = "ab_"[rng.IntN(3)]
+				}
 			}
 			return string(b)
 		}
@@ -180,7 +193,8 @@ func TestTextTable(t *testing.T) {
 	// Texts that fall together, here on purpose, stay in a map.
 	var same textTable
 	for i, n := 0, 0; n < 40; i++ {
-		if w := fmt.Sprintf("%08d", i); textHash(w)&0xff == 0 {
+		w := fmt.Sprintf("%08d", i)
+		if first, last := ends(w); textHash(w, first, last)&0xff == 0 {
 			same.add(w, int32(i))
 			n++
 		}
@@ -198,10 +212,18 @@ func TestTextTable(t *testing.T) {
 // A tool whose name is no UTF-8 is judged as what every text becomes, on every
 // way of judging.
 func TestToolThatIsNoUTF8(t *testing.T) {
-	p := mustCompile(t, "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: \"b\\ufffd\"}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: matches, value: \"^c\\ufffd\"}, action: deny}\n")
-	for tool, rule := range map[string]string{"b\xff": "a", "c\xffd": "b", "b": ""} {
-		for _, explain := range []bool{false, true} { // true takes the long way
-			require.Equal(t, rule, p.Evaluate(context.Background(), Input{Tool: tool, Explain: explain}).MatchedRule, "%q", tool)
+	for _, rules := range []string{
+		"  - {name: a, condition: {field: tool_name, operator: eq, value: \"b\\ufffd\"}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: matches, value: \"^c\\ufffd\"}, action: deny}\n",
+		"  - {name: c, condition: {field: tool_name, operator: matches, value: '^d.e$'}, action: deny}\n  - {name: d, condition: {field: tool_name, operator: matches, value: '^f[a-z]+'}, action: deny}\n",
+	} {
+		p := mustCompile(t, "name: p\nrules:\n"+rules)
+		for tool, rule := range map[string]string{"b\xff": "a", "c\xffd": "b", "b": "", "d\xff\xfee": "c", "fx\xff": "d", "f\xff": ""} {
+			if !strings.Contains(rules, "name: "+rule) {
+				continue
+			}
+			for _, explain := range []bool{false, true} { // true takes the long way
+				require.Equal(t, rule, p.Evaluate(context.Background(), Input{Tool: tool, Explain: explain}).MatchedRule, "%q", tool)
+			}
 		}
 	}
 }
@@ -220,28 +242,42 @@ func TestLongestPrefix(t *testing.T) {
 	deep := 0
 	for range 2000 {
 		var p prefixes
-		for i := range 1 + rng.IntN(12) {
-			p.add(word(4), int32(i))
+		longest, stem := 4, ""
+		if rng.IntN(2) == 0 {
+			stem = "a_head__" // which says nothing then
+		}
+		for i := range 1 + rng.IntN(20) {
+			search, err := pattern.Search("^" + stem + word(longest))
+			require.NoError(t, err)
+			p.add(search, int32(i))
 		}
 		p.seal()
-		text := word(5)
+		text := stem + word(longest+1)
 		var want []string
-		for _, s := range p.texts { // sorted, so that of those a text begins with the longest is last
-			if strings.HasPrefix(text, s) {
-				want = append([]string{s}, want...)
+		for _, f := range p.list { // sorted, so that of those a text begins with the longest is last
+			if strings.HasPrefix(text, f.text) {
+				want = append([]string{f.text}, want...)
 			}
 		}
 		var got []string
-		for n := p.longest(text); n >= 0; n = p.shorter[n] {
-			got = append(got, p.texts[n])
+		for n := p.longest(text); n >= 0; n = p.list[n].shorter {
+			got = append(got, p.list[n].text)
 		}
-		require.Equal(t, want, got, "%q of %q", text, p.texts)
-		if len(p.texts) > fewPrefixes && len(got) > 1 {
+		require.Equal(t, want, got, "of %q", text)
+		if len(got) > 1 {
 			deep++
 		}
 		if len(want) > 0 {
 			require.True(t, p.mayBegin(text))
 		}
 	}
-	require.Greater(t, deep, 100)
+	require.Greater(t, deep, 200)
+
+	var p prefixes
+	search, err := pattern.Search(`^a\x00`)
+	require.NoError(t, err)
+	p.add(search, 0)
+	p.seal()
+	require.EqualValues(t, -1, p.longest("a"), "a head is filled with zeros, a text is not")
+	require.EqualValues(t, 0, p.longest("a\x00"))
 }

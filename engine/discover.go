@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"net/url"
+	"encoding/hex"
 	"path"
 	"strings"
 	"sync"
@@ -74,13 +74,34 @@ func cleanPath(raw string) (string, bool) {
 		if escapes(strings.ReplaceAll(text, `\`, "/")) {
 			return "", false
 		}
-		decoded, err := url.PathUnescape(text)
-		if err != nil || decoded == text {
+		decoded := percentDecode(text)
+		if decoded == text {
 			break
 		}
 		text = decoded
 	}
 	return path.Clean(raw), true
+}
+
+// percentDecode decodes every escape that is one and leaves a broken one as it
+// stands. Readers that refuse a text with a broken escape do no harm; for those
+// that decode the rest, one broken escape must not hide the others.
+func percentDecode(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	decoded := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			if b, err := hex.DecodeString(s[i+1 : i+3]); err == nil {
+				decoded = append(decoded, b[0])
+				i += 2
+				continue
+			}
+		}
+		decoded = append(decoded, s[i])
+	}
+	return string(decoded)
 }
 
 func escapes(p string) bool {

@@ -96,7 +96,11 @@ func (r *documentReader) defaults(n *node, d *Document) {
 
 func (r *documentReader) limit(f *node, field string, least int64) int64 {
 	v, ok := f.integer()
-	if ok && v >= least {
+	switch {
+	case f.beyondInt64(), ok && v > mostOf(field):
+		r.add(f.line, field, "%s", textAbove(field, f.repr()))
+		return least
+	case ok && v >= least:
 		return v
 	}
 	word := "a positive"
@@ -346,6 +350,23 @@ func present(n *node, name string) (*node, bool) {
 	return f, true
 }
 
+// versionText accepts a number as well, as its source text: authors of
+// documents write 1.0.
+func versionText(f *node) (string, bool) {
+	switch f.kind {
+	case nodeString, nodeInt, nodeFloat:
+		return f.text, f.text != ""
+	}
+	return "", false
+}
+
+// strategyWords are the strategies in lower case, as everything else in a
+// document, and in the upper case of policy engine spec 13.2.
+var strategyWords = []string{
+	"deny_overrides", "allow_overrides", "priority_first_match", "most_specific_wins",
+	string(DenyOverrides), string(AllowOverrides), string(PriorityFirstMatch), string(MostSpecificWins),
+}
+
 // readSettings reads the options of a tree from any of its files.
 func readSettings(n *node, ps *problems) settings {
 	s := settings{lines: map[string]int{}}
@@ -364,8 +385,7 @@ func readSettings(n *node, ps *problems) settings {
 	if w := word("mode", "strict", "standard"); w != "" {
 		s.strict = ptr(w == "strict")
 	}
-	s.combining = Strategy(strings.ToUpper(word("combining",
-		"deny_overrides", "allow_overrides", "priority_first_match", "most_specific_wins")))
+	s.combining = Strategy(strings.ToUpper(word("combining", strategyWords...)))
 	if w := word("tie_break", "deny", "first"); w != "" {
 		s.tieBreakDeny = ptr(w == "deny")
 	}

@@ -31,9 +31,13 @@ func (p *Policy) Decide(ctx context.Context, in *Input, d *Decision) {
 			*d = p.panicDecision(in, r, debug.Stack())
 		}
 	}()
-	if p.decideDirectly(in, d) {
-		return
+	if !p.decideDirectly(in, d) {
+		p.decideFully(ctx, in, d)
 	}
+}
+
+// decideFully is the long way of Decide, for every policy and every call.
+func (p *Policy) decideFully(ctx context.Context, in *Input, d *Decision) {
 	*d = Decision{}
 	e := evaluation{in, &state{ceiling: p.ceiling}}
 	e.begin()

@@ -12,14 +12,13 @@ import (
 // hashes of tools and guardrail endpoints.
 
 func (r governanceReader) contentHashes(g *GovernancePolicy) {
-	if f, ok := present(r.n, "content_hash_mode"); ok {
+	if f, ok := r.field("content_hash_mode"); ok {
 		if f.kind != nodeString {
 			r.ps.add(f.line, "content_hash_mode", "content_hash_mode must be strict or warn, got %s", f.repr())
-			return
 		}
 		g.ContentHashMode = ContentHashMode(f.text)
 	}
-	f, ok := present(r.n, "content_hashes")
+	f, ok := r.field("content_hashes")
 	if !ok {
 		return
 	}
@@ -39,7 +38,7 @@ func (r governanceReader) contentHashes(g *GovernancePolicy) {
 }
 
 func (r governanceReader) guardrails(g *GovernancePolicy) {
-	f, ok := present(r.n, "guardrails")
+	f, ok := r.field("guardrails")
 	if !ok {
 		return
 	}
@@ -63,7 +62,7 @@ func (r governanceReader) endpoint(n *node, field string) GuardrailEndpoint {
 			*into = f.text
 		}
 	}
-	if f, ok := present(n, "timeout_ms"); ok {
+	if f, ok := n.get("timeout_ms"); ok {
 		ms, isInt := f.integer()
 		if !isInt || ms <= 0 || ms > MaxGuardrailTimeout.Milliseconds() {
 			r.ps.add(f.line, field+".timeout_ms", "%s.timeout_ms must be between 1 and %d, got %s", field, MaxGuardrailTimeout.Milliseconds(), f.repr())

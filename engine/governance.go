@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"example.com/govnode/engine/pattern"
@@ -74,9 +73,6 @@ func NewGovernancePolicy() *GovernancePolicy {
 // MaxPatterns bounds the blocked patterns of a tree.
 const MaxPatterns = 1000
 
-// maxSeconds keeps TimeoutSeconds within a time.Duration.
-const maxSeconds = math.MaxInt64 / int64(time.Second)
-
 // A FieldError says which field of a GovernancePolicy is invalid, in the fixed
 // words of the reference implementation.
 type FieldError struct {
@@ -115,9 +111,6 @@ func (g *GovernancePolicy) validate() *FieldError {
 			return notPositive(f.name, strconv.FormatInt(f.value, 10))
 		}
 	}
-	if g.TimeoutSeconds > maxSeconds {
-		return fieldErrorf("timeout_seconds", "timeout_seconds must be at most %d, got %d", maxSeconds, g.TimeoutSeconds)
-	}
 	if g.MaxToolCalls < 0 {
 		return fieldErrorf("max_tool_calls", "max_tool_calls must be a non-negative integer, got %d", g.MaxToolCalls)
 	}
@@ -143,6 +136,9 @@ func (g *GovernancePolicy) validate() *FieldError {
 		return err
 	}
 	if err := g.validateExtensions(); err != nil {
+		return err
+	}
+	if err := g.validateCaps(); err != nil {
 		return err
 	}
 	if err := g.validateInterceptors(); err != nil {
@@ -171,9 +167,6 @@ func (g *GovernancePolicy) validateExtensions() *FieldError {
 	}
 	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
 		field := join("max_calls_per_tool", tool)
-		if tool == "" {
-			return fieldErrorf("max_calls_per_tool", "max_calls_per_tool must name each tool, got ''")
-		}
 		if n := g.MaxCallsPerTool[tool]; n < 0 {
 			return fieldErrorf(field, "%s must be a non-negative integer, got %d", field, n)
 		}

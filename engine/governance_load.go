@@ -103,6 +103,10 @@ func (r governanceReader) positive(name string, into *int64) {
 			*into = v
 			return
 		}
+		if f.beyondInt64() {
+			r.ps.add(f.line, name, "%s", textAbove(name, f.repr()))
+			return
+		}
 		r.ps.add(f.line, name, "%s must be a positive integer, got %s", name, f.repr())
 	}
 }
@@ -111,6 +115,10 @@ func (r governanceReader) nonNegative(name string, into *int64) {
 	if f, ok := r.field(name); ok {
 		if v, isInt := f.integer(); isInt && v >= 0 {
 			*into = v
+			return
+		}
+		if f.beyondInt64() {
+			r.ps.add(f.line, name, "%s", textAbove(name, f.repr()))
 			return
 		}
 		r.ps.add(f.line, name, "%s must be a non-negative integer, got %s", name, f.repr())
@@ -210,26 +218,17 @@ func readPattern(n *node) (pattern.Pattern, string) {
 	return p, ""
 }
 
-// version accepts a number as well, as its source text: authors write 1.0.
 func (r governanceReader) version(into *string) {
 	f, ok := r.field("version")
-	if !ok {
-		return
-	}
-	text, ok := versionText(f)
-	if !ok {
+	switch {
+	case !ok:
+	case f.kind == nodeInt, f.kind == nodeFloat:
+		r.ps.add(f.line, "version", "version must be a non-empty string, got %s; put it in quotes", clip(f.text, 100))
+	case f.kind != nodeString || f.text == "":
 		r.ps.add(f.line, "version", "version must be a non-empty string, got %s", f.repr())
-		return
+	default:
+		*into = f.text
 	}
-	*into = text
-}
-
-func versionText(f *node) (string, bool) {
-	switch f.kind {
-	case nodeString, nodeInt, nodeFloat:
-		return f.text, f.text != ""
-	}
-	return "", false
 }
 
 func (r governanceReader) name(into *string) {
@@ -254,7 +253,14 @@ func (r governanceReader) callsPerTool(g *GovernancePolicy) {
 	for i, k := range f.keys {
 		field := join("max_calls_per_tool", k.text)
 		n, isInt := f.items[i].integer()
-		if !isInt || n < 0 {
+		switch problem := toolNameProblem(k.text); {
+		case problem != "":
+			r.ps.add(k.line, "max_calls_per_tool", "%s", problem)
+			return
+		case f.items[i].beyondInt64():
+			r.ps.add(k.line, field, "%s", textAbove(field, f.items[i].repr()))
+			return
+		case !isInt || n < 0:
 			r.ps.add(k.line, field, "%s must be a non-negative integer, got %s", field, f.items[i].repr())
 			return
 		}

@@ -27,7 +27,7 @@ func TestValidateRefusesWhatYAMLCannotSay(t *testing.T) {
 	for name, change := range map[string]func(*GovernancePolicy){
 		"confidence_threshold must be a float between 0.0 and 1.0, got nan": func(g *GovernancePolicy) { g.ConfidenceThreshold = math.NaN() },
 		"drift_threshold must be a float between 0.0 and 1.0, got inf":      func(g *GovernancePolicy) { g.DriftThreshold = math.Inf(1) },
-		"timeout_seconds must be at most 9223372036":                        func(g *GovernancePolicy) { g.TimeoutSeconds = math.MaxInt64 },
+		"timeout_seconds must be at most 3153600000":                        func(g *GovernancePolicy) { g.TimeoutSeconds = math.MaxInt64 },
 		"deny_all_tools must not stand beside":                              func(g *GovernancePolicy) { g.DenyAllTools, g.AllowedTools = true, []string{"a"} },
 		"valid UTF-8":                                                       func(g *GovernancePolicy) { g.AllowedTools = []string{"\xff"} },
 		"max_attempts must be a positive integer, got 0":                    func(g *GovernancePolicy) { g.MaxAttempts = 0 },

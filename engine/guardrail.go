@@ -61,7 +61,10 @@ type guardrailVerdict struct {
 // maxModifiedBytes bounds what a guardrail may put in the place of arguments.
 const maxModifiedBytes = 64 << 10
 
-func (c *GuardrailChain) run(ctx context.Context, call GuardrailCall) guardrailVerdict {
+// run asks all providers in order. Once the arguments are final, a change that a
+// provider wants is not passed on to the next.
+func (c *GuardrailChain) run(ctx context.Context, call GuardrailCall, final bool) guardrailVerdict {
+	changed := false
 	before := call.Args.JSON()
 	for _, provider := range c.Providers {
 		res, err := askGuardrail(ctx, provider, call)
@@ -70,11 +73,13 @@ func (c *GuardrailChain) run(ctx context.Context, call GuardrailCall) guardrailV
 			return guardrailVerdict{by: provider.Name(), err: err}
 		case res.Decision == GuardrailDeny:
 			return guardrailVerdict{by: provider.Name(), reason: textGuardrail(res.Reason)}
+		case res.Decision == GuardrailModify && res.ModifiedArgs != nil && final:
+			changed = changed || res.ModifiedArgs.JSON() != before
 		case res.Decision == GuardrailModify && res.ModifiedArgs != nil:
 			call.Args = *res.ModifiedArgs
 		}
 	}
-	return guardrailVerdict{allowed: true, args: call.Args, changed: call.Args.JSON() != before}
+	return guardrailVerdict{allowed: true, args: call.Args, changed: changed || call.Args.JSON() != before}
 }
 
 func textGuardrail(reason string) string {
@@ -116,59 +121,60 @@ type panicError struct {
 
 func (e *panicError) Error() string { return "the provider panicked" }
 
-// maxGuardrailRounds bounds how often rewritten arguments are judged again.
-// One round rewrites, the next finds nothing to change; a chain that needs
-// more is not converging.
-const maxGuardrailRounds = 4
-
-var errGuardrailUnsettled = errors.New("the guardrails keep changing the arguments")
-
-// guard runs the guardrails on a call that everything else allows. Whatever
-// they write is judged again by all that can deny, the guardrails included,
-// until nothing changes any more.
+// guard runs the guardrails on a call that everything else allows. What they
+// write is judged by all that can deny, the guardrails included: those are asked
+// once more, to allow or to deny what the chain has come to. A change that one
+// of them wants then is not made; a guardrail that adds something to the
+// arguments adds it once.
 func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 	if e.in.Kind != KindTool {
 		return
 	}
-	modified := false
-	for range maxGuardrailRounds {
-		args := e.arguments()
-		if args.Kind() != value.Map {
-			args = emptyArguments
-		}
-		verdict := p.guardrails.run(ctx, GuardrailCall{
-			ToolName: e.tool, Args: args, AgentName: p.agentName(e), CallID: e.in.CallID,
-		})
-		switch {
-		case verdict.err != nil:
-			*d = p.guardrailError(e, verdict.by, verdict.err)
-			return
-		case !verdict.allowed:
-			if e.in.Explain {
-				e.explain("guardrail %s: %s", verdict.by, verdict.reason)
-			}
-			*d = Decision{
-				Action: string(Deny), Policy: "guardrail:" + verdict.by, Reason: verdict.reason,
-				PublicMessage: publicMessages[CategoryGuardrail], Category: CategoryGuardrail,
-			}
-			return
-		case !verdict.changed:
-			if modified {
-				d.ModifiedArguments = &args
-			}
-			return
-		}
-		modified = true
-		e.setArguments(verdict.args)
-		if e.in.Explain {
-			e.explain("the guardrails changed the arguments; judging them again")
-		}
-		*d = Decision{}
-		if p.judge(ctx, e, d); !d.Allowed {
-			return
-		}
+	call := GuardrailCall{ToolName: e.tool, Args: e.arguments(), AgentName: p.agentName(e), CallID: e.in.CallID}
+	if call.Args.Kind() != value.Map {
+		call.Args = emptyArguments
 	}
-	*d = p.guardrailError(e, "chain", errGuardrailUnsettled)
+	verdict := p.guardrails.run(ctx, call, false)
+	if !verdict.allowed {
+		*d = p.guarded(e, verdict)
+		return
+	}
+	if !verdict.changed {
+		return
+	}
+	final := verdict.args
+	call.Args = final
+	e.setArguments(final)
+	if e.in.Explain {
+		e.explain("the guardrails changed the arguments; judging them again")
+	}
+	*d = Decision{}
+	if p.judge(ctx, e, d); !d.Allowed {
+		return
+	}
+	verdict = p.guardrails.run(ctx, call, true)
+	if !verdict.allowed {
+		*d = p.guarded(e, verdict)
+		return
+	}
+	if verdict.changed && e.in.Explain {
+		e.explain("the guardrails would change the arguments again; what they wrote first stands")
+	}
+	d.ModifiedArguments = &final
+}
+
+// guarded is the decision of a guardrail that did not let a call pass.
+func (p *Policy) guarded(e evaluation, v guardrailVerdict) Decision {
+	if v.err != nil {
+		return p.guardrailError(e, v.by, v.err)
+	}
+	if e.in.Explain {
+		e.explain("guardrail %s: %s", v.by, v.reason)
+	}
+	return Decision{
+		Action: string(Deny), Policy: "guardrail:" + v.by, Reason: v.reason,
+		PublicMessage: publicMessages[CategoryGuardrail], Category: CategoryGuardrail,
+	}
 }
 
 func (p *Policy) guardrailError(e evaluation, by string, err error) Decision {

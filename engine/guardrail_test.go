@@ -118,15 +118,22 @@ func TestGuardrailChain(t *testing.T) {
 		}}, setting("two", "q", "late"))
 		require.Equal(t, "Tool call denied: too late", d.Reason)
 	})
-	t.Run("arguments that never settle are denied", func(t *testing.T) {
-		d := guarded(t, provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
-			q, _ := call.Args.Get("q")
-			s, _ := q.AsString()
-			args := call.Args.With("q", value.OfString(s+"!"))
-			return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
-		}})
-		require.False(t, d.Allowed)
-		require.Contains(t, d.Error, "keep changing")
+	t.Run("what a provider adds is added once", func(t *testing.T) {
+		adding := func(name, what string, seen *[]string) provider {
+			return provider{name, func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+				*seen = append(*seen, call.Args.JSON())
+				q, _ := call.Args.Get("q")
+				s, _ := q.AsString()
+				args := call.Args.With("q", value.OfString(s+what))
+				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+			}}
+		}
+		var one, two []string
+		d := guarded(t, adding("one", "1", &one), adding("two", "2", &two))
+		require.True(t, d.Allowed)
+		require.Equal(t, `{"q":"good12"}`, d.ModifiedArguments.JSON())
+		require.Equal(t, []string{`{"q":"good"}`, `{"q":"good12"}`}, one)
+		require.Equal(t, []string{`{"q":"good1"}`, `{"q":"good12"}`}, two, "the second time all see what will run")
 	})
 	t.Run("a provider that fails denies", func(t *testing.T) {
 		list := value.OfList()

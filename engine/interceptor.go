@@ -122,7 +122,7 @@ func (i *ContentHashInterceptor) Intercept(_ context.Context, call ToolCall) Too
 
 // Intercept runs the chain as an Interceptor.
 func (c *GuardrailChain) Intercept(ctx context.Context, call ToolCall) ToolResult {
-	v := c.run(ctx, GuardrailCall{ToolName: call.ToolName, Args: call.Arguments, AgentName: call.AgentID, CallID: call.CallID})
+	v := c.run(ctx, GuardrailCall{ToolName: call.ToolName, Args: call.Arguments, AgentName: call.AgentID, CallID: call.CallID}, false)
 	switch {
 	case v.err != nil:
 		return denied("Policy evaluation error (fail-closed): guardrail %s: %v", v.by, v.err)
@@ -136,8 +136,8 @@ func (c *GuardrailChain) Intercept(ctx context.Context, call ToolCall) ToolResul
 
 // A CompositeInterceptor chains interceptors (policy engine spec 10.4): all
 // must allow, the first denial ends the chain. Arguments that one of them
-// rewrote are what the next one sees, and the members before it judge them
-// again, until nothing changes any more.
+// rewrote are what the next one sees. All are asked once more about what has
+// become of them, and then may only allow or deny.
 type CompositeInterceptor struct {
 	Log *slog.Logger // of members that panic; nil means the default
 
@@ -158,22 +158,24 @@ func (c *CompositeInterceptor) Add(i Interceptor) *CompositeInterceptor {
 // Intercept runs the chain. A member that panics denies.
 func (c *CompositeInterceptor) Intercept(ctx context.Context, call ToolCall) ToolResult {
 	var modified *value.Value
-	for range maxGuardrailRounds {
-		changed := false
-		for _, member := range c.interceptors {
-			res := c.ask(ctx, member, call)
-			if !res.Allowed {
-				return res
-			}
-			if m := res.ModifiedArguments; m != nil && m.JSON() != call.Arguments.JSON() {
-				call.Arguments, modified, changed = *m, m, true
-			}
+	for _, member := range c.interceptors {
+		res := c.ask(ctx, member, call)
+		if !res.Allowed {
+			return res
 		}
-		if !changed {
-			return ToolResult{Allowed: true, ModifiedArguments: modified}
+		if m := res.ModifiedArguments; m != nil && m.JSON() != call.Arguments.JSON() {
+			call.Arguments, modified = *m, m
 		}
 	}
-	return denied("%s", textError)
+	if modified == nil {
+		return ToolResult{Allowed: true}
+	}
+	for _, member := range c.interceptors {
+		if res := c.ask(ctx, member, call); !res.Allowed {
+			return res
+		}
+	}
+	return ToolResult{Allowed: true, ModifiedArguments: modified}
 }
 
 func (c *CompositeInterceptor) ask(ctx context.Context, member Interceptor, call ToolCall) (res ToolResult) {

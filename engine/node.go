@@ -93,6 +93,16 @@ func (n *node) integer() (int64, bool) {
 	return i.Int64(), true
 }
 
+// beyondInt64 reports whether the node is a positive integer that is too large
+// for integer.
+func (n *node) beyondInt64() bool {
+	if n.kind != nodeInt {
+		return false
+	}
+	i, ok := parseInt(n.text)
+	return ok && i.Sign() > 0 && !i.IsInt64()
+}
+
 // number returns the value of an integer or float that is finite.
 func (n *node) number() (float64, bool) {
 	switch n.kind {

@@ -125,7 +125,7 @@ func (c *compiler) linkLimits() {
 		MaxConcurrent:         clampInt(g.MaxConcurrent),
 		BackpressureThreshold: clampInt(g.BackpressureThreshold),
 		CheckpointFrequency:   clampInt(g.CheckpointFrequency),
-		DriftThreshold:        int64(math.Round(g.DriftThreshold * 1e6)),
+		DriftThreshold:        millionths(g.DriftThreshold),
 		LogAllCalls:           g.LogAllCalls,
 	}
 	p.unchecked = !g.RequireHumanApproval && !g.DenyAllTools && len(g.AllowedTools) == 0 &&
@@ -146,6 +146,16 @@ func (p *Policy) threshold(d *Document) float64 {
 		return max(p.governance.ConfidenceThreshold, d.Defaults.ConfidenceThreshold)
 	}
 	return d.Defaults.ConfidenceThreshold
+}
+
+// millionths rounds a threshold. One above 0 stays above it, since 0 means that
+// nothing is measured.
+func millionths(threshold float64) int64 {
+	n := int64(math.Round(threshold * 1e6))
+	if n == 0 && threshold > 0 {
+		return 1
+	}
+	return n
 }
 
 func clampInt(n int64) int { return int(min(n, math.MaxInt32)) }

@@ -62,7 +62,7 @@ func TestContentHashRegisteredOutside(t *testing.T) {
 	ctx := context.Background()
 	in := Input{Tool: "known", ContentHash: registered}
 	require.Equal(t, CategoryContentHash, p.Evaluate(ctx, in).Category)
-	in.Context = mustValue(t, `{"content_hash":"SHA256"}`)
+	in.Context = mustValue(t, `{"metadata":{"content_hash":"SHA256"}}`)
 	require.False(t, p.Evaluate(ctx, in).Allowed)
 	in.Context = mustValue(t, `{"metadata":{"content_hash":"sha256:`+strings.ToUpper(h)+`"}}`)
 	require.True(t, p.Evaluate(ctx, in).Allowed)

@@ -23,11 +23,19 @@ type ruleIndex struct {
 
 type indexGroup struct {
 	field   *fieldPath
+	name    string    // of the field
+	isTool  bool      // it is the name of the tool
 	byValue textTable // the first rule in rank that the text satisfies
 	prefix  prefixes
 	above   bounds // gt, gte
 	below   bounds // lt, lte
 	strict  bool   // holds a deny that cannot be judged without the field
+	ordered bool   // holds a bound, which a text cannot be compared with
+	// replaced says that byValue or prefix holds U+FFFD, and with it what
+	// becomes of bytes that are no UTF-8.
+	replaced bool
+	// An integer from idleFrom to idleTo satisfies no rule.
+	idleFrom, idleTo int64
 }
 
 // maxIndexed bounds the fields that are indexed, and so what a call costs at least.
@@ -51,19 +59,24 @@ func newRuleIndex(rules []*compiledRule) ruleIndex {
 		case shape == belowShape:
 			x.groups[g].below.add(&r.Condition, int32(i))
 		case shape == prefixShape:
-			x.groups[g].prefix.add(r.Condition.search.Prefix(), int32(i))
+			x.groups[g].replaced = x.groups[g].replaced || replaced(r.Condition.search.Prefix())
+			x.groups[g].prefix.add(r.Condition.search, int32(i))
 		default:
 			for _, w := range constants(&r.Condition) {
+				x.groups[g].replaced = x.groups[g].replaced || replaced(w)
 				x.groups[g].byValue.add(w, int32(i))
 			}
 		}
 		x.groups[g].strict = x.groups[g].strict || r.strict
 	}
 	for i := range x.groups {
-		x.groups[i].byValue.seal()
-		x.groups[i].above.seal()
-		x.groups[i].below.seal()
-		x.groups[i].prefix.seal()
+		g := &x.groups[i]
+		g.ordered = len(g.above.limits)+len(g.below.limits) > 0
+		g.byValue.seal()
+		g.above.seal()
+		g.below.seal()
+		g.prefix.seal()
+		g.idle()
 	}
 	return x
 }
@@ -84,7 +97,7 @@ func (x *ruleIndex) chooseFields(rules []*compiledRule) map[*fieldPath]int {
 	for _, f := range order {
 		if len(x.groups) < maxIndexed && count[f] >= minIndexed {
 			group[f] = len(x.groups)
-			x.groups = append(x.groups, indexGroup{field: f, below: bounds{descending: true}})
+			x.groups = append(x.groups, indexGroup{field: f, name: f.name, isTool: f.root == toolNameField && f.segments == nil, below: bounds{descending: true}})
 		}
 	}
 	return group
@@ -162,21 +175,21 @@ func (x *ruleIndex) first(e evaluation, rules []*compiledRule) (best int32, err 
 			case v == nil:
 				continue
 			case v.Kind() != value.String:
-				if best, err, ok = g.firstOther(e, v, rules, best, err); !ok {
+				if best, err, ok = g.firstOther(e, v, best, err); !ok {
 					return 0, nil, false
 				}
 				continue
 			}
 			text, _ = v.AsString()
 		}
-		if g.ordered() {
+		if g.ordered {
 			return 0, nil, false // a bound on a text is an error
 		}
 		if rank, found := g.byValue.find(text); found && rank < best {
 			best, err = rank, nil
 		}
 		if g.prefix.mayBegin(text) {
-			best, err = g.prefix.try(e, text, rules, best, err)
+			best, err = g.prefix.try(e, text, best, err)
 		}
 	}
 	for _, i := range x.rest {
@@ -191,21 +204,42 @@ func (x *ruleIndex) first(e evaluation, rules []*compiledRule) (best int32, err 
 }
 
 // firstOther is the part of first for a value that is no text.
-func (g *indexGroup) firstOther(e evaluation, v *value.Value, rules []*compiledRule, best int32, err error) (int32, error, bool) {
+func (g *indexGroup) firstOther(e evaluation, v *value.Value, best int32, err error) (int32, error, bool) {
 	switch v.Kind() {
 	case value.Number, value.Bool:
 		if rank := g.firstNumber(v, best); rank < best {
 			best, err = rank, nil
 		}
 	default:
-		if g.ordered() {
+		if g.ordered {
 			return 0, nil, false
 		}
 	}
-	if len(g.prefix.texts) > 0 {
-		best, err = g.prefix.try(e, v.Str(), rules, best, err)
+	if len(g.prefix.list) > 0 {
+		best, err = g.prefix.try(e, v.Str(), best, err)
 	}
 	return best, err, true
+}
+
+// idle works out idleFrom and idleTo, when all else is known.
+func (g *indexGroup) idle() {
+	g.idleFrom, g.idleTo = 1, 0
+	from, to := int64(math.MinInt64), int64(math.MaxInt64)
+	if len(g.above.limits) > 0 {
+		if len(g.above.nearest) == 0 || g.above.nearest[0] == math.MinInt64 {
+			return
+		}
+		to = g.above.nearest[0] - 1
+	}
+	if len(g.below.limits) > 0 {
+		if len(g.below.nearest) == 0 || g.below.nearest[0] == math.MinInt64 {
+			return
+		}
+		from = ^(g.below.nearest[0] - 1)
+	}
+	if len(g.prefix.list) == 0 { // which numbers are searched for, as texts
+		g.idleFrom, g.idleTo = from, to
+	}
 }
 
 // firstNumber returns the rank of the first bound that a number satisfies, or
@@ -220,8 +254,6 @@ func (g *indexGroup) firstNumber(v *value.Value, best int32) int32 {
 	return best
 }
 
-func (g *indexGroup) ordered() bool { return len(g.above.limits)+len(g.below.limits) > 0 }
-
 // bounds holds rules of the form "field > limit" (or <, descending), sorted so
 // that the rules a value satisfies are a prefix. Of a prefix only the rule
 // that is evaluated first matters.
@@ -230,7 +262,8 @@ type bounds struct {
 	limits     []limit
 	earliest   []int32 // earliest[i] is the first in rank of limits[:i+1]
 	// nearest[i] is the integer nearest to limits[i] that satisfies it, so that
-	// integers compare as such; nil if a limit has none in 64 bits.
+	// integers compare as such; nil if a limit has none in 64 bits. Descending,
+	// it is the complement, whose order is the reverse.
 	nearest []int64
 }
 
@@ -264,6 +297,9 @@ func (b *bounds) seal() {
 		if !ok {
 			b.nearest = nil
 			return
+		}
+		if b.descending {
+			n = ^n
 		}
 		b.nearest = append(b.nearest, n)
 	}
@@ -299,14 +335,21 @@ func (b *bounds) compare(x, y value.Value) int {
 // first returns the rank of the rule that v satisfies and that is evaluated
 // first, or one behind all ranks.
 func (b *bounds) first(v *value.Value) int32 {
-	var n int
-	if x, ok := v.Int(); ok && b.nearest != nil {
-		n = b.satisfiedBy(x)
-	} else {
-		n = sort.Search(len(b.limits), func(i int) bool {
-			c := b.compare(b.limits[i].value, *v)
-			return c > 0 || c == 0 && !b.limits[i].inclusive
-		})
+	x, ok := v.Int()
+	if !ok || b.nearest == nil {
+		return b.firstOf(*v)
+	}
+	if b.descending {
+		x = ^x
+	}
+	n, hi := 0, len(b.nearest)
+	for n < hi {
+		mid := int(uint(n+hi) / 2)
+		if b.nearest[mid] <= x {
+			n = mid + 1
+		} else {
+			hi = mid
+		}
 	}
 	if n == 0 {
 		return math.MaxInt32
@@ -314,16 +357,14 @@ func (b *bounds) first(v *value.Value) int32 {
 	return b.earliest[n-1]
 }
 
-// satisfiedBy returns how many limits an integer satisfies.
-func (b *bounds) satisfiedBy(x int64) int {
-	lo, hi := 0, len(b.nearest)
-	for lo < hi {
-		mid := int(uint(lo+hi) / 2)
-		if n := b.nearest[mid]; n == x || n < x != b.descending {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
+// firstOf is first for any number.
+func (b *bounds) firstOf(v value.Value) int32 {
+	n := sort.Search(len(b.limits), func(i int) bool {
+		c := b.compare(b.limits[i].value, v)
+		return c > 0 || c == 0 && !b.limits[i].inclusive
+	})
+	if n == 0 {
+		return math.MaxInt32
 	}
-	return lo
+	return b.earliest[n-1]
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -198,6 +199,9 @@ func (r *tableReader) expectation(n *node, field string) expectation {
 	}
 	return x
 }
+
+// maxSeconds keeps seconds within a time.Duration.
+const maxSeconds = math.MaxInt64 / int64(time.Second)
 
 func (r *tableReader) facts(n *node, field string) *Facts {
 	facts := &Facts{}

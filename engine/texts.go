@@ -10,20 +10,21 @@ import (
 // for make the same words again on every node, so that a remembered decision
 // needs no text. They are part of what is stored: never renumber them.
 const (
-	ruleNone           uint16 = 0 // free text: backends and guardrails
-	ruleDefault        uint16 = 1
-	ruleError          uint16 = 2
-	ruleApprovalTool   uint16 = 3
-	ruleApprovalAny    uint16 = 4
-	ruleAllowedTools   uint16 = 5
-	ruleMaxToolCalls   uint16 = 6
-	ruleConfidence     uint16 = 7
-	rulePathEscape     uint16 = 8
-	ruleNoPolicy       uint16 = 9
-	ruleTimeout        uint16 = 10
-	ruleHashUnknown    uint16 = 11
-	ruleHashMissing    uint16 = 12
-	ruleHashMismatch   uint16 = 13
+	ruleNone         uint16 = 0 // free text: backends and guardrails
+	ruleDefault      uint16 = 1
+	ruleError        uint16 = 2
+	ruleApprovalTool uint16 = 3
+	ruleApprovalAny  uint16 = 4
+	ruleAllowedTools uint16 = 5
+	ruleMaxToolCalls uint16 = 6
+	ruleConfidence   uint16 = 7
+	rulePathEscape   uint16 = 8
+	ruleNoPolicy     uint16 = 9
+	ruleTimeout      uint16 = 10
+	ruleHashUnknown  uint16 = 11
+	ruleHashMissing  uint16 = 12
+	ruleHashMismatch uint16 = 13
+	// 1000 to 1023 are left to who remembers decisions in the words of others.
 	rulePatternTool    uint16 = 1024 // and the index of the pattern
 	rulePatternInput   uint16 = 3072
 	ruleFirstOfTheTree uint16 = 8192 // and the place of the rule, files by path
@@ -54,6 +55,14 @@ func textPatternTool(pattern, tool string) string {
 		return "Blocked pattern '" + pattern + "' detected in tool arguments"
 	}
 	return "Blocked pattern '" + pattern + "' detected in tool '" + tool + "' arguments"
+}
+
+func textHashUnknown(tool string) string {
+	return "Tool '" + tool + "' has no registered content hash (possible alias or wrapper)"
+}
+
+func textHashMissing(tool string) string {
+	return "Tool '" + tool + "' call is missing content_hash metadata — cannot verify integrity"
 }
 
 func textPatternInput(pattern string) string { return "Blocked pattern detected: " + pattern }
@@ -126,8 +135,15 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 			elapsed = in.Facts.Elapsed
 		}
 		return "", textTimeout(p.limits.Timeout, elapsed)
-	case ruleHashUnknown, ruleHashMissing, ruleHashMismatch:
-		return "", p.hashes.check(&in, e.tool).reason
+	case ruleHashUnknown:
+		return "", textHashUnknown(e.tool)
+	case ruleHashMissing:
+		return "", textHashMissing(e.tool)
+	case ruleHashMismatch:
+		if v := p.hashes.check(&in, e.tool); v.rule == ruleHashMismatch {
+			return "", v.reason
+		}
+		return "", "Tool '" + e.tool + "' content hash mismatch (possible tampering or wrapper)" // another is registered by now
 	}
 	return "", ""
 }

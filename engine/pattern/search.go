@@ -3,6 +3,7 @@ package pattern
 import (
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // Searcher is the expression of a matches condition (policy engine spec 5.1):
@@ -49,12 +50,13 @@ func (s *Searcher) Match(text string) bool {
 	return s.re.MatchString(text)
 }
 
-// MatchAfter is Match for a text that is known to begin with Prefix.
+// MatchAfter is Match for a text that is known to begin with Prefix. Of bytes that
+// are no UTF-8 each run counts as one U+FFFD.
 func (s *Searcher) MatchAfter(text string) bool {
 	if s.direct != nil {
-		return s.direct.matchRest(text[len(s.prefix):])
+		return s.direct.matchRest(text[len(s.prefix):]) // its class is of ASCII alone
 	}
-	return s.re.MatchString(text)
+	return s.re.MatchString(strings.ToValidUTF8(text, "\uFFFD"))
 }
 
 // Prefix returns a literal that every text begins with in which the expression

@@ -109,7 +109,7 @@ func (n *node) replaced(i int, w Value) Value {
 
 // find returns the place of key in a map, or -1.
 func (n *node) find(key string) int {
-	if n.rest != nil && n.index != nil {
+	if len(n.pairs) > linearKeys {
 		if i, ok := n.index[key]; ok {
 			return i
 		}

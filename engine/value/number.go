@@ -87,9 +87,9 @@ func (v *Value) Int() (i int64, ok bool) {
 	}
 	switch v.form {
 	case formInt:
-		return v.int(), true
+		return int64(v.bits), true
 	case formFloat:
-		f := v.float()
+		f := math.Float64frombits(v.bits)
 		if f != math.Trunc(f) || f < -1<<63 || f >= 1<<63 {
 			return 0, false
 		}

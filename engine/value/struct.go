@@ -64,9 +64,9 @@ func ofDouble(f float64) Value {
 	}
 }
 
-// Struct returns the map v as a google.protobuf.Struct. Numbers become the
-// nearest doubles, as in any JSON reader that has only doubles. It is an error
-// if v is no map, or if a number in it has no double.
+// Struct returns the map v as a google.protobuf.Struct. It is an error if v is no
+// map, or if an integer in it is no double: another integer in its place may
+// be the number of another thing. Fractions become the nearest doubles.
 func (v Value) Struct() (*structpb.Struct, error) {
 	if v.kind != Map {
 		return nil, fmt.Errorf("a google.protobuf.Struct is a map, not a %s", v.kind)
@@ -96,6 +96,9 @@ func (v Value) toProto() (*structpb.Value, error) {
 		f, _ := v.AsFloat()
 		if math.IsInf(f, 0) || math.IsNaN(f) {
 			return nil, errNoDouble
+		}
+		if v.IsInteger() && !Equal(OfFloat(f), v) {
+			return nil, fmt.Errorf("the integer %s is no double; a string could hold it", v.JSON())
 		}
 		return structpb.NewNumberValue(f), nil
 	case List:

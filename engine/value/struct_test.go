@@ -35,11 +35,11 @@ func mustGet(t *testing.T, v Value, key string) Value {
 }
 
 func TestStruct(t *testing.T) {
-	v := parse(t, `{"z": 1, "a": [true, null, "x", {"k": 0.5}], "big": 9007199254740993, "huge": 123456789012345678901234567890}`)
+	v := parse(t, `{"z": 1, "a": [true, null, "x", {"k": 0.5}], "big": 9007199254740992, "huge": 147573952589676412928}`)
 	s, err := v.Struct()
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{
-		"z": 1.0, "a": []any{true, nil, "x", map[string]any{"k": 0.5}}, "big": 9007199254740992.0, "huge": 123456789012345678901234567890.0,
+		"z": 1.0, "a": []any{true, nil, "x", map[string]any{"k": 0.5}}, "big": 9007199254740992.0, "huge": 147573952589676412928.0,
 	}, s.AsMap())
 
 	again, err := FromStruct(s).Struct()
@@ -56,6 +56,10 @@ func TestStructRefuses(t *testing.T) {
 	require.NoError(t, err)
 	_, err = OfMap(Pair{"a", OfList(OfInt(1), OfMap(Pair{"b", tooLarge}))}).Struct()
 	require.EqualError(t, err, `"a": [1]: "b": a google.protobuf.Struct holds finite doubles only`)
+	for _, n := range []string{"9007199254740993", "-9007199254740993", "12345678901234567", "147573952589676412929"} {
+		_, err = parse(t, `{"id": `+n+`}`).Struct()
+		require.EqualError(t, err, `"id": the integer `+n+` is no double; a string could hold it`)
+	}
 	_, err = OfMap(Pair{"a", OfFloat(math.NaN())}).Struct()
 	require.Error(t, err)
 }

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"encoding/binary"
 	"iter"
 	"strings"
 	"unicode/utf8"
@@ -95,15 +96,10 @@ func isASCII(s string) bool {
 	return true
 }
 
-// eightBytes and fourBytes are one load each.
-func eightBytes(s string, i int) uint64 {
-	return uint64(fourBytes(s, i)) | uint64(fourBytes(s, i+4))<<32
-}
+// eightBytes and fourBytes are one load each; the conversion copies nothing.
+func eightBytes(s string, i int) uint64 { return binary.LittleEndian.Uint64([]byte(s[i : i+8])) }
 
-func fourBytes(s string, i int) uint32 {
-	s = s[i : i+4]
-	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
-}
+func fourBytes(s string, i int) uint32 { return binary.LittleEndian.Uint32([]byte(s[i : i+4])) }
 
 // OfList returns a list of the given items. It keeps no reference to the slice.
 func OfList(items ...Value) Value {
@@ -132,11 +128,22 @@ func OfMap(pairs ...Pair) Value {
 // Kind reports what v is.
 func (v Value) Kind() Kind { return v.kind }
 
+// Is reports whether v is of kind k. It is Kind without a copy.
+func (v *Value) Is(k Kind) bool { return v.kind == k }
+
 // AsBool returns the boolean that v is; ok is false if it is none.
 func (v Value) AsBool() (b, ok bool) { return v.kind == Bool && v.bits == 1, v.kind == Bool }
 
 // AsString returns the string that v is; ok is false if it is none.
 func (v Value) AsString() (s string, ok bool) {
+	if v.kind != String {
+		return "", false
+	}
+	return v.text, true
+}
+
+// Text is AsString without a copy.
+func (v *Value) Text() (s string, ok bool) {
 	if v.kind != String {
 		return "", false
 	}
@@ -189,11 +196,19 @@ func (v *Value) Find(key string) *Value {
 	if v.kind != Map {
 		return nil
 	}
-	i := v.node.find(key)
-	if i < 0 {
+	pairs := v.node.pairs
+	if len(pairs) > linearKeys {
+		if i, ok := v.node.index[key]; ok {
+			return &pairs[i].Value
+		}
 		return nil
 	}
-	return &v.node.pairs[i].Value
+	for i := range pairs {
+		if pairs[i].Key == key {
+			return &pairs[i].Value
+		}
+	}
+	return nil
 }
 
 // Item is Index without a copy: what it points to is shared and must not be

@@ -34,6 +34,10 @@ func TestAccessors(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "héllo", text)
 	require.Equal(t, 5, s.Len(), "code points")
+	text, ok = s.Text()
+	require.True(t, ok && text == "héllo" && s.Is(String) && !s.Is(Bool))
+	_, ok = b.Text()
+	require.False(t, ok, "a bool is no string")
 
 	l, _ := v.Get("l")
 	require.Equal(t, List, l.Kind())
