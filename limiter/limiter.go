@@ -158,24 +158,32 @@ func (p *Pool) sooner(at time.Duration) {
 	}
 }
 
-// hand turns tickets at the head of the queue into leases while they fit. A
-// head that does not fit is waited for: nobody overtakes.
+// hand turns tickets into leases while they fit, the first in the queue first.
+// One that does not fit is waited for: nobody overtakes it under the same limit
+// or a lower one. Under a higher limit, that of another version of the policy,
+// there is room that it could not have.
 func (p *Pool) hand(now time.Duration) {
-	n := 0 // tickets that are handed a slot
-	for n < len(p.Queue) {
-		t := p.Queue[n]
-		if p.used+t.Weight > p.limit(t.Slots) {
-			break
+	blocked := int32(0) // the highest limit under which somebody is waited for
+	left := 0
+	for i := range p.Queue {
+		t := &p.Queue[i]
+		if limit := p.limit(t.Slots); limit > blocked {
+			if p.used+t.Weight <= limit {
+				p.grant(Lease{
+					Holder: t.Holder, Label: t.Label, Since: now, Expires: now + ClaimTTL,
+					Weight: t.Weight, Claim: true,
+				})
+				continue
+			}
+			blocked = limit
 		}
-		p.grant(Lease{
-			Holder: t.Holder, Label: t.Label, Since: now, Expires: now + ClaimTTL,
-			Weight: t.Weight, Claim: true,
-		})
-		n++
+		if left < i {
+			p.Queue[left] = *t
+		}
+		left++
 	}
-	if n > 0 {
-		p.Queue = slices.Delete(p.Queue, 0, n)
-	}
+	clear(p.Queue[left:])
+	p.Queue = p.Queue[:left]
 }
 
 func (p *Pool) limit(slots int32) int32 {
@@ -212,9 +220,11 @@ func (p *Pool) drop(over func(*Lease) bool) bool {
 func (p *Pool) Try(now time.Duration, r Request) Admission {
 	p.Settle(now)
 	limit := p.limit(r.Slots)
-	// Nobody overtakes: a request passes by a queue only if its priority is
-	// above that of everyone in it.
-	first := len(p.Queue) == 0 || r.Priority > p.Queue[0].Priority
+	// Nobody overtakes: a request passes by those alone whose priority is below
+	// its own, or whose limit is.
+	first := !slices.ContainsFunc(p.Queue, func(t Ticket) bool {
+		return t.Priority >= r.Priority && p.limit(t.Slots) >= limit
+	})
 	switch {
 	case first && p.InUse()+r.Weight <= limit:
 		return Granted

@@ -56,6 +56,42 @@ func TestFirstComeFirstServed(t *testing.T) {
 	require.False(t, p.Release(4*sec, 1), "an old token frees nothing")
 }
 
+// Two versions of a policy share a pool. Who waits under the lower limit holds
+// nobody up for whom there is room under a higher one, and is served first under
+// its own.
+func TestLimitsOfTwoVersions(t *testing.T) {
+	under := func(slots int32, holder string, until time.Duration) Request {
+		r := ask(holder, until)
+		r.Slots = slots
+		return r
+	}
+	p := &Pool{}
+	var tokens []uint64
+	for _, h := range []string{"a", "b"} {
+		how, token, _ := p.Acquire(0, under(2, h, 0))
+		require.Equal(t, Granted, how)
+		tokens = append(tokens, token)
+	}
+	how, _, place := p.Acquire(0, under(2, "old", 60*sec))
+	require.Equal(t, Queued, how)
+	require.Equal(t, 1, place)
+	how, third, _ := p.Acquire(0, under(3, "new", 0))
+	require.Equal(t, Granted, how, "there is room under the limit of the new version")
+	how, _, _ = p.Acquire(0, under(3, "later", 60*sec))
+	require.Equal(t, Queued, how)
+	how, _, _ = p.Acquire(0, under(1, "lowest", 60*sec))
+	require.Equal(t, Queued, how)
+
+	require.True(t, p.Release(sec, tokens[0]))
+	require.Equal(t, "b#2(16m39s) new#3(16m39s) later?#4(5s) | old lowest", picture(p, sec), "two are in use, which is all that old may see")
+	require.True(t, p.Release(2*sec, third))
+	require.Equal(t, "b#2(16m38s) later?#4(4s) | old lowest", picture(p, 2*sec))
+	require.True(t, p.Release(2*sec, tokens[1]))
+	require.Equal(t, "later?#4(4s) old?#5(5s) | lowest", picture(p, 2*sec))
+	how, _, _ = p.Acquire(2*sec, under(1, "other", 0))
+	require.Equal(t, Refused, how)
+}
+
 func TestPriority(t *testing.T) {
 	p := &Pool{Slots: 1}
 	p.Acquire(0, ask("holder", 0))

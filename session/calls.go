@@ -176,7 +176,7 @@ func (s *State) admit(c *Begin, x *Session, wants []wanted, r *Result) Code {
 			return ToolLimitReached
 		}
 	}
-	if x.Tokens+x.Reserved > limits.MaxTokens-c.Tokens {
+	if c.Tokens > limits.MaxTokens { // of one request (policy engine spec 3.2)
 		r.Limit = limits.MaxTokens
 		return TokenLimit
 	}
@@ -346,7 +346,9 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		return
 	}
 	r.Repeat, r.Rule = true, h.Rule
-	if !h.Waiting() {
+	if !h.Waiting() && !s.leased(c.NS, h) {
+		r.Code = LeaseLost
+	} else if !h.Waiting() {
 		r.Code = Admitted
 		s.grants(h, r)
 	} else {
@@ -356,6 +358,21 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	}
 	r.Counters = x.Counters()
 	s.pressure(&wanted{pool: s.pool(ref{KindPool, c.NS, c.Pools[0].Pool})}, x, r)
+}
+
+// leased reports whether every slot of a call is there: a pool may have been
+// deleted by force, and made again.
+func (s *State) leased(ns string, h *Held) bool {
+	for _, hold := range h.Pools {
+		p := s.pool(ref{KindPool, ns, hold.Pool.Value()})
+		if p == nil {
+			return false
+		}
+		if _, there := p.Lease(hold.Token); !there {
+			return false
+		}
+	}
+	return true
 }
 
 // claim takes the slot that was handed to a waiting call, and goes on to the

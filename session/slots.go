@@ -122,6 +122,10 @@ func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
 		return
 	}
 	if !h.Waiting() {
+		if _, there := p.Lease(h.Pools[0].Token); !there {
+			r.Code = LeaseLost // the pool was deleted by force, and made again
+			return
+		}
 		r.Code = Admitted
 		s.slotAnswer(h, p, r)
 		return
