@@ -45,7 +45,7 @@ type Call struct {
 	MaxHold                    time.Duration // renewals included; no limit if 0
 	Wait                       time.Duration // for a slot; 10 s if 0; NoWait for none
 	Priority                   int32
-	Tokens                     int64 // reserved against max_tokens
+	Tokens                     int64 // that it may use; at most max_tokens
 	Order                      govnodev1.Order
 	CancelOnLost               bool // see OpenCall.Context
 }

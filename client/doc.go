@@ -25,9 +25,10 @@
 // The client finds the leader of the cluster and follows it. What gets no
 // answer is sent again, to another node, with the same id, after a random
 // pause, until the caller's context is done or the operation's own deadline
-// is reached (Config.Timeout on top of the time it waits for a slot). What is
-// sent again is bounded by Config.Budget, so that a cluster in trouble is not
-// buried by its clients.
+// is reached (Config.Timeout on top of the time it waits for a slot). So is what
+// a node refuses as OVERLOADED, when it said, or after a second: such a node is
+// near its memory limit and looked at nothing. What is sent again is bounded by
+// Config.Budget, so that a cluster in trouble is not buried by its clients.
 //
 // # Leases
 //

@@ -106,36 +106,52 @@ const (
 	stale                  // the id is too old to tell whether it is known
 )
 
+// A verdict is what an error says about the request that it answers.
+type verdict struct {
+	fate
+	reason    string
+	newerThan uint64        // Unix ms; with stale
+	after     time.Duration // not to be sent again before this has passed; 0 where the node does not say
+}
+
+// overloadPause is how long a node is left alone that has no room for new work
+// and does not say for how long: the operations of a stream do not.
+const overloadPause = time.Second
+
 // judge tells what an RPC error means for its request. An error that did not
 // come from a node says that the request was lost on the way, there or back.
-func judge(err error) (f fate, reason string, newerThan uint64) {
+func judge(err error) verdict {
 	if errors.Is(err, errNotSent) {
-		return notApplied, "", 0
+		return verdict{fate: notApplied}
 	}
 	var ce *connect.Error
 	if !errors.As(err, &ce) {
-		return unknown, "", 0
+		return verdict{fate: unknown}
 	}
 	if !connect.IsWireError(err) {
 		switch ce.Code() {
 		case connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied:
-			return final, "", 0 // an HTTP status: there is no govnode at that address
+			return verdict{fate: final} // an HTTP status: there is no govnode at that address
 		}
 		if neverSent(err) {
-			return notApplied, "", 0
+			return verdict{fate: notApplied}
 		}
-		return unknown, "", 0
+		return verdict{fate: unknown}
 	}
-	reason, newerThan = errorInfo(ce)
+	v := errorInfo(ce)
 	switch {
-	case reason == "STALE_ID":
-		return stale, reason, newerThan
-	case ce.Code() == connect.CodeUnavailable && reason == "NOT_APPLIED":
-		return notApplied, reason, 0
-	case ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeDeadlineExceeded, ce.Code() == connect.CodeCanceled:
-		return unknown, reason, 0
+	case v.reason == "STALE_ID":
+		v.fate = stale
+	case v.reason == "OVERLOADED":
+		// Other than the caps of the service it passes by itself.
+		v.fate = notApplied
+		orElse(&v.after, overloadPause)
+	case ce.Code() == connect.CodeUnavailable && v.reason == "NOT_APPLIED":
+		v.fate = notApplied
+	case v.reason == "OUTCOME_UNKNOWN", ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeDeadlineExceeded, ce.Code() == connect.CodeCanceled:
+		v.fate = unknown
 	}
-	return final, reason, 0
+	return v
 }
 
 // neverSent reports whether no connection came about.
@@ -144,16 +160,20 @@ func neverSent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-func errorInfo(ce *connect.Error) (reason string, newerThan uint64) {
+// errorInfo reads what a node says beside the code. The fate is left final.
+func errorInfo(ce *connect.Error) (v verdict) {
 	for _, d := range ce.Details() {
-		v, err := d.Value()
+		m, err := d.Value()
 		if err != nil {
 			continue // of a type this build does not know
 		}
-		if info, ok := v.(*errdetails.ErrorInfo); ok {
-			newerThan, _ = strconv.ParseUint(info.GetMetadata()["newerThan"], 10, 64) // absent: 0
-			return info.GetReason(), newerThan
+		switch m := m.(type) {
+		case *errdetails.ErrorInfo:
+			v.reason = m.GetReason()
+			v.newerThan, _ = strconv.ParseUint(m.GetMetadata()["newerThan"], 10, 64) // absent: 0
+		case *errdetails.RetryInfo:
+			v.after = max(m.GetRetryDelay().AsDuration(), 0)
 		}
 	}
-	return "", 0
+	return v
 }

@@ -261,8 +261,7 @@ func (k *leases) renew(part []*Lease, ttl time.Duration) {
 		err = fmt.Errorf("client: %d leases were renewed and %d answers came", len(part), len(res.GetResults()))
 	}
 	if err != nil && k.c.ctx.Err() == nil {
-		_, reason, _ := judge(err)
-		k.c.routes.failed(n, reason == "")
+		k.c.routes.failed(n, judge(err).reason == "")
 		k.c.cfg.Logger.Warn("govnode: leases at risk: a renewal failed", "leases", len(part), "node", n.address, "error", err)
 	}
 	k.mu.Lock()

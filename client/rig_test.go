@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/client"
@@ -205,14 +206,16 @@ func granting(ttl time.Duration) *node {
 	return n
 }
 
-// objection is an error as a node makes it.
-func objection(code connect.Code, reason string, meta map[string]string) error {
+// objection is an error as a node makes it, with what it says beside the reason.
+func objection(code connect.Code, reason string, meta map[string]string, more ...proto.Message) error {
 	err := connect.NewError(code, errors.New("as the test wants it"))
-	detail, e := connect.NewErrorDetail(&errdetails.ErrorInfo{Reason: reason, Domain: "govnode", Metadata: meta})
-	if e != nil {
-		panic(e)
+	for _, m := range append([]proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: "govnode", Metadata: meta}}, more...) {
+		detail, e := connect.NewErrorDetail(m)
+		if e != nil {
+			panic(e)
+		}
+		err.AddDetail(detail)
 	}
-	err.AddDetail(detail)
 	return err
 }
 

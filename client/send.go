@@ -41,27 +41,27 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(*erran
 			return res, nil
 		}
 		last = err
-		f, reason, newerThan := judge(err)
+		v := judge(err)
 		switch {
-		case f == final:
-			return none, &Error{Operation: e.name, Code: connect.CodeOf(err), Reason: reason, Err: err}
-		case f == stale && sent:
+		case v.fate == final:
+			return none, &Error{Operation: e.name, Code: connect.CodeOf(err), Reason: v.reason, Err: err}
+		case v.fate == stale && sent:
 			// What was sent before may have been carried out and forgotten.
 			return none, &Unknown{Operation: e.name, ID: e.id, Err: err}
-		case f == stale:
+		case v.fate == stale:
 			if e.drawn == nil || n >= redraws {
-				return none, &Error{Operation: e.name, Code: connect.CodeOf(err), Reason: reason, Err: err}
+				return none, &Error{Operation: e.name, Code: connect.CodeOf(err), Reason: v.reason, Err: err}
 			}
-			if err = c.redraw(&e.operation, newerThan); err != nil {
+			if err = c.redraw(&e.operation, v.newerThan); err != nil {
 				return none, err
 			}
 			continue // the node is well: ask it at once
-		case f == unknown:
+		case v.fate == unknown:
 			sent = true
 		}
 		if e.over(time.Now()) == nil {
-			c.routes.failed(e.node, reason == "")
-			c.pause(e.context(), n)
+			c.routes.failed(e.node, v.reason == "")
+			c.pause(e.context(), n, v.after)
 		}
 	}
 }
@@ -104,11 +104,12 @@ func (c *Client) route(now time.Time) *node {
 	return n
 }
 
-// pause waits before the attempt after number n: a random part of a time that
-// doubles (full jitter), then as long as the budget is empty.
-func (c *Client) pause(ctx context.Context, n int) {
+// pause waits before the attempt after number n: as long as the node asked for,
+// a random part of a time that doubles (full jitter), then as long as the
+// budget is empty.
+func (c *Client) pause(ctx context.Context, n int, asked time.Duration) {
 	most := min(pauseFirst<<min(n, 10), pauseMost)
-	d := time.Duration(c.cfg.Random() * float64(most))
+	d := asked + time.Duration(c.cfg.Random()*float64(most))
 	for {
 		if !sleep(ctx, d) {
 			return

@@ -12,6 +12,8 @@ import (
 	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/client"
@@ -120,6 +122,76 @@ func TestObjectionIsFinal(t *testing.T) {
 		require.Equal(t, "WHY", e.Reason)
 		require.Equal(t, 1, w.count("AcquireSlot"))
 	}
+}
+
+// A node that takes nothing new for want of room or of a leader is asked again
+// when it said, and others in between, with the same id: such a refusal passes by
+// itself, as that of a cap does not.
+func TestRefusalsThatPassByThemselves(t *testing.T) {
+	const exhausted, unavailable = connect.CodeResourceExhausted, connect.CodeUnavailable
+	in := func(d time.Duration) []proto.Message {
+		return []proto.Message{&errdetails.RetryInfo{RetryDelay: durationpb.New(d)}}
+	}
+	for name, test := range map[string]struct {
+		refusal error
+		pause   time.Duration
+	}{
+		"after what the node says":   {objection(exhausted, "OVERLOADED", nil, in(3*time.Second)...), 3 * time.Second},
+		"after a second, by default": {objection(exhausted, "OVERLOADED", nil), time.Second},
+		"without a leader":           {objection(unavailable, "NOT_APPLIED", nil, in(2*time.Second)...), 2 * time.Second},
+		"who asks for nothing":       {objection(unavailable, "NOT_APPLIED", nil), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				full, free := granting(30*time.Second), granting(30*time.Second)
+				var ids []string
+				var at []time.Time
+				refuse := func(_ context.Context, r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+					ids, at = append(ids, r.GetSlotId()), append(at, time.Now())
+					if len(ids) < 3 {
+						return nil, test.refusal
+					}
+					return &govnodev1.AcquireSlotResponse{Outcome: govnodev1.Outcome_OUTCOME_ADMITTED, Token: 1, Ttl: durationpb.New(time.Minute)}, nil
+				}
+				full.acquire, free.acquire = refuse, refuse
+				w := &wire{hosts: map[string]http.Handler{"a:1": full.handler(), "b:1": free.handler()}}
+				c := connected(t, w, []string{"a:1", "b:1"})
+				slot, err := c.Acquire(t.Context(), "gpu")
+				require.NoError(t, err)
+				require.Equal(t, []string{slot.ID(), slot.ID(), slot.ID()}, ids)
+				for i, jitter := range []time.Duration{25, 50} {
+					require.Equal(t, test.pause+jitter*time.Millisecond, at[i+1].Sub(at[i]), "pause %d", i)
+				}
+				w.mu.Lock()
+				require.Contains(t, w.sent, "b:1 AcquireSlot", "the other node may have room")
+				w.mu.Unlock()
+				require.NoError(t, c.Close())
+			})
+		})
+	}
+}
+
+// Where it does not pass in time nothing was done, and the caller learns why; it
+// costs the budget what other repetitions do.
+func TestOverloadedUntilTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := granting(30 * time.Second)
+		n.acquire = func(context.Context, *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+			return nil, objection(connect.CodeResourceExhausted, "OVERLOADED", nil)
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
+			c.Budget = client.Budget{Burst: 3, PerSecond: 1e-9, Ratio: 1e-9}
+		})
+		began := time.Now()
+		_, err := c.Acquire(t.Context(), "gpu", client.Wait(client.NoWait), client.SlotID("mine"))
+		var unavailable *client.Unavailable
+		require.ErrorAs(t, err, &unavailable)
+		require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "the last refusal is what the caller can look at: %v", err)
+		require.Equal(t, 10*time.Second, time.Since(began))
+		require.Equal(t, 1+3, w.count("AcquireSlot"))
+		require.NoError(t, c.Close())
+	})
 }
 
 // An address where something else answers is an error at once, not a wait.

@@ -220,6 +220,9 @@ func readAnswer(a *nodev1.ForwardAnswer) storage.Answer {
 	said := errors.New(a.GetText())
 	switch a.GetFailure() {
 	case nodev1.Failure_FAILURE_UNAVAILABLE:
+		if a.GetText() == errOverloaded.Error() {
+			said = errOverloaded
+		}
 		return storage.Answer{Err: unavailable(said)}
 	case nodev1.Failure_FAILURE_INVALID:
 		return storage.Answer{Err: invalid(said)}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
@@ -51,6 +52,8 @@ type Node struct {
 	draining atomic.Bool
 	joining  atomic.Bool // not yet what it wants to be
 	started  atomic.Bool // Raft is there
+
+	admission atomic.Pointer[func(session.Command) bool] // of what others pass on; nil: everything
 
 	changing  sync.Mutex // members, one at a time
 	restoring sync.Mutex

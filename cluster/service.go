@@ -102,6 +102,7 @@ func (s *service) submit(g *group) error {
 	if l == nil || s.n.draining.Load() {
 		return errElsewhere
 	}
+	s.n.admitForwarded(g)
 	return l.submit(g)
 }
 

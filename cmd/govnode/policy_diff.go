@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 
@@ -27,16 +28,19 @@ their rules were added, removed or changed, and whether one of the two is strict
 			return err
 		}
 		var pair [2]*engine.Policy
+		var sources [2]*policySource
 		for i, path := range args {
-			s, err := readPolicy(path)
-			if err != nil {
+			var err error
+			if sources[i], err = readPolicy(path); err != nil {
 				return badPolicy(err)
 			}
-			if pair[i], err = s.compile(); err != nil {
+			if pair[i], err = sources[i].compile(); err != nil {
 				return badPolicy(err)
 			}
 		}
 		d := diffPolicies(pair[0], pair[1])
+		d.renamed = sources[0].renamed(sources[1])
+		d.Same = d.Same || d.renamed && sources[0].byFolder() == sources[1].byFolder()
 		if err := d.print(cmd.OutOrStdout(), output, pair[0], pair[1]); err != nil {
 			return err
 		}
@@ -48,12 +52,26 @@ their rules were added, removed or changed, and whether one of the two is strict
 	return cmd
 }
 
+// renamed reports whether both are single files of the same content. Their
+// digests differ with their names.
+func (s *policySource) renamed(other *policySource) bool {
+	return !s.folder && !other.folder && bytes.Equal(s.files[0].Content, other.files[0].Content)
+}
+
+// byFolder reports whether the policy is a single file that holds for a folder.
+func (s *policySource) byFolder() bool {
+	name := s.files[0].Path
+	return !s.folder && (name == "governance.yaml" || name == "governance.yml")
+}
+
 type (
 	policyDiff struct {
 		Same     bool          `json:"same"`
 		Stricter string        `json:"stricter"` // first, second or neither
 		Fields   []fieldChange `json:"fields"`
 		Rules    []ruleChange  `json:"rules"`
+
+		renamed bool // nothing but the name of a single file differs
 	}
 	fieldChange struct {
 		Field string `json:"field"`
@@ -153,7 +171,10 @@ func (d policyDiff) print(w io.Writer, output string, a, b *engine.Policy) error
 			_, _ = fmt.Fprintf(w, "  + %s\n", printable(c.New))
 		}
 	}
-	if len(d.Fields) == 0 && len(d.Rules) == 0 {
+	switch {
+	case d.renamed:
+		_, _ = fmt.Fprintln(w, "The contents are the same; a file named governance.yaml or governance.yml holds for its folder, any other for every call.")
+	case len(d.Fields) == 0 && len(d.Rules) == 0:
 		_, _ = fmt.Fprintln(w, "The files differ; numbers and rules are the same.")
 	}
 	switch d.Stricter {

@@ -21,6 +21,7 @@ import (
 
 	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
 )
 
 // One port, one handler, four ways to speak to it.
@@ -222,6 +223,8 @@ func (m *members) TransferLeadership(_ context.Context, node string) error {
 
 func (m *members) Ready(context.Context) error { return m.ready }
 func (m *members) LeaderAPI() string           { return "127.0.0.1:7071" }
+
+func (m *members) AdmitForwarded(func(session.Command) bool) {}
 
 func TestClusterService(t *testing.T) {
 	m := &members{}

@@ -144,7 +144,7 @@ var badInput = []struct {
 	{"an alias", "PolicyService/PutPolicy", `{"yaml":"name: &n x\nversion: *n\n"}`, "invalid_argument", "INVALID_POLICY", "policy.yaml:1"},
 	{"a key twice", "PolicyService/PutPolicy", `{"yaml":"name: x\nname: y\n"}`, "invalid_argument", "INVALID_POLICY", "policy.yaml:2"},
 	{"a path that climbs out", "PolicyService/PutPolicy", `{"files":[{"path":"../a.yaml","content":"name: x\nmax_tokens: 1\n"}]}`, "invalid_argument", "INVALID_POLICY", "../a.yaml"},
-	{"more slots than there can be", "PolicyService/PutPolicy", `{"yaml":"name: x\nmax_concurrent: 4097\n"}`, "invalid_argument", "INVALID_POLICY", "max_concurrent: is 4097"},
+	{"more slots than there can be", "PolicyService/PutPolicy", `{"yaml":"name: x\nmax_concurrent: 4097\n"}`, "invalid_argument", "INVALID_POLICY", "max_concurrent must be at most 4096, got 4097"},
 	{"a hash of no tool", "PolicyService/PutHash", `{"hash":"` + strings.Repeat("a", 64) + `"}`, "invalid_argument", "INVALID_FIELD", "tool: is required"},
 	{"a hash that is none", "PolicyService/PutHash", `{"tool":"t","hash":"md5"}`, "invalid_argument", "INVALID_FIELD", "hash: must be the SHA-256 of the tool"},
 	{"a hash that is missing", "PolicyService/PutHash", `{"tool":"t"}`, "invalid_argument", "INVALID_FIELD", "hash: must be"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
 // BatchCalls orders many operations together, each with a result of its own. A
@@ -107,10 +108,7 @@ func (s *Server) newPart(ctx context.Context, f *fields, op *v1.Operation) (*par
 }
 
 func (s *Server) beginPart(ctx context.Context, f *fields, req *v1.BeginCallRequest) (*part, error) {
-	if s.draining.Load() {
-		return nil, errDraining()
-	}
-	if err := s.memory.admit(); err != nil {
+	if err := s.admit(govnodev1connect.CallServiceBeginCallProcedure); err != nil {
 		return nil, err
 	}
 	b, err := s.newBegin(ctx, f, req)
@@ -131,10 +129,7 @@ func (s *Server) beginPart(ctx context.Context, f *fields, req *v1.BeginCallRequ
 }
 
 func (s *Server) acquirePart(ctx context.Context, f *fields, req *v1.AcquireSlotRequest) (*part, error) {
-	if s.draining.Load() {
-		return nil, errDraining()
-	}
-	if err := s.memory.admit(); err != nil {
+	if err := s.admit(govnodev1connect.SlotServiceAcquireSlotProcedure); err != nil {
 		return nil, err
 	}
 	a, err := s.newAcquire(ctx, f, req)

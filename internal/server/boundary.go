@@ -65,7 +65,8 @@ func namespace(ctx context.Context) string {
 }
 
 // A boundary is what every request passes through: a deadline, a measurement,
-// and the refusal of new work while the node drains.
+// and the refusal of new work while the node drains, has no room, or knows no
+// leader.
 type boundary struct{ *Server }
 
 // WrapUnary implements connect.Interceptor.
@@ -73,16 +74,9 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		start := time.Now()
 		procedure := req.Spec().Procedure
-		if b.draining.Load() && startsWork(procedure) {
-			err := errDraining()
+		if err := b.admit(procedure); err != nil {
 			b.metrics.request(procedure, err, start)
 			return nil, err
-		}
-		if growsState(procedure) {
-			if err := b.memory.admit(); err != nil {
-				b.metrics.request(procedure, err, start)
-				return nil, err
-			}
 		}
 		ctx, cancel := b.bounded(ctx, req.Any())
 		defer cancel()
@@ -142,6 +136,21 @@ func (b *boundary) bounded(ctx context.Context, req any) (context.Context, conte
 		}
 	}
 	return context.WithTimeout(ctx, limit)
+}
+
+// admit refuses a request of which this node can tell that it would not be done
+// without looking at it.
+func (s *Server) admit(procedure string) error {
+	if s.draining.Load() && startsWork(procedure) {
+		return errDraining()
+	}
+	if !growsState(procedure) {
+		return nil
+	}
+	if err := s.memory.admit(); err != nil {
+		return err
+	}
+	return s.leader.admit()
 }
 
 // startsWork reports whether a request begins something that a draining node

@@ -209,6 +209,12 @@ func (b *begin) decide(ctx context.Context) (took time.Duration, err error) {
 	b.unread = nil
 	b.policy.Decide(ctx, &b.input, &b.decision)
 	b.decision.EvaluationTime = time.Since(start)
+	switch d := &b.decision; {
+	case d.Allowed && d.ModifiedArguments != nil:
+		d.Rule = ruleModified
+	case !d.Allowed && d.Rule == 0:
+		d.Rule = freeRule(d)
+	}
 	return b.decision.EvaluationTime, b.unread
 }
 
@@ -326,8 +332,12 @@ func (b *begin) response() (*v1.BeginCallResponse, error) {
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason
 	}
-	if out.Decision.Allowed {
-		out.ModifiedArguments = b.modified
+	if out.Decision.Allowed && res.Rule == ruleModified {
+		if out.ModifiedArguments = b.modified; b.modified == nil {
+			err := errModifiedBefore(fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
+			b.failed(err)
+			return nil, err
+		}
 	}
 	b.s.audit.call(b, out)
 	b.s.metrics.outcome(out.Outcome)
@@ -356,42 +366,6 @@ func (a *beginAnswer) grantsOf(grants []session.Grant) []*v1.Grant {
 		a.list[i] = to
 	}
 	return a.list[:len(grants)]
-}
-
-// said is the decision in words. What is repeated must read as it did the
-// first time, so everything is made from what is remembered: the outcome, the
-// number of the rule, the pinned policy, and the call.
-func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
-	d := &a.decision
-	d.Allowed, d.Action, d.Policy, d.PolicyDigest = true, "allow", b.policy.Name(), b.policy.DigestText()
-	d.EvaluationTime = setDuration(&a.evaluation, b.decision.EvaluationTime)
-	same := b.decision.Rule == res.Rule && b.decision.Allowed == (res.Code != session.Denied)
-	if same {
-		d.Action, d.Policy, d.Category, d.Backend = b.decision.Action, b.decision.Policy, b.decision.Category, b.decision.Backend
-		d.PolicyChain, d.PublicMessage, d.Error = b.decision.PolicyChain, b.decision.PublicMessage, b.decision.Error
-	}
-	d.MatchedRule, d.Reason = b.policy.RuleTextFor(res.Rule, b.input)
-	if res.Rule == 0 && same { // the text of a backend or a guardrail, redacted by the engine
-		d.MatchedRule, d.Reason = b.decision.MatchedRule, b.decision.Reason
-	}
-	switch res.Code {
-	case session.Admitted, session.Queued:
-		return d
-	case session.Denied:
-		d.Allowed = false
-		if !same {
-			d.Action, d.PublicMessage = "deny", "Action not permitted by governance policy."
-		}
-		if d.Reason == "" {
-			d.Reason = "Policy denied by evaluator"
-		}
-		return d
-	}
-	// A rule let it pass and a number did not: no rule decided.
-	r := refusalOf(res, &b.session.Pin.Limits, b.cmd)
-	d.Allowed, d.Action, d.MatchedRule, d.Backend = false, "deny", "", ""
-	d.Category, d.PublicMessage, d.Reason, d.Error = r.category, r.public, r.reason, ""
-	return d
 }
 
 // failed writes a decision into the audit that was reached and not spent.

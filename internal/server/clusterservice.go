@@ -28,6 +28,11 @@ type Cluster interface {
 	Ready(ctx context.Context) error
 	// LeaderAPI is the API address of the present leader; empty if unknown.
 	LeaderAPI() string
+	// AdmitForwarded has this node, when it leads, ask about each command that
+	// another node passes on to it. What is not admitted is not applied, and
+	// its error has the method Overloaded at the node that passed it on. Nil
+	// admits everything.
+	AdmitForwarded(admit func(session.Command) bool)
 }
 
 // Status is a cluster as one node sees it.

@@ -38,11 +38,11 @@ func TestRefusalsInWords(t *testing.T) {
 		{"a confidence that is none", policy(), nil, func(r *v1.BeginCallRequest) { r.ContextJson = `{"confidence":"high"}` },
 			v1.Outcome_OUTCOME_DENIED_BY_POLICY, "Policy evaluation error — access denied (fail closed)", "policy_error", ""},
 		{"too many attempts", policy("max_attempts: 2"), func(n *node) { n.begin("s", "one"); n.begin("s", "two") }, tool("t"),
-			v1.Outcome_OUTCOME_ATTEMPT_LIMIT, "Max attempts exceeded (2)", "max_attempts", ""},
+			v1.Outcome_OUTCOME_ATTEMPT_LIMIT, "Attempt limit reached (2). Agent may be stuck in a retry loop. Stop and reassess.", "max_attempts", ""},
 		{"too many calls", []string{"name: p", "max_tool_calls: 1"}, func(n *node) { n.begin("s", "one"); n.end("s", "one") }, tool("t"),
 			v1.Outcome_OUTCOME_CALL_LIMIT, "Max tool calls exceeded (1)", "max_tool_calls", ""},
 		{"too many calls of a tool", policy("max_calls_per_tool: {t: 1}"), func(n *node) { n.begin("s", "one") }, tool("t"),
-			v1.Outcome_OUTCOME_TOOL_LIMIT, "Max calls of tool 't' exceeded (1)", "max_calls_per_tool", ""},
+			v1.Outcome_OUTCOME_TOOL_LIMIT, "Per-tool limit: t called 1 times (limit: 1).", "max_calls_per_tool", ""},
 		{"too many tokens", policy("max_tokens: 10"), nil, func(r *v1.BeginCallRequest) { r.Tokens = 11 },
 			v1.Outcome_OUTCOME_TOKEN_LIMIT, "Max tokens exceeded (10)", "max_tokens", ""},
 		{"a closed session", policy(), func(n *node) {
@@ -259,6 +259,8 @@ func TestCheckpoints(t *testing.T) {
 }
 
 // Tokens that were reserved are replaced by those that were used.
+// max_tokens is the most that one call may ask for (policy engine spec 3.2). What
+// calls ask for and use is counted, and a rule may bound the sum.
 func TestTokens(t *testing.T) {
 	n := start(t)
 	n.putPolicy(policy("max_tokens: 100")...)
@@ -267,11 +269,27 @@ func TestTokens(t *testing.T) {
 		return func(r *v1.BeginCallRequest) { r.Tokens = tokens }
 	}
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a", with(80)).Outcome)
-	require.Equal(t, v1.Outcome_OUTCOME_TOKEN_LIMIT, n.begin("s", "b", with(30)).Outcome)
-	res, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "a", Status: v1.Status_STATUS_SUCCEEDED, Tokens: 10})
+	refused := n.begin("s", "b", with(101))
+	require.Equal(t, v1.Outcome_OUTCOME_TOKEN_LIMIT, refused.Outcome)
+	require.Equal(t, "Max tokens exceeded (100)", refused.Reason)
+	res, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "a", Status: v1.Status_STATUS_SUCCEEDED, Tokens: 1000})
 	require.NoError(t, err)
-	require.EqualValues(t, 10, res.Counters.TokensUsed)
-	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c", with(30)).Outcome)
+	require.EqualValues(t, 1000, res.Counters.TokensUsed)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c", with(100)).Outcome, "what was used before does not count")
+}
+
+// A budget of a session is a rule on what it has used; what open calls asked for
+// counts, so that no two calls pass on the same rest.
+func TestTokenBudgetByRule(t *testing.T) {
+	n := start(t)
+	n.putPolicy("name: p", "rules: [{name: budget, condition: {field: tokens_used, operator: gt, value: 150}, action: deny}]")
+	n.session("s")
+	with := func(r *v1.BeginCallRequest) { r.Tokens = 80 }
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a", with).Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "b", with).Outcome)
+	refused := n.begin("s", "c", with)
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, refused.Outcome)
+	require.Equal(t, "budget", refused.Decision.MatchedRule)
 }
 
 // One line for each decision, with the fields of the specifications, and none

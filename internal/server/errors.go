@@ -135,6 +135,8 @@ func storeError(err error) error {
 		return newError(connect.CodeInvalidArgument, reasonInvalidField, text)
 	case errors.Is(err, storage.ErrUnknown):
 		return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: "+err.Error())
+	case overloadedElsewhere(err):
+		return errLeaderOverloaded()
 	case errors.Is(err, storage.ErrUnavailable):
 		return newError(connect.CodeUnavailable, reasonNotApplied, "nothing was applied; send it again with the same id, here or at another node: "+err.Error())
 	case errors.Is(err, context.DeadlineExceeded):

@@ -182,6 +182,9 @@ func (fl *follower) tell(r *record, send func(*v1.FollowResponse) error) error {
 	if r.ns != fl.ns || fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent {
 		return nil
 	}
+	if r.events == 0 {
+		return nil // what it says was told with the record before it
+	}
 	for i, ev := range r.engineEvents() {
 		sequence := r.first + uint64(i)
 		if sequence < fl.next || fl.types != nil && !fl.types[string(ev.Type)] {

@@ -56,6 +56,14 @@ func (s *Server) contentHash(ctx context.Context, ns string, failed *error) func
 	}
 }
 
+// errModifiedBefore answers the repeat of a call that was admitted with arguments
+// that a guardrail had changed, where the guardrails do not give them again. To
+// admit it with the old ones would be wrong, and to deny it untrue.
+func errModifiedBefore(subject string) error {
+	return newError(connect.CodeUnavailable, reasonOutcomeUnknown,
+		subject+": it was admitted with arguments that a guardrail changed, and the guardrails do not give them again now; send it again with the same id, or end it with EndCall and begin another")
+}
+
 // errModified refuses a call whose arguments a guardrail has changed into what
 // the answer cannot hold: to admit it with the old ones would be wrong.
 func errModified(err error) error {

@@ -68,6 +68,48 @@ func TestGuardrails(t *testing.T) {
 	require.EqualValues(t, 1, n.getSession("s").Attempts)
 }
 
+// Who asks again for a call that was admitted with changed arguments never runs
+// the ones it came with: the guardrails are asked for theirs again, and who was
+// admitted without any gets none.
+func TestGuardrailsOfARepeat(t *testing.T) {
+	args, err := value.Parse([]byte(`{"q":"cleaned"}`))
+	require.NoError(t, err)
+	modify := func() (engine.GuardrailResult, error) {
+		return engine.GuardrailResult{Decision: engine.GuardrailModify, ModifiedArgs: &args}, nil
+	}
+	allow := func() (engine.GuardrailResult, error) {
+		return engine.GuardrailResult{Decision: engine.GuardrailAllow}, nil
+	}
+	deny := func() (engine.GuardrailResult, error) {
+		return engine.GuardrailResult{Decision: engine.GuardrailDeny, Reason: "no"}, nil
+	}
+	fail := func() (engine.GuardrailResult, error) { return engine.GuardrailResult{}, errors.New("down") }
+
+	answer := modify
+	n := startGuarded(t, func(engine.GuardrailCall) (engine.GuardrailResult, error) { return answer() })
+	first := n.begin("s", "changed")
+	require.Equal(t, "cleaned", first.ModifiedArguments.Fields["q"].GetStringValue())
+	for name, now := range map[string]func() (engine.GuardrailResult, error){"allow": allow, "deny": deny, "fail": fail} {
+		answer = now
+		_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "changed"))
+		requireRefused(t, err, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "it was admitted with arguments that a guardrail changed")
+		require.EqualValues(t, 1, n.getSession("s").Attempts, name)
+	}
+	answer = modify
+	again := n.begin("s", "changed")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, again.Outcome)
+	require.Equal(t, first.ModifiedArguments.AsMap(), again.ModifiedArguments.AsMap())
+	require.Equal(t, first.Grants[0].Token, again.Grants[0].Token)
+	require.Equal(t, first.Decision.Reason, again.Decision.Reason)
+
+	answer = allow
+	require.Nil(t, n.begin("s", "as-it-came").ModifiedArguments)
+	answer = modify
+	again = n.begin("s", "as-it-came")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, again.Outcome)
+	require.Nil(t, again.ModifiedArguments, "it was admitted without any")
+}
+
 // The hash that is registered for a tool, in the state and not in the tree, is
 // held against the one that comes with the call.
 func TestContentHashes(t *testing.T) {
@@ -87,7 +129,14 @@ func TestContentHashes(t *testing.T) {
 	require.Contains(t, wrong.Reason, "content hash mismatch")
 	require.Equal(t, wrong.Reason, n.begin("s", "wrong", with(strings.Repeat("cd", 32))).Reason)
 	require.Contains(t, n.begin("s", "none").Reason, "missing content_hash")
-	require.Contains(t, n.begin("s", "alias", with(hash), func(r *v1.BeginCallRequest) { r.Tool = "alias" }).Reason, "no registered content hash")
+	alias := func() string {
+		return n.begin("s", "alias", with(hash), func(r *v1.BeginCallRequest) { r.Tool = "alias" }).Reason
+	}
+	require.Contains(t, alias(), "no registered content hash")
+	for _, a := range n.store.Apply(n.ctx(), &session.PutHash{NS: "default", By: session.Maker{Client: "w", Request: "2"}, Tool: "alias", Hash: hash}) {
+		require.NoError(t, a.Err)
+	}
+	require.Contains(t, alias(), "no registered content hash", "it was denied for that")
 }
 
 // The order of the checks decides which reason is given, and its words (adapter

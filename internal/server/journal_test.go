@@ -130,11 +130,14 @@ func TestEventsOfRepeatsAndWaits(t *testing.T) {
 	n.end("s", "w")
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, queued())
 	n.begin("s", "last")
-	for _, call := range []string{"a", "w", "batch", "last"} {
-		ev := f.event()
-		require.Equal(t, "policy_check", ev.Type)
-		require.Equal(t, call, ev.CallId)
-		require.False(t, ev.Repeat)
+	late, _ := n.follow(&v1.FollowRequest{FromOldest: true}) // gets all of it at once
+	for _, f := range []*following{f, late} {
+		for _, call := range []string{"a", "w", "batch", "last"} {
+			ev := f.event()
+			require.Equal(t, "policy_check", ev.Type)
+			require.Equal(t, call, ev.CallId)
+			require.False(t, ev.Repeat)
+		}
 	}
 }
 

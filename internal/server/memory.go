@@ -147,10 +147,14 @@ func (g *memoryGuard) admit() error {
 		return nil
 	}
 	g.refused.Inc()
-	err := newError(connect.CodeResourceExhausted, reasonOverloaded,
+	return later(newError(connect.CodeResourceExhausted, reasonOverloaded,
 		"this node is near its memory limit and takes nothing new; this request was not looked at, send it again with the same id in "+shedRetry.String()+", or to another node",
-		"retryAfter", shedRetry.String(), "limit", strconv.FormatInt(g.limit, 10))
-	attach(err, &errdetails.RetryInfo{RetryDelay: durationpb.New(shedRetry)})
+		"retryAfter", shedRetry.String(), "limit", strconv.FormatInt(g.limit, 10)), shedRetry)
+}
+
+// later says in an error when to send the request again.
+func later(err *connect.Error, after time.Duration) error {
+	attach(err, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
 )
 
 // fellows are the members of a cluster as its nodes see it.
@@ -23,10 +24,12 @@ type fellows struct {
 func (f *fellows) Status(context.Context) (server.Status, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return server.Status{Peers: f.peers, Health: "ok"}, nil
+	return server.Status{Leader: "n1", Peers: f.peers, Health: "ok"}, nil
 }
 
 func (f *fellows) LeaderAPI() string { return "" }
+
+func (f *fellows) AdmitForwarded(func(session.Command) bool) {}
 
 func (f *fellows) set(peers ...server.Peer) {
 	f.mu.Lock()

@@ -212,7 +212,7 @@ func sessionLimits(p *engine.Policy) (session.Limits, error) {
 	}
 	limits := session.Limits{
 		MaxTokens: l.MaxTokens, MaxToolCalls: count32(l.MaxToolCalls), MaxAttempts: count32(l.MaxAttempts),
-		Timeout: l.Timeout, MaxConcurrent: int32(l.MaxConcurrent), Backpressure: int32(l.BackpressureThreshold),
+		Timeout: l.Timeout, MaxConcurrent: int32(l.MaxConcurrent), Backpressure: int32(min(l.BackpressureThreshold, session.MaxSlots+1)),
 		Checkpoint: count32(int64(l.CheckpointFrequency)), Drift: l.DriftThreshold,
 	}
 	for _, t := range l.MaxCallsPerTool {

@@ -67,6 +67,11 @@ type Config struct {
 	// apart; a caller's longer one is cut to it. 30 s if 0.
 	RequestTimeout time.Duration
 
+	// LeaderPatience is how long a node of a Cluster may know no leader before
+	// it refuses new work at once instead of letting it wait for one. It has to
+	// be longer than elections take. 5 s if 0.
+	LeaderPatience time.Duration
+
 	// NewID draws ids for what a caller left unnamed; nil draws ULIDs.
 	NewID func() string
 	// Now is the time of day, for audit lines; nil means time.Now.
@@ -96,6 +101,10 @@ func (c *Config) validate() error {
 	if c.RequestTimeout == 0 {
 		c.RequestTimeout = 30 * time.Second
 	}
+	if c.LeaderPatience < 0 {
+		return errors.New("server: Config.LeaderPatience is negative")
+	}
+	c.LeaderPatience = cmp.Or(c.LeaderPatience, 5*time.Second)
 	if c.Node == "" {
 		c.Node = "node"
 	}
@@ -128,6 +137,7 @@ type Server struct {
 	journal  *journal
 	metrics  *metrics
 	memory   *memoryGuard
+	leader   *leaderWatch
 
 	draining atomic.Bool
 	drained  chan struct{} // closed when the drain begins
@@ -154,6 +164,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
+	s.leader = newLeaderWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
+	if cfg.Cluster != nil {
+		cfg.Cluster.AdmitForwarded(s.admitForwarded)
+	}
 	return s, nil
 }
 
@@ -194,7 +208,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
-	return mux
+	return newDirectory(mux)
 }
 
 // Drain prepares the end: /readyz turns false, no new call or session is
@@ -215,7 +229,11 @@ func (s *Server) Close() error {
 		s.draining.Store(true)
 		close(s.drained)
 	})
+	if s.cfg.Cluster != nil {
+		s.cfg.Cluster.AdmitForwarded(nil)
+	}
 	s.waits.close()
+	s.leader.close()
 	s.memory.close()
 	return nil
 }

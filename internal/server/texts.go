@@ -67,11 +67,11 @@ type refusal struct {
 func refusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) refusal {
 	switch res.Code {
 	case session.AttemptLimit:
-		return refusal{categoryAttempts, "Attempt limit exceeded.", fmt.Sprintf("Max attempts exceeded (%d)", limits.MaxAttempts)}
+		return refusal{categoryAttempts, "Attempt limit exceeded.", fmt.Sprintf("Attempt limit reached (%d). Agent may be stuck in a retry loop. Stop and reassess.", limits.MaxAttempts)}
 	case session.CallLimit:
 		return refusal{engine.CategoryMaxToolCalls, "Tool-call limit exceeded.", fmt.Sprintf("Max tool calls exceeded (%d)", limits.MaxToolCalls)}
 	case session.ToolLimitReached:
-		return refusal{categoryToolCalls, "Tool-call limit exceeded.", fmt.Sprintf("Max calls of tool '%s' exceeded (%d)", cmd.Tool, toolLimit(limits, cmd.Tool))}
+		return refusal{categoryToolCalls, "Tool-call limit exceeded.", toolLimitText(cmd.Tool, toolLimit(limits, cmd.Tool))}
 	case session.TokenLimit:
 		return refusal{categoryTokens, "Token limit exceeded.", fmt.Sprintf("Max tokens exceeded (%d)", limits.MaxTokens)}
 	case session.TimedOut:
@@ -93,6 +93,11 @@ func refusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{categorySession, "The call has ended.", "This call has already ended; take a new callId for a new call"}
 	}
 	return refusal{}
+}
+
+// toolLimitText counts what counts: a call is refused once that many were begun.
+func toolLimitText(tool string, limit uint32) string {
+	return fmt.Sprintf("Per-tool limit: %s called %d times (limit: %d).", tool, limit, limit)
 }
 
 func toolLimit(limits *session.Limits, tool string) uint32 {

@@ -197,7 +197,7 @@ type BeginCallRequest struct {
 	MaxHold   *durationpb.Duration `protobuf:"bytes,9,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"` // renewals included; none if absent
 	Wait      *durationpb.Duration `protobuf:"bytes,10,opt,name=wait,proto3" json:"wait,omitempty"`                     // how long to wait for a slot; 0 if absent
 	Priority  int32                `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
-	Tokens    int64                `protobuf:"varint,12,opt,name=tokens,proto3" json:"tokens,omitempty"` // reserved against max_tokens
+	Tokens    int64                `protobuf:"varint,12,opt,name=tokens,proto3" json:"tokens,omitempty"` // that it may use; more than max_tokens is TOKEN_LIMIT; in the tokens_used of rules while the call is open
 	// The exact JSON text, where numbers or the order of keys matter.
 	ArgumentsJson string `protobuf:"bytes,13,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
 	ContextJson   string `protobuf:"bytes,14,opt,name=context_json,json=contextJson,proto3" json:"context_json,omitempty"`

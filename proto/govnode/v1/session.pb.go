@@ -85,7 +85,7 @@ type Session struct {
 	PolicyDigest        string                 `protobuf:"bytes,5,opt,name=policy_digest,json=policyDigest,proto3" json:"policy_digest,omitempty"`
 	State               SessionState           `protobuf:"varint,6,opt,name=state,proto3,enum=govnode.v1.SessionState" json:"state,omitempty"`
 	Age                 *durationpb.Duration   `protobuf:"bytes,7,opt,name=age,proto3" json:"age,omitempty"`
-	Attempts            int32                  `protobuf:"varint,8,opt,name=attempts,proto3" json:"attempts,omitempty"`      // every BeginCall, refused or not
+	Attempts            int32                  `protobuf:"varint,8,opt,name=attempts,proto3" json:"attempts,omitempty"`      // every BeginCall with a new id; from max_attempts on it is refused, and neither counted nor remembered
 	Calls               int32                  `protobuf:"varint,9,opt,name=calls,proto3" json:"calls,omitempty"`            // admitted tool and model calls, and those that wait
 	Executions          int32                  `protobuf:"varint,10,opt,name=executions,proto3" json:"executions,omitempty"` // calls that ended, or lapsed
 	Failures            int32                  `protobuf:"varint,11,opt,name=failures,proto3" json:"failures,omitempty"`

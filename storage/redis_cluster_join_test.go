@@ -1,0 +1,52 @@
+package storage
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// joinCluster makes a Redis Cluster of six servers, three primaries with a
+// replica each. With is how redis-cli reaches them.
+func joinCluster(t *testing.T, all []*server, with ...string) {
+	t.Helper()
+	cli, err := exec.LookPath("redis-cli")
+	require.NoError(t, err, "install it with: sudo apt-get install -y redis-tools")
+	args := append(with, "--cluster", "create")
+	for _, s := range all {
+		args = append(args, s.addr())
+	}
+	out, err := exec.Command(cli, append(args, "--cluster-replicas", "1", "--cluster-yes")...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, s := range all {
+		require.Eventually(t, func() bool {
+			return strings.Contains(s.client.ClusterInfo(context.Background()).Val(), "cluster_state:ok")
+		}, 20*time.Second, 50*time.Millisecond, "the Redis Cluster does not find together")
+	}
+}
+
+// serves returns the running server that is the primary for a key, nil
+// while there is none.
+func serves(t *testing.T, all []*server, key string) *server {
+	t.Helper()
+	for _, s := range all {
+		if s.cmd == nil {
+			continue
+		}
+		slot := int(s.do("CLUSTER", "KEYSLOT", key).(int64))
+		ranges, err := s.client.ClusterSlots(context.Background()).Result()
+		require.NoError(t, err)
+		for _, r := range ranges {
+			for _, x := range all {
+				if r.Start <= slot && slot <= r.End && x.cmd != nil && strings.HasSuffix(r.Nodes[0].Addr, x.addr()) {
+					return x
+				}
+			}
+		}
+	}
+	return nil
+}
