@@ -33,9 +33,12 @@ type AuditRecord struct {
 	ContextDigest Digest
 	PolicyChain   []string // folder-scoped decisions
 	Backend       string
-	Evaluation    time.Duration // of the backend where one decided, else of all
-	Error         bool
-	ErrorDetail   string // with the rule that could not be judged
+	// GuardrailMetadata is what guardrails said beside their decisions, by their
+	// names; nil if nothing.
+	GuardrailMetadata *value.Value
+	Evaluation        time.Duration // of the backend where one decided, else of all
+	Error             bool
+	ErrorDetail       string // with the rule that could not be judged
 }
 
 // Audit makes the record of a decision. Every decision has one, also those of
@@ -43,25 +46,26 @@ type AuditRecord struct {
 func (p *Policy) Audit(in Input, d Decision) AuditRecord {
 	e := begun(&in)
 	r := AuditRecord{
-		Timestamp:       moment(in.Now),
-		EventType:       PolicyCheck,
-		Policy:          d.Policy,
-		PolicyDigest:    p.digest,
-		Rule:            d.MatchedRule,
-		Action:          d.Action,
-		Allowed:         d.Allowed,
-		Category:        d.Category,
-		Reason:          Redact(d.Reason),
-		ToolName:        Redact(e.tool),
-		AgentID:         Redact(p.agentName(e)),
-		SessionID:       in.SessionID,
-		CallID:          in.CallID,
-		ContextSnapshot: p.snapshot(e),
-		PolicyChain:     d.PolicyChain,
-		Backend:         d.Backend,
-		Evaluation:      d.EvaluationTime,
-		Error:           d.Error != "",
-		ErrorDetail:     d.Error,
+		Timestamp:         moment(in.Now),
+		EventType:         PolicyCheck,
+		Policy:            d.Policy,
+		PolicyDigest:      p.digest,
+		Rule:              d.MatchedRule,
+		Action:            d.Action,
+		Allowed:           d.Allowed,
+		Category:          d.Category,
+		Reason:            Redact(d.Reason),
+		ToolName:          Redact(e.tool),
+		AgentID:           Redact(p.agentName(e)),
+		SessionID:         in.SessionID,
+		CallID:            in.CallID,
+		ContextSnapshot:   p.snapshot(e),
+		PolicyChain:       d.PolicyChain,
+		Backend:           d.Backend,
+		Evaluation:        d.EvaluationTime,
+		Error:             d.Error != "",
+		GuardrailMetadata: d.GuardrailMetadata,
+		ErrorDetail:       d.Error,
 	}
 	canonical := canonicals.Get().(*[]byte)
 	*canonical = e.arguments().AppendJSON(in.Context.AppendJSON((*canonical)[:0]))
@@ -158,6 +162,9 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 	}
 	if r.Backend != "" {
 		dst = appendMember(dst, `,"backend":`, r.Backend)
+	}
+	if r.GuardrailMetadata != nil {
+		dst = r.GuardrailMetadata.AppendJSON(append(dst, `,"guardrail_metadata":`...))
 	}
 	dst = value.OfFloat(float64(r.Evaluation) / float64(time.Millisecond)).AppendJSON(append(dst, `,"evaluation_ms":`...))
 	if r.Error {

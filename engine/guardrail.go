@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 
 	"example.com/govnode/engine/value"
 )
@@ -32,7 +34,7 @@ type GuardrailResult struct {
 	Decision     GuardrailDecision
 	Reason       string
 	ModifiedArgs *value.Value // with GuardrailModify; nil changes nothing
-	Metadata     value.Value  // for the audit record
+	Metadata     value.Value  // for the audit record, redacted and bounded there
 }
 
 // A GuardrailProvider intercepts tool calls before they run. It must be safe
@@ -56,6 +58,7 @@ type guardrailVerdict struct {
 	args    value.Value
 	changed bool
 	err     error
+	said    []value.Pair // metadata by provider
 }
 
 // maxModifiedBytes bounds what a guardrail may put in the place of arguments.
@@ -64,22 +67,56 @@ const maxModifiedBytes = 64 << 10
 // run asks all providers in order. Once the arguments are final, a change that a
 // provider wants is not passed on to the next.
 func (c *GuardrailChain) run(ctx context.Context, call GuardrailCall, final bool) guardrailVerdict {
-	changed := false
+	var v guardrailVerdict
 	before := call.Args.JSON()
 	for _, provider := range c.Providers {
 		res, err := askGuardrail(ctx, provider, call)
+		if err == nil && res.Metadata.Len() > 0 {
+			v.said = append(v.said, value.Pair{Key: provider.Name(), Value: res.Metadata})
+		}
 		switch {
 		case err != nil:
-			return guardrailVerdict{by: provider.Name(), err: err}
+			v.by, v.err = provider.Name(), err
+			return v
 		case res.Decision == GuardrailDeny:
-			return guardrailVerdict{by: provider.Name(), reason: textGuardrail(res.Reason)}
+			v.by, v.reason = provider.Name(), textGuardrail(res.Reason)
+			return v
 		case res.Decision == GuardrailModify && res.ModifiedArgs != nil && final:
-			changed = changed || res.ModifiedArgs.JSON() != before
+			v.changed = v.changed || res.ModifiedArgs.JSON() != before
 		case res.Decision == GuardrailModify && res.ModifiedArgs != nil:
 			call.Args = *res.ModifiedArgs
 		}
 	}
-	return guardrailVerdict{allowed: true, args: call.Args, changed: changed || call.Args.JSON() != before}
+	v.allowed, v.args, v.changed = true, call.Args, v.changed || call.Args.JSON() != before
+	return v
+}
+
+// maxGuardrailMetadata bounds in bytes of JSON what one guardrail adds to an
+// audit record.
+const maxGuardrailMetadata = 4 << 10
+
+// metadata is what guardrails said beside their decisions, by their names;
+// nil if nothing. Where one was asked twice, what it said last counts.
+func metadata(said ...[]value.Pair) *value.Value {
+	all := map[string]value.Value{}
+	for _, pairs := range said {
+		for _, p := range pairs {
+			m := RedactValue(p.Value)
+			if n := len(m.JSON()); n > maxGuardrailMetadata {
+				m = value.OfString(fmt.Sprintf("left out: %d bytes", n))
+			}
+			all[p.Key] = m
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	pairs := make([]value.Pair, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		pairs = append(pairs, value.Pair{Key: name, Value: all[name]})
+	}
+	m := value.OfMap(pairs...)
+	return &m
 }
 
 func textGuardrail(reason string) string {
@@ -134,33 +171,36 @@ func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 	if call.Args.Kind() != value.Map {
 		call.Args = emptyArguments
 	}
-	verdict := p.guardrails.run(ctx, call, false)
-	if !verdict.allowed {
-		*d = p.guarded(e, verdict)
+	first := p.guardrails.run(ctx, call, false)
+	if !first.allowed {
+		*d = p.guarded(e, first)
+		d.GuardrailMetadata = metadata(first.said)
 		return
 	}
-	if !verdict.changed {
+	if !first.changed {
+		d.GuardrailMetadata = metadata(first.said)
 		return
 	}
-	final := verdict.args
-	call.Args = final
-	e.setArguments(final)
+	call.Args = first.args
+	e.setArguments(first.args)
 	if e.in.Explain {
 		e.explain("the guardrails changed the arguments; judging them again")
 	}
 	*d = Decision{}
 	if p.judge(ctx, e, d); !d.Allowed {
+		d.GuardrailMetadata = metadata(first.said)
 		return
 	}
-	verdict = p.guardrails.run(ctx, call, true)
-	if !verdict.allowed {
-		*d = p.guarded(e, verdict)
-		return
+	second := p.guardrails.run(ctx, call, true)
+	if second.allowed {
+		d.ModifiedArguments = &first.args
+	} else {
+		*d = p.guarded(e, second)
 	}
-	if verdict.changed && e.in.Explain {
+	if second.changed && e.in.Explain {
 		e.explain("the guardrails would change the arguments again; what they wrote first stands")
 	}
-	d.ModifiedArguments = &final
+	d.GuardrailMetadata = metadata(first.said, second.said)
 }
 
 // guarded is the decision of a guardrail that did not let a call pass.

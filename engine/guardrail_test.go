@@ -135,6 +135,21 @@ func TestGuardrailChain(t *testing.T) {
 		require.Equal(t, []string{`{"q":"good"}`, `{"q":"good12"}`}, one)
 		require.Equal(t, []string{`{"q":"good1"}`, `{"q":"good12"}`}, two, "the second time all see what will run")
 	})
+	t.Run("metadata stands in the audit record, redacted and bounded", func(t *testing.T) {
+		saying := func(name, meta string, decision GuardrailDecision) provider {
+			return provider{name, func(context.Context, GuardrailCall) (GuardrailResult, error) {
+				return GuardrailResult{Decision: decision, Metadata: mustValue(t, meta)}, nil
+			}}
+		}
+		long := strings.Repeat("x", maxGuardrailMetadata)
+		p := mustCompile(t, guardedPolicy, WithGuardrails(saying("one", `{"score":0.5,"password":"hunter2"}`, GuardrailAllow),
+			saying("two", `{"text":"`+long+`"}`, GuardrailAllow), saying("three", `{}`, GuardrailAllow), saying("four", `{"list":"spam"}`, GuardrailDeny)))
+		in := Input{Tool: "t", AgentID: "a", Arguments: mustValue(t, `{"q":"good"}`)}
+		r := p.Audit(in, p.Evaluate(context.Background(), in))
+		require.False(t, r.Allowed)
+		line := string(r.AppendJSON(nil))
+		require.Contains(t, line, `,"guardrail_metadata":{"four":{"list":"spam"},"one":{"score":0.5,"password":"[REDACTED]"},"two":"left out: 4107 bytes"}`)
+	})
 	t.Run("a provider that fails denies", func(t *testing.T) {
 		list := value.OfList()
 		for name, do := range map[string]func(context.Context, GuardrailCall) (GuardrailResult, error){

@@ -92,6 +92,7 @@ type Decision struct {
 	BackendTime       time.Duration // part of it spent in Backend
 	Premises          []Premise
 	ModifiedArguments *value.Value // what to call the tool with instead
+	GuardrailMetadata *value.Value // of those that gave some, by name; redacted
 	Trace             []string     // with Input.Explain
 
 	errorRule string // which rule could not be judged, for the audit alone
