@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -55,6 +56,8 @@ func advice(err error) string {
 		return ""
 	case redisErrorKind(err, "NOPERM"):
 		return "; allow it to this user: docs/redis.md lists all that a node needs"
+	case (redisErrorKind(err, "NOAUTH") || redisErrorKind(err, "WRONGPASS")) && strings.Contains(err.Error(), "sentinels"):
+		return "; give user and password of the Sentinels in Sentinel.Username and Sentinel.Password (--redis-sentinel-user and --redis-sentinel-password)"
 	case redisErrorKind(err, "NOAUTH"), redisErrorKind(err, "WRONGPASS"), redisErrorKind(err, "ERR AUTH"):
 		return "; give user and password in the URL, redis://user:password@host:port/db"
 	case redisErrorKind(err, "cluster support disabled"):
@@ -69,7 +72,7 @@ func advice(err error) string {
 		return "; name the certificates that vouch for it in TLS.RootCAs (--redis-tls-ca)"
 	case strings.Contains(err.Error(), "tls: certificate required"):
 		return "; it asks for a certificate of this node: give one in TLS.Certificates (--redis-tls-cert and --redis-tls-key)"
-	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF):
 		return "; see that Redis runs there, that this node reaches it, and that both use TLS or neither does"
 	}
 	return ""

@@ -10,7 +10,6 @@ import (
 // A node that nobody has asked for anything yet finds the primary that was
 // promoted for the list of namespaces as well, and is ready again by itself.
 func TestRedisClusterFailoverOfAnIdleNode(t *testing.T) {
-	t.Skip("not so yet: such a node asks for the members only every 30 s")
 	all := startCluster(t)
 	r := openCluster(t, all, "idle")
 	require.NoError(t, r.Ready(t.Context()))

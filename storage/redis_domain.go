@@ -104,6 +104,13 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	if err != nil {
 		return err
 	}
+	if d.r.clustered() && f.epoch == nil && d.known == nil && !f.other {
+		// A namespace is listed once it has an epoch, and the list may lie on
+		// another primary than what is lost.
+		if f.other, err = d.r.client.SIsMember(ctx, d.r.cfg.namespacesKey(), d.ns).Result(); err != nil {
+			return err
+		}
+	}
 	now, _ := d.clock.now()
 	v := judge(f, d.known, swaps, now, d.r.cfg.Quarantine)
 	if v.err != nil {

@@ -82,7 +82,7 @@ type found struct {
 	epoch *epoch // nil: none
 	clock time.Duration
 	seq   uint64
-	other bool // there is other data of ours, though no epoch
+	other bool // there is other data of ours, or was, though no epoch
 	primary
 }
 
@@ -116,6 +116,9 @@ func judge(f found, known *epoch, swaps uint64, now, quarantine time.Duration) r
 		return ruling{write: true, epoch: epoch{state: epochOpen, id: drawID(), replid: f.replid, runid: f.runid}.with()}
 	case f.epoch == nil:
 		return fault("the data is gone: the key of the epoch is missing")
+	case known != nil && f.epoch.id != known.id && f.epoch.state == epochOpen && f.epoch.generation <= known.generation:
+		// What follows on quarantine or restore has a generation above this.
+		return fault("a node that knew nothing of the data has begun anew: it was emptied or replaced")
 	case f.epoch.replid == f.replid && f.epoch.runid == f.runid:
 		if known != nil && f.epoch.id == known.id && f.seq < swaps {
 			return fault(fmt.Sprintf("the data is older than what this node has written: %d changes of %d", f.seq, swaps))

@@ -37,7 +37,8 @@ func TestRedisJudge(t *testing.T) {
 		"demoted and promoted":     {found{epoch: known, seq: 9, primary: primary{"master", "q", "p", "r", ""}}, known, 9, epochShut, true},
 		"emptied":                  {found{primary: primary{"master", "p", zero, "r", ""}}, known, 9, epochShut, true},
 		"epoch removed, new node":  {found{other: true, primary: primary{"master", "p", zero, "r", ""}}, nil, 0, epochShut, true},
-		"another epoch meanwhile":  {found{epoch: epoch{state: epochOpen, id: "f", replid: "p", runid: "r"}.with(), primary: primary{"master", "p", zero, "r", ""}}, known, 9, epochOpen, false},
+		"another epoch meanwhile":  {found{epoch: epoch{state: epochOpen, id: "f", generation: 4, replid: "p", runid: "r"}.with(), primary: primary{"master", "p", zero, "r", ""}}, known, 9, epochOpen, false},
+		"begun anew meanwhile":     {found{epoch: epoch{state: epochOpen, id: "f", replid: "p", runid: "r"}.with(), primary: primary{"master", "p", zero, "r", ""}}, known, 9, epochShut, true},
 		"quarantine, restarted":    {found{epoch: epoch{state: epochShut, id: "f", replid: "p", runid: "r", until: 5}.with(), primary: primary{"master", "q", zero, "s", ""}}, nil, 0, epochShut, true},
 		"quarantine, seen by many": {found{epoch: epoch{state: epochShut, id: "f", replid: "p", runid: "r", until: 5}.with(), primary: primary{"master", "p", zero, "r", ""}}, known, 9, epochShut, false},
 	} {

@@ -106,6 +106,7 @@ func (r *Redis) alone(busy *atomic.Bool, f func(context.Context)) {
 func (r *Redis) discover(ctx context.Context) {
 	names, err := r.client.SMembers(ctx, r.cfg.namespacesKey()).Result()
 	if err != nil {
+		r.lookAround(ctx, err)
 		r.log.Debug("cannot list namespaces", "error", err)
 		return
 	}

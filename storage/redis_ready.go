@@ -22,6 +22,7 @@ func (r *Redis) Ready(ctx context.Context) error {
 	domains := r.allDomains()
 	if len(domains) == 0 {
 		if err := r.client.Exists(ctx, r.cfg.namespacesKey()).Err(); err != nil {
+			r.lookAround(ctx, err)
 			return notApplied(fmt.Errorf("no primary of the Redis Cluster answers (%w); see that they run and that this node reaches them", err))
 		}
 		return nil

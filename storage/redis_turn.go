@@ -219,6 +219,7 @@ func (l *lane) hear() {
 	defer stop()
 	defer sub.Close()
 	defer t.setName("", false)
+	where := l.p.d.current().runid
 	for {
 		v, err := sub.ReceiveTimeout(l.r.ctx, quietFor)
 		if err != nil {
@@ -229,6 +230,12 @@ func (l *lane) hear() {
 			t.setName(name, true)
 		case *redis.Message:
 			l.call(readTold(l.p, v.Payload))
+			if l.p.d.current().runid != where {
+				// The slot has moved. This is still heard, since the members
+				// of a Redis Cluster pass it on, but swaps pass over whoever
+				// does not listen at their own.
+				return
+			}
 		}
 	}
 }
