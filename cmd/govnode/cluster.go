@@ -19,8 +19,9 @@ func clusterStatusCommand() *cobra.Command {
 	return leaf(&cobra.Command{
 		Use:   "status",
 		Short: "Print who leads, who is a member and how far behind",
-		Long: `Prints who leads, who is a member and how far behind, as one node sees it. The exit
-code is 1 if that node is not well.`,
+		Long: `Prints who leads, who is a member and how far behind, as one node sees it. Over a Redis
+nobody leads, and nodes do not know each other: ask each. The exit code is 1 if the node
+is not well.`,
 		Args: arguments(0, 0),
 	}, onClient, func(cmd *cobra.Command, c *Config, _ []string) error {
 		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.StatusResponse, error) {
@@ -41,14 +42,22 @@ code is 1 if that node is not well.`,
 
 func printStatus(w io.Writer, s *govnodev1.StatusResponse) error {
 	t := newTable(w, "NODE", s.Node)
-	t.row("LEADER", s.Leader)
-	t.row("TERM", s.Term)
-	t.row("APPLIED", s.AppliedIndex)
+	switch s.Backend {
+	case "raft":
+		t.row("LEADER", s.Leader)
+		t.row("TERM", s.Term)
+		t.row("APPLIED", s.AppliedIndex)
+	case "redis":
+		t.row("LEADER", "none: Redis puts commands in order, and its nodes are equal")
+	default:
+		t.row("LEADER", "none: this node is alone")
+		t.row("APPLIED", s.AppliedIndex)
+	}
 	t.row("BACKEND", s.Backend)
 	t.row("VERSION", s.Version)
 	t.row("HEALTH", s.Health)
-	if err := t.flush(); err != nil || len(s.Peers) == 0 {
-		return err
+	if err := t.flush(); err != nil || s.Backend != "raft" {
+		return err // nodes without Raft know of no others
 	}
 	_, _ = fmt.Fprintln(w)
 	t = newTable(w, "MEMBER", "ROLE", "RAFT", "API", "LAG")

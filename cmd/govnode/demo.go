@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -275,12 +276,19 @@ func (d *demoRun) progress() {
 			latest = min(latest, now-w.answers[n-1])
 		}
 	}
-	leader := d.currentLeader()
+	leader, used := inLine(d.currentLeader(), inUse)
+	d.say("%-6s leads   slots in use %s/%d   waiting %2d   admitted %4d   refused %4d   last outcome %s ago",
+		leader, used, demoSlots, waiting, took, all, round(latest))
+}
+
+// inLine is who leads and how many slots are in use, in words. While nobody
+// leads the ledgers do not know the second: workers stop at the end of their
+// leases, which the service lengthens by the election.
+func inLine(leader string, inUse int) (who, used string) {
 	if leader == "" {
-		leader = "nobody"
+		return "nobody", "?"
 	}
-	d.say("%-6s leads   slots in use %d/%d   waiting %2d   admitted %4d   refused %4d   last outcome %s ago",
-		leader, inUse, demoSlots, waiting, took, all, round(latest))
+	return leader, strconv.Itoa(inUse)
 }
 
 // say prints a line with the time since the fleet began, if it has.

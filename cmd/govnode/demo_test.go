@@ -35,6 +35,18 @@ func TestMostSlots(t *testing.T) {
 	require.Equal(t, 2, repeatedTokens([]use{{1, 2, 1}, {2, 3, 1}, {5, 6, 1}}))
 }
 
+// How many slots are held is not known while nobody leads, and that is not 0.
+func TestSlotsInUseAreUnknownWithoutALeader(t *testing.T) {
+	for _, tt := range []struct {
+		leader    string
+		inUse     int
+		who, used string
+	}{{"node2", 0, "node2", "0"}, {"node2", 5, "node2", "5"}, {"", 0, "nobody", "?"}} {
+		who, used := inLine(tt.leader, tt.inUse)
+		require.Equal(t, []string{tt.who, tt.used}, []string{who, used})
+	}
+}
+
 func told(at int, what, session, id string, more ...func(*entry)) entry {
 	e := entry{At: time.Duration(at), What: what, Session: session, ID: id}
 	for _, m := range more {

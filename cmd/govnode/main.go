@@ -20,7 +20,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return exitYes
 	}
@@ -28,7 +28,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	if !errors.As(err, &failed) {
 		// Only cobra returns errors of another kind, and only about the
 		// command line itself.
-		failed = &exitError{exitUsage, fmt.Errorf("%w: see `govnode --help`", err)}
+		failed = &exitError{exitUsage, fmt.Errorf("%w: see `%s --help`", err, cmd.CommandPath())}
 	}
 	if failed.err != nil {
 		_, _ = fmt.Fprintln(stderr, "govnode:", oneLine(failed.err.Error()))
@@ -96,6 +96,8 @@ Start with:  govnode dev`,
 		demoCommand(),
 		benchCommand(),
 		policyCommand(),
+		explainCommand(),
+		eventsCommand(),
 		sessionCommand(),
 		slotCommand(),
 		poolCommand(),
@@ -116,7 +118,11 @@ func arguments(least, most int) cobra.PositionalArgs {
 		if !cmd.HasParent() {
 			return usagef("there is no command %q: see `govnode --help`", args[0])
 		}
-		return usagef("%d arguments are given: use `%s`", len(args), cmd.UseLine())
+		given := fmt.Sprintf("%d arguments are given", len(args))
+		if len(args) == 1 {
+			given = "1 argument is given"
+		}
+		return usagef("%s: use `%s`", given, cmd.UseLine())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -50,11 +51,19 @@ func openNode(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, st
 		Node: c.Node, Backend: c.Backend, Version: version(),
 		Logger: log, Audit: audit, Registry: registry,
 		Engine: policyEngine(log), RequestTimeout: c.RequestTimeout, StrictNamespaces: c.StrictNamespaces,
+		LeaderPatience: leaderPatience(c),
 	})
 	if err != nil {
 		return nil, errors.Join(err, n.store.Close(), closeAudit())
 	}
 	return n, nil
+}
+
+// leaderPatience is how long a node may know no leader before it refuses new
+// work: longer than some elections one after another take, which split votes
+// can ask for.
+func leaderPatience(c *Config) time.Duration {
+	return max(5*time.Second, 10*max(c.Heartbeat, c.Election))
 }
 
 // end stops a node from the top down. While there is time, those who wait and

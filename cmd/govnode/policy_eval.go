@@ -30,7 +30,7 @@ var evalOrders = map[string]engine.Order{
 func policyEvalCommand() *cobra.Command {
 	var f evalFlags
 	cmd := &cobra.Command{
-		Use:   "eval FILE|DIR --tool TOOL",
+		Use:   "eval FILE|DIR",
 		Short: "Judge one call by a policy; needs no node",
 		Long: `Judges one call by a policy, as a node would, and counts nothing. The exit code is 0 if
 it is allowed, 1 if it is denied and 3 if the policy is not valid.`,
@@ -38,7 +38,7 @@ it is allowed, 1 if it is denied and 3 if the policy is not valid.`,
 		Args:    arguments(1, 1),
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.tool, "tool", "", "name of the tool")
+	fs.StringVar(&f.tool, "tool", "", "name of the tool; rules on the context alone need none")
 	fs.StringVar(&f.arguments, "args", "", "its arguments, a JSON object")
 	fs.StringVar(&f.context, "context", "", "what is known about the call, a JSON object; path selects the folder")
 	fs.StringVar(&f.agent, "agent", "", "id of the agent")

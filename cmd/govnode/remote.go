@@ -30,19 +30,23 @@ const dialTimeout = 3 * time.Second
 
 // A remote is the API of one node.
 type remote struct {
-	sessions govnodev1connect.SessionServiceClient
-	slots    govnodev1connect.SlotServiceClient
-	policies govnodev1connect.PolicyServiceClient
-	cluster  govnodev1connect.ClusterServiceClient
+	sessions  govnodev1connect.SessionServiceClient
+	slots     govnodev1connect.SlotServiceClient
+	policies  govnodev1connect.PolicyServiceClient
+	decisions govnodev1connect.DecisionServiceClient
+	events    govnodev1connect.EventServiceClient
+	cluster   govnodev1connect.ClusterServiceClient
 }
 
 func newRemote(client *http.Client, address string) remote {
 	base := "http://" + address
 	return remote{
-		sessions: govnodev1connect.NewSessionServiceClient(client, base),
-		slots:    govnodev1connect.NewSlotServiceClient(client, base),
-		policies: govnodev1connect.NewPolicyServiceClient(client, base),
-		cluster:  govnodev1connect.NewClusterServiceClient(client, base),
+		sessions:  govnodev1connect.NewSessionServiceClient(client, base),
+		slots:     govnodev1connect.NewSlotServiceClient(client, base),
+		policies:  govnodev1connect.NewPolicyServiceClient(client, base),
+		decisions: govnodev1connect.NewDecisionServiceClient(client, base),
+		events:    govnodev1connect.NewEventServiceClient(client, base),
+		cluster:   govnodev1connect.NewClusterServiceClient(client, base),
 	}
 }
 
@@ -52,9 +56,7 @@ func newRemote(client *http.Client, address string) remote {
 func ask[T any](ctx context.Context, c *Config, send func(context.Context, remote) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	client := &http.Client{Transport: namespaced{c.Namespace, &http.Transport{
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-	}}}
+	client := newClient(c)
 	defer client.CloseIdleConnections()
 	var errs []error
 	for _, address := range splitList(c.Addr) {
@@ -63,15 +65,24 @@ func ask[T any](ctx context.Context, c *Config, send func(context.Context, remot
 			return answer, nil
 		}
 		errs = append(errs, explain(address, err))
-		if answered := connect.IsWireError(err); ctx.Err() != nil || answered && connect.CodeOf(err) != connect.CodeUnavailable {
+		if ctx.Err() != nil || isAnswer(err) {
 			break
 		}
 	}
 	var none T
-	if len(errs) > 1 {
-		return none, errors.Join(errs...)
-	}
-	return none, errs[0]
+	return none, errors.Join(errs...)
+}
+
+// newClient makes what reaches nodes in the namespace that is asked for.
+func newClient(c *Config) *http.Client {
+	return &http.Client{Transport: namespaced{c.Namespace, &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+	}}}
+}
+
+// isAnswer reports whether another node would say the same.
+func isAnswer(err error) bool {
+	return connect.IsWireError(err) && connect.CodeOf(err) != connect.CodeUnavailable
 }
 
 // namespaced adds the namespace to every request.

@@ -30,6 +30,7 @@ func serveCommand() *cobra.Command {
 		Short: "Run one node",
 		Long: `Runs one node until SIGTERM or SIGINT, then takes no more calls, hands over those
 that wait and the leadership, and ends within 10 s. A second signal ends it at once.
+SIGHUP makes it open its audit log anew, so that it can be rotated.
 
 A new cluster begins with one node started with --bootstrap; the others are started
 with --join and the Raft addresses of members. Later starts need neither.
@@ -39,7 +40,7 @@ GOMEMLIMIT is respected. The garbage collector runs at GOGC=400 unless GOGC is s
   govnode serve --node b --data b --listen 127.0.0.1:7071 --join 127.0.0.1:7080`,
 		Args: arguments(0, 0),
 	}, onServe, func(cmd *cobra.Command, c *Config, _ []string) error {
-		ctx, stop := untilSignal(cmd.Context())
+		ctx, stop := untilOneOf(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		if child {
 			endWithParent(os.Stdin)
@@ -52,19 +53,15 @@ GOMEMLIMIT is respected. The garbage collector runs at GOGC=400 unless GOGC is s
 	return cmd
 }
 
-// untilSignal is a context that ends with the first SIGINT or SIGTERM, or
-// SIGHUP, which a terminal sends when it closes, unless nohup has it ignored.
-// The second signal ends the process.
-func untilSignal(parent context.Context) (context.Context, func()) {
+// untilOneOf is a context that ends with the first of some signals. The second
+// one ends the process.
+func untilOneOf(parent context.Context, ends ...os.Signal) (context.Context, func()) {
 	if parent == nil {
 		parent = context.Background()
 	}
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) {
-		signal.Notify(signals, syscall.SIGHUP)
-	}
+	signal.Notify(signals, ends...)
 	go func() {
 		select {
 		case <-signals:
@@ -77,12 +74,25 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	return ctx, cancel
 }
 
+// untilSignal is a context for what belongs to a terminal: it ends with SIGINT,
+// SIGTERM and SIGHUP, which the terminal sends when it closes, unless nohup has
+// it ignored.
+func untilSignal(parent context.Context) (context.Context, func()) {
+	if signal.Ignored(syscall.SIGHUP) {
+		return untilOneOf(parent, os.Interrupt, syscall.SIGTERM)
+	}
+	return untilOneOf(parent, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+}
+
 // serve runs a node until ctx ends, and then drains it.
 func serve(ctx context.Context, c *Config, stdout, stderr io.Writer) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
 	log := newLogger(c, stderr)
+	hangups := make(chan os.Signal, 1) // one that comes before the node serves is not forgotten
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	api, err := listen("listen", c.Listen, c.MaxConnections)
 	if err != nil {
 		return err
@@ -100,6 +110,7 @@ func serve(ctx context.Context, c *Config, stdout, stderr io.Writer) (err error)
 	_, _ = fmt.Fprintf(stdout, "node %s api=%s pid=%d\n", c.Node, api.Addr(), os.Getpid())
 	log.Info("serving", "api", api.Addr().String())
 
+	go reopenOnHangup(ctx, hangups, node.server.ReopenAudit, log)
 	httpServer := newHTTPServer(node.server.Handler(), log)
 	failed := make(chan error, 1)
 	go func() { failed <- httpServer.Serve(api) }()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -61,12 +62,13 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	conn, err := net.Dial("tcp", api)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	// A request whose body never comes, of the kind that may take its time.
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: 9\r\n\r\n", govnodev1connect.ClusterServiceRestoreProcedure)
+	// A request whose body never comes, of the kind that may take its time. The
+	// node asks for the body when it has begun to read it.
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n", govnodev1connect.ClusterServiceRestoreProcedure)
 	require.NoError(t, err)
-	res, err := http.Get("http://" + api + "/healthz") // the first is being read by now
+	line, err := bufio.NewReader(conn).ReadString('\n')
 	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
+	require.Equal(t, "HTTP/1.1 100 Continue\r\n", line)
 
 	require.NoError(t, node.cmd.Process.Signal(syscall.SIGTERM))
 	node.mustAwait(t, `msg=draining`, 1)

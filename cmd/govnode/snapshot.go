@@ -28,22 +28,26 @@ func snapshotCommand() *cobra.Command {
 		snapshotSaveCommand(), snapshotRestoreCommand(), snapshotInspectCommand())
 }
 
-func (c *Config) patient() {
-	if c.sources["timeout"] == fromDefault {
-		c.Timeout = snapshotTimeout
+// patient gives a command that moves a whole state its own default of --timeout,
+// which its help then tells.
+func patient(cmd *cobra.Command) *cobra.Command {
+	f := cmd.Flags().Lookup("timeout")
+	f.DefValue = snapshotTimeout.String()
+	if err := f.Value.Set(f.DefValue); err != nil {
+		panic(err) // the text is that of a duration
 	}
+	return cmd
 }
 
 func snapshotSaveCommand() *cobra.Command {
 	var overwrite bool
-	cmd := leaf(&cobra.Command{
+	cmd := patient(leaf(&cobra.Command{
 		Use:   "save FILE",
 		Short: "Save the whole state of the cluster to a file",
 		Long: `Saves the whole state of the cluster, all namespaces, to a file. The file appears when
 it is complete, has been read back and is on disk.`,
 		Args: arguments(1, 1),
 	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
-		c.patient()
 		if _, err := os.Lstat(args[0]); err == nil && !overwrite {
 			return fmt.Errorf("%s is there already: name another file, or add --overwrite", args[0])
 		}
@@ -56,7 +60,7 @@ it is complete, has been read back and is on disk.`,
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "saved %s, %d bytes\n", args[0], size)
 		return err
-	})
+	}))
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace the file if it is there")
 	return cmd
 }
@@ -129,7 +133,7 @@ func syncFolder(path string) error {
 }
 
 func snapshotRestoreCommand() *cobra.Command {
-	return leaf(&cobra.Command{
+	return patient(leaf(&cobra.Command{
 		Use:   "restore FILE",
 		Short: "Replace the whole state of the cluster by that of a file",
 		Long: `Replaces the whole state of the cluster, all namespaces, by that of a file. What was
@@ -137,7 +141,6 @@ changed since is lost. All leases and waits end, and tokens go on above all that
 ever given out.`,
 		Args: arguments(1, 1),
 	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
-		c.patient()
 		if _, err := readSnapshot(args[0]); err != nil {
 			return err
 		}
@@ -151,7 +154,7 @@ ever given out.`,
 			_, err := fmt.Fprintf(w, "restored %s\n", args[0])
 			return err
 		})
-	})
+	}))
 }
 
 func sendSnapshot(ctx context.Context, r remote, path string) (*govnodev1.RestoreResponse, error) {
@@ -204,21 +207,22 @@ type snapshotReport struct {
 	Namespaces []string       `json:"namespaces"`
 }
 
-// recordKinds are the kinds of records in words, in the order they are printed.
+// recordKinds are the kinds of records in words, as JSON has them and as the
+// table does, in the order they are printed.
 var recordKinds = []struct {
-	kind byte
-	word string
+	kind       byte
+	word, head string
 }{
-	{session.KindSession, "sessions"},
-	{session.KindPool, "pools"},
-	{session.KindClient, "clients"},
-	{session.KindPolicy, "policyTrees"},
-	{session.KindName, "policyNames"},
-	{session.KindPins, "pinRecords"},
-	{session.KindCounter, "counters"},
-	{session.KindNamespace, "namespaces"},
-	{session.KindBaseline, "baselines"},
-	{session.KindHash, "contentHashes"},
+	{session.KindSession, "sessions", "SESSIONS"},
+	{session.KindPool, "pools", "POOLS"},
+	{session.KindClient, "clients", "CLIENTS"},
+	{session.KindPolicy, "policyTrees", "POLICY TREES"},
+	{session.KindName, "policyNames", "POLICY NAMES"},
+	{session.KindPins, "pinRecords", "PIN RECORDS"},
+	{session.KindCounter, "counters", "COUNTERS"},
+	{session.KindNamespace, "namespaces", "NAMESPACES"},
+	{session.KindBaseline, "baselines", "BASELINES"},
+	{session.KindHash, "contentHashes", "CONTENT HASHES"},
 }
 
 func snapshotInspectCommand() *cobra.Command {
@@ -245,7 +249,7 @@ func snapshotInspectCommand() *cobra.Command {
 		t.row("LOG TIME", report.LogTime)
 		t.row("GENERATION", report.Generation)
 		for _, k := range recordKinds {
-			t.row(k.word, report.Records[k.word])
+			t.row(k.head, report.Records[k.word])
 		}
 		return t.flush()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -71,12 +72,42 @@ func openMember(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, 
 	select {
 	case r := <-result:
 		if r.err != nil {
-			return nil, errors.Join(r.err, ignoreClosed(l.Close()))
+			return nil, errors.Join(inFlags(r.err), ignoreClosed(l.Close()))
 		}
 		return r.node, nil
 	case <-ctx.Done():
 		return nil, errEnded
 	}
+}
+
+// flagOf is the flag behind each field of cluster.Config that an error can be
+// about.
+var flagOf = map[string]string{
+	"ID": "node", "Dir": "data", "Address": "advertise", "LogStore": "log-store",
+	"Bootstrap": "bootstrap", "Join": "join", "Nonvoter": "nonvoter", "Replace": "replace",
+	"JoinTimeout": "join-timeout", "HeartbeatTimeout": "raft-heartbeat", "ElectionTimeout": "raft-election",
+	"LeaderLeaseTimeout": "raft-leader-lease", "DiskTimeout": "raft-disk-timeout",
+	"MaxQueue": "raft-queue", "SnapshotBytes": "raft-snapshot-bytes",
+}
+
+// fieldsInText are the fields where an error advises to give them or to leave
+// them out.
+var fieldsInText = strings.NewReplacer(
+	"name members of the cluster to join, or found one with Bootstrap", "name members of the cluster to join with --join, or begin a cluster with --bootstrap",
+	"start without Bootstrap", "start without --bootstrap", "start it with Replace", "start it with --replace",
+	"with Replace if", "with --replace if", "started with Join", "started with --join",
+)
+
+// inFlags is an error of cluster.Open in the words of the command line: it names
+// the flag that a field of cluster.Config was filled from.
+func inFlags(err error) error {
+	text := err.Error()
+	field, rest, ok := strings.Cut(strings.TrimPrefix(text, "cluster: "), ": ")
+	flag := flagOf[field]
+	if !ok || flag == "" {
+		return err
+	}
+	return errors.New(flag + ": " + fieldsInText.Replace(rest))
 }
 
 // ignoreClosed drops the error of closing a listener that is closed.

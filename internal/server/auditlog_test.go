@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 )
 
@@ -56,32 +60,164 @@ func TestLinesQuoteWhatTheyHold(t *testing.T) {
 	require.Equal(t, map[string]any{"tool": "a\",\"allowed\":true,\"x\":\"\n\ufffd", "allowed": false}, m)
 }
 
-// A write that fails is told, and the next lines are written.
+// A write that fails is told with how many lines it has lost, and the next
+// lines are written.
 func TestAWriteThatFailsIsTold(t *testing.T) {
-	var told []error
+	var told []string
 	file := written{err: errors.New("no space left on device")}
-	l := auditLog{to: &file, failed: func(err error) { told = append(told, err) }}
+	l := auditLog{to: &file, failed: func(lines int, why error) { told = append(told, fmt.Sprint(lines, " ", why)) }}
 	l.add(func(l line) line { return l.number("n", 1) })
-	l.flush()
-	require.Equal(t, []error{file.err}, told)
-	file.err = nil
 	l.add(func(l line) line { return l.number("n", 2) })
 	l.flush()
-	require.Equal(t, "{\"n\":2}\n", file.text())
+	require.Equal(t, []string{"2 no space left on device"}, told)
+	file.err = nil
+	l.add(func(l line) line { return l.number("n", 3) })
+	l.flush()
+	require.Equal(t, "{\"n\":3}\n", file.text())
 	require.Len(t, told, 1)
+}
+
+// Wherever a full disk cuts a write off, what is written later stands on lines
+// of its own, and the lines that are not there to their end are told as lost.
+func TestAWriteThatIsCutOffSpoilsNoOtherLine(t *testing.T) {
+	const lines = "{\"n\":1}\n{\"n\":2}\n"
+	for first := range len(lines) {
+		for second := range len(lines) {
+			lost := 0
+			file := written{err: errors.New("no space left on device")}
+			l := auditLog{to: &file, failed: func(n int, _ error) { lost += n }}
+			for i, room := range []int{first, second, 1 << 10} {
+				if file.room = room; i == 2 {
+					file.err = nil
+				}
+				l.add(func(l line) line { return l.number("n", 1) })
+				l.add(func(l line) line { return l.number("n", 2) })
+				l.flush()
+			}
+			whole := 0
+			for text := range strings.Lines(file.text()) {
+				if json.Valid([]byte(text)) && strings.HasSuffix(text, "\n") {
+					whole++
+				}
+			}
+			require.Equal(t, 6-lost, whole, "%d, then %d bytes: %q", first, second, file.text())
+			require.True(t, strings.HasSuffix(file.text(), "\n"+lines) || file.text() == lines, file.text())
+			require.NotContains(t, file.text(), "\n\n")
+		}
+	}
+}
+
+// However many writes fail, the node's log has one error a second, and all
+// errors together have every line that was lost. The metric counts the writes.
+func TestLossesAreSaidOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		registry := prometheus.NewRegistry()
+		m, err := newMetrics(registry)
+		require.NoError(t, err)
+		s := &Server{metrics: m, log: slog.New(slog.NewJSONHandler(&log, nil)), audit: &auditor{}}
+		file := written{err: errors.New("no space left on device")}
+		s.audit.log.to, s.audit.log.failed = &file, s.auditFailed
+		const writes = 2500
+		for range writes { // 2.5 s
+			s.audit.log.add(func(l line) line { return l.number("n", 1) })
+			s.audit.log.flush()
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Minute) // nothing more fails
+		synctest.Wait()
+		var said []int
+		for text := range strings.Lines(log.String()) {
+			var l struct {
+				Level, Error string
+				Lost         int `json:"lines_lost"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(text), &l))
+			require.Equal(t, []string{"ERROR", "no space left on device"}, []string{l.Level, l.Error})
+			said = append(said, l.Lost)
+		}
+		require.Len(t, said, 4, "at once, and after each of three seconds")
+		require.Equal(t, 1, said[0])
+		require.Equal(t, writes, said[0]+said[1]+said[2]+said[3])
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		counted := 0.
+		for _, f := range families {
+			if f.GetName() == "gov_audit_write_failures_total" {
+				counted = f.Metric[0].Counter.GetValue()
+			}
+		}
+		require.EqualValues(t, writes, counted)
+
+		// After a while without a loss the next is said at once again.
+		log.Reset()
+		s.audit.log.add(func(l line) line { return l.number("n", 1) })
+		s.audit.log.flush()
+		require.Contains(t, log.String(), `"lines_lost":1`)
+		time.Sleep(time.Minute)
+	})
+}
+
+// An audit log that is opened anew takes the lines that come after, whole, and
+// one that cannot be opened anew changes nothing.
+func TestReopenAudit(t *testing.T) {
+	file := &renamed{written: written{err: errors.New("no space left on device"), room: 3}}
+	s := &Server{audit: &auditor{log: auditLog{to: file, failed: func(int, error) {}}}}
+	l := &s.audit.log
+	l.add(func(l line) line { return l.number("n", 1) })
+	l.flush()
+	file.err = nil
+	file.reopen = errors.New("permission denied")
+	_, err := s.ReopenAudit()
+	require.ErrorIs(t, err, file.reopen)
+	l.add(func(l line) line { return l.number("n", 2) })
+	l.flush()
+	require.Equal(t, "{\"n\n{\"n\":2}\n", file.text())
+
+	file.err, file.room = errors.New("no space left on device"), 3
+	l.add(func(l line) line { return l.number("n", 3) })
+	l.flush()
+	file.err, file.reopen = nil, nil
+	reopened, err := s.ReopenAudit()
+	require.NoError(t, err)
+	require.True(t, reopened)
+	l.add(func(l line) line { return l.number("n", 4) })
+	l.flush()
+	require.Equal(t, "{\"n\":4}\n", file.text(), "the new file begins with a line")
+
+	reopened, err = (&Server{audit: &auditor{log: auditLog{to: &written{}}}}).ReopenAudit()
+	require.NoError(t, err)
+	require.False(t, reopened, "standard output stays what it is")
+}
+
+// renamed is a file that is empty when it is opened anew.
+type renamed struct {
+	written
+	reopen error
+}
+
+func (r *renamed) Reopen() error {
+	if r.reopen == nil {
+		r.buf.Reset()
+	}
+	return r.reopen
 }
 
 type written struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
-	err error
+	err error // of all writes
+	// room is how many bytes of a write that fails are written all the same.
+	room int
 }
 
 func (w *written) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {
-		return 0, w.err
+		n := min(w.room, len(b))
+		w.buf.Write(b[:n])
+		return n, w.err
 	}
 	return w.buf.Write(b)
 }

@@ -238,3 +238,16 @@ func TestBatchGetIsAtomic(t *testing.T) {
 	require.NoError(t, err, "a view of the whole settles it")
 	require.Equal(t, map[string]string{"a": "new", "b": "new"}, res.Values)
 }
+
+// A session that a node still sees may be gone, for instance with a restore:
+// that is what its caller learns.
+func TestBeginInASessionThatIsGone(t *testing.T) {
+	n, late, b := apart(t)
+	n.putPolicy(policy()...)
+	n.session("s")
+	b.freeze(t)
+	b.always = &session.Result{Code: session.NotFound}
+	_, err := late.calls.BeginCall(n.ctx(), beginRequest("s", "c"))
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", `sessionId: there is no session "s" any more`)
+	require.Equal(t, "sessionId", info(t, err).Metadata["field"])
+}

@@ -121,6 +121,9 @@ func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 		if err != nil && !errors.As(err, new(*connect.Error)) {
 			err = storeError(err)
 		}
+		if ce := (*connect.Error)(nil); errors.As(err, &ce) && infoOf(err) == nil {
+			err = errUnread(ce)
+		}
 		b.metrics.request(conn.Spec().Procedure, err, start)
 		return err
 	}
@@ -209,7 +212,7 @@ func (c strictJSON) Unmarshal(b []byte, message any) error {
 		return errors.New("the body is empty; send a JSON object, {} for none of the fields")
 	}
 	if err := (protojson.UnmarshalOptions{RecursionLimit: jsonDepth}).Unmarshal(b, m); err != nil {
-		return errors.New(engine.Redact(err.Error())) // it may quote what it did not understand
+		return errors.New(clip(engine.Redact(err.Error()), 300)) // it may quote what it did not understand
 	}
 	return nil
 }

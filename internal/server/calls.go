@@ -248,12 +248,8 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 	switch {
 	case b.answer.Err != nil:
 		return false, storeError(b.answer.Err)
-	case res.Code == session.NotFound && len(res.Pools) > 0:
-		return false, notFound("pools", "there is no pool %q; make it with PutPool", res.Pools[0])
-	case res.Code == session.Invalid && len(res.Pools) > 0:
-		return false, invalid("pools", "the weight for %q is above its %d slots; ask for less", res.Pools[0], res.Limit)
 	case res.Code != session.StalePremise && res.Code.Failure():
-		return false, failure(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
+		return false, b.failure(res)
 	case res.Code != session.StalePremise:
 		return false, nil
 	}
@@ -269,6 +265,19 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		b.learn(seen[i], v)
 	}
 	return true, b.judge(ctx)
+}
+
+// failure is the error of an answer that is no outcome.
+func (b *begin) failure(res *session.Result) error {
+	switch {
+	case res.Code == session.NotFound && len(res.Pools) > 0:
+		return notFound("pools", "there is no pool %q; make it with PutPool", res.Pools[0])
+	case res.Code == session.NotFound: // this node saw it, and it went since, for instance with a restore
+		return notFound("sessionId", "there is no session %q any more; create it with CreateSession", b.req.SessionId)
+	case res.Code == session.Invalid && len(res.Pools) > 0:
+		return invalid("pools", "the weight for %q is above its %d slots; ask for less", res.Pools[0], res.Limit)
+	}
+	return failure(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
 }
 
 // learn takes a fact over that the state machine has told.
@@ -318,7 +327,7 @@ func poolNames(wants []session.Want) []string {
 func (b *begin) response() (*v1.BeginCallResponse, error) {
 	res := &b.answer.Result
 	if res.Code.Failure() {
-		err := failure(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
+		err := b.failure(res)
 		b.failed(err)
 		return nil, err
 	}

@@ -21,7 +21,7 @@ var caps = struct {
 	// Bytes.
 	ID         bound // ids, agents, clients, pools, policies, keys of counters
 	Namespace  bound
-	Tool       bound // names of tools: any text without control characters
+	Tool       bound // names of tools: any text without control or bidirectional format characters
 	Label      bound
 	Attribute  bound // name and value together
 	Arguments  bound // JSON text; context likewise

@@ -68,6 +68,11 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 		}
 		out.Leader, out.AppliedIndex = s.cfg.Node, found.Index
 		out.Peers = []*v1.Peer{{Node: s.cfg.Node, Role: "leader"}}
+		if s.cfg.Ready != nil {
+			if err := s.cfg.Ready(ctx); err != nil {
+				out.Health = err.Error()
+			}
+		}
 	} else {
 		status, err := s.cfg.Cluster.Status(ctx)
 		if err != nil {

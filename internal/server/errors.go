@@ -44,6 +44,7 @@ const (
 	reasonTooManyFollowers = "TOO_MANY_FOLLOWERS"
 	reasonTooSlow          = "FOLLOWER_TOO_SLOW"
 	reasonOverloaded       = "OVERLOADED"
+	reasonTooLarge         = "TOO_LARGE"
 	reasonInternal         = "INTERNAL"
 )
 

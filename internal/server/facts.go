@@ -14,7 +14,7 @@ import (
 func (f *fields) metadata(m map[string]string) map[string]string {
 	f.count("metadata", len(m), caps.Metadata)
 	for name, text := range sorted(m) {
-		where := "metadata[" + name + "]"
+		where := entry("metadata", name)
 		f.text(where, name, caps.Attribute)
 		if n := int64(len(name) + len(text)); n > caps.Attribute.Max {
 			f.refuse(where, "name and value have %d bytes, the most is %d", n, caps.Attribute.Max)

@@ -49,6 +49,11 @@ func newDirectory(mux http.Handler) *directory {
 // ServeHTTP implements http.Handler.
 func (d *directory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m, known := d.methods[r.URL.Path]
+	if known && !m.client && !m.server && connectUnary(r.Header.Get("Content-Type")) {
+		u := &unreadable{ResponseWriter: w, directory: d, request: r}
+		defer u.end()
+		w = u
+	}
 	switch {
 	case known && usual(m, r):
 		d.mux.ServeHTTP(w, r)

@@ -251,10 +251,13 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 
 	ns := namespace(ctx)
+	var x *session.Session
 	var err error
 	switch {
 	case req.SessionId != "":
-		digest, err = s.inSession(ctx, ns, req, &in)
+		if x, err = s.inSession(ctx, ns, req, &in); err == nil {
+			digest = x.Pin.Digest
+		}
 	case name != "":
 		digest, err = s.digestOf(ctx, ns, "policy.name", name)
 	}
@@ -273,6 +276,9 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	d := policy.Evaluate(ctx, in)
 	if unread != nil {
 		return nil, unread
+	}
+	if x != nil {
+		limitSession(&d, x, req.Tool)
 	}
 	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
 	id := s.cfg.NewID()
@@ -296,22 +302,50 @@ func (p *policies) evaluated(ctx context.Context, ns string, d session.Digest) (
 	return p.compiled(ctx, ns, d)
 }
 
-// inSession takes over what the service knows of a session.
-func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateRequest, in *engine.Input) (session.Digest, error) {
+// inSession takes over what the service knows of a session. One that is over
+// admits nothing whatever its policy says.
+func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateRequest, in *engine.Input) (*session.Session, error) {
 	found, err := s.findSession(ctx, ns, nil, req.SessionId, storage.Latest)
 	if err != nil {
-		return session.Digest{}, err
+		return nil, err
 	}
 	x := found.Record.(*session.Session)
+	if x.Phase != session.PhaseOpen {
+		return nil, failure(&session.Result{Code: session.SessionClosed}, fmt.Sprintf("sessionId %q", req.SessionId))
+	}
 	in.SessionID, in.AgentID, in.Facts = req.SessionId, x.Agent.Value(), factsOf(x, found.Now)
 	pool, err := s.store.Get(ctx, session.PoolKey(ns, session.PolicyPool(x.Policy.Value())), storage.Nearby)
 	if err != nil {
-		return session.Digest{}, storeError(err)
+		return nil, storeError(err)
 	}
 	if p, ok := pool.Record.(*session.Pool); ok && p != nil {
 		in.Facts.ActiveSlots = int64(p.InUse())
 	}
-	return x.Pin.Digest, nil
+	return x, nil
+}
+
+// limitSession adds to a decision the two limits of a session that package
+// engine does not know: that of attempts, which stands before every verdict,
+// and that of one tool, which stands behind all that the engine judges.
+func limitSession(d *engine.Decision, x *session.Session, tool string) {
+	limits := &x.Pin.Limits
+	limited := slices.ContainsFunc(limits.PerTool, func(t session.ToolLimit) bool {
+		return t.Tool == tool && x.ToolCalls(tool) >= t.Max
+	})
+	var res session.Result
+	switch {
+	case x.Attempts >= limits.MaxAttempts:
+		res.Code = session.AttemptLimit
+	case d.Allowed && limited:
+		res.Code = session.ToolLimitReached
+	default:
+		return
+	}
+	r := refusalOf(&res, limits, &session.Begin{Tool: tool})
+	*d = engine.Decision{
+		Action: string(engine.Deny), Policy: d.Policy, PolicyChain: d.PolicyChain, EvaluationTime: d.EvaluationTime,
+		Category: r.category, PublicMessage: r.public, Reason: r.reason, Trace: append(d.Trace, engine.Redact(r.reason)),
+	}
 }
 
 func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {

@@ -32,6 +32,9 @@ func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSession
 	f.id("sessionId", o.cmd.Session)
 	f.id("agentId", req.AgentId)
 	f.optionalID("parentSessionId", req.ParentSessionId)
+	if req.ParentSessionId == o.cmd.Session {
+		f.refuse("parentSessionId", "is the session itself; name the session that started this one, or leave it out")
+	}
 	o.cmd.Policy, o.cmd.Digest = f.policyRef("policy", req.Policy)
 	if f.err != nil {
 		return nil, f.err

@@ -3,6 +3,7 @@ package server
 import (
 	"crypto/sha256"
 	"math"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -112,7 +113,21 @@ func (f *fields) maker(client, request string, req proto.Message) session.Maker 
 	return m
 }
 
-// text checks a text for people: valid UTF-8 without control characters.
+// entry names an entry of a map by its key, of which it shows as much as a person
+// needs to find it.
+func entry(field, key string) string {
+	if most := 40; len(key) > most {
+		key = clip(key, most) + "…"
+	}
+	quoted := strconv.Quote(key)
+	if quoted == `"`+key+`"` {
+		quoted = key
+	}
+	return field + "[" + quoted + "]"
+}
+
+// text checks a text for people: valid UTF-8 without characters that would make
+// a line of a log or a terminal read as something else.
 func (f *fields) text(field, s string, b bound) {
 	n := int64(len(s))
 	switch {
@@ -124,7 +139,18 @@ func (f *fields) text(field, s string, b bound) {
 		f.refuse(field, "is not valid UTF-8")
 	case strings.ContainsFunc(s, unicode.IsControl):
 		f.refuse(field, "holds a control character; take it out")
+	default:
+		if i := strings.IndexFunc(s, misleads); i >= 0 {
+			r, _ := utf8.DecodeRuneInString(s[i:])
+			f.refuse(field, "holds %U at byte %d, which changes the order or the lines in which text is shown; take it out", r, i)
+		}
 	}
+}
+
+// misleads reports whether a character makes text read in another order than it
+// has, or begins a new line.
+func misleads(r rune) bool {
+	return unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
 // number checks a number; 0 stands for the default where there is one.
@@ -164,7 +190,11 @@ func (f *fields) duration(field string, d *durationpb.Duration, s span) time.Dur
 	if v := d.AsDuration(); v >= s.Min && v <= s.Max {
 		return v
 	}
-	f.refuse(field, "is %v; it must be from %v to %v", d.AsDuration(), s.Min, s.Max)
+	sent := d.AsDuration().String()
+	if d.Seconds != int64(d.AsDuration()/time.Second) { // more than a time.Duration can say
+		sent = itoa(d.Seconds) + "s"
+	}
+	f.refuse(field, "is %s; it must be from %v to %v", sent, s.Min, s.Max)
 	return s.Default
 }
 
@@ -252,7 +282,7 @@ func (f *fields) attributes(field string, m map[string]string) []session.Attr {
 	f.count(field, len(m), caps.Attributes)
 	attrs := make([]session.Attr, 0, len(m))
 	for name, text := range sorted(m) {
-		where := field + "[" + name + "]"
+		where := entry(field, name)
 		if name == "" {
 			f.refuse(field, "has a name that is empty")
 		}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Why a node of a Raft cluster does not start is said in the words of the
+// command line: it begins with the flag, and what is advised are flags.
+func TestWhyANodeDoesNotStartNamesFlags(t *testing.T) {
+	t.Parallel()
+	kept := t.TempDir()
+	serve := func(args ...string) *process {
+		return start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--raft-heartbeat", "100ms", "--raft-election", "100ms", "--raft-leader-lease", "80ms"}, args...)...)
+	}
+	raft, err := freePorts("127.0.0.1:0", 1)
+	require.NoError(t, err)
+	running := serve("--data", kept, "--raft-listen", raft, "--bootstrap")
+	running.mustAwait(t, nodeLine, 1)
+	fieldNames := regexp.MustCompile(`\b(ID|Dir|Join|Bootstrap|Replace|LogStore|cluster:)\b`)
+	refused := func(begin string, holds []string, args ...string) {
+		t.Helper()
+		p := serve(append(args, "--raft-listen", "127.0.0.1:0")...)
+		require.ErrorContains(t, p.wait(), "exit status 1", p.printed())
+		last := regexp.MustCompile(`(?m)^govnode: .*$`).FindString(p.printed())
+		require.Regexp(t, `^govnode: `+begin+`: `, last)
+		for _, text := range holds {
+			require.Contains(t, last, text)
+		}
+		require.NotRegexp(t, fieldNames, last)
+	}
+	refused("join", []string{"--join", "--bootstrap"}, "--data", t.TempDir())
+	refused("bootstrap", []string{"without --bootstrap", "with --replace"}, "--data", t.TempDir(), "--node", "b", "--bootstrap", "--join", raft)
+	refused("join", []string{"choose another"}, "--data", t.TempDir(), "--join", raft)
+	refused("data", []string{"in use by another process"}, "--data", kept)
+	require.NoError(t, running.stop())
+	refused("node", []string{`belongs to node "node1"`}, "--data", kept, "--node", "b")
+	refused("log-store", []string{"kept by boltdb"}, "--data", kept, "--log-store", "wal")
+}
+
+// What the leader says to a node that asks for admission advises flags too, and
+// what is about no setting stays as it is.
+func TestErrorsInFlags(t *testing.T) {
+	for has, want := range map[string]string{
+		"cluster: Join: b is a member already: start it under a new name, or start it with Replace if its data is lost": "join: b is a member already: start it under a new name, or start it with --replace if its data is lost",
+		"cluster: Join: b is a member; it tells its new address itself when it is started with Join":                    "join: b is a member; it tells its new address itself when it is started with --join",
+		"cluster: Raft has not stopped within 5s":                                                                       "cluster: Raft has not stopped within 5s",
+		"cluster: disk: append: no space":                                                                               "cluster: disk: append: no space",
+	} {
+		require.EqualError(t, inFlags(errors.New(has)), want)
+	}
+	for _, flag := range flagOf {
+		require.True(t, isSetting(flag), flag)
+	}
+}
+
+// The commands that move a whole state have a --timeout of their own, in fact
+// and in their help.
+func TestSnapshotsTakeTheirTime(t *testing.T) {
+	for _, cmd := range snapshotCommand().Commands() {
+		if f := cmd.Flags().Lookup("timeout"); f != nil {
+			require.Equal(t, []string{"10m0s", "10m0s"}, []string{f.DefValue, f.Value.String()}, cmd.Name())
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// A turnstile is a guardrail that lets nobody through before so many stand in it
+// at once, or it is clear that they do not.
+type turnstile struct {
+	mu       sync.Mutex
+	in, most int
+	enough   sync.Once // closes open
+	open     chan struct{}
+}
+
+func (s *turnstile) pass(wanted int) (engine.GuardrailResult, error) {
+	s.mu.Lock()
+	s.in++
+	s.most = max(s.most, s.in)
+	if s.in == wanted {
+		// A little later, so that whoever else may come in has come.
+		s.enough.Do(func() { time.AfterFunc(50*time.Millisecond, func() { close(s.open) }) })
+	}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.in--
+		s.mu.Unlock()
+	}()
+	select {
+	case <-s.open:
+	case <-time.After(5 * time.Second):
+		s.enough.Do(func() { close(s.open) }) // the others do not come
+	}
+	return engine.GuardrailResult{Decision: engine.GuardrailAllow}, nil
+}
+
+// Calls whose guardrail takes its time are judged side by side in a batch,
+// though not all at once, and spend in the order in which they stand in it.
+func TestBatchIsJudgedSideBySide(t *testing.T) {
+	const bound, calls, admitted = 16, 40, 30
+	gate := &turnstile{open: make(chan struct{})}
+	n := startGuarded(t, func(engine.GuardrailCall) (engine.GuardrailResult, error) { return gate.pass(bound) })
+	n.putPolicy("name: p", "max_concurrent: 100", fmt.Sprintf("max_tool_calls: %d", admitted))
+	n.session("many")
+	req := &v1.BatchCallsRequest{}
+	for i := range calls {
+		req.Operations = append(req.Operations, beginFrame(uint64(i), "many", fmt.Sprintf("c%d", i)))
+	}
+	res, err := n.calls.BatchCalls(n.ctx(), req)
+	require.NoError(t, err)
+	for i, r := range res.Results {
+		want := v1.Outcome_OUTCOME_ADMITTED
+		if i >= admitted {
+			want = v1.Outcome_OUTCOME_CALL_LIMIT
+		}
+		require.EqualValues(t, i, r.Tag)
+		require.Equal(t, want, r.GetBegin().GetOutcome(), "%d: %v", i, r)
+	}
+	require.Equal(t, bound, gate.most)
+}
+
+// far is a store that breaks where it is asked for more than it has at hand.
+type far struct{ storage.Store }
+
+func (f far) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if r == storage.Latest {
+		panic("the leader is on fire")
+	}
+	return f.Store.Get(ctx, k, r)
+}
+
+// A part that makes the node panic costs its own answer, not the node.
+func TestAPanicInABatch(t *testing.T) {
+	good := furnished(t)
+	n := startOn(t, far{good.store})
+	res, err := n.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{
+		beginFrame(1, "nowhere", "a"), beginFrame(2, "s", "a"), endFrame(3, "nowhere", "a"),
+	}})
+	require.NoError(t, err)
+	requireAdmitted(t, res.Results[1])
+	for _, i := range []int{0, 2} {
+		require.Equal(t, "OUTCOME_UNKNOWN", res.Results[i].GetError().GetReason())
+		require.Contains(t, res.Results[i].GetError().GetMessage(), "the node failed on this request")
+	}
+}

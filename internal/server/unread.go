@@ -1,0 +1,79 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+)
+
+// errUnread gives the reason to an error with which connect itself refuses a
+// message that it cannot read or that is too large. Other errors stay as they
+// are.
+func errUnread(err *connect.Error) error {
+	text := strings.TrimPrefix(err.Message(), "unmarshal message: ")
+	switch err.Code() {
+	case connect.CodeInvalidArgument:
+		return invalid("request", "%s", text)
+	case connect.CodeResourceExhausted:
+		return newError(err.Code(), reasonTooLarge, "request: "+text+"; send less in one message", "field", "request")
+	}
+	return err
+}
+
+// connectUnary reports whether a type of content is that of Connect for methods
+// of one request and one answer, whose errors are JSON.
+func connectUnary(contentType string) bool {
+	return strings.HasPrefix(contentType, "application/json") || strings.HasPrefix(contentType, "application/proto")
+}
+
+// An unreadable is what a request of Connect is answered on. Connect reads the
+// request before any interceptor runs, and an error of its own has no details:
+// it gets them on its way out. All others have theirs.
+type unreadable struct {
+	http.ResponseWriter
+	directory *directory
+	request   *http.Request
+	status    int // held back until the error is seen; 0 if nothing is
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (u *unreadable) WriteHeader(status int) {
+	if status == http.StatusBadRequest || status == http.StatusTooManyRequests {
+		u.status = status
+		return
+	}
+	u.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements io.Writer. Connect writes an error in one piece.
+func (u *unreadable) Write(b []byte) (int, error) {
+	if u.status == 0 {
+		return u.ResponseWriter.Write(b)
+	}
+	status := u.status
+	u.status = 0
+	var bare struct {
+		Code    connect.Code    `json:"code"`
+		Message string          `json:"message"`
+		Details json.RawMessage `json:"details"`
+	}
+	if json.Unmarshal(b, &bare) != nil || bare.Details != nil {
+		u.ResponseWriter.WriteHeader(status)
+		return u.ResponseWriter.Write(b)
+	}
+	u.directory.refuse(u.ResponseWriter, u.request, status, errUnread(connect.NewError(bare.Code, errors.New(bare.Message))))
+	return len(b), nil
+}
+
+// end sends a status that was held back and got no text.
+func (u *unreadable) end() {
+	if u.status != 0 {
+		u.ResponseWriter.WriteHeader(u.status)
+	}
+}
+
+// Unwrap lets http.ResponseController find what u stands for.
+func (u *unreadable) Unwrap() http.ResponseWriter { return u.ResponseWriter }
