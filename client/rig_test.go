@@ -121,6 +121,7 @@ type node struct {
 	govnodev1connect.UnimplementedSlotServiceHandler
 
 	status  func() (*govnodev1.StatusResponse, error)
+	session func(*govnodev1.GetSessionRequest) (*govnodev1.GetSessionResponse, error)
 	acquire func(context.Context, *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error)
 	renew   func(context.Context, *govnodev1.RenewSlotsRequest) (*govnodev1.RenewSlotsResponse, error)
 	release func(*govnodev1.ReleaseSlotRequest) (*govnodev1.ReleaseSlotResponse, error)
@@ -135,6 +136,10 @@ func (n *node) Status(context.Context, *govnodev1.StatusRequest) (*govnodev1.Sta
 		return nil, connect.NewError(connect.CodeUnavailable, errors.New("no leader"))
 	}
 	return n.status()
+}
+
+func (n *node) GetSession(_ context.Context, r *govnodev1.GetSessionRequest) (*govnodev1.GetSessionResponse, error) {
+	return n.session(r)
 }
 
 func (n *node) AcquireSlot(ctx context.Context, r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {

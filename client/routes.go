@@ -55,6 +55,7 @@ type routes struct {
 	members  []*node          // those to try, in order
 	current  *node
 	checkAt  time.Time // when to ask again who leads
+	checked  time.Time // when that was done last
 	checking bool
 }
 
@@ -168,7 +169,18 @@ func (r *routes) failed(n *node, unreachable bool) {
 	r.current = next
 }
 
-// find asks the nodes who leads, until one can say it, and goes there.
+// doubt has somebody look at a node of which it is not known whether it would
+// have answered, unless that was done a moment ago.
+func (r *routes) doubt(n *node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if soon := r.checked.Add(leaderRetry); r.current == n && r.checkAt.After(soon) {
+		r.checkAt = soon
+	}
+}
+
+// find asks the nodes who leads, until one can say it, and goes there. One that
+// does not answer is not the one to ask for anything else.
 func (r *routes) find(ctx context.Context) {
 	r.mu.Lock()
 	order := append([]*node{r.current}, slices.DeleteFunc(slices.Clone(r.members), func(n *node) bool { return n == r.current })...)
@@ -185,12 +197,16 @@ func (r *routes) find(ctx context.Context) {
 			found = true
 			break
 		}
+		if err != nil && !connect.IsWireError(err) && judge(err).fate != final && ctx.Err() == nil {
+			r.failed(n, true)
+		}
 	}
 	r.mu.Lock()
 	r.checking = false
-	r.checkAt = r.now().Add(leaderRetry)
+	r.checked = r.now()
+	r.checkAt = r.checked.Add(leaderRetry)
 	if found {
-		r.checkAt = r.now().Add(leaderFresh)
+		r.checkAt = r.checked.Add(leaderFresh)
 	}
 	r.mu.Unlock()
 }

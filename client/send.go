@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,6 +15,8 @@ const (
 	redraws    = 3
 	// Less time is not worth asking a node: an election takes about that long.
 	attemptLeast = time.Second
+	// A node that is well and need not wait for anything answers much sooner.
+	answerWithin = 100 * time.Millisecond
 )
 
 // send asks one node after another until there is an answer, the caller is done,
@@ -59,10 +62,28 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(*erran
 		case v.fate == unknown:
 			sent = true
 		}
-		if e.over(time.Now()) == nil {
-			c.routes.failed(e.node, v.reason == "")
+		now = time.Now()
+		why := e.over(now)
+		c.moveOn(e, &v, why)
+		if why == nil {
 			c.pause(e.context(), n, v.after)
 		}
+	}
+}
+
+// moveOn lets the next request go to another node than the one that has just
+// failed this one. Why says why the errand is over, if it is: whoever hears
+// nothing until its own deadline has learned as much about the node as one that
+// can still send it again. But who gave up of itself, or before an answer had to
+// come, proves nothing: then the node is looked at.
+func (c *Client) moveOn(e *errand, v *verdict, why error) {
+	silent := e.wait == 0 && c.cfg.Now().Sub(e.sent) >= answerWithin &&
+		(errors.Is(why, context.DeadlineExceeded) || errors.Is(e.caller.Err(), context.DeadlineExceeded))
+	switch {
+	case why == nil || v.reason != "" || silent:
+		c.routes.failed(e.node, v.reason == "")
+	case !errors.Is(why, ErrClosed):
+		c.routes.doubt(e.node)
 	}
 }
 
