@@ -144,6 +144,7 @@ func (n *Node) belong(cluster string) error {
 		return err
 	}
 	n.cluster.Store(&cluster)
+	n.port.admitted()
 	return nil
 }
 

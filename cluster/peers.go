@@ -60,7 +60,10 @@ type clusterTransport struct {
 	cluster func() string
 }
 
+// RoundTrip implements http.RoundTripper, which may not change the request that
+// it is given.
 func (t clusterTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
 	r.Header.Set(clusterHeader, t.cluster())
 	return t.Transport.RoundTrip(r)
 }

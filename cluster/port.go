@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,8 @@ const (
 	// maxUndecided those that have not said yet what they are.
 	maxConns     = 512
 	maxUndecided = 64
-	// decideIn is how long a connection may take to say what it is.
+	// decideIn is how long a connection may take to say what it is, and how long
+	// one of a member may have to wait for this node to be one.
 	decideIn = 5 * time.Second
 
 	// A connection of Raft's begins with raftByte, the length of the id of the
@@ -42,12 +44,15 @@ type port struct {
 
 	raft, http chan net.Conn
 	closed     chan struct{}
-	undecided  chan struct{} // a place for each
 	serving    sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[net.Conn]bool // that are open; true where others opened them
-	taken int               // by others
+	belongs chan struct{} // closed when there is a cluster
+	once    sync.Once     // closes belongs
+
+	mu        sync.Mutex
+	conns     map[net.Conn]bool // that are open; true where others opened them
+	taken     int               // by others
+	undecided []net.Conn        // that have not said what they are, the oldest first
 }
 
 // An address is host:port as others reach it.
@@ -60,13 +65,20 @@ func newPort(cfg *Config, l net.Listener, cluster func() string) *port {
 	p := &port{
 		listener: l, advertise: address(cfg.Address), dial: cfg.Dial, cluster: cluster, logger: cfg.Logger,
 		raft: make(chan net.Conn), http: make(chan net.Conn),
-		closed: make(chan struct{}), undecided: make(chan struct{}, maxUndecided),
+		closed: make(chan struct{}), belongs: make(chan struct{}),
 		conns: make(map[net.Conn]bool),
+	}
+	if cluster() != "" {
+		p.admitted()
 	}
 	p.serving.Add(1)
 	go p.serve()
 	return p
 }
+
+// admitted lets the port look again at what it waits for: the node belongs to a
+// cluster now.
+func (p *port) admitted() { p.once.Do(func() { close(p.belongs) }) }
 
 // serve accepts connections until the port is closed.
 func (p *port) serve() {
@@ -85,16 +97,10 @@ func (p *port) serve() {
 			}
 		}
 		wait = 0
-		select {
-		case p.undecided <- struct{}{}:
-		default:
-			p.refuse(conn, errors.New("too many connections have not said what they are"))
-			continue
-		}
 		if conn = p.track(conn, true); conn == nil {
-			<-p.undecided
 			continue
 		}
+		p.listenTo(conn)
 		p.serving.Add(1)
 		go func() {
 			defer p.serving.Done()
@@ -108,11 +114,35 @@ func (p *port) refuse(conn net.Conn, err error) {
 	_ = conn.Close() // nobody is left to be told
 }
 
-// decide reads what a connection is and hands it on. It gives the place among
-// the undecided back.
+// listenTo gives a connection a place among those that have not said what they
+// are. Where there is none the oldest has to go: a member speaks at once, so it
+// is the one that has been silent for longest that is none.
+func (p *port) listenTo(conn net.Conn) {
+	p.mu.Lock()
+	var oldest net.Conn
+	if len(p.undecided) == maxUndecided {
+		oldest = p.undecided[0]
+		p.undecided = slices.Delete(p.undecided, 0, 1)
+	}
+	p.undecided = append(p.undecided, conn)
+	p.mu.Unlock()
+	if oldest != nil {
+		p.refuse(oldest, errors.New("others came, and this one has not said yet what it is"))
+	}
+}
+
+// spoke gives back the place of a connection among the undecided.
+func (p *port) spoke(conn net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.undecided, conn); i >= 0 {
+		p.undecided = slices.Delete(p.undecided, i, i+1)
+	}
+}
+
+// decide reads what a connection is and hands it on.
 func (p *port) decide(conn net.Conn) {
 	to, conn, err := p.kind(conn)
-	<-p.undecided
 	if err != nil {
 		p.refuse(conn, err)
 		return
@@ -124,35 +154,67 @@ func (p *port) decide(conn net.Conn) {
 	}
 }
 
+// kind reads what a connection is, and returns where it goes.
 func (p *port) kind(conn net.Conn) (chan net.Conn, net.Conn, error) {
-	if err := conn.SetDeadline(time.Now().Add(decideIn)); err != nil {
-		return nil, conn, err
-	}
-	var first [2]byte
-	if _, err := io.ReadFull(conn, first[:1]); err != nil {
-		return nil, conn, err
-	}
+	first, id, err := p.prologue(conn)
+	p.spoke(conn)
 	to := p.http
-	switch first[0] {
-	case httpByte:
-		conn = &unread{Conn: conn, first: first[:1]}
-	case raftByte:
-		if _, err := io.ReadFull(conn, first[1:]); err != nil {
+	switch {
+	case err != nil:
+		return nil, conn, err
+	case first == httpByte:
+		conn = &unread{Conn: conn, first: []byte{first}}
+	default:
+		if err := p.sameCluster(conn, id); err != nil {
 			return nil, conn, err
-		}
-		id := make([]byte, first[1])
-		if _, err := io.ReadFull(conn, id); err != nil {
-			return nil, conn, err
-		}
-		if own := p.cluster(); own == "" || own != string(id) {
-			p.logger.Warn("a node of another cluster takes this node for a member", "from", conn.RemoteAddr(), "cluster", string(id), "own", own)
-			return nil, conn, errors.New("node of another cluster")
 		}
 		to = p.raft
-	default:
-		return nil, conn, fmt.Errorf("unknown protocol %#x", first[0])
 	}
 	return to, conn, conn.SetDeadline(time.Time{})
+}
+
+// prologue reads the first byte of a connection and, of one of Raft's, the id of
+// the cluster that follows.
+func (p *port) prologue(conn net.Conn) (first byte, id string, err error) {
+	if err := conn.SetDeadline(time.Now().Add(decideIn)); err != nil {
+		return 0, "", err
+	}
+	var b [2]byte
+	if _, err := io.ReadFull(conn, b[:1]); err != nil {
+		return 0, "", err
+	}
+	switch b[0] {
+	case httpByte:
+		return httpByte, "", nil
+	case raftByte:
+		if _, err := io.ReadFull(conn, b[1:]); err != nil {
+			return 0, "", err
+		}
+		name := make([]byte, b[1])
+		_, err := io.ReadFull(conn, name)
+		return raftByte, string(name), err
+	}
+	return 0, "", fmt.Errorf("unknown protocol %#x", b[0])
+}
+
+// sameCluster returns nil if the node at the other end is of this one's cluster.
+// The leader of a cluster talks to a new member from the moment that it is one,
+// which is before the member has heard of it: such a connection waits.
+func (p *port) sameCluster(conn net.Conn, id string) error {
+	late := time.NewTimer(decideIn)
+	defer late.Stop()
+	select {
+	case <-p.belongs:
+	case <-p.closed:
+		return errPortClosed
+	case <-late.C:
+		return fmt.Errorf("a node of cluster %q takes this node for a member, which has not been admitted to a cluster yet", id)
+	}
+	if own := p.cluster(); own != id {
+		p.logger.Warn("a node of another cluster takes this node for a member", "from", conn.RemoteAddr(), "cluster", id, "own", own)
+		return errors.New("node of another cluster")
+	}
+	return nil
 }
 
 // unread is a connection of which something was read that belongs to what

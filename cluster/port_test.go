@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,22 +110,82 @@ func TestPort(t *testing.T) {
 	})
 }
 
-// Connections that say nothing do not take the places of those that do.
+// The leader of a cluster may reach a new member before that has heard that it
+// is one: the connection waits, and nobody is blamed.
+func TestAMemberIsReachedBeforeItKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		cluster := ""
+		l := newPipes()
+		p := newPort(&Config{Address: "pipe:1", Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}, l, func() string { return cluster })
+		dial := func() net.Conn {
+			c, err := l.dial(t.Context(), "")
+			require.NoError(t, err)
+			_, err = io.WriteString(c, "R\x04mine")
+			require.NoError(t, err)
+			return c
+		}
+		start := time.Now()
+		_, err := dial().Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "not for ever")
+		require.Equal(t, decideIn, time.Since(start))
+		require.Contains(t, log.String(), "has not been admitted to a cluster yet")
+		require.NotContains(t, log.String(), "another cluster")
+		require.NotContains(t, log.String(), "level=WARN")
+
+		c := dial()
+		time.Sleep(decideIn - time.Second)
+		cluster = "mine"
+		p.admitted()
+		accepted, err := half{p, p.raft}.Accept()
+		require.NoError(t, err)
+		time.Sleep(time.Minute) // its time for saying what it is has no more meaning
+		go func() { _, _ = io.WriteString(c, "vote") }()
+		text := make([]byte, 4)
+		_, err = io.ReadFull(accepted, text)
+		require.NoError(t, err)
+		require.Equal(t, "vote", string(text))
+		require.NoError(t, p.close())
+	})
+}
+
+// Connections that say nothing do not take the places of those that do: the
+// oldest of them has to go.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		p := newTestPort(l, "mine")
+		var silent []net.Conn
+		for range maxUndecided {
+			c, err := l.dial(t.Context(), "")
+			require.NoError(t, err)
+			silent = append(silent, c)
+		}
+		start := time.Now()
+		for i := range 3 {
+			go func() { _, _ = (half{p, p.raft}).Dial("pipe:1", time.Second) }()
+			_, err := half{p, p.raft}.Accept()
+			require.NoError(t, err)
+			if i > 0 {
+				continue // there is a place free: nobody else has to go
+			}
+			_, err = silent[0].Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+		}
+		require.Zero(t, time.Since(start))
+		for _, c := range silent[1:] {
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
+			_, err := c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it may still say what it is")
+		}
+		require.NoError(t, p.close())
+	})
+}
+
 func TestPortIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipes()
 		p := newTestPort(l, "mine")
-		for range maxUndecided {
-			_, err := l.dial(t.Context(), "")
-			require.NoError(t, err)
-		}
-		c, err := l.dial(t.Context(), "")
-		require.NoError(t, err)
-		_, err = c.Read(make([]byte, 1))
-		require.ErrorIs(t, err, io.EOF, "one too many")
-		time.Sleep(decideIn + time.Millisecond)
-		synctest.Wait()
-
 		var accepted []net.Conn
 		for range maxConns {
 			go func() { _, _ = (half{p, p.raft}).Dial("pipe:1", time.Second) }()
@@ -130,7 +193,7 @@ func TestPortIsBounded(t *testing.T) {
 			require.NoError(t, err)
 			accepted = append(accepted, c)
 		}
-		c, err = l.dial(t.Context(), "")
+		c, err := l.dial(t.Context(), "")
 		require.NoError(t, err)
 		_, err = c.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF, "one too many")
