@@ -34,12 +34,16 @@ type forwarder struct {
 
 type forwardStream = connect.BidiStreamForClientSimple[nodev1.ForwardRequest, nodev1.ForwardResponse]
 
-// forwardTo returns the forwarder to the leader, which is begun if need be.
+// forwardTo returns the forwarder to the leader, which is begun if need be. One
+// to a leader that has come after the caller looked is as good, and is not
+// given up for the former one.
 func (n *Node) forwardTo(leader string) *forwarder {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if f := n.forward; f != nil && f.address == leader && f.ctx.Err() == nil {
-		return f
+	if f := n.forward; f != nil && f.ctx.Err() == nil {
+		if now, _ := n.raft.LeaderWithID(); f.address == leader || f.address == string(now) {
+			return f
+		}
 	}
 	if n.forward != nil {
 		n.forward.cancel()
@@ -146,6 +150,7 @@ func (f *forwarder) answer(r *nodev1.ForwardResponse) {
 	answers := r.GetAnswers()
 	for _, g := range groups {
 		if len(answers) < len(g.commands) {
+			answers = nil // what is left is not that of the groups that follow
 			g.fail(unknown(errors.New("the leader left answers out")))
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -214,4 +215,46 @@ func TestRubbishInABatch(t *testing.T) {
 		require.ErrorIs(t, a.Err, want[i], fmt.Sprint(i))
 	}
 	require.EqualValues(t, 2, count(t, f, storage.Latest))
+}
+
+// Answers that are missing are not made up from those of others.
+func TestAnswersThatALeaderLeftOut(t *testing.T) {
+	n := newTestForwarder()
+	groups := []*group{sized(1, 1), sized(1), sized(1)}
+	n.sent[1] = groups
+	n.places <- struct{}{}
+	n.answer(&nodev1.ForwardResponse{Batch: 1, Answers: []*nodev1.ForwardAnswer{writeAnswer(&storage.Answer{Index: 7})}})
+	for _, g := range groups {
+		<-g.done
+		for _, a := range g.answers {
+			require.ErrorIs(t, a.Err, storage.ErrUnknown)
+		}
+	}
+	require.Empty(t, n.places)
+}
+
+func newTestForwarder() *forwarder {
+	return &forwarder{queue: newQueue(10), places: make(chan struct{}, inFlight), sent: make(map[uint64][]*group)}
+}
+
+// Whoever looked for the leader before there was another one does not end the
+// stream to that: what is under way on it would have no answer.
+func TestTheStreamToTheNextLeaderIsNotGivenUp(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	former, follower := c.leader(), c.follower()
+	var next *testNode
+	for _, n := range c.nodes {
+		if n != former && n != follower {
+			next = n
+		}
+	}
+	require.NoError(t, former.TransferLeadership(within(t, 10*time.Second), next.cfg.ID))
+	require.Eventually(t, func() bool {
+		leader, _ := follower.raft.LeaderWithID()
+		return string(leader) == next.Address()
+	}, 10*time.Second, time.Millisecond)
+	stream := follower.forwardTo(next.Address())
+	require.Same(t, stream, follower.forwardTo(former.Address()))
+	require.NoError(t, stream.ctx.Err())
 }

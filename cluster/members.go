@@ -244,6 +244,14 @@ func (n *Node) noLeader() error {
 	return errNoLeader
 }
 
+// Removed reports whether this node was taken out of its cluster: it hears of no
+// leader any more, and in what it heard last it is no member. It turns false
+// again if the node is made a member again.
+func (n *Node) Removed() bool {
+	leader, _ := n.raft.LeaderWithID()
+	return leader == "" && errors.Is(n.noLeader(), errRemoved)
+}
+
 // join asks until the leader has admitted the node; and, if all is set, until
 // it is what it wants to be.
 func (n *Node) join(ctx context.Context, r *nodev1.JoinRequest, all bool) error {

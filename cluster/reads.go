@@ -48,6 +48,7 @@ func (n *Node) catchUp(ctx context.Context) error {
 	}, func(ctx context.Context, leader string) error {
 		ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
 		defer cancel()
+		go n.whileLeads(ctx, leader, cancel)
 		r, err := n.peers.at(leader).ReadIndex(ctx, &nodev1.ReadIndexRequest{})
 		if err == nil {
 			index = r.GetIndex()
@@ -58,6 +59,24 @@ func (n *Node) catchUp(ctx context.Context) error {
 		return unavailable(err)
 	}
 	return n.wait(ctx, index)
+}
+
+// whileLeads gives a request up when the node that was asked is not known to
+// lead any more: one that hangs answers too late for whoever could ask the next
+// leader. It returns when ctx is done.
+func (n *Node) whileLeads(ctx context.Context, leader string, giveUp func()) {
+	for {
+		_, address, moved := n.leader()
+		if address != leader {
+			giveUp()
+			return
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // wait returns when the index has been applied here.
@@ -144,31 +163,38 @@ func (n *Node) askTerms(l *leadership) (err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, n.cfg.RPCTimeout)
 	defer cancel()
 	voters, agree := 0, 0
-	answers := make(chan uint64, len(n.servers())) // 0: none
-	asked := 0
+	var others []string
 	for _, s := range n.servers() {
-		if s.Suffrage != raft.Voter {
+		switch {
+		case !isVoter(&s):
 			continue
+		case s.ID != raft.ServerID(n.cfg.ID):
+			others = append(others, string(s.Address))
+		case n.raft.State() == raft.Leader && n.raft.CurrentTerm() == l.term:
+			agree++
 		}
 		voters++
-		if s.ID == raft.ServerID(n.cfg.ID) {
-			if n.raft.State() == raft.Leader && n.raft.CurrentTerm() == l.term {
-				agree++
-			}
-			continue
-		}
-		asked++
-		go func() { answers <- n.askTerm(ctx, string(s.Address)) }()
 	}
-	for ; agree <= voters/2; asked-- {
+	return confirmTerm(l.term, others, voters/2+1-agree, func(address string) uint64 { return n.askTerm(ctx, address) })
+}
+
+// confirmTerm asks other voters, all at once, for the latest term that each has
+// seen, 0 being no answer, and returns nil once enough of them have named this
+// one.
+func confirmTerm(term uint64, voters []string, enough int, ask func(address string) uint64) error {
+	answers := make(chan uint64, len(voters)) // those that come after the round have a place, too
+	for _, v := range voters {
+		go func() { answers <- ask(v) }()
+	}
+	for asked := len(voters); enough > 0; asked-- {
 		if asked == 0 {
 			return errors.New("no majority of the voters answers this node")
 		}
-		switch term := <-answers; {
-		case term > l.term:
+		switch seen := <-answers; {
+		case seen > term:
 			return errDeposed
-		case term == l.term:
-			agree++
+		case seen == term:
+			enough--
 		}
 	}
 	return nil
