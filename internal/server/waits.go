@@ -48,6 +48,7 @@ type wait struct {
 	done     chan storage.Answer // capacity 1
 	listed   bool                // among the waits of this node; guarded by waits.mu
 	answered bool                // a final answer is in done; guarded by waits.mu
+	warned   bool                // it was logged that a claim had no answer; guarded by waits.mu
 }
 
 // waits claims for the waiters of a node what the queues hand them. Queues are
@@ -110,6 +111,9 @@ func (s *Server) wait(ctx context.Context, w *wait) error {
 	for {
 		select {
 		case a := <-w.done:
+			if errors.Is(a.Err, errNodeRemoved) {
+				return errRemovedHere()
+			}
 			*w.answer = a
 			s.metrics.waited.Observe(time.Since(start).Seconds())
 			return storeError(a.Err)
@@ -228,6 +232,10 @@ func (w *waits) run() {
 		case <-w.store.Changed():
 			w.claim(ctx, w.handed(ctx, false))
 		case <-poll.C:
+			if w.removed() {
+				w.handOver()
+				continue
+			}
 			w.claim(ctx, w.handed(ctx, true))
 		case <-w.due:
 			w.claim(ctx, w.expired())
@@ -347,7 +355,7 @@ func (w *waits) apply(ctx context.Context, cmds []session.Command) []storage.Ans
 // lost its place, and is its caller's to make again.
 func (w *waits) answered(x *wait, a storage.Answer) {
 	if a.Err != nil && !overloadedElsewhere(a.Err) {
-		w.log.Warn("a claim was not answered; it is made again", slog.String("holder", x.holder), slog.Any("error", a.Err))
+		w.unanswered(x, a.Err)
 		return
 	}
 	w.lapsed(x.ns, a.Result.Lapsed)
@@ -365,6 +373,18 @@ func (w *waits) answered(x *wait, a storage.Answer) {
 	if k := session.PoolKey(x.ns, a.Result.Queue.Pool); k != x.pool && w.dequeue(x) {
 		x.pool = k // it has the first slot, and waits for the next
 		w.enqueue(x)
+	}
+}
+
+// unanswered logs the first claim of a wait that had no answer: while there is
+// none it is made every half second.
+func (w *waits) unanswered(x *wait, err error) {
+	w.mu.Lock()
+	first := !x.warned
+	x.warned = true
+	w.mu.Unlock()
+	if first {
+		w.log.Warn("a claim was not answered; it is made again until it is", slog.String("holder", x.holder), slog.Any("error", err))
 	}
 }
 

@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
+
+	"connectrpc.com/connect"
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -86,6 +89,47 @@ func (w *waits) place(ctx context.Context, x *wait) (seen, unclaimed time.Durati
 		}
 	}
 	return 0, 0, false
+}
+
+// A removable store is that of a node that can cease to be a member of its
+// cluster while it runs. From then on it orders nothing, so that those who wait
+// here would lose their places to others without hearing of it.
+type removable interface{ Removed() bool }
+
+// errNodeRemoved is the answer to the waits of a node that was removed.
+var errNodeRemoved = errors.New("this node was removed from its cluster")
+
+// errRemovedHere is errNodeRemoved as its callers read it, who can go on as
+// those of a node that drains; see errHandedOver.
+func errRemovedHere() error {
+	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "this node was removed from the cluster; the place in the queue is kept for ten seconds, send it again with the same id to another node")
+}
+
+// removed reports whether this node is no member of its cluster any more.
+func (w *waits) removed() bool {
+	r, ok := w.store.(removable)
+	return ok && r.Removed()
+}
+
+// handOver answers all who wait here. Their places are kept for another node,
+// which they have to ask.
+func (w *waits) handOver() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, q := range w.pools {
+		for _, same := range q.holders {
+			for _, x := range same {
+				x.answered = true
+				x.done <- storage.Answer{Err: errNodeRemoved}
+				n++
+			}
+		}
+	}
+	clear(w.pools) // nothing of it is claimed or renewed here
+	if n > 0 {
+		w.log.Warn("this node was removed from the cluster: its waiters go on at other nodes", slog.Int("waiters", n))
+	}
 }
 
 // idle returns when nobody waits here.
