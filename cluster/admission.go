@@ -1,10 +1,12 @@
 package cluster
 
-import "example.com/govnode/session"
+import (
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
 
 // errOverloaded is the answer to a command that this node, as the leader, was
-// passed on by another and has no room for. It goes to the other node as
-// unavailable, which every version understands, and is known by its text.
+// passed on by another and has no room for.
 var errOverloaded error = overloaded{}
 
 type overloaded struct{}
@@ -16,10 +18,10 @@ func (overloaded) Overloaded() bool { return true }
 
 // AdmitForwarded has the node, when it leads, ask admit about each command that
 // another node passes on to it, before the command has a place in the log. One
-// that is not admitted gets an error that wraps storage.ErrUnavailable and an
-// error with the method Overloaded, which returns true; the others of its batch
-// go on. What is asked of this node directly is for its caller to look at. Nil,
-// as in the beginning, admits everything.
+// that is not admitted is not applied, for a reason with the method Overloaded,
+// which returns true; the others of its batch go on. What is asked of this node
+// directly is for its caller to look at. Nil, as in the beginning, admits
+// everything.
 //
 // admit is called on the goroutines of the connections and must not block.
 func (n *Node) AdmitForwarded(admit func(session.Command) bool) {
@@ -37,8 +39,8 @@ func (n *Node) admitForwarded(g *group) {
 		return
 	}
 	for i := range g.commands {
-		if a := &g.answers[i]; a.Err == nil && !(*admit)(g.commands[i].cmd) {
-			a.Err = unavailable(errOverloaded)
+		if a := &g.answers[i]; !answered(a) && !(*admit)(g.commands[i].cmd) {
+			*a = storage.Refused(errOverloaded)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestWhatIsPassedOnIsAdmittedOneByOne(t *testing.T) {
 	})
 	answers := follower.Apply(within(t, 10*time.Second), increment("a"), increment("no"), increment("b"))
 	require.NoError(t, answers[0].Err)
-	require.ErrorIs(t, answers[1].Err, storage.ErrUnavailable)
+	require.Equal(t, storage.NotApplied, answers[1].Outcome)
 	var refused interface{ Overloaded() bool }
 	require.True(t, errors.As(answers[1].Err, &refused) && refused.Overloaded(), "%v", answers[1].Err)
 	require.NoError(t, answers[2].Err)
@@ -49,8 +49,8 @@ func TestOverloadIsReadFromItsTextAlone(t *testing.T) {
 		err        error
 		overloaded bool
 	}{{errOverloaded, true}, {errFull, false}, {errTooLate, false}, {errDraining, false}} {
-		a := readAnswer(writeAnswer(&storage.Answer{Err: unavailable(test.err)}))
-		require.ErrorIs(t, a.Err, storage.ErrUnavailable)
+		a := readAnswer(writeAnswer(new(storage.Refused(test.err))))
+		require.Equal(t, storage.NotApplied, a.Outcome)
 		require.ErrorContains(t, a.Err, test.err.Error())
 		require.Equal(t, test.overloaded, errors.As(a.Err, new(interface{ Overloaded() bool })), test.err)
 	}

@@ -28,7 +28,7 @@ func (n *Node) Apply(ctx context.Context, cmds ...session.Command) []storage.Ans
 		// encoded faithfully must not even be sent to it.
 		if err := session.Validate(c); err != nil {
 			answers = atLeast(answers, len(cmds))
-			answers[i].Err = invalid(err)
+			answers[i] = storage.Refused(wrong(err))
 			continue
 		}
 		begin := len(encoded)
@@ -60,8 +60,8 @@ func atLeast(answers []storage.Answer, n int) []storage.Answer {
 // A batch is as much of one call of Apply as goes into the log together.
 type batch struct {
 	commands []pending
-	at       []int // whose answer
-	maybe    []error
+	at       []int   // whose answer
+	maybe    []error // why it may have been applied before
 	size     int
 }
 
@@ -109,15 +109,15 @@ func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answe
 // settle decides whether an answer is the last word. What may have been applied
 // once is never said not to have been, and keeps its error for that case.
 func settle(p *pending, maybe error, a *storage.Answer) (final bool, _ error) {
-	if a.Err == nil {
+	switch a.Outcome {
+	case storage.Applied:
 		return true, nil
-	}
-	if errors.Is(a.Err, storage.ErrUnknown) {
+	case storage.Unknown:
 		return !resendable(p.cmd), a.Err
 	}
 	final = !errors.Is(a.Err, errElsewhere) && !errors.Is(a.Err, errNoLeader)
 	if maybe != nil {
-		a.Err = maybe
+		*a = storage.Lost(maybe)
 	}
 	return final, maybe
 }
@@ -129,7 +129,7 @@ func (n *Node) try(ctx context.Context, b *batch) (answers []storage.Answer, mov
 	refuse := func(err error) []storage.Answer {
 		clear(g.answers)
 		for i := range g.answers {
-			g.answers[i].Err = unavailable(err)
+			g.answers[i] = storage.Refused(err)
 		}
 		return g.answers
 	}
@@ -170,7 +170,7 @@ func (n *Node) try(ctx context.Context, b *batch) (answers []storage.Answer, mov
 	}
 	answers = make([]storage.Answer, len(b.commands)) // g's are still being written
 	for i := range answers {
-		answers[i].Err = unknown(err)
+		answers[i] = storage.Lost(err)
 	}
 	return answers, moved
 }
@@ -239,7 +239,7 @@ func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leaders
 		default:
 			err = n.noLeader()
 		}
-		if err == nil || errors.Is(err, errRemoved) || errors.Is(err, storage.ErrInvalid) || errors.Is(err, storage.ErrUnknown) {
+		if err == nil || errors.Is(err, errRemoved) || errors.Is(err, storage.ErrInvalid) || isUnknown(err) {
 			return err
 		}
 		if !pause.wait(ctx, moved) {
@@ -249,4 +249,10 @@ func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leaders
 			return fmt.Errorf("%w: %w", err, ctx.Err())
 		}
 	}
+}
+
+// isUnknown reports whether an error says that something may have been changed.
+func isUnknown(err error) bool {
+	f, ok := err.(*storage.Failure)
+	return ok && f.Outcome == storage.Unknown
 }

@@ -8,8 +8,8 @@
 // caller when things go wrong:
 //
 //   - An answer is given after a majority has the entry on disk.
-//   - "Not applied" (storage.ErrUnavailable) is said only where it is certain,
-//     and "unknown" (storage.ErrUnknown) wherever it is not.
+//   - storage.NotApplied is said only where it is certain,
+//     and storage.Unknown wherever it is not.
 //   - A command that carries its caller's id is sent again, to whoever leads
 //     by then, until its caller's deadline; the state machine knows it again.
 //     One that carries none is never proposed twice.

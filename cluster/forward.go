@@ -122,7 +122,7 @@ func (f *forwarder) number(groups []*group) *nodev1.ForwardRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.sent == nil {
-		failAll(groups, unavailable(errElsewhere))
+		failAll(groups, storage.Refused(errElsewhere))
 		return nil
 	}
 	f.batch++
@@ -151,7 +151,7 @@ func (f *forwarder) answer(r *nodev1.ForwardResponse) {
 	for _, g := range groups {
 		if len(answers) < len(g.commands) {
 			answers = nil // what is left is not that of the groups that follow
-			g.fail(unknown(errors.New("the leader left answers out")))
+			g.fail(storage.Lost(errors.New("the leader left answers out")))
 			continue
 		}
 		for i := range g.commands {
@@ -171,45 +171,55 @@ func (f *forwarder) end(err error) {
 	f.sent = nil
 	f.mu.Unlock()
 	for _, groups := range sent {
-		failAll(groups, unknown(fmt.Errorf("the stream to the leader broke: %w", err)))
+		failAll(groups, storage.Lost(fmt.Errorf("the stream to the leader broke: %w", err)))
 	}
 }
 
-func failAll(groups []*group, err error) {
+func failAll(groups []*group, a storage.Answer) {
 	for _, g := range groups {
-		g.fail(err)
+		g.fail(a)
 	}
 }
 
-// failures are the errors of answers as they are sent, in the order in which
-// they are looked for.
-var failures = []struct {
-	err  error
+// refusals are the reasons of commands that were not applied which the node that
+// forwarded them has to know again, in the order in which they are looked for.
+var refusals = []struct {
+	why  error
 	code nodev1.Failure
 }{
-	{storage.ErrUnknown, nodev1.Failure_FAILURE_UNKNOWN},
 	{storage.ErrInvalid, nodev1.Failure_FAILURE_INVALID},
 	{errElsewhere, nodev1.Failure_FAILURE_NOT_LEADER},
-	{storage.ErrUnavailable, nodev1.Failure_FAILURE_UNAVAILABLE},
+	{errOverloaded, nodev1.Failure_FAILURE_OVERLOADED},
 }
 
 func writeAnswer(a *storage.Answer) *nodev1.ForwardAnswer {
-	if a.Err == nil {
+	if a.Outcome == storage.Applied {
 		return &nodev1.ForwardAnswer{Result: session.EncodeResult(&a.Result), Index: a.Index}
 	}
-	for _, f := range failures {
-		if errors.Is(a.Err, f.err) {
-			return &nodev1.ForwardAnswer{Failure: f.code, Text: bare(a.Err)}
+	w := &nodev1.ForwardAnswer{Failure: nodev1.Failure_FAILURE_UNKNOWN, Text: bare(a.Err)}
+	if a.Outcome == storage.NotApplied {
+		w.Failure = nodev1.Failure_FAILURE_UNAVAILABLE
+		for _, r := range refusals {
+			if errors.Is(a.Err, r.why) {
+				w.Failure = r.code
+				break
+			}
 		}
 	}
-	return &nodev1.ForwardAnswer{Failure: nodev1.Failure_FAILURE_UNKNOWN, Text: a.Err.Error()}
+	return w
 }
 
-// bare returns the text of an answer's error without what its kind says anyway.
-func bare(err error) string {
-	text := err.Error()
-	for _, kind := range []error{storage.ErrUnknown, storage.ErrInvalid, storage.ErrUnavailable, errElsewhere} {
-		text = strings.TrimPrefix(text, kind.Error()+": ")
+// bare returns the text of a reason without what its kind says anyway.
+func bare(why error) string {
+	if f, ok := why.(*storage.Failure); ok {
+		why = f.Err
+	}
+	if why == nil {
+		return ""
+	}
+	text := why.Error()
+	for _, r := range refusals {
+		text = strings.TrimPrefix(text, r.why.Error()+": ")
 	}
 	return text
 }
@@ -218,21 +228,20 @@ func readAnswer(a *nodev1.ForwardAnswer) storage.Answer {
 	if a.GetFailure() == nodev1.Failure_FAILURE_UNSPECIFIED {
 		r, err := session.DecodeResult(a.GetResult())
 		if err != nil {
-			return storage.Answer{Err: unknown(err)} // it was applied, but who knows how
+			return storage.Lost(err) // it was applied, but who knows how
 		}
-		return storage.Answer{Result: r, Index: a.GetIndex()}
+		return storage.Done(r, a.GetIndex())
 	}
 	said := errors.New(a.GetText())
 	switch a.GetFailure() {
 	case nodev1.Failure_FAILURE_UNAVAILABLE:
-		if a.GetText() == errOverloaded.Error() {
-			said = errOverloaded
-		}
-		return storage.Answer{Err: unavailable(said)}
+		return storage.Refused(said)
 	case nodev1.Failure_FAILURE_INVALID:
-		return storage.Answer{Err: invalid(said)}
+		return storage.Refused(wrong(said))
 	case nodev1.Failure_FAILURE_NOT_LEADER:
-		return storage.Answer{Err: unavailable(fmt.Errorf("%w: %w", errElsewhere, said))}
+		return storage.Refused(fmt.Errorf("%w: %w", errElsewhere, said))
+	case nodev1.Failure_FAILURE_OVERLOADED:
+		return storage.Refused(errOverloaded)
 	}
-	return storage.Answer{Err: unknown(said)}
+	return storage.Lost(said)
 }

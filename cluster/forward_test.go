@@ -71,7 +71,7 @@ func TestWithoutAnIDNothingIsSentTwice(t *testing.T) {
 	t.Parallel()
 	s := newStuck(t, increment(""))
 	a := <-s.answer
-	require.ErrorIs(t, a.Err, storage.ErrUnknown)
+	require.Equal(t, storage.Unknown, a.Outcome)
 	next := s.testCluster.leader(s.leader)
 	require.Zero(t, count(t, next, storage.Latest), "the next leader was not given it")
 	s.net.isolate(s.leader.Address(), false)
@@ -103,7 +103,7 @@ func TestWhatWasNotAppliedIsSentElsewhere(t *testing.T) {
 	for range commands {
 		_, _, err := storage.One(within(t, 10*time.Second), follower, increment(""))
 		if err != nil {
-			require.ErrorIs(t, err, storage.ErrUnknown)
+			require.Equal(t, storage.Unknown, storage.OutcomeOf(err))
 			unknown++
 		}
 	}
@@ -127,17 +127,17 @@ func TestAnIsolatedLeaderReadsNothing(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		_, err := old.Get(ctx, session.CounterKey("default", "k"), storage.Latest)
 		cancel()
-		require.ErrorIs(t, err, storage.ErrUnavailable)
+		require.ErrorAs(t, err, new(*storage.ReadError))
 	}
 	next := c.leader(old)
 	_, _, err = storage.One(t.Context(), next, increment("after"))
 	require.NoError(t, err)
 	_, err = old.Get(within(t, 300*time.Millisecond), session.CounterKey("default", "k"), storage.Latest)
-	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.ErrorAs(t, err, new(*storage.ReadError))
 	require.Error(t, old.Ready(t.Context()))
 	require.EqualValues(t, 1, count(t, old, storage.Nearby), "nearby reads are what they say")
 	_, _, err = storage.One(within(t, 300*time.Millisecond), old, increment("lost"))
-	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
 	require.ErrorContains(t, err, "no leader is known")
 
 	c.net.isolate(old.Address(), false)
@@ -210,10 +210,15 @@ func TestRubbishInABatch(t *testing.T) {
 	})
 	require.NoError(t, f.forwardTo(l.Address()).queue.add(g))
 	<-g.done
-	want := []error{nil, storage.ErrInvalid, storage.ErrInvalid, storage.ErrInvalid, storage.ErrUnavailable, nil}
+	want := []error{nil, storage.ErrInvalid, storage.ErrInvalid, storage.ErrInvalid, nil, nil}
 	for i, a := range g.answers {
-		require.ErrorIs(t, a.Err, want[i], fmt.Sprint(i))
+		require.Equal(t, i == 0 || i == 5, a.Outcome == storage.Applied, fmt.Sprint(i))
+		if want[i] != nil {
+			require.Equal(t, storage.NotApplied, a.Outcome)
+			require.ErrorIs(t, a.Err, want[i], fmt.Sprint(i))
+		}
 	}
+	require.Equal(t, storage.NotApplied, g.answers[4].Outcome, "its caller is gone")
 	require.EqualValues(t, 2, count(t, f, storage.Latest))
 }
 
@@ -223,11 +228,11 @@ func TestAnswersThatALeaderLeftOut(t *testing.T) {
 	groups := []*group{sized(1, 1), sized(1), sized(1)}
 	n.sent[1] = groups
 	n.places <- struct{}{}
-	n.answer(&nodev1.ForwardResponse{Batch: 1, Answers: []*nodev1.ForwardAnswer{writeAnswer(&storage.Answer{Index: 7})}})
+	n.answer(&nodev1.ForwardResponse{Batch: 1, Answers: []*nodev1.ForwardAnswer{writeAnswer(new(storage.Done(session.Result{}, 7)))}})
 	for _, g := range groups {
 		<-g.done
 		for _, a := range g.answers {
-			require.ErrorIs(t, a.Err, storage.ErrUnknown)
+			require.Equal(t, storage.Unknown, a.Outcome)
 		}
 	}
 	require.Empty(t, n.places)

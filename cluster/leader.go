@@ -101,7 +101,7 @@ func (l *leadership) tick(ctx context.Context, t *session.Tick) error {
 	}
 	select {
 	case <-g.done:
-		return g.answers[0].Err
+		return g.answers[0].Failure()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -72,10 +72,7 @@ func (n *Node) change(err error) error {
 	case n.greet <- struct{}{}:
 	default:
 	}
-	if err == nil {
-		return nil
-	}
-	return unavailableOr(err)
+	return changed(err)
 }
 
 func (n *Node) member(id string) (raft.Server, bool) {

@@ -43,11 +43,11 @@ type leadership struct {
 // own answer and the others go on.
 func (l *leadership) submit(g *group) error {
 	for i := range g.commands {
-		if g.answers[i].Err != nil {
+		if answered(&g.answers[i]) {
 			continue // could not even be decoded
 		}
 		if err := l.check(&g.commands[i]); err != nil {
-			g.answers[i].Err = invalid(err)
+			g.answers[i] = storage.Refused(wrong(err))
 		}
 	}
 	err := l.queue.add(g)
@@ -95,7 +95,7 @@ func (l *leadership) propose() {
 		}
 		e := l.entry(groups)
 		if len(e.commands) == 0 {
-			e.answer(nil, 0, nil)
+			e.fail(storage.Answer{})
 			places <- struct{}{}
 			continue
 		}
@@ -128,11 +128,11 @@ func (l *leadership) entry(groups []*group) *entry {
 	for _, g := range groups {
 		for i := range g.commands {
 			a := &g.answers[i]
-			if a.Err != nil {
+			if answered(a) {
 				continue
 			}
 			if p := &g.commands[i]; now.After(p.until) {
-				a.Err = unavailable(errTooLate)
+				*a = storage.Refused(errTooLate)
 			} else {
 				e.commands = append(e.commands, p.raw)
 				e.size += len(p.raw) + 4
@@ -145,21 +145,21 @@ func (l *leadership) entry(groups []*group) *entry {
 // finish waits for what became of an entry, and answers its commands.
 func (l *leadership) finish(e *entry, future raft.ApplyFuture) {
 	if err := await(future, l.dead); err != nil {
-		e.answer(nil, 0, outcome(err))
+		e.fail(proposed(err))
 		return
 	}
 	switch r := future.Response().(type) {
 	case []session.Result:
-		e.answer(r, future.Index(), nil)
+		e.answer(r, future.Index())
 	case error:
 		if errors.Is(r, errVoid) {
 			l.metrics.voided.Inc()
-			e.answer(nil, 0, unavailable(fmt.Errorf("%w: %w", errElsewhere, r)))
+			e.fail(storage.Refused(fmt.Errorf("%w: %w", errElsewhere, r)))
 			return
 		}
-		e.answer(nil, 0, unknown(r))
+		e.fail(storage.Lost(r))
 	default:
-		e.answer(nil, 0, unknown(fmt.Errorf("the state machine answered %T", r)))
+		e.fail(storage.Lost(fmt.Errorf("the state machine answered %T", r)))
 	}
 }
 
@@ -176,30 +176,27 @@ func await(future raft.Future, dead <-chan struct{}) error {
 	}
 }
 
-func (e *entry) answer(results []session.Result, index uint64, err error) {
-	n := 0
+// answer gives the commands of an entry that was applied their results.
+func (e *entry) answer(results []session.Result, index uint64) {
 	for _, g := range e.groups {
 		for i := range g.answers {
-			if g.answers[i].Err != nil {
-				continue
+			if a := &g.answers[i]; !answered(a) {
+				*a, results = storage.Done(results[0], index), results[1:]
 			}
-			if err != nil {
-				g.answers[i].Err = err
-			} else {
-				g.answers[i] = storage.Answer{Result: results[n], Index: index}
-			}
-			n++
 		}
 		close(g.done)
 	}
 }
 
-// outcome says what an error of Raft's means for the caller. What is not known
-// to be harmless is unknown: it may be in the log of a majority.
-func outcome(err error) error {
+// fail gives a to the commands of an entry that have no results.
+func (e *entry) fail(a storage.Answer) { failAll(e.groups, a) }
+
+// proposed says what an error of Raft's means for what was proposed. What is not
+// known to be harmless is unknown: it may be in the log of a majority.
+func proposed(err error) storage.Answer {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
-		return unavailable(fmt.Errorf("%w: %w", errElsewhere, err))
+		return storage.Refused(fmt.Errorf("%w: %w", errElsewhere, err))
 	}
-	return unknown(err)
+	return storage.Lost(err)
 }

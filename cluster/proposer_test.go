@@ -49,7 +49,7 @@ func TestQueue(t *testing.T) {
 	require.NoError(t, q.add(waits))
 	q.close(errElsewhere)
 	<-waits.done
-	require.ErrorIs(t, waits.answers[0].Err, storage.ErrUnavailable)
+	require.Equal(t, storage.NotApplied, waits.answers[0].Outcome)
 	require.ErrorIs(t, q.add(sized(1)), errElsewhere)
 	require.Nil(t, take())
 
@@ -126,7 +126,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	require.Eventually(t, func() bool { return n.queued() == 2 }, 5*time.Second, time.Millisecond)
 	start := time.Now()
 	_, _, err := storage.One(t.Context(), n, increment("too-many"))
-	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
 	require.ErrorIs(t, err, errFull)
 	require.Less(t, time.Since(start), 2*time.Second, "it is refused at once")
 	open()
@@ -147,7 +147,7 @@ func TestWhoGoesAway(t *testing.T) {
 	require.Eventually(t, func() bool { return n.queued() == 1 }, 5*time.Second, time.Millisecond)
 	cancel()
 	err := <-answered
-	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
 	require.ErrorIs(t, err, context.Canceled)
 	open()
 	underWay.Wait()
@@ -168,20 +168,20 @@ func TestWhoGoesAway(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	for _, c := range []struct {
 		err  error
-		want error
+		want storage.Outcome
 	}{
-		{raft.ErrNotLeader, storage.ErrUnavailable},
-		{raft.ErrLeadershipTransferInProgress, storage.ErrUnavailable},
-		{raft.ErrEnqueueTimeout, storage.ErrUnavailable},
-		{raft.ErrLeadershipLost, storage.ErrUnknown},
-		{raft.ErrAbortedByRestore, storage.ErrUnknown},
-		{raft.ErrRaftShutdown, storage.ErrUnknown},
-		{errDisk, storage.ErrUnknown},
+		{raft.ErrNotLeader, storage.NotApplied},
+		{raft.ErrLeadershipTransferInProgress, storage.NotApplied},
+		{raft.ErrEnqueueTimeout, storage.NotApplied},
+		{raft.ErrLeadershipLost, storage.Unknown},
+		{raft.ErrAbortedByRestore, storage.Unknown},
+		{raft.ErrRaftShutdown, storage.Unknown},
+		{errDisk, storage.Unknown},
 	} {
-		err := outcome(c.err)
-		require.ErrorIs(t, err, c.want)
-		require.ErrorIs(t, err, c.err)
-		require.Equal(t, c.want == storage.ErrUnavailable, errors.Is(err, errElsewhere), "only what was not applied is sent elsewhere")
+		a := proposed(c.err)
+		require.Equal(t, c.want, a.Outcome)
+		require.ErrorIs(t, a.Err, c.err)
+		require.Equal(t, c.want == storage.NotApplied, errors.Is(a.Err, errElsewhere), "only what was not applied is sent elsewhere")
 	}
 }
 

@@ -35,9 +35,13 @@ var (
 	errTooLate  = errors.New("its caller's deadline passed before it was proposed")
 )
 
-func unavailable(err error) error { return fmt.Errorf("%w: %w", storage.ErrUnavailable, err) }
-func unknown(err error) error     { return fmt.Errorf("%w: %w", storage.ErrUnknown, err) }
-func invalid(err error) error     { return fmt.Errorf("%w: %w", storage.ErrInvalid, err) }
+// The errors of what changes something by another way than a command.
+func notApplied(err error) error { return storage.Fail(storage.NotApplied, err) }
+func unknown(err error) error    { return storage.Fail(storage.Unknown, err) }
+func invalid(err error) error    { return notApplied(wrong(err)) }
+
+// wrong is the reason of what is refused because of what it says.
+func wrong(err error) error { return fmt.Errorf("%w: %w", storage.ErrInvalid, err) }
 
 // A pending command waits for its place.
 type pending struct {
@@ -76,15 +80,19 @@ func newGroup(commands []pending) *group {
 // leave withdraws the group and reports whether it had not been taken yet.
 func (g *group) leave() bool { return g.state.CompareAndSwap(groupWaits, groupGone) }
 
-// fail answers all commands that have no answer yet.
-func (g *group) fail(err error) {
+// fail gives a to all commands that have no answer yet.
+func (g *group) fail(a storage.Answer) {
 	for i := range g.answers {
-		if g.answers[i].Err == nil {
-			g.answers[i].Err = err
+		if !answered(&g.answers[i]) {
+			g.answers[i] = a
 		}
 	}
 	close(g.done)
 }
+
+// answered reports whether a command of a group that is under way has its
+// answer already.
+func answered(a *storage.Answer) bool { return a.Err != nil || a.Outcome == storage.Applied }
 
 // A queue gathers groups until somebody has a place for them: the leader's
 // proposer, or the stream to the leader.
@@ -184,7 +192,7 @@ func (q *queue) close(err error) {
 	q.mu.Unlock()
 	for _, g := range groups {
 		if g.state.CompareAndSwap(groupWaits, groupTaken) {
-			g.fail(unavailable(err))
+			g.fail(storage.Refused(err))
 		}
 	}
 }

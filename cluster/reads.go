@@ -56,7 +56,7 @@ func (n *Node) catchUp(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return unavailable(err)
+		return storage.Unread(err)
 	}
 	return n.wait(ctx, index)
 }
@@ -87,9 +87,9 @@ func (n *Node) wait(ctx context.Context, index uint64) error {
 		return nil
 	case <-ctx.Done():
 		n.fsm.leave(done)
-		return unavailable(fmt.Errorf("this node has not caught up: it has applied %d of %d: %w", n.fsm.applied(), index, ctx.Err()))
+		return storage.Unread(fmt.Errorf("this node has not caught up: it has applied %d of %d: %w", n.fsm.applied(), index, ctx.Err()))
 	case <-n.ctx.Done():
-		return unavailable(errClosed)
+		return storage.Unread(errClosed)
 	}
 }
 

@@ -36,7 +36,7 @@ func wireError(err error) error {
 		return connect.NewError(connect.CodeFailedPrecondition, err)
 	case errors.Is(err, storage.ErrInvalid):
 		return connect.NewError(connect.CodeInvalidArgument, errors.New(bare(err)))
-	case errors.Is(err, storage.ErrUnknown):
+	case isUnknown(err):
 		return connect.NewError(connect.CodeUnknown, err)
 	}
 	return connect.NewError(connect.CodeUnavailable, err)
@@ -79,7 +79,7 @@ func (s *service) Forward(_ context.Context, stream *connect.BidiStream[nodev1.F
 		g := decodeBatch(m)
 		if err := s.submit(g); err != nil {
 			clear(g.answers)
-			g.fail(unavailable(err))
+			g.fail(storage.Refused(err))
 		}
 		answers.Go(func() {
 			<-g.done
@@ -118,7 +118,7 @@ func decodeBatch(m *nodev1.ForwardRequest) *group {
 	for i := range commands {
 		c, err := session.DecodeCommand(commands[i].raw)
 		if err != nil {
-			g.answers[i].Err = invalid(err)
+			g.answers[i] = storage.Refused(wrong(err))
 			continue
 		}
 		commands[i].cmd = c

@@ -146,19 +146,19 @@ func (n *Node) Save(ctx context.Context, w io.Writer) error {
 
 // Restore implements storage.Store. The snapshot is read and checked as a whole
 // before anything changes, on the leader, to whom other nodes pass it on. Where
-// the error is storage.ErrUnknown it may have been done.
+// the outcome is unknown it may have been done.
 func (n *Node) Restore(ctx context.Context, r io.Reader) error {
 	if n.draining.Load() {
-		return unavailable(errDraining)
+		return notApplied(errDraining)
 	}
 	// A leader may turn out to be none; the next one needs it from the start.
 	file, err := os.CreateTemp(n.cfg.Dir, restoreFiles)
 	if err != nil {
-		return unavailable(err)
+		return notApplied(err)
 	}
 	defer func() { _, _ = file.Close(), os.Remove(file.Name()) }() // it was a copy
 	if _, err := io.Copy(file, r); err != nil {
-		return unavailable(err)
+		return notApplied(err)
 	}
 	again := func() error {
 		_, err := file.Seek(0, io.SeekStart)
@@ -169,7 +169,7 @@ func (n *Node) Restore(ctx context.Context, r io.Reader) error {
 		ctx, cancel = context.WithTimeout(ctx, restoreTimeout)
 		defer cancel()
 	}
-	return unavailableOr(n.atLeader(ctx, func(ctx context.Context, l *leadership) error {
+	return changed(n.atLeader(ctx, func(ctx context.Context, l *leadership) error {
 		return errors.Join(again(), n.restoreHere(ctx, l, file))
 	}, func(ctx context.Context, leader string) error {
 		return errors.Join(again(), n.restoreThere(ctx, leader, file))

@@ -117,15 +117,13 @@ func (n *Node) queued() (count int) {
 	return count
 }
 
-// unavailableOr lets an error that says what became of a request be, and says
-// of any other that it was not done.
-func unavailableOr(err error) error {
-	for _, said := range []error{nil, storage.ErrInvalid, storage.ErrUnknown, storage.ErrUnavailable} {
-		if errors.Is(err, said) {
-			return err
-		}
+// changed is the error of a change that is no command: an outcome that was said
+// stands, and another error says that nothing was proposed.
+func changed(err error) error {
+	if _, ok := err.(*storage.Failure); ok || err == nil {
+		return err
 	}
-	return unavailable(err)
+	return notApplied(err)
 }
 
 func isVoter(s *raft.Server) bool { return s.Suffrage == raft.Voter }

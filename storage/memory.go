@@ -51,7 +51,7 @@ func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
 	valid := make([]session.Command, 0, len(cmds))
 	for i, c := range cmds {
 		if err := session.Validate(c); err != nil {
-			answers[i].Err = fmt.Errorf("%w: %w", ErrInvalid, err)
+			answers[i] = Refused(fmt.Errorf("%w: %w", ErrInvalid, err))
 			continue
 		}
 		valid = append(valid, c)
@@ -62,7 +62,7 @@ func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
 	for i := range answers {
 		if answers[i].Err == nil {
 			m.index++
-			answers[i] = Answer{Result: results[0], Index: m.index}
+			answers[i] = Done(results[0], m.index)
 			results = results[1:]
 		}
 	}
@@ -112,7 +112,7 @@ func (m *Memory) Save(_ context.Context, w io.Writer) error {
 func (m *Memory) Restore(_ context.Context, r io.Reader) error {
 	state, err := session.ReadSnapshot(r)
 	if err != nil {
-		return err
+		return Fail(NotApplied, fmt.Errorf("%w: snapshot: %w", ErrInvalid, err))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

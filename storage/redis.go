@@ -137,8 +137,8 @@ func (r *Redis) begin() bool {
 	return true
 }
 
-// Close implements Store. What is under way ends, answered ErrUnavailable or
-// ErrUnknown.
+// Close implements Store. What is under way ends, answered not applied or
+// unknown.
 func (r *Redis) Close() error {
 	r.mu.Lock()
 	was := r.closed
@@ -231,7 +231,7 @@ func (r *Redis) list(ctx context.Context, ns string) error {
 		return err
 	}
 	if err := r.client.SAdd(ctx, r.cfg.namespacesKey(), ns).Err(); err != nil {
-		return notApplied(err)
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +247,8 @@ func (r *Redis) forgetNamespaces() {
 
 // Get implements Store. A Nearby read is of what this node saw last, at most 250 ms
 // ago; a Latest read comes with all ids that the record remembers.
-func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (Found, error) {
+func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (_ Found, err error) {
+	defer func() { err = Unread(err) }()
 	p := r.place(k.Namespace())
 	e, err := p.d.serving(ctx)
 	if err != nil {
@@ -272,7 +273,7 @@ func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (Found, error
 	if read == Latest && x.record != nil {
 		if x.record, err = session.Join(x.record); err != nil {
 			r.log.Error("a record in Redis is damaged", "key", p.record(k), "error", err)
-			return Found{}, notApplied(&badRecord{p.record(k), err})
+			return Found{}, &badRecord{p.record(k), err}
 		}
 	}
 	return foundAt(x.record, p), nil
@@ -281,7 +282,8 @@ func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (Found, error
 // GetAll implements Gatherer. It returns records of one namespace as they all
 // stood at one instant, which reflects every change acknowledged before the
 // call. They come without the ids that they remember.
-func (r *Redis) GetAll(ctx context.Context, keys ...session.Key) ([]Found, error) {
+func (r *Redis) GetAll(ctx context.Context, keys ...session.Key) (_ []Found, err error) {
+	defer func() { err = Unread(err) }()
 	out := make([]Found, len(keys))
 	if len(keys) == 0 {
 		return out, nil
@@ -336,7 +338,7 @@ func (r *Redis) loadAgain(ctx context.Context, p *place, e *epoch, wants []want,
 			if errors.As(err, new(*badRecord)) || redisErrorKind(err, "WRONGTYPE") {
 				r.report(p, wants, err)
 			}
-			return nil, notApplied(err)
+			return nil, err
 		}
 		if status == replyOK {
 			return found, nil
@@ -348,7 +350,7 @@ func (r *Redis) loadAgain(ctx context.Context, p *place, e *epoch, wants []want,
 			return nil, err
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, notApplied(err)
+			return nil, err
 		}
 	}
 }
@@ -357,7 +359,7 @@ func (r *Redis) loadAgain(ctx context.Context, p *place, e *epoch, wants []want,
 func (r *Redis) Save(ctx context.Context, w io.Writer) error {
 	state, err := r.save(ctx)
 	if err != nil {
-		return err
+		return Unread(err)
 	}
 	return session.WriteSnapshot(w, state.Snapshot())
 }

@@ -24,7 +24,7 @@ func (r *Redis) Apply(ctx context.Context, cmds ...session.Command) []Answer {
 	for i, c := range cmds {
 		parts, err := partition(c)
 		if err != nil {
-			answers[i].Err = err
+			answers[i] = Refused(err)
 			continue
 		}
 		for ns, c := range parts {
@@ -52,8 +52,8 @@ func (r *Redis) Apply(ctx context.Context, cmds ...session.Command) []Answer {
 	wait.Wait()
 	for _, g := range groups {
 		for j, a := range g.answers {
-			if answers[g.at[j]].Err == nil {
-				answers[g.at[j]] = a
+			if was := &answers[g.at[j]]; was.Err == nil { // a Tick has one of each namespace
+				*was = a
 			}
 		}
 	}
@@ -108,10 +108,10 @@ func partition(c session.Command) (map[string]session.Command, error) {
 // applyIn applies commands of one namespace, as many at once as a round takes.
 func (r *Redis) applyIn(ctx context.Context, ns string, cmds []session.Command) []Answer {
 	if err := ctx.Err(); err != nil {
-		return failed(len(cmds), notApplied(err))
+		return failed(len(cmds), Refused(err))
 	}
 	if err := r.list(ctx, ns); err != nil {
-		return failed(len(cmds), err)
+		return failed(len(cmds), Refused(err))
 	}
 	l := r.lane(ns)
 	if len(cmds) <= r.cfg.RoundSize {
@@ -123,7 +123,7 @@ func (r *Redis) applyIn(ctx context.Context, ns string, cmds []session.Command) 
 		some := l.submit(ctx, cmds[:n])
 		answers, cmds = append(answers, some...), cmds[n:]
 		if some[0].Err != nil {
-			return append(answers, failed(len(cmds), notApplied(errFailedFirst))...)
+			return append(answers, failed(len(cmds), Refused(errFailedFirst))...)
 		}
 	}
 	return answers

@@ -81,7 +81,7 @@ func advice(err error) string {
 // refusal returns why nothing is served, if the settings do not allow it.
 func (r *Redis) refusal() error {
 	if p := r.refused.Load(); p != nil {
-		return notApplied(*p)
+		return *p
 	}
 	return nil
 }

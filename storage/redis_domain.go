@@ -3,7 +3,6 @@ package storage
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -44,8 +43,8 @@ func (r *Redis) newDomain(tag, ns string) *domain {
 
 func (d *domain) key(name string) string { return d.tag + ":" + name }
 
-// serving returns the epoch under which to send, or an error that is
-// ErrUnavailable and says why nothing is served.
+// serving returns the epoch under which to send, or an error that says why
+// nothing is served.
 func (d *domain) serving(ctx context.Context) (*epoch, error) {
 	if err := d.r.refusal(); err != nil {
 		return nil, err
@@ -93,7 +92,7 @@ func (d *domain) inspect(ctx context.Context, seen *gate) error {
 			d.r.log.Warn("cannot look whose data is in Redis", "keys", d.tag, "error", err)
 		}
 		d.blind = true // it is told once
-		return notApplied(err)
+		return err
 	}
 }
 
@@ -114,7 +113,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	now, _ := d.clock.now()
 	v := judge(f, d.known, swaps, now, d.r.cfg.Quarantine)
 	if v.err != nil {
-		d.gate.Store(&gate{err: fmt.Errorf("%w: %w", ErrUnavailable, v.err)})
+		d.gate.Store(&gate{err: v.err})
 		return nil
 	}
 	if v.write {
@@ -153,7 +152,7 @@ func (d *domain) adopt(e *epoch, f found) {
 	case epochShut:
 		g.err = d.quarantined(e)
 	case epochRestore:
-		g.err = fmt.Errorf("%w: a snapshot is being restored; if that was cut off, restore it again", ErrUnavailable)
+		g.err = errors.New("a snapshot is being restored; if that was cut off, restore it again")
 	}
 	d.gate.Store(g)
 }
@@ -197,7 +196,7 @@ func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
 		return err
 	}, d.key("epoch"))
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return err
 	}
 	return nil
 }

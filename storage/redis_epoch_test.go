@@ -164,7 +164,7 @@ func TestRedisDataIsGone(t *testing.T) {
 			}, time.Second, time.Millisecond)
 			late := s.open("late", func(c *RedisConfig) { c.Quarantine = quarantine })
 			_, err := late.Get(t.Context(), session.PoolKey(testNS, "a"), Latest)
-			require.ErrorIs(t, err, ErrUnavailable)
+			require.ErrorAs(t, err, new(*ReadError))
 			require.Contains(t, err.Error(), "quarantine")
 
 			f.must(0, &session.PutPool{NS: testNS, Pool: "a", Slots: 1, By: session.Maker{Client: "w", Request: "again"}})

@@ -60,7 +60,7 @@ func (f *fleet) must(i int, c session.Command) session.Result {
 		if err == nil {
 			return r
 		}
-		if ctx.Err() != nil || !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrUnknown) {
+		if ctx.Err() != nil || !errors.As(err, new(*Failure)) {
 			f.t.Errorf("%T: %v", c, err)
 			return session.Result{}
 		}
@@ -319,7 +319,7 @@ func TestRedisSaysWhatIsUnknown(t *testing.T) {
 		if request == "" {
 			// It may have found out in time, before the connections ended.
 			if err != nil {
-				require.ErrorIs(t, err, ErrUnknown)
+				require.Equal(t, Unknown, OutcomeOf(err))
 			}
 		} else {
 			require.NoError(t, err)
@@ -339,9 +339,9 @@ func TestRedisUnreachable(t *testing.T) {
 	s.kill()
 	_, _, err := One(t.Context(), r, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})
 	require.Error(t, err)
-	require.True(t, errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown), "%v", err)
+	require.True(t, errors.As(err, new(*Failure)), "%v", err)
 	_, err = r.Get(t.Context(), session.PoolKey(testNS, "a"), Latest)
-	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorAs(t, err, new(*ReadError))
 	s.start()
 	require.Eventually(t, func() bool {
 		_, err := r.Get(t.Context(), session.PoolKey(testNS, "a"), Latest)
@@ -358,7 +358,7 @@ func TestRedisFull(t *testing.T) {
 	setup(t, r)
 	s.do("CONFIG", "SET", "maxmemory", "1")
 	_, _, err := One(t.Context(), r, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})
-	require.ErrorIs(t, err, ErrUnavailable)
+	require.Equal(t, NotApplied, OutcomeOf(err))
 	s.do("CONFIG", "SET", "maxmemory", "0")
 	f := &fleet{t: t, nodes: []*Redis{r}}
 	res := f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})

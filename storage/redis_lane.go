@@ -112,21 +112,21 @@ func weight(c session.Command) int {
 // over reports whether its caller waits no longer.
 func (b *batch) over(now time.Time) bool { return now.After(b.until) || b.ctx.Err() != nil }
 
-// fail answers all commands with an error; those that may have been applied
-// with ErrUnknown.
-func (b *batch) fail(err error) {
+// fail gives all commands an answer without a result; where they may have been
+// applied that is unknown.
+func (b *batch) fail(a Answer) {
 	if b.sent {
-		err = unknownOutcome(err)
+		a.Outcome = Unknown
 	}
 	for i := range b.answers {
-		b.answers[i] = Answer{Err: err}
+		b.answers[i] = a
 	}
 	close(b.done)
 }
 
 func (b *batch) finish(results []session.Result) {
 	for i := range b.answers {
-		b.answers[i] = Answer{Result: results[i]}
+		b.answers[i] = Done(results[i], 0)
 	}
 	close(b.done)
 	if b.claimed != nil {
@@ -160,7 +160,7 @@ func newLane(r *Redis, p *place) *lane {
 func (l *lane) submit(ctx context.Context, cmds []session.Command) []Answer {
 	b := l.r.newBatch(ctx, cmds)
 	if err := l.add(b); err != nil {
-		return failed(len(cmds), notApplied(err))
+		return failed(len(cmds), Refused(err))
 	}
 	select {
 	case <-b.done:
@@ -173,15 +173,15 @@ func (l *lane) submit(ctx context.Context, cmds []session.Command) []Answer {
 	default:
 	}
 	if b.state.CompareAndSwap(batchWaits, batchGone) {
-		return failed(len(cmds), notApplied(errLate))
+		return failed(len(cmds), Refused(errLate))
 	}
-	return failed(len(cmds), unknownOutcome(context.Cause(ctx)))
+	return failed(len(cmds), Lost(context.Cause(ctx)))
 }
 
-func failed(n int, err error) []Answer {
+func failed(n int, a Answer) []Answer {
 	answers := make([]Answer, n)
 	for i := range answers {
-		answers[i].Err = err
+		answers[i] = a
 	}
 	return answers
 }

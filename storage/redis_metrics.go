@@ -110,8 +110,8 @@ func (m *redisMetrics) answered(answers []Answer) {
 	for _, a := range answers {
 		result := "ok"
 		switch {
-		case a.Err == nil:
-		case errors.Is(a.Err, ErrUnknown):
+		case a.Outcome == Applied:
+		case a.Outcome == Unknown:
 			result = "unknown"
 		case errors.Is(a.Err, ErrInvalid):
 			result = "invalid"

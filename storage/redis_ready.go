@@ -23,7 +23,7 @@ func (r *Redis) Ready(ctx context.Context) error {
 	if len(domains) == 0 {
 		if err := r.client.Exists(ctx, r.cfg.namespacesKey()).Err(); err != nil {
 			r.lookAround(ctx, err)
-			return notApplied(fmt.Errorf("no primary of the Redis Cluster answers (%w); see that they run and that this node reaches them", err))
+			return fmt.Errorf("no primary of the Redis Cluster answers (%w); see that they run and that this node reaches them", err)
 		}
 		return nil
 	}
@@ -47,8 +47,8 @@ func (d *domain) unserved() error {
 		if p := d.trouble.Load(); p != nil {
 			why = (*p).Error()
 		}
-		return notApplied(fmt.Errorf("Redis has not answered as it should for %s (%s); see that it runs, that it takes writes and that this node reaches it",
-			silent.Round(time.Second), why))
+		return fmt.Errorf("Redis has not answered as it should for %s (%s); see that it runs, that it takes writes and that this node reaches it",
+			silent.Round(time.Second), why)
 	}
 	if g := d.gate.Load(); g != nil {
 		return g.err
@@ -60,13 +60,13 @@ func (d *domain) unserved() error {
 func (d *domain) quarantined(e *epoch) error {
 	now, _ := d.clock.now()
 	if left := e.until - now; left > 0 {
-		return notApplied(fmt.Errorf("acknowledged changes may be lost in Redis; it is in quarantine for another %s, which ends by itself",
-			max(left.Round(time.Second), time.Second)))
+		return fmt.Errorf("acknowledged changes may be lost in Redis; it is in quarantine for another %s, which ends by itself",
+			max(left.Round(time.Second), time.Second))
 	}
 	if p := d.stuck.Load(); p != nil {
-		return notApplied(fmt.Errorf("acknowledged changes may be lost in Redis; its quarantine is over and cannot be ended: %w", *p))
+		return fmt.Errorf("acknowledged changes may be lost in Redis; its quarantine is over and cannot be ended: %w", *p)
 	}
-	return notApplied(fmt.Errorf("acknowledged changes may be lost in Redis; its quarantine is being ended, which takes a moment"))
+	return fmt.Errorf("acknowledged changes may be lost in Redis; its quarantine is being ended, which takes a moment")
 }
 
 // noteTrouble notes why Redis did not answer a beat, nil if it did.

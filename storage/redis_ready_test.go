@@ -31,7 +31,6 @@ func notReady(t *testing.T, r *Redis, words ...string) {
 		}
 		return true
 	}, 10*time.Second, 10*time.Millisecond, "%v", err)
-	require.ErrorIs(t, err, ErrUnavailable)
 }
 
 func ready(t *testing.T, r *Redis) {
@@ -87,7 +86,7 @@ func TestRedisRestoreEndsQuarantine(t *testing.T) {
 	for _, r := range f.nodes {
 		notReady(t, r, "quarantine for another 1h0m0s")
 	}
-	require.ErrorIs(t, f.node(0).Save(t.Context(), new(bytes.Buffer)), ErrUnavailable, "nobody should keep what is left for the whole")
+	require.ErrorAs(t, f.node(0).Save(t.Context(), new(bytes.Buffer)), new(*ReadError), "nobody should keep what is left for the whole")
 	require.NoError(t, f.node(0).Restore(t.Context(), &snapshot))
 	require.NoError(t, f.node(0).Ready(t.Context()))
 	after := f.must(1, acquire("after"))
@@ -228,7 +227,7 @@ func TestRedisMetricsOfUnknownOutcomes(t *testing.T) {
 	m := newRedisMetrics()
 	registry := prometheus.NewRegistry()
 	require.NoError(t, m.register(registry, &Redis{cache: newCache(1)}))
-	m.answered([]Answer{{Err: unknownOutcome(context.Canceled)}, {Err: notApplied(context.Canceled)}, {}})
+	m.answered([]Answer{Lost(context.Canceled), Refused(context.Canceled), Done(session.Result{}, 0)})
 	values := metricsOf(t, registry)
 	for _, result := range []string{"unknown", "unavailable", "ok"} {
 		require.EqualValues(t, 1, values["gov_redis_commands_total/"+result])

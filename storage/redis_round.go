@@ -3,21 +3,11 @@ package storage
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"example.com/govnode/session"
 )
-
-func notApplied(err error) error {
-	if errors.Is(err, ErrUnavailable) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
-func unknownOutcome(err error) error { return fmt.Errorf("%w: %w", ErrUnknown, err) }
 
 // A round applies the commands of some callers to the records that they touch
 // and swaps the outcome in. It is applied again until no other node has come
@@ -70,7 +60,7 @@ func (r *Redis) carryOut(x *round) {
 		r.report(p, x.wants, err)
 	}
 	for _, b := range x.batches {
-		b.fail(notApplied(err))
+		b.fail(Refused(err))
 	}
 }
 
@@ -163,7 +153,7 @@ func (x *round) leaveLate() {
 	left, now := x.batches[:0], time.Now()
 	for _, b := range x.batches {
 		if b.over(now) {
-			b.fail(notApplied(errLate))
+			b.fail(Refused(errLate))
 			x.draft = nil
 			continue
 		}

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -137,7 +136,7 @@ func TestRedisCutOffPrimary(t *testing.T) {
 				return
 			}
 			_, _, err := One(t.Context(), stays.node(0), acquire("here"))
-			require.True(t, errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrUnknown), "%v", err)
+			require.Equal(t, NotApplied, OutcomeOf(err), "%v", err)
 			notReady(t, stays.node(0), "NOREPLICAS")
 		})
 	}

@@ -36,7 +36,7 @@ func (r *Redis) freeze(ctx context.Context) (*freezing, error) {
 			}
 			if err != nil {
 				f.thaw()
-				return nil, notApplied(err)
+				return nil, err
 			}
 		}
 	}
@@ -49,10 +49,10 @@ func (f *freezing) hold(ctx context.Context) error {
 	for _, d := range f.domains {
 		held, err := f.r.client.GetEx(ctx, d.key("frozen"), frozenFor).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return notApplied(err)
+			return err
 		}
 		if held != f.token {
-			return notApplied(errors.New("reading all records took too long and changes went on; try again"))
+			return errors.New("reading all records took too long and changes went on; try again")
 		}
 	}
 	return nil
@@ -109,7 +109,7 @@ func (r *Redis) save(ctx context.Context) (*session.State, error) {
 		return nil
 	}, func() error { return f.hold(ctx) })
 	if err != nil {
-		return nil, notApplied(err)
+		return nil, err
 	}
 	state.SetClock(latest(r.allDomains()), generation)
 	return state, nil
@@ -156,10 +156,13 @@ func (r *Redis) readAll(ctx context.Context, epochs map[*domain]*epoch, visit fu
 func (r *Redis) Restore(ctx context.Context, in io.Reader) error {
 	state, err := session.ReadSnapshot(in)
 	if err != nil {
-		return err
+		return Fail(NotApplied, fmt.Errorf("%w: snapshot: %w", ErrInvalid, err))
 	}
-	if err := r.fence(ctx, state); err != nil {
-		return err
+	if fenced, err := r.fence(ctx, state); err != nil {
+		if !fenced {
+			return Fail(NotApplied, err)
+		}
+		return Fail(Unknown, err)
 	}
 	// From here on the data is neither the old nor the new until it is done.
 	for _, d := range r.allDomains() {
@@ -168,46 +171,47 @@ func (r *Redis) Restore(ctx context.Context, in io.Reader) error {
 	}
 	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
 	if err := r.replaceAll(ctx, state); err != nil {
-		return fmt.Errorf("the restore was cut off; nothing is served until it is repeated: %w", err)
+		return Fail(Unknown, fmt.Errorf("the restore was cut off; nothing is served until it is repeated: %w", err))
 	}
 	for _, d := range r.allDomains() {
 		old := d.current()
 		next := *old
 		next.state, next.id, next.generation = epochOpen, drawID(), state.Generation()
 		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
-			return err
+			return Fail(Unknown, err)
 		}
 	}
 	r.tell()
 	return nil
 }
 
-// fence stops all nodes from serving, this one included.
-func (r *Redis) fence(ctx context.Context, state *session.State) error {
+// fence stops all nodes from serving, this one included. Where it fails it tells
+// whether some may have stopped.
+func (r *Redis) fence(ctx context.Context, state *session.State) (fenced bool, err error) {
 	if r.clustered() {
 		r.discover(ctx)
 	}
 	for k := range state.Snapshot().All() {
 		ns := k.Namespace()
 		if err := r.place(ns).d.ready(ctx); err != nil {
-			return err
+			return fenced, err
 		}
 		if err := r.client.SAdd(ctx, r.cfg.namespacesKey(), ns).Err(); err != nil {
-			return notApplied(err)
+			return fenced, err
 		}
 	}
 	for _, d := range r.allDomains() {
 		if err := d.ready(ctx); err != nil {
-			return err
+			return fenced, err
 		}
 		old := d.current()
 		next := *old
-		next.state, next.id = epochRestore, drawID()
+		next.state, next.id, fenced = epochRestore, drawID(), true
 		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
-			return err
+			return fenced, err
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // ready makes sure that the domain has an epoch, whatever it is.
@@ -239,7 +243,7 @@ func (r *Redis) replaceAll(ctx context.Context, state *session.State) error {
 	}
 	for _, d := range r.allDomains() {
 		if err := r.client.Del(ctx, d.key("due")).Err(); err != nil {
-			return notApplied(err)
+			return err
 		}
 	}
 	pages := map[*place]*rewriting{}
@@ -268,7 +272,7 @@ func (r *Redis) removeListed(ctx context.Context, l listing) error {
 	for {
 		names, err := r.client.ZRangeByLex(ctx, index, &redis.ZRangeBy{Min: "-", Max: "+", Count: pageKeys}).Result()
 		if err != nil {
-			return notApplied(err)
+			return err
 		}
 		if len(names) == 0 {
 			return nil
@@ -283,10 +287,10 @@ func (r *Redis) removeListed(ctx context.Context, l listing) error {
 			}
 		}
 		if err := r.client.Unlink(ctx, keys...).Err(); err != nil {
-			return notApplied(err)
+			return err
 		}
 		if err := r.client.ZRem(ctx, index, members...).Err(); err != nil {
-			return notApplied(err)
+			return err
 		}
 	}
 }
@@ -329,10 +333,10 @@ func (w *rewriting) flush(ctx context.Context) error {
 	defer cancel()
 	_, status, err := w.r.send(unwatch(trip), s, w.was, max(now, w.now), mono)
 	if err != nil {
-		return notApplied(err)
+		return err
 	}
 	if status != replyOK {
-		return notApplied(fmt.Errorf("the data changed under the rewriting (%s)", status))
+		return fmt.Errorf("the data changed under the rewriting (%s)", status)
 	}
 	w.wants, w.was, w.after, w.size = nil, nil, nil, 0
 	return nil

@@ -32,7 +32,7 @@ func (x *round) lostSight(d *draft, err error) {
 // appliedBefore finds out whether a swap whose outcome was not known was
 // applied, by the stamps of what it wrote, and answers its batches if so. If all
 // that it would have written was written by others since, nobody can say: then
-// commands that may be repeated are, and the others are answered ErrUnknown.
+// commands that may be repeated are, and the others end with an unknown outcome.
 func (x *round) appliedBefore(was []entry) bool {
 	stamps := map[session.Key]stamp{}
 	for i, w := range x.wants {
@@ -66,7 +66,7 @@ func (x *round) dropUnrepeatable(a *attempt) {
 		for _, c := range b.cmds {
 			if !session.Repeatable(c) {
 				x.remove(b)
-				b.fail(unknownOutcome(errors.New("the connection broke, and others have changed the records since")))
+				b.fail(Lost(errors.New("the connection broke, and others have changed the records since")))
 				break
 			}
 		}

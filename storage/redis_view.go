@@ -28,7 +28,8 @@ const wholeView = 8192
 // records, only what is asked for is read, when it is asked for: each page is of
 // one instant, two pages may be of two, and records come without the ids that
 // they remember.
-func (r *Redis) View(ctx context.Context, _ Read) (View, error) {
+func (r *Redis) View(ctx context.Context, _ Read) (_ View, err error) {
+	defer func() { err = Unread(err) }()
 	if r.clustered() {
 		r.discover(ctx)
 	}
@@ -46,7 +47,8 @@ func (r *Redis) View(ctx context.Context, _ Read) (View, error) {
 	}
 	return View{Now: latest(r.allDomains()),
 		Find: func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
-			return r.find(ctx, prefix, after, limit, keep)
+			found, err := r.find(ctx, prefix, after, limit, keep)
+			return found, Unread(err)
 		}}, nil
 }
 
@@ -98,7 +100,7 @@ func (r *Redis) count(ctx context.Context, lists []listing) ([]int64, error) {
 	out := make([]int64, len(lists))
 	for i, c := range counts {
 		if err := c.Err(); err != nil {
-			return nil, notApplied(fmt.Errorf("listing %s: %w", r.place(lists[i].ns).index(lists[i].prefix.Kind()), err))
+			return nil, fmt.Errorf("listing %s: %w", r.place(lists[i].ns).index(lists[i].prefix.Kind()), err)
 		}
 		out[i] = c.Val()
 	}
@@ -115,18 +117,18 @@ func (r *Redis) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 	for try := 0; ; try++ {
 		before, err := r.client.Get(ctx, d.key("clock")).Result()
 		if err != nil {
-			return notApplied(err)
+			return err
 		}
 		_, seq, err := parseClock(before)
 		if err != nil {
-			return notApplied(&badRecord{d.key("clock"), err})
+			return &badRecord{d.key("clock"), err}
 		}
 		byPlace := map[*place][]want{}
 		for _, l := range lists {
 			p := r.place(l.ns)
 			names, err := r.client.ZRange(ctx, p.index(l.prefix.Kind()), 0, -1).Result()
 			if err != nil {
-				return notApplied(err)
+				return err
 			}
 			for _, name := range names {
 				w := want{key: l.prefix + session.Key(name)}
@@ -152,14 +154,14 @@ func (r *Redis) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 				}
 				whole, err := session.Join(x.record)
 				if err != nil {
-					return notApplied(&badRecord{p.record(wants[i].key), err})
+					return &badRecord{p.record(wants[i].key), err}
 				}
 				state.Put(wants[i].key, whole)
 			}
 		}
 		after, err := r.client.Get(ctx, d.key("clock")).Result()
 		if err != nil {
-			return notApplied(err)
+			return err
 		}
 		if _, now, err := parseClock(after); err == nil && now == seq {
 			return nil
@@ -233,7 +235,7 @@ func (r *Redis) namespaces(ctx context.Context, prefix session.Key) ([]string, e
 	}
 	names, err := r.client.SMembers(ctx, r.cfg.namespacesKey()).Result()
 	if err != nil {
-		return nil, notApplied(err)
+		return nil, err
 	}
 	return names, nil
 }
@@ -267,7 +269,7 @@ func (r *Redis) walk(ctx context.Context, l listing, prefix, after session.Key, 
 func (r *Redis) page(ctx context.Context, p *place, e *epoch, l listing, prefix session.Key, from *string, parts uint16, strict bool, f func(*place, []session.Key, []entry) bool) (bool, error) {
 	names, err := r.client.ZRangeByLex(ctx, p.index(l.prefix.Kind()), &redis.ZRangeBy{Min: *from, Max: "+", Count: pageKeys}).Result()
 	if err != nil {
-		return false, notApplied(fmt.Errorf("listing %s: %w", p.index(l.prefix.Kind()), err))
+		return false, fmt.Errorf("listing %s: %w", p.index(l.prefix.Kind()), err)
 	}
 	full := len(names) == pageKeys
 	var keys []session.Key
@@ -308,10 +310,10 @@ func (r *Redis) loadUnder(ctx context.Context, p *place, e *epoch, wants []want)
 	defer cancel()
 	found, status, err := r.load(trip, p, e, wants, false)
 	if err != nil {
-		return nil, notApplied(err)
+		return nil, err
 	}
 	if status != replyOK {
-		return nil, notApplied(fmt.Errorf("the data changed under the look (%s)", status))
+		return nil, fmt.Errorf("the data changed under the look (%s)", status)
 	}
 	return found, nil
 }

@@ -2,22 +2,10 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"io"
 	"time"
 
 	"example.com/govnode/session"
-)
-
-var (
-	// ErrUnavailable reports that a command was not applied.
-	ErrUnavailable = errors.New("storage: unavailable")
-	// ErrUnknown reports that a command may or may not have been applied.
-	// Sending the same command again is safe if it carries its caller's id.
-	ErrUnknown = errors.New("storage: outcome unknown")
-	// ErrInvalid reports that a command was refused before it was ordered; the
-	// error it wraps names what is wrong with it.
-	ErrInvalid = errors.New("storage: invalid command")
 )
 
 // Read says what a read may see.
@@ -29,15 +17,6 @@ const (
 	// Latest reflects every change acknowledged before the read began.
 	Latest
 )
-
-// An Answer is what became of one command: a result, or an error that is or
-// wraps ErrUnavailable, ErrUnknown or ErrInvalid. Index is its place in the
-// order, 0 where the store has none.
-type Answer struct {
-	Result session.Result
-	Index  uint64
-	Err    error
-}
 
 // A View is the state at one instant. It is immutable and safe for concurrent
 // use.
@@ -55,7 +34,8 @@ type Store interface {
 	// Apply orders the commands, each with an answer of its own. They keep
 	// their order among each other, and other commands may come between them.
 	Apply(ctx context.Context, cmds ...session.Command) []Answer
-	// Get returns a record as it stands; nil if it is absent or has lapsed.
+	// Get returns a record as it stands; nil if it is absent or has lapsed. Its
+	// error, and those of other reads, is a *ReadError.
 	Get(ctx context.Context, k session.Key, r Read) (Found, error)
 	// View returns the whole state, for listing.
 	View(ctx context.Context, r Read) (View, error)
@@ -65,7 +45,8 @@ type Store interface {
 	// Save writes a snapshot of the whole state.
 	Save(ctx context.Context, w io.Writer) error
 	// Restore replaces the whole state by that of a snapshot: leases and
-	// waits end, tokens go on above all that were ever given out.
+	// waits end, tokens go on above all that were ever given out. Its error is
+	// a *Failure.
 	Restore(ctx context.Context, r io.Reader) error
 	Close() error
 }
@@ -102,8 +83,8 @@ type Found struct {
 	Index  uint64
 }
 
-// One applies one command.
+// One applies one command. Its error is a *Failure.
 func One(ctx context.Context, s Store, cmd session.Command) (session.Result, uint64, error) {
 	a := s.Apply(ctx, cmd)[0]
-	return a.Result, a.Index, a.Err
+	return a.Result, a.Index, a.Failure()
 }

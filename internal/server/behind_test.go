@@ -67,7 +67,7 @@ func (b *behind) Apply(ctx context.Context, cmds ...session.Command) []storage.A
 	if always != nil {
 		answers := make([]storage.Answer, len(cmds))
 		for i := range answers {
-			answers[i].Result = *always
+			answers[i] = storage.Done(*always, 0)
 		}
 		return answers
 	}

@@ -82,7 +82,7 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		defer cancel()
 		res, err := next(ctx, req)
 		if err != nil && !errors.As(err, new(*connect.Error)) {
-			err = storeError(err)
+			err = changeError(err)
 		}
 		b.metrics.request(procedure, err, start)
 		b.nameLeader(res, err)
@@ -119,7 +119,7 @@ func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 		start := time.Now()
 		err := next(ctx, conn)
 		if err != nil && !errors.As(err, new(*connect.Error)) {
-			err = storeError(err)
+			err = changeError(err)
 		}
 		if ce := (*connect.Error)(nil); errors.As(err, &ce) && infoOf(err) == nil {
 			err = errUnread(ce)

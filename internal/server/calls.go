@@ -179,7 +179,7 @@ func (b *begin) judge(ctx context.Context) error {
 		// Few policies look at the pool, so it is read for those alone.
 		found, err := b.s.store.Get(ctx, session.PoolKey(b.ns, b.cmd.Pools[0].Pool), storage.Nearby)
 		if err != nil {
-			return storeError(err)
+			return readError(err)
 		}
 		if p, ok := found.Record.(*session.Pool); ok && p.InUse() > 0 {
 			b.facts.ActiveSlots = int64(p.InUse())
@@ -246,8 +246,8 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 	b.answer = answers[0]
 	res := &b.answer.Result
 	switch {
-	case b.answer.Err != nil:
-		return false, storeError(b.answer.Err)
+	case b.answer.Outcome != storage.Applied:
+		return false, answerError(&b.answer)
 	case res.Code != session.StalePremise && res.Code.Failure():
 		return false, b.failure(res)
 	case res.Code != session.StalePremise:

@@ -115,7 +115,7 @@ func (e *end) compare(ctx context.Context, base session.Digest, read storage.Rea
 	}
 	found, err := e.s.store.Get(ctx, session.BaselineKey(e.cmd.NS, e.cmd.Session), read)
 	if err != nil {
-		return storeError(err)
+		return readError(err)
 	}
 	threshold := float64(e.limit) / 1e6
 	drift := engine.DriftResult{Score: 1, Exceeded: threshold < 1, Threshold: threshold}
@@ -142,8 +142,8 @@ func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, e
 	e.answer = answers[0]
 	res := &e.answer.Result
 	switch {
-	case e.answer.Err != nil:
-		return false, storeError(e.answer.Err)
+	case e.answer.Outcome != storage.Applied:
+		return false, answerError(&e.answer)
 	case res.Code == session.StalePremise && len(res.Pools) > 0:
 		e.cmd.Pools = res.Pools
 		return true, nil
@@ -237,8 +237,8 @@ func (c *cancel) take(_ context.Context, answers []storage.Answer) (again bool, 
 	c.answer = answers[0]
 	res := &c.answer.Result
 	switch {
-	case c.answer.Err != nil:
-		return false, storeError(c.answer.Err)
+	case c.answer.Outcome != storage.Applied:
+		return false, answerError(&c.answer)
 	case res.Code == session.StalePremise:
 		c.cmd.Pools = res.Pools
 		return true, nil

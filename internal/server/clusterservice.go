@@ -17,7 +17,8 @@ import (
 type Cluster interface {
 	// Status tells how this node sees the cluster.
 	Status(ctx context.Context) (Status, error)
-	// AddNode makes a running node a member.
+	// AddNode makes a running node a member. The errors of changes are of type
+	// *storage.Failure.
 	AddNode(ctx context.Context, node, address string, nonvoter bool) error
 	// RemoveNode ends the membership of a node.
 	RemoveNode(ctx context.Context, node string) error
@@ -64,7 +65,7 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 	if s.cfg.Cluster == nil {
 		found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Nearby)
 		if err != nil {
-			return nil, storeError(err)
+			return nil, readError(err)
 		}
 		out.Leader, out.AppliedIndex = s.cfg.Node, found.Index
 		out.Peers = []*v1.Peer{{Node: s.cfg.Node, Role: "leader"}}
@@ -76,7 +77,7 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 	} else {
 		status, err := s.cfg.Cluster.Status(ctx)
 		if err != nil {
-			return nil, storeError(err)
+			return nil, readError(err)
 		}
 		out.Node, out.Leader, out.Term, out.AppliedIndex, out.Health = status.Node, status.Leader, status.Term, status.AppliedIndex, status.Health
 		for _, p := range status.Peers {
@@ -110,7 +111,7 @@ func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v
 		return nil, err
 	}
 	if err := c.AddNode(ctx, req.Node, req.Address, req.Nonvoter); err != nil {
-		return nil, storeError(err)
+		return nil, changeError(err)
 	}
 	return &v1.AddNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
@@ -136,7 +137,7 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 		return nil, err
 	}
 	if err := c.RemoveNode(ctx, req.Node); err != nil {
-		return nil, storeError(err)
+		return nil, changeError(err)
 	}
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
@@ -153,11 +154,11 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 		return nil, err
 	}
 	if err := c.TransferLeadership(ctx, req.Node); err != nil {
-		return nil, storeError(err)
+		return nil, changeError(err)
 	}
 	status, err := c.Status(ctx)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	return &v1.TransferLeadershipResponse{Leader: status.Leader}, nil
 }
@@ -169,7 +170,7 @@ const chunkSize = 64 << 10
 func (s clusterService) Snapshot(ctx context.Context, _ *v1.SnapshotRequest, stream *connect.ServerStream[v1.SnapshotResponse]) error {
 	w := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
 	if err := s.store.Save(ctx, w); err != nil {
-		return storeError(err)
+		return readError(err)
 	}
 	return w.Flush()
 }
@@ -199,14 +200,14 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 	case err == nil:
 	case r.refused != nil:
 		return nil, r.refused
-	case errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrUnknown) || ctx.Err() != nil:
-		return nil, storeError(err)
+	case storage.OutcomeOf(err) == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
+		return nil, newError(connect.CodeInvalidArgument, reasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+reasonText(err))
 	default:
-		return nil, newError(connect.CodeInvalidArgument, reasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+err.Error())
+		return nil, changeError(err)
 	}
 	found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Latest)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
 	return &v1.RestoreResponse{Index: found.Index}, nil

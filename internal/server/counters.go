@@ -25,7 +25,7 @@ func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetRes
 	}
 	found, err := s.store.Get(ctx, session.CounterKey(namespace(ctx), req.Key), read)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	out := &v1.GetResponse{AppliedIndex: found.Index}
 	if c, ok := found.Record.(*session.Counter); ok && c != nil {
@@ -157,7 +157,7 @@ func readAtOnce(ctx context.Context, store storage.Gatherer, ns string, keys []s
 	}
 	found, err := store.GetAll(ctx, wanted...)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	out := &v1.BatchGetResponse{Values: make(map[string]string, len(keys))}
 	for i, x := range found {
@@ -179,7 +179,7 @@ func (s *Server) readTogether(ctx context.Context, ns string, keys []string, rea
 		for i, key := range keys {
 			found, err := s.store.Get(ctx, session.CounterKey(ns, key), read)
 			if err != nil {
-				return nil, false, storeError(err)
+				return nil, false, readError(err)
 			}
 			if i == 0 {
 				out.AppliedIndex = found.Index
@@ -203,7 +203,7 @@ func (s *Server) readTogether(ctx context.Context, ns string, keys []string, rea
 func (s *Server) readView(ctx context.Context, ns string, keys []string, read storage.Read) (*v1.BatchGetResponse, error) {
 	view, err := s.store.View(ctx, read)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	wanted := make(map[session.Key]bool, len(keys))
 	for _, key := range keys {
@@ -212,7 +212,7 @@ func (s *Server) readView(ctx context.Context, ns string, keys []string, read st
 	prefix := session.Prefix(session.KindCounter, ns)
 	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { return wanted[k] })
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	out := &v1.BatchGetResponse{AppliedIndex: view.Index, Values: make(map[string]string, len(entries))}
 	for _, e := range entries {

@@ -135,7 +135,7 @@ func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*
 func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	peers, err := s.peers(ctx)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()

@@ -126,26 +126,51 @@ func notFound(field, format string, args ...any) error {
 	return newError(connect.CodeNotFound, reasonNotFound, field+": "+fmt.Sprintf(format, args...), "field", field)
 }
 
-// storeError translates what a Store returns instead of an answer.
-func storeError(err error) error {
-	switch {
-	case err == nil:
+// answerError is the error of a command that has no result; nil if it has one.
+func answerError(a *storage.Answer) error { return changeError(a.Failure()) }
+
+// changeError translates the error of a change. What does not say what became
+// of it leaves that unknown.
+func changeError(err error) error {
+	if err == nil {
 		return nil
-	case errors.Is(err, storage.ErrInvalid):
-		text := strings.TrimPrefix(err.Error(), storage.ErrInvalid.Error()+": ")
-		return newError(connect.CodeInvalidArgument, reasonInvalidField, text)
-	case errors.Is(err, storage.ErrUnknown):
-		return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: "+err.Error())
-	case overloadedElsewhere(err):
-		return errLeaderOverloaded()
-	case errors.Is(err, storage.ErrUnavailable):
-		return newError(connect.CodeUnavailable, reasonNotApplied, "nothing was applied; send it again with the same id, here or at another node: "+err.Error())
-	case errors.Is(err, context.DeadlineExceeded):
-		return newError(connect.CodeDeadlineExceeded, reasonOutcomeUnknown, "the deadline passed first; send it again with the same id")
-	case errors.Is(err, context.Canceled):
-		return newError(connect.CodeCanceled, reasonOutcomeUnknown, "the request was given up; send it again with the same id")
 	}
-	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: "+err.Error())
+	applied := storage.OutcomeOf(err)
+	switch {
+	case applied == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
+		return newError(connect.CodeInvalidArgument, reasonInvalidField, reasonText(err))
+	case applied == storage.NotApplied && overloadedElsewhere(err):
+		return errLeaderOverloaded()
+	case applied == storage.NotApplied:
+		return newError(connect.CodeUnavailable, reasonNotApplied, "nothing was applied; send it again with the same id, here or at another node: "+reasonText(err))
+	}
+	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: "+reasonText(err))
+}
+
+// reasonText is what stands behind an outcome.
+func reasonText(err error) string {
+	if f, ok := err.(*storage.Failure); ok && f.Err != nil {
+		err = f.Err
+	}
+	return strings.TrimPrefix(err.Error(), storage.ErrInvalid.Error()+": ")
+}
+
+// readError translates the error of a read on which a request rests that has
+// proposed nothing yet. It must not be used for one that has.
+func readError(err error) error {
+	if e, ok := err.(*storage.ReadError); ok {
+		err = e.Err
+	}
+	return newError(connect.CodeUnavailable, reasonNotApplied, "nothing was applied; send it again with the same id, here or at another node: "+err.Error())
+}
+
+// gaveUp is the error of a request whose context is done while it waits for
+// something that goes on without it.
+func gaveUp(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return newError(connect.CodeDeadlineExceeded, reasonOutcomeUnknown, "the deadline passed first; send it again with the same id")
+	}
+	return newError(connect.CodeCanceled, reasonOutcomeUnknown, "the request was given up; send it again with the same id")
 }
 
 // reasonOf returns the reason that an error carries, and newerThan with it.

@@ -172,7 +172,7 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 		case <-fl.s.drained:
 			return newError(connect.CodeUnavailable, reasonNotApplied, "this node is shutting down; follow another one, or this one again when it is back: it will say what was missed")
 		case <-ctx.Done():
-			return storeError(ctx.Err())
+			return gaveUp(ctx)
 		}
 	}
 }

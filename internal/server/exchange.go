@@ -190,7 +190,7 @@ func (x *exchange) answer(ctx context.Context) error {
 			out.GoAway = true
 			x.close(nil)
 		case <-ctx.Done():
-			return storeError(ctx.Err())
+			return gaveUp(ctx)
 		}
 		answers, err := x.take(spare)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // A frame is one operation of a stream on its way.
@@ -224,11 +225,11 @@ func (x *exchange) order(frames []*frame) {
 func (f *frame) waiting() *wait {
 	switch o := f.part.operation.(type) {
 	case *begin:
-		if o.answer.Err == nil && o.answer.Result.Code == session.Queued {
+		if o.answer.Outcome == storage.Applied && o.answer.Result.Code == session.Queued {
 			return o.waiting()
 		}
 	case *acquire:
-		if o.answer.Err == nil && o.answer.Result.Code == session.Queued {
+		if o.answer.Outcome == storage.Applied && o.answer.Result.Code == session.Queued {
 			return o.waiting()
 		}
 	}

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -98,7 +99,7 @@ func (s down) Apply(ctx context.Context, cmds ...session.Command) []storage.Answ
 	}
 	answers := make([]storage.Answer, len(cmds))
 	for i := range answers {
-		answers[i].Err = storage.ErrUnavailable
+		answers[i] = storage.Refused(errors.New("no majority"))
 	}
 	return answers
 }

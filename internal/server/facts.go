@@ -45,7 +45,7 @@ func (s *Server) contentHash(ctx context.Context, ns string, failed *error) func
 	return func(tool string) (string, bool) {
 		found, err := s.store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
 		if err != nil {
-			*failed = storeError(err)
+			*failed = readError(err)
 			return "", false
 		}
 		h, ok := found.Record.(*session.Hash)

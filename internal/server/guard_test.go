@@ -3,7 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
-	"fmt"
+
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -199,7 +199,7 @@ func (s slow) Apply(ctx context.Context, cmds ...session.Command) []storage.Answ
 	<-ctx.Done()
 	answers := make([]storage.Answer, len(cmds))
 	for i := range answers {
-		answers[i].Err = storage.ErrUnknown
+		answers[i] = storage.Lost(errors.New("the stream broke"))
 	}
 	return answers
 }
@@ -244,7 +244,7 @@ type unread struct {
 
 func (u *unread) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
 	if u.broken.Load() && k == session.HashKey("default", "t") {
-		return storage.Found{}, fmt.Errorf("%w: connection refused", storage.ErrUnavailable)
+		return storage.Found{}, storage.Unread(errors.New("connection refused"))
 	}
 	return u.Store.Get(ctx, k, r)
 }

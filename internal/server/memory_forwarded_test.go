@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -194,11 +195,11 @@ func TestAClaimThatIsNotAdmitted(t *testing.T) {
 	w.close() // what it does by itself is not looked at here
 	x := &wait{pool: session.PoolKey("default", "q"), holder: "h", done: make(chan storage.Answer, 1)}
 	w.add(x)
-	w.answered(x, storage.Answer{Err: fmt.Errorf("%w: no leader", storage.ErrUnavailable)})
+	w.answered(x, storage.Refused(errors.New("no leader")))
 	require.Empty(t, x.done)
-	w.answered(x, storage.Answer{Err: fmt.Errorf("%w: %w", storage.ErrUnavailable, refusing{})})
+	w.answered(x, storage.Refused(refusing{}))
 	require.Len(t, x.done, 1)
 	a := <-x.done
-	require.Equal(t, reasonOverloaded, infoOf(storeError(a.Err)).GetReason())
+	require.Equal(t, reasonOverloaded, infoOf(answerError(&a)).GetReason())
 	require.Empty(t, w.pools, "it is not claimed again")
 }

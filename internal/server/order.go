@@ -115,7 +115,7 @@ func (s *Server) findSession(ctx context.Context, ns string, f *fields, id strin
 	for {
 		found, err := s.store.Get(ctx, k, read)
 		if err != nil {
-			return found, storeError(err)
+			return found, readError(err)
 		}
 		if x, ok := found.Record.(*session.Session); ok && x != nil {
 			return found, nil

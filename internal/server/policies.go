@@ -91,7 +91,7 @@ func (p *policies) tree(ctx context.Context, ns string, d session.Digest) (*engi
 	for _, read := range []storage.Read{storage.Nearby, storage.Latest} {
 		found, err := p.store.Get(ctx, session.PolicyKey(ns, d), read)
 		if err != nil {
-			return nil, storeError(err)
+			return nil, readError(err)
 		}
 		if r, ok := found.Record.(*session.Policy); ok && r != nil {
 			return engine.DecodeTree(r.Tree)
@@ -316,7 +316,7 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 	in.SessionID, in.AgentID, in.Facts = req.SessionId, x.Agent.Value(), factsOf(x, found.Now)
 	pool, err := s.store.Get(ctx, session.PoolKey(ns, session.PolicyPool(x.Policy.Value())), storage.Nearby)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	if p, ok := pool.Record.(*session.Pool); ok && p != nil {
 		in.Facts.ActiveSlots = int64(p.InUse())

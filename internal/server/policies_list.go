@@ -25,7 +25,7 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	if name != "" {
 		found, err := s.store.Get(ctx, session.NameKey(ns, name), read)
 		if err != nil {
-			return nil, storeError(err)
+			return nil, readError(err)
 		}
 		n, ok := found.Record.(*session.Name)
 		if !ok || n == nil || n.Digest == (session.Digest{}) {
@@ -35,7 +35,7 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	}
 	found, err := s.store.Get(ctx, session.PolicyKey(ns, digest), read)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	r, ok := found.Record.(*session.Policy)
 	if !ok || r == nil {
@@ -73,7 +73,7 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 	for _, k := range session.PinsKeys(ns, d) {
 		found, err := s.store.Get(ctx, k, read)
 		if err != nil {
-			return 0, storeError(err)
+			return 0, readError(err)
 		}
 		if p, ok := found.Record.(*session.Pins); ok && p != nil {
 			n += p.N
@@ -117,7 +117,7 @@ func (s policyService) policyRows(ctx context.Context, ns string, r *session.Pol
 	for _, name := range r.Names {
 		found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
 		if err != nil {
-			return nil, storeError(err)
+			return nil, readError(err)
 		}
 		if n, ok := found.Record.(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
 			rows = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: int32(pinned)})
@@ -172,7 +172,7 @@ func (d *deletion) resolve(ctx context.Context, read storage.Read) error {
 	}
 	found, err := d.s.store.Get(ctx, session.PolicyKey(d.cmd.NS, d.cmd.Digest), read)
 	if err != nil {
-		return storeError(err)
+		return readError(err)
 	}
 	d.cmd.Names = nil
 	if r, ok := found.Record.(*session.Policy); ok && r != nil {
@@ -187,8 +187,8 @@ func (d *deletion) take(ctx context.Context, answers []storage.Answer) (again bo
 	d.answer = answers[0]
 	res := &d.answer.Result
 	switch {
-	case d.answer.Err != nil:
-		return false, storeError(d.answer.Err)
+	case d.answer.Outcome != storage.Applied:
+		return false, answerError(&d.answer)
 	case res.Code == session.StalePremise && res.Names != nil:
 		d.cmd.Digest, d.cmd.Names = res.Digest, res.Names
 		return true, nil

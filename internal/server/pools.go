@@ -42,7 +42,7 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 	}
 	found, err := s.store.Get(ctx, session.PoolKey(cmd.NS, req.Pool), storage.Latest)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	out := &v1.PutPoolResponse{Index: a.Index}
 	if p, ok := found.Record.(*session.Pool); ok && p != nil { // a repeat may come after DeletePool
@@ -56,8 +56,8 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 func (s *Server) change(ctx context.Context, cmd session.Command, refused func(*session.Result) error) (storage.Answer, error) {
 	a := s.apply(ctx, cmd)[0]
 	switch {
-	case a.Err != nil:
-		return a, storeError(a.Err)
+	case a.Outcome != storage.Applied:
+		return a, answerError(&a)
 	case a.Result.Code.Failure():
 		return a, refused(&a.Result)
 	}
@@ -119,7 +119,7 @@ func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*
 	}
 	found, err := s.store.Get(ctx, session.PoolKey(namespace(ctx), name), read)
 	if err != nil {
-		return nil, found, storeError(err)
+		return nil, found, readError(err)
 	}
 	p, ok := found.Record.(*session.Pool)
 	if !ok || p == nil {
@@ -179,12 +179,12 @@ func (f *fields) page(size int32, token string) page {
 func (s *Server) list(ctx context.Context, kind byte, p page, read storage.Read, keep func(session.Key, session.Record) bool) ([]session.Entry, string, storage.View, error) {
 	view, err := s.store.View(ctx, read)
 	if err != nil {
-		return nil, "", view, storeError(err)
+		return nil, "", view, readError(err)
 	}
 	prefix := session.Prefix(kind, namespace(ctx))
 	entries, err := view.Find(prefix, prefix+session.Key(p.after), p.size+1, keep)
 	if err != nil {
-		return nil, "", view, storeError(err)
+		return nil, "", view, readError(err)
 	}
 	if len(entries) <= p.size {
 		return entries, "", view, nil

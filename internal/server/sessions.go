@@ -112,7 +112,7 @@ func (o *opening) resolve(ctx context.Context) error {
 func (s *Server) digestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
 	found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Latest)
 	if err != nil {
-		return session.Digest{}, storeError(err)
+		return session.Digest{}, readError(err)
 	}
 	n, ok := found.Record.(*session.Name)
 	if !ok || n == nil || n.Digest == (session.Digest{}) {
@@ -127,8 +127,8 @@ func (o *opening) take(_ context.Context, answers []storage.Answer) (again bool,
 	o.answer = answers[0]
 	res := &o.answer.Result
 	switch {
-	case o.answer.Err != nil:
-		return false, storeError(o.answer.Err)
+	case o.answer.Outcome != storage.Applied:
+		return false, answerError(&o.answer)
 	case res.Code == session.StalePremise:
 		o.cmd.Digest = res.Digest
 		return true, nil
@@ -162,7 +162,7 @@ func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionReques
 	}
 	found, err := s.store.Get(ctx, session.SessionKey(namespace(ctx), req.SessionId), read)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	if x, ok := found.Record.(*session.Session); !ok || x == nil {
 		return nil, notFound("sessionId", "there is no session %q; create it with CreateSession", req.SessionId)
@@ -252,8 +252,8 @@ func (c *closing) take(_ context.Context, answers []storage.Answer) (again bool,
 	c.answer = answers[0]
 	res := &c.answer.Result
 	switch {
-	case c.answer.Err != nil:
-		return false, storeError(c.answer.Err)
+	case c.answer.Outcome != storage.Applied:
+		return false, answerError(&c.answer)
 	case res.Code == session.StalePremise:
 		c.cmd.Digest, c.cmd.Pools = res.Digest, res.Pools
 		return true, nil

@@ -71,8 +71,8 @@ func (a *acquire) commands() []session.Command { return []session.Command{a.cmd}
 
 func (a *acquire) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
 	a.answer = answers[0]
-	if a.answer.Err != nil {
-		return false, storeError(a.answer.Err)
+	if a.answer.Outcome != storage.Applied {
+		return false, answerError(&a.answer)
 	}
 	return false, a.failure()
 }
@@ -184,7 +184,7 @@ func (s *Server) renewOne(ctx context.Context, f *fields, client string, slot *v
 	c.Session = slot.GetSessionId()
 	found, err := s.store.Get(ctx, session.SessionKey(c.NS, c.Session), storage.Nearby)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, readError(err)
 	}
 	if x, ok := found.Record.(*session.Session); ok && x != nil {
 		c.Pools = callPools(x, c.ID)
@@ -204,8 +204,8 @@ func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool,
 	var open []int
 	for n, i := range r.open {
 		a := &answers[n]
-		if a.Err != nil {
-			return false, storeError(a.Err)
+		if a.Outcome != storage.Applied {
+			return false, answerError(a)
 		}
 		r.out.Index = max(r.out.Index, a.Index)
 		if a.Result.Code == session.StalePremise && r.cmds[i].Session != "" {
@@ -257,8 +257,8 @@ func (r *release) take(_ context.Context, answers []storage.Answer) (again bool,
 	r.answer = answers[0]
 	res := &r.answer.Result
 	switch {
-	case r.answer.Err != nil:
-		return false, storeError(r.answer.Err)
+	case r.answer.Outcome != storage.Applied:
+		return false, answerError(&r.answer)
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		return false, notFound("slotId", "client %q has no slot %q of the pool %q; check pool and client", r.cmd.Client, r.cmd.Slot, r.cmd.Pool)
 	case res.Code.Failure():
@@ -292,7 +292,7 @@ func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseReque
 	if req.SessionId != "" {
 		found, err := s.store.Get(ctx, session.SessionKey(cmd.NS, req.SessionId), storage.Nearby)
 		if err != nil {
-			return nil, storeError(err)
+			return nil, readError(err)
 		}
 		if x, ok := found.Record.(*session.Session); ok && x != nil {
 			cmd.Pools = callPools(x, req.SlotId)
@@ -318,8 +318,8 @@ func (o *forced) take(_ context.Context, answers []storage.Answer) (again bool, 
 	res := &answers[0].Result
 	o.out = &v1.ForceReleaseResponse{Outcome: v1.Outcome_OUTCOME_RELEASED, Index: answers[0].Index}
 	switch {
-	case answers[0].Err != nil:
-		return false, storeError(answers[0].Err)
+	case answers[0].Outcome != storage.Applied:
+		return false, answerError(&answers[0])
 	case res.Code == session.StalePremise && o.cmd.Session != "":
 		o.cmd.Pools = res.Pools
 		return true, nil

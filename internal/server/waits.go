@@ -116,7 +116,7 @@ func (s *Server) wait(ctx context.Context, w *wait) error {
 			}
 			*w.answer = a
 			s.metrics.waited.Observe(time.Since(start).Seconds())
-			return storeError(a.Err)
+			return answerError(&a)
 		case <-timer.C:
 			s.waits.expire(w)
 			timer.Reset(pollWaits / 2)
@@ -127,7 +127,7 @@ func (s *Server) wait(ctx context.Context, w *wait) error {
 			if !errors.Is(context.Cause(ctx), errStreamEnded) {
 				s.waits.abandon(w)
 			}
-			return storeError(ctx.Err())
+			return gaveUp(ctx)
 		}
 	}
 }
@@ -410,7 +410,7 @@ func (w *waits) renew(ctx context.Context) []*wait {
 		}
 		for i, a := range w.apply(ctx, cmds) {
 			w.lapsed(now[i].ns, a.Result.Lapsed)
-			if a.Err == nil && a.Result.Code != session.Renewed {
+			if a.Outcome == storage.Applied && a.Result.Code != session.Renewed {
 				lost = append(lost, now[i])
 			}
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -33,7 +34,7 @@ func (m *member) Removed() bool { return m.gone.Load() }
 // Apply orders nothing at a node that was removed.
 func (m *member) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
 	if m.gone.Load() {
-		return (&stuck{err: storage.ErrUnavailable}).Apply(ctx, cmds...)
+		return (&stuck{answer: storage.Refused(errors.New("no member"))}).Apply(ctx, cmds...)
 	}
 	return m.Store.Apply(ctx, cmds...)
 }

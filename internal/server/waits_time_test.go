@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,13 +219,13 @@ func TestALateEnd(t *testing.T) {
 // stuck is a store that orders nothing.
 type stuck struct {
 	storage.Store
-	err error
+	answer storage.Answer
 }
 
 func (s *stuck) Apply(_ context.Context, cmds ...session.Command) []storage.Answer {
 	answers := make([]storage.Answer, len(cmds))
 	for i := range answers {
-		answers[i].Err = s.err
+		answers[i] = s.answer
 	}
 	return answers
 }
@@ -232,18 +233,19 @@ func (s *stuck) Apply(_ context.Context, cmds ...session.Command) []storage.Answ
 // What a store says instead of an answer reaches the caller with its reason.
 func TestAStoreWithoutAnAnswer(t *testing.T) {
 	for _, c := range []struct {
-		err    error
+		answer storage.Answer
 		code   connect.Code
 		reason string
 	}{
-		{storage.ErrUnavailable, connect.CodeUnavailable, "NOT_APPLIED"},
-		{storage.ErrUnknown, connect.CodeUnavailable, "OUTCOME_UNKNOWN"},
-		{context.DeadlineExceeded, connect.CodeDeadlineExceeded, "OUTCOME_UNKNOWN"},
-		{context.Canceled, connect.CodeCanceled, "OUTCOME_UNKNOWN"},
-		{storage.ErrInvalid, connect.CodeInvalidArgument, "INVALID_FIELD"},
+		{storage.Refused(errors.New("why")), connect.CodeUnavailable, "NOT_APPLIED"},
+		{storage.Lost(errors.New("why")), connect.CodeUnavailable, "OUTCOME_UNKNOWN"},
+		{storage.Answer{}, connect.CodeUnavailable, "OUTCOME_UNKNOWN"},
+		{storage.Lost(storage.ErrInvalid), connect.CodeUnavailable, "OUTCOME_UNKNOWN"},
+		{storage.Refused(context.DeadlineExceeded), connect.CodeUnavailable, "NOT_APPLIED"},
+		{storage.Refused(storage.ErrInvalid), connect.CodeInvalidArgument, "INVALID_FIELD"},
 	} {
 		withServer(t, func(t *testing.T, s *Server) {
-			s.store = &stuck{s.store, c.err}
+			s.store = &stuck{s.store, c.answer}
 			_, err := s.try(t, "c", 0, time.Minute)
 			require.Equal(t, c.code, connect.CodeOf(err))
 			reason, _ := reasonOf(err)

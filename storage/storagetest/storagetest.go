@@ -356,11 +356,11 @@ func cancelled(t *testing.T, r rig) {
 	for i, a := range answers {
 		there := r.get(session.CounterKey(ns, fmt.Sprint("k", i)), storage.Latest).Record != nil
 		switch {
-		case a.Err == nil:
+		case a.Outcome == storage.Applied:
 			require.True(t, there, "caller %d was given a result", i)
-		case errors.Is(a.Err, storage.ErrUnknown):
+		case a.Outcome == storage.Unknown:
 		default:
-			require.ErrorIs(t, a.Err, storage.ErrUnavailable)
+			require.Equal(t, storage.NotApplied, a.Outcome)
 			require.False(t, there, "caller %d was told that it was not applied", i)
 		}
 	}

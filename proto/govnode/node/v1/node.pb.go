@@ -31,6 +31,7 @@ const (
 	Failure_FAILURE_UNKNOWN     Failure = 2 // may have been applied
 	Failure_FAILURE_INVALID     Failure = 3 // refused before it was given a place
 	Failure_FAILURE_NOT_LEADER  Failure = 4 // not applied; another node may be the leader
+	Failure_FAILURE_OVERLOADED  Failure = 5 // not applied, since the leader is near its memory limit
 )
 
 // Enum value maps for Failure.
@@ -41,6 +42,7 @@ var (
 		2: "FAILURE_UNKNOWN",
 		3: "FAILURE_INVALID",
 		4: "FAILURE_NOT_LEADER",
+		5: "FAILURE_OVERLOADED",
 	}
 	Failure_value = map[string]int32{
 		"FAILURE_UNSPECIFIED": 0,
@@ -48,6 +50,7 @@ var (
 		"FAILURE_UNKNOWN":     2,
 		"FAILURE_INVALID":     3,
 		"FAILURE_NOT_LEADER":  4,
+		"FAILURE_OVERLOADED":  5,
 	}
 )
 
@@ -1160,13 +1163,14 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x1aTransferLeadershipResponse\"&\n" +
 	"\x0eRestoreRequest\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"\x11\n" +
-	"\x0fRestoreResponse*}\n" +
+	"\x0fRestoreResponse*\x95\x01\n" +
 	"\aFailure\x12\x17\n" +
 	"\x13FAILURE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FAILURE_UNAVAILABLE\x10\x01\x12\x13\n" +
 	"\x0fFAILURE_UNKNOWN\x10\x02\x12\x13\n" +
 	"\x0fFAILURE_INVALID\x10\x03\x12\x16\n" +
-	"\x12FAILURE_NOT_LEADER\x10\x042\xe9\x05\n" +
+	"\x12FAILURE_NOT_LEADER\x10\x04\x12\x16\n" +
+	"\x12FAILURE_OVERLOADED\x10\x052\xe9\x05\n" +
 	"\vNodeService\x12P\n" +
 	"\aForward\x12\x1f.govnode.node.v1.ForwardRequest\x1a .govnode.node.v1.ForwardResponse(\x010\x01\x12R\n" +
 	"\tReadIndex\x12!.govnode.node.v1.ReadIndexRequest\x1a\".govnode.node.v1.ReadIndexResponse\x12C\n" +
