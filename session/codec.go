@@ -164,6 +164,9 @@ func DecodeResult(b []byte) (Result, error) {
 	for m := f.top(); f.visit(&m); {
 		r.fields(&f)
 	}
+	if r.After != nil && r.After.Session != nil {
+		f.settle(r.After.Session)
+	}
 	if f.err != nil {
 		return Result{}, f.err
 	}
@@ -204,6 +207,37 @@ func (r *Result) fields(f *wire) {
 			r.Lapsed[i].fields(f)
 		}
 	}
+	if !f.write && f.num == 20 && r.After == nil {
+		r.After = new(After)
+	}
+	for m := f.message(20, r.After != nil); f.visit(&m); {
+		r.After.fields(f)
+	}
+}
+
+func (a *After) fields(f *wire) {
+	f.duration(1, &a.Now)
+	if !f.write && f.num == 2 && a.Session == nil {
+		a.Session = new(Session)
+	}
+	for m := f.message(2, a.Session != nil); f.visit(&m); {
+		a.Session.fields(f)
+	}
+	if !f.write && f.num == 3 && a.Pool == nil {
+		a.Pool = new(PoolCounts)
+	}
+	for m := f.message(3, a.Pool != nil); f.visit(&m); {
+		a.Pool.fields(f)
+	}
+}
+
+func (p *PoolCounts) fields(f *wire) {
+	f.int32(1, &p.Slots)
+	f.int32(2, &p.Threshold)
+	f.int32(3, &p.MaxQueue)
+	f.int32(4, &p.InUse)
+	f.int32(5, &p.Waiting)
+	f.uint64(6, &p.Last)
 }
 
 func (g *Grant) fields(f *wire) {

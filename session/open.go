@@ -13,7 +13,7 @@ func (s *State) open(c *Open, r *Result) {
 			r.Code = IDReused
 			return
 		}
-		r.Repeat, r.Digest, r.Counters = true, x.Pin.Digest, x.Counters()
+		r.Repeat, r.Digest, r.Counters, r.After = true, x.Pin.Digest, x.Counters(), s.afterSession(x)
 		return
 	}
 	over, _ := s.lookup(k).(*Session)
@@ -90,7 +90,7 @@ func (s *State) close(c *Close, r *Result) {
 		return
 	}
 	if x.Phase != PhaseOpen {
-		r.Repeat, r.Counters = true, x.Counters()
+		r.Repeat, r.Counters, r.After = true, x.Counters(), s.afterSession(x)
 		return
 	}
 	if c.Digest != x.Pin.Digest {
@@ -119,7 +119,7 @@ func (s *State) close(c *Close, r *Result) {
 	x.Phase, x.Used = PhaseClosed, s.now
 	x.Pinned = false
 	s.unpin(c.NS, x.Pin.Digest, c.Session)
-	r.Counters = x.Counters()
+	r.Counters, r.After = x.Counters(), s.afterSession(x)
 }
 
 // letGo gives up what something has in its pools, and returns how many slots

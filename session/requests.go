@@ -41,10 +41,13 @@ func (s *State) remember(ns string, m Maker, value int64) {
 }
 
 func (s *State) putPool(c *PutPool, r *Result) {
+	k := ref{KindPool, c.NS, c.Pool}
 	if s.known(c.NS, c.By, r) {
+		if r.Repeat {
+			r.After = s.afterPool(k)
+		}
 		return
 	}
-	k := ref{KindPool, c.NS, c.Pool}
 	p := s.pool(k)
 	fresh := p == nil
 	p = s.ownPool(k, p)
@@ -54,6 +57,7 @@ func (s *State) putPool(c *PutPool, r *Result) {
 	p.Put, p.Threshold, p.MaxQueue = true, c.Threshold, c.Queue
 	p.SetSlots(s.now, c.Slots)
 	s.remember(c.NS, c.By, 0)
+	r.After = s.afterPool(k)
 }
 
 // deletePool removes a pool; what is given out in a later pool of the same name

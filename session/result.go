@@ -1,6 +1,9 @@
 package session
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A Code says how a command ended. All replicas agree on it.
 type Code uint8
@@ -82,6 +85,46 @@ type Result struct {
 	Facts  []int64 // in the order of Begin.Seen
 
 	Lapsed []Lapse // calls that this command found to have run out
+
+	// After is set where callers show what they changed: after PutPool and
+	// Close, and after an Open of a session that is there already.
+	After *After
+}
+
+// After is how something stands after the command, also after one that was
+// carried out before. Whoever would read it instead could fail, and could not
+// say any more what became of the command.
+type After struct {
+	Now     time.Duration // log time
+	Session *Session      // without what it remembers: its ids, and whether it is counted among the pins
+	Pool    *PoolCounts   // nil if it was deleted since
+}
+
+// PoolCounts is a pool without those who hold and wait, who may be thousands.
+type PoolCounts struct {
+	Slots, Threshold, MaxQueue int32
+	InUse, Waiting             int32
+	Last                       uint64 // token of the latest grant
+}
+
+// afterSession is what a caller is shown of a session. It shares nothing that a later
+// command of the entry writes into.
+func (s *State) afterSession(x *Session) *After {
+	y := x.copy()
+	y.entry, y.Pinned, y.IDs = 0, false, IDs{}
+	y.Open, y.Tools = slices.Clone(x.Open), slices.Clone(x.Tools)
+	return &After{Now: s.now, Session: y}
+}
+
+func (s *State) afterPool(k ref) *After {
+	p := s.pool(k)
+	if p == nil {
+		return &After{Now: s.now}
+	}
+	return &After{Now: s.now, Pool: &PoolCounts{
+		Slots: p.Slots, Threshold: p.Threshold, MaxQueue: p.MaxQueue,
+		InUse: p.InUse(), Waiting: int32(len(p.Queue)), Last: p.Last,
+	}}
 }
 
 // A Grant is a slot that is held.

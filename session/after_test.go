@@ -1,0 +1,83 @@
+package session_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/session/sessiontest"
+)
+
+// What a command says stands after it is what a read right after it finds, and
+// later commands of the same entry do not write into it.
+func TestAfterIsWhatStands(t *testing.T) {
+	histories(t, 30, func(t *testing.T, h *sessiontest.History) {
+		at, entries := record(h, 250)
+		together, apart := newWorld().state, newWorld().state
+		for i := range entries {
+			var want []session.Result
+			for _, c := range entries[i] {
+				r := apart.ApplyAll(at[i], []session.Command{c})[0]
+				want = append(want, r)
+				stands(t, apart, c, r)
+			}
+			got := together.ApplyAll(at[i], entries[i])
+			require.Equal(t, encode(want), encode(got), "entry %d: %s", i, show(entries[i]))
+		}
+	})
+}
+
+func stands(t *testing.T, s *session.State, c session.Command, r session.Result) {
+	t.Helper()
+	msg := show([]session.Command{c})
+	shown := true
+	var k session.Key
+	switch c := c.(type) {
+	case *session.PutPool:
+		k = session.PoolKey(c.NS, c.Pool)
+	case *session.Close:
+		k = session.SessionKey(c.NS, c.Session)
+	case *session.Open:
+		k, shown = session.SessionKey(c.NS, c.Session), r.Repeat
+	default:
+		shown = false
+	}
+	if !shown || r.Code.Failure() {
+		require.Nil(t, r.After, msg)
+		return
+	}
+	require.NotNil(t, r.After, msg)
+	require.Equal(t, s.Now(), r.After.Now, msg)
+	switch x := s.Get(k).(type) {
+	case *session.Session:
+		y := *x
+		y.IDs, y.Pinned = session.IDs{}, false
+		require.Equal(t, text(&y), text(r.After.Session), msg)
+	case *session.Pool:
+		require.Equal(t, &session.PoolCounts{
+			Slots: x.Slots, Threshold: x.Threshold, MaxQueue: x.MaxQueue,
+			InUse: x.InUse(), Waiting: int32(len(x.Queue)), Last: x.Last,
+		}, r.After.Pool, msg)
+	default:
+		require.Nil(t, r.After.Pool, "%s: it was deleted since", msg)
+	}
+}
+
+// A repeat tells how things stand now, also where the pool is gone.
+func TestAfterOfARepeat(t *testing.T) {
+	s := session.New()
+	put := &session.PutPool{NS: ns, By: session.Maker{Client: "op", Request: "1"}, Pool: "a", Slots: 2, Threshold: 1, Queue: 7}
+	do := func(c session.Command) session.Result { return s.ApplyAll(time.Second, []session.Command{c})[0] }
+	require.Equal(t, &session.PoolCounts{Slots: 2, Threshold: 1, MaxQueue: 7}, do(put).After.Pool)
+	do(&session.Acquire{NS: ns, Client: "w", Slot: "1", Pool: "a", Weight: 2, TTL: time.Minute})
+	do(&session.Acquire{NS: ns, Client: "w", Slot: "2", Pool: "a", Weight: 1, TTL: time.Minute, Wait: time.Minute})
+	r := do(put)
+	require.True(t, r.Repeat)
+	require.Equal(t, &session.PoolCounts{Slots: 2, Threshold: 1, MaxQueue: 7, InUse: 2, Waiting: 1, Last: 1}, r.After.Pool)
+	do(&session.DeletePool{NS: ns, By: session.Maker{Client: "op", Request: "2"}, Pool: "a", Force: true})
+	r = do(put)
+	require.Equal(t, session.Done, r.Code)
+	require.Nil(t, r.After.Pool)
+}
