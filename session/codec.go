@@ -20,11 +20,15 @@ const entryCommands = 3
 // its log stops: to skip it would be to diverge.
 var ErrUnknownKind = errors.New("session: unknown kind or version")
 
-// EncodeEntry encodes an entry of the log: log.proto, message Entry.
+// EncodeEntry encodes an entry of the log: log.proto, message Entry, sealed.
 func EncodeEntry(at time.Duration, cmds []Command) []byte { return AppendEntry(nil, at, cmds) }
 
 // AppendEntry appends what EncodeEntry returns.
 func AppendEntry(dst []byte, at time.Duration, cmds []Command) []byte {
+	return sealEntry.seal(appendEntry(dst, at, cmds), len(dst))
+}
+
+func appendEntry(dst []byte, at time.Duration, cmds []Command) []byte {
 	f := wire{write: true, b: dst}
 	version := uint32(entryVersion)
 	for m := f.top(); f.visit(&m); {
@@ -34,21 +38,30 @@ func AppendEntry(dst []byte, at time.Duration, cmds []Command) []byte {
 }
 
 // JoinEntry is AppendEntry of commands that were encoded before, by
-// EncodeCommand.
+// EncodeCommand. Their seals stay as they are: one that was damaged on its way
+// here is found out when the entry is decoded.
 func JoinEntry(dst []byte, at time.Duration, cmds [][]byte) []byte {
-	dst = AppendEntry(dst, at, nil)
+	begin := len(dst)
+	dst = appendEntry(dst, at, nil)
 	for _, c := range cmds {
 		dst = protowire.AppendTag(dst, entryCommands, protowire.BytesType)
 		dst = protowire.AppendBytes(dst, c)
 	}
-	return dst
+	return sealEntry.seal(dst, begin)
 }
 
 // DecodeEntry decodes an entry. Strings that no record keeps are parts of one
 // copy of b, so that an entry costs one allocation for all of them: a command
 // is gone as soon as it was applied, and what outlives it is copied here (see
 // kept), interned, or joined into new strings by the state machine.
+//
+// Its seal is checked first, and that of each command before the command is
+// decoded; an error that wraps ErrDamaged tells that one does not hold.
 func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
+	b, err = sealEntry.open(b)
+	if err != nil {
+		return 0, nil, err
+	}
 	f := reader(b)
 	f.s, f.strict = string(b), true
 	var version uint32
@@ -71,7 +84,7 @@ func (f *wire) entry(version *uint32, at *time.Duration, cmds *[]Command) {
 	}
 	f.duration(2, at)
 	for i, n := elements(f, entryCommands, cmds, math.MaxInt); i < n; i++ {
-		for m := f.message(entryCommands, true); f.visit(&m); {
+		for m := f.sealed(entryCommands, sealCommand); f.visit(&m); {
 			f.command(&(*cmds)[i])
 		}
 		f.require((*cmds)[i] != nil, "a command of no kind")
@@ -90,8 +103,8 @@ func (f *wire) require(holds bool, text string) {
 	}
 }
 
-// EncodeCommand encodes one command, as it goes from one node to another:
-// log.proto, message Command.
+// EncodeCommand encodes one command, as it goes from one node to another and
+// stands in an entry: log.proto, message Command, sealed.
 func EncodeCommand(c Command) []byte { return AppendCommand(nil, c) }
 
 // AppendCommand appends what EncodeCommand returns.
@@ -100,11 +113,16 @@ func AppendCommand(dst []byte, c Command) []byte {
 	for m := f.top(); f.visit(&m); {
 		f.command(&c)
 	}
-	return f.b
+	return sealCommand.seal(f.b, len(dst))
 }
 
-// DecodeCommand decodes one command; see DecodeEntry for its strings.
+// DecodeCommand decodes one command; see DecodeEntry for its strings and for
+// ErrDamaged.
 func DecodeCommand(b []byte) (Command, error) {
+	b, err := sealCommand.open(b)
+	if err != nil {
+		return nil, err
+	}
 	f := reader(b)
 	f.s, f.strict = string(b), true
 	var c Command
@@ -144,7 +162,7 @@ func (f *wire) command(c *Command) {
 }
 
 // EncodeResult encodes a result, as it goes from one node to another:
-// log.proto, message Result.
+// log.proto, message Result, sealed.
 func EncodeResult(r *Result) []byte { return AppendResult(nil, r) }
 
 // AppendResult appends what EncodeResult returns.
@@ -153,11 +171,16 @@ func AppendResult(dst []byte, r *Result) []byte {
 	for m := f.top(); f.visit(&m); {
 		r.fields(&f)
 	}
-	return f.b
+	return sealResult.seal(f.b, len(dst))
 }
 
-// DecodeResult decodes a result. Its strings are parts of one copy of b.
+// DecodeResult decodes a result. Its strings are parts of one copy of b. An
+// error that wraps ErrDamaged tells that its seal does not hold.
 func DecodeResult(b []byte) (Result, error) {
+	b, err := sealResult.open(b)
+	if err != nil {
+		return Result{}, err
+	}
 	f := reader(b)
 	f.s = string(b)
 	var r Result

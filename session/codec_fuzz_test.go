@@ -14,10 +14,10 @@ import (
 func FuzzDecodeEntry(f *testing.F) {
 	random := newFiller(6)
 	for kind := range Version {
-		f.Add(EncodeEntry(time.Second, []Command{randomCommand(random, kind), typicalBegin()}))
+		f.Add(appendEntry(nil, time.Second, []Command{randomCommand(random, kind), typicalBegin()}))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		at, cmds, err := DecodeEntry(b)
+		at, cmds, err := DecodeEntry(sealEntry.seal(b, 0))
 		if err != nil {
 			return
 		}
@@ -38,12 +38,12 @@ func FuzzDecodeEntry(f *testing.F) {
 func FuzzDecodeRecord(f *testing.F) {
 	random := newFiller(7)
 	for i := range 8 * len(allRecords()) {
-		if b := EncodeRecord(randomRecord(random, i%len(allRecords()))); len(b) < 2000 {
+		if b := appendRecord(nil, randomRecord(random, i%len(allRecords()))); len(b) < 2000 {
 			f.Add(b) // large ones keep the fuzzer busy with making them small
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := DecodeRecord(b)
+		r, err := DecodeRecord(sealRecord.seal(b, 0))
 		if err != nil {
 			return
 		}

@@ -8,13 +8,18 @@ import (
 	"example.com/govnode/limiter"
 )
 
-// EncodeRecord encodes a record: log.proto, message Record. Equal records have
-// equal bytes; what is derived from others, or is of this process alone, is
-// left out.
+// EncodeRecord encodes a record: log.proto, message Record, sealed. Equal
+// records have equal bytes; what is derived from others, or is of this process
+// alone, is left out.
 func EncodeRecord(r Record) []byte { return AppendRecord(nil, r) }
 
 // AppendRecord appends what EncodeRecord returns.
 func AppendRecord(dst []byte, r Record) []byte {
+	return sealRecord.seal(appendRecord(dst, r), len(dst))
+}
+
+// appendRecord is AppendRecord without the seal, for what has one of its own.
+func appendRecord(dst []byte, r Record) []byte {
 	f := wire{write: true, b: dst}
 	for m := f.top(); f.visit(&m); {
 		f.record(&r)
@@ -22,8 +27,17 @@ func AppendRecord(dst []byte, r Record) []byte {
 	return f.b
 }
 
-// DecodeRecord decodes a record, of which nothing is part of b.
+// DecodeRecord decodes a record, of which nothing is part of b. An error that
+// wraps ErrDamaged tells that its seal does not hold.
 func DecodeRecord(b []byte) (Record, error) {
+	b, err := sealRecord.open(b)
+	if err != nil {
+		return nil, err
+	}
+	return decodeRecord(b)
+}
+
+func decodeRecord(b []byte) (Record, error) {
 	f := reader(b)
 	var r Record
 	for m := f.top(); f.visit(&m); {

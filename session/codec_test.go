@@ -38,15 +38,15 @@ func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
 			c := randomCommand(f, f.IntN(Version))
 			cmds, encoded = append(cmds, c), append(encoded, EncodeCommand(c))
 			m := oneof(t, c, &logv1.Command{}).(*logv1.Command)
-			want.Commands = append(want.Commands, m)
+			want.Commands = append(want.Commands, EncodeCommand(c))
 
-			require.Equal(t, marshal(t, m), EncodeCommand(c))
+			require.Equal(t, sealCommand.seal(marshal(t, m), 0), EncodeCommand(c))
 			back, err := DecodeCommand(EncodeCommand(c))
 			require.NoError(t, err)
 			require.Equal(t, c, back)
 		}
 		b := EncodeEntry(at, cmds)
-		require.Equal(t, marshal(t, want), b)
+		require.Equal(t, sealEntry.seal(marshal(t, want), 0), b)
 		require.Equal(t, append([]byte("x"), b...), AppendEntry([]byte("x"), at, cmds))
 		require.Equal(t, append([]byte("x"), b...), JoinEntry([]byte("x"), at, encoded))
 		gotAt, got, err := DecodeEntry(b)
@@ -65,7 +65,7 @@ func TestResultsAreThoseOfGeneratedCode(t *testing.T) {
 		m := &logv1.Result{}
 		toProto(t, reflect.ValueOf(r), m.ProtoReflect())
 		b := EncodeResult(&r)
-		require.Equal(t, marshal(t, m), append([]byte{}, b...))
+		require.Equal(t, sealResult.seal(marshal(t, m), 0), b)
 		got, err := DecodeResult(b)
 		require.NoError(t, err)
 		require.Equal(t, r, got)
@@ -79,7 +79,7 @@ func TestRecordsAreThoseOfGeneratedCode(t *testing.T) {
 	for i := range 1500 {
 		r := randomRecord(f, i%n)
 		b := EncodeRecord(r)
-		require.Equal(t, marshal(t, oneof(t, r, &logv1.Record{})), b)
+		require.Equal(t, sealRecord.seal(marshal(t, oneof(t, r, &logv1.Record{})), 0), b)
 		got, err := DecodeRecord(b)
 		require.NoError(t, err)
 		require.Equal(t, r, got)
@@ -118,7 +118,8 @@ func TestFieldsInAnyOrderAndUnknownOnes(t *testing.T) {
 	f := newFiller(4)
 	for range 500 {
 		c := randomCommand(f, f.IntN(Version))
-		b := EncodeCommand(c)
+		b, err := sealCommand.open(EncodeCommand(c))
+		require.NoError(t, err)
 		_, _, n := protowire.ConsumeTag(b)
 		body, _ := protowire.ConsumeBytes(b[n:])
 		var fields [][]byte
@@ -140,7 +141,7 @@ func TestFieldsInAnyOrderAndUnknownOnes(t *testing.T) {
 			i = first - 1
 		}
 		command := func(fields ...byte) []byte {
-			return protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(c.Kind()), protowire.BytesType), fields)
+			return sealCommand.seal(protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(c.Kind()), protowire.BytesType), fields), 0)
 		}
 		got, err := DecodeCommand(command(mixed...))
 		require.NoError(t, err)
@@ -159,24 +160,22 @@ func number(field []byte) protowire.Number {
 }
 
 func TestUnknownKindsAndVersions(t *testing.T) {
-	kind := EncodeCommand(&Restore{})
-	kind = protowire.AppendBytes(protowire.AppendTag(nil, Version+1, protowire.BytesType), kind)
+	kind := protowire.AppendBytes(protowire.AppendTag(nil, Version+1, protowire.BytesType), nil)
+	kind = sealCommand.seal(kind, 0)
 	version := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 2)
-	entry := func(command []byte) []byte {
-		b := EncodeEntry(1, []Command{&Restore{}})
-		return protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), command)
-	}
 	record := protowire.AppendBytes(protowire.AppendTag(nil, 11, protowire.BytesType), nil)
 
 	_, err := DecodeCommand(kind)
 	require.ErrorIs(t, err, ErrUnknownKind)
-	_, _, err = DecodeEntry(entry(kind))
+	require.NotErrorIs(t, err, ErrDamaged)
+	_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{EncodeCommand(&Restore{}), kind}))
 	require.ErrorIs(t, err, ErrUnknownKind)
-	_, _, err = DecodeEntry(append(version, entry(nil)...))
+	require.NotErrorIs(t, err, ErrDamaged)
+	_, _, err = DecodeEntry(sealEntry.seal(append(version, "what only a later version reads"...), 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
-	_, _, err = DecodeEntry(nil)
+	_, _, err = DecodeEntry(sealEntry.seal(nil, 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
-	_, err = DecodeRecord(record)
+	_, err = DecodeRecord(sealRecord.seal(record, 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
 	require.ErrorContains(t, err, "11")
 }
@@ -194,6 +193,7 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		}
 		return b
 	}
+	bare := func(r Record) []byte { return appendRecord(nil, r) }
 	pin := bytesField(6, nil)
 	lease := func(token, weight uint64) []byte { return bytesField(1, append(field(3, token), field(7, weight)...)) }
 	for _, tt := range []struct {
@@ -206,7 +206,7 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"length behind the end", []byte{0x0a, 5, 1}, "truncated"},
 		{"length behind the end of the outer message", append(bytesField(10, []byte{0x0a, 5}), bytesField(99, make([]byte, 9))...), "truncated"},
 		{"field number 0", []byte{0x02, 0}, "not a field"},
-		{"two kinds", append(EncodeRecord(&Pins{N: 1}), EncodeRecord(&Pins{N: 1})...), "second kind"},
+		{"two kinds", append(bare(&Pins{N: 1}), bare(&Pins{N: 1})...), "second kind"},
 		{"wrong wire type", bytesField(6, bytesField(1, nil)), "wrong wire type"},
 		{"kind of a wrong wire type", field(6, 1), "wrong wire type"},
 		{"varint without an end", bytesField(6, []byte{0x08, 0x80}), "truncated"},
@@ -235,7 +235,7 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"forgot", bytesField(3, bytesField(3, bytesField(3, make([]byte, 8)))), "each part"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, err := DecodeRecord(tt.b)
+			r, err := DecodeRecord(sealRecord.seal(tt.b, 0))
 			require.ErrorContains(t, err, tt.want)
 			require.Nil(t, r)
 		})
@@ -243,12 +243,13 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 }
 
 func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
-	two := append(EncodeCommand(typicalBegin()), EncodeCommand(typicalEnd())...)
-	_, err := DecodeCommand(two)
+	bare := func(b []byte) []byte { return b[:len(b)-sealLen] }
+	two := append(bare(EncodeCommand(typicalBegin())), bare(EncodeCommand(typicalEnd()))...)
+	_, err := DecodeCommand(sealCommand.seal(two, 0))
 	require.ErrorContains(t, err, "second kind")
-	_, err = DecodeCommand(nil)
+	_, err = DecodeCommand(sealCommand.seal(nil, 0))
 	require.ErrorContains(t, err, "no kind")
-	_, _, err = DecodeEntry(append(EncodeEntry(1, nil), 0x1a, 0)) // field 3, empty
+	_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{sealCommand.seal(nil, 0)}))
 	require.ErrorContains(t, err, "no kind")
 	for _, b := range [][]byte{
 		protowire.AppendVarint([]byte{0x08}, uint64(numCodes)), // field 1
@@ -256,18 +257,18 @@ func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
 		append(protowire.AppendTag(nil, 18, 2), 1, 0x80),    // a fact without an end
 		append(protowire.AppendTag(nil, 16, 2), 5),          // a pool behind the end
 		append(protowire.AppendTag(nil, 16, 0), 5),          // a pool that is a number
-		append(EncodeResult(&Result{Code: Admitted}), 0x80), // half a tag
+		append(bare(EncodeResult(&Result{Code: Admitted})), 0x80), // half a tag
 		append(protowire.AppendTag(nil, 99, 2), 5),          // unknown, behind the end
 		append(protowire.AppendTag(nil, 99, 4), 5),          // the end of a group
 	} {
-		r, err := DecodeResult(b)
+		r, err := DecodeResult(sealResult.seal(b, 0))
 		require.Error(t, err, "%x", b)
+		require.NotErrorIs(t, err, ErrDamaged)
 		require.Equal(t, Result{}, r)
 	}
 }
 
-// A prefix of an entry is an error, or fewer commands; never a panic and never
-// a command that was not there.
+// A prefix of an entry is an error, and never a command that was not there.
 func TestTruncatedEntries(t *testing.T) {
 	f := newFiller(5)
 	for kind := range Version {
@@ -275,7 +276,8 @@ func TestTruncatedEntries(t *testing.T) {
 		b := EncodeEntry(7, cmds)
 		for n := range b {
 			_, got, err := DecodeEntry(b[:n])
-			require.True(t, err != nil || len(got) == 0)
+			require.ErrorIs(t, err, ErrDamaged)
+			require.Empty(t, got)
 		}
 	}
 }
@@ -319,7 +321,7 @@ func TestSharedPins(t *testing.T) {
 	names := newInterner()
 	limits := Limits{MaxTokens: 5, PerTool: []ToolLimit{{"t", 1}}}
 	read := func(p Pin) *Pin {
-		f := reader(EncodeRecord(&Session{Pin: &p}))
+		f := reader(appendRecord(nil, &Session{Pin: &p}))
 		f.names = names
 		var r Record
 		for m := f.top(); f.visit(&m); {

@@ -42,8 +42,9 @@ type wire struct {
 type scope struct {
 	absent bool
 	begun  bool
-	at     int // written: where its length goes; read: end of the outer message
-	seen   int // read: position when the last visit of its fields began
+	at     int    // written: where its length goes; read: end of the outer message
+	seen   int    // read: position when the last visit of its fields began
+	under  sealed // what its seal is of; 0 if it has none
 }
 
 func reader(b []byte) wire { return wire{b: b, end: len(b)} }
@@ -88,6 +89,9 @@ func (f *wire) visit(m *scope) bool {
 	}
 	if m.at >= 0 { // back in the outer message
 		f.end = m.at
+		if m.under != 0 {
+			f.pos += sealLen
+		}
 		f.next()
 	}
 	return false
@@ -103,6 +107,9 @@ func (f *wire) visitWritten(m *scope) bool {
 	}
 	if m.at < 0 {
 		return false
+	}
+	if m.under != 0 {
+		f.b = m.under.seal(f.b, m.at)
 	}
 	// One byte was left for the length; most messages need no more.
 	n := len(f.b) - m.at
@@ -139,6 +146,30 @@ func (f *wire) message(num protowire.Number, present bool) scope {
 	}
 	m := scope{at: f.end}
 	f.pos, f.end = i, j
+	f.next()
+	return m
+}
+
+// sealed enters a message that is always there and has a seal behind it.
+func (f *wire) sealed(num protowire.Number, under sealed) scope {
+	if f.write {
+		m := f.message(num, true)
+		m.under = under
+		return m
+	}
+	if f.num != num {
+		return scope{absent: true}
+	}
+	i, j := f.span()
+	if f.err != nil {
+		return scope{absent: true}
+	}
+	if _, err := under.open(f.b[i:j]); err != nil {
+		f.failWith(err)
+		return scope{absent: true}
+	}
+	m := scope{at: f.end, under: under}
+	f.pos, f.end = i, j-sealLen
 	f.next()
 	return m
 }

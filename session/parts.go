@@ -225,7 +225,7 @@ func Pack(r Record) Packed {
 	p := Packed{Next: shallow(r)}
 	m := idsOf(p.Next)
 	if m == nil {
-		p.Head = AppendRecord(append(make([]byte, 0, headSize(r)), headPlain), r)
+		p.Head = sealHead.seal(appendRecord(append(make([]byte, 0, headSize(r)), headPlain), r), 0)
 		return p
 	}
 	if m.apart == nil {
@@ -236,7 +236,7 @@ func Pack(r Record) Packed {
 	p.Head = m.appendHead(append(make([]byte, 0, headSize(r)), headMaker))
 	bare := shallow(r)
 	*idsOf(bare) = IDs{}
-	p.Head = AppendRecord(p.Head, bare)
+	p.Head = sealHead.seal(appendRecord(p.Head, bare), 0)
 	return p
 }
 
@@ -350,13 +350,18 @@ func (m *IDs) appendHead(b []byte) []byte {
 
 var errHead = errors.New("session: not the head of a record")
 
-// Unpack decodes a head. Of the parts nothing is known; see WithPart.
+// Unpack decodes a head. Of the parts nothing is known; see WithPart. An error
+// that wraps ErrDamaged tells that its seal does not hold.
 func Unpack(head []byte) (Record, error) {
+	head, err := sealHead.open(head)
+	if err != nil {
+		return nil, err
+	}
 	if len(head) == 0 || head[0] > headMaker {
 		return nil, errHead
 	}
 	if head[0] == headPlain {
-		r, err := DecodeRecord(head[1:])
+		r, err := decodeRecord(head[1:])
 		if err == nil && idsOf(r) != nil {
 			return nil, errHead
 		}
@@ -367,7 +372,7 @@ func Unpack(head []byte) (Record, error) {
 	if !ok {
 		return nil, errHead
 	}
-	r, err := DecodeRecord(rest)
+	r, err := decodeRecord(rest)
 	if err != nil {
 		return nil, err
 	}

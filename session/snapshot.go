@@ -30,8 +30,6 @@ const (
 	maxFrame = 8 << 20
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // WriteSnapshot writes all records of a snapshot in its order, so that equal
 // states have equal snapshots, byte for byte.
 func WriteSnapshot(w io.Writer, s *Snapshot) error {
@@ -243,7 +241,7 @@ func (in *snapshotReader) frame() (kind byte, payload []byte, err error) {
 		return 0, nil, err
 	}
 	if frameSum(head[:5], payload) != binary.LittleEndian.Uint32(head[5:]) {
-		return 0, nil, errors.New("the checksum of a frame is wrong; the file is damaged, use another snapshot")
+		return 0, nil, fmt.Errorf("%w: the checksum of a frame is wrong, use another snapshot", ErrDamaged)
 	}
 	in.note(head[:])
 	in.note(payload)
@@ -291,7 +289,7 @@ func (in *snapshotReader) trailer(b []byte, sum Digest, s *State, header *snapsh
 		return err
 	}
 	if t.sum != sum {
-		return errors.New("the SHA-256 is wrong; the file was changed, use another snapshot")
+		return fmt.Errorf("%w: the SHA-256 is wrong and the file was changed, use another snapshot", ErrDamaged)
 	}
 	if n := uint64(s.Len()); n != t.count || n != header.count {
 		return fmt.Errorf("it has %d records under different keys; its header says %d, its trailer %d", n, header.count, t.count)

@@ -82,7 +82,7 @@ func TestSnapshotFramesAreThoseOfGeneratedCode(t *testing.T) {
 			require.NoError(t, proto.Unmarshal(payload, &m))
 			require.Equal(t, marshal(t, &m), payload)
 			for _, item := range m.Items {
-				want := EncodeRecord(s.Stored(Key(item.Key)))
+				want := appendRecord(nil, s.Stored(Key(item.Key)))
 				require.Equal(t, want, marshal(t, item.Record))
 			}
 			records += len(m.Items)

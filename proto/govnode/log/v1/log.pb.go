@@ -12,6 +12,10 @@
 // deterministic protobuf encoder does; its tests compare the two. Times are
 // nanoseconds of log time, durations are nanoseconds. A number once given to a
 // field or a command is never given to another.
+//
+// Where a command, an entry, a result or a record stands alone, and where a
+// command stands in an entry, four bytes follow the message: its seal, a
+// CRC-32C in little endian that begins with 1, 2, 3 or 4 in this order.
 
 package logv1
 
@@ -255,7 +259,7 @@ type Entry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the format of entries: 1
 	At            int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
-	Commands      []*Command             `protobuf:"bytes,3,rep,name=commands,proto3" json:"commands,omitempty"`
+	Commands      [][]byte               `protobuf:"bytes,3,rep,name=commands,proto3" json:"commands,omitempty"` // each a message Command and its seal
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -304,7 +308,7 @@ func (x *Entry) GetAt() int64 {
 	return 0
 }
 
-func (x *Entry) GetCommands() []*Command {
+func (x *Entry) GetCommands() [][]byte {
 	if x != nil {
 		return x.Commands
 	}
@@ -5157,11 +5161,11 @@ var File_govnode_log_v1_log_proto protoreflect.FileDescriptor
 
 const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x18govnode/log/v1/log.proto\x12\x0egovnode.log.v1\"f\n" +
+	"\x18govnode/log/v1/log.proto\x12\x0egovnode.log.v1\"M\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
-	"\x02at\x18\x02 \x01(\x03R\x02at\x123\n" +
-	"\bcommands\x18\x03 \x03(\v2\x17.govnode.log.v1.CommandR\bcommands\"\xfa\a\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xfa\a\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -5666,86 +5670,85 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*SnapshotTrailer)(nil), // 63: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	5,  // 0: govnode.log.v1.Entry.commands:type_name -> govnode.log.v1.Command
-	14, // 1: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	15, // 2: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	16, // 3: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	17, // 4: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	18, // 5: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	19, // 6: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	20, // 7: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	21, // 8: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	22, // 9: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	23, // 10: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	24, // 11: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	25, // 12: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	26, // 13: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	27, // 14: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	28, // 15: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	29, // 16: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	30, // 17: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	31, // 18: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	32, // 19: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	2,  // 20: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	12, // 21: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	7,  // 22: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 23: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 24: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 25: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	1,  // 26: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	10, // 27: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	6,  // 28: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 29: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 30: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 31: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	13, // 32: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 33: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 34: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	11, // 35: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 36: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 37: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 38: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	36, // 39: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	37, // 40: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	38, // 41: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	39, // 42: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	40, // 43: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	34, // 44: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	42, // 45: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	35, // 46: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	42, // 47: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	49, // 48: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	52, // 49: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	53, // 50: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	54, // 51: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	55, // 52: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	56, // 53: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	57, // 54: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	58, // 55: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	59, // 56: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	3,  // 57: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	43, // 58: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	44, // 59: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	46, // 60: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	48, // 61: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	45, // 62: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	13, // 63: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 64: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	47, // 65: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 66: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	50, // 67: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	51, // 68: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	46, // 69: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	48, // 70: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	43, // 71: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 72: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	62, // 73: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	41, // 74: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	75, // [75:75] is the sub-list for method output_type
-	75, // [75:75] is the sub-list for method input_type
-	75, // [75:75] is the sub-list for extension type_name
-	75, // [75:75] is the sub-list for extension extendee
-	0,  // [0:75] is the sub-list for field type_name
+	14, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	15, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	16, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	17, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	18, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	19, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	20, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	21, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	22, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	23, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	24, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	25, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	26, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	27, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	28, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	29, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	30, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	31, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	32, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	2,  // 19: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	12, // 20: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	7,  // 21: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,  // 22: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	8,  // 23: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	9,  // 24: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	1,  // 25: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	10, // 26: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	6,  // 27: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	6,  // 28: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	6,  // 29: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	6,  // 30: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	13, // 31: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	6,  // 32: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	6,  // 33: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	11, // 34: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	6,  // 35: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	6,  // 36: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	6,  // 37: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	36, // 38: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	37, // 39: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	38, // 40: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	39, // 41: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	40, // 42: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	34, // 43: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	42, // 44: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	35, // 45: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	42, // 46: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	49, // 47: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	52, // 48: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	53, // 49: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	54, // 50: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	55, // 51: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	56, // 52: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	57, // 53: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	58, // 54: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	59, // 55: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	3,  // 56: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	43, // 57: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	44, // 58: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	46, // 59: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	48, // 60: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	45, // 61: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	13, // 62: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	7,  // 63: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	47, // 64: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,  // 65: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	50, // 66: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	51, // 67: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	46, // 68: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	48, // 69: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	43, // 70: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	11, // 71: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	62, // 72: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	41, // 73: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	74, // [74:74] is the sub-list for method output_type
+	74, // [74:74] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
