@@ -122,7 +122,13 @@ func (p *Policy) selectRules(e evaluation) (*ruleset, *Decision) {
 			return nil, p.pathEscape(e)
 		}
 	}
-	if !given && len(p.flat) > 0 {
+	switch {
+	case !given && p.pathless != nil:
+		if e.in.Explain {
+			e.explain("no path is given: in strict mode the denies of every folder stand")
+		}
+		return p.pathless, nil
+	case !given && len(p.flat) > 0:
 		return p.flatSet, nil
 	}
 	if f := p.findFolder(clean); f != nil {
@@ -162,6 +168,12 @@ const folderScoped = "folder-scoped"
 
 // decide picks the rule that decides, or none.
 func (p *Policy) decide(set *ruleset, e evaluation) (*compiledRule, error) {
+	if rule, err := set.denial(e); rule != nil || err != nil {
+		if e.in.Explain && err == nil {
+			e.explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.doc.Path, rule.Action)
+		}
+		return rule, err
+	}
 	if p.resolver != nil {
 		return p.combine(set, e)
 	}

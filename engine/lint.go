@@ -58,10 +58,20 @@ func (l *linter) unreachable() {
 			if compared += i; compared > maxCompared {
 				return
 			}
-			for _, earlier := range set.rules[:i] {
+			before := set.rules[:i]
+			if stands := set.standing(); r.Action.Allows() {
+				before = slices.Concat(stands, before)
+			} else if slices.Contains(stands, r) {
+				continue
+			}
+			for _, earlier := range before {
 				// A document with a scope of its own does not stand before
 				// the rule on every path.
 				if earlier.doc != r.doc && earlier.doc.Scope != nil || !implies(&r.Condition, &earlier.Condition) {
+					continue
+				}
+				// In strict mode no rule of another document hides a deny.
+				if p.strict && earlier.doc != r.doc && r.Action.Denies() && earlier.Action.Allows() {
 					continue
 				}
 				if pair := (seen{r.Rule, earlier.Rule}); !reported[pair] {
