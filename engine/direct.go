@@ -31,9 +31,6 @@ func (p *Policy) decideDirectly(in *Input, d *Decision) bool {
 
 // hashed reports whether a hash is registered for the tool of a call, or may be.
 func (in *Input) hashed() bool {
-	if in.Kind != KindTool {
-		return false
-	}
 	if in.Tool == "" {
 		return true // the context may name one
 	}

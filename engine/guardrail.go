@@ -164,7 +164,7 @@ func (e *panicError) Error() string { return "the provider panicked" }
 // of them wants then is not made; a guardrail that adds something to the
 // arguments adds it once.
 func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
-	if e.in.Kind != KindTool {
+	if !e.ofTool() {
 		return
 	}
 	call := GuardrailCall{ToolName: e.tool, Args: e.arguments(), AgentName: p.agentName(e), CallID: e.in.CallID}
