@@ -36,6 +36,7 @@ type Policy struct {
 	resolver    *Resolver // nil without combining
 	denyOnError bool      // when all backends failed
 	backends    []loadedBackend
+	external    []File     // of the languages of backends
 	hashes      *hashTable // nil without content hashes
 	guardrails  *GuardrailChain
 	warnings    []Problem
@@ -132,7 +133,10 @@ func (c *compiler) load(f File) {
 		return
 	}
 	document, governance := classify(n)
+	cases, tested := n.get("cases")
 	switch {
+	case tested && (document || governance):
+		c.addf(f.Path, cases.line, "cases", "the file has fields of a policy and cases of a table of tests; split it into two files")
 	case document && governance:
 		c.addf(f.Path, n.line, "", "the file has fields of a PolicyDocument (rules, defaults) and of a GovernancePolicy; split it into two files")
 	case document:
@@ -143,8 +147,8 @@ func (c *compiler) load(f File) {
 		c.addf(f.Path, n.line, "", "the mapping is empty; a policy file has rules or defaults, or fields of a GovernancePolicy")
 	default:
 		hint := ""
-		if _, ok := n.get("cases"); ok {
-			hint = "; tables of tests lie beside a tree and are no part of it"
+		if tested {
+			hint = "; tables of tests lie beside a tree, in files named *_test.yaml, and are no part of it"
 		}
 		c.addf(f.Path, n.line, "", "the file is neither a PolicyDocument (it has no rules and no defaults) nor a GovernancePolicy (it has none of its fields)%s", hint)
 	}
@@ -319,6 +323,7 @@ func (c *compiler) link() {
 	c.linkPathless()
 	c.warnDefaults()
 	c.linkLimits()
+	p.external = slices.Concat(c.cedarFiles, c.regoFiles)
 	c.linkBackend(c.cedarFiles, "cedar", c.cedar)
 	c.linkBackend(c.regoFiles, "opa", c.rego)
 	c.linkInterceptors()

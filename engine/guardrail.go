@@ -171,7 +171,11 @@ func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 	if call.Args.Kind() != value.Map {
 		call.Args = emptyArguments
 	}
-	first := p.guardrails.run(ctx, call, false)
+	chain := p.guardrails
+	if e.in.guardrails != nil {
+		chain = e.in.guardrails
+	}
+	first := chain.run(ctx, call, false)
 	if !first.allowed {
 		*d = p.guarded(e, first)
 		d.GuardrailMetadata = metadata(first.said)
@@ -191,7 +195,7 @@ func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 		d.GuardrailMetadata = metadata(first.said)
 		return
 	}
-	second := p.guardrails.run(ctx, call, true)
+	second := chain.run(ctx, call, true)
 	if second.allowed {
 		d.ModifiedArguments = &first.args
 	} else {

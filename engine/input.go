@@ -72,6 +72,8 @@ type Input struct {
 	CheckLimits bool
 	// Explain fills Decision.Trace.
 	Explain bool
+
+	guardrails *GuardrailChain // asked in the place of the policy's, by tests
 }
 
 // WithMetadata returns the context of a call that brought metadata, a mapping or

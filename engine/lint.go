@@ -11,7 +11,8 @@ import (
 
 // Lint reports what is valid and probably not meant: rules that can never
 // decide, denies that an agent evades by leaving a field out, patterns that
-// need care, limits that contradict each other. The warnings of Compile are
+// need care, limits that contradict each other, and what has no effect where it
+// stands. The warnings of Compile are
 // among them. Problems come ordered by path and line, each once.
 func Lint(p *Policy) []Problem {
 	l := &linter{policy: p, list: p.Warnings()}
@@ -19,6 +20,8 @@ func Lint(p *Policy) []Problem {
 	l.evadable()
 	l.patterns()
 	l.limits()
+	l.placement()
+	l.hiddenDenies()
 	slices.SortStableFunc(l.list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line))
 	})
