@@ -219,7 +219,9 @@ func (a *archive) input(v value.Value) Input {
 		Now: time.Date(2026, 5, 16, 9, 30, 0, 123456000, time.UTC),
 	}
 	in.Arguments, _ = v.Get("arguments")
-	in.Context, _ = v.Get("context")
+	given, _ := v.Get("context")
+	metadata, _ := v.Get("metadata")
+	in.Context = WithMetadata(given, metadata)
 	switch kind := contextString(v, "kind"); kind {
 	case "", "tool":
 	case "model":

@@ -31,9 +31,6 @@ func (p *Policy) decideDirectly(in *Input, d *Decision) bool {
 
 // hashed reports whether a hash is registered for the tool of a call, or may be.
 func (in *Input) hashed() bool {
-	if in.Kind != KindTool {
-		return false
-	}
 	if in.Tool == "" {
 		return true // the context may name one
 	}
@@ -46,7 +43,7 @@ func (in *Input) hashed() bool {
 func (p *Policy) linkDirect() {
 	set := p.flatSet
 	if len(p.folders) > 0 || p.resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.hashes != nil ||
-		!p.unchecked || p.strict && len(set.docs) == 0 || !set.index.complete() {
+		!p.unchecked || p.strict && len(set.docs) == 0 || set.denials != nil || !set.index.complete() {
 		return
 	}
 	p.answers = make([]Decision, len(set.rules)+1)

@@ -51,7 +51,7 @@ func Events(in Input, d Decision) []Event {
 	}
 	ev.Type = PolicyViolation
 	events = append(events, ev)
-	if in.Kind == KindTool {
+	if begun(&in).ofTool() {
 		ev.Type = ToolCallBlocked
 		events = append(events, ev)
 	}

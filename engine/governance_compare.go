@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
 // comparedFields are the fourteen fields of policy engine spec 8.2 in its
-// order: what Diff compares and Dict begins with.
+// order, which Dict begins with.
 var comparedFields = []struct {
 	name  string
 	value func(*GovernancePolicy) value.Value
@@ -63,30 +62,27 @@ type Change struct {
 	Old, New value.Value
 }
 
-// Diff lists the fields in which g and other differ, in the order of policy
-// engine spec 8.2 (adapter contract 4.5.1).
+// Diff lists the fields in which g and other differ: those of policy engine spec
+// 8.2 in its order (adapter contract 4.5.1), then all others.
 func (g *GovernancePolicy) Diff(other *GovernancePolicy) []Change {
 	var out []Change
-	for _, f := range comparedFields {
-		if a, b := f.value(g), f.value(other); !value.Equal(a, b) {
-			out = append(out, Change{Field: f.name, Old: a, New: b})
+	was, now := g.Dict(), other.Dict()
+	compare := func(field string) {
+		a, _ := was.Get(field)
+		b, _ := now.Get(field)
+		if !value.Equal(a, b) {
+			out = append(out, Change{Field: field, Old: a, New: b})
+		}
+	}
+	for field := range was.All() {
+		compare(field)
+	}
+	for field := range now.All() {
+		if _, done := was.Get(field); !done {
+			compare(field)
 		}
 	}
 	return out
-}
-
-// FormatDiff prints Diff for a person.
-func (g *GovernancePolicy) FormatDiff(other *GovernancePolicy) string {
-	changes := g.Diff(other)
-	if len(changes) == 0 {
-		return "Policies are identical."
-	}
-	rule := strings.Repeat("-", 50)
-	lines := []string{"Policy Diff:", rule}
-	for _, c := range changes {
-		lines = append(lines, fmt.Sprintf("  %s: %s -> %s", c.Field, c.Old.Repr(), c.New.Repr()))
-	}
-	return strings.Join(append(lines, rule), "\n")
 }
 
 // A VersionComparison is the result of CompareVersions.

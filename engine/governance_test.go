@@ -91,10 +91,3 @@ func TestCompose(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, all.DenyAllTools)
 }
-
-func TestFormatDiff(t *testing.T) {
-	g, h := NewGovernancePolicy(), NewGovernancePolicy()
-	require.Equal(t, "Policies are identical.", g.FormatDiff(h))
-	h.MaxTokens, h.AllowedTools = 1, []string{"a"}
-	require.Contains(t, g.FormatDiff(h), "  max_tokens: 4096 -> 1\n  allowed_tools: [] -> ['a']\n")
-}

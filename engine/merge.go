@@ -59,7 +59,7 @@ func Merge(chain []*Document) (rules []MergedRule, defaults Defaults, trace []st
 	for i, r := range merged {
 		compiled[i] = compileRule(r, fields, false)
 	}
-	for _, r := range newRuleset(compiled, false, nil).rules {
+	for _, r := range newRuleset(compiled).rules {
 		rules = append(rules, MergedRule{Rule: r.Rule, From: r.doc.Path})
 	}
 	if len(chain) > 0 {

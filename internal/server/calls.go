@@ -93,6 +93,9 @@ func (s *Server) newBegin(ctx context.Context, f *fields, req *v1.BeginCallReque
 	enum(f, "order", req.Order, v1.Order_name)
 	kind := callKinds[req.Kind]
 	if kind.state == session.Tool || req.Tool != "" {
+		// The kind is the caller's word: who names a tool is counted, and judged
+		// by package engine, as a call of it.
+		kind.state = session.Tool
 		f.text("tool", req.Tool, caps.Tool)
 	}
 	b.cmd = &session.Begin{
