@@ -45,15 +45,19 @@ func Digest(version int) session.Digest { return session.Digest{0: byte(version)
 func Limits(version int) session.Limits {
 	return session.Limits{
 		MaxTokens: 3000, MaxToolCalls: 60, MaxAttempts: uint32(90 + version), Timeout: 4 * time.Minute,
-		PerTool: []session.ToolLimit{{Tool: "rm", Max: 3}}, MaxConcurrent: int32(2 + version%2), Backpressure: 2, Checkpoint: 5,
+		PerTool: []session.ToolLimit{{Tool: "rm", Max: 3}}, MaxConcurrent: int32(4 - version), Backpressure: 2, Checkpoint: 5,
 	}
 }
+
+// policy names the policy of a version; two versions have one name, and so
+// share a pool under limits of their own.
+func policy(version int) string { return fmt.Sprintf("p%d", min(version, 2)) }
 
 // Setup returns what every history begins with.
 func Setup() []session.Command {
 	var cmds []session.Command
-	for v := 1; v <= 2; v++ {
-		cmds = append(cmds, &session.PutPolicy{NS: NS, Name: fmt.Sprintf("p%d", v), Digest: Digest(v),
+	for v := 1; v <= 3; v++ {
+		cmds = append(cmds, &session.PutPolicy{NS: NS, Name: policy(v), Digest: Digest(v),
 			Tree: []byte{byte(v)}, Limits: Limits(v), By: session.Maker{Client: "setup", Request: fmt.Sprintf("policy%d", v)}})
 	}
 	for i, pool := range []string{"a", "b", "c"} {
@@ -78,6 +82,10 @@ func (h *History) Step() Step {
 	}
 	for range n {
 		s.Commands = append(s.Commands, h.Next())
+	}
+	if h.r.IntN(10) == 0 { // a limit falls before what was handed over is claimed
+		h.n++
+		s.Commands = append(s.Commands, &session.PutPool{NS: NS, By: h.maker(), Pool: h.pool(), Slots: 1, Threshold: 1, Queue: 3})
 	}
 	return s
 }
@@ -106,19 +114,19 @@ func (h *History) fresh() session.Command {
 	case p < 69:
 		return h.cancel()
 	case p < 71:
-		return &session.Close{NS: NS, Session: h.session(), Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(2))}
+		return &session.Close{NS: NS, Session: h.session(), Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(3))}
 	case p < 81:
 		return h.acquire()
 	case p < 86:
 		return h.release()
 	case p < 88:
 		return h.renewSlot()
-	case p < 90:
+	case p < 91:
 		pool := h.pool()
 		return &session.PutPool{NS: NS, By: h.maker(), Pool: pool, Slots: int32(1 + h.r.IntN(3)), Threshold: 1, Queue: int32(h.r.IntN(4))}
-	case p < 91:
-		return &session.DeletePool{NS: NS, By: h.maker(), Pool: h.pool(), Force: h.r.IntN(3) == 0}
 	case p < 92:
+		return &session.DeletePool{NS: NS, By: h.maker(), Pool: h.pool(), Force: h.r.IntN(3) == 0}
+	case p < 93:
 		return h.force()
 	case p < 96:
 		return &session.Increment{NS: NS, By: h.maker(), Key: h.key(), Amount: int64(h.r.IntN(5)-1) * 500_000}
@@ -131,7 +139,7 @@ func (h *History) fresh() session.Command {
 	case p < 99:
 		return &session.Delete{NS: NS, By: h.maker(), Key: h.key()}
 	}
-	v := 1 + h.r.IntN(2)
+	v := 1 + h.r.IntN(3)
 	return &session.PutPolicy{NS: NS, By: h.maker(), Name: "p1", Digest: Digest(v), Tree: []byte{byte(v)}, Limits: Limits(v)}
 }
 
@@ -144,7 +152,7 @@ func (h *History) maker() session.Maker {
 }
 
 // version tells which policy a session of the history pins.
-func version(id string) int { return 1 + int(id[len(id)-1])%2 }
+func version(id string) int { return 1 + int(id[len(id)-1])%3 }
 
 func (h *History) open() session.Command {
 	id := h.session()
@@ -162,7 +170,7 @@ func (h *History) begin() session.Command {
 		NS: NS, Session: id, Call: fmt.Sprintf("c%d", h.n), Content: session.Fingerprint{0: byte(h.n)},
 		CallKind: session.CallKind(h.r.IntN(5) % 4), Tool: []string{"rm", "ls", "cat"}[h.r.IntN(3)], Digest: Digest(v),
 		Verdict: session.Verdict{Allow: h.r.IntN(10) > 0, Rule: uint16(h.r.IntN(3))},
-		Pools:   []session.Want{{Pool: fmt.Sprintf("policy/p%d", v), Weight: 1}},
+		Pools:   []session.Want{{Pool: session.PolicyPool(policy(v)), Weight: 1}},
 		TTL:     time.Duration(1+h.r.IntN(15)) * time.Second, Priority: int32(h.r.IntN(2)), Tokens: int64(h.r.IntN(3) * 50),
 	}
 	for _, pool := range []string{"a", "b", "c"} {
@@ -291,6 +299,11 @@ func (h *History) Claims(s *session.State) []session.Command {
 		}
 	}
 	return again
+}
+
+// Late drops some of the claims: they come with a later step, or never.
+func (h *History) Late(claims []session.Command) []session.Command {
+	return slices.DeleteFunc(claims, func(session.Command) bool { return h.r.IntN(3) == 0 })
 }
 
 // handed reports whether a slot was handed to something that waits.

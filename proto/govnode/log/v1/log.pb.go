@@ -4327,6 +4327,7 @@ type Lease struct {
 	HoldUntil     int64                  `protobuf:"varint,6,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
 	Weight        int32                  `protobuf:"varint,7,opt,name=weight,proto3" json:"weight,omitempty"`
 	Claim         bool                   `protobuf:"varint,8,opt,name=claim,proto3" json:"claim,omitempty"`
+	Place         *QueuePlace            `protobuf:"bytes,9,opt,name=place,proto3" json:"place,omitempty"` // of a claim
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4417,6 +4418,82 @@ func (x *Lease) GetClaim() bool {
 	return false
 }
 
+func (x *Lease) GetPlace() *QueuePlace {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+// QueuePlace is where a claim goes back to if it is taken back.
+type QueuePlace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Until         int64                  `protobuf:"varint,1,opt,name=until,proto3" json:"until,omitempty"`
+	Seen          int64                  `protobuf:"varint,2,opt,name=seen,proto3" json:"seen,omitempty"`
+	Slots         int32                  `protobuf:"varint,3,opt,name=slots,proto3" json:"slots,omitempty"`
+	Priority      int32                  `protobuf:"zigzag32,4,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueuePlace) Reset() {
+	*x = QueuePlace{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueuePlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueuePlace) ProtoMessage() {}
+
+func (x *QueuePlace) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
+func (*QueuePlace) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *QueuePlace) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *QueuePlace) GetSeen() int64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
+func (x *QueuePlace) GetSlots() int32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *QueuePlace) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 type Ticket struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
@@ -4432,7 +4509,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4444,7 +4521,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4457,7 +4534,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -4520,7 +4597,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4532,7 +4609,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4545,7 +4622,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -4581,7 +4658,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4593,7 +4670,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4606,7 +4683,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -4647,7 +4724,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4659,7 +4736,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4672,7 +4749,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -4698,7 +4775,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4710,7 +4787,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4723,7 +4800,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Pins) GetN() int64 {
@@ -4743,7 +4820,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4755,7 +4832,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4768,7 +4845,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -4796,7 +4873,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4808,7 +4885,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4821,7 +4898,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -4855,7 +4932,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4867,7 +4944,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4880,7 +4957,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -4906,7 +4983,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4918,7 +4995,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4931,7 +5008,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Hash) GetHash() string {
@@ -4953,7 +5030,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4965,7 +5042,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4978,7 +5055,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -5012,7 +5089,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5024,7 +5101,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5037,7 +5114,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -5058,7 +5135,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5070,7 +5147,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5083,7 +5160,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -5111,7 +5188,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5123,7 +5200,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5136,7 +5213,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -5500,7 +5577,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05slots\x18\x04 \x01(\x05R\x05slots\x12\x1c\n" +
 	"\tthreshold\x18\x05 \x01(\x05R\tthreshold\x12\x1b\n" +
 	"\tmax_queue\x18\x06 \x01(\x05R\bmaxQueue\x12\x10\n" +
-	"\x03put\x18\a \x01(\bR\x03put\"\xc8\x01\n" +
+	"\x03put\x18\a \x01(\bR\x03put\"\xfa\x01\n" +
 	"\x05Lease\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
@@ -5510,7 +5587,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"hold_until\x18\x06 \x01(\x03R\tholdUntil\x12\x16\n" +
 	"\x06weight\x18\a \x01(\x05R\x06weight\x12\x14\n" +
-	"\x05claim\x18\b \x01(\bR\x05claim\"\xaa\x01\n" +
+	"\x05claim\x18\b \x01(\bR\x05claim\x120\n" +
+	"\x05place\x18\t \x01(\v2\x1a.govnode.log.v1.QueuePlaceR\x05place\"h\n" +
+	"\n" +
+	"QueuePlace\x12\x14\n" +
+	"\x05until\x18\x01 \x01(\x03R\x05until\x12\x12\n" +
+	"\x04seen\x18\x02 \x01(\x03R\x04seen\x12\x14\n" +
+	"\x05slots\x18\x03 \x01(\x05R\x05slots\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\x11R\bpriority\"\xaa\x01\n" +
 	"\x06Ticket\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
@@ -5598,7 +5682,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -5651,19 +5735,20 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*IDs)(nil),             // 48: govnode.log.v1.IDs
 	(*Pool)(nil),            // 49: govnode.log.v1.Pool
 	(*Lease)(nil),           // 50: govnode.log.v1.Lease
-	(*Ticket)(nil),          // 51: govnode.log.v1.Ticket
-	(*Client)(nil),          // 52: govnode.log.v1.Client
-	(*Policy)(nil),          // 53: govnode.log.v1.Policy
-	(*Name)(nil),            // 54: govnode.log.v1.Name
-	(*Pins)(nil),            // 55: govnode.log.v1.Pins
-	(*Counter)(nil),         // 56: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 57: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 58: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 59: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 60: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 61: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 62: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 63: govnode.log.v1.SnapshotTrailer
+	(*QueuePlace)(nil),      // 51: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 52: govnode.log.v1.Ticket
+	(*Client)(nil),          // 53: govnode.log.v1.Client
+	(*Policy)(nil),          // 54: govnode.log.v1.Policy
+	(*Name)(nil),            // 55: govnode.log.v1.Name
+	(*Pins)(nil),            // 56: govnode.log.v1.Pins
+	(*Counter)(nil),         // 57: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 58: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 59: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 60: govnode.log.v1.Hash
+	(*SnapshotHeader)(nil),  // 61: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 62: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 63: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 64: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	5,  // 0: govnode.log.v1.Entry.commands:type_name -> govnode.log.v1.Command
@@ -5715,14 +5800,14 @@ var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	35, // 46: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
 	42, // 47: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
 	49, // 48: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	52, // 49: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	53, // 50: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	54, // 51: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	55, // 52: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	56, // 53: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	57, // 54: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	58, // 55: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	59, // 56: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	53, // 49: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	54, // 50: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	55, // 51: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	56, // 52: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	57, // 53: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	58, // 54: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	59, // 55: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	60, // 56: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
 	3,  // 57: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
 	43, // 58: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
 	44, // 59: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
@@ -5734,18 +5819,19 @@ var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	47, // 65: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
 	0,  // 66: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
 	50, // 67: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	51, // 68: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	46, // 69: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	48, // 70: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	43, // 71: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 72: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	62, // 73: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	41, // 74: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	75, // [75:75] is the sub-list for method output_type
-	75, // [75:75] is the sub-list for method input_type
-	75, // [75:75] is the sub-list for extension type_name
-	75, // [75:75] is the sub-list for extension extendee
-	0,  // [0:75] is the sub-list for field type_name
+	52, // 68: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	51, // 69: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	46, // 70: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	48, // 71: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	43, // 72: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	11, // 73: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	63, // 74: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	41, // 75: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	76, // [76:76] is the sub-list for method output_type
+	76, // [76:76] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -5792,7 +5878,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   60,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
