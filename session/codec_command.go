@@ -52,6 +52,8 @@ func newCommand(kind protowire.Number) Command {
 		return new(Restore)
 	case 19:
 		return new(PutHash)
+	case 20:
+		return new(Repair)
 	}
 	return nil
 }
@@ -125,6 +127,8 @@ func (f *wire) commandFields(c Command) {
 		c.fields(f)
 	case *Restore: // has no fields
 	case *PutHash:
+		c.fields(f)
+	case *Repair:
 		c.fields(f)
 	default:
 		panic(fmt.Sprintf("session: no encoding of %T", c))

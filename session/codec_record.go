@@ -207,6 +207,7 @@ func (c *Client) fields(f *wire) {
 	f.duration(1, &c.Used)
 	f.open(2, &c.Open)
 	f.ids(3, &c.IDs)
+	f.uint64(4, &c.Born)
 }
 
 func (f *wire) pin(num protowire.Number, v **Pin) {

@@ -94,6 +94,7 @@ func reopen(t *testing.T, s *session.State) *session.State {
 
 func TestLaw1ReplayAndLaw2Cut(t *testing.T) {
 	histories(t, 60, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		at, entries := record(h, 250)
 		one, two, cut := newWorld().state, newWorld().state, newWorld().state
 		for i := range entries {
@@ -115,6 +116,7 @@ func TestLaw1ReplayAndLaw2Cut(t *testing.T) {
 
 func TestLaw3Immutability(t *testing.T) {
 	histories(t, 30, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		w := newWorld()
 		type seen struct {
 			k      session.Key
@@ -139,6 +141,7 @@ func TestLaw3Immutability(t *testing.T) {
 
 func TestLaw4Footprint(t *testing.T) {
 	histories(t, 40, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		w := newWorld()
 		for i := range 250 {
 			at, cmds := w.step(h)
@@ -243,6 +246,7 @@ func text(r session.Record) string {
 
 func TestLaw6Retry(t *testing.T) {
 	histories(t, 60, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		at, entries := record(h, 250)
 		once, twice := newWorld().state, newWorld().state
 		for i := range entries {

@@ -343,6 +343,8 @@ func (s *State) apply(c Command, r *Result) {
 		s.increment(c, r)
 	case *PutHash:
 		s.putHash(c, r)
+	case *Repair:
+		s.repair(c, r)
 	case *Tick:
 		s.tick(c)
 	case *Restore:

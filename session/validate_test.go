@@ -33,6 +33,7 @@ func validCommands() map[string]Command {
 		"Increment":    &Increment{NS: "default", By: by, Key: "k", Amount: math.MinInt64},
 		"Tick":         &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
 		"Restore":      &Restore{},
+		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
 	}
 }
