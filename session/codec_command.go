@@ -145,6 +145,7 @@ func (c *Open) fields(f *wire) {
 	f.duration(7, &c.IdleTTL)
 	f.kept(8, &c.Parent)
 	f.attributes(9, &c.Attributes)
+	f.digest(10, &c.Over)
 }
 
 func (f *wire) attributes(num protowire.Number, v *[]Attr) {

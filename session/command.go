@@ -99,7 +99,8 @@ type Maker struct {
 type (
 	// Open starts a session (adapter contract 3.5). Digest is the tree that was
 	// evaluated to belong to Policy; if Name points elsewhere by now, the
-	// answer is StalePremise.
+	// answer is StalePremise. So it is where Over is not what a session of this
+	// id still pins that is over and was not dropped yet: After has that session.
 	Open struct {
 		NS, Session string
 		Content     Fingerprint
@@ -109,6 +110,7 @@ type (
 		IdleTTL     time.Duration
 		Parent      string
 		Attributes  []Attr // by name
+		Over        Digest // premise; zero, as a rule
 	}
 
 	// Begin asks to run one call. It is also how a waiter claims its slot: the
@@ -315,9 +317,15 @@ func poolKeys(ns string, pools []string, more ...Key) []Key {
 }
 
 func (c *Open) Touches() []Key {
-	keys := []Key{SessionKey(c.NS, c.Session), NamespaceKey(c.NS), PolicyKey(c.NS, c.Digest), PinsKey(c.NS, c.Digest, c.Session)}
+	keys := []Key{
+		SessionKey(c.NS, c.Session), NamespaceKey(c.NS), BaselineKey(c.NS, c.Session),
+		PolicyKey(c.NS, c.Digest), PinsKey(c.NS, c.Digest, c.Session),
+	}
 	if c.Policy != "" {
 		keys = append(keys, NameKey(c.NS, c.Policy))
+	}
+	if c.Over != (Digest{}) && c.Over != c.Digest {
+		keys = append(keys, PinsKey(c.NS, c.Over, c.Session))
 	}
 	return keys
 }

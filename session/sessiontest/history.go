@@ -59,6 +59,8 @@ func Limits(version int) session.Limits {
 // share a pool under limits of their own.
 func policy(version int) string { return fmt.Sprintf("p%d", min(version, 2)) }
 
+func init() { session.GuardFootprints() }
+
 // Setup returns what every history begins with.
 func Setup() []session.Command {
 	var cmds []session.Command
@@ -196,6 +198,9 @@ func (h *History) open() session.Command {
 	c := &session.Open{NS: NS, Session: id, Agent: "agent", Digest: Digest(version(id)), IdleTTL: time.Duration(30+h.r.IntN(300)) * time.Second}
 	if h.r.IntN(20) == 0 {
 		c.Content[0] = 1 // the same id with other content
+	}
+	if h.Timed && h.r.IntN(3) == 0 { // under another policy than one before, which may be over
+		c.Digest, c.Over = Digest(1+h.r.IntN(3)), Digest(h.r.IntN(4))
 	}
 	return c
 }

@@ -1217,6 +1217,7 @@ type Open struct {
 	IdleTtl       int64                  `protobuf:"varint,7,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	Parent        string                 `protobuf:"bytes,8,opt,name=parent,proto3" json:"parent,omitempty"`
 	Attributes    []*Attr                `protobuf:"bytes,9,rep,name=attributes,proto3" json:"attributes,omitempty"` // by name
+	Over          []byte                 `protobuf:"bytes,10,opt,name=over,proto3" json:"over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1310,6 +1311,13 @@ func (x *Open) GetParent() string {
 func (x *Open) GetAttributes() []*Attr {
 	if x != nil {
 		return x.Attributes
+	}
+	return nil
+}
+
+func (x *Open) GetOver() []byte {
+	if x != nil {
+		return x.Over
 	}
 	return nil
 }
@@ -5395,7 +5403,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\rR\n" +
 	"checkpoint\x12\x14\n" +
-	"\x05drift\x18\t \x01(\x03R\x05drift\"\xf9\x01\n" +
+	"\x05drift\x18\t \x01(\x03R\x05drift\"\x8d\x02\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x18\n" +
@@ -5407,7 +5415,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06parent\x18\b \x01(\tR\x06parent\x124\n" +
 	"\n" +
 	"attributes\x18\t \x03(\v2\x14.govnode.log.v1.AttrR\n" +
-	"attributes\"\xb1\x03\n" +
+	"attributes\x12\x12\n" +
+	"\x04over\x18\n" +
+	" \x01(\fR\x04over\"\xb1\x03\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
