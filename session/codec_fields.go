@@ -25,6 +25,10 @@ func (f *wire) varint(most uint64) uint64 {
 		f.fail("truncated")
 		return 0
 	}
+	if v == 0 || n != protowire.SizeVarint(v) {
+		f.fail("a zero that is to be left out, or a number that has bytes to spare")
+		return 0
+	}
 	if v > most {
 		f.fail("number is out of range")
 		return 0
@@ -109,7 +113,9 @@ func (f *wire) text(num protowire.Number, v *string) {
 	if f.write {
 		f.putText(num, *v)
 	} else if f.num == num {
-		*v = f.textOf()
+		if *v = f.textOf(); *v == "" {
+			f.fail("an empty field that is to be left out")
+		}
 	}
 }
 
@@ -137,7 +143,7 @@ func (f *wire) kept(num protowire.Number, v *string) {
 	if f.write {
 		f.putText(num, *v)
 	} else if f.num == num {
-		*v = string(f.bytesOf())
+		*v = string(f.some())
 	}
 }
 
@@ -151,7 +157,7 @@ func (f *wire) name(num protowire.Number, v *unique.Handle[string]) {
 		return
 	}
 	if f.num == num {
-		*v = f.names.handle(f.bytesOf())
+		*v = f.names.handle(f.some())
 	} else if *v == (unique.Handle[string]{}) {
 		*v = f.names.handle(nil)
 	}
@@ -162,7 +168,7 @@ func (f *wire) blob(num protowire.Number, v *[]byte) {
 	if f.write {
 		f.putBytes(num, *v)
 	} else if f.num == num {
-		*v = slices.Clone(f.bytesOf())
+		*v = slices.Clone(f.some())
 	}
 }
 
@@ -180,8 +186,9 @@ func (f *wire) digest(num protowire.Number, v *Digest) {
 	} else if f.num == num {
 		if b := f.bytesOf(); len(b) == len(v) {
 			*v = Digest(b)
-		} else {
-			f.fail("a digest has 32 bytes")
+		}
+		if *v == (Digest{}) {
+			f.fail("a digest has 32 bytes that are not all zero")
 		}
 	}
 }
@@ -196,7 +203,10 @@ func (f *wire) fingerprint(num protowire.Number, v *Fingerprint) {
 			f.fail("a fingerprint has 8 bytes")
 			return
 		}
-		*v = Fingerprint(f.b[f.pos:])
+		if *v = Fingerprint(f.b[f.pos:]); *v == (Fingerprint{}) {
+			f.fail("a zero that is to be left out")
+			return
+		}
 		f.pos += len(v)
 		f.next()
 	}
@@ -239,10 +249,14 @@ func (f *wire) facts(num protowire.Number, v *[]int64) {
 			f.b = protowire.AppendVarint(f.b, protowire.EncodeZigZag(x))
 		}
 	} else if f.num == num {
-		for b := f.bytesOf(); len(b) > 0; {
+		for b := f.some(); len(b) > 0; {
 			x, n := protowire.ConsumeVarint(b)
 			if n < 0 {
 				f.fail("truncated")
+				return
+			}
+			if n != protowire.SizeVarint(x) {
+				f.fail("a number that has bytes to spare")
 				return
 			}
 			*v = append(*v, protowire.DecodeZigZag(x))
