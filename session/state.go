@@ -33,6 +33,10 @@ type State struct {
 type shard struct {
 	epoch   uint64
 	records map[Key]*cell
+	// The hash of the records, once a snapshot has made it: nothing is written
+	// into a shard that a snapshot has. See Snapshot.Digest.
+	hash   Digest
+	hashed bool
 }
 
 // A cell is the place of a record in its shard, so that a record is replaced
@@ -225,7 +229,8 @@ func (s *State) Snapshot() *Snapshot {
 	return &Snapshot{now: s.now, generation: s.generation, shards: slices.Clone(s.shards)}
 }
 
-// A Snapshot is an immutable view of a State; safe for concurrent use.
+// A Snapshot is an immutable view of a State; safe for concurrent use, but see
+// Digest.
 type Snapshot struct {
 	now        time.Duration
 	generation uint32
