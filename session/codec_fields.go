@@ -1,7 +1,6 @@
 package session
 
 import (
-	"encoding/binary"
 	"math"
 	"slices"
 	"time"
@@ -262,13 +261,5 @@ func (f *wire) facts(num protowire.Number, v *[]int64) {
 			*v = append(*v, protowire.DecodeZigZag(x))
 			b = b[n:]
 		}
-	}
-}
-
-// putPacked64 writes a packed list of numbers of 8 bytes.
-func (f *wire) putPacked64(num protowire.Number, v []uint64) {
-	f.b = protowire.AppendVarint(protowire.AppendTag(f.b, num, protowire.BytesType), uint64(8*len(v)))
-	for _, x := range v {
-		f.b = binary.LittleEndian.AppendUint64(f.b, x)
 	}
 }

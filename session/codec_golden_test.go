@@ -59,7 +59,7 @@ func oneOfEach() map[Key]Record {
 		MaxTokens: 1, MaxToolCalls: 2, MaxAttempts: 3, PerTool: []ToolLimit{{"t", 4}}, Timeout: 5,
 		MaxConcurrent: 6, Backpressure: 7, Checkpoint: 8, Drift: 9,
 	}}
-	ids := IDs{forgot: &[ForgottenParts]uint64{15: 3}}
+	ids := IDs{forgot: 3}
 	ids.add(remembered("01JDABCDEFGHJKMNPQRSTVWXYZ", Fingerprint{5}, Ended, 6, 7))
 	pool := &Pool{Threshold: 1, MaxQueue: 2, Put: true}
 	pool.Leases = []limiter.Lease{{Holder: "ss c", Label: unique.Make("l"), Token: 3, Since: 4, Expires: 5, HoldUntil: 6, Weight: 7, Claim: true}}

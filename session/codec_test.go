@@ -243,10 +243,12 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"lease of a huge weight", bytesField(2, append(lease(1, MaxSlots+1), field(3, 1)...)), "a lease of a weight"},
 		{"ticket without a weight", bytesField(2, bytesField(2, nil)), "a ticket of a weight"},
 		{"slot without a pool", bytesField(3, bytesField(2, nil)), "not of one pool"},
-		{"ids cut", bytesField(3, bytesField(3, bytesField(2, make([]byte, 39)))), "remembered"},
-		{"too many ids", bytesField(3, bytesField(3, bytesField(2, make([]byte, 40*(MaxRemembered+8))))), "remembered"},
-		{"ids twice", bytesField(3, append(bytesField(3, bytesField(2, make([]byte, 40))), bytesField(3, nil)...)), "wrong place"},
-		{"forgot", bytesField(3, bytesField(3, bytesField(3, make([]byte, 8)))), "each part"},
+		{"ids cut", bytesField(3, bytesField(3, append(field(1, 1), bytesField(3, make([]byte, 35))...))), "remembered"},
+		{"one id of two", bytesField(3, bytesField(3, append(field(1, 2), bytesField(3, make([]byte, 36))...))), "remembered"},
+		{"more ids than are remembered", bytesField(3, bytesField(3, append(field(1, 2000), bytesField(3, make([]byte, 36*2000))...))), "remembered"},
+		{"ids without their number", bytesField(3, bytesField(3, bytesField(3, make([]byte, 36)))), "remembered"},
+		{"a number without ids", bytesField(3, bytesField(3, field(1, 1))), "remembered"},
+		{"ids twice", bytesField(3, bytesField(3, append(append(field(1, 1), bytesField(3, make([]byte, 36))...), field(1, 1)...))), "wrong place"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, err := DecodeRecord(sealRecord.seal(tt.b, 0))
@@ -268,12 +270,12 @@ func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
 	for _, b := range [][]byte{
 		protowire.AppendVarint([]byte{0x08}, uint64(numCodes)), // field 1
 		{0x0a, 0}, // field 1, with bytes
-		append(protowire.AppendTag(nil, 18, 2), 1, 0x80),    // a fact without an end
-		append(protowire.AppendTag(nil, 16, 2), 5),          // a pool behind the end
-		append(protowire.AppendTag(nil, 16, 0), 5),          // a pool that is a number
+		append(protowire.AppendTag(nil, 18, 2), 1, 0x80),          // a fact without an end
+		append(protowire.AppendTag(nil, 16, 2), 5),                // a pool behind the end
+		append(protowire.AppendTag(nil, 16, 0), 5),                // a pool that is a number
 		append(bare(EncodeResult(&Result{Code: Admitted})), 0x80), // half a tag
-		append(protowire.AppendTag(nil, 99, 2), 5),          // unknown, behind the end
-		append(protowire.AppendTag(nil, 99, 4), 5),          // the end of a group
+		append(protowire.AppendTag(nil, 99, 2), 5),                // unknown, behind the end
+		append(protowire.AppendTag(nil, 99, 4), 5),                // the end of a group
 	} {
 		r, err := DecodeResult(sealResult.seal(b, 0))
 		require.Error(t, err, "%x", b)
