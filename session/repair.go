@@ -36,9 +36,6 @@ func (s *State) repairClient(c *Repair, ns *Namespace) bool {
 		return true
 	}
 	x = s.ownClient(k, x)
-	x.Born, x.IDs = 0, IDs{forgot: new([ForgottenParts]uint64)}
-	for part := range x.IDs.forgot {
-		x.IDs.forgot[part] = c.NewerThan
-	}
+	x.Born, x.IDs = 0, IDs{forgot: c.NewerThan}
 	return true
 }

@@ -15,7 +15,7 @@ func (s *State) known(ns string, m Maker, r *Result) bool {
 		return true
 	}
 	k := ref{KindClient, ns, m.Client}
-	return stale(m.Request, s.newerThan(k, s.client(k), m.Request), r)
+	return stale(m.Request, s.newerThan(k, s.client(k)), r)
 }
 
 // answered reports whether the request was answered before; the result then
@@ -40,10 +40,10 @@ func (s *State) answered(ns string, m Maker, r *Result) bool {
 // newerThan returns the time that an id must be newer than to be surely unknown
 // to a client, which is x if it is there. Its own record decides then, and
 // what was forgotten when it was made, as far as that was not repaired since.
-func (s *State) newerThan(k ref, x *Client, id string) uint64 {
+func (s *State) newerThan(k ref, x *Client) uint64 {
 	forgot := s.namespace(k.ns).ForgotClients
 	if x != nil {
-		return max(x.IDs.newerThan(id), min(x.Born, forgot))
+		return max(x.IDs.newerThan(), min(x.Born, forgot))
 	}
 	if over, _ := s.lookup(k).(*Client); over != nil {
 		forgot = max(forgot, over.IDs.newest())

@@ -23,7 +23,7 @@ func (s *State) acquire(c *Acquire, r *Result) {
 			return
 		}
 	}
-	if stale(c.Slot, s.newerThan(k, x, c.Slot), r) {
+	if stale(c.Slot, s.newerThan(k, x), r) {
 		return
 	}
 	if x != nil && len(x.Open) >= MaxOpen {
