@@ -155,3 +155,18 @@ func BenchmarkDecodeEntry(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkBeginEntry is all that is encoded and decoded of a call on its way
+// into the log and the state.
+func BenchmarkBeginEntry(b *testing.B) {
+	begin := typicalBegin()
+	command, entry := make([]byte, 0, 1024), make([]byte, 0, 1024)
+	b.ReportAllocs()
+	for b.Loop() {
+		command = AppendCommand(command[:0], begin)
+		entry = JoinEntry(entry[:0], time.Minute, [][]byte{command})
+		if _, _, err := DecodeEntry(entry); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -7,10 +7,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ids are written if there ever were any, or if it is known how new one must be,
-// and if they do not stand in parts of their own: see Pack.
+// ids are written if there ever were any, and if they do not stand in parts of
+// their own: see Pack.
 func (f *wire) ids(num protowire.Number, m *IDs) {
-	for s := f.message(num, m.parts == nil && (m.n > 0 || m.forgot > 0)); f.visit(&s); {
+	for s := f.optional(num, m.parts == nil && (m.n > 0 || m.forgot > 0)); f.visit(&s); {
 		unsigned(f, 1, &m.n, 1<<63)
 		f.uint64(2, &m.forgot)
 		f.remembered(3, m)
@@ -22,25 +22,28 @@ func (f *wire) ids(num protowire.Number, m *IDs) {
 const rememberedLen = 12 + 8 + 8 + 8
 
 func (f *wire) remembered(num protowire.Number, m *IDs) {
+	n := m.Len()
 	if f.write {
+		if n == 0 {
+			return
+		}
 		f.b = protowire.AppendTag(f.b, num, protowire.BytesType)
-		f.b = protowire.AppendVarint(f.b, uint64(m.Len()*rememberedLen))
-		for i := range m.Len() {
+		f.b = protowire.AppendVarint(f.b, uint64(n*rememberedLen))
+		for i := range n {
 			f.b = m.at(i).append(f.b)
 		}
 		return
 	}
 	var b []byte
 	if f.num == num {
-		b = f.bytesOf()
+		b = f.some()
 	}
-	n := m.Len()
-	if n == 0 && m.forgot == 0 || len(b) != n*rememberedLen {
+	if f.err != nil || len(b) != n*rememberedLen {
 		f.fail("not the remembered ids that there have to be")
 		return
 	}
 	if n == 0 {
-		return // it was repaired
+		return // some were forgotten, and nothing was finished since
 	}
 	// One array for all chunks: it is given up as a whole once 1,024 more ids
 	// were finished.

@@ -59,7 +59,7 @@ func gather(from reflect.Value, d protoreflect.MessageDescriptor, into map[strin
 
 func setField(t testing.TB, m protoreflect.Message, fd protoreflect.FieldDescriptor, v reflect.Value) {
 	if ids, ok := v.Interface().(IDs); ok {
-		if ids.n > 0 {
+		if ids.n > 0 || ids.forgot > 0 {
 			m.Set(fd, protoreflect.ValueOfMessage(idsToProto(&ids).ProtoReflect()))
 		}
 		return
@@ -241,6 +241,9 @@ func (f filler) text() string {
 func (f filler) ids() IDs {
 	var m IDs
 	n := []int{0, 1, 7, 8, 9, 40, MaxRemembered + 200}[f.IntN(7)]
+	if f.IntN(3) == 0 {
+		m.forgot = f.Uint64() >> 20
+	}
 	for range n {
 		m.add(Remembered{ID: idHash{byte(f.Uint64())}, Value: f.Uint64(), meta: f.Uint64()})
 	}

@@ -159,3 +159,19 @@ func TestPartsOfIDsThatOnlyLapseStaySmall(t *testing.T) {
 		require.Equal(t, 20_000-i <= c.IDs.Len(), c.IDs.find(finishedID(i)) != nil, i)
 	}
 }
+
+// A maker that was made to forget all its ids keeps the time of the newest.
+func TestForgottenWithoutIDs(t *testing.T) {
+	c := &Client{IDs: IDs{forgot: 1<<44 + 5}}
+	var p parted
+	p.store(c)
+	require.Zero(t, p.size())
+	require.Equal(t, c.IDs.newerThan(), p.load(t).IDs.newerThan())
+	joined, err := Join(p.load(t, -1))
+	require.NoError(t, err)
+	require.Equal(t, EncodeRecord(c), EncodeRecord(joined))
+	back, err := DecodeRecord(EncodeRecord(c))
+	require.NoError(t, err)
+	require.Equal(t, c, back)
+	require.Equal(t, c.IDs.forgot, back.(*Client).IDs.newest())
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -290,7 +291,7 @@ func (m *IDs) readHead(b []byte) (rest []byte, ok bool) {
 		return v
 	}
 	m.n = number(1 << 63)
-	m.forgot = number(1<<44 - 1)
+	m.forgot = number(math.MaxUint64)
 	m.parts = &idParts{}
 	for left := m.Len(); left > 0; left -= blockLen {
 		k := &m.parts.blocks[(m.Len()-left)/blockLen]
