@@ -345,6 +345,13 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		r.Code = IDReused
 		return
 	}
+	for i := range h.Pools {
+		// Its slots are in the pools of the first asking, and so is its wait.
+		if i >= len(c.Pools) || c.Pools[i].Pool != h.Pools[i].Pool.Value() {
+			r.Code, r.Pools = StalePremise, h.PoolNames()
+			return
+		}
+	}
 	r.Repeat, r.Rule = true, h.Rule
 	if !h.Waiting() && !s.leased(c.NS, h) {
 		r.Code = LeaseLost

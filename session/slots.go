@@ -97,7 +97,7 @@ func (s *State) recallSlot(m *Remembered, content Fingerprint, r *Result) {
 }
 
 func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
-	if h.Content != c.Content {
+	if h.Content != c.Content || h.Pools[0].Pool.Value() != c.Pool {
 		r.Code = IDReused
 		return
 	}
