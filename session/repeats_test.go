@@ -77,7 +77,7 @@ func TestRequestsAreCarriedOutOnce(t *testing.T) {
 			require.Equal(t, session.IDReused, do(0, tt.c(other)).Code)
 			require.Equal(t, before, sessiontest.Dump(s))
 
-			for i := range session.MaxRemembered + 8 {
+			for i := range session.MaxRemembered + 128 {
 				do(0, &session.Increment{NS: ns, Key: "other", Amount: 1, By: session.Maker{Client: "op", Request: fmt.Sprint("x", i)}})
 			}
 			before = sessiontest.Dump(s)
