@@ -242,7 +242,7 @@ func TestNodeSnapshots(t *testing.T) {
 		return len(l)
 	}
 	for _, n := range c.nodes {
-		require.Eventually(t, func() bool { return snapshots(n) > 0 && n.fsm.logged.Load() < n.cfg.SnapshotBytes }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return snapshots(n) > 0 && n.fsm.logged.since() < n.cfg.SnapshotBytes }, 10*time.Second, 10*time.Millisecond)
 	}
 	// One that was there restores it, one that was not is sent it.
 	f := c.follower()

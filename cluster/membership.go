@@ -26,7 +26,7 @@ func (n *Node) AddNode(ctx context.Context, id, address string, nonvoter bool) e
 		return n.addHere(ctx, id, address, nonvoter)
 	}, func(ctx context.Context, leader string) error {
 		_, err := n.peers.at(leader).AddNode(ctx, &nodev1.AddNodeRequest{Node: id, Address: address, Nonvoter: nonvoter})
-		return err
+		return sent(err)
 	}))
 }
 
@@ -39,7 +39,7 @@ func (n *Node) RemoveNode(ctx context.Context, id string) error {
 		return n.removeHere(ctx, id)
 	}, func(ctx context.Context, leader string) error {
 		_, err := n.peers.at(leader).RemoveNode(ctx, &nodev1.RemoveNodeRequest{Node: id})
-		return err
+		return sent(err)
 	}))
 }
 
@@ -61,7 +61,7 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) error {
 			return nil
 		}
 		_, err := n.peers.at(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
-		return err
+		return sent(err)
 	}))
 }
 
@@ -72,7 +72,7 @@ func (n *Node) change(err error) error {
 	case n.greet <- struct{}{}:
 	default:
 	}
-	return changed(err)
+	return err
 }
 
 func (n *Node) member(id string) (raft.Server, bool) {
@@ -157,19 +157,9 @@ func (n *Node) taken(address string) bool {
 	return false
 }
 
-// config waits for a change of members.
+// config waits for a change of members. Its error has the outcome.
 func (n *Node) config(ctx context.Context, future raft.Future) error {
-	done := make(chan error, 1)
-	go func() { done <- await(future, n.dead) }()
-	select {
-	case err := <-done:
-		if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
-			return fmt.Errorf("%w: %w", errElsewhere, err)
-		}
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return settled(ctx, future, n.dead)
 }
 
 // left returns how long Raft may take to look at a change. It waits for the one

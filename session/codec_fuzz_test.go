@@ -77,19 +77,19 @@ func FuzzReadSnapshot(f *testing.F) {
 			_, err = ReadSnapshot(bytes.NewReader(snapshot(t, s)))
 			require.NoError(t, err)
 		}
-		s := NewPartial()
-		if putChunk(s, b, newInterner()) != nil {
+		l := Loader{state: NewPartial(), names: newInterner()}
+		if l.Put(b) != nil {
 			return
 		}
-		again := NewPartial()
+		s, again := l.State(), Loader{state: NewPartial(), names: newInterner()}
 		for k, r := range s.Snapshot().All() {
 			payload := wire{write: true}
 			for m := payload.message(1, true); payload.visit(&m); {
 				payload.item(&k, &r)
 			}
-			require.NoError(t, putChunk(again, payload.b, newInterner()))
+			require.NoError(t, again.Put(payload.b))
 		}
-		require.Equal(t, snapshot(t, s), snapshot(t, again))
+		require.Equal(t, snapshot(t, s), snapshot(t, again.State()))
 	})
 }
 
