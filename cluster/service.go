@@ -174,18 +174,20 @@ func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.Join
 
 // AddNode implements nodev1connect.NodeServiceHandler.
 func (s *service) AddNode(ctx context.Context, r *nodev1.AddNodeRequest) (*nodev1.AddNodeResponse, error) {
-	if _, err := s.lead(); err != nil {
+	l, err := s.lead()
+	if err != nil {
 		return nil, err
 	}
-	return &nodev1.AddNodeResponse{}, wireError(s.n.addHere(ctx, r.GetNode(), r.GetAddress(), r.GetNonvoter()))
+	return &nodev1.AddNodeResponse{}, wireError(s.n.addHere(ctx, l, r.GetNode(), r.GetAddress(), r.GetNonvoter()))
 }
 
 // RemoveNode implements nodev1connect.NodeServiceHandler.
 func (s *service) RemoveNode(ctx context.Context, r *nodev1.RemoveNodeRequest) (*nodev1.RemoveNodeResponse, error) {
-	if _, err := s.lead(); err != nil {
+	l, err := s.lead()
+	if err != nil {
 		return nil, err
 	}
-	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, r.GetNode()))
+	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, l, r.GetNode(), r.GetForce()))
 }
 
 // TransferLeadership implements nodev1connect.NodeServiceHandler.
