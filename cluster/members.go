@@ -128,7 +128,7 @@ func (n *Node) greetAll() {
 		asked.Go(func() {
 			ctx, cancel := context.WithTimeout(n.ctx, greetEvery)
 			defer cancel()
-			h, err := n.peers.at(string(s.Address)).Hello(ctx, &nodev1.HelloRequest{})
+			h, err := n.peers.at(string(s.Address)).Hello(ctx, n.hello())
 			if err != nil || h.GetNode() != string(s.ID) {
 				return // it is down, or somebody else has its address
 			}
@@ -157,7 +157,7 @@ func (n *Node) bootstrap() error {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
-		h, err := n.peers.at(a).Hello(ctx, &nodev1.HelloRequest{})
+		h, err := n.peers.at(a).Hello(ctx, n.hello())
 		cancel()
 		if err == nil && h.GetCluster() != "" {
 			return fmt.Errorf("cluster: Bootstrap: %s at %s belongs to a cluster already, and %s is empty; start without Bootstrap to join it under a new name, or with Replace if the data of %s is lost",
@@ -287,7 +287,7 @@ func (n *Node) joinAt(ctx context.Context, address string, r *nodev1.JoinRequest
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout+n.cfg.TransportTimeout)
 	defer cancel()
-	h, err := n.peers.at(address).Hello(ctx, &nodev1.HelloRequest{})
+	h, err := n.peers.at(address).Hello(ctx, n.hello())
 	if connect.CodeOf(err) == connect.CodePermissionDenied {
 		return false, invalid(err)
 	}
@@ -313,3 +313,6 @@ func (n *Node) joinAt(ctx context.Context, address string, r *nodev1.JoinRequest
 	}
 	return answer.GetDone(), nil
 }
+
+// hello is what this node says to another.
+func (n *Node) hello() *nodev1.HelloRequest { return &nodev1.HelloRequest{} }

@@ -55,8 +55,8 @@ type Node struct {
 
 	admission atomic.Pointer[func(session.Command) bool] // of what others pass on; nil: everything
 
-	changing  sync.Mutex // members, one at a time
-	restoring sync.Mutex
+	changing  sync.Mutex    // members, one at a time
+	restoring chan struct{} // holds one place: one restore at a time
 
 	mu      sync.Mutex
 	forward *forwarder    // to the present leader
@@ -75,7 +75,7 @@ func Open(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1)}
+	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1), restoring: make(chan struct{}, 1)}
 	n.cfg.Fatal, n.onFatal = n.fatal, cfg.Fatal
 	n.fsm = newFSM(n.fatal, n.metrics)
 	n.ctx, n.cancel = context.WithCancel(context.Background())

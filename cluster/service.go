@@ -28,18 +28,20 @@ const maxBatches = 2 * inFlight
 // maxLeft bounds how long a forwarded command may wait.
 const maxLeft = 10 * time.Minute
 
+// wireError makes an error one that another node reads with remote and sent.
+// Only an outcome that is said to be unknown is: all else did nothing.
 func wireError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errElsewhere), errors.Is(err, errNoLeader):
-		return connect.NewError(connect.CodeFailedPrecondition, err)
-	case errors.Is(err, storage.ErrInvalid):
-		return connect.NewError(connect.CodeInvalidArgument, errors.New(bare(err)))
 	case isUnknown(err):
-		return connect.NewError(connect.CodeUnknown, err)
+		return connect.NewError(connect.CodeUnknown, errors.New(bare(err)))
+	case errors.Is(err, errElsewhere), errors.Is(err, errNoLeader):
+		return refusal(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, storage.ErrInvalid):
+		return refusal(connect.CodeInvalidArgument, errors.New(bare(err)))
 	}
-	return connect.NewError(connect.CodeUnavailable, err)
+	return refusal(connect.CodeUnavailable, errors.New(bare(err)))
 }
 
 // lead returns the leadership, if it is this node's.
@@ -153,7 +155,7 @@ func (s *service) Hello(context.Context, *nodev1.HelloRequest) (*nodev1.HelloRes
 	if n.started.Load() {
 		address, leader := n.raft.LeaderWithID()
 		r.Leader, r.LeaderAddress, r.Term = string(leader), string(address), n.raft.CurrentTerm()
-		r.AppliedIndex, r.LogBytes = n.fsm.applied(), uint64(n.fsm.logged.Load())
+		r.AppliedIndex, r.LogBytes = n.fsm.applied(), uint64(n.fsm.logged.since())
 	}
 	return r, nil
 }
@@ -172,18 +174,20 @@ func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.Join
 
 // AddNode implements nodev1connect.NodeServiceHandler.
 func (s *service) AddNode(ctx context.Context, r *nodev1.AddNodeRequest) (*nodev1.AddNodeResponse, error) {
-	if _, err := s.lead(); err != nil {
+	l, err := s.lead()
+	if err != nil {
 		return nil, err
 	}
-	return &nodev1.AddNodeResponse{}, wireError(s.n.addHere(ctx, r.GetNode(), r.GetAddress(), r.GetNonvoter()))
+	return &nodev1.AddNodeResponse{}, wireError(s.n.addHere(ctx, l, r.GetNode(), r.GetAddress(), r.GetNonvoter()))
 }
 
 // RemoveNode implements nodev1connect.NodeServiceHandler.
 func (s *service) RemoveNode(ctx context.Context, r *nodev1.RemoveNodeRequest) (*nodev1.RemoveNodeResponse, error) {
-	if _, err := s.lead(); err != nil {
+	l, err := s.lead()
+	if err != nil {
 		return nil, err
 	}
-	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, r.GetNode()))
+	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, l, r.GetNode(), r.GetForce()))
 }
 
 // TransferLeadership implements nodev1connect.NodeServiceHandler.
@@ -200,7 +204,12 @@ func (s *service) Restore(ctx context.Context, stream *connect.ClientStream[node
 	if err != nil {
 		return nil, err
 	}
-	return &nodev1.RestoreResponse{}, wireError(s.n.restoreHere(ctx, l, &chunks{stream: stream}))
+	file, err := s.n.keep(&chunks{stream: stream})
+	if err != nil {
+		return nil, wireError(err)
+	}
+	defer drop(file)
+	return &nodev1.RestoreResponse{}, wireError(s.n.restoreHere(ctx, l, file))
 }
 
 // chunks reads what a client sends in pieces.

@@ -121,10 +121,11 @@ func FuzzReadSnapshot(f *testing.F) {
 		if s, err := ReadSnapshot(bytes.NewReader(b)); err == nil {
 			require.Equal(t, b, snapshot(t, s))
 		}
-		s := NewPartial()
-		if new(snapshotReader).chunk(s, b, newInterner()) != nil {
+		l := Loader{state: NewPartial(), names: newInterner()}
+		if l.Put(b) != nil {
 			return
 		}
+		s := l.State()
 		var out wire
 		out.write = true
 		for k, r := range s.Snapshot().All() {

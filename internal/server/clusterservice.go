@@ -20,8 +20,9 @@ type Cluster interface {
 	// AddNode makes a running node a member. The errors of changes are of type
 	// *storage.Failure.
 	AddNode(ctx context.Context, node, address string, nonvoter bool) error
-	// RemoveNode ends the membership of a node.
-	RemoveNode(ctx context.Context, node string) error
+	// RemoveNode ends the membership of a node. One without which no majority
+	// would answer is refused, unless force is set.
+	RemoveNode(ctx context.Context, node string, force bool) error
 	// TransferLeadership makes another node lead; any that is caught up if the
 	// name is empty.
 	TransferLeadership(ctx context.Context, node string) error
@@ -136,7 +137,7 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 	if err != nil {
 		return nil, err
 	}
-	if err := c.RemoveNode(ctx, req.Node); err != nil {
+	if err := c.RemoveNode(ctx, req.Node, req.Force); err != nil {
 		return nil, changeError(err)
 	}
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil

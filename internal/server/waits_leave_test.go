@@ -106,7 +106,7 @@ func TestARemovedLeaderHandsWaitersOver(t *testing.T) {
 
 	remove, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	require.NoError(t, servers[0].cfg.Cluster.RemoveNode(remove, "n0"))
+	require.NoError(t, servers[0].cfg.Cluster.RemoveNode(remove, "n0", false))
 	err = <-lost
 	require.Equal(t, reasonOutcomeUnknown, infoOf(err).GetReason(), "%v", err)
 	require.ErrorContains(t, err, "removed from the cluster")

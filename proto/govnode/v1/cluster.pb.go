@@ -338,8 +338,11 @@ func (x *AddNodeResponse) GetIndex() uint64 {
 }
 
 type RemoveNodeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Remove it even where too few of the voters that are left answer, so that the
+	// cluster would stop.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +382,13 @@ func (x *RemoveNodeRequest) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *RemoveNodeRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type RemoveNodeResponse struct {
@@ -709,9 +719,10 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
 	"\bnonvoter\x18\x03 \x01(\bR\bnonvoter\"'\n" +
 	"\x0fAddNodeResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index\"'\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"=\n" +
 	"\x11RemoveNodeRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"*\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"*\n" +
 	"\x12RemoveNodeResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"/\n" +
 	"\x19TransferLeadershipRequest\x12\x12\n" +
