@@ -138,3 +138,42 @@ func TestCapsOfTheState(t *testing.T) {
 		})
 	}
 }
+
+// An id with other content is refused while it is open, while it waits and when
+// it was finished, and nothing changes.
+func TestAnIDOfOtherContentIsRefused(t *testing.T) {
+	s, do := waiting(t)
+	slot := func(id string, weight int32) *session.Acquire {
+		return &session.Acquire{NS: ns, Client: "w", Slot: id, Pool: "b", Weight: weight, TTL: time.Minute, Wait: time.Minute}
+	}
+	require.Equal(t, session.Admitted, do(0, waiter("ended")).Code)
+	require.Equal(t, session.Ended, do(0, &session.End{NS: ns, Session: "s", Call: "ended", Pools: []string{"policy/p2"}, Status: session.Succeeded}).Code)
+	denied := waiter("denied")
+	denied.Verdict = session.Verdict{Rule: 7}
+	require.Equal(t, session.Denied, do(0, denied).Code)
+	require.Equal(t, session.Admitted, do(0, waiter("runs")).Code)
+	require.Equal(t, session.Admitted, do(0, waiter("more")).Code)
+	require.Equal(t, session.Queued, do(0, waiter("waits")).Code)
+	token := do(0, slot("released", 2)).Grants[0].Token
+	require.Equal(t, session.Released, do(0, &session.Release{NS: ns, Client: "w", Slot: "released", Pool: "b", Token: token}).Code)
+	require.Equal(t, session.Admitted, do(0, slot("held", 2)).Code)
+	require.Equal(t, session.Queued, do(0, slot("queued", 1)).Code)
+	before := sessiontest.Dump(s)
+	for _, id := range []string{"ended", "denied", "runs", "waits"} {
+		c := waiter(id)
+		c.Content[3] = 1
+		require.Equal(t, session.IDReused, do(0, c).Code, id)
+	}
+	for _, id := range []string{"released", "held", "queued"} {
+		c := slot(id, 1)
+		c.Content[3] = 1
+		require.Equal(t, session.IDReused, do(0, c).Code, id)
+	}
+	other := &session.Open{NS: ns, Session: "s", Content: session.Fingerprint{1}, Agent: "a", Digest: sessiontest.Digest(2), IdleTTL: time.Hour}
+	require.Equal(t, session.IDReused, do(0, other).Code)
+	require.Equal(t, session.IDReused, do(0, &session.End{NS: ns, Session: "s", Call: "ended", Pools: []string{"policy/p2"}, Status: session.Failed}).Code)
+	require.Equal(t, before, sessiontest.Dump(s))
+	again := do(0, denied)
+	require.Equal(t, session.Denied, again.Code)
+	require.EqualValues(t, 7, again.Rule, "the rule is remembered")
+}

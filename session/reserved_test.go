@@ -103,3 +103,19 @@ func TestMaxHoldStandsInThePools(t *testing.T) {
 		require.Equal(t, session.LeaseExpired, do(end, renewSlot).Code)
 	}
 }
+
+func TestFailuresInARow(t *testing.T) {
+	_, do := waiting(t)
+	for i, tt := range []struct {
+		status                session.Status
+		failures, consecutive uint32
+	}{
+		{session.Failed, 1, 1}, {session.Failed, 2, 2}, {session.Cancelled, 2, 2}, {session.Succeeded, 2, 0}, {session.Failed, 3, 1},
+	} {
+		do(0, waiter("c"+string(rune('0'+i))))
+		r := do(0, &session.End{NS: ns, Session: "s", Call: "c" + string(rune('0'+i)), Pools: []string{"policy/p2"}, Status: tt.status})
+		require.Equal(t, session.Ended, r.Code)
+		require.Equal(t, tt.failures, r.Counters.Failures)
+		require.Equal(t, tt.consecutive, r.Counters.Consecutive)
+	}
+}
