@@ -109,7 +109,8 @@ func (s *service) submit(g *group) error {
 }
 
 // decodeBatch makes a group of a batch. What cannot be decoded is answered
-// alone.
+// alone. That a command was damaged on its way is no fault of its caller, who
+// may send it again.
 func decodeBatch(m *nodev1.ForwardRequest) *group {
 	now := time.Now()
 	commands := make([]pending, len(m.GetCommands()))
@@ -119,9 +120,11 @@ func decodeBatch(m *nodev1.ForwardRequest) *group {
 	g := newGroup(commands)
 	for i := range commands {
 		c, err := session.DecodeCommand(commands[i].raw)
-		if err != nil {
+		switch {
+		case errors.Is(err, session.ErrDamaged):
+			g.answers[i] = storage.Refused(err)
+		case err != nil:
 			g.answers[i] = storage.Refused(wrong(err))
-			continue
 		}
 		commands[i].cmd = c
 	}
