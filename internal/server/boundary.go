@@ -80,10 +80,12 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		ctx, cancel := b.bounded(ctx, req.Any())
 		defer cancel()
+		ctx, left := traced(ctx)
 		res, err := next(ctx, req)
 		if err != nil && !errors.As(err, new(*connect.Error)) {
 			err = changeError(err)
 		}
+		err = left.said(err)
 		b.metrics.request(procedure, err, start)
 		b.nameLeader(res, err)
 		return res, err
@@ -117,10 +119,12 @@ func (*boundary) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		start := time.Now()
+		ctx, left := traced(ctx)
 		err := next(ctx, conn)
 		if err != nil && !errors.As(err, new(*connect.Error)) {
 			err = changeError(err)
 		}
+		err = left.said(err)
 		if ce := (*connect.Error)(nil); errors.As(err, &ce) && infoOf(err) == nil {
 			err = errUnread(ce)
 		}

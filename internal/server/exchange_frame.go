@@ -133,6 +133,7 @@ func (x *exchange) prepare(ctx context.Context, f *frame) (done bool) {
 	if t := f.op.GetTimeout(); t != nil {
 		limit = min(limit, t.AsDuration())
 	}
+	part.result = f.result
 	f.part, f.until = part, f.start.Add(limit)
 	return true
 }
@@ -279,12 +280,7 @@ func (f *frame) queued() *v1.OperationResult {
 
 // finish puts the answer of a frame into words, or says why there is none.
 func (x *exchange) finish(f *frame, err error) {
-	if err == nil {
-		err = f.part.finish(f.result)
-	} else if b, ok := f.part.operation.(*begin); ok {
-		b.failed(err)
-	}
-	if err != nil {
+	if err := f.part.settle(err); err != nil {
 		x.refuse(f, err)
 		return
 	}

@@ -129,7 +129,8 @@ func (c *Config) validate() error {
 // A Server answers the API on one node. It is safe for concurrent use.
 type Server struct {
 	cfg      Config
-	store    storage.Store
+	store    reader
+	changes  storage.Store // of apply and restore alone
 	log      *slog.Logger
 	policies *policies
 	waits    *waits
@@ -153,7 +154,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, store: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
+	s := &Server{cfg: cfg, store: cfg.Store, changes: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
 	s.policies = newPolicies(cfg.Store, m, cfg.StrictNamespaces, s.engineOptions())
 	s.journal = newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, s.journal); err != nil {
