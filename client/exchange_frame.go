@@ -80,6 +80,7 @@ func (k *link) wait(e *errand, f *frame) error {
 	for {
 		select {
 		case err := <-f.done:
+			e.placed = e.placed || f.waits
 			return f.outcome(err)
 		case <-e.done():
 		}

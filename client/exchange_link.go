@@ -212,7 +212,7 @@ func (k *link) take(m *inbox) {
 	var why error
 	if m.goAway {
 		k.goneAway = true
-		why = errors.New("the node shuts down")
+		why = &breach{error: errors.New("the node shuts down")}
 		k.closed = why
 		left, k.queue = k.queue, nil
 	}
@@ -261,7 +261,7 @@ func (k *link) fail(err error) {
 	k.line.lost(k)
 	k.mu.Lock()
 	if k.closed == nil || k.retired {
-		k.closed = fmt.Errorf("the stream to %s broke: %w", k.line.node.address, err)
+		k.closed = &breach{error: fmt.Errorf("the stream to %s broke: %w", k.line.node.address, err)}
 	}
 	queue, open, why := k.queue, k.open, k.closed
 	k.queue, k.open = nil, nil
