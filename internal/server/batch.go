@@ -21,7 +21,6 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 	if f.err != nil {
 		return nil, f.err
 	}
-	defer s.audit.log.flush()
 	out := &v1.BatchCallsResponse{Results: make([]*v1.OperationResult, len(req.Operations))}
 	var parts []*part
 	var ops []operation
@@ -29,6 +28,7 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 	for i, p := range all {
 		out.Results[i] = &v1.OperationResult{Tag: req.Operations[i].GetTag()}
 		if errs[i] != nil {
+			_ = s.audit.written(&p.own) // it has an error already
 			out.Results[i].Result = &v1.OperationResult_Error{Error: operationError(errs[i])}
 			continue
 		}
@@ -43,6 +43,11 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 	for i, err := range s.orderAll(ctx, ops) {
 		if err := parts[i].settle(err); err != nil {
 			parts[i].result.Result = &v1.OperationResult_Error{Error: operationError(err)}
+		}
+	}
+	for _, p := range parts {
+		if err := s.audit.written(&p.own); err != nil {
+			p.result.Result = &v1.OperationResult_Error{Error: operationError(err)}
 		}
 	}
 	return out, nil
@@ -103,7 +108,7 @@ func (s *Server) newParts(ctx context.Context, ops []*v1.Operation) ([]*part, []
 		others.Go(func() error {
 			defer func() {
 				if cause := recover(); cause != nil {
-					parts[i], errs[i] = nil, s.recovered(ctx, connect.Spec{Procedure: govnodev1connect.CallServiceBatchCallsProcedure}, http.Header{}, cause)
+					parts[i], errs[i] = &part{}, s.recovered(ctx, connect.Spec{Procedure: govnodev1connect.CallServiceBatchCallsProcedure}, http.Header{}, cause)
 				}
 			}()
 			prepare(ctx, i)
@@ -114,12 +119,14 @@ func (s *Server) newParts(ctx context.Context, ops []*v1.Operation) ([]*part, []
 	return parts, errs
 }
 
+// newPart checks and judges an operation. There is a part even with an error: it
+// has the trace.
 func (s *Server) newPart(ctx context.Context, f *fields, op *v1.Operation) (*part, error) {
+	p := &part{}
 	f.duration("timeout", op.GetTimeout(), caps.Timeout)
 	if f.err != nil {
-		return nil, f.err
+		return p, f.err
 	}
-	p := &part{}
 	switch o := op.GetOp().(type) {
 	case *v1.Operation_Begin:
 		return p, s.beginPart(ctx, p, f.in("begin"), o.Begin)
@@ -154,7 +161,7 @@ func (s *Server) newPart(ctx context.Context, f *fields, op *v1.Operation) (*par
 		}
 		return p, err
 	}
-	return nil, invalid(f.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
+	return p, invalid(f.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
 }
 
 func (s *Server) beginPart(ctx context.Context, p *part, f *fields, req *v1.BeginCallRequest) error {

@@ -85,6 +85,9 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if err != nil && !errors.As(err, new(*connect.Error)) {
 			err = changeError(err)
 		}
+		if unwritten := b.audit.written(left); err == nil && unwritten != nil {
+			res, err = nil, unwritten
+		}
 		err = left.said(err)
 		b.metrics.request(procedure, err, start)
 		b.nameLeader(res, err)
@@ -151,6 +154,11 @@ func (s *Server) admit(procedure string) error {
 	if s.draining.Load() && startsWork(procedure) {
 		return errDraining()
 	}
+	if decides(procedure) {
+		if err := s.audit.log.admit(); err != nil {
+			return err
+		}
+	}
 	if !growsState(procedure) {
 		return nil
 	}
@@ -166,6 +174,19 @@ func startsWork(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.SlotServiceAcquireSlotProcedure,
 		govnodev1connect.SessionServiceCreateSessionProcedure:
+		return true
+	}
+	return false
+}
+
+// decides reports whether a request is written to the audit log whatever comes of
+// it, and so is refused where that is required and not possible. What gives back
+// or ends something is not.
+func decides(procedure string) bool {
+	switch procedure {
+	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.PolicyServiceEvaluateProcedure,
+		govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
+		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure:
 		return true
 	}
 	return false

@@ -26,7 +26,6 @@ type callService struct {
 
 // BeginCall decides one call.
 func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*v1.BeginCallResponse, error) {
-	defer s.audit.log.flush()
 	b, err := s.newBegin(ctx, traceOf(ctx), &fields{}, req) // 1 the request, the session, the compiled policy
 	if err != nil {
 		return nil, err
@@ -148,7 +147,7 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *fields) error {
 	b.session = found.Record.(*session.Session)
 	b.policy, err = b.s.policies.compiled(ctx, b.ns, b.session.Pin.Digest)
 	if err != nil {
-		b.s.audit.unreadable(b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
+		b.s.audit.unreadable(b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err
 	}
 	b.cmd.Digest = b.session.Pin.Digest

@@ -17,7 +17,6 @@ import (
 
 // EndCall reports that a call has finished, and frees its slots.
 func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.EndCallResponse, error) {
-	defer s.audit.log.flush()
 	e, err := s.newEnd(ctx, traceOf(ctx), &fields{}, req)
 	if err != nil {
 		return nil, err

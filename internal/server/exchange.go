@@ -270,7 +270,11 @@ func (x *exchange) post(answers ...*frame) {
 	if len(answers) == 0 {
 		return
 	}
-	x.s.audit.log.flush()
+	for _, f := range answers {
+		if err := x.s.audit.written(&f.own); err != nil && f.result.GetError() == nil {
+			x.refuse(f, err)
+		}
+	}
 	x.mu.Lock()
 	for _, f := range answers {
 		if !f.left {

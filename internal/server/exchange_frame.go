@@ -20,6 +20,7 @@ import (
 type frame struct {
 	op     *v1.Operation
 	part   *part // nil once it is refused
+	own    trace // of the operation, once it has its answer
 	result *v1.OperationResult
 	kind   frameKind
 	start  time.Time
@@ -156,6 +157,7 @@ func (x *exchange) prepare(ctx context.Context, f *frame) (done bool) {
 		return false
 	}
 	if err != nil {
+		f.own = part.own
 		x.refuse(f, err)
 		return true
 	}
@@ -314,7 +316,9 @@ func (f *frame) queued() *v1.OperationResult {
 
 // finish puts the answer of a frame into words, or says why there is none.
 func (x *exchange) finish(f *frame, err error) {
-	if err := f.part.settle(err); err != nil {
+	err = f.part.settle(err)
+	f.own = f.part.own
+	if err != nil {
 		x.refuse(f, err)
 		return
 	}

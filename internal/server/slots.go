@@ -305,7 +305,7 @@ func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseReque
 	if err := s.order(ctx, o); err != nil {
 		return nil, err
 	}
-	s.audit.forced(cmd, o.out.Outcome)
+	s.audit.forced(o.trace, cmd, o.out.Outcome)
 	return o.out, nil
 }
 
