@@ -200,6 +200,8 @@ func resendable(c session.Command) bool {
 		return c.By.Request != ""
 	case *session.PutHash:
 		return c.By.Request != ""
+	case *session.Repair:
+		return c.By.Request != ""
 	}
 	return false
 }

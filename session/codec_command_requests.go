@@ -114,6 +114,12 @@ func (c *Tick) fields(f *wire) {
 	}
 }
 
+func (c *Repair) fields(f *wire) {
+	f.request(&c.NS, &c.By)
+	f.text(3, &c.Client)
+	f.uint64(4, &c.NewerThan)
+}
+
 func (c *PutHash) fields(f *wire) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Tool)

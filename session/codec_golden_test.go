@@ -61,8 +61,8 @@ func TestSnapshotsOfVersion1(t *testing.T) {
 	ids := IDs{forgot: &[ForgottenParts]uint64{15: 3}}
 	ids.add(remembered("01JDABCDEFGHJKMNPQRSTVWXYZ", Fingerprint{5}, Ended, 6, 7))
 	pool := &Pool{Threshold: 1, MaxQueue: 2, Put: true}
-	pool.Leases = []limiter.Lease{{Holder: "ss c", Label: unique.Make("l"), Token: 3, Since: 4, Expires: 5, HoldUntil: 6, Weight: 7, Claim: true}}
-	pool.Queue = []limiter.Ticket{{Holder: "ss d", Label: unique.Make("m"), Until: 7, Seen: 6, Weight: 5, Slots: 4, Priority: -3}}
+	pool.Leases = []limiter.Lease{{Holder: "ss c", Label: unique.Make("l"), Token: 3, Since: 4, Expires: 5, HoldUntil: 6, Weight: 7, Claim: true, Place: &limiter.Place{Until: 8, Seen: 7, Slots: 6, Priority: -5}}}
+	pool.Queue = []limiter.Ticket{{Holder: "ss d", Label: unique.Make("m"), Weight: 5, Place: limiter.Place{Until: 7, Seen: 6, Slots: 4, Priority: -3}}}
 	pool.Last, pool.Slots = 8, 9
 	pool.Index()
 	s := New()

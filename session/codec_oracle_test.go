@@ -293,6 +293,9 @@ func randomRecord(f filler, number int) Record {
 		for i := range r.Leases {
 			r.Leases[i].Token = uint64(1+i) << 30
 			r.Leases[i].Weight = 1 + f.Int32N(MaxSlots)
+			if !r.Leases[i].Claim {
+				r.Leases[i].Place = nil
+			}
 		}
 		for i := range r.Queue {
 			r.Queue[i].Weight = 1 + f.Int32N(MaxSlots)

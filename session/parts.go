@@ -73,6 +73,8 @@ func IDOf(c Command) (k Key, part int, ok bool) {
 		k, id = c.By.id(c.NS)
 	case *PutHash:
 		k, id = c.By.id(c.NS)
+	case *Repair:
+		k, id = c.By.id(c.NS)
 	}
 	if id == "" {
 		return "", 0, false

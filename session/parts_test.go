@@ -117,6 +117,7 @@ func (s *stock) whole(t *testing.T, k session.Key) string {
 // that has them whole, and becomes the same state.
 func TestPartsAnswerLikeWholeRecords(t *testing.T) {
 	histories(t, 40, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		w, s := newWorld(), newStock()
 		s.apply(t, 0, sessiontest.Setup())
 		for i := range 250 {

@@ -224,12 +224,13 @@ func TestTheLargestRecordsFitAFrame(t *testing.T) {
 		pool.Leases = append(pool.Leases, limiter.Lease{
 			Holder: holder('s', id(i), id(i)), Label: unique.Make(id(i)), Token: 1<<62 + uint64(i), Since: 1 << 60,
 			Expires: 1 << 61, HoldUntil: 1 << 61, Weight: MaxSlots, Claim: true,
+			Place: &limiter.Place{Until: 1 << 61, Seen: 1 << 60, Slots: MaxSlots, Priority: -1 << 31},
 		})
 	}
 	for i := range MaxQueue {
 		pool.Queue = append(pool.Queue, limiter.Ticket{
-			Holder: holder('s', id(i), id(i)), Label: unique.Make(id(i)), Until: 1 << 61, Seen: 1 << 60,
-			Weight: MaxSlots, Slots: MaxSlots, Priority: -1 << 31,
+			Holder: holder('s', id(i), id(i)), Label: unique.Make(id(i)), Weight: MaxSlots,
+			Place: limiter.Place{Until: 1 << 61, Seen: 1 << 60, Slots: MaxSlots, Priority: -1 << 31},
 		})
 	}
 	pool.Index()

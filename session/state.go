@@ -27,6 +27,7 @@ type State struct {
 	spare      []Grant         // for answers
 	text       []byte          // of the key that is looked up
 	names      [nameSlots]unique.Handle[string]
+	touched    map[Key]bool // by the command under way, if footprints are guarded
 }
 
 type shard struct {
@@ -87,6 +88,7 @@ func (s *State) Put(k Key, r Record) { s.put(refOf(k), r) }
 
 // Stored returns a record as it was last written, settled or not; nil if absent.
 func (s *State) Stored(k Key) Record {
+	s.touch([]byte(k))
 	if c := s.shards[s.shardOf([]byte(k))].records[k]; c != nil {
 		return c.record
 	}
@@ -95,6 +97,7 @@ func (s *State) Stored(k Key) Record {
 
 func (s *State) lookup(r ref) Record {
 	s.text = r.append(s.text[:0])
+	s.touch(s.text)
 	if c := s.shards[s.shardOf(s.text)].records[Key(s.text)]; c != nil {
 		return c.record
 	}
@@ -135,6 +138,7 @@ func (s *State) shardOf(key []byte) int {
 // put stores a record, and returns its shard.
 func (s *State) put(r ref, rec Record) int {
 	s.text = r.append(s.text[:0])
+	s.touch(s.text)
 	i := s.shardOf(s.text)
 	sh := s.shards[i]
 	if sh.epoch != s.epoch || sh.records == nil {
@@ -296,9 +300,11 @@ func (s *State) ApplyAll(at time.Duration, cmds []Command) []Result {
 	results := make([]Result, len(cmds))
 	for i, c := range cmds {
 		s.lapsed = nil
+		s.guard(c)
 		s.apply(c, &results[i])
 		results[i].Lapsed = s.lapsed
 	}
+	s.touched = nil
 	for _, w := range s.written {
 		s.noteDue(w.shard, w.record) // as the entry left it
 	}
@@ -343,6 +349,8 @@ func (s *State) apply(c Command, r *Result) {
 		s.increment(c, r)
 	case *PutHash:
 		s.putHash(c, r)
+	case *Repair:
+		s.repair(c, r)
 	case *Tick:
 		s.tick(c)
 	case *Restore:

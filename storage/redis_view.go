@@ -148,7 +148,6 @@ func (r *Redis) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 				return err
 			}
 			for i, x := range found {
-				state.Put(wants[i].key, nil)
 				if x.record == nil {
 					continue
 				}
@@ -165,6 +164,11 @@ func (r *Redis) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 		}
 		if _, now, err := parseClock(after); err == nil && now == seq {
 			return nil
+		}
+		for _, wants := range byPlace { // the next look may not find it any more
+			for _, w := range wants {
+				state.Put(w.key, nil)
+			}
 		}
 		if try == lookTries {
 			return r.heldUp(ctx, func() error { return r.wholeOf(ctx, d, lists, state) })

@@ -127,7 +127,9 @@ func (o *opening) take(_ context.Context, answers []storage.Answer) (again bool,
 	case o.answer.Outcome != storage.Applied:
 		return false, answerError(&o.answer)
 	case res.Code == session.StalePremise:
-		o.cmd.Digest = res.Digest
+		if o.cmd.Digest = res.Digest; res.After != nil { // one of this id is over and was not dropped yet
+			o.cmd.Over = res.After.Session.Pin.Digest
+		}
 		return true, nil
 	case res.Code == session.NotFound && o.cmd.Policy != "":
 		return false, notFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
