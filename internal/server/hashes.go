@@ -32,7 +32,7 @@ func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(cmd)
+	s.audit.hashPut(traceOf(ctx), cmd)
 	return &v1.PutHashResponse{Hash: &v1.ToolHash{Tool: req.Tool, Hash: hash}, Index: a.Index}, nil
 }
 
@@ -48,7 +48,7 @@ func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(cmd)
+	s.audit.hashPut(traceOf(ctx), cmd)
 	return &v1.DeleteHashResponse{Index: a.Index}, nil
 }
 

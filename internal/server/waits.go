@@ -354,7 +354,7 @@ func (w *waits) apply(ctx context.Context, cmds []session.Command) []storage.Ans
 // made again: the queue keeps the place. One that a leader has no room for has
 // lost its place, and is its caller's to make again.
 func (w *waits) answered(x *wait, a storage.Answer) {
-	if a.Err != nil && !overloadedElsewhere(a.Err) {
+	if a.Outcome != storage.Applied && !(a.Outcome == storage.NotApplied && overloadedElsewhere(a.Err)) {
 		w.unanswered(x, a.Err)
 		return
 	}

@@ -44,7 +44,7 @@ func (m *member) Apply(ctx context.Context, cmds ...session.Command) []storage.A
 func TestARemovedNodeHandsWaitersOver(t *testing.T) {
 	withServer(t, func(t *testing.T, other *Server) {
 		var log bytes.Buffer
-		m := &member{Store: other.store}
+		m := &member{Store: other.changes}
 		s, err := New(Config{Store: m, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, s.Close()) }()
@@ -138,7 +138,7 @@ func TestARemovedLeaderHandsWaitersOver(t *testing.T) {
 func TestAClaimWithoutAnAnswerIsLoggedOnce(t *testing.T) {
 	withServer(t, func(t *testing.T, other *Server) {
 		var log bytes.Buffer
-		m := &member{Store: other.store}
+		m := &member{Store: other.changes}
 		s, err := New(Config{Store: isolated{m}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, s.Close()) }()
