@@ -82,8 +82,6 @@ func TestWorkIsBounded(t *testing.T) {
 	perSearch := MaxRunes * (MaxRunes/100 + 2)
 	require.LessOrEqual(t, m.steps, maxSteps+perSearch)
 	require.Greater(t, m.steps, maxSteps, "the texts are not costly enough to show anything")
-	_, exact := Measure(a, b)
-	require.False(t, exact)
 	require.Less(t, matched, MaxRunes/4, "what was not compared counts as different")
 }
 

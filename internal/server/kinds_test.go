@@ -33,7 +33,7 @@ func TestKindIsTheCallersWord(t *testing.T) {
 func TestContextBringsNoMetadata(t *testing.T) {
 	hash := strings.Repeat("ab", 32)
 	n := start(t)
-	n.putPolicy(policy("content_hashes: {t: "+`"`+hash+`"`+"}")...)
+	n.putPolicy(policy("content_hashes: {t: " + `"` + hash + `"` + "}")...)
 	n.session("s")
 	for i, context := range []string{`{"metadata":{"content_hash":"` + hash + `"}}`, `{"metadata.content_hash":"` + hash + `"}`} {
 		res := n.begin("s", "c"+string(rune('0'+i)), func(r *v1.BeginCallRequest) { r.ContextJson = context })
