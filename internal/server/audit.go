@@ -170,3 +170,11 @@ func (a *auditor) forced(t *trace, c *session.ForceRelease, o v1.Outcome) {
 			text("client", c.By.Client).text("request_id", c.By.Request)
 	})
 }
+
+// repaired writes that ids of a namespace are taken again.
+func (a *auditor) repaired(t *trace, c *session.Repair) {
+	a.add(t, func(l line) line {
+		return a.happened(l, "ids_repaired", "", "", c.NS).number("newer_than", c.NewerThan).
+			text("holder_client", c.Client).text("client", c.By.Client).text("request_id", c.By.Request)
+	})
+}

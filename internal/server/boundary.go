@@ -186,7 +186,8 @@ func decides(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.PolicyServiceEvaluateProcedure,
 		govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
-		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure:
+		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure,
+		govnodev1connect.ClusterServiceRepairIDsProcedure:
 		return true
 	}
 	return false

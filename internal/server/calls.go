@@ -88,7 +88,7 @@ var orders = map[v1.Order]engine.Order{
 func (s *Server) newBegin(ctx context.Context, t *trace, f *fields, req *v1.BeginCallRequest) (*begin, error) {
 	b := &begin{trace: t, s: s, ns: namespace(ctx), req: req}
 	f.id("sessionId", req.SessionId)
-	f.id("callId", req.CallId)
+	s.newID(f, "callId", req.CallId)
 	enum(f, "kind", req.Kind, v1.Kind_name)
 	enum(f, "order", req.Order, v1.Order_name)
 	kind := callKinds[req.Kind]

@@ -261,6 +261,10 @@ var changings = map[string]changing{
 		_, err := n.cluster.TransferLeadership(n.ctx(), &v1.TransferLeadershipRequest{})
 		return err
 	}},
+	"ClusterService/RepairIDs": {ask: func(n *node) error {
+		_, err := n.cluster.RepairIDs(n.ctx(), &v1.RepairIDsRequest{RequestId: "r"})
+		return err
+	}},
 	"ClusterService/Restore": {ask: func(n *node) error {
 		other := start(n.t)
 		other.putPolicy(policy()...)

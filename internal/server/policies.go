@@ -108,7 +108,7 @@ type policyService struct{ *Server }
 func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error) {
 	f := &fields{}
 	f.optionalID("name", req.Name)
-	by := f.maker(req.Client, req.RequestId, req)
+	by := s.maker(f, req.Client, req.RequestId, req)
 	if f.err != nil {
 		return nil, f.err
 	}

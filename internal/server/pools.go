@@ -28,7 +28,7 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 		queue = *req.QueueLimit
 	}
 	cmd := &session.PutPool{
-		NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Pool: req.Pool,
+		NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Pool: req.Pool,
 		Slots: slots, Threshold: threshold, Queue: queue,
 	}
 	if f.err != nil {
@@ -52,7 +52,7 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v1.DeletePoolResponse, error) {
 	f := &fields{}
 	f.pool("pool", req.Pool)
-	cmd := &session.DeletePool{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Pool: req.Pool, Force: req.Force}
+	cmd := &session.DeletePool{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Pool: req.Pool, Force: req.Force}
 	if f.err != nil {
 		return nil, f.err
 	}

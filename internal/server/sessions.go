@@ -29,7 +29,7 @@ func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSession
 	if req.SessionId == "" {
 		o.cmd.Session = s.cfg.NewID()
 	}
-	f.id("sessionId", o.cmd.Session)
+	s.newID(f, "sessionId", o.cmd.Session)
 	f.id("agentId", req.AgentId)
 	f.optionalID("parentSessionId", req.ParentSessionId)
 	if req.ParentSessionId == o.cmd.Session {

@@ -51,7 +51,7 @@ type acquire struct {
 
 func (s *Server) newAcquire(ctx context.Context, t *trace, f *fields, req *v1.AcquireSlotRequest) (*acquire, error) {
 	f.pool("pool", req.Pool)
-	f.id("slotId", req.SlotId)
+	s.newID(f, "slotId", req.SlotId)
 	f.text("label", req.Label, caps.Label)
 	cmd := &session.Acquire{
 		NS: namespace(ctx), Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
@@ -282,7 +282,7 @@ func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseReque
 	f := &fields{}
 	f.id("slotId", req.SlotId)
 	f.optionalID("sessionId", req.SessionId)
-	cmd := &session.ForceRelease{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Session: req.SessionId, ID: req.SlotId}
+	cmd := &session.ForceRelease{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Session: req.SessionId, ID: req.SlotId}
 	if req.SessionId == "" {
 		f.pool("pool", req.Pool)
 		cmd.Holder, cmd.Pools = f.clientNamed("holderClient", req.HolderClient), []string{req.Pool}
