@@ -37,7 +37,7 @@ func (w *watched) access(what string, f func() error) error {
 		return failed
 	}
 	p := newPatience(w.limit, func() { w.fail(fmt.Errorf("cluster: disk: %s has taken longer than %v", what, w.limit)) })
-	err := f()
+	err := guarded(f)
 	p.end()
 	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return err
@@ -227,7 +227,7 @@ func (d *disk) open(cfg *Config) (err error) {
 		return err
 	}
 	if node == "" && used {
-		return fmt.Errorf("cluster: Dir: %s has a log that is not a node's; choose another directory", cfg.Dir)
+		return fmt.Errorf("cluster: Dir: %s has a log that is not a node's; choose another directory, or, if this was one, %s", cfg.Dir, adviceReplace)
 	}
 	if node != "" && node != cfg.ID {
 		return fmt.Errorf("cluster: ID: %s belongs to node %q; start it under that name, or choose another directory", cfg.Dir, node)

@@ -132,7 +132,9 @@ func (n *Node) open() (err error) {
 	if err := n.enter(); err != nil {
 		return err
 	}
-	if err := n.checkIdentity(); err != nil {
+	if err := guarded(n.checkIdentity); errors.Is(err, errDamaged) {
+		return unusable(n.cfg.Dir, err)
+	} else if err != nil {
 		return err
 	}
 	notify := make(chan bool, 16)
@@ -184,14 +186,16 @@ func (n *Node) raftConfig(notify chan<- bool) *raft.Config {
 // logCached is how many entries are kept in memory for followers.
 const logCached = 128
 
-// startRaft starts Raft. It panics where the log has a hole, which is an error
-// here.
-func (n *Node) startRaft(notify chan<- bool) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("cluster: Dir: the log in %s is damaged: %v; remove this node from the cluster and let it join again with an empty directory under a new name", n.cfg.Dir, p)
-		}
-	}()
+// startRaft starts Raft, which panics where the log has a hole.
+func (n *Node) startRaft(notify chan<- bool) error {
+	err := guarded(func() error { return n.newRaft(notify) })
+	if errors.Is(err, errDamaged) {
+		return unusable(n.cfg.Dir, err)
+	}
+	return err
+}
+
+func (n *Node) newRaft(notify chan<- bool) error {
 	c := n.raftConfig(notify)
 	cache, err := raft.NewLogCache(logCached, n.disk.log)
 	if err != nil {
@@ -209,7 +213,7 @@ func (n *Node) startRaft(notify chan<- bool) (err error) {
 		err = *failed
 	}
 	if err != nil {
-		return fmt.Errorf("cluster: Dir: cannot start from %s: %w", n.cfg.Dir, err)
+		return fmt.Errorf("cluster: Dir: cannot start from %s: %w; if the disk is well the folder is damaged: %s", n.cfg.Dir, err, adviceReplace)
 	}
 	n.started.Store(true)
 	return n.electAlone()
