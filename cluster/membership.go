@@ -24,8 +24,8 @@ const closeEnough = 100
 // and may be asked again. Its error is a *storage.Failure, as that of the other
 // changes is.
 func (n *Node) AddNode(ctx context.Context, id, address string, nonvoter bool) error {
-	return n.change(ctx, func(ctx context.Context, l *leadership) error {
-		return n.addHere(ctx, l, id, address, nonvoter)
+	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
+		return n.addHere(ctx, id, address, nonvoter)
 	}, func(ctx context.Context, leader string) error {
 		_, err := n.peers.at(leader).AddNode(ctx, &nodev1.AddNodeRequest{Node: id, Address: address, Nonvoter: nonvoter})
 		return sent(err)
@@ -36,8 +36,8 @@ func (n *Node) AddNode(ctx context.Context, id, address string, nonvoter bool) e
 // Where it leads, another takes over first. It is refused where too few of the
 // voters that are left would answer, unless force is set. It works on any node.
 func (n *Node) RemoveNode(ctx context.Context, id string, force bool) error {
-	return n.change(ctx, func(ctx context.Context, l *leadership) error {
-		return n.removeHere(ctx, l, id, force)
+	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
+		return n.removeHere(ctx, id, force)
 	}, func(ctx context.Context, leader string) error {
 		_, err := n.peers.at(leader).RemoveNode(ctx, &nodev1.RemoveNodeRequest{Node: id, Force: force})
 		return sent(err)
@@ -112,6 +112,11 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 	}
 	if r.GetNode() == n.cfg.ID {
 		return false, invalid(fmt.Errorf("%s is the name of the leader of this cluster: choose another", n.cfg.ID))
+	}
+	if id := r.GetSelf(); id != nil && !r.GetEmpty() {
+		if why := n.judge(ctx, id); why != "" {
+			return false, invalid(errors.New(why))
+		}
 	}
 	n.changing.Lock()
 	defer n.changing.Unlock()
@@ -212,13 +217,13 @@ func validMember(id, address string) error {
 // A majority that is barely alive does not speak against it: whoever is given a
 // vote has just answered and has nearly everything, so that one more voter that
 // is alive comes to the voters that are, and as many of them may fail as before.
-func (n *Node) addHere(ctx context.Context, l *leadership, id, address string, nonvoter bool) error {
+func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) error {
 	if err := validMember(id, address); err != nil {
 		return err
 	}
 	_, known := n.member(id)
 	for pause := (backoff{}); ; {
-		done, err := n.addStep(ctx, l, id, address, nonvoter)
+		done, err := n.addStep(ctx, id, address, nonvoter)
 		if done || err != nil {
 			return err
 		}
@@ -232,7 +237,7 @@ func (n *Node) addHere(ctx context.Context, l *leadership, id, address string, n
 	}
 }
 
-func (n *Node) addStep(ctx context.Context, l *leadership, id, address string, nonvoter bool) (done bool, err error) {
+func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (done bool, err error) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	s, known := n.member(id)
@@ -243,7 +248,7 @@ func (n *Node) addStep(ctx context.Context, l *leadership, id, address string, n
 		return nonvoter, n.place(ctx, id, address, false)
 	}
 	if nonvoter || isVoter(&s) {
-		return true, n.confirm(ctx, l)
+		return true, n.confirm(ctx)
 	}
 	asking, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
 	defer cancel()
@@ -256,12 +261,12 @@ func (n *Node) addStep(ctx context.Context, l *leadership, id, address string, n
 }
 
 // removeHere is RemoveNode on the leader.
-func (n *Node) removeHere(ctx context.Context, l *leadership, id string, force bool) error {
+func (n *Node) removeHere(ctx context.Context, id string, force bool) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	s, known := n.member(id)
 	if !known {
-		return n.confirm(ctx, l)
+		return n.confirm(ctx)
 	}
 	if isVoter(&s) {
 		if n.voters() == 1 {
@@ -285,13 +290,12 @@ func (n *Node) removeHere(ctx context.Context, l *leadership, id string, force b
 }
 
 // confirm returns nil if the members as this node knows them are committed, and
-// nobody else had become leader when it was called. It proposes nothing.
-func (n *Node) confirm(ctx context.Context, l *leadership) error {
-	if err := n.wait(ctx, n.raft.GetConfiguration().Index()); err != nil {
-		return err
+// nobody else had become leader when it was called. It changes nothing.
+func (n *Node) confirm(ctx context.Context) error {
+	if err := settled(ctx, n.raft.Barrier(left(ctx)), n.dead); err != nil {
+		return notApplied(errors.Unwrap(err))
 	}
-	_, err := n.readIndex(ctx, l)
-	return err
+	return nil
 }
 
 // leavesMajority refuses to take a voter away where the others that answer would

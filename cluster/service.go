@@ -150,7 +150,7 @@ func (s *service) Term(context.Context, *nodev1.TermRequest) (*nodev1.TermRespon
 }
 
 // Hello implements nodev1connect.NodeServiceHandler.
-func (s *service) Hello(context.Context, *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
+func (s *service) Hello(ctx context.Context, asked *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
 	n := s.n
 	r := &nodev1.HelloResponse{
 		Cluster: n.clusterID(), Node: n.cfg.ID, Address: n.cfg.Address, ApiAddress: n.cfg.APIAddress, Version: n.cfg.version,
@@ -159,6 +159,10 @@ func (s *service) Hello(context.Context, *nodev1.HelloRequest) (*nodev1.HelloRes
 		address, leader := n.raft.LeaderWithID()
 		r.Leader, r.LeaderAddress, r.Term = string(leader), string(address), n.raft.CurrentTerm()
 		r.AppliedIndex, r.LogBytes = n.fsm.applied(), uint64(n.fsm.logged.since())
+	}
+	r.Self = n.hello().GetSelf()
+	if id := asked.GetSelf(); id != nil {
+		r.Refusal = n.judge(ctx, id)
 	}
 	return r, nil
 }
@@ -172,25 +176,23 @@ func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.Join
 	if err != nil {
 		return nil, wireError(err)
 	}
-	return &nodev1.JoinResponse{Done: done}, nil
+	return &nodev1.JoinResponse{Done: done, Index: s.n.fsm.applied()}, nil
 }
 
 // AddNode implements nodev1connect.NodeServiceHandler.
 func (s *service) AddNode(ctx context.Context, r *nodev1.AddNodeRequest) (*nodev1.AddNodeResponse, error) {
-	l, err := s.lead()
-	if err != nil {
+	if _, err := s.lead(); err != nil {
 		return nil, err
 	}
-	return &nodev1.AddNodeResponse{}, wireError(s.n.addHere(ctx, l, r.GetNode(), r.GetAddress(), r.GetNonvoter()))
+	return &nodev1.AddNodeResponse{}, wireError(s.n.addHere(ctx, r.GetNode(), r.GetAddress(), r.GetNonvoter()))
 }
 
 // RemoveNode implements nodev1connect.NodeServiceHandler.
 func (s *service) RemoveNode(ctx context.Context, r *nodev1.RemoveNodeRequest) (*nodev1.RemoveNodeResponse, error) {
-	l, err := s.lead()
-	if err != nil {
+	if _, err := s.lead(); err != nil {
 		return nil, err
 	}
-	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, l, r.GetNode(), r.GetForce()))
+	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, r.GetNode(), r.GetForce()))
 }
 
 // TransferLeadership implements nodev1connect.NodeServiceHandler.
