@@ -119,7 +119,7 @@ func (c changeCluster) Status(context.Context) (server.Status, error) {
 	return server.Status{Node: "n1", Leader: "n1", Health: "ok"}, nil
 }
 func (c changeCluster) AddNode(context.Context, string, string, bool) error { return c.change() }
-func (c changeCluster) RemoveNode(context.Context, string, bool) error            { return c.change() }
+func (c changeCluster) RemoveNode(context.Context, string, bool) error      { return c.change() }
 func (c changeCluster) TransferLeadership(context.Context, string) error    { return c.change() }
 func (c changeCluster) Ready(context.Context) error                         { return nil }
 func (c changeCluster) LeaderAPI() string                                   { return "127.0.0.1:1" }
