@@ -53,6 +53,7 @@ up)
 	;;
 kill)
 	kill -9 "$(cat "$folder/$2.pid")"
+	while curl -fs "http://$(api "$2")/healthz" >/dev/null; do sleep 0.1; done
 	echo "$2 is dead"
 	;;
 start)
