@@ -37,6 +37,7 @@ func TestBrokenDocuments(t *testing.T) {
 		"a block that is left out unsaid": {"'sh norun\nfalse\n'", "needs a reason"},
 		"a block without an end":          {"'sh\nfalse\n", "has no end"},
 		"an alert on no metric":           {"'yaml alerts\ngroups:\n  - name: g\n    rules:\n      - alert: A\n        expr: gov_frobs > 1\n'", "gov_frobs is not in docs/metrics.md"},
+		"an alert in a file":              {"'yaml alerts file=a.yaml\ngroups:\n  - name: g\n    rules:\n      - alert: A\n        expr: gov_frobs > 1\n'", "gov_frobs is not in docs/metrics.md"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -233,6 +233,11 @@ func (r room) run(list []block) error {
 // step is the part of the script that does what a block asks for.
 func step(i int, b block) (string, error) {
 	out := fmt.Sprintf(">.docs/%d.out 2>&1 </dev/null", i)
+	if b.has("alerts") {
+		if err := checkAlerts(b.text); err != nil {
+			return "", err
+		}
+	}
 	if file := b.words["file"]; file != "" && b.lang != "go" {
 		return fmt.Sprintf("mkdir -p %s && cp .docs/%d %s\n", path.Dir(file), i, file), nil
 	}
@@ -265,7 +270,7 @@ func step(i int, b block) (string, error) {
 		return do, nil
 	case "yaml":
 		if b.has("alerts") {
-			return "", checkAlerts(b.text)
+			return "", nil
 		}
 		return fmt.Sprintf("mkdir -p .docs/p%[1]d && cp .docs/%[1]d .docs/p%[1]d/policy.yaml\ngovnode policy validate .docs/p%[1]d %[2]s\n"+
 			"if grep -i warning .docs/%[1]d.out; then false; fi\n", i, out), nil
