@@ -127,8 +127,8 @@ func judge(err error) verdict {
 		return verdict{fate: notApplied}
 	}
 	var ce *connect.Error
-	if !errors.As(err, &ce) {
-		return verdict{fate: unknown}
+	if !errors.As(err, &ce) || errors.As(err, new(*breach)) && !neverSent(err) {
+		return verdict{fate: unknown} // what ends a stream says nothing about a request on it
 	}
 	if !connect.IsWireError(err) {
 		switch ce.Code() {
