@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -22,6 +21,7 @@ type watched struct {
 	limit   time.Duration
 	fatal   func(error)
 	appends prometheus.Observer // seconds of each append
+	kept    func() uint64       // index up to which entries are known to be applied or committed
 
 	mu     sync.Mutex
 	failed error
@@ -38,7 +38,7 @@ func (w *watched) access(what string, f func() error) error {
 	p := newPatience(w.limit, func() { w.fail(fmt.Errorf("cluster: disk: %s has taken longer than %v", what, w.limit)) })
 	err := f()
 	p.end()
-	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, errNotFound) {
 		return err
 	}
 	return w.fail(fmt.Errorf("cluster: disk: %s: %w", what, err))
@@ -137,7 +137,19 @@ func (w *watched) StoreLogs(l []*raft.Log) error {
 	return err
 }
 
+// DeleteRange implements raft.LogStore. Raft removes the beginning of the log,
+// for which a snapshot stands, and the end of it, where another leader has other
+// entries. It never means an entry that this node has applied, or knows to be
+// committed, by the end: two nodes would disagree from then on, and not know.
 func (w *watched) DeleteRange(from, to uint64) error {
+	last, err := w.LastIndex()
+	if err != nil {
+		return err
+	}
+	if kept := w.kept(); to >= last && from <= kept {
+		return w.fail(fmt.Errorf("cluster: entries %d to %d of the log should be replaced by those of another leader, but those up to %d are committed: this node and that one disagree; find out which of them is right, and %s",
+			from, to, kept, replaceHint))
+	}
 	return w.access("DeleteRange", func() error { return w.logStore.DeleteRange(from, to) })
 }
 
@@ -187,7 +199,7 @@ func openDisk(cfg *Config, m *metrics) (*disk, error) {
 	if cfg.disk != nil {
 		store = cfg.disk(store)
 	}
-	d := &disk{log: &watched{logStore: store, limit: cfg.DiskTimeout, fatal: cfg.Fatal, appends: m.appendSeconds}}
+	d := &disk{log: &watched{logStore: store, limit: cfg.DiskTimeout, fatal: cfg.Fatal, appends: m.appendSeconds, kept: func() uint64 { return 0 }}}
 	if err := d.open(cfg); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -231,7 +243,7 @@ func (d *disk) open(cfg *Config) (err error) {
 // text returns what is kept under a key; "" if nothing is.
 func (d *disk) text(key []byte) (string, error) {
 	b, err := d.log.Get(key)
-	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if err != nil && !errors.Is(err, errNotFound) {
 		return "", err
 	}
 	return string(b), nil

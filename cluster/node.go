@@ -173,9 +173,10 @@ const logCached = 128
 func (n *Node) startRaft(notify chan<- bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("cluster: Dir: the log in %s is damaged: %v; remove this node from the cluster and let it join again with an empty directory under a new name", n.cfg.Dir, p)
+			err = fmt.Errorf("cluster: Dir: the log in %s is damaged: %v; %s", n.cfg.Dir, p, replaceHint)
 		}
 	}()
+	n.disk.log.kept = n.kept
 	c := n.raftConfig(notify)
 	cache, err := raft.NewLogCache(logCached, n.disk.log)
 	if err != nil {
@@ -195,6 +196,15 @@ func (n *Node) startRaft(notify chan<- bool) (err error) {
 	n.raft = r
 	n.started.Store(true)
 	return n.electAlone()
+}
+
+// kept returns the index up to which the log must not change any more.
+func (n *Node) kept() uint64 {
+	i := n.fsm.applied()
+	if n.started.Load() {
+		i = max(i, n.raft.CommitIndex())
+	}
+	return i
 }
 
 // electAlone lets the only voter of a cluster become its leader at once. It
