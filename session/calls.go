@@ -31,7 +31,7 @@ func (s *State) begin(c *Begin, r *Result) {
 		s.recall(m, c, x, r)
 		return
 	}
-	if stale(c.Call, x.IDs.newerThan(c.Call), r) {
+	if stale(c.Call, x.IDs.newerThan(), r) {
 		return
 	}
 	if x.Phase != PhaseOpen {

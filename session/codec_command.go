@@ -198,7 +198,7 @@ func (c *End) fields(f *wire) {
 	f.texts(4, &c.Pools)
 	unsigned(f, 5, &c.Status, uint64(Cancelled))
 	f.sint64(6, &c.Tokens)
-	for m := f.message(7, c.Output != Output{}); f.visit(&m); {
+	for m := f.optional(7, c.Output != Output{}); f.visit(&m); {
 		c.Output.fields(f)
 	}
 }

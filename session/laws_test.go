@@ -106,10 +106,54 @@ func TestLaw1ReplayAndLaw2Cut(t *testing.T) {
 		}
 		require.Equal(t, sessiontest.Dump(one), sessiontest.Dump(two))
 		require.Equal(t, sessiontest.Dump(one), sessiontest.Dump(cut))
-		var a, b bytes.Buffer
+		var a, b, c bytes.Buffer
 		require.NoError(t, session.WriteSnapshot(&a, one.Snapshot()))
 		require.NoError(t, session.WriteSnapshot(&b, two.Snapshot()))
+		require.NoError(t, session.WriteSnapshot(&c, cut.Snapshot()))
 		require.True(t, bytes.Equal(a.Bytes(), b.Bytes()), "equal histories, equal bytes")
+		require.True(t, bytes.Equal(a.Bytes(), c.Bytes()), "equal histories, equal bytes, restored in between or not")
+	})
+}
+
+// The digest follows from the history alone: the same after every entry on who
+// applied all of it, who was restored from a snapshot of its own now and then,
+// and who got one of another replica; and whatever was read in between.
+func TestLaw2DigestsOfReplicas(t *testing.T) {
+	digest := func(s *session.State) session.Digest {
+		d, err := s.Snapshot().Digest(nil)
+		require.NoError(t, err)
+		return d
+	}
+	histories(t, 16, func(t *testing.T, h *sessiontest.History) {
+		at, entries := record(h, 250)
+		one, cut, late := session.New(), session.New(), session.New()
+		for _, s := range []*session.State{one, cut, late} {
+			s.ApplyAll(0, sessiontest.Setup())
+		}
+		seen := map[session.Digest]bool{}
+		for i := range entries {
+			switch {
+			case i%17 == 3:
+				cut = reopen(t, cut)
+			case i%23 == 5:
+				late = reopen(t, one)
+			case i%7 == 2:
+				for k := range cut.Snapshot().All() {
+					_ = cut.Get(k)
+				}
+			}
+			one.ApplyAll(at[i], entries[i])
+			cut.ApplyAll(at[i], entries[i])
+			late.ApplyAll(at[i], entries[i])
+			if i%3 == 0 || i > 200 { // else hashes are kept over several entries
+				want := digest(one)
+				require.Equal(t, want, digest(cut), "cut, entry %d: %s", i, show(entries[i]))
+				require.Equal(t, want, digest(late), "late, entry %d: %s", i, show(entries[i]))
+				seen[want] = true
+			}
+		}
+		require.Equal(t, digest(one), digest(reopen(t, one)))
+		require.Greater(t, len(seen), 50)
 	})
 }
 

@@ -21,7 +21,7 @@ func (s *State) known(ns string, m Maker, r *Result) bool {
 			r.Repeat, r.Value = true, int64(seen.Value)
 			return true
 		}
-		if stale(m.Request, x.IDs.newerThan(m.Request), r) {
+		if stale(m.Request, x.IDs.newerThan(), r) {
 			return true
 		}
 	}

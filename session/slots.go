@@ -22,7 +22,7 @@ func (s *State) acquire(c *Acquire, r *Result) {
 			s.recallSlot(m, c.Content, r)
 			return
 		}
-		if stale(c.Slot, x.IDs.newerThan(c.Slot), r) {
+		if stale(c.Slot, x.IDs.newerThan(), r) {
 			return
 		}
 		if len(x.Open) >= MaxOpen {

@@ -164,6 +164,10 @@ type snapshotReader struct {
 	sum  hash.Hash
 	read int64 // bytes that were checked
 	buf  []byte
+
+	last   Key // that was read; records stand in the order of places and keys
+	place  int
+	ending bool // the latest chunk was not full, so it is the last
 }
 
 func (in *snapshotReader) state() (*State, error) {
@@ -181,6 +185,9 @@ func (in *snapshotReader) state() (*State, error) {
 	if err := readFrame(b, func(f *wire) { header.fields(f) }); err != nil {
 		return nil, err
 	}
+	if header.now < 0 {
+		return nil, errors.New("its time is negative")
+	}
 	s := New()
 	s.SetClock(header.now, header.generation)
 	names := newInterner()
@@ -195,7 +202,7 @@ func (in *snapshotReader) state() (*State, error) {
 		if kind != frameChunk {
 			return nil, fmt.Errorf("frame %q, where a chunk or the trailer has to be", kind)
 		}
-		if err := putChunk(s, b, names); err != nil {
+		if err := in.chunk(s, b, names); err != nil {
 			return nil, err
 		}
 	}
@@ -256,21 +263,29 @@ func readFrame(b []byte, fields func(*wire)) error {
 	return f.err
 }
 
-// putChunk puts the records of a chunk into the state.
-func putChunk(s *State, b []byte, names *interner) error {
+// chunk puts the records of a chunk into the state.
+func (in *snapshotReader) chunk(s *State, b []byte, names *interner) error {
+	if in.ending || len(b) == 0 {
+		return errors.New("a chunk behind the last one")
+	}
+	in.ending = len(b) < chunkFull
 	f := reader(b)
 	f.names = names
 	for m := f.top(); f.visit(&m); {
 		for f.num == 1 {
+			f.require(f.pos <= chunkFull, "a chunk that was to be closed before") // one byte of the tag is taken
 			var k Key
 			var r Record
 			for m := f.message(1, true); f.visit(&m); {
 				f.item(&k, &r)
 			}
 			f.require(k.wellFormed() && r != nil && k[0] == kindOf(r), "a record that does not belong to its key")
+			place := placeOf([]byte(k))
+			f.require(place > in.place || place == in.place && k > in.last, "a record out of its order")
 			if f.err != nil {
 				return f.err
 			}
+			in.place, in.last = place, k
 			s.Put(k, r)
 		}
 	}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"iter"
@@ -32,6 +33,10 @@ type State struct {
 type shard struct {
 	epoch   uint64
 	records map[Key]*cell
+	// The hash of the records, once a snapshot has made it: nothing is written
+	// into a shard that a snapshot has. See Snapshot.Digest.
+	hash   Digest
+	hashed bool
 }
 
 // A cell is the place of a record in its shard, so that a record is replaced
@@ -119,7 +124,10 @@ func (s *State) Len() (n int) {
 }
 
 // shardOf is the same on every node, since it decides the order of snapshots.
-func (s *State) shardOf(key []byte) int {
+func (s *State) shardOf(key []byte) int { return placeOf(key) & (len(s.shards) - 1) }
+
+// placeOf is the shard of a key in a whole state.
+func placeOf(key []byte) int {
 	const prime = 0x9E3779B97F4A7C15
 	h := uint64(len(key)) * prime
 	for ; len(key) >= 8; key = key[8:] {
@@ -129,7 +137,7 @@ func (s *State) shardOf(key []byte) int {
 	for _, b := range key {
 		h = (h ^ uint64(b)) * prime
 	}
-	return int((h ^ h>>29) & uint64(len(s.shards)-1))
+	return int((h ^ h>>29) & (1<<shardBits - 1))
 }
 
 // put stores a record, and returns its shard.
@@ -221,7 +229,8 @@ func (s *State) Snapshot() *Snapshot {
 	return &Snapshot{now: s.now, generation: s.generation, shards: slices.Clone(s.shards)}
 }
 
-// A Snapshot is an immutable view of a State; safe for concurrent use.
+// A Snapshot is an immutable view of a State; safe for concurrent use, but see
+// Digest.
 type Snapshot struct {
 	now        time.Duration
 	generation uint32
@@ -239,13 +248,24 @@ func (v *Snapshot) Generation() uint32 { return v.generation }
 func (v *Snapshot) All() iter.Seq2[Key, Record] {
 	return func(yield func(Key, Record) bool) {
 		for _, sh := range v.shards {
-			for _, k := range slices.Sorted(maps.Keys(sh.records)) {
+			for _, k := range v.keys(sh) {
 				if !yield(k, sh.records[k].record) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// keys returns the keys of a shard in the order of snapshots, which is that of
+// whole states.
+func (v *Snapshot) keys(sh *shard) []Key {
+	if len(v.shards) == 1<<shardBits {
+		return slices.Sorted(maps.Keys(sh.records))
+	}
+	return slices.SortedFunc(maps.Keys(sh.records), func(a, b Key) int {
+		return cmp.Or(cmp.Compare(placeOf([]byte(a)), placeOf([]byte(b))), cmp.Compare(a, b))
+	})
 }
 
 // Find returns, in the order of keys, the first limit records after a key that

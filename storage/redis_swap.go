@@ -102,7 +102,13 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 	for _, c := range packed.Parts {
 		switch {
 		case !c.Whole:
-			s.append(s.partKey(i, c.Part), c.Bytes)
+			key := s.partKey(i, c.Part)
+			if len(c.Bytes) > 0 {
+				s.append(key, c.Bytes)
+			}
+			if c.Drop > 0 {
+				s.ops = append(s.ops, "T", key, c.Drop)
+			}
 		case len(c.Bytes) > 0:
 			s.ops = append(s.ops, "W", s.partKey(i, c.Part), c.Bytes)
 		case was.record != nil:

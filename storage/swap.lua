@@ -154,7 +154,7 @@ if n > 0 and call('EXISTS', KEYS[2]) == 1 then
 end
 
 -- arguments of each operation, beside its letter
-local args = {C = 0, D = 1, W = 2, X = 1, Z = 2, R = 1, I = 2, J = 2}
+local args = {C = 0, D = 1, W = 2, X = 1, T = 2, Z = 2, R = 1, I = 2, J = 2}
 local parts = #KEYS - q
 local rest = first + n + parts -- the first operation
 for i = 1, parts do
@@ -165,7 +165,7 @@ end
 local i = rest
 while i <= #ARGV do
   local op = ARGV[i]
-  if op == 'W' or op == 'X' then
+  if op == 'W' or op == 'X' or op == 'T' then
     call('STRLEN', KEYS[tonumber(ARGV[i + 1])])
   elseif op == 'Z' or op == 'R' then
     call('ZSCORE', KEYS[4], '')
@@ -208,6 +208,14 @@ while i <= #ARGV do
   local op = ARGV[i]
   if op == 'W' then
     call('SET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
+  elseif op == 'T' then -- what is left without its first bytes
+    local key = KEYS[tonumber(ARGV[i + 1])]
+    local left = call('GETRANGE', key, ARGV[i + 2], '-1')
+    if left == '' then
+      call('DEL', key)
+    else
+      call('SET', key, left)
+    end
   elseif op == 'D' or op == 'X' then
     call('DEL', KEYS[tonumber(ARGV[i + 1])])
   elseif op == 'Z' then

@@ -4167,13 +4167,13 @@ func (x *Hold) GetWeight() int32 {
 
 // IDs are the finished ids that a session or a client remembers.
 type IDs struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Dropped uint32                 `protobuf:"varint,1,opt,name=dropped,proto3" json:"dropped,omitempty"` // chunks of eight that were forgotten
-	// 40 bytes each, oldest first: 16 of the SHA-256 of the id, 8 of the
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	N      uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`           // how many there were ever, which decides how many are remembered
+	Forgot uint64                 `protobuf:"varint,2,opt,name=forgot,proto3" json:"forgot,omitempty"` // newest time among those that are forgotten, Unix milliseconds
+	// 36 bytes each, oldest first: 12 of the SHA-256 of the id, 8 of the
 	// fingerprint, 8 of the value, and 8 of time in milliseconds (44 bits), code
 	// (6) and rule (14); numbers are little endian.
-	Remembered    []byte   `protobuf:"bytes,2,opt,name=remembered,proto3" json:"remembered,omitempty"`
-	Forgot        []uint64 `protobuf:"fixed64,3,rep,packed,name=forgot,proto3" json:"forgot,omitempty"` // 16 or none: newest time forgotten, by part
+	Remembered    []byte `protobuf:"bytes,3,opt,name=remembered,proto3" json:"remembered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4208,9 +4208,16 @@ func (*IDs) Descriptor() ([]byte, []int) {
 	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
-func (x *IDs) GetDropped() uint32 {
+func (x *IDs) GetN() uint64 {
 	if x != nil {
-		return x.Dropped
+		return x.N
+	}
+	return 0
+}
+
+func (x *IDs) GetForgot() uint64 {
+	if x != nil {
+		return x.Forgot
 	}
 	return 0
 }
@@ -4218,13 +4225,6 @@ func (x *IDs) GetDropped() uint32 {
 func (x *IDs) GetRemembered() []byte {
 	if x != nil {
 		return x.Remembered
-	}
-	return nil
-}
-
-func (x *IDs) GetForgot() []uint64 {
-	if x != nil {
-		return x.Forgot
 	}
 	return nil
 }
@@ -5490,13 +5490,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04Hold\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
-	"\x06weight\x18\x03 \x01(\x05R\x06weight\"W\n" +
-	"\x03IDs\x12\x18\n" +
-	"\adropped\x18\x01 \x01(\rR\adropped\x12\x1e\n" +
+	"\x06weight\x18\x03 \x01(\x05R\x06weight\"K\n" +
+	"\x03IDs\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x16\n" +
+	"\x06forgot\x18\x02 \x01(\x04R\x06forgot\x12\x1e\n" +
 	"\n" +
-	"remembered\x18\x02 \x01(\fR\n" +
-	"remembered\x12\x16\n" +
-	"\x06forgot\x18\x03 \x03(\x06R\x06forgot\"\xda\x01\n" +
+	"remembered\x18\x03 \x01(\fR\n" +
+	"remembered\"\xda\x01\n" +
 	"\x04Pool\x12-\n" +
 	"\x06leases\x18\x01 \x03(\v2\x15.govnode.log.v1.LeaseR\x06leases\x12,\n" +
 	"\x05queue\x18\x02 \x03(\v2\x16.govnode.log.v1.TicketR\x05queue\x12\x12\n" +
