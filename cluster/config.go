@@ -87,12 +87,16 @@ type Config struct {
 	// refused at once. Default 4,096.
 	MaxQueue int
 
+	// CheckInterval is how often the members compare their states. Default 60 s.
+	CheckInterval time.Duration
+
 	// Logger is told what happens. Default slog.Default().
 	Logger *slog.Logger
 	// Registry is given the node's metrics (gov_raft_*), if it is not nil.
 	Registry *prometheus.Registry
-	// Fatal is called once when the node must not go on: its disk fails, or it
-	// meets a command that it does not know. The default logs the error and
+	// Fatal is called once when the node must not go on: its disk fails or holds
+	// something else than was written, its state differs from that of the others,
+	// or it meets a command that it does not know. The default logs the error and
 	// ends the process with code 70.
 	Fatal func(error)
 
@@ -131,6 +135,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDuration(&c.TransportTimeout, 5*time.Second)
 	orDuration(&c.ApplyTimeout, 10*time.Second)
 	orDuration(&c.DiskTimeout, 10*time.Second)
+	orDuration(&c.CheckInterval, time.Minute)
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = 64 << 20
 	}
@@ -200,7 +205,7 @@ func (c *Config) validate() error {
 	for name, d := range map[string]time.Duration{
 		"JoinTimeout": c.JoinTimeout, "HeartbeatTimeout": c.HeartbeatTimeout, "ElectionTimeout": c.ElectionTimeout,
 		"LeaderLeaseTimeout": c.LeaderLeaseTimeout, "CommitTimeout": c.CommitTimeout, "RPCTimeout": c.RPCTimeout,
-		"TransportTimeout": c.TransportTimeout, "ApplyTimeout": c.ApplyTimeout, "DiskTimeout": c.DiskTimeout,
+		"TransportTimeout": c.TransportTimeout, "ApplyTimeout": c.ApplyTimeout, "DiskTimeout": c.DiskTimeout, "CheckInterval": c.CheckInterval,
 	} {
 		if d < 0 {
 			return fmt.Errorf("cluster: %s: must be positive, not %v", name, d)

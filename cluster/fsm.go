@@ -28,6 +28,7 @@ type fsm struct {
 	fatal   func(error)
 	metrics *metrics
 	changed chan struct{}
+	checks  chan check   // the latest that was ordered
 	logged  atomic.Int64 // bytes applied since the last snapshot
 
 	// Set before Raft starts: where its snapshots lie, and what is closed when
@@ -42,6 +43,7 @@ type fsm struct {
 	leased  time.Duration // no lease or ticket lasts longer than this
 	view    storage.View  // of the present index, if Find is set
 	waiting []waiter
+	checked time.Time // see lastCheck
 	stopped bool
 }
 
@@ -52,7 +54,7 @@ type waiter struct {
 }
 
 func newFSM(fatal func(error), m *metrics) *fsm {
-	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), state: session.New()}
+	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), checks: make(chan check, 1), checked: time.Now(), state: session.New()}
 }
 
 // termOf writes the term under which an entry was stamped, for its extensions.
@@ -79,6 +81,9 @@ func (f *fsm) Apply(l *raft.Log) any {
 	if binary.BigEndian.Uint64(l.Extensions) == l.Term {
 		answer = f.state.ApplyAll(at, cmds)
 		f.noteLeases(cmds)
+		if len(cmds) == 0 {
+			f.noteCheck(check{l.Index, l.Term, f.state.Snapshot()})
+		}
 	}
 	f.logged.Add(int64(len(l.Data)))
 	f.moved(l.Index)

@@ -52,6 +52,7 @@ func (n *Node) lead(ctx context.Context) {
 	n.metrics.leaderships.Inc()
 	n.tasks.Go(l.propose)
 	n.tasks.Go(func() { l.clock.run(ctx) })
+	n.tasks.Go(func() { n.orderChecks(l) })
 	(&housekeeper{now: l.now, due: n.fsm.due, overdue: n.fsm.overdue, propose: l.tick}).run(ctx)
 }
 

@@ -53,6 +53,8 @@ type Node struct {
 	joining  atomic.Bool // not yet what it wants to be
 	started  atomic.Bool // Raft is there
 
+	states states // of all members, as they compare them
+
 	admission atomic.Pointer[func(session.Command) bool] // of what others pass on; nil: everything
 
 	changing  sync.Mutex // members, one at a time
@@ -132,6 +134,7 @@ func (n *Node) open() (err error) {
 	n.tasks.Go(n.watchLeader)
 	n.tasks.Go(n.greetMembers)
 	n.tasks.Go(n.keepSnapshots)
+	n.tasks.Go(n.compareStates)
 	n.settleIn()
 	return nil
 }

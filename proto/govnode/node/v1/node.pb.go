@@ -471,6 +471,110 @@ func (x *TermResponse) GetTerm() uint64 {
 	return 0
 }
 
+type CompareStateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // the caller
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareStateRequest) Reset() {
+	*x = CompareStateRequest{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareStateRequest) ProtoMessage() {}
+
+func (x *CompareStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareStateRequest.ProtoReflect.Descriptor instead.
+func (*CompareStateRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *CompareStateRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CompareStateRequest) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *CompareStateRequest) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+type CompareStateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // empty: not known, or not yet
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareStateResponse) Reset() {
+	*x = CompareStateResponse{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareStateResponse) ProtoMessage() {}
+
+func (x *CompareStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareStateResponse.ProtoReflect.Descriptor instead.
+func (*CompareStateResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CompareStateResponse) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 type HelloRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -479,7 +583,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -491,7 +595,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -504,7 +608,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 type HelloResponse struct {
@@ -527,7 +631,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +643,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +656,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HelloResponse) GetCluster() string {
@@ -642,7 +746,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +758,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +771,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JoinRequest) GetNode() string {
@@ -730,7 +834,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +846,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +859,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JoinResponse) GetDone() bool {
@@ -776,7 +880,7 @@ type AddNodeRequest struct {
 
 func (x *AddNodeRequest) Reset() {
 	*x = AddNodeRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +892,7 @@ func (x *AddNodeRequest) String() string {
 func (*AddNodeRequest) ProtoMessage() {}
 
 func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +905,7 @@ func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeRequest.ProtoReflect.Descriptor instead.
 func (*AddNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AddNodeRequest) GetNode() string {
@@ -833,7 +937,7 @@ type AddNodeResponse struct {
 
 func (x *AddNodeResponse) Reset() {
 	*x = AddNodeResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +949,7 @@ func (x *AddNodeResponse) String() string {
 func (*AddNodeResponse) ProtoMessage() {}
 
 func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +962,7 @@ func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeResponse.ProtoReflect.Descriptor instead.
 func (*AddNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 type RemoveNodeRequest struct {
@@ -870,7 +974,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +986,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +999,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RemoveNodeRequest) GetNode() string {
@@ -913,7 +1017,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1029,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1042,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 type TransferLeadershipRequest struct {
@@ -950,7 +1054,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1066,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1079,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TransferLeadershipRequest) GetNode() string {
@@ -993,7 +1097,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1109,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1122,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 type RestoreRequest struct {
@@ -1030,7 +1134,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1146,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1159,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -1073,7 +1177,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1189,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1202,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 var File_govnode_node_v1_node_proto protoreflect.FileDescriptor
@@ -1125,7 +1229,13 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"\r\n" +
 	"\vTermRequest\"\"\n" +
 	"\fTermResponse\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\"\x0e\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\"W\n" +
+	"\x13CompareStateRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\".\n" +
+	"\x14CompareStateResponse\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\"\x0e\n" +
 	"\fHelloRequest\"\xa7\x02\n" +
 	"\rHelloResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
@@ -1170,12 +1280,13 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x0fFAILURE_UNKNOWN\x10\x02\x12\x13\n" +
 	"\x0fFAILURE_INVALID\x10\x03\x12\x16\n" +
 	"\x12FAILURE_NOT_LEADER\x10\x04\x12\x16\n" +
-	"\x12FAILURE_OVERLOADED\x10\x052\xe9\x05\n" +
+	"\x12FAILURE_OVERLOADED\x10\x052\xc6\x06\n" +
 	"\vNodeService\x12P\n" +
 	"\aForward\x12\x1f.govnode.node.v1.ForwardRequest\x1a .govnode.node.v1.ForwardResponse(\x010\x01\x12R\n" +
 	"\tReadIndex\x12!.govnode.node.v1.ReadIndexRequest\x1a\".govnode.node.v1.ReadIndexResponse\x12C\n" +
 	"\x04Term\x12\x1c.govnode.node.v1.TermRequest\x1a\x1d.govnode.node.v1.TermResponse\x12F\n" +
-	"\x05Hello\x12\x1d.govnode.node.v1.HelloRequest\x1a\x1e.govnode.node.v1.HelloResponse\x12C\n" +
+	"\x05Hello\x12\x1d.govnode.node.v1.HelloRequest\x1a\x1e.govnode.node.v1.HelloResponse\x12[\n" +
+	"\fCompareState\x12$.govnode.node.v1.CompareStateRequest\x1a%.govnode.node.v1.CompareStateResponse\x12C\n" +
 	"\x04Join\x12\x1c.govnode.node.v1.JoinRequest\x1a\x1d.govnode.node.v1.JoinResponse\x12L\n" +
 	"\aAddNode\x12\x1f.govnode.node.v1.AddNodeRequest\x1a .govnode.node.v1.AddNodeResponse\x12U\n" +
 	"\n" +
@@ -1196,7 +1307,7 @@ func file_govnode_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_govnode_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_govnode_node_v1_node_proto_goTypes = []any{
 	(Failure)(0),                       // 0: govnode.node.v1.Failure
 	(*ForwardRequest)(nil),             // 1: govnode.node.v1.ForwardRequest
@@ -1207,45 +1318,49 @@ var file_govnode_node_v1_node_proto_goTypes = []any{
 	(*ReadIndexResponse)(nil),          // 6: govnode.node.v1.ReadIndexResponse
 	(*TermRequest)(nil),                // 7: govnode.node.v1.TermRequest
 	(*TermResponse)(nil),               // 8: govnode.node.v1.TermResponse
-	(*HelloRequest)(nil),               // 9: govnode.node.v1.HelloRequest
-	(*HelloResponse)(nil),              // 10: govnode.node.v1.HelloResponse
-	(*JoinRequest)(nil),                // 11: govnode.node.v1.JoinRequest
-	(*JoinResponse)(nil),               // 12: govnode.node.v1.JoinResponse
-	(*AddNodeRequest)(nil),             // 13: govnode.node.v1.AddNodeRequest
-	(*AddNodeResponse)(nil),            // 14: govnode.node.v1.AddNodeResponse
-	(*RemoveNodeRequest)(nil),          // 15: govnode.node.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),         // 16: govnode.node.v1.RemoveNodeResponse
-	(*TransferLeadershipRequest)(nil),  // 17: govnode.node.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 18: govnode.node.v1.TransferLeadershipResponse
-	(*RestoreRequest)(nil),             // 19: govnode.node.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 20: govnode.node.v1.RestoreResponse
-	(*durationpb.Duration)(nil),        // 21: google.protobuf.Duration
+	(*CompareStateRequest)(nil),        // 9: govnode.node.v1.CompareStateRequest
+	(*CompareStateResponse)(nil),       // 10: govnode.node.v1.CompareStateResponse
+	(*HelloRequest)(nil),               // 11: govnode.node.v1.HelloRequest
+	(*HelloResponse)(nil),              // 12: govnode.node.v1.HelloResponse
+	(*JoinRequest)(nil),                // 13: govnode.node.v1.JoinRequest
+	(*JoinResponse)(nil),               // 14: govnode.node.v1.JoinResponse
+	(*AddNodeRequest)(nil),             // 15: govnode.node.v1.AddNodeRequest
+	(*AddNodeResponse)(nil),            // 16: govnode.node.v1.AddNodeResponse
+	(*RemoveNodeRequest)(nil),          // 17: govnode.node.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),         // 18: govnode.node.v1.RemoveNodeResponse
+	(*TransferLeadershipRequest)(nil),  // 19: govnode.node.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 20: govnode.node.v1.TransferLeadershipResponse
+	(*RestoreRequest)(nil),             // 21: govnode.node.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 22: govnode.node.v1.RestoreResponse
+	(*durationpb.Duration)(nil),        // 23: google.protobuf.Duration
 }
 var file_govnode_node_v1_node_proto_depIdxs = []int32{
 	2,  // 0: govnode.node.v1.ForwardRequest.commands:type_name -> govnode.node.v1.ForwardedCommand
-	21, // 1: govnode.node.v1.ForwardedCommand.left:type_name -> google.protobuf.Duration
+	23, // 1: govnode.node.v1.ForwardedCommand.left:type_name -> google.protobuf.Duration
 	4,  // 2: govnode.node.v1.ForwardResponse.answers:type_name -> govnode.node.v1.ForwardAnswer
 	0,  // 3: govnode.node.v1.ForwardAnswer.failure:type_name -> govnode.node.v1.Failure
 	1,  // 4: govnode.node.v1.NodeService.Forward:input_type -> govnode.node.v1.ForwardRequest
 	5,  // 5: govnode.node.v1.NodeService.ReadIndex:input_type -> govnode.node.v1.ReadIndexRequest
 	7,  // 6: govnode.node.v1.NodeService.Term:input_type -> govnode.node.v1.TermRequest
-	9,  // 7: govnode.node.v1.NodeService.Hello:input_type -> govnode.node.v1.HelloRequest
-	11, // 8: govnode.node.v1.NodeService.Join:input_type -> govnode.node.v1.JoinRequest
-	13, // 9: govnode.node.v1.NodeService.AddNode:input_type -> govnode.node.v1.AddNodeRequest
-	15, // 10: govnode.node.v1.NodeService.RemoveNode:input_type -> govnode.node.v1.RemoveNodeRequest
-	17, // 11: govnode.node.v1.NodeService.TransferLeadership:input_type -> govnode.node.v1.TransferLeadershipRequest
-	19, // 12: govnode.node.v1.NodeService.Restore:input_type -> govnode.node.v1.RestoreRequest
-	3,  // 13: govnode.node.v1.NodeService.Forward:output_type -> govnode.node.v1.ForwardResponse
-	6,  // 14: govnode.node.v1.NodeService.ReadIndex:output_type -> govnode.node.v1.ReadIndexResponse
-	8,  // 15: govnode.node.v1.NodeService.Term:output_type -> govnode.node.v1.TermResponse
-	10, // 16: govnode.node.v1.NodeService.Hello:output_type -> govnode.node.v1.HelloResponse
-	12, // 17: govnode.node.v1.NodeService.Join:output_type -> govnode.node.v1.JoinResponse
-	14, // 18: govnode.node.v1.NodeService.AddNode:output_type -> govnode.node.v1.AddNodeResponse
-	16, // 19: govnode.node.v1.NodeService.RemoveNode:output_type -> govnode.node.v1.RemoveNodeResponse
-	18, // 20: govnode.node.v1.NodeService.TransferLeadership:output_type -> govnode.node.v1.TransferLeadershipResponse
-	20, // 21: govnode.node.v1.NodeService.Restore:output_type -> govnode.node.v1.RestoreResponse
-	13, // [13:22] is the sub-list for method output_type
-	4,  // [4:13] is the sub-list for method input_type
+	11, // 7: govnode.node.v1.NodeService.Hello:input_type -> govnode.node.v1.HelloRequest
+	9,  // 8: govnode.node.v1.NodeService.CompareState:input_type -> govnode.node.v1.CompareStateRequest
+	13, // 9: govnode.node.v1.NodeService.Join:input_type -> govnode.node.v1.JoinRequest
+	15, // 10: govnode.node.v1.NodeService.AddNode:input_type -> govnode.node.v1.AddNodeRequest
+	17, // 11: govnode.node.v1.NodeService.RemoveNode:input_type -> govnode.node.v1.RemoveNodeRequest
+	19, // 12: govnode.node.v1.NodeService.TransferLeadership:input_type -> govnode.node.v1.TransferLeadershipRequest
+	21, // 13: govnode.node.v1.NodeService.Restore:input_type -> govnode.node.v1.RestoreRequest
+	3,  // 14: govnode.node.v1.NodeService.Forward:output_type -> govnode.node.v1.ForwardResponse
+	6,  // 15: govnode.node.v1.NodeService.ReadIndex:output_type -> govnode.node.v1.ReadIndexResponse
+	8,  // 16: govnode.node.v1.NodeService.Term:output_type -> govnode.node.v1.TermResponse
+	12, // 17: govnode.node.v1.NodeService.Hello:output_type -> govnode.node.v1.HelloResponse
+	10, // 18: govnode.node.v1.NodeService.CompareState:output_type -> govnode.node.v1.CompareStateResponse
+	14, // 19: govnode.node.v1.NodeService.Join:output_type -> govnode.node.v1.JoinResponse
+	16, // 20: govnode.node.v1.NodeService.AddNode:output_type -> govnode.node.v1.AddNodeResponse
+	18, // 21: govnode.node.v1.NodeService.RemoveNode:output_type -> govnode.node.v1.RemoveNodeResponse
+	20, // 22: govnode.node.v1.NodeService.TransferLeadership:output_type -> govnode.node.v1.TransferLeadershipResponse
+	22, // 23: govnode.node.v1.NodeService.Restore:output_type -> govnode.node.v1.RestoreResponse
+	14, // [14:24] is the sub-list for method output_type
+	4,  // [4:14] is the sub-list for method input_type
 	4,  // [4:4] is the sub-list for extension type_name
 	4,  // [4:4] is the sub-list for extension extendee
 	0,  // [0:4] is the sub-list for field type_name
@@ -1262,7 +1377,7 @@ func file_govnode_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_node_v1_node_proto_rawDesc), len(file_govnode_node_v1_node_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
