@@ -103,9 +103,9 @@ type Config struct {
 	// LogTime returns the log time of the next entry, instead of the leader's
 	// own clock. For tests that choose the times of a history.
 	LogTime func() time.Duration
-	// Monotonic returns a time since any fixed instant. Default: the monotonic
-	// clock of the process.
-	Monotonic func() time.Duration
+	// Clocks returns two times since any fixed instants, of clocks that do not
+	// jump together. Default: the monotonic clock and the time of day.
+	Clocks func() (monotonic, wall time.Duration)
 	// Dial opens connections to other nodes. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
@@ -162,9 +162,8 @@ func (c Config) withDefaults() (Config, error) {
 			os.Exit(70) // EX_SOFTWARE: a supervisor may start it again
 		}
 	}
-	if c.Monotonic == nil {
-		start := time.Now()
-		c.Monotonic = func() time.Duration { return time.Since(start) }
+	if c.Clocks == nil {
+		c.Clocks = systemClocks()
 	}
 	if c.Dial == nil {
 		var d net.Dialer

@@ -36,6 +36,8 @@ type fsm struct {
 	snapshots string
 	ended     <-chan struct{}
 
+	since *clock // what has passed since an entry was applied
+
 	mu      sync.RWMutex
 	state   *session.State
 	index   uint64        // of the latest entry applied
@@ -54,7 +56,7 @@ type waiter struct {
 }
 
 func newFSM(fatal func(error), m *metrics) *fsm {
-	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), checks: make(chan check, 1), checked: time.Now(), state: session.New()}
+	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), checks: make(chan check, 1), checked: time.Now(), since: newClock(0, systemClocks()), state: session.New()}
 }
 
 // termOf writes the term under which an entry was stamped, for its extensions.
@@ -81,6 +83,7 @@ func (f *fsm) Apply(l *raft.Log) any {
 	if binary.BigEndian.Uint64(l.Extensions) == l.Term {
 		answer = f.state.ApplyAll(at, cmds)
 		f.noteLeases(cmds)
+		f.since.restart()
 		if len(cmds) == 0 {
 			f.noteCheck(check{l.Index, l.Term, f.state.Snapshot()})
 		}
@@ -189,6 +192,14 @@ func (f *fsm) now() time.Duration {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.state.Now()
+}
+
+// begin returns the log time at which a leadership begins that has applied all
+// entries of those before it.
+func (f *fsm) begin() time.Duration {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state.Now() + min(f.since.Now(), betweenMost)
 }
 
 // clock returns the time of the latest entry and the generation of tokens.
@@ -326,6 +337,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state = state
+	f.since.restart()
 	f.logged.Store(0)
 	f.leased = 0
 	if at, ok := state.Due(); ok && at <= state.Now()+session.MaxTTL {

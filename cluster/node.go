@@ -80,6 +80,7 @@ func Open(cfg Config) (*Node, error) {
 	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1)}
 	n.cfg.Fatal, n.onFatal = n.fatal, cfg.Fatal
 	n.fsm = newFSM(n.fatal, n.metrics)
+	n.fsm.since = newClock(0, n.cfg.Clocks)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.fsm.snapshots, n.fsm.ended = filepath.Join(n.cfg.Dir, "snapshots"), n.ctx.Done()
 	n.close = sync.OnceValue(n.shutdown)
@@ -134,6 +135,7 @@ func (n *Node) open() (err error) {
 	n.tasks.Go(n.watchLeader)
 	n.tasks.Go(n.greetMembers)
 	n.tasks.Go(n.keepSnapshots)
+	n.tasks.Go(func() { n.fsm.since.run(n.ctx) })
 	n.tasks.Go(n.compareStates)
 	n.settleIn()
 	return nil
