@@ -242,15 +242,15 @@ type timekeeper struct {
 	monotonic, wall time.Duration
 	paused          time.Duration // until then nobody looks at a clock
 	applied         int
-	at              time.Duration // of the last entry applied
-	since, leads    *clock
+	fsm             *fsm // for the time of the last entry applied
+	leads           *clock
 }
 
 func newWorld(seed uint64) *world {
 	w := &world{random: rand.New(rand.NewPCG(seed, 0))}
 	for range 3 {
-		k := &timekeeper{}
-		k.since = newClock(0, k.read)
+		k := &timekeeper{fsm: newFSM(nil, newMetrics())}
+		k.fsm.since = newClock(0, k.read)
 		w.nodes = append(w.nodes, k)
 	}
 	return w
@@ -270,7 +270,7 @@ func (w *world) pass(d, late time.Duration) {
 				continue
 			}
 			if w.real%sampleEvery == 0 {
-				k.since.Now()
+				k.fsm.since.Now()
 				if k.leads != nil {
 					k.leads.Now()
 				}
@@ -283,9 +283,9 @@ func (w *world) pass(d, late time.Duration) {
 }
 
 func (w *world) apply(k *timekeeper) {
-	k.at = max(k.at, w.entries[k.applied].at)
+	k.fsm.state.SetClock(w.entries[k.applied].at, 0)
 	k.applied++
-	k.since.restart()
+	k.fsm.since.restart()
 }
 
 // lead begins a leadership, as Node.lead does.
@@ -296,10 +296,7 @@ func (w *world) lead(k *timekeeper) {
 	if w.leader != nil {
 		w.leader.leads = nil
 	}
-	f := newFSM(nil, newMetrics())
-	f.since = k.since
-	f.state.SetClock(k.at, 0)
-	w.leader, k.leads = k, newClock(f.begin(), k.read)
+	w.leader, k.leads = k, newClock(k.fsm.begin(), k.read)
 }
 
 func (w *world) stamp() stamped {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -236,7 +237,14 @@ func testEveryRegionOfALog(t *testing.T, use func(*Config)) {
 	for _, path := range append(files, filepath.Join(whole, votesFile)) {
 		good, err := os.ReadFile(path)
 		require.NoError(t, err)
+		var places []int
 		for i := rand.IntN(stride); i < len(good); i += 1 + rand.IntN(stride) {
+			places = append(places, i)
+		}
+		for i := 16 + rand.IntN(3); i < 80; i += 3 { // the two heads of a bolt file
+			places = append(places, i, 4096+i)
+		}
+		for _, i := range places {
 			m.cfg.Dir = tempDir(t)
 			require.NoError(t, os.CopyFS(m.cfg.Dir, os.DirFS(whole)))
 			bad := bytes.Clone(good)
@@ -260,6 +268,65 @@ func testEveryRegionOfALog(t *testing.T, use func(*Config)) {
 		}
 	}
 	t.Logf("%d of %d refused", refused, all)
+}
+
+// An end of the log that a file does not show any more is missed, as is an entry
+// in the middle.
+func TestMissingEntriesAreNoticed(t *testing.T) {
+	for _, missing := range []uint64{3, 10} {
+		cfg := storeConfig(t, func(c *Config) { c.LogStore = LogBoltDB })
+		s := mustOpenLog(t, cfg)
+		for i := range uint64(10) {
+			require.NoError(t, s.StoreLog(entryAt(i+1, 1, 5)))
+		}
+		require.NoError(t, s.Close())
+		bolt, err := openBolt(cfg.Dir)
+		require.NoError(t, err)
+		require.NoError(t, bolt.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketLogs).Delete(indexKey(missing)) }))
+		require.NoError(t, bolt.Close())
+		_, err = openLogStore(cfg, newMetrics())
+		require.ErrorContains(t, err, "and should hold 1 to 10")
+	}
+}
+
+// What is read later, for replication or to be applied, is looked at as well.
+func TestEntriesAreCheckedWhenTheyAreRead(t *testing.T) {
+	onEachStore(t, func(t *testing.T, use func(*Config)) {
+		for kind := range raft.LogType(6) {
+			cfg := storeConfig(t, use)
+			s := mustOpenLog(t, cfg)
+			l := entryAt(1, 1, 5)
+			l.Type = kind
+			require.NoError(t, s.StoreLog(l))
+			inner := s.(parts).LogStore.(*sealedLog)
+			for what, spoil := range map[string]func(*raft.Log){
+				"index": func(l *raft.Log) { l.Index++ }, "term": func(l *raft.Log) { l.Term ^= 2 }, "type": func(l *raft.Log) { l.Type ^= 1 },
+				"data": func(l *raft.Log) { l.Data[7] ^= 1 }, "extensions": func(l *raft.Log) { l.Extensions[7] ^= 1 },
+				"checksum": func(l *raft.Log) { l.Extensions[8] ^= 1 }, "length": func(l *raft.Log) { l.Extensions = l.Extensions[:3] },
+			} {
+				damaged := sealEntry(l)
+				damaged.Data = bytes.Clone(l.Data)
+				spoil(damaged)
+				read := &sealedLog{spoiled{inner.LogStore, damaged}, "file"}
+				err := read.GetLog(1, new(raft.Log))
+				require.ErrorIs(t, err, errDamaged, "%v: %s", kind, what)
+				require.ErrorContains(t, err, "entry 1 in file: damaged")
+			}
+			require.NoError(t, s.GetLog(1, new(raft.Log)))
+			require.NoError(t, s.Close())
+		}
+	})
+}
+
+// spoiled gives back something else than was stored.
+type spoiled struct {
+	raft.LogStore
+	instead *raft.Log
+}
+
+func (s spoiled) GetLog(_ uint64, l *raft.Log) error {
+	*l = *s.instead
+	return nil
 }
 
 // holds returns how a store differs from what a log must hold.

@@ -39,7 +39,7 @@ func mustOpenLog(t *testing.T, cfg *Config) logStore {
 // entryAt is an entry that tells where and when it was written.
 func entryAt(index, term uint64, size int) *raft.Log {
 	return &raft.Log{
-		Index: index, Term: term, Type: raft.LogCommand, Extensions: termOf(term),
+		Index: index, Term: term, Type: raft.LogType(index % 6), Extensions: termOf(term),
 		Data:       bytes.Repeat([]byte(fmt.Sprintf("%d/%d;", index, term)), size),
 		AppendedAt: time.Unix(int64(index), 0).UTC(),
 	}
