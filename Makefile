@@ -20,6 +20,10 @@ build: ## build bin/govnode
 test: redis-hint ## all tests; without redis-server (Debian: apt-get install redis-server) those on Redis are skipped
 	$(GO) test -tags $(TAGS) ./...
 
+.PHONY: flips
+flips: ## flip 200 bits of stored logs with each log store, and every region of their files
+	GOVNODE_FLIPS=200 $(GO) test -tags $(TAGS) ./cluster -run 'Flipped|EveryRegion' -v -count=1 -timeout 10m
+
 .PHONY: race
 race: redis-hint ## all tests under the race detector
 	$(GO) test -tags $(TAGS) -race ./...

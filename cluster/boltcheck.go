@@ -1,193 +1,274 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
-	"io/fs"
+	"math"
 	"os"
-	"time"
 
 	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// The format of bbolt's files, as far as it is looked at. All numbers are those
-// of the machine.
-const (
-	boltMagic  = 0xED0CDAED
-	boltHead   = 16 // of a page: id, flags, count, overflow
-	boltMeta   = 64 // behind it, with its checksum at the end
-	boltElem   = 16 // of a page; those of both kinds are as long
-	boltBranch = 0x01
-	boltLeaf   = 0x02
-	boltBucket = 0x01 // flag of an element: its value is a root, and perhaps a page
-	boltDepth  = 64   // of pages and buckets; a tree of 2^64 entries has less
-)
-
-// checkBolt holds the tree of a file of bbolt against its format. bbolt takes a
-// file for what it has written: on another one it runs in circles, or ends the
-// process from a goroutine of its own.
-func checkBolt(path string) (err error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it is made
+// checkBolt reads a bolt file as a whole and returns what is wrong with it.
+//
+// bbolt believes its pages. Where one bit of them has changed it panics, on a
+// goroutine of its own at times, recurses without end, gives back an older page
+// that still lies about, or leaves entries out without a word; so that is found
+// out before. bbolt writes a page in one way alone, its parts behind each other
+// without a gap, and of that nothing can change unseen: each page is held to it,
+// to its place and to the order of the keys. What stands under the keys is
+// sealed; see contents.
+func checkBolt(path string, o *bbolt.Options) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil // it will be made
 	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil || info.Size() == 0 {
+	// Reading it needs the lock: another process may be writing.
+	reading := *o
+	reading.ReadOnly, reading.PreLoadFreelist, reading.InitialMmapSize = true, false, 0
+	db, err := bbolt.Open(path, 0o600, &reading)
+	if err != nil {
 		return err
 	}
-	c := boltCheck{f: f, size: info.Size(), seen: map[uint64]bool{}}
-	wrong := c.check()
-	if wrong == nil {
-		return nil
+	f, err := os.Open(path)
+	if err != nil {
+		return errors.Join(err, db.Close())
 	}
-	// A file that another process is writing is not what it seems.
-	err = guarded(func() error {
-		db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
-		if err != nil {
-			return err
-		}
-		return db.Close()
-	})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return err
-	}
-	return fmt.Errorf("%w: %s: %w; %s", errDamaged, path, wrong, adviceReplace)
+	err = (&boltCheck{file: f, seen: map[uint64]bool{}}).run()
+	return errors.Join(err, f.Close(), db.Close())
 }
 
 type boltCheck struct {
-	f    io.ReaderAt
-	size int64
-	page int64 // bytes
-	seen map[uint64]bool
+	file     io.ReaderAt
+	pageSize uint64
+	high     uint64 // pages
+	seen     map[uint64]bool
 }
 
-func (c *boltCheck) check() error {
-	root, pages, err := c.meta()
+// The flags of pages, and what stands in a file for no list of free pages.
+const (
+	branchPage   = 1
+	leafPage     = 2
+	freelistPage = 16
+	noFreelist   = math.MaxUint64
+	pageHead     = 16 // bytes, and as many for each element and the head of a bucket
+)
+
+func (c *boltCheck) run() error {
+	root, err := c.metas()
 	if err != nil {
 		return err
 	}
-	if int64(pages) < 0 || int64(pages) > c.size/c.page {
-		return fmt.Errorf("it ends before its page %d", pages)
+	var all contents
+	buckets := map[string]func(k, v []byte) error{string(bucketLogs): all.entry, string(bucketConf): all.value}
+	// The logs come after the values.
+	err = c.page(root, nil, nil, func(flags uint32, k, v []byte) error {
+		each := buckets[string(k)]
+		if flags != 1 || each == nil || len(v) < pageHead {
+			return fmt.Errorf("%w: there is no bucket %q", errDamaged, k)
+		}
+		delete(buckets, string(k))
+		plain := func(flags uint32, k, v []byte) error {
+			if flags != 0 {
+				return fmt.Errorf("%w: %x is no bucket", errDamaged, k)
+			}
+			return each(k, v)
+		}
+		if root := binary.LittleEndian.Uint64(v); root != 0 {
+			return c.page(root, nil, nil, plain)
+		}
+		return c.inline(v[pageHead:], plain)
+	})
+	if err != nil {
+		return err
 	}
-	return c.walk(root, 0)
+	if len(buckets) == 1 {
+		return fmt.Errorf("%w: a bucket is missing", errDamaged) // they are made together
+	}
+	return all.whole()
 }
 
-// meta returns what the newer of the two heads that hold says: the page of the
-// root, and how many pages there are.
-func (c *boltCheck) meta() (root, pages uint64, err error) {
-	var newest uint64
-	err = errors.New("neither of its heads is whole")
-	second := int64(os.Getpagesize())
-	for i := range 2 {
-		b, short := c.read(int64(i)*second, boltHead+boltMeta)
-		if short != nil {
-			continue
+// metas checks the two heads of the file, which are written in turns and have
+// checksums, and returns the page at which the newer one begins. bbolt would go
+// on with the older one if the newer one is damaged, without the latest entry.
+func (c *boltCheck) metas() (root uint64, err error) {
+	var head [pageHead + 64]byte
+	if _, err := c.file.ReadAt(head[:], 0); err != nil {
+		return 0, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	c.pageSize = uint64(binary.LittleEndian.Uint32(head[pageHead+8:]))
+	if c.pageSize < 512 || c.pageSize > 1<<20 {
+		return 0, fmt.Errorf("%w: pages of %d bytes", errDamaged, c.pageSize)
+	}
+	newest := uint64(0)
+	for i := range uint64(2) {
+		if _, err := c.file.ReadAt(head[:], int64(i*c.pageSize)); err != nil {
+			return 0, fmt.Errorf("%w: %w", errDamaged, err)
 		}
-		m, n := b[boltHead:], binary.NativeEndian
+		m := head[pageHead:]
 		sum := fnv.New64a()
-		_, _ = sum.Write(m[:56]) // never fails
-		if n.Uint32(m) != boltMagic || n.Uint64(m[56:]) != sum.Sum64() || n.Uint32(m[8:]) < boltHead+boltMeta {
+		_, _ = sum.Write(m[:56]) // a hash takes everything
+		if binary.LittleEndian.Uint64(m[56:]) != sum.Sum64() || uint64(binary.LittleEndian.Uint32(m[8:])) != c.pageSize {
+			return 0, fmt.Errorf("%w: the checksum of head %d of the file is wrong", errDamaged, i)
+		}
+		transaction := binary.LittleEndian.Uint64(m[48:])
+		if i > 0 && transaction < newest {
 			continue
 		}
-		if i == 0 {
-			second = int64(n.Uint32(m[8:]))
-		}
-		if txid := n.Uint64(m[48:]); err != nil || txid > newest {
-			newest, err = txid, nil
-			c.page, root, pages = int64(n.Uint32(m[8:])), n.Uint64(m[16:]), n.Uint64(m[40:])
+		newest, root, c.high = transaction, binary.LittleEndian.Uint64(m[16:]), binary.LittleEndian.Uint64(m[40:])
+		if free := binary.LittleEndian.Uint64(m[32:]); free != noFreelist {
+			if err := c.noneFree(free); err != nil {
+				return 0, err
+			}
 		}
 	}
-	return root, pages, err
+	return root, nil
 }
 
-// walk looks at a page and all below it.
-func (c *boltCheck) walk(id uint64, depth int) error {
-	if id < 2 || id >= uint64(c.size/c.page) || depth > boltDepth || c.seen[id] {
-		return fmt.Errorf("page %d stands where none can be", id)
+// noneFree checks the list of free pages of a file that was just made. Later
+// there is none.
+func (c *boltCheck) noneFree(id uint64) error {
+	b := make([]byte, c.pageSize)
+	if _, err := c.file.ReadAt(b, int64(id*c.pageSize)); err != nil {
+		return fmt.Errorf("%w: %w", errDamaged, err)
 	}
-	c.seen[id] = true
-	at := int64(id) * c.page
-	b, err := c.read(at, boltHead)
-	if err != nil {
-		return err
+	if binary.LittleEndian.Uint64(b) != id || binary.LittleEndian.Uint16(b[8:]) != freelistPage || binary.LittleEndian.Uint16(b[10:]) != 0 || binary.LittleEndian.Uint32(b[12:]) != 0 {
+		return fmt.Errorf("%w: page %d", errDamaged, id)
 	}
-	length := c.page * (1 + int64(binary.NativeEndian.Uint32(b[12:])))
-	if got := binary.NativeEndian.Uint64(b); got != id || length > c.size-at {
-		return fmt.Errorf("page %d is something else", id)
-	}
-	return c.elements(b, at, length, depth)
+	return nil
 }
 
-// elements looks at those of a page, which begins at that place and has that
-// length.
-func (c *boltCheck) elements(head []byte, at, length int64, depth int) error {
-	n := binary.NativeEndian
-	flags, count := n.Uint16(head[8:]), int64(n.Uint16(head[10:]))
-	if flags != boltBranch && flags != boltLeaf || flags == boltBranch && count == 0 || boltHead+count*boltElem > length {
-		return fmt.Errorf("the page at byte %d is something else", at)
+// page checks a page and all below it, whose keys lie between low and high, and
+// calls leaf with what they hold.
+func (c *boltCheck) page(id uint64, low, high []byte, leaf func(flags uint32, k, v []byte) error) error {
+	bad := func(what string) error { return fmt.Errorf("%w: page %d: %s", errDamaged, id, what) }
+	if id < 2 || id >= c.high {
+		return bad("there is no such page")
 	}
-	b, err := c.read(at+boltHead, int(count*boltElem))
+	b := make([]byte, c.pageSize)
+	if _, err := c.file.ReadAt(b, int64(id*c.pageSize)); err != nil {
+		return bad(err.Error())
+	}
+	more := uint64(binary.LittleEndian.Uint32(b[12:]))
+	if binary.LittleEndian.Uint64(b) != id || id+more >= c.high {
+		return bad("it says that it is another one")
+	}
+	for i := id; i <= id+more; i++ {
+		if c.seen[i] {
+			return bad("it is in use twice")
+		}
+		c.seen[i] = true
+	}
+	if more > 0 {
+		b = append(b, make([]byte, more*c.pageSize)...)
+		if _, err := c.file.ReadAt(b[c.pageSize:], int64((id+1)*c.pageSize)); err != nil {
+			return bad(err.Error())
+		}
+	}
+	n, used, err := parseNode(b)
 	if err != nil {
-		return err
+		return bad(err.Error())
 	}
-	for i := range count {
-		e, place := b[i*boltElem:], boltHead+i*boltElem // in the page, as its position counts from there
-		if flags == boltBranch {
-			if place+int64(n.Uint32(e))+int64(n.Uint32(e[4:])) > length {
-				return fmt.Errorf("a key of the page at byte %d ends behind it", at)
+	if (uint64(used)+c.pageSize-1)/c.pageSize != more+1 {
+		return bad("it has another size")
+	}
+	for i, e := range n.elements {
+		if i == 0 && bytes.Compare(e.key, low) < 0 || i > 0 && bytes.Compare(e.key, n.elements[i-1].key) <= 0 || high != nil && bytes.Compare(e.key, high) >= 0 {
+			return bad("its keys are not in order")
+		}
+	}
+	for i, e := range n.elements {
+		if n.leaf {
+			err = leaf(e.flags, e.key, e.value)
+		} else {
+			next := high
+			if i+1 < len(n.elements) {
+				next = n.elements[i+1].key
 			}
-			if err := c.walk(n.Uint64(e[8:]), depth+1); err != nil {
-				return err
-			}
-			continue
+			err = c.page(e.page, e.key, next, leaf)
 		}
-		value := place + int64(n.Uint32(e[4:])) + int64(n.Uint32(e[8:]))
-		size := int64(n.Uint32(e[12:]))
-		if value+size > length {
-			return fmt.Errorf("an entry of the page at byte %d ends behind it", at)
-		}
-		if n.Uint32(e)&boltBucket == 0 {
-			continue
-		}
-		if err := c.bucket(at+value, size, depth); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// bucket looks at one: the page of its root, or 0 and the page itself.
-func (c *boltCheck) bucket(at, size int64, depth int) error {
-	const head = 16 // root, sequence
-	b, err := c.read(at, head)
-	if err != nil || size < head || depth > boltDepth {
-		return fmt.Errorf("the bucket at byte %d is something else", at)
+// inline checks a bucket that is so small that it stands in the page of its
+// parent.
+func (c *boltCheck) inline(b []byte, leaf func(flags uint32, k, v []byte) error) error {
+	n, used, err := parseNode(b)
+	if err == nil && (!n.leaf || used != len(b) || binary.LittleEndian.Uint64(b) != 0 || binary.LittleEndian.Uint32(b[12:]) != 0) {
+		err = errors.New("it has another size or kind")
 	}
-	if root := binary.NativeEndian.Uint64(b); root != 0 {
-		return c.walk(root, depth+1)
+	if err != nil {
+		return fmt.Errorf("%w: a bucket within a page: %w", errDamaged, err)
 	}
-	if b, err = c.read(at+head, boltHead); err != nil {
-		return err
+	for i, e := range n.elements {
+		if i > 0 && bytes.Compare(e.key, n.elements[i-1].key) <= 0 {
+			return fmt.Errorf("%w: a bucket within a page: its keys are not in order", errDamaged)
+		}
+		if err := leaf(e.flags, e.key, e.value); err != nil {
+			return err
+		}
 	}
-	if binary.NativeEndian.Uint16(b[8:]) != boltLeaf {
-		return fmt.Errorf("the bucket at byte %d is something else", at)
-	}
-	return c.elements(b, at+head, size-head, depth+1)
+	return nil
 }
 
-func (c *boltCheck) read(at int64, n int) ([]byte, error) {
-	if at < 0 || at+int64(n) > c.size {
-		return nil, errors.New("it is too short")
+// A node is what a page holds.
+type node struct {
+	leaf     bool
+	elements []element
+}
+
+type element struct {
+	flags      uint32
+	page       uint64
+	key, value []byte
+}
+
+// parseNode reads a page and returns how many bytes of it are in use.
+func parseNode(b []byte) (n node, used int, err error) {
+	if len(b) < pageHead {
+		return n, 0, errors.New("it is too short")
 	}
-	b := make([]byte, n)
-	_, err := c.f.ReadAt(b, at)
-	return b, err
+	kind, count := binary.LittleEndian.Uint16(b[8:]), int(binary.LittleEndian.Uint16(b[10:]))
+	if kind != branchPage && kind != leafPage {
+		return n, 0, fmt.Errorf("it is of kind %d", kind)
+	}
+	n.leaf = kind == leafPage
+	if !n.leaf && count == 0 {
+		return n, 0, errors.New("nothing is below it")
+	}
+	used = pageHead * (1 + count)
+	if used > len(b) {
+		return n, 0, fmt.Errorf("it has %d elements", count)
+	}
+	for i := range count {
+		at := pageHead * (1 + i)
+		field := func(i int) uint64 { return uint64(binary.LittleEndian.Uint32(b[at+4*i:])) }
+		var e element
+		pos, keys, values := field(0), field(1), uint64(0)
+		if n.leaf {
+			e.flags = uint32(field(0))
+			pos, keys, values = field(1), field(2), field(3)
+		} else {
+			e.page = binary.LittleEndian.Uint64(b[at+8:])
+		}
+		end := uint64(used) + keys + values
+		if uint64(at)+pos != uint64(used) || keys == 0 || end > uint64(len(b)) {
+			return n, 0, fmt.Errorf("element %d is elsewhere", i)
+		}
+		e.key, e.value = b[used:uint64(used)+keys], b[uint64(used)+keys:end]
+		n.elements = append(n.elements, e)
+		used = int(end)
+	}
+	return n, used, nil
 }

@@ -9,43 +9,84 @@ import (
 )
 
 const (
-	// sampleEvery is how often the clock is looked at, and maxStep the most
-	// that one look may add: a process that was paused, or a clock that jumps,
-	// adds one such step and can never cut a lease short.
+	// sampleEvery is how often a clock is looked at, and maxStep the most that
+	// one look may add: a process that was paused adds one such step and can
+	// never cut a lease short.
 	sampleEvery = 250 * time.Millisecond
 	maxStep     = 375 * time.Millisecond
 
 	// leaseTick and restTick are how often log time is written to the log when
-	// nothing else is. What was not written is lost with the leader, and
-	// lengthens leases by as much.
+	// nothing else is. What was not written is lost with the leader, but for
+	// what the next one knows to have passed, and lengthens leases by as much.
 	leaseTick = 500 * time.Millisecond
 	restTick  = 10 * time.Second
+
+	// betweenMost is the most that counts of the time between the last entry of
+	// one leader and the first of the next: as long as elections take where
+	// there is a majority. Of an outage no more than that counts, for nobody
+	// could renew in it.
+	betweenMost = 3 * time.Second
 )
 
-// A clock is the log time of one leadership. It is made after that leadership's
-// barrier with the state's time as its base, and dropped with it, so that time
-// under which nobody led does not count.
+// A clock is a sum of steps, each of which is at most what has passed since the
+// one before: the shortest of what the monotonic clock says, what the time of day
+// says, and maxStep. So one of the two may jump, and only where both jump forward
+// at once, or nobody has looked for longer than maxStep, does a step say more, or
+// less, than has passed.
+//
+// Log time is such sums. A leadership's begins when its barrier has been applied,
+// at the time of the last entry and what has passed since this node applied it:
+// the entry was stamped before that, and so
+//
+//	never too early: between two entries passes at least as much as their
+//	stamps say, whoever stamped them. No lease ends before its time.
+//
+// And as every node looks at its clock all the time, whether it leads or not, and
+// a leader stamps an entry as soon as it may,
+//
+//	never too late: with entries and leaderships however short, log time goes on
+//	while there is a majority, but for what an entry takes from its stamp to the
+//	nodes that apply it, once for each leader.
 type clock struct {
-	monotonic func() time.Duration
+	read func() (monotonic, wall time.Duration)
 
 	mu   sync.Mutex
-	at   time.Duration // log time
-	last time.Duration // monotonic time of the last look
+	at   time.Duration // log time, or what has passed
+	last [2]time.Duration
 }
 
-func newClock(base time.Duration, monotonic func() time.Duration) *clock {
-	return &clock{monotonic: monotonic, at: base, last: monotonic()}
+func newClock(base time.Duration, read func() (monotonic, wall time.Duration)) *clock {
+	c := &clock{read: read, at: base}
+	c.last[0], c.last[1] = read()
+	return c
+}
+
+// systemClocks returns the clocks of the machine.
+func systemClocks() func() (monotonic, wall time.Duration) {
+	start := time.Now()
+	return func() (monotonic, wall time.Duration) {
+		now := time.Now()
+		return now.Sub(start), time.Duration(now.UnixNano())
+	}
 }
 
 // Now returns log time, which never runs backwards and never faster than the
-// monotonic clock.
+// slower of its clocks.
 func (c *clock) Now() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.monotonic()
-	c.at += min(max(now-c.last, 0), maxStep)
-	c.last = now
+	monotonic, wall := c.read()
+	c.at += max(0, min(monotonic-c.last[0], wall-c.last[1], maxStep))
+	c.last = [2]time.Duration{monotonic, wall}
 	return c.at
+}
+
+// restart begins anew at 0.
+func (c *clock) restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = 0
+	c.last[0], c.last[1] = c.read()
 }
 
 // raise makes log time at least at: a snapshot that was restored may come from

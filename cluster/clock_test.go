@@ -2,6 +2,9 @@ package cluster
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,18 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
-
-// sinceStart is the monotonic clock of the bubble.
-func sinceStart() func() time.Duration {
-	start := time.Now()
-	return func() time.Duration { return time.Since(start) }
-}
 
 func TestClockCountsIdleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := newClock(time.Hour, sinceStart())
+		c := newClock(time.Hour, systemClocks())
 		go c.run(ctx)
 		time.Sleep(90 * time.Second)
 		require.Equal(t, time.Hour+90*time.Second, c.Now())
@@ -31,7 +29,7 @@ func TestClockCountsIdleTime(t *testing.T) {
 
 func TestClockTakesOneStepOfAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClock(0, sinceStart()) // nobody samples it: the process stands still
+		c := newClock(0, systemClocks()) // nobody samples it: the process stands still
 		time.Sleep(time.Hour)
 		require.Equal(t, maxStep, c.Now())
 		time.Sleep(100 * time.Millisecond)
@@ -39,15 +37,25 @@ func TestClockTakesOneStepOfAPause(t *testing.T) {
 	})
 }
 
+// Either clock may jump, and adds what the other one says; backward, nothing.
 func TestClockIgnoresJumps(t *testing.T) {
-	at := time.Duration(0)
-	c := newClock(time.Minute, func() time.Duration { return at })
-	at = 10 * time.Hour
-	require.Equal(t, time.Minute+maxStep, c.Now(), "forward: one step")
-	at = -10 * time.Hour
-	require.Equal(t, time.Minute+maxStep, c.Now(), "backward: none")
-	at += 200 * time.Millisecond
-	require.Equal(t, time.Minute+maxStep+200*time.Millisecond, c.Now(), "and on from there")
+	for name, jumps := range map[string][2]time.Duration{"monotonic": {time.Hour, 0}, "wall": {0, time.Hour}} {
+		var monotonic, wall time.Duration
+		pass := func(d time.Duration) { monotonic, wall = monotonic+d, wall+d }
+		c := newClock(time.Minute, func() (time.Duration, time.Duration) { return monotonic, wall })
+		pass(10 * time.Millisecond)
+		monotonic, wall = monotonic+jumps[0], wall+jumps[1]
+		require.Equal(t, time.Minute+10*time.Millisecond, c.Now(), "%s forward", name)
+		pass(10 * time.Millisecond)
+		monotonic, wall = monotonic-2*jumps[0], wall-2*jumps[1]
+		require.Equal(t, time.Minute+10*time.Millisecond, c.Now(), "%s backward", name)
+		pass(200 * time.Millisecond)
+		require.Equal(t, time.Minute+210*time.Millisecond, c.Now(), "and on from there")
+	}
+	var both time.Duration
+	c := newClock(0, func() (time.Duration, time.Duration) { return both, both })
+	both = time.Hour
+	require.Equal(t, maxStep, c.Now(), "a jump of both is one step")
 }
 
 // A fleet is the part of a cluster that has to do with time: a state, and
@@ -75,7 +83,7 @@ func (f *fleet) ticked() []int {
 func (f *fleet) lead() {
 	ctx, cancel := context.WithCancel(f.Context())
 	f.cancel = cancel
-	f.clock = newClock(f.fsm.now(), sinceStart())
+	f.clock = newClock(f.fsm.begin(), systemClocks())
 	go f.clock.run(ctx)
 	go (&housekeeper{now: f.clock.Now, due: f.fsm.due, overdue: f.fsm.overdue, propose: func(_ context.Context, c *session.Tick) error {
 		f.mu.Lock()
@@ -97,11 +105,16 @@ func (f *fleet) apply(cmds ...session.Command) []session.Result {
 	defer f.fsm.mu.Unlock()
 	r := f.fsm.state.ApplyAll(f.clock.Now(), cmds)
 	f.fsm.noteLeases(cmds)
+	f.fsm.since.restart()
 	return r
 }
 
 func newFleet(t *testing.T) *fleet {
-	return &fleet{T: t, fsm: newFSM(func(err error) { t.Error(err) }, newMetrics())}
+	f := &fleet{T: t, fsm: newFSM(func(err error) { t.Error(err) }, newMetrics())}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	go f.fsm.since.run(ctx)
+	return f
 }
 
 func (f *fleet) acquire(slot string, ttl time.Duration) session.Code {
@@ -125,8 +138,8 @@ func TestALeaseEndsInTimeWithoutAnybodyAsking(t *testing.T) {
 	})
 }
 
-// While nobody leads, no time passes: a holder that could not renew keeps what
-// it has.
+// Of the time in which nobody leads no more counts than an election takes: a
+// holder that could not renew in an outage keeps nearly what it had.
 func TestAnElectionLengthensLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -138,29 +151,37 @@ func TestAnElectionLengthensLeases(t *testing.T) {
 		f.lead()
 		require.Equal(t, 1, f.leases())
 		require.Equal(t, session.ConcurrencyLimit, f.acquire("two", time.Minute))
-		time.Sleep(5 * time.Second)
-		require.Equal(t, 1, f.leases(), "6 s were left, and what the log had not been told of the first leader's time")
-		time.Sleep(1*time.Second + 2*leaseTick)
+		time.Sleep(6*time.Second - betweenMost - time.Millisecond)
+		require.Equal(t, 1, f.leases(), "6 s were left")
+		time.Sleep(2 * leaseTick)
 		require.Zero(t, f.leases(), "it does not begin anew with each leader")
 		f.fail()
 	})
 }
 
-// Elections without end do not keep a lease alive for ever: each leader writes
-// its time, beginning with where the last one's was written.
+// Elections without end lengthen no lease by more than an entry is on its way,
+// however short each leadership and however long each election is.
 func TestLeasesEndUnderEndlessElections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.lead()
-		require.Equal(t, session.Admitted, f.acquire("one", 10*time.Second))
-		for range 25 {
-			f.fail()
-			f.lead()
-			time.Sleep(leaseTick + time.Millisecond)
+	for _, leads := range []time.Duration{time.Millisecond, 200 * time.Millisecond, leaseTick + time.Millisecond, 2 * time.Second} {
+		for _, between := range []time.Duration{0, 100 * time.Millisecond, betweenMost} {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t)
+				f.lead()
+				require.Equal(t, session.Admitted, f.acquire("one", 10*time.Second))
+				start := time.Now()
+				for time.Since(start) < 10*time.Second {
+					require.Equal(t, 1, f.leases())
+					time.Sleep(leads)
+					f.fail()
+					time.Sleep(between)
+					f.lead()
+				}
+				time.Sleep(2 * leaseTick)
+				require.Zero(t, f.leases(), "%v, %v between", leads, between)
+				f.fail()
+			})
 		}
-		require.Zero(t, f.leases())
-		f.fail()
-	})
+	}
 }
 
 func TestTimeIsWrittenAsOftenAsItMatters(t *testing.T) {
@@ -204,4 +225,169 @@ func TestManyDeadlinesAtOnce(t *testing.T) {
 		require.Zero(t, f.fsm.state.Len())
 		f.fail()
 	})
+}
+
+// A world is nodes with clocks of their own, under one real time.
+type world struct {
+	random  *rand.Rand
+	real    time.Duration
+	nodes   []*timekeeper
+	leader  *timekeeper
+	entries []stamped
+}
+
+type stamped struct{ real, at time.Duration }
+
+type timekeeper struct {
+	monotonic, wall time.Duration
+	paused          time.Duration // until then nobody looks at a clock
+	applied         int
+	fsm             *fsm // for the time of the last entry applied
+	leads           *clock
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{random: rand.New(rand.NewPCG(seed, 0))}
+	for range 3 {
+		k := &timekeeper{fsm: newFSM(nil, newMetrics())}
+		k.fsm.since = newClock(0, k.read)
+		w.nodes = append(w.nodes, k)
+	}
+	return w
+}
+
+func (k *timekeeper) read() (monotonic, wall time.Duration) { return k.monotonic, k.wall }
+
+// pass lets time go by in small steps, in which clocks are looked at as often as
+// clock.run does, and entries arrive within late.
+func (w *world) pass(d, late time.Duration) {
+	const step = 5 * time.Millisecond
+	for end := w.real + d; w.real < end; {
+		w.real += step
+		for _, k := range w.nodes {
+			k.monotonic, k.wall = k.monotonic+step, k.wall+step
+			if w.real < k.paused {
+				continue
+			}
+			if w.real%sampleEvery == 0 {
+				k.fsm.since.Now()
+				if k.leads != nil {
+					k.leads.Now()
+				}
+			}
+			for k.applied < len(w.entries) && w.entries[k.applied].real+late <= w.real {
+				w.apply(k)
+			}
+		}
+	}
+}
+
+func (w *world) apply(k *timekeeper) {
+	k.fsm.state.SetClock(w.entries[k.applied].at, 0)
+	k.applied++
+	k.fsm.since.restart()
+}
+
+// lead begins a leadership, as Node.lead does.
+func (w *world) lead(k *timekeeper) {
+	for k.applied < len(w.entries) {
+		w.apply(k)
+	}
+	if w.leader != nil {
+		w.leader.leads = nil
+	}
+	w.leader, k.leads = k, newClock(k.fsm.begin(), k.read)
+}
+
+func (w *world) stamp() stamped {
+	e := stamped{w.real, w.leader.leads.Now()}
+	w.entries = append(w.entries, e)
+	return e
+}
+
+// Whatever clocks, processes and elections do, between two entries passes at
+// least as much as their stamps say: no lease ends before its time.
+func TestLogTimeIsNeverAhead(t *testing.T) {
+	for seed := range uint64(30) {
+		w := newWorld(seed)
+		w.lead(w.nodes[0])
+		last := w.stamp()
+		for range 200 {
+			w.pass(time.Duration(w.random.IntN(400))*time.Millisecond, time.Duration(w.random.IntN(100))*time.Millisecond)
+			k := w.nodes[w.random.IntN(3)]
+			switch w.random.IntN(12) {
+			case 0:
+				k.paused = w.real + time.Duration(w.random.IntN(20_000))*time.Millisecond
+			case 1, 2:
+				// A node has one clock that jumps: see clock for both at once.
+				jumps := &k.monotonic
+				if k == w.nodes[seed%3] {
+					jumps = &k.wall
+				}
+				*jumps += time.Duration(w.random.IntN(7200)-3600) * time.Second
+			case 3, 4, 5:
+				if w.real >= k.paused {
+					w.lead(k)
+				}
+			default:
+				if w.real >= w.leader.paused {
+					e := w.stamp()
+					require.LessOrEqual(t, e.at-last.at, e.real-last.real, "seed %d, at %v", seed, w.real)
+					last = e
+				}
+			}
+		}
+	}
+}
+
+// And with a leader every 200 ms, after elections of up to a second, it is behind
+// by what the entries were on their way.
+func TestLogTimeIsNotFarBehind(t *testing.T) {
+	for seed := range uint64(3) {
+		w := newWorld(seed)
+		const late = 10 * time.Millisecond
+		for i := range 200 {
+			w.lead(w.nodes[w.random.IntN(3)])
+			e := w.stamp()
+			require.GreaterOrEqual(t, e.at-w.entries[0].at, e.real-w.entries[0].real-time.Duration(i)*late, "seed %d, leader %d", seed, i)
+			w.pass(200*time.Millisecond+time.Duration(w.random.IntN(1000))*time.Millisecond, late)
+		}
+	}
+}
+
+// A slot whose holder is dead is free soon after its time, with another leader
+// every 0.2 s: for some rounds, or as long as GOVNODE_FLAPS says.
+func TestSlotsAreFreedWhileLeadershipFlaps(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	var flaps sync.WaitGroup
+	flaps.Go(func() {
+		for ; ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+			_ = c.nodes[0].TransferLeadership(ctx, "") // often a transfer is under way
+		}
+	})
+	defer flaps.Wait()
+	defer stop()
+	lasts := 3 * time.Second
+	if s := os.Getenv("GOVNODE_FLAPS"); s != "" {
+		var err error
+		lasts, err = time.ParseDuration(s)
+		require.NoError(t, err)
+	}
+	_, _, err := storage.One(within(t, 10*time.Second), c.nodes[1], &session.PutPool{NS: "n", By: session.Maker{Client: "c"}, Pool: "p", Slots: 1})
+	require.NoError(t, err)
+	held, longest, asked := time.Time{}, time.Duration(0), 0
+	for i, begin := 0, time.Now(); time.Since(begin) < lasts; i++ {
+		require.Eventually(t, func() bool {
+			asked++ // under another id each time: a refusal is remembered
+			r, _, err := storage.One(within(t, 10*time.Second), c.nodes[1], &session.Acquire{NS: "n", Client: "c", Slot: fmt.Sprint(asked), Pool: "p", Weight: 1, TTL: time.Second})
+			return err == nil && r.Code == session.Admitted
+		}, 6*time.Second, 10*time.Millisecond)
+		if i > 0 {
+			longest = max(longest, time.Since(held))
+		}
+		held = time.Now()
+	}
+	t.Logf("%d leaderships; a slot with a TTL of 1 s was held for %v at most", int(counted(c.nodes[0].metrics.leaderships)+counted(c.nodes[1].metrics.leaderships)+counted(c.nodes[2].metrics.leaderships)), longest)
 }

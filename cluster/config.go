@@ -87,21 +87,25 @@ type Config struct {
 	// refused at once. Default 4,096.
 	MaxQueue int
 
+	// CheckInterval is how often the members compare their states. Default 60 s.
+	CheckInterval time.Duration
+
 	// Logger is told what happens. Default slog.Default().
 	Logger *slog.Logger
 	// Registry is given the node's metrics (gov_raft_*), if it is not nil.
 	Registry *prometheus.Registry
-	// Fatal is called once when the node must not go on: its disk fails, or it
-	// meets a command that it does not know. The default logs the error and
+	// Fatal is called once when the node must not go on: its disk fails or holds
+	// something else than was written, its state differs from that of the others,
+	// or it meets a command that it does not know. The default logs the error and
 	// ends the process with code 70.
 	Fatal func(error)
 
 	// LogTime returns the log time of the next entry, instead of the leader's
 	// own clock. For tests that choose the times of a history.
 	LogTime func() time.Duration
-	// Monotonic returns a time since any fixed instant. Default: the monotonic
-	// clock of the process.
-	Monotonic func() time.Duration
+	// Clocks returns two times since any fixed instants, of clocks that do not
+	// jump together. Default: the monotonic clock and the time of day.
+	Clocks func() (monotonic, wall time.Duration)
 	// Dial opens connections to other nodes. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
@@ -131,6 +135,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDuration(&c.TransportTimeout, 5*time.Second)
 	orDuration(&c.ApplyTimeout, 10*time.Second)
 	orDuration(&c.DiskTimeout, 10*time.Second)
+	orDuration(&c.CheckInterval, time.Minute)
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = 64 << 20
 	}
@@ -157,9 +162,8 @@ func (c Config) withDefaults() (Config, error) {
 			os.Exit(70) // EX_SOFTWARE: a supervisor may start it again
 		}
 	}
-	if c.Monotonic == nil {
-		start := time.Now()
-		c.Monotonic = func() time.Duration { return time.Since(start) }
+	if c.Clocks == nil {
+		c.Clocks = systemClocks()
 	}
 	if c.Dial == nil {
 		var d net.Dialer
@@ -200,7 +204,7 @@ func (c *Config) validate() error {
 	for name, d := range map[string]time.Duration{
 		"JoinTimeout": c.JoinTimeout, "HeartbeatTimeout": c.HeartbeatTimeout, "ElectionTimeout": c.ElectionTimeout,
 		"LeaderLeaseTimeout": c.LeaderLeaseTimeout, "CommitTimeout": c.CommitTimeout, "RPCTimeout": c.RPCTimeout,
-		"TransportTimeout": c.TransportTimeout, "ApplyTimeout": c.ApplyTimeout, "DiskTimeout": c.DiskTimeout,
+		"TransportTimeout": c.TransportTimeout, "ApplyTimeout": c.ApplyTimeout, "DiskTimeout": c.DiskTimeout, "CheckInterval": c.CheckInterval,
 	} {
 		if d < 0 {
 			return fmt.Errorf("cluster: %s: must be positive, not %v", name, d)

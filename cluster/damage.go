@@ -3,33 +3,27 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"runtime/debug"
 )
 
-// errDamaged reports that what keeps the log gave up on what it found.
-var errDamaged = errors.New("the data folder is damaged")
+// errDamaged is wrapped by what is said of a disk that does not hold what was
+// written to it.
+var errDamaged = errors.New("damaged")
 
-// guarded runs f. What keeps the log takes its files for what it has written,
-// and panics, or reads where there is no file any more, where they are not; that
-// is an error here.
+// guarded turns a panic, or a fault of mapped memory, into an error: a library
+// that meets bytes which it cannot have written has no other word for it.
 func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v; %s", errDamaged, p, adviceReplace)
+			err = fmt.Errorf("%w: %v", errDamaged, p)
 		}
 	}()
 	return f()
 }
 
-// unusable is the error of a folder that cannot be opened, with what to do.
-func unusable(dir string, err error) error {
-	switch {
-	case errors.Is(err, errDamaged):
-		return fmt.Errorf("cluster: Dir: %s: %w", dir, err)
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
-	}
-	return fmt.Errorf("cluster: Dir: cannot open the log in %s: %w; if the disk is well the folder is damaged: %s", dir, err, adviceReplace)
+// damagedFile is the error for a file that does not hold what was written to it,
+// with what to do.
+func damagedFile(path string, why error) error {
+	return fmt.Errorf("cluster: Dir: %s is damaged: %w; %s", path, why, adviceReplace)
 }

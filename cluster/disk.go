@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -23,6 +22,7 @@ type watched struct {
 	limit   time.Duration
 	fatal   func(error)
 	appends prometheus.Observer // seconds of each append
+	kept    func() uint64       // index up to which entries are known to be applied or committed
 
 	mu     sync.Mutex
 	failed error
@@ -39,8 +39,11 @@ func (w *watched) access(what string, f func() error) error {
 	p := newPatience(w.limit, func() { w.fail(fmt.Errorf("cluster: disk: %s has taken longer than %v", what, w.limit)) })
 	err := guarded(f)
 	p.end()
-	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, errNotFound) {
 		return err
+	}
+	if errors.Is(err, errDamaged) {
+		return w.fail(fmt.Errorf("cluster: disk: %s: %w; %s", what, err, adviceReplace))
 	}
 	return w.fail(fmt.Errorf("cluster: disk: %s: %w", what, err))
 }
@@ -138,7 +141,19 @@ func (w *watched) StoreLogs(l []*raft.Log) error {
 	return err
 }
 
+// DeleteRange implements raft.LogStore. Raft removes the beginning of the log,
+// for which a snapshot stands, and the end of it, where another leader has other
+// entries. It never means an entry that this node has applied, or knows to be
+// committed, by the end: two nodes would disagree from then on, and not know.
 func (w *watched) DeleteRange(from, to uint64) error {
+	last, err := w.LastIndex()
+	if err != nil {
+		return err
+	}
+	if kept := w.kept(); to >= last && from <= kept {
+		return w.fail(fmt.Errorf("cluster: entries %d to %d of the log should be replaced by those of another leader, but those up to %d are committed: this node and that one disagree; find out which of them is right, and %s",
+			from, to, kept, adviceReplace))
+	}
 	return w.access("DeleteRange", func() error { return w.logStore.DeleteRange(from, to) })
 }
 
@@ -197,7 +212,7 @@ func openDisk(cfg *Config, m *metrics) (*disk, error) {
 	if cfg.disk != nil {
 		store = cfg.disk(store)
 	}
-	d := &disk{log: &watched{logStore: store, limit: cfg.DiskTimeout, fatal: cfg.Fatal, appends: m.appendSeconds}}
+	d := &disk{log: &watched{logStore: store, limit: cfg.DiskTimeout, fatal: cfg.Fatal, appends: m.appendSeconds, kept: func() uint64 { return 0 }}}
 	if err := d.open(cfg); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -262,7 +277,7 @@ func (d *disk) identity() (err error) {
 // number returns what is kept under a key; 0 if nothing is.
 func (d *disk) number(key []byte) (uint64, error) {
 	v, err := d.log.GetUint64(key)
-	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if errors.Is(err, errNotFound) {
 		return 0, nil
 	}
 	return v, err
@@ -277,7 +292,7 @@ func (d *disk) admit(index uint64) error {
 // text returns what is kept under a key; "" if nothing is.
 func (d *disk) text(key []byte) (string, error) {
 	b, err := d.log.Get(key)
-	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if err != nil && !errors.Is(err, errNotFound) {
 		return "", err
 	}
 	return string(b), nil

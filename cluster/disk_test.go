@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
@@ -19,10 +18,9 @@ import (
 
 // An entry that was acknowledged is on disk: nothing may ever turn that off.
 func TestTheLogIsFlushed(t *testing.T) {
-	o := boltOptions("path")
+	o := boltOptions()
 	require.False(t, o.NoSync)
-	require.False(t, o.BoltOptions.NoSync)
-	require.False(t, o.BoltOptions.NoGrowSync)
+	require.False(t, o.NoGrowSync)
 }
 
 // A gate is a log store whose writes can be held up or made to fail.
@@ -96,7 +94,7 @@ func TestWatchedStore(t *testing.T) {
 			raft.StableStore
 			closer
 		}{raft.NewInmemStore(), notFound{}, closer{}}}
-		return &watched{logStore: g, limit: limit, appends: newMetrics().appendSeconds, fatal: func(err error) {
+		return &watched{logStore: g, limit: limit, appends: newMetrics().appendSeconds, kept: func() uint64 { return 0 }, fatal: func(err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			fatal = append(fatal, err)
@@ -107,7 +105,7 @@ func TestWatchedStore(t *testing.T) {
 	require.NoError(t, w.StoreLog(&raft.Log{Index: 1}))
 	require.ErrorIs(t, w.GetLog(7, new(raft.Log)), raft.ErrLogNotFound)
 	_, err := w.Get([]byte("absent"))
-	require.ErrorIs(t, err, raftboltdb.ErrKeyNotFound)
+	require.ErrorIs(t, err, errNotFound)
 	require.EqualError(t, err, "not found", "Raft compares the text")
 	require.Empty(t, failures(), "what is absent is no failure")
 
@@ -170,7 +168,7 @@ func (closer) Close() error { return nil }
 // notFound is a stable store with nothing in it.
 type notFound struct{ raft.StableStore }
 
-func (notFound) Get([]byte) ([]byte, error) { return nil, raftboltdb.ErrKeyNotFound }
+func (notFound) Get([]byte) ([]byte, error) { return nil, errNotFound }
 
 func TestANodeWhoseDiskFailsStops(t *testing.T) { onEachStore(t, testANodeWhoseDiskFailsStops) }
 
@@ -297,4 +295,54 @@ func TestConfigIsValidated(t *testing.T) {
 	require.Equal(t, 500*time.Millisecond, cfg.HeartbeatTimeout)
 	require.Equal(t, 400*time.Millisecond, cfg.LeaderLeaseTimeout)
 	require.EqualValues(t, 64<<20, cfg.SnapshotBytes)
+}
+
+// A leader whose log is another one makes no node forget what it has applied, or
+// knows to be committed.
+func TestAppliedEntriesAreNotReplaced(t *testing.T) { onEachStore(t, testAppliedEntriesAreNotReplaced) }
+
+func testAppliedEntriesAreNotReplaced(t *testing.T, use func(*Config)) {
+	c := newCluster(t, 2, use)
+	leader, n := c.leader(), c.follower()
+	for i := range 3 {
+		_, _, err := storage.One(t.Context(), n, increment(fmt.Sprint(i)))
+		require.NoError(t, err)
+	}
+	n.waitReady(t)
+	index := n.fsm.applied()
+	var before, l raft.Log
+	require.NoError(t, n.disk.log.GetLog(index-1, &before))
+	require.NoError(t, n.disk.log.GetLog(index, &l))
+	require.NoError(t, leader.transport.AppendEntries("n2", raft.ServerAddress(n.Address()), &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n1"), Addr: []byte(leader.Address())},
+		Term:      l.Term + 1, PrevLogEntry: before.Index, PrevLogTerm: before.Term,
+		Entries: []*raft.Log{{Index: index, Term: l.Term + 1, Data: l.Data, Extensions: termOf(l.Term + 1)}},
+	}, new(raft.AppendEntriesResponse)))
+	err := <-n.fatal
+	require.ErrorContains(t, err, fmt.Sprintf("entries %d to ", index))
+	require.ErrorContains(t, err, "--replace")
+	require.ErrorContains(t, n.Ready(t.Context()), "failed: ")
+}
+
+// The end of the log may go down to what is kept, and the beginning may go as
+// far as snapshots stand for it.
+func TestWhatMayBeRemoved(t *testing.T) {
+	for _, c := range []struct {
+		from, to uint64
+		allowed  bool
+	}{
+		{8, 10, true}, {10, 10, true}, {7, 10, false}, {1, 10, false}, {7, 20, false}, {11, 20, true},
+		{1, 5, true}, {1, 7, true}, {1, 9, true},
+	} {
+		inner := raft.NewInmemStore()
+		for i := range uint64(10) {
+			require.NoError(t, inner.StoreLog(&raft.Log{Index: i + 1}))
+		}
+		var fatal error
+		w := &watched{logStore: parts{inner, notFound{}, closer{}}, limit: time.Minute, appends: newMetrics().appendSeconds,
+			kept: func() uint64 { return 7 }, fatal: func(err error) { fatal = err }}
+		err := w.DeleteRange(c.from, c.to)
+		require.Equal(t, c.allowed, err == nil, "%d to %d: %v", c.from, c.to, err)
+		require.Equal(t, err, fatal)
+	}
 }

@@ -22,15 +22,15 @@
 //
 // # Time
 //
-// Log time is metered by the leader's monotonic clock in capped steps and
-// stamped on entries; see clock. An election lengthens leases and never
-// shortens them, and nothing depends on the time of day.
+// Log time is metered by the leader's clocks in capped steps and stamped on
+// entries; see clock. No lease ends before its time, and none lasts much longer
+// however often the leader changes.
 //
 // # Failing
 //
-// A node that cannot trust its disk, or that meets a command it does not know,
-// stops (Config.Fatal). Its peers go on without it; going on with it could let
-// copies of the state differ.
+// A node that cannot trust its disk, whose state is not that of the others, or
+// that meets a command it does not know, stops (Config.Fatal). Its peers go on
+// without it; going on with it could let copies of the state differ.
 //
 // The package knows nothing of policies, requests or clients, and takes no
 // decision that a limit depends on.

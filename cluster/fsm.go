@@ -29,12 +29,15 @@ type fsm struct {
 	metrics *metrics
 	changed chan struct{}
 	logged  logged
-	staging *staging // nil unless a restore is under way; used by what Raft calls alone
+	staging *staging   // nil unless a restore is under way; used by what Raft calls alone
+	checks  chan check // the latest that was ordered
 
 	// Set before Raft starts: where its snapshots lie, and what is closed when
 	// the node ends. Nil and empty in tests of the state machine alone.
 	snapshots string
 	ended     <-chan struct{}
+
+	since *clock // what has passed since an entry was applied
 
 	mu      sync.RWMutex
 	state   *session.State
@@ -43,6 +46,7 @@ type fsm struct {
 	leased  time.Duration // no lease or ticket lasts longer than this
 	view    storage.View  // of the present index, if Find is set
 	waiting []waiter
+	checked time.Time // see lastCheck
 	stopped bool
 }
 
@@ -53,7 +57,7 @@ type waiter struct {
 }
 
 func newFSM(fatal func(error), m *metrics) *fsm {
-	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), state: session.New()}
+	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), checks: make(chan check, 1), checked: time.Now(), since: newClock(0, systemClocks()), state: session.New()}
 }
 
 // termOf writes the term under which an entry was stamped, for its extensions.
@@ -102,6 +106,10 @@ func (f *fsm) Apply(l *raft.Log) any {
 	if binary.BigEndian.Uint64(l.Extensions) == l.Term {
 		answer = f.state.ApplyAll(at, cmds)
 		f.noteLeases(cmds)
+		f.since.restart()
+		if len(cmds) == 0 {
+			f.noteCheck(check{l.Index, l.Term, f.state.Snapshot()})
+		}
 	}
 	f.stale(l.Term, f.state.Now())
 	f.logged.add(len(l.Data))
@@ -208,6 +216,14 @@ func (f *fsm) now() time.Duration {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.state.Now()
+}
+
+// begin returns the log time at which a leadership begins that has applied all
+// entries of those before it.
+func (f *fsm) begin() time.Duration {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state.Now() + min(f.since.Now(), betweenMost)
 }
 
 // clock returns the time of the latest entry and the generation of tokens.

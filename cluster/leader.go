@@ -37,7 +37,7 @@ func (n *Node) lead(ctx context.Context) {
 		return
 	}
 	l := &leadership{
-		term: term, ctx: ctx, clock: newClock(n.fsm.now(), n.cfg.Monotonic), queue: newQueue(n.cfg.MaxQueue),
+		term: term, ctx: ctx, clock: newClock(n.fsm.begin(), n.cfg.Clocks), queue: newQueue(n.cfg.MaxQueue),
 		raft: n.raft, known: n.members, metrics: n.metrics, tasks: &n.tasks, dead: n.dead, idle: make(chan struct{}),
 	}
 	l.now = l.clock.Now
@@ -52,6 +52,7 @@ func (n *Node) lead(ctx context.Context) {
 	n.metrics.leaderships.Inc()
 	n.tasks.Go(l.propose)
 	n.tasks.Go(func() { l.clock.run(ctx) })
+	n.tasks.Go(func() { n.orderChecks(l) })
 	(&housekeeper{now: l.now, due: n.fsm.due, overdue: n.fsm.overdue, propose: l.tick}).run(ctx)
 }
 

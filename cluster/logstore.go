@@ -9,19 +9,18 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	wal "github.com/hashicorp/raft-wal"
-	"github.com/hashicorp/raft-wal/metadb"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // What may keep the log of a node; see Config.LogStore.
 const (
-	// LogBoltDB is raft-boltdb: one file, a tree, two flushes for each append.
+	// LogBoltDB is bolt: one file, a tree, two flushes for each append.
 	LogBoltDB = "boltdb"
 	// LogWAL is raft-wal: files that are only appended to, one flush for each
-	// append. Votes and the node's identity are in bolt all the same.
+	// append. Votes, the node's identity, and which files the log consists of,
+	// are in bolt all the same.
 	LogWAL = "wal"
 )
 
@@ -54,14 +53,15 @@ const walSegment = 64 << 20
 
 // boltOptions are those of the log. NoSync is false and stays so: an entry that
 // was acknowledged is on disk.
-func boltOptions(path string) raftboltdb.Options {
-	return raftboltdb.Options{Path: path, NoSync: false, BoltOptions: &bbolt.Options{
+func boltOptions() *bbolt.Options {
+	return &bbolt.Options{
+		NoSync:  false,
 		Timeout: time.Second, // for the lock that another process may hold
 		// The list of free pages is rebuilt at start rather than written with
 		// every entry; as a map it is found quickly.
 		NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
 		InitialMmapSize: initialMap,
-	}}
+	}
 }
 
 // openLogStore opens what cfg.LogStore names, in a directory that is empty or
@@ -78,18 +78,23 @@ func openLogStore(cfg *Config, m *metrics) (logStore, error) {
 	return store, nil
 }
 
-func openBolt(dir string) (*raftboltdb.BoltStore, error) {
+// openBolt opens the file of the votes, whose pages and values are all checked.
+func openBolt(dir string) (s *boltStore, err error) {
 	path := filepath.Join(dir, votesFile)
-	var s *raftboltdb.BoltStore
-	err := checkBolt(path)
-	if err == nil {
-		err = guarded(func() (err error) { s, err = raftboltdb.New(boltOptions(path)); return err })
-	}
-	if errors.Is(err, bolterrors.ErrTimeout) {
+	err = guarded(func() error {
+		if err := checkBolt(path, boltOptions()); err != nil {
+			return err
+		}
+		s, err = openBoltStore(path, boltOptions())
+		return err
+	})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("cluster: Dir: %s is in use by another process; stop that one first or choose another directory", dir)
-	}
-	if err != nil {
-		return nil, unusable(dir, err)
+	case errors.Is(err, errDamaged), errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return nil, damagedFile(path, err)
+	case err != nil:
+		return nil, fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
 	}
 	return s, nil
 }
@@ -97,52 +102,79 @@ func openBolt(dir string) (*raftboltdb.BoltStore, error) {
 // openLog opens the log beside the votes, or refuses a directory whose log is
 // kept by something else: it would look empty, and the node would have
 // forgotten what it has acknowledged.
-func openLog(cfg *Config, m *metrics, votes *raftboltdb.BoltStore) (logStore, error) {
-	var kept string
-	err := guarded(func() (err error) { kept, err = keptBy(votes); return err })
+func openLog(cfg *Config, m *metrics, votes *boltStore) (logStore, error) {
+	kept, err := keptBy(votes)
 	if err != nil {
-		return nil, unusable(cfg.Dir, err)
+		return nil, fmt.Errorf("cluster: Dir: %w", err)
 	}
 	if kept != "" && kept != cfg.LogStore {
 		return nil, fmt.Errorf("cluster: LogStore: the log in %s is kept by %s and not by %s; start the node with %[2]s, or remove it from the cluster and let it join again with %[3]s and an empty directory",
 			cfg.Dir, kept, cfg.LogStore)
 	}
 	if cfg.LogStore == LogBoltDB {
-		return votes, nil
+		return parts{&sealedLog{votes, filepath.Join(cfg.Dir, votesFile)}, votes, votes}, nil
 	}
 	dir := filepath.Join(cfg.Dir, walDir)
 	if kept == LogWAL {
 		// What is missing would be made anew, without a word and without what
 		// was in it.
-		if _, err := os.Stat(filepath.Join(dir, metadb.FileName)); err != nil {
-			return nil, fmt.Errorf("cluster: Dir: the log in %s is damaged: %w; %s", cfg.Dir, err, adviceReplace)
+		if _, err := votes.Get(keyWAL); err != nil {
+			return nil, damagedFile(dir, err)
 		}
 	}
-	var w *wal.WAL
-	err = guarded(func() (err error) { w, err = openWAL(cfg, m, dir); return err })
-	if err != nil {
-		return nil, unusable(cfg.Dir, err)
+	w, err := openWAL(cfg, m, dir, votes)
+	if errors.Is(err, errDamaged) || errors.Is(err, wal.ErrCorrupt) {
+		return nil, damagedFile(dir, err)
 	}
-	if err := votes.Set(keyLog, []byte(LogWAL)); err != nil {
+	if err != nil {
+		return nil, fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
+	}
+	log := &sealedLog{w, dir}
+	err = log.check()
+	if err == nil {
+		err = votes.Set(keyLog, []byte(LogWAL))
+	}
+	if errors.Is(err, errDamaged) {
+		return nil, errors.Join(damagedFile(dir, err), w.Close())
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cluster: Dir: %w", err), w.Close())
 	}
-	return &walStore{LogStore: w, StableStore: votes, wal: w, votes: votes}, nil
+	return parts{log, votes, closers{w, votes}}, nil
+}
+
+// parts are a log and what is kept beside it.
+type parts struct {
+	raft.LogStore
+	raft.StableStore
+	io.Closer
+}
+
+// closers are closed in their order: the log before the lock of the directory is
+// given up.
+type closers []io.Closer
+
+func (all closers) Close() (err error) {
+	for _, c := range all {
+		err = errors.Join(err, c.Close())
+	}
+	return err
 }
 
 // keptBy returns what keeps the log of a directory: a LogStore, or "" if that
 // is not settled yet.
-func keptBy(votes *raftboltdb.BoltStore) (string, error) {
+func keptBy(votes *boltStore) (string, error) {
 	kept, err := votes.Get(keyLog)
 	if err == nil {
 		return string(kept), nil
 	}
-	if !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if !errors.Is(err, errNotFound) {
 		return "", err
 	}
 	if _, err = votes.Get(keyNode); err == nil {
 		return LogBoltDB, nil
 	}
-	if !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if !errors.Is(err, errNotFound) {
 		return "", err
 	}
 	return "", nil
@@ -150,7 +182,7 @@ func keptBy(votes *raftboltdb.BoltStore) (string, error) {
 
 // openWAL opens the write-ahead log in dir, which it creates for good if need
 // be: what is noted of it must not outlive it.
-func openWAL(cfg *Config, m *metrics, dir string) (*wal.WAL, error) {
+func openWAL(cfg *Config, m *metrics, dir string, votes *boltStore) (_ *walStore, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -161,13 +193,19 @@ func openWAL(cfg *Config, m *metrics, dir string) (*wal.WAL, error) {
 	if err := errors.Join(parent.Sync(), parent.Close()); err != nil {
 		return nil, err
 	}
-	if err := checkBolt(filepath.Join(dir, metadb.FileName)); err != nil {
+	var w *wal.WAL
+	err = guarded(func() error {
+		if err := mendTail(dir, walFiles{votes}); err != nil {
+			return err
+		}
+		w, err = wal.Open(dir, wal.WithMetaStore(walFiles{votes}), wal.WithLogger(newHclog(cfg.Logger)),
+			wal.WithSegmentSize(cfg.segment), wal.WithMetricsCollector(m.wal))
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	if err := mendTail(dir); err != nil {
-		return nil, err
-	}
-	return wal.Open(dir, wal.WithLogger(newHclog(cfg.Logger)), wal.WithSegmentSize(cfg.segment), wal.WithMetricsCollector(m.wal))
+	return &walStore{w}, nil
 }
 
 // A walStore keeps the log in files that are only appended to.
@@ -177,30 +215,22 @@ func openWAL(cfg *Config, m *metrics, dir string) (*wal.WAL, error) {
 // snapshot that the node has acknowledged included, and then read them. Here
 // the log is emptied when the first entry behind the hole is written, as bolt
 // would have kept the hole.
-type walStore struct {
-	raft.LogStore // wal
-	raft.StableStore
-	wal   *wal.WAL
-	votes io.Closer
-}
+type walStore struct{ *wal.WAL }
 
 // StoreLog implements raft.LogStore.
 func (s *walStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs implements raft.LogStore.
 func (s *walStore) StoreLogs(logs []*raft.Log) error {
-	last, err := s.wal.LastIndex()
+	last, err := s.LastIndex()
 	if err != nil {
 		return err
 	}
 	if len(logs) > 0 && last > 0 && logs[0].Index > last+1 {
 		// A snapshot stands for all that is before the hole.
-		if err := s.wal.DeleteRange(0, last); err != nil {
+		if err := s.DeleteRange(0, last); err != nil {
 			return err
 		}
 	}
-	return s.wal.StoreLogs(logs)
+	return s.WAL.StoreLogs(logs)
 }
-
-// Close closes the log before the lock of the directory is given up.
-func (s *walStore) Close() error { return errors.Join(s.wal.Close(), s.votes.Close()) }

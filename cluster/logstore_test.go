@@ -13,11 +13,11 @@ import (
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	walfs "github.com/hashicorp/raft-wal/fs"
-	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 
 	"example.com/govnode/storage"
 )
@@ -39,7 +39,7 @@ func mustOpenLog(t *testing.T, cfg *Config) logStore {
 // entryAt is an entry that tells where and when it was written.
 func entryAt(index, term uint64, size int) *raft.Log {
 	return &raft.Log{
-		Index: index, Term: term, Type: raft.LogCommand, Extensions: termOf(term),
+		Index: index, Term: term, Type: raft.LogType(index % 6), Extensions: termOf(term),
 		Data:       bytes.Repeat([]byte(fmt.Sprintf("%d/%d;", index, term)), size),
 		AppendedAt: time.Unix(int64(index), 0).UTC(),
 	}
@@ -202,8 +202,11 @@ func TestALostLogIsNotMadeAnew(t *testing.T) {
 	s := mustOpenLog(t, cfg)
 	require.NoError(t, s.StoreLog(entryAt(1, 1, 1)))
 	require.NoError(t, s.Close())
-	require.NoError(t, os.Remove(filepath.Join(cfg.Dir, walDir, metadb.FileName)))
-	_, err := openLogStore(cfg, newMetrics())
+	votes, err := openBolt(cfg.Dir)
+	require.NoError(t, err)
+	require.NoError(t, votes.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketConf).Delete(keyWAL) }))
+	require.NoError(t, votes.Close())
+	_, err = openLogStore(cfg, newMetrics())
 	require.ErrorContains(t, err, "is damaged")
 	files, err := filepath.Glob(filepath.Join(cfg.Dir, walDir, "*.wal"))
 	require.NoError(t, err)
@@ -213,19 +216,21 @@ func TestALostLogIsNotMadeAnew(t *testing.T) {
 // fillTail appends to the last file of a log that is closed until the file is
 // full, as a process does that ends before it has noted that it is. It returns
 // the last index and the path of the file.
-func fillTail(t *testing.T, dir string, size int) (uint64, string) {
+func fillTail(t *testing.T, cfg *Config, size int) (uint64, string) {
 	t.Helper()
-	var meta metadb.BoltMetaDB
-	state, err := meta.Load(dir)
+	dir := filepath.Join(cfg.Dir, walDir)
+	votes, err := openBolt(cfg.Dir)
 	require.NoError(t, err)
-	require.NoError(t, meta.Close())
+	state, err := walFiles{votes}.Load(dir)
+	require.NoError(t, err)
+	require.NoError(t, votes.Close())
 	info := state.Segments[len(state.Segments)-1]
 	tail, err := segment.NewFiler(dir, walfs.New()).RecoverTail(info)
 	require.NoError(t, err)
 	for {
 		i := tail.LastIndex() + 1
 		var b bytes.Buffer
-		require.NoError(t, new(wal.BinaryCodec).Encode(entryAt(i, 1, size), &b))
+		require.NoError(t, new(wal.BinaryCodec).Encode(sealEntry(entryAt(i, 1, size)), &b))
 		require.NoError(t, tail.Append([]types.LogEntry{{Index: i, Data: b.Bytes()}}))
 		full, _, err := tail.Sealed()
 		require.NoError(t, err)
@@ -249,7 +254,7 @@ func TestALogWhoseFileWasFullGoesOn(t *testing.T) {
 				}
 				require.NoError(t, s.DeleteRange(1, head))
 				require.NoError(t, s.Close())
-				last, path := fillTail(t, filepath.Join(cfg.Dir, walDir), 50)
+				last, path := fillTail(t, cfg, 50)
 				if torn {
 					tearLast(t, path, last)
 					last-- // it was never acknowledged
@@ -278,33 +283,72 @@ func TestALogWhoseFileWasFullGoesOn(t *testing.T) {
 	}
 }
 
-// The append that fills a file may be larger than the file was to become.
-func TestALogWhoseLastAppendWasLargeGoesOn(t *testing.T) {
-	cfg := storeConfig(t, func(c *Config) { c.LogStore = LogWAL })
-	s := mustOpenLog(t, cfg)
-	require.NoError(t, s.StoreLog(entryAt(1, 1, 50)))
-	require.NoError(t, s.Close())
-	last, _ := fillTail(t, filepath.Join(cfg.Dir, walDir), 5*cfg.segment)
-	require.EqualValues(t, 2, last)
-	s = mustOpenLog(t, cfg)
-	for i := last + 1; i < 30; i++ {
-		require.NoError(t, s.StoreLog(entryAt(i, 1, 50)))
-	}
-	var l raft.Log
-	require.NoError(t, s.GetLog(last, &l))
-	require.Equal(t, entryAt(last, 1, 5*cfg.segment).Data, l.Data)
-	require.NoError(t, s.Close())
-}
-
-// tearLast spoils the last entry that was written to a file.
+// tearLast cuts the last batch that was written to a file short, in the middle of
+// its entry.
 func tearLast(t *testing.T, path string, index uint64) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	i := strings.LastIndex(string(b), fmt.Sprintf("%d/1;", index))
 	require.Positive(t, i)
-	b[i] ^= 1
+	clear(b[i:])
 	require.NoError(t, os.WriteFile(path, b, 0o600))
+}
+
+// What was cut short is dropped: a batch of which a sector, or the end, was never
+// written. What was written and has changed since is damage, also in the last
+// batch.
+func TestWhatWasCutShort(t *testing.T) {
+	cfg := storeConfig(t, func(c *Config) { c.LogStore, c.segment = LogWAL, 64<<10 })
+	s := mustOpenLog(t, cfg)
+	for i := range uint64(4) {
+		require.NoError(t, s.StoreLog(entryAt(i+1, 1, 1000)))
+	}
+	require.NoError(t, s.Close())
+	files, err := filepath.Glob(filepath.Join(cfg.Dir, walDir, "*.wal"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	good, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	end := len(bytes.TrimRight(good, "\x00"))
+	batch := end - 2000 // within the last one
+	for what, c := range map[string]struct {
+		spoil func(b []byte)
+		last  uint64 // 0: damage
+	}{
+		"whole":                    {func([]byte) {}, 4},
+		"a sector is missing":      {func(b []byte) { clear(b[batch/512*512 : batch/512*512+512]) }, 3},
+		"the end is missing":       {func(b []byte) { clear(b[batch:]) }, 3},
+		"the commit is missing":    {func(b []byte) { clear(b[(end-1)/8*8:]) }, 3},
+		"a bit of an entry":        {func(b []byte) { b[batch] ^= 4 }, 0},
+		"a bit of the commit":      {func(b []byte) { b[(end-1)/8*8] ^= 2 }, 0},
+		"a bit of the checksum":    {func(b []byte) { b[(end-1)/8*8+4] ^= 2 }, 0},
+		"a bit of an earlier one":  {func(b []byte) { b[batch-2500] ^= 4 }, 0},
+		"a sector of an earlier":   {func(b []byte) { clear(b[1024:1536]) }, 0},
+		"rubbish behind the end":   {func(b []byte) { b[end+5000] = 1 }, 4},
+		"rubbish just behind":      {func(b []byte) { b[(end+7)/8*8] = 1 }, 0},
+		"a bit of the file's head": {func(b []byte) { b[9] ^= 1 }, 0},
+	} {
+		b := bytes.Clone(good)
+		c.spoil(b)
+		require.NoError(t, os.WriteFile(files[0], b, 0o600))
+		s, err := openLogStore(cfg, newMetrics())
+		if c.last == 0 {
+			require.ErrorContains(t, err, "damaged", what)
+			continue
+		}
+		require.NoError(t, err, what)
+		last, err := s.LastIndex()
+		require.NoError(t, err)
+		require.Equal(t, c.last, last, what)
+		for range 3 { // what was dropped does not come back
+			require.NoError(t, s.Close())
+			s = mustOpenLog(t, cfg)
+			last++
+			require.NoError(t, s.StoreLog(entryAt(last, 1, 3)))
+		}
+		require.NoError(t, s.Close())
+	}
 }
 
 func TestWALMetrics(t *testing.T) {

@@ -21,6 +21,8 @@ type metrics struct {
 	restores                  prometheus.Counter
 	leaderships               prometheus.Counter
 	appendSeconds             prometheus.Histogram
+	checks                    *prometheus.CounterVec
+	checkSeconds              prometheus.Histogram
 	wal                       walMetrics
 }
 
@@ -53,6 +55,8 @@ func newMetrics() *metrics {
 		restores:        counter("gov_raft_restores_total", "Snapshots that replaced the state of this node."),
 		leaderships:     counter("gov_raft_leaderships_total", "Times that this node became the leader."),
 		appendSeconds:   histogram("gov_raft_append_seconds", "Time to append entries to the log and flush it, whatever keeps it.", prometheus.ExponentialBuckets(5e-5, 2, 18)),
+		checks:          counters("gov_raft_state_checks_total", "Checks of this node's state against those of the other members.", "result"),
+		checkSeconds:    histogram("gov_raft_state_check_seconds", "Time to make a digest of the state for such a check, rests included.", prometheus.ExponentialBuckets(1e-3, 2, 18)),
 		wal:             newWALMetrics(),
 	}
 }
@@ -64,7 +68,7 @@ func (m *metrics) register(r *prometheus.Registry, n *Node) error {
 	}
 	for _, c := range []prometheus.Collector{
 		m.entries, m.commands, m.voided, m.entryCommands, m.applySeconds, m.commitSeconds, m.refused, m.forwarded,
-		m.resent, m.rounds, m.snapshots, m.snapshotSeconds, m.restores, m.leaderships, m.appendSeconds,
+		m.resent, m.rounds, m.snapshots, m.snapshotSeconds, m.restores, m.leaderships, m.appendSeconds, m.checks, m.checkSeconds,
 		gauge("gov_raft_applied_index", "Index of the latest log entry applied.", func() float64 { return float64(n.fsm.applied()) }),
 		gauge("gov_raft_term", "Raft term.", func() float64 { return float64(n.raft.CurrentTerm()) }),
 		gauge("gov_raft_leader", "1 if this node leads and takes proposals, else 0.", func() float64 {

@@ -58,6 +58,8 @@ type Node struct {
 	joining  atomic.Bool // not yet what it wants to be
 	started  atomic.Bool // Raft is there
 
+	states states // of all members, as they compare them
+
 	admission atomic.Pointer[func(session.Command) bool] // of what others pass on; nil: everything
 
 	changing  sync.Mutex    // members, one at a time
@@ -83,6 +85,7 @@ func Open(cfg Config) (*Node, error) {
 	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1), restoring: make(chan struct{}, 1), run: rand.Text()}
 	n.cfg.Fatal, n.onFatal = n.fatal, cfg.Fatal
 	n.fsm = newFSM(n.fatal, n.metrics)
+	n.fsm.since = newClock(0, n.cfg.Clocks)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.fsm.snapshots, n.fsm.ended = filepath.Join(n.cfg.Dir, "snapshots"), n.ctx.Done()
 	n.close = sync.OnceValue(n.shutdown)
@@ -133,7 +136,7 @@ func (n *Node) open() (err error) {
 		return err
 	}
 	if err := guarded(n.checkIdentity); errors.Is(err, errDamaged) {
-		return unusable(n.cfg.Dir, err)
+		return damagedFile(n.cfg.Dir, err)
 	} else if err != nil {
 		return err
 	}
@@ -150,6 +153,8 @@ func (n *Node) open() (err error) {
 	n.tasks.Go(n.watchLeader)
 	n.tasks.Go(n.greetMembers)
 	n.tasks.Go(n.keepSnapshots)
+	n.tasks.Go(func() { n.fsm.since.run(n.ctx) })
+	n.tasks.Go(n.compareStates)
 	n.settleIn()
 	return nil
 }
@@ -189,13 +194,17 @@ const logCached = 128
 // startRaft starts Raft, which panics where the log has a hole.
 func (n *Node) startRaft(notify chan<- bool) error {
 	err := guarded(func() error { return n.newRaft(notify) })
+	if failed := n.failed.Load(); failed != nil {
+		return fmt.Errorf("cluster: Dir: cannot start from %s: %w", n.cfg.Dir, *failed)
+	}
 	if errors.Is(err, errDamaged) {
-		return unusable(n.cfg.Dir, err)
+		return damagedFile(n.cfg.Dir, err)
 	}
 	return err
 }
 
 func (n *Node) newRaft(notify chan<- bool) error {
+	n.disk.log.kept = n.kept
 	c := n.raftConfig(notify)
 	cache, err := raft.NewLogCache(logCached, n.disk.log)
 	if err != nil {
@@ -209,14 +218,20 @@ func (n *Node) newRaft(notify chan<- bool) error {
 	if r != nil {
 		n.raft = r // it runs, and is ended with the node
 	}
-	if failed := n.failed.Load(); failed != nil {
-		err = *failed
-	}
 	if err != nil {
 		return fmt.Errorf("cluster: Dir: cannot start from %s: %w; if the disk is well the folder is damaged: %s", n.cfg.Dir, err, adviceReplace)
 	}
 	n.started.Store(true)
 	return n.electAlone()
+}
+
+// kept returns the index up to which the log must not change any more.
+func (n *Node) kept() uint64 {
+	i := n.fsm.applied()
+	if n.started.Load() {
+		i = max(i, n.raft.CommitIndex())
+	}
+	return i
 }
 
 // electAlone lets the only voter of a cluster become its leader at once. It

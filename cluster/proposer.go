@@ -94,7 +94,7 @@ func (l *leadership) propose() {
 			return
 		}
 		e := l.entry(groups)
-		if len(e.commands) == 0 {
+		if len(e.commands) == 0 && !groups[0].check {
 			e.fail(storage.Answer{})
 			places <- struct{}{}
 			continue

@@ -53,6 +53,16 @@ func TestQueue(t *testing.T) {
 	require.ErrorIs(t, q.add(sized(1)), errElsewhere)
 	require.Nil(t, take())
 
+	q = newQueue(10)
+	check, before, after := newGroup(nil), sized(1), sized(1)
+	check.check = true
+	for _, g := range []*group{before, check, after} {
+		require.NoError(t, q.add(g))
+	}
+	require.Equal(t, []*group{before}, take())
+	require.Equal(t, []*group{check}, take(), "a check has an entry of its own")
+	require.Equal(t, []*group{after}, take())
+
 	q = newQueue(1 << 20)
 	for range maxQueueBytes / maxEntry {
 		require.NoError(t, q.add(sized(maxEntry)))

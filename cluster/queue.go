@@ -61,6 +61,7 @@ type group struct {
 	answers  []storage.Answer // once done is closed
 	done     chan struct{}
 	state    atomic.Int32
+	check    bool // it orders a check of the states, and has no commands
 }
 
 // The states of a group.
@@ -169,7 +170,7 @@ func (q *queue) drain(maxSize, maxCommands int) (taken []*group, closed bool) {
 	size, count, i := 0, 0, 0
 	for ; i < len(q.groups); i++ {
 		g := q.groups[i]
-		if len(taken) > 0 && (size+g.size > maxSize || count+len(g.commands) > maxCommands) {
+		if len(taken) > 0 && (g.check || taken[0].check || size+g.size > maxSize || count+len(g.commands) > maxCommands) {
 			break
 		}
 		q.count -= len(g.commands)

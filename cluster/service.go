@@ -149,6 +149,18 @@ func (s *service) Term(context.Context, *nodev1.TermRequest) (*nodev1.TermRespon
 	return &nodev1.TermResponse{Term: s.n.raft.CurrentTerm()}, nil
 }
 
+// CompareState implements nodev1connect.NodeServiceHandler.
+func (s *service) CompareState(_ context.Context, r *nodev1.CompareStateRequest) (*nodev1.CompareStateResponse, error) {
+	if d := session.Digest(r.GetDigest()); len(r.GetDigest()) == len(d) {
+		s.n.states.note(r.GetIndex(), r.GetNode(), d)
+	}
+	answer := new(nodev1.CompareStateResponse)
+	if d, ok := s.n.states.of(r.GetIndex())[s.n.cfg.ID]; ok {
+		answer.Digest = d[:]
+	}
+	return answer, nil
+}
+
 // Hello implements nodev1connect.NodeServiceHandler.
 func (s *service) Hello(ctx context.Context, asked *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
 	n := s.n

@@ -3,10 +3,10 @@ package cluster
 import (
 	"errors"
 	"io/fs"
+	"path/filepath"
 	"time"
 
 	walfs "github.com/hashicorp/raft-wal/fs"
-	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 )
@@ -21,19 +21,20 @@ import (
 // copied to a new one that takes its place: they are those that raft-wal itself
 // reads back, so that what was acknowledged is kept, and what was cut short in
 // the middle of a write is not.
-func mendTail(dir string) (err error) {
-	var meta metadb.BoltMetaDB
+func mendTail(dir string, meta types.MetaStore) (err error) {
 	state, err := meta.Load(dir)
 	if err != nil {
-		return errors.Join(err, meta.Close())
+		return err
 	}
-	defer func() { err = errors.Join(err, meta.Close()) }()
 	if len(state.Segments) == 0 {
 		return nil
 	}
 	last := &state.Segments[len(state.Segments)-1]
 	if !last.SealTime.IsZero() {
 		return nil
+	}
+	if err := checkTail(filepath.Join(dir, segment.FileName(*last))); err != nil {
+		return err
 	}
 	filer := segment.NewFiler(dir, walfs.New())
 	tail, err := filer.RecoverTail(*last)

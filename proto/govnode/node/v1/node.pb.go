@@ -471,6 +471,110 @@ func (x *TermResponse) GetTerm() uint64 {
 	return 0
 }
 
+type CompareStateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // the caller
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareStateRequest) Reset() {
+	*x = CompareStateRequest{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareStateRequest) ProtoMessage() {}
+
+func (x *CompareStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareStateRequest.ProtoReflect.Descriptor instead.
+func (*CompareStateRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *CompareStateRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CompareStateRequest) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *CompareStateRequest) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+type CompareStateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // empty: not known, or not yet
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareStateResponse) Reset() {
+	*x = CompareStateResponse{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareStateResponse) ProtoMessage() {}
+
+func (x *CompareStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareStateResponse.ProtoReflect.Descriptor instead.
+func (*CompareStateResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CompareStateResponse) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 // Identity tells which process on which data speaks for a node.
 type Identity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -490,7 +594,7 @@ type Identity struct {
 
 func (x *Identity) Reset() {
 	*x = Identity{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +606,7 @@ func (x *Identity) String() string {
 func (*Identity) ProtoMessage() {}
 
 func (x *Identity) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +619,7 @@ func (x *Identity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Identity.ProtoReflect.Descriptor instead.
 func (*Identity) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Identity) GetNode() string {
@@ -571,7 +675,7 @@ type KnownMember struct {
 
 func (x *KnownMember) Reset() {
 	*x = KnownMember{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +687,7 @@ func (x *KnownMember) String() string {
 func (*KnownMember) ProtoMessage() {}
 
 func (x *KnownMember) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +700,7 @@ func (x *KnownMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KnownMember.ProtoReflect.Descriptor instead.
 func (*KnownMember) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *KnownMember) GetLatest() *Identity {
@@ -622,7 +726,7 @@ type KnownMembers struct {
 
 func (x *KnownMembers) Reset() {
 	*x = KnownMembers{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +738,7 @@ func (x *KnownMembers) String() string {
 func (*KnownMembers) ProtoMessage() {}
 
 func (x *KnownMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +751,7 @@ func (x *KnownMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KnownMembers.ProtoReflect.Descriptor instead.
 func (*KnownMembers) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *KnownMembers) GetMembers() []*KnownMember {
@@ -666,7 +770,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +782,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +795,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HelloRequest) GetSelf() *Identity {
@@ -724,7 +828,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +840,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +853,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HelloResponse) GetCluster() string {
@@ -854,7 +958,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +970,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +983,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JoinRequest) GetNode() string {
@@ -951,7 +1055,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1067,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1080,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JoinResponse) GetDone() bool {
@@ -1004,7 +1108,7 @@ type AddNodeRequest struct {
 
 func (x *AddNodeRequest) Reset() {
 	*x = AddNodeRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1120,7 @@ func (x *AddNodeRequest) String() string {
 func (*AddNodeRequest) ProtoMessage() {}
 
 func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1133,7 @@ func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeRequest.ProtoReflect.Descriptor instead.
 func (*AddNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AddNodeRequest) GetNode() string {
@@ -1061,7 +1165,7 @@ type AddNodeResponse struct {
 
 func (x *AddNodeResponse) Reset() {
 	*x = AddNodeResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1177,7 @@ func (x *AddNodeResponse) String() string {
 func (*AddNodeResponse) ProtoMessage() {}
 
 func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1190,7 @@ func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeResponse.ProtoReflect.Descriptor instead.
 func (*AddNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 type RemoveNodeRequest struct {
@@ -1099,7 +1203,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1215,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1228,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RemoveNodeRequest) GetNode() string {
@@ -1149,7 +1253,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1265,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1278,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 type TransferLeadershipRequest struct {
@@ -1186,7 +1290,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1302,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1315,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TransferLeadershipRequest) GetNode() string {
@@ -1229,7 +1333,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1345,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1358,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 type RestoreRequest struct {
@@ -1266,7 +1370,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1382,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1395,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -1309,7 +1413,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1425,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1438,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 var File_govnode_node_v1_node_proto protoreflect.FileDescriptor
@@ -1361,7 +1465,13 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"\r\n" +
 	"\vTermRequest\"\"\n" +
 	"\fTermResponse\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\"\xa1\x01\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\"W\n" +
+	"\x13CompareStateRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\".\n" +
+	"\x14CompareStateResponse\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\"\xa1\x01\n" +
 	"\bIdentity\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x1a\n" +
@@ -1425,12 +1535,13 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x0fFAILURE_UNKNOWN\x10\x02\x12\x13\n" +
 	"\x0fFAILURE_INVALID\x10\x03\x12\x16\n" +
 	"\x12FAILURE_NOT_LEADER\x10\x04\x12\x16\n" +
-	"\x12FAILURE_OVERLOADED\x10\x052\xe9\x05\n" +
+	"\x12FAILURE_OVERLOADED\x10\x052\xc6\x06\n" +
 	"\vNodeService\x12P\n" +
 	"\aForward\x12\x1f.govnode.node.v1.ForwardRequest\x1a .govnode.node.v1.ForwardResponse(\x010\x01\x12R\n" +
 	"\tReadIndex\x12!.govnode.node.v1.ReadIndexRequest\x1a\".govnode.node.v1.ReadIndexResponse\x12C\n" +
 	"\x04Term\x12\x1c.govnode.node.v1.TermRequest\x1a\x1d.govnode.node.v1.TermResponse\x12F\n" +
-	"\x05Hello\x12\x1d.govnode.node.v1.HelloRequest\x1a\x1e.govnode.node.v1.HelloResponse\x12C\n" +
+	"\x05Hello\x12\x1d.govnode.node.v1.HelloRequest\x1a\x1e.govnode.node.v1.HelloResponse\x12[\n" +
+	"\fCompareState\x12$.govnode.node.v1.CompareStateRequest\x1a%.govnode.node.v1.CompareStateResponse\x12C\n" +
 	"\x04Join\x12\x1c.govnode.node.v1.JoinRequest\x1a\x1d.govnode.node.v1.JoinResponse\x12L\n" +
 	"\aAddNode\x12\x1f.govnode.node.v1.AddNodeRequest\x1a .govnode.node.v1.AddNodeResponse\x12U\n" +
 	"\n" +
@@ -1451,7 +1562,7 @@ func file_govnode_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_govnode_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_govnode_node_v1_node_proto_goTypes = []any{
 	(Failure)(0),                       // 0: govnode.node.v1.Failure
 	(*ForwardRequest)(nil),             // 1: govnode.node.v1.ForwardRequest
@@ -1462,53 +1573,57 @@ var file_govnode_node_v1_node_proto_goTypes = []any{
 	(*ReadIndexResponse)(nil),          // 6: govnode.node.v1.ReadIndexResponse
 	(*TermRequest)(nil),                // 7: govnode.node.v1.TermRequest
 	(*TermResponse)(nil),               // 8: govnode.node.v1.TermResponse
-	(*Identity)(nil),                   // 9: govnode.node.v1.Identity
-	(*KnownMember)(nil),                // 10: govnode.node.v1.KnownMember
-	(*KnownMembers)(nil),               // 11: govnode.node.v1.KnownMembers
-	(*HelloRequest)(nil),               // 12: govnode.node.v1.HelloRequest
-	(*HelloResponse)(nil),              // 13: govnode.node.v1.HelloResponse
-	(*JoinRequest)(nil),                // 14: govnode.node.v1.JoinRequest
-	(*JoinResponse)(nil),               // 15: govnode.node.v1.JoinResponse
-	(*AddNodeRequest)(nil),             // 16: govnode.node.v1.AddNodeRequest
-	(*AddNodeResponse)(nil),            // 17: govnode.node.v1.AddNodeResponse
-	(*RemoveNodeRequest)(nil),          // 18: govnode.node.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),         // 19: govnode.node.v1.RemoveNodeResponse
-	(*TransferLeadershipRequest)(nil),  // 20: govnode.node.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 21: govnode.node.v1.TransferLeadershipResponse
-	(*RestoreRequest)(nil),             // 22: govnode.node.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 23: govnode.node.v1.RestoreResponse
-	(*durationpb.Duration)(nil),        // 24: google.protobuf.Duration
+	(*CompareStateRequest)(nil),        // 9: govnode.node.v1.CompareStateRequest
+	(*CompareStateResponse)(nil),       // 10: govnode.node.v1.CompareStateResponse
+	(*Identity)(nil),                   // 11: govnode.node.v1.Identity
+	(*KnownMember)(nil),                // 12: govnode.node.v1.KnownMember
+	(*KnownMembers)(nil),               // 13: govnode.node.v1.KnownMembers
+	(*HelloRequest)(nil),               // 14: govnode.node.v1.HelloRequest
+	(*HelloResponse)(nil),              // 15: govnode.node.v1.HelloResponse
+	(*JoinRequest)(nil),                // 16: govnode.node.v1.JoinRequest
+	(*JoinResponse)(nil),               // 17: govnode.node.v1.JoinResponse
+	(*AddNodeRequest)(nil),             // 18: govnode.node.v1.AddNodeRequest
+	(*AddNodeResponse)(nil),            // 19: govnode.node.v1.AddNodeResponse
+	(*RemoveNodeRequest)(nil),          // 20: govnode.node.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),         // 21: govnode.node.v1.RemoveNodeResponse
+	(*TransferLeadershipRequest)(nil),  // 22: govnode.node.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 23: govnode.node.v1.TransferLeadershipResponse
+	(*RestoreRequest)(nil),             // 24: govnode.node.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 25: govnode.node.v1.RestoreResponse
+	(*durationpb.Duration)(nil),        // 26: google.protobuf.Duration
 }
 var file_govnode_node_v1_node_proto_depIdxs = []int32{
 	2,  // 0: govnode.node.v1.ForwardRequest.commands:type_name -> govnode.node.v1.ForwardedCommand
-	24, // 1: govnode.node.v1.ForwardedCommand.left:type_name -> google.protobuf.Duration
+	26, // 1: govnode.node.v1.ForwardedCommand.left:type_name -> google.protobuf.Duration
 	4,  // 2: govnode.node.v1.ForwardResponse.answers:type_name -> govnode.node.v1.ForwardAnswer
 	0,  // 3: govnode.node.v1.ForwardAnswer.failure:type_name -> govnode.node.v1.Failure
-	9,  // 4: govnode.node.v1.KnownMember.latest:type_name -> govnode.node.v1.Identity
-	10, // 5: govnode.node.v1.KnownMembers.members:type_name -> govnode.node.v1.KnownMember
-	9,  // 6: govnode.node.v1.HelloRequest.self:type_name -> govnode.node.v1.Identity
-	9,  // 7: govnode.node.v1.HelloResponse.self:type_name -> govnode.node.v1.Identity
-	9,  // 8: govnode.node.v1.JoinRequest.self:type_name -> govnode.node.v1.Identity
+	11, // 4: govnode.node.v1.KnownMember.latest:type_name -> govnode.node.v1.Identity
+	12, // 5: govnode.node.v1.KnownMembers.members:type_name -> govnode.node.v1.KnownMember
+	11, // 6: govnode.node.v1.HelloRequest.self:type_name -> govnode.node.v1.Identity
+	11, // 7: govnode.node.v1.HelloResponse.self:type_name -> govnode.node.v1.Identity
+	11, // 8: govnode.node.v1.JoinRequest.self:type_name -> govnode.node.v1.Identity
 	1,  // 9: govnode.node.v1.NodeService.Forward:input_type -> govnode.node.v1.ForwardRequest
 	5,  // 10: govnode.node.v1.NodeService.ReadIndex:input_type -> govnode.node.v1.ReadIndexRequest
 	7,  // 11: govnode.node.v1.NodeService.Term:input_type -> govnode.node.v1.TermRequest
-	12, // 12: govnode.node.v1.NodeService.Hello:input_type -> govnode.node.v1.HelloRequest
-	14, // 13: govnode.node.v1.NodeService.Join:input_type -> govnode.node.v1.JoinRequest
-	16, // 14: govnode.node.v1.NodeService.AddNode:input_type -> govnode.node.v1.AddNodeRequest
-	18, // 15: govnode.node.v1.NodeService.RemoveNode:input_type -> govnode.node.v1.RemoveNodeRequest
-	20, // 16: govnode.node.v1.NodeService.TransferLeadership:input_type -> govnode.node.v1.TransferLeadershipRequest
-	22, // 17: govnode.node.v1.NodeService.Restore:input_type -> govnode.node.v1.RestoreRequest
-	3,  // 18: govnode.node.v1.NodeService.Forward:output_type -> govnode.node.v1.ForwardResponse
-	6,  // 19: govnode.node.v1.NodeService.ReadIndex:output_type -> govnode.node.v1.ReadIndexResponse
-	8,  // 20: govnode.node.v1.NodeService.Term:output_type -> govnode.node.v1.TermResponse
-	13, // 21: govnode.node.v1.NodeService.Hello:output_type -> govnode.node.v1.HelloResponse
-	15, // 22: govnode.node.v1.NodeService.Join:output_type -> govnode.node.v1.JoinResponse
-	17, // 23: govnode.node.v1.NodeService.AddNode:output_type -> govnode.node.v1.AddNodeResponse
-	19, // 24: govnode.node.v1.NodeService.RemoveNode:output_type -> govnode.node.v1.RemoveNodeResponse
-	21, // 25: govnode.node.v1.NodeService.TransferLeadership:output_type -> govnode.node.v1.TransferLeadershipResponse
-	23, // 26: govnode.node.v1.NodeService.Restore:output_type -> govnode.node.v1.RestoreResponse
-	18, // [18:27] is the sub-list for method output_type
-	9,  // [9:18] is the sub-list for method input_type
+	14, // 12: govnode.node.v1.NodeService.Hello:input_type -> govnode.node.v1.HelloRequest
+	9,  // 13: govnode.node.v1.NodeService.CompareState:input_type -> govnode.node.v1.CompareStateRequest
+	16, // 14: govnode.node.v1.NodeService.Join:input_type -> govnode.node.v1.JoinRequest
+	18, // 15: govnode.node.v1.NodeService.AddNode:input_type -> govnode.node.v1.AddNodeRequest
+	20, // 16: govnode.node.v1.NodeService.RemoveNode:input_type -> govnode.node.v1.RemoveNodeRequest
+	22, // 17: govnode.node.v1.NodeService.TransferLeadership:input_type -> govnode.node.v1.TransferLeadershipRequest
+	24, // 18: govnode.node.v1.NodeService.Restore:input_type -> govnode.node.v1.RestoreRequest
+	3,  // 19: govnode.node.v1.NodeService.Forward:output_type -> govnode.node.v1.ForwardResponse
+	6,  // 20: govnode.node.v1.NodeService.ReadIndex:output_type -> govnode.node.v1.ReadIndexResponse
+	8,  // 21: govnode.node.v1.NodeService.Term:output_type -> govnode.node.v1.TermResponse
+	15, // 22: govnode.node.v1.NodeService.Hello:output_type -> govnode.node.v1.HelloResponse
+	10, // 23: govnode.node.v1.NodeService.CompareState:output_type -> govnode.node.v1.CompareStateResponse
+	17, // 24: govnode.node.v1.NodeService.Join:output_type -> govnode.node.v1.JoinResponse
+	19, // 25: govnode.node.v1.NodeService.AddNode:output_type -> govnode.node.v1.AddNodeResponse
+	21, // 26: govnode.node.v1.NodeService.RemoveNode:output_type -> govnode.node.v1.RemoveNodeResponse
+	23, // 27: govnode.node.v1.NodeService.TransferLeadership:output_type -> govnode.node.v1.TransferLeadershipResponse
+	25, // 28: govnode.node.v1.NodeService.Restore:output_type -> govnode.node.v1.RestoreResponse
+	19, // [19:29] is the sub-list for method output_type
+	9,  // [9:19] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name
@@ -1525,7 +1640,7 @@ func file_govnode_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_node_v1_node_proto_rawDesc), len(file_govnode_node_v1_node_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

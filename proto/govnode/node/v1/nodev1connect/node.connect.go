@@ -41,6 +41,9 @@ const (
 	NodeServiceTermProcedure = "/govnode.node.v1.NodeService/Term"
 	// NodeServiceHelloProcedure is the fully-qualified name of the NodeService's Hello RPC.
 	NodeServiceHelloProcedure = "/govnode.node.v1.NodeService/Hello"
+	// NodeServiceCompareStateProcedure is the fully-qualified name of the NodeService's CompareState
+	// RPC.
+	NodeServiceCompareStateProcedure = "/govnode.node.v1.NodeService/CompareState"
 	// NodeServiceJoinProcedure is the fully-qualified name of the NodeService's Join RPC.
 	NodeServiceJoinProcedure = "/govnode.node.v1.NodeService/Join"
 	// NodeServiceAddNodeProcedure is the fully-qualified name of the NodeService's AddNode RPC.
@@ -67,6 +70,9 @@ type NodeServiceClient interface {
 	Term(context.Context, *v1.TermRequest) (*v1.TermResponse, error)
 	// Hello tells who the node is and how far it has come.
 	Hello(context.Context, *v1.HelloRequest) (*v1.HelloResponse, error)
+	// CompareState tells another member which digest the state of the caller had at
+	// an index of the log, and asks for its own.
+	CompareState(context.Context, *v1.CompareStateRequest) (*v1.CompareStateResponse, error)
 	// Join asks the leader to make the caller a member.
 	Join(context.Context, *v1.JoinRequest) (*v1.JoinResponse, error)
 	// AddNode makes a node a member.
@@ -114,6 +120,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Hello")),
 			connect.WithClientOptions(opts...),
 		),
+		compareState: connect.NewClient[v1.CompareStateRequest, v1.CompareStateResponse](
+			httpClient,
+			baseURL+NodeServiceCompareStateProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("CompareState")),
+			connect.WithClientOptions(opts...),
+		),
 		join: connect.NewClient[v1.JoinRequest, v1.JoinResponse](
 			httpClient,
 			baseURL+NodeServiceJoinProcedure,
@@ -153,6 +165,7 @@ type nodeServiceClient struct {
 	readIndex          *connect.Client[v1.ReadIndexRequest, v1.ReadIndexResponse]
 	term               *connect.Client[v1.TermRequest, v1.TermResponse]
 	hello              *connect.Client[v1.HelloRequest, v1.HelloResponse]
+	compareState       *connect.Client[v1.CompareStateRequest, v1.CompareStateResponse]
 	join               *connect.Client[v1.JoinRequest, v1.JoinResponse]
 	addNode            *connect.Client[v1.AddNodeRequest, v1.AddNodeResponse]
 	removeNode         *connect.Client[v1.RemoveNodeRequest, v1.RemoveNodeResponse]
@@ -186,6 +199,15 @@ func (c *nodeServiceClient) Term(ctx context.Context, req *v1.TermRequest) (*v1.
 // Hello calls govnode.node.v1.NodeService.Hello.
 func (c *nodeServiceClient) Hello(ctx context.Context, req *v1.HelloRequest) (*v1.HelloResponse, error) {
 	response, err := c.hello.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// CompareState calls govnode.node.v1.NodeService.CompareState.
+func (c *nodeServiceClient) CompareState(ctx context.Context, req *v1.CompareStateRequest) (*v1.CompareStateResponse, error) {
+	response, err := c.compareState.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -246,6 +268,9 @@ type NodeServiceHandler interface {
 	Term(context.Context, *v1.TermRequest) (*v1.TermResponse, error)
 	// Hello tells who the node is and how far it has come.
 	Hello(context.Context, *v1.HelloRequest) (*v1.HelloResponse, error)
+	// CompareState tells another member which digest the state of the caller had at
+	// an index of the log, and asks for its own.
+	CompareState(context.Context, *v1.CompareStateRequest) (*v1.CompareStateResponse, error)
 	// Join asks the leader to make the caller a member.
 	Join(context.Context, *v1.JoinRequest) (*v1.JoinResponse, error)
 	// AddNode makes a node a member.
@@ -289,6 +314,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Hello")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceCompareStateHandler := connect.NewUnaryHandlerSimple(
+		NodeServiceCompareStateProcedure,
+		svc.CompareState,
+		connect.WithSchema(nodeServiceMethods.ByName("CompareState")),
+		connect.WithHandlerOptions(opts...),
+	)
 	nodeServiceJoinHandler := connect.NewUnaryHandlerSimple(
 		NodeServiceJoinProcedure,
 		svc.Join,
@@ -329,6 +360,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceTermHandler.ServeHTTP(w, r)
 		case NodeServiceHelloProcedure:
 			nodeServiceHelloHandler.ServeHTTP(w, r)
+		case NodeServiceCompareStateProcedure:
+			nodeServiceCompareStateHandler.ServeHTTP(w, r)
 		case NodeServiceJoinProcedure:
 			nodeServiceJoinHandler.ServeHTTP(w, r)
 		case NodeServiceAddNodeProcedure:
@@ -362,6 +395,10 @@ func (UnimplementedNodeServiceHandler) Term(context.Context, *v1.TermRequest) (*
 
 func (UnimplementedNodeServiceHandler) Hello(context.Context, *v1.HelloRequest) (*v1.HelloResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.node.v1.NodeService.Hello is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) CompareState(context.Context, *v1.CompareStateRequest) (*v1.CompareStateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.node.v1.NodeService.CompareState is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) Join(context.Context, *v1.JoinRequest) (*v1.JoinResponse, error) {

@@ -1,0 +1,238 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		voters  int    // v1, v2, ...
+		answers string // a letter for each voter, then for n1, n2, ... without a vote; . is missing
+		want    string // verdict of each, by its first letter; . is not asked
+	}{
+		{1, "A", "a"},
+		{2, "AA", "aa"},
+		{2, "AB", "ss"},
+		{2, "A.", "u."},
+		{3, "AAA", "aaa"},
+		{3, "AAB", "aad"},
+		{3, "BAA", "daa"},
+		{3, "AB.", "uu."},
+		{3, "AA.", "aa."},
+		{3, "A..", "u.."},
+		{3, "ABC", "sss"},
+		{4, "AABB", "ssss"},
+		{4, "AAB.", "uuu."},
+		{4, "AAAB", "aaad"},
+		{4, "AA..", "uu.."},
+		{5, "AABBC", "sssss"},
+		{5, "AABB.", "uuuu."},
+		{5, "AABC.", "uuuu."},
+		{5, "AAABB", "aaadd"},
+		{5, "AAAB.", "aaad."},
+		{5, "AA...", "uu..."},
+		{5, "ABCD.", "ssss."},
+		{3, "AAAA", "aaaa"}, // one without a vote
+		{3, "AAAB", "aaad"},
+		{3, "AA.B", "aa.d"},
+		{3, "A..A", "u..u"}, // whose word does not count
+		{3, "AB.BBBB", "uu.uuuu"},
+		{3, "ABCCC", "sssss"},
+	} {
+		var voters []string
+		digests := map[string]session.Digest{}
+		name := func(i int) string {
+			if i < c.voters {
+				return fmt.Sprint("v", i+1)
+			}
+			return fmt.Sprint("n", i-c.voters+1)
+		}
+		for i, a := range c.answers {
+			if i < c.voters {
+				voters = append(voters, name(i))
+			}
+			if a != '.' {
+				digests[name(i)] = session.Digest{byte(a)}
+			}
+		}
+		for i, w := range c.want {
+			if w != '.' {
+				require.Equal(t, string(w), string("uads"[judge(name(i), voters, digests)]), "%d voters, %s: %s", c.voters, c.answers, name(i))
+			}
+		}
+	}
+}
+
+// comparing is a cluster that compares its states often.
+func comparing(t *testing.T, size int) *testCluster {
+	c := newCluster(t, size, func(cfg *Config) { cfg.CheckInterval = 100 * time.Millisecond })
+	for i := range 5 {
+		_, _, err := storage.One(within(t, 10*time.Second), c.leader(), increment(fmt.Sprint(i)))
+		require.NoError(t, err)
+	}
+	return c
+}
+
+// spoil changes the state of a node behind its back.
+func (n *testNode) spoil(request string) {
+	n.fsm.mu.Lock()
+	defer n.fsm.mu.Unlock()
+	n.fsm.state.ApplyAll(n.fsm.state.Now(), []session.Command{increment(request)})
+}
+
+// agreed returns how many checks found that a node agrees.
+func (n *testNode) agreed() float64 { return counted(n.metrics.checks.WithLabelValues("agree")) }
+
+// agreeAgain waits until nodes have agreed in two more checks.
+func agreeAgain(t *testing.T, nodes ...*testNode) {
+	t.Helper()
+	for _, n := range nodes {
+		before := n.agreed()
+		require.Eventually(t, func() bool { return n.agreed() >= before+2 }, 20*time.Second, time.Millisecond, n.cfg.ID)
+		require.Nil(t, n.failed.Load())
+	}
+}
+
+func counted(c prometheus.Counter) float64 {
+	r := prometheus.NewRegistry()
+	r.MustRegister(c)
+	families, _ := r.Gather() // of one counter
+	return families[0].GetMetric()[0].GetCounter().GetValue()
+}
+
+func stops(t *testing.T, n *testNode) string {
+	t.Helper()
+	select {
+	case err := <-n.fatal:
+		return err.Error()
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s goes on", n.cfg.ID)
+		return ""
+	}
+}
+
+// Who differs stops, whether it follows or leads, and the others go on.
+func TestANodeThatDiffersStops(t *testing.T) {
+	t.Parallel()
+	for _, leads := range []bool{false, true} {
+		t.Run(fmt.Sprint("leads=", leads), func(t *testing.T) {
+			t.Parallel()
+			c := comparing(t, 3)
+			agreeAgain(t, c.nodes...)
+			bad := c.follower()
+			if leads {
+				bad = c.leader()
+			}
+			bad.spoil("rogue")
+			text := stops(t, bad)
+			require.Contains(t, text, "differs from that of a majority")
+			require.Contains(t, text, "--replace")
+			require.ErrorContains(t, bad.Ready(t.Context()), "failed: ")
+			var others []*testNode
+			for _, n := range c.nodes {
+				if n != bad {
+					others = append(others, n)
+				}
+			}
+			agreeAgain(t, others...)
+			require.EqualValues(t, 5, count(t, c.leader(bad), storage.Latest))
+		})
+	}
+}
+
+// So does one that has left an entry out, and one without a vote.
+func TestANodeThatLeftAnEntryOutStops(t *testing.T) {
+	t.Parallel()
+	c := comparing(t, 3)
+	bad := c.add("watcher", func(cfg *Config) { cfg.Nonvoter, cfg.CheckInterval = true, 100*time.Millisecond })
+	bad.waitReady(t)
+	agreeAgain(t, c.nodes...)
+
+	var b bytes.Buffer
+	before, _ := bad.fsm.snapshot()
+	require.NoError(t, session.WriteSnapshot(&b, before))
+	_, index, err := storage.One(t.Context(), c.leader(), increment("left-out"))
+	require.NoError(t, err)
+	require.NoError(t, bad.wait(within(t, 10*time.Second), index))
+	without, err := session.ReadSnapshot(&b)
+	require.NoError(t, err)
+	bad.fsm.mu.Lock()
+	bad.fsm.state = without
+	bad.fsm.mu.Unlock()
+	require.Contains(t, stops(t, bad), "differs")
+	agreeAgain(t, c.nodes[:3]...)
+}
+
+// Where no majority agrees any more nobody knows who is right: all stop, and all
+// say so.
+func TestWithoutAMajorityAllStop(t *testing.T) {
+	t.Parallel()
+	c := comparing(t, 5)
+	agreeAgain(t, c.nodes...)
+	for _, n := range c.nodes {
+		n.fsm.mu.Lock() // no check comes in between
+	}
+	for i, n := range c.nodes {
+		if rogue := i / 2; rogue > 0 {
+			n.fsm.state.ApplyAll(n.fsm.state.Now(), []session.Command{increment(fmt.Sprint("rogue", rogue)), increment(fmt.Sprint(rogue))})
+		}
+	}
+	for _, n := range c.nodes {
+		n.fsm.mu.Unlock()
+	}
+	for _, n := range c.nodes {
+		text := stops(t, n)
+		require.Contains(t, text, "no majority of the voters")
+		require.Contains(t, text, "n1, n2 have ")
+	}
+}
+
+// Checks go on, and fool nobody, while leaders change and nodes begin anew from a
+// snapshot of another.
+func TestChecksSpanLeaderships(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) {
+		cfg.CheckInterval, cfg.SnapshotBytes, cfg.TrailingLogs = 50*time.Millisecond, 1, 1
+	})
+	late := c.follower()
+	require.NoError(t, late.Close())
+	for i := range 20 {
+		_, _, err := storage.One(within(t, 20*time.Second), c.leader(late), increment(fmt.Sprint(i)))
+		require.NoError(t, err)
+	}
+	for _, n := range c.nodes {
+		if n != late {
+			require.NoError(t, await(n.raft.Snapshot(), n.dead))
+		}
+	}
+	late = c.restart(late)
+	for i := range 10 {
+		_ = late.TransferLeadership(within(t, 10*time.Second), "") // some transfers fail
+		_, _, err := storage.One(within(t, 20*time.Second), late, increment(fmt.Sprint("more", i)))
+		require.NoError(t, err)
+	}
+	late.waitReady(t)
+	require.Positive(t, counted(late.metrics.restores))
+	agreeAgain(t, c.nodes...)
+}
+
+// A check that has been ordered is not forgotten with the leader who would have
+// ordered the next.
+func TestChecksAreOrderedInTime(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) { cfg.CheckInterval = time.Second })
+	before := c.nodes[0].agreed()
+	for c.nodes[0].agreed() < before+2 {
+		// No leadership is as old as the interval.
+		_ = c.leader().TransferLeadership(within(t, 10*time.Second), "") // some fail
+	}
+}

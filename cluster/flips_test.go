@@ -1,0 +1,355 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// flips is how many bits are flipped, one at a time, in each test: some, or as
+// many as GOVNODE_FLIPS says.
+func flips(t *testing.T) int {
+	n := 20
+	if s := os.Getenv("GOVNODE_FLIPS"); s != "" {
+		var err error
+		n, err = strconv.Atoi(s)
+		require.NoError(t, err)
+	}
+	return n
+}
+
+// flip changes one bit of what is stored in a directory, snapshots aside, and
+// returns where.
+func flip(t *testing.T, dir string, random *rand.Rand) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, walDir, "*.wal"))
+	require.NoError(t, err)
+	files = append(files, filepath.Join(dir, votesFile))
+	path := files[random.IntN(len(files))]
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	i := random.IntN(len(b))
+	for random.IntN(8) > 0 && b[i] == 0 { // most of a file is empty room
+		i = random.IntN(len(b))
+	}
+	bit := random.IntN(8)
+	b[i] ^= 1 << bit
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+	return fmt.Sprintf("%s, byte %d of %d, bit %d", filepath.Base(path), i, len(b), bit)
+}
+
+// image copies a directory, without the empty room at the end of its bolt file.
+func image(t *testing.T, dir string) string {
+	t.Helper()
+	to := tempDir(t)
+	require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
+	path := filepath.Join(to, votesFile)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	used := len(bytes.TrimRight(b, "\x00"))
+	require.NoError(t, os.Truncate(path, int64(used+4095)/4096*4096))
+	return to
+}
+
+const flipKeys = 30
+
+// fill writes what can be read back: see filled.
+func fill(t *testing.T, n *testNode) {
+	for i := range flipKeys {
+		_, _, err := storage.One(t.Context(), n, increment(fmt.Sprint("r", i)))
+		require.NoError(t, err)
+		_, _, err = storage.One(t.Context(), n, &session.Set{NS: "default", By: session.Maker{Client: "c"}, Key: fmt.Sprint("text", i), Value: session.Value{Text: fmt.Sprint("value", i)}})
+		require.NoError(t, err)
+	}
+}
+
+// filled reports what a node answers wrongly.
+func filled(t *testing.T, n *testNode) error {
+	f, err := n.Get(t.Context(), session.CounterKey("default", "k"), storage.Latest)
+	if err != nil {
+		return nil // no answer is no wrong answer
+	}
+	if f.Record == nil || f.Record.(*session.Counter).Value.N != flipKeys*1_000_000 {
+		return fmt.Errorf("the counter is %v", f.Record)
+	}
+	for i := range flipKeys {
+		f, err := n.Get(t.Context(), session.CounterKey("default", fmt.Sprint("text", i)), storage.Latest)
+		if err != nil {
+			return nil
+		}
+		if f.Record == nil || f.Record.(*session.Counter).Value.Text != fmt.Sprint("value", i) {
+			return fmt.Errorf("text %d is %v", i, f.Record)
+		}
+	}
+	return nil
+}
+
+// A tally counts what became of flipped bits.
+type tally struct{ refused, harmless int }
+
+// reopened judges a node that was opened on a damaged directory: it refuses with
+// a sentence that says what to do, or gives all the right answers.
+func (c *tally) reopened(t *testing.T, what string, n *testNode, err error) {
+	t.Helper()
+	if err == nil {
+		var fatal error
+		require.Eventually(t, func() bool {
+			select {
+			case fatal = <-n.fatal:
+				return true
+			default:
+				return n.Ready(t.Context()) == nil
+			}
+		}, 20*time.Second, time.Millisecond, what)
+		if fatal == nil {
+			require.NoError(t, filled(t, n), what)
+			c.harmless++
+			return
+		}
+		err = fatal
+	}
+	require.ErrorContains(t, err, "damaged", what)
+	require.ErrorContains(t, err, "--replace", what)
+	require.NotContains(t, err.Error(), "goroutine", what)
+	c.refused++
+}
+
+// A bit that has changed on the disk of a node that is alone is never answered
+// as truth, whether the node was closed or killed before.
+func TestFlippedBitsOfOneNode(t *testing.T) { onEachStore(t, testFlippedBitsOfOneNode) }
+
+func testFlippedBitsOfOneNode(t *testing.T, use func(*Config)) {
+	c := newCluster(t, 1, use)
+	n := c.nodes[0]
+	fill(t, n)
+	killed := image(t, n.cfg.Dir)
+	require.NoError(t, n.Close())
+	closed := image(t, n.cfg.Dir)
+	c.forget(n)
+
+	random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	var all tally
+	for i := range flips(t) {
+		cfg := n.cfg
+		cfg.Dir, cfg.Listener = tempDir(t), listen(t, cfg.Address)
+		require.NoError(t, os.CopyFS(cfg.Dir, os.DirFS([]string{killed, closed}[i%2])))
+		what := flip(t, cfg.Dir, random)
+		again, err := c.open(cfg)
+		all.reopened(t, what, again, err)
+		if again != nil {
+			_ = again.Close() // some have failed
+			c.forget(again)
+		}
+		_ = cfg.Listener.Close() // Open may not have come so far
+		require.NoError(t, os.RemoveAll(cfg.Dir))
+	}
+	t.Logf("%d refused, %d without effect", all.refused, all.harmless)
+}
+
+// Nor is it on the disk of a follower, which has the same state as its leader
+// then or none.
+func TestFlippedBitsOfAFollower(t *testing.T) { onEachStore(t, testFlippedBitsOfAFollower) }
+
+func testFlippedBitsOfAFollower(t *testing.T, use func(*Config)) {
+	c := newCluster(t, 3, use)
+	fill(t, c.follower())
+	n := c.follower()
+	n.waitReady(t)
+	require.NoError(t, n.Close())
+	good := image(t, n.cfg.Dir)
+	c.forget(n)
+
+	random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	var all tally
+	for range flips(t) {
+		cfg := n.cfg
+		cfg.Dir, cfg.Listener = tempDir(t), listen(t, cfg.Address)
+		require.NoError(t, os.CopyFS(cfg.Dir, os.DirFS(good)))
+		what := flip(t, cfg.Dir, random)
+		again, err := c.open(cfg)
+		all.reopened(t, what, again, err)
+		if again != nil {
+			if again.failed.Load() == nil {
+				require.Eventually(t, func() bool { return sameState(t, again, c.leader()) }, 20*time.Second, time.Millisecond, what)
+			}
+			_ = again.Close() // some have failed
+			c.forget(again)
+		}
+		_ = cfg.Listener.Close() // Open may not have come so far
+		require.NoError(t, os.RemoveAll(cfg.Dir))
+	}
+	t.Logf("%d refused, %d without effect", all.refused, all.harmless)
+}
+
+// sameState reports whether two nodes that have applied the same entries have
+// the same state; false also where they have not.
+func sameState(t *testing.T, a, b *testNode) bool {
+	t.Helper()
+	one, i := a.fsm.snapshot()
+	other, k := b.fsm.snapshot()
+	if i != k {
+		return false
+	}
+	var x, y bytes.Buffer
+	require.NoError(t, errors.Join(session.WriteSnapshot(&x, one), session.WriteSnapshot(&y, other)))
+	require.Equal(t, x.Bytes(), y.Bytes(), "states at index %d", i)
+	return true
+}
+
+// Every part of the files of a log is believed only if it is as it was written:
+// with any bit changed the log is refused, or holds all that it held.
+func TestEveryRegionOfALog(t *testing.T) { onEachStore(t, testEveryRegionOfALog) }
+
+func testEveryRegionOfALog(t *testing.T, use func(*Config)) {
+	m := &logModel{t: t, cfg: storeConfig(t, use), entries: map[uint64]*raft.Log{}, term: 1}
+	m.store = mustOpenLog(t, m.cfg)
+	for range 12 {
+		m.append(0, 3, 30, 100)
+	}
+	m.deleteTo(5)
+	m.deleteFrom(30)
+	m.append(0, 10, 700, 10) // one is larger than a page
+	for i := range 8 {
+		m.append(0, i+1)
+	}
+	require.NoError(t, m.store.SetUint64([]byte("CurrentTerm"), 7))
+	require.NoError(t, m.store.Set(keyNode, []byte("n1")))
+	require.NoError(t, m.store.Close())
+
+	whole := image(t, m.cfg.Dir)
+	files, err := filepath.Glob(filepath.Join(whole, walDir, "*.wal"))
+	require.NoError(t, err)
+	stride, refused, all := max(1, 4000/flips(t)), 0, 0
+	for _, path := range append(files, filepath.Join(whole, votesFile)) {
+		good, err := os.ReadFile(path)
+		require.NoError(t, err)
+		var places []int
+		for i := rand.IntN(stride); i < len(good); i += 1 + rand.IntN(stride) {
+			places = append(places, i)
+		}
+		for i := 16 + rand.IntN(3); i < 80 && filepath.Base(path) == votesFile; i += 3 { // its two heads
+			places = append(places, i, 4096+i)
+		}
+		for _, i := range places {
+			m.cfg.Dir = tempDir(t)
+			require.NoError(t, os.CopyFS(m.cfg.Dir, os.DirFS(whole)))
+			bad := bytes.Clone(good)
+			bit := rand.IntN(8)
+			bad[i] ^= 1 << bit
+			name, err := filepath.Rel(whole, path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(m.cfg.Dir, name), bad, 0o600))
+			what := fmt.Sprintf("%s, byte %d, bit %d", name, i, bit)
+			all++
+			m.store, err = openLogStore(m.cfg, newMetrics())
+			if err != nil {
+				refused++
+				require.ErrorContains(t, err, "damaged", what)
+				require.ErrorContains(t, err, "--replace", what)
+			} else {
+				require.NoError(t, m.holds(), what)
+				require.NoError(t, m.store.Close())
+			}
+			require.NoError(t, os.RemoveAll(m.cfg.Dir))
+		}
+	}
+	t.Logf("%d of %d refused", refused, all)
+}
+
+// An end of the log that a file does not show any more is missed, as is an entry
+// in the middle.
+func TestMissingEntriesAreNoticed(t *testing.T) {
+	for _, missing := range []uint64{3, 10} {
+		cfg := storeConfig(t, func(c *Config) { c.LogStore = LogBoltDB })
+		s := mustOpenLog(t, cfg)
+		for i := range uint64(10) {
+			require.NoError(t, s.StoreLog(entryAt(i+1, 1, 5)))
+		}
+		require.NoError(t, s.Close())
+		bolt, err := openBolt(cfg.Dir)
+		require.NoError(t, err)
+		require.NoError(t, bolt.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketLogs).Delete(indexKey(missing)) }))
+		require.NoError(t, bolt.Close())
+		_, err = openLogStore(cfg, newMetrics())
+		require.ErrorContains(t, err, "and should hold 1 to 10")
+	}
+}
+
+// What is read later, for replication or to be applied, is looked at as well.
+func TestEntriesAreCheckedWhenTheyAreRead(t *testing.T) {
+	onEachStore(t, func(t *testing.T, use func(*Config)) {
+		for kind := range raft.LogType(6) {
+			cfg := storeConfig(t, use)
+			s := mustOpenLog(t, cfg)
+			l := entryAt(1, 1, 5)
+			l.Type = kind
+			require.NoError(t, s.StoreLog(l))
+			inner := s.(parts).LogStore.(*sealedLog)
+			for what, spoil := range map[string]func(*raft.Log){
+				"index": func(l *raft.Log) { l.Index++ }, "term": func(l *raft.Log) { l.Term ^= 2 }, "type": func(l *raft.Log) { l.Type ^= 1 },
+				"data": func(l *raft.Log) { l.Data[7] ^= 1 }, "extensions": func(l *raft.Log) { l.Extensions[7] ^= 1 },
+				"checksum": func(l *raft.Log) { l.Extensions[8] ^= 1 }, "length": func(l *raft.Log) { l.Extensions = l.Extensions[:3] },
+			} {
+				damaged := sealEntry(l)
+				damaged.Data = bytes.Clone(l.Data)
+				spoil(damaged)
+				read := &sealedLog{spoiled{inner.LogStore, damaged}, "file"}
+				err := read.GetLog(1, new(raft.Log))
+				require.ErrorIs(t, err, errDamaged, "%v: %s", kind, what)
+				require.ErrorContains(t, err, "entry 1 in file: damaged")
+			}
+			require.NoError(t, s.GetLog(1, new(raft.Log)))
+			require.NoError(t, s.Close())
+		}
+	})
+}
+
+// spoiled gives back something else than was stored.
+type spoiled struct {
+	raft.LogStore
+	instead *raft.Log
+}
+
+func (s spoiled) GetLog(_ uint64, l *raft.Log) error {
+	*l = *s.instead
+	return nil
+}
+
+// holds returns how a store differs from what a log must hold.
+func (m *logModel) holds() error {
+	first, err := m.store.FirstIndex()
+	last, err2 := m.store.LastIndex()
+	if err := errors.Join(err, err2); err != nil || first != m.first || last != m.last {
+		return fmt.Errorf("it holds %d to %d: %w", first, last, err)
+	}
+	for i := first; i <= last; i++ {
+		var l raft.Log
+		if err := m.store.GetLog(i, &l); err != nil {
+			return err
+		}
+		l.AppendedAt = m.entries[i].AppendedAt // which has no checksum
+		if !reflect.DeepEqual(m.entries[i], &l) {
+			return fmt.Errorf("entry %d is %v", i, l)
+		}
+	}
+	term, err := m.store.GetUint64([]byte("CurrentTerm"))
+	node, err2 := m.store.Get(keyNode)
+	if err := errors.Join(err, err2); err != nil || term != 7 || string(node) != "n1" {
+		return fmt.Errorf("term %d, node %s: %w", term, node, err)
+	}
+	return nil
+}

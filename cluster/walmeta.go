@@ -1,0 +1,52 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft-wal/types"
+)
+
+// keyWAL is where votesFile keeps which files a write-ahead log consists of.
+var keyWAL = []byte("govnode/wal")
+
+// walFiles keeps what raft-wal notes of its files in votesFile, where it is
+// sealed. raft-wal's own store of that believes whatever it reads.
+type walFiles struct{ votes *boltStore }
+
+var _ types.MetaStore = walFiles{}
+
+// Load implements types.MetaStore.
+func (w walFiles) Load(string) (s types.PersistentState, err error) {
+	b, err := w.votes.Get(keyWAL)
+	if errors.Is(err, errNotFound) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("%s: %w", keyWAL, err)
+	}
+	return s, nil
+}
+
+// CommitState implements types.MetaStore.
+func (w walFiles) CommitState(s types.PersistentState) error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return w.votes.Set(keyWAL, b)
+}
+
+// GetStable implements types.MetaStore. The votes are not kept by way of
+// raft-wal.
+func (walFiles) GetStable([]byte) ([]byte, error) { return nil, errors.ErrUnsupported }
+
+// SetStable implements types.MetaStore.
+func (walFiles) SetStable(_, _ []byte) error { return errors.ErrUnsupported }
+
+// Close implements io.Closer. The votes are closed by who has opened them.
+func (walFiles) Close() error { return nil }
