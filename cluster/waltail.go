@@ -49,13 +49,30 @@ func mendTail(dir string) (err error) {
 	}
 	next := *last
 	next.ID, next.BaseIndex, next.CreateTime = state.NextSegmentID, last.MinIndex, time.Now()
-	next.SizeLimit *= 2 // there is room behind what is copied
+	size, err := entriesSize(tail, last.MinIndex)
+	if err != nil {
+		return err
+	}
+	next.SizeLimit = 2 * max(next.SizeLimit, size) // there is room behind what is copied, however long one entry is
 	if err := copySegment(filer, tail, next); err != nil {
 		return err
 	}
 	*last = next
 	state.NextSegmentID++
 	return meta.CommitState(state) // what was replaced is removed when the log is opened
+}
+
+// entriesSize returns how many bytes the entries of a file have, from one on.
+func entriesSize(from types.SegmentWriter, first uint64) (size uint32, err error) {
+	for i := first; i <= from.LastIndex(); i++ {
+		b, err := from.GetLog(i)
+		if err != nil {
+			return 0, err
+		}
+		size += uint32(len(b.Bs)) // a file has far less than 2 GiB
+		b.Close()
+	}
+	return size, nil
 }
 
 // copyBatch is how many bytes of entries are copied with one flush.
