@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"sync"
@@ -83,7 +84,7 @@ func bigState(t *testing.T) []byte {
 
 // watchCounters polls nearby reads of every node until stop, and returns what
 // each has seen, in order and without repetition.
-func watchCounters(c *testCluster, nodes []*testNode) (stop func() map[string][]int64) {
+func watchCounters(nodes []*testNode) (stop func() map[string][]int64) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup
 	var mu sync.Mutex
@@ -109,49 +110,61 @@ func watchCounters(c *testCluster, nodes []*testNode) (stop func() map[string][]
 }
 
 func testRestoreFault(t *testing.T, fault restoreFault) {
-	var armed atomic.Bool
-	var leader atomic.Pointer[testNode]
-	var pieces atomic.Int32
+	var mu sync.Mutex // of what see knows
+	var leader *testNode
+	var restore uint64
+	var nodes []*testNode // nil: nothing is looked at yet
+	pieces := 0
 	hit := make(chan struct{})
 	var once sync.Once
-	strike := func(c *testCluster) {
+	strike := func(c *testCluster, leader *testNode) {
 		once.Do(func() {
 			if fault.what == "isolated" {
-				c.net.isolate(leader.Load().Address(), true)
+				c.net.isolate(leader.Address(), true)
 			}
 			close(hit)
 		})
 	}
 	var c *testCluster
 	see := func(id string, l *raft.Log) {
-		if old := leader.Load(); !armed.Load() || old == nil || id != old.cfg.ID {
+		mu.Lock()
+		defer mu.Unlock()
+		if of := binary.BigEndian.Uint64(l.Data[8:]); of != restore { // whose leader is the first to store it
+			for _, n := range nodes {
+				if n.cfg.ID == id {
+					restore, leader, pieces = of, n, 0
+				}
+			}
+		}
+		if leader == nil || leader.cfg.ID != id {
 			return
 		}
 		switch kind := l.Extensions[8]; {
-		case kind == restoreBegin && fault.point == "begin",
-			kind == restorePiece && fault.point == "middle" && pieces.Add(1) == 2,
-			kind == restoreEnd && fault.point == "end":
-			strike(c)
+		case kind == restoreBegin && fault.point == "begin", kind == restoreEnd && fault.point == "end":
+			strike(c, leader)
+		case kind == restorePiece:
+			if pieces++; fault.point == "middle" && pieces == 2 {
+				strike(c, leader)
+			}
 		}
 	}
 	c = newCluster(t, 3, func(cfg *Config) {
 		id := cfg.ID
 		cfg.disk = func(s logStore) logStore { return &spy{s, func(l *raft.Log) { see(id, l) }} }
 	})
-	old := c.leader()
 	for _, r := range []string{"1", "2", "3"} {
-		_, _, err := storage.One(t.Context(), old, increment(r))
+		_, _, err := storage.One(t.Context(), c.leader(), increment(r))
 		require.NoError(t, err)
 	}
 	for _, n := range c.nodes {
 		require.Eventually(t, func() bool { return counterOf(n.fsm) == 3 }, 10*time.Second, time.Millisecond)
 	}
 	snapshot := bigState(t)
-	leader.Store(old)
-	armed.Store(true)
-	nodes := append([]*testNode(nil), c.nodes...)
-	stop := watchCounters(c, nodes)
-	via := old
+	mu.Lock()
+	nodes = append(nodes, c.nodes...)
+	mu.Unlock()
+	stop := watchCounters(nodes)
+	via := c.leader()
 	if fault.via == "follower" {
 		via = c.follower()
 	}
@@ -160,8 +173,11 @@ func testRestoreFault(t *testing.T, fault restoreFault) {
 	if fault.point == "applied" {
 		go func() {
 			for ctx.Err() == nil {
-				if counterOf(old.fsm) == 1 {
-					strike(c)
+				mu.Lock()
+				n := leader
+				mu.Unlock()
+				if n != nil && counterOf(n.fsm) == 1 {
+					strike(c, n)
 					return
 				}
 			}
@@ -177,6 +193,9 @@ func testRestoreFault(t *testing.T, fault restoreFault) {
 	if !fault.waits {
 		cancel()
 	}
+	mu.Lock()
+	old := leader
+	mu.Unlock()
 	switch fault.what {
 	case "isolated":
 		c.leader(old)

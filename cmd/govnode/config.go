@@ -131,7 +131,7 @@ var settings = []setting{
 	{"node", "", onServe, "node1", "", "`name` of this node, its own in the cluster for ever", func(c *Config) any { return &c.Node }},
 	{"data", "", onServe | onDev, "", "", "`folder` for what outlives the process; dev uses a temporary one if empty", func(c *Config) any { return &c.Data }},
 	{"backend", "", onServe | onDev, "raft", "raft|memory|redis", "what puts commands in order; memory is one node and forgets everything when it ends", func(c *Config) any { return &c.Backend }},
-	{"bootstrap", "", onServe, "false", "", "begin a new cluster with this node as its first member, if its data folder is empty", func(c *Config) any { return &c.Bootstrap }},
+	{"bootstrap", "", onServe, "false", "", "begin a new cluster with this node as its first member, if its data folder is empty and no address of --join belongs to one", func(c *Config) any { return &c.Bootstrap }},
 	{"join", "", onServe, "", "", "Raft `addresses` of members, separated by commas, to ask for admission", func(c *Config) any { return &c.Join }},
 	{"join-timeout", "", onServe, "1m0s", "1s..1h", "how long to wait for admission", func(c *Config) any { return &c.JoinTimeout }},
 	{"nonvoter", "", onServe, "false", "", "join as a member that has the state and no vote", func(c *Config) any { return &c.Nonvoter }},
