@@ -122,6 +122,9 @@ func openLog(cfg *Config, m *metrics, votes *boltStore) (logStore, error) {
 			return nil, damagedFile(dir, err)
 		}
 	}
+	if err := noneWithoutNotes(dir, votes); err != nil {
+		return nil, damagedFile(filepath.Join(cfg.Dir, votesFile), err)
+	}
 	w, err := openWAL(cfg, m, dir, votes)
 	if errors.Is(err, errDamaged) || errors.Is(err, wal.ErrCorrupt) {
 		return nil, damagedFile(dir, err)
@@ -141,6 +144,19 @@ func openLog(cfg *Config, m *metrics, votes *boltStore) (logStore, error) {
 		return nil, errors.Join(fmt.Errorf("cluster: Dir: %w", err), w.Close())
 	}
 	return parts{log, votes, closers{w, votes}}, nil
+}
+
+// noneWithoutNotes refuses the files of a write-ahead log of which nothing is
+// noted: the note is made first.
+func noneWithoutNotes(dir string, votes *boltStore) error {
+	if _, err := votes.Get(keyWAL); !errors.Is(err, errNotFound) {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err == nil && len(files) > 0 {
+		err = fmt.Errorf("it knows nothing of the log in %s", dir)
+	}
+	return err
 }
 
 // parts are a log and what is kept beside it.
