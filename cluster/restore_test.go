@@ -274,7 +274,7 @@ func testARestartInTheMiddleOfARestore(t *testing.T, use func(*Config)) {
 	go func() { said <- leader.Restore(within(t, 30*time.Second), bytes.NewReader(bigState(t))) }()
 	<-middle
 	require.NoError(t, f.Close())
-	f = c.restart(f)
+	c.restart(f)
 	require.NoError(t, <-said)
 	for _, n := range c.nodes {
 		n.waitReady(t)

@@ -143,7 +143,6 @@ func TestNobodyIsAdmittedAboveHisLimit(t *testing.T) {
 		limits := map[string]int32{}
 		arrived := map[string]int{}
 		now := time.Duration(0)
-		var admitted []string
 		for i := range 120 {
 			now += time.Duration(r.IntN(1200)) * time.Millisecond
 			p.Settle(now)
@@ -160,7 +159,6 @@ func TestNobodyIsAdmittedAboveHisLimit(t *testing.T) {
 				}
 				limits[q.Holder], arrived[q.Holder] = q.Slots, i
 				if how, _, _ := p.Acquire(now, q); how == Granted {
-					admitted = append(admitted, q.Holder)
 					require.LessOrEqual(t, p.InUse(), p.limit(q.Slots), "seed %d: %s", seed, picture(p, now))
 				}
 			case 3:
@@ -179,7 +177,6 @@ func TestNobodyIsAdmittedAboveHisLimit(t *testing.T) {
 					how, token, _ := p.Claim(now, l.Holder)
 					require.Equal(t, Granted, how, "seed %d", seed)
 					claims++
-					admitted = append(admitted, l.Holder)
 					require.LessOrEqual(t, used, p.limit(limits[l.Holder]), "seed %d: %s", seed, picture(p, now))
 					p.Extend(now, token, now+time.Duration(1+r.IntN(20))*sec, 0)
 				}

@@ -41,7 +41,6 @@ type scope struct {
 	absent bool
 	begun  bool
 	at     int    // written: where its length goes; read: end of the outer message
-	seen   int    // read: position when the last visit of its fields began
 	under  sealed // what its seal is of; 0 if it has none
 }
 
