@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -106,6 +107,13 @@ func (s *states) note(index uint64, node string, d session.Digest) {
 	}
 }
 
+// indexes returns those that digests are known of.
+func (s *states) indexes() []uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.by))
+}
+
 // of returns the digests at an index.
 func (s *states) of(index uint64) map[string]session.Digest {
 	s.mu.Lock()
@@ -149,20 +157,26 @@ func (n *Node) compareStates() {
 
 // compare tells all members the digest of this node, again and again until there
 // is a verdict or another check. The verdict is acted on after all were told: a
-// node that has stopped tells nothing.
+// node that has stopped tells nothing. So earlier checks are looked at again:
+// who stopped at one has no digest for the next.
 func (n *Node) compare(index uint64, d session.Digest) {
 	for {
 		n.tell(index, d)
 		voters := n.voterNames()
-		all := n.states.of(index)
-		switch v := judge(n.cfg.ID, voters, all); v {
-		case agrees:
-			n.metrics.checks.WithLabelValues("agree").Inc()
-			return
-		case differs, split:
-			n.metrics.checks.WithLabelValues("differ").Inc()
-			n.fatal(v.sentence(index, voters, all))
-			return
+		for _, i := range n.states.indexes() {
+			all := n.states.of(i)
+			if _, mine := all[n.cfg.ID]; !mine {
+				continue
+			}
+			switch v := judge(n.cfg.ID, voters, all); {
+			case v == differs || v == split:
+				n.metrics.checks.WithLabelValues("differ").Inc()
+				n.fatal(v.sentence(i, voters, all))
+				return
+			case v == agrees && i == index:
+				n.metrics.checks.WithLabelValues("agree").Inc()
+				return
+			}
 		}
 		select {
 		case <-n.ctx.Done():

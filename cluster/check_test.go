@@ -178,16 +178,22 @@ func TestWithoutAMajorityAllStop(t *testing.T) {
 	t.Parallel()
 	c := comparing(t, 5)
 	agreeAgain(t, c.nodes...)
-	for _, n := range c.nodes {
-		n.fsm.mu.Lock() // no check comes in between
-	}
-	for i, n := range c.nodes {
-		if rogue := i / 2; rogue > 0 {
-			n.fsm.state.ApplyAll(n.fsm.state.Now(), []session.Command{increment(fmt.Sprint("rogue", rogue)), increment(fmt.Sprint(rogue))})
+	for spoiled := false; !spoiled; {
+		for _, n := range c.nodes {
+			n.fsm.mu.Lock()
 		}
-	}
-	for _, n := range c.nodes {
-		n.fsm.mu.Unlock()
+		spoiled = true
+		for _, n := range c.nodes { // no check comes in between
+			spoiled = spoiled && n.fsm.index == c.nodes[0].fsm.index
+		}
+		for i, n := range c.nodes {
+			if spoiled && i > 1 {
+				n.fsm.state.ApplyAll(n.fsm.state.Now(), []session.Command{increment(fmt.Sprint("rogue", i/2))})
+			}
+		}
+		for _, n := range c.nodes {
+			n.fsm.mu.Unlock()
+		}
 	}
 	for _, n := range c.nodes {
 		text := stops(t, n)

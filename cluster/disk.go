@@ -220,10 +220,15 @@ func openDisk(cfg *Config, m *metrics) (*disk, error) {
 }
 
 func (d *disk) open(cfg *Config) (err error) {
-	d.snapshots, err = raft.NewFileSnapshotStoreWithLogger(cfg.Dir, snapshotsKept, newHclog(cfg.Logger))
+	files, err := raft.NewFileSnapshotStoreWithLogger(cfg.Dir, snapshotsKept, newHclog(cfg.Logger))
 	if err != nil {
 		return fmt.Errorf("cluster: Dir: %w", err)
 	}
+	snapshots := &sealedSnapshots{files, d.log}
+	if err := snapshots.check(); err != nil {
+		return fmt.Errorf("cluster: Dir: %w", err)
+	}
+	d.snapshots = snapshots
 	// What a restore left behind that was cut short.
 	old, err := filepath.Glob(filepath.Join(cfg.Dir, restoreFiles))
 	for _, f := range old {

@@ -32,13 +32,14 @@ func flips(t *testing.T) int {
 	return n
 }
 
-// flip changes one bit of what is stored in a directory, snapshots aside, and
-// returns where.
+// flip changes one bit of what is stored in a directory, and returns where.
 func flip(t *testing.T, dir string, random *rand.Rand) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, walDir, "*.wal"))
 	require.NoError(t, err)
-	files = append(files, filepath.Join(dir, votesFile))
+	snapshots, err := filepath.Glob(filepath.Join(dir, "snapshots", "*", "*"))
+	require.NoError(t, err)
+	files = append(append(files, snapshots...), filepath.Join(dir, votesFile))
 	path := files[random.IntN(len(files))]
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -133,9 +134,15 @@ func (c *tally) reopened(t *testing.T, what string, n *testNode, err error) {
 func TestFlippedBitsOfOneNode(t *testing.T) { onEachStore(t, testFlippedBitsOfOneNode) }
 
 func testFlippedBitsOfOneNode(t *testing.T, use func(*Config)) {
-	c := newCluster(t, 1, use)
+	c := newCluster(t, 1, func(cfg *Config) {
+		use(cfg)
+		cfg.TrailingLogs = 3
+	})
 	n := c.nodes[0]
 	fill(t, n)
+	require.NoError(t, await(n.raft.Snapshot(), n.dead))
+	_, _, err := storage.One(t.Context(), n, &session.PutPool{NS: "n", By: session.Maker{Client: "c"}, Pool: "p", Slots: 1})
+	require.NoError(t, err)
 	killed := image(t, n.cfg.Dir)
 	require.NoError(t, n.Close())
 	closed := image(t, n.cfg.Dir)
@@ -165,10 +172,14 @@ func testFlippedBitsOfOneNode(t *testing.T, use func(*Config)) {
 func TestFlippedBitsOfAFollower(t *testing.T) { onEachStore(t, testFlippedBitsOfAFollower) }
 
 func testFlippedBitsOfAFollower(t *testing.T, use func(*Config)) {
-	c := newCluster(t, 3, use)
+	c := newCluster(t, 3, func(cfg *Config) {
+		use(cfg)
+		cfg.TrailingLogs = 20
+	})
 	fill(t, c.follower())
 	n := c.follower()
 	n.waitReady(t)
+	require.NoError(t, await(n.raft.Snapshot(), n.dead))
 	require.NoError(t, n.Close())
 	good := image(t, n.cfg.Dir)
 	c.forget(n)
@@ -327,6 +338,43 @@ type spoiled struct {
 func (s spoiled) GetLog(_ uint64, l *raft.Log) error {
 	*l = *s.instead
 	return nil
+}
+
+// Whatever is changed of what stands beside a snapshot, nothing is restored in
+// another place of the log, or with other members.
+func TestADamagedDescriptionOfASnapshot(t *testing.T) {
+	c := newCluster(t, 1, func(cfg *Config) { cfg.TrailingLogs = 1 })
+	n := c.nodes[0]
+	fill(t, n)
+	require.NoError(t, await(n.raft.Snapshot(), n.dead))
+	require.NoError(t, n.Close())
+	c.forget(n)
+	whole := image(t, n.cfg.Dir)
+	found, err := filepath.Glob(filepath.Join(whole, "snapshots", "*", "meta.json"))
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	good, err := os.ReadFile(found[0])
+	require.NoError(t, err)
+	name, err := filepath.Rel(whole, found[0])
+	require.NoError(t, err)
+	var all tally
+	for i := 0; i < len(good); i += 1 + rand.IntN(30) {
+		cfg := n.cfg
+		cfg.Dir, cfg.Listener = tempDir(t), listen(t, cfg.Address)
+		require.NoError(t, os.CopyFS(cfg.Dir, os.DirFS(whole)))
+		bad := bytes.Clone(good)
+		bad[i] ^= 1
+		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, name), bad, 0o600))
+		again, err := c.open(cfg)
+		all.reopened(t, fmt.Sprintf("byte %d: %s", i, bad), again, err)
+		if again != nil {
+			_ = again.Close() // some have failed
+			c.forget(again)
+		}
+		_ = cfg.Listener.Close() // Open may not have come so far
+		require.NoError(t, os.RemoveAll(cfg.Dir))
+	}
+	require.Positive(t, all.refused)
 }
 
 // holds returns how a store differs from what a log must hold.

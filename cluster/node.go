@@ -219,7 +219,7 @@ func (n *Node) newRaft(notify chan<- bool) error {
 		n.raft = r // it runs, and is ended with the node
 	}
 	if err != nil {
-		return fmt.Errorf("cluster: Dir: cannot start from %s: %w; if the disk is well the folder is damaged: %s", n.cfg.Dir, err, adviceReplace)
+		return fmt.Errorf("cluster: Dir: cannot start from %s, of which the log or the snapshot is damaged: %w; %s", n.cfg.Dir, err, adviceReplace)
 	}
 	n.started.Store(true)
 	return n.electAlone()

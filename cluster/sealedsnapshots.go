@@ -1,0 +1,97 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/hashicorp/raft"
+)
+
+// sealedSnapshots is a store of snapshots that knows those which do not stand for
+// what they say. Raft's own has a checksum of the state and none of what stands
+// beside it: where in the log it belongs, and who the members were. Here that
+// begins the file of the state as well. It stays on the node: what is sent to
+// others is the state.
+type sealedSnapshots struct {
+	raft.SnapshotStore
+	notes raft.StableStore
+}
+
+// keySnapshot is where a node notes the latest snapshot that it has written: one
+// whose description cannot be read is not listed.
+var keySnapshot = []byte("govnode/snapshot")
+
+// snapshotSeal is what begins a file: index, term and the index of the members,
+// the checksum of the members, and one of all that.
+const snapshotSeal = 8 + 8 + 8 + 4 + 4
+
+func sealOf(index, term, membersIndex uint64, members raft.Configuration) []byte {
+	b := make([]byte, 0, snapshotSeal)
+	for _, n := range []uint64{index, term, membersIndex} {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(raft.EncodeConfiguration(members), castagnoli))
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// Create implements raft.SnapshotStore.
+func (s *sealedSnapshots) Create(v raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, t raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(v, index, term, members, membersIndex, t)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := sink.Write(sealOf(index, term, membersIndex, members)); err != nil {
+		return nil, errors.Join(err, sink.Cancel())
+	}
+	return &notedSink{sink, func() error { return s.notes.SetUint64(keySnapshot, index) }}, nil
+}
+
+// A notedSink notes that a snapshot is written.
+type notedSink struct {
+	raft.SnapshotSink
+	note func() error
+}
+
+// Close implements raft.SnapshotSink.
+func (s *notedSink) Close() error {
+	if err := s.SnapshotSink.Close(); err != nil {
+		return err
+	}
+	return s.note()
+}
+
+// Open implements raft.SnapshotStore.
+func (s *sealedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	m, r, err := s.SnapshotStore.Open(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	var seal [snapshotSeal]byte
+	if _, err = io.ReadFull(r, seal[:]); err == nil && string(seal[:]) != string(sealOf(m.Index, m.Term, m.ConfigurationIndex, m.Configuration)) {
+		err = fmt.Errorf("%w: what stands beside snapshot %s is not what was written", errDamaged, id)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, r.Close())
+	}
+	m.Size -= snapshotSeal
+	return m, r, nil
+}
+
+// check refuses a directory without the snapshots that it had.
+func (s *sealedSnapshots) check() error {
+	noted, err := s.notes.GetUint64(keySnapshot)
+	if errors.Is(err, errNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := s.List()
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("%w: the snapshot at index %d is missing, or what stands beside it cannot be read; %s", errDamaged, noted, adviceReplace)
+	}
+	return err
+}
