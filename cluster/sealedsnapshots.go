@@ -24,13 +24,13 @@ type sealedSnapshots struct {
 // whose description cannot be read is not listed.
 var keySnapshot = []byte("govnode/snapshot")
 
-// snapshotSeal is what begins a file: index, term and the index of the members,
-// the checksum of the members, and one of all that.
-const snapshotSeal = 8 + 8 + 8 + 4 + 4
+// snapshotSeal is what begins a file: version, index, term and the index of the
+// members, the checksum of the members, and one of all that.
+const snapshotSeal = 8 + 8 + 8 + 8 + 4 + 4
 
-func sealOf(index, term, membersIndex uint64, members raft.Configuration) []byte {
+func sealOf(v raft.SnapshotVersion, index, term, membersIndex uint64, members raft.Configuration) []byte {
 	b := make([]byte, 0, snapshotSeal)
-	for _, n := range []uint64{index, term, membersIndex} {
+	for _, n := range []uint64{uint64(v), index, term, membersIndex} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(raft.EncodeConfiguration(members), castagnoli))
@@ -43,7 +43,7 @@ func (s *sealedSnapshots) Create(v raft.SnapshotVersion, index, term uint64, mem
 	if err != nil {
 		return nil, err
 	}
-	if _, err := sink.Write(sealOf(index, term, membersIndex, members)); err != nil {
+	if _, err := sink.Write(sealOf(v, index, term, membersIndex, members)); err != nil {
 		return nil, errors.Join(err, sink.Cancel())
 	}
 	return &notedSink{sink, func() error { return s.notes.SetUint64(keySnapshot, index) }}, nil
@@ -70,7 +70,7 @@ func (s *sealedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 		return nil, nil, err
 	}
 	var seal [snapshotSeal]byte
-	if _, err = io.ReadFull(r, seal[:]); err == nil && string(seal[:]) != string(sealOf(m.Index, m.Term, m.ConfigurationIndex, m.Configuration)) {
+	if _, err = io.ReadFull(r, seal[:]); err == nil && string(seal[:]) != string(sealOf(m.Version, m.Index, m.Term, m.ConfigurationIndex, m.Configuration)) {
 		err = fmt.Errorf("%w: what stands beside snapshot %s is not what was written", errDamaged, id)
 	}
 	if err != nil {
