@@ -93,6 +93,9 @@ func (f *fsm) Apply(l *raft.Log) any {
 	if err == nil && len(l.Extensions) != 8 {
 		err = errors.New("no term")
 	}
+	if errors.Is(err, session.ErrDamaged) {
+		err = fmt.Errorf("%w; %s", err, replaceHint)
+	}
 	if err != nil {
 		// Stop rather than diverge: others may know what this is.
 		return f.fail(fmt.Errorf("cluster: log entry %d: %w", l.Index, err))

@@ -165,3 +165,34 @@ func TestThoseWhoWaitForAnIndex(t *testing.T) {
 	default:
 	}
 }
+
+// A leadership begins at the time of the last entry and what has passed since
+// this node applied that, and no other moment.
+func TestWhatHasPassedSinceAnEntry(t *testing.T) {
+	f := newFSM(func(err error) { t.Error(err) }, newMetrics())
+	passed := time.Duration(0)
+	f.since = newClock(0, func() (time.Duration, time.Duration) { return passed, passed })
+	pass := func(d time.Duration) {
+		passed += d
+		f.since.Now() // as clock.run does
+	}
+	apply := func(index uint64, at time.Duration, stamped uint64) {
+		f.Apply(&raft.Log{Index: index, Term: 2, Data: session.EncodeEntry(at, []session.Command{&session.Tick{}}), Extensions: termOf(stamped)})
+	}
+	pass(300 * time.Millisecond)
+	apply(1, 10*time.Second, 2)
+	require.Equal(t, 10*time.Second, f.begin(), "what was before the entry does not count")
+	pass(200 * time.Millisecond)
+	require.Equal(t, 10*time.Second+200*time.Millisecond, f.begin())
+	apply(2, 20*time.Second, 1)
+	require.Equal(t, 10*time.Second+200*time.Millisecond, f.begin(), "one of an earlier leadership has no time")
+	var b bytes.Buffer
+	s, index := f.snapshot()
+	require.NoError(t, writeSnapshot(&b, index, s))
+	require.NoError(t, f.Restore(io.NopCloser(&b)))
+	require.Equal(t, 10*time.Second, f.begin(), "nor what was before a snapshot")
+	for range 20 {
+		pass(250 * time.Millisecond)
+	}
+	require.Equal(t, 10*time.Second+betweenMost, f.begin())
+}
