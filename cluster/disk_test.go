@@ -313,10 +313,11 @@ func testAppliedEntriesAreNotReplaced(t *testing.T, use func(*Config)) {
 	var before, l raft.Log
 	require.NoError(t, n.disk.log.GetLog(index-1, &before))
 	require.NoError(t, n.disk.log.GetLog(index, &l))
+	term := n.raft.CurrentTerm() + 1
 	require.NoError(t, leader.transport.AppendEntries("n2", raft.ServerAddress(n.Address()), &raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n1"), Addr: []byte(leader.Address())},
-		Term:      l.Term + 1, PrevLogEntry: before.Index, PrevLogTerm: before.Term,
-		Entries: []*raft.Log{{Index: index, Term: l.Term + 1, Data: l.Data, Extensions: termOf(l.Term + 1)}},
+		Term:      term, PrevLogEntry: before.Index, PrevLogTerm: before.Term,
+		Entries: []*raft.Log{{Index: index, Term: term, Data: l.Data, Extensions: termOf(term)}},
 	}, new(raft.AppendEntriesResponse)))
 	text := stops(t, n)
 	require.Contains(t, text, fmt.Sprintf("entries %d to ", index))
