@@ -401,3 +401,21 @@ func (m *logModel) holds() error {
 	}
 	return nil
 }
+
+// No bit of a page but those of what it holds, which is sealed, may change.
+func TestPagesAreAsTheyAreWritten(t *testing.T) {
+	page := make([]byte, 64)
+	page[8], page[10] = leafPage, 1                // one element
+	page[20], page[24], page[28] = 16, 8, 3        // behind the head, a key of 8 bytes, a value of 3
+	copy(page[32:], append(indexKey(7), "abc"...)) // at once behind the element
+	n, used, err := parseNode(page)
+	require.NoError(t, err)
+	require.Equal(t, 43, used)
+	require.Equal(t, []element{{key: indexKey(7), value: []byte("abc")}}, n.elements)
+	for bit := range 32 {
+		bad := bytes.Clone(page)
+		bad[20+bit/8] ^= 1 << (bit % 8)
+		_, _, err := parseNode(bad)
+		require.Error(t, err, "position, bit %d", bit)
+	}
+}
