@@ -323,6 +323,7 @@ func TestEntriesAreCheckedWhenTheyAreRead(t *testing.T) {
 				require.ErrorIs(t, err, errDamaged, "%v: %s", kind, what)
 				require.ErrorContains(t, err, "entry 1 in file: damaged")
 			}
+			require.ErrorContains(t, openEntry(2, sealEntry(l)), "it is entry 1", "a sound entry in another's place")
 			require.NoError(t, s.GetLog(1, new(raft.Log)))
 			require.NoError(t, s.Close())
 		}
