@@ -219,16 +219,12 @@ func (s settings) weaker() (texts []string) {
 	return texts
 }
 
-// report logs which keys of some records are not what govnode wrote.
-func (r *Redis) report(p *place, wants []want, err error) {
-	var bad *badRecord
-	if errors.As(err, &bad) {
-		r.log.Error("a record in Redis is damaged: commands that need it are refused", "key", bad.key, "error", bad.err)
-		return
-	}
+// reportTypes logs which keys of some records are not what govnode wrote.
+func (r *Redis) reportTypes(p *place, wants []want) {
 	ctx, cancel := r.trip()
 	defer cancel()
-	kinds := map[string]string{p.d.key("epoch"): "string", p.d.key("clock"): "string", p.d.key("due"): "zset"}
+	kinds := map[string]string{p.d.key("epoch"): "string", p.d.key("clock"): "string",
+		p.d.key("due"): "zset", p.d.key("marks"): "zset", p.counts(): "zset"}
 	for _, w := range wants {
 		kinds[p.record(w.key)], kinds[p.index(w.key.Kind())] = "string", "zset"
 		for part := 0; part < 16 && len(wants) <= 8; part++ {

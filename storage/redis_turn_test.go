@@ -118,7 +118,7 @@ func TestReadTold(t *testing.T) {
 	p := r.place(testNS)
 	k := session.CounterKey(testNS, "k")
 	st := stamp("0123456789abcdef")
-	value := string(appendValue(nil, st, 7, session.Pack(&session.Counter{Value: session.Value{N: 5}}).Head))
+	value := string(appendValue(nil, k, st, 7, nil, session.Pack(&session.Counter{Value: session.Value{N: 5}}).Head))
 	word := func(text string) string { return string([]byte{0, 0, 0, byte(len(text))}) + text }
 	one := word(p.record(k)) + word(value)
 
@@ -146,9 +146,9 @@ func ahead(t *testing.T, r *Redis, meanwhile func()) (x *round, answers []*batch
 	x = l.round([]*batch{first})
 	e, err := l.p.d.serving(t.Context())
 	require.NoError(t, err)
-	was, fresh, err := x.read(e)
+	a, err := x.read(e)
 	require.NoError(t, err)
-	d := x.decide(e, was, fresh)
+	x.decide(a)
 
 	answers = []*batch{first}
 	for i := range leastAhead {
@@ -158,11 +158,11 @@ func ahead(t *testing.T, r *Redis, meanwhile func()) (x *round, answers []*batch
 	}
 	// What the round ahead reads has to be known, or it is not decided yet.
 	y := l.round(answers[1:])
-	_, _, err = y.read(e)
+	_, err = y.read(e)
 	require.NoError(t, err)
 
 	meanwhile()
-	_, err = x.carry(d)
+	_, err = x.carry(a)
 	require.NoError(t, err)
 	require.NotNil(t, l.ahead)
 	return x, answers
@@ -173,7 +173,7 @@ func TestRedisDecidesTheNextRoundAhead(t *testing.T) {
 	r := startRedis(t).open("one")
 	x, answers := ahead(t, r, func() {})
 	y := x.l.ahead
-	require.NotNil(t, y.draft, "it was decided while the first was out")
+	require.NotNil(t, y.ready, "it was decided while the first was out")
 	require.NoError(t, y.run())
 	require.Zero(t, r.Stats().Lost, "it was decided on what the first wrote")
 	values := map[int64]bool{1: true}
@@ -197,7 +197,7 @@ func TestRedisRoundAheadFallsWithItsRound(t *testing.T) {
 		require.NoError(t, err)
 	})
 	y := x.l.ahead
-	require.Nil(t, y.draft, "it was decided on what was never written")
+	require.Nil(t, y.ready, "it was decided on what was never written")
 	require.EqualValues(t, 1, r.Stats().Lost)
 	select {
 	case <-answers[0].done:
