@@ -331,6 +331,44 @@ func TestRedisSaysWhatIsUnknown(t *testing.T) {
 	require.EqualValues(t, 1+1+3+1+3, f.Record.(*session.Counter).Value.N, "each had its effect once")
 }
 
+// The answer to a round of two callers is lost, one of them goes away, and others
+// write the record of the other meanwhile: the effect is there once.
+func TestRedisFindsOutThoughACallerLeaves(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	p := newProxy(t, s.addr())
+	r := s.open("one", func(c *RedisConfig) { c.URL = p.url() })
+	other := s.open("two")
+	for _, k := range []string{"k", "other"} {
+		one(t, r, add(k, "w"))
+	}
+	leaves, cancel := context.WithCancel(t.Context())
+	stays, cancelLate := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancelLate()
+	a, b := r.newBatch(leaves, []session.Command{add("other", "leaves")}), r.newBatch(stays, []session.Command{add("k", "stays")})
+	a.until = time.Now().Add(30 * time.Second)
+	l := r.lane(testNS)
+	p.dropAnswers.Store(1)
+	l.mu.Lock()
+	l.waiting, l.count = append(l.waiting, a, b), l.count+2
+	l.start()
+	l.mu.Unlock()
+	require.Eventually(t, func() bool { return valueOf(t, other, "k") == 2 }, 5*time.Second, time.Millisecond)
+	p.to("127.0.0.1:1") // before it can find out, or it has
+	for range 3 {
+		one(t, other, add("k", "w"))
+	}
+	cancel()
+	<-a.done
+	p.to(s.addr())
+	<-b.done
+	require.Contains(t, []Outcome{Applied, Unknown}, a.answers[0].Outcome)
+	require.Equal(t, Applied, b.answers[0].Outcome, "%v", b.answers[0].Err)
+	require.EqualValues(t, 2, b.answers[0].Result.Value)
+	require.EqualValues(t, 5, valueOf(t, other, "k"))
+	require.EqualValues(t, 2, valueOf(t, other, "other"))
+}
+
 func TestRedisUnreachable(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)

@@ -144,7 +144,7 @@ func (r *Redis) listen() {
 				return
 			}
 			ns := m.Payload[strings.LastIndexByte(m.Payload, ' ')+1:]
-			if !strings.HasPrefix(m.Payload, r.name+" ") && !r.inLine(ns) {
+			if ns != "" && !strings.HasPrefix(m.Payload, r.name+" ") && !r.inLine(ns) {
 				r.hinted.Store(int64(r.cfg.monotonic()))
 				r.tell()
 			}

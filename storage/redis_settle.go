@@ -48,16 +48,15 @@ func (r *Redis) settle(d *domain) {
 			}
 		})
 	}
-	for len(due) > 0 && r.ctx.Err() == nil {
-		for ns, keys := range due { // order-free: each in turn
-			most := min(len(keys), tickKeys)
-			turns <- keys[:most]
-			if due[ns] = keys[most:]; len(due[ns]) == 0 {
-				delete(due, ns)
-			}
-		}
-		if n > tickKeys {
+	taken := r.cfg.monotonic()
+	for _, keys := range inTurn(due, tickKeys) {
+		turns <- keys
+		if now := r.cfg.monotonic(); n > tickKeys && now-taken > houseFor/4 {
+			taken = now
 			r.takeHouse(d)
+		}
+		if r.ctx.Err() != nil {
+			break
 		}
 	}
 	close(turns)
@@ -65,6 +64,20 @@ func (r *Redis) settle(d *domain) {
 	if n > tickKeys {
 		r.leaveHouse(d)
 	}
+}
+
+// inTurn cuts what is due into pieces, first one of each namespace, then another.
+func inTurn(due map[string][]session.Key, most int) (pieces [][]session.Key) {
+	for len(due) > 0 {
+		for ns, keys := range due { // order-free: each in turn
+			n := min(len(keys), most)
+			pieces = append(pieces, keys[:n])
+			if due[ns] = keys[n:]; len(due[ns]) == 0 {
+				delete(due, ns)
+			}
+		}
+	}
+	return pieces
 }
 
 // houseFor is how long others leave much work to the node that has begun it.

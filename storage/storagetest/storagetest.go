@@ -36,6 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"a view does not change", immutable},
 		{"a saved state comes back without its leases", saved},
 		{"a bad snapshot changes nothing", badSnapshot},
+		{"a snapshot that is restored twice gives out no token twice", restoredTwice},
 		{"who waits is told, and claims", waiting},
 		{"an invalid command is refused alone", invalidAlone},
 		{"who goes away is told the truth", cancelled},
@@ -300,6 +301,25 @@ func badSnapshot(t *testing.T, r rig) {
 		require.False(t, r.get(session.CounterKey(ns, "k"), storage.Latest).Record == nil, name)
 	}
 	require.EqualValues(t, 2_000_000, r.must(increment("k", "two")).Value)
+}
+
+// restoredTwice restores a snapshot that knows nothing of the first restore.
+func restoredTwice(t *testing.T, r rig) {
+	r.putPool("p", 1)
+	r.must(acquire("p", "before"))
+	var snapshot bytes.Buffer
+	require.NoError(t, r.Save(t.Context(), &snapshot))
+	last := map[string]uint64{"p": r.pool("p").Leases[0].Token} // by pool; q is not in the snapshot
+	for _, slot := range []string{"first", "second", "third"} {
+		require.NoError(t, r.Restore(t.Context(), bytes.NewReader(snapshot.Bytes())))
+		for _, pool := range []string{"p", "q"} {
+			r.must(&session.PutPool{NS: ns, By: by("put-" + slot + pool), Pool: pool, Slots: 1})
+			got := r.must(acquire(pool, slot+pool))
+			require.Equal(t, session.Admitted, got.Code)
+			require.Greater(t, got.Grants[0].Token, last[pool], "%s: it was given out before", slot)
+			last[pool] = got.Grants[0].Token
+		}
+	}
 }
 
 func waiting(t *testing.T, r rig) {
