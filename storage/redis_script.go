@@ -206,10 +206,11 @@ func (p *place) entry(w want, value any, parts []any) (e entry) {
 			return fail(p.part(w.key, part), errType)
 		}
 		parts = parts[1:]
-		if err := e.parts.check(part, []byte(v)); err != nil {
+		bytes, err := e.parts.unframe(w.key, part, []byte(v))
+		if err != nil {
 			return fail(p.part(w.key, part), err)
 		}
-		known, err := session.WithPart(e.record, part, []byte(v))
+		known, err := session.WithPart(e.record, part, bytes)
 		if err != nil {
 			return fail(p.part(w.key, part), err)
 		}

@@ -105,9 +105,9 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 	for _, c := range packed.Parts {
 		switch {
 		case !c.Whole:
-			s.append(s.partKey(i, c.Part), c.Bytes, was.parts.size(c.Part))
+			s.append(i, c, was.parts.size(c.Part))
 		case len(c.Bytes) > 0:
-			s.ops = append(s.ops, "W", s.partKey(i, c.Part), c.Bytes)
+			s.ops = append(s.ops, "W", s.partKey(i, c.Part), appendFrame(nil, k, c.Part, c.Bytes))
 		case was.record != nil:
 			s.ops = append(s.ops, "X", s.partKey(i, c.Part))
 		}
@@ -125,15 +125,15 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 	return next
 }
 
-// append adds what is appended to a part that is so long.
-func (s *swapping) append(at int, b []byte, long uint32) {
-	n := at - s.firstPart
+// append adds what is appended to a part of a record; so long it is before.
+func (s *swapping) append(i int, c session.PartChange, long uint32) {
+	n := s.partKey(i, c.Part) - s.firstPart
 	for len(s.appends) <= n {
 		s.appends = append(s.appends, span{})
 		s.lengths = append(s.lengths, 0xff, 0xff, 0xff, 0xff)
 	}
 	binary.BigEndian.PutUint32(s.lengths[4*n:], long)
-	s.appends[n] = s.write(func(text []byte) []byte { return append(text, b...) })
+	s.appends[n] = s.write(func(text []byte) []byte { return appendFrame(text, s.wants[i].key, c.Part, c.Bytes) })
 }
 
 // texts are used again, since each is long and short-lived.

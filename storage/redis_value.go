@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"math/bits"
 	"strconv"
 	"time"
 
@@ -19,9 +18,9 @@ import (
 // applied. The empty stamp is that of a record that is absent.
 type stamp string
 
-// A value is: the stamp, what is due, a checksum, what is known of the parts of
-// its ids, the head. The checksum is of the key and of all that stands before
-// the head, which has one of its own.
+// A value is: the stamp, what is due, a checksum, the table of the parts of its
+// ids, the head. The checksum is of the key and of all that stands before the
+// head, which has one of its own.
 const (
 	stampLen = 16
 	sumAt    = stampLen + 8
@@ -42,20 +41,47 @@ type entry struct {
 	seen  time.Duration // of this process: when it was last known to be so
 }
 
-// A partTable says of each part of a record's ids how long it is and what its
-// checksum is, so that one that is gone or was cut is not taken for an empty
-// one.
-type partTable [session.ForgottenParts]partState
+// A partTable says of each part of a record's ids how long it is, so that one
+// that is gone or was cut is not taken for an empty one.
+type partTable [session.ForgottenParts]uint32
 
-type partState struct {
-	size, sum uint32
-}
+// What is appended to a part is a frame: its length, a checksum of it, of the
+// part and of the record's key, and the bytes.
+const frameHead = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// with returns the state of a part to which bytes are appended.
-func (s partState) with(b []byte) partState {
-	return partState{s.size + uint32(len(b)), crc32.Update(s.sum, castagnoli, b)}
+func frameSum(k session.Key, part int, b []byte) uint32 {
+	return crc32.Update(crc32.Update(uint32(part), castagnoli, b), castagnoli, []byte(k))
+}
+
+func appendFrame(b []byte, k session.Key, part int, bytes []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(len(bytes)))
+	b = binary.BigEndian.AppendUint32(b, frameSum(k, part, bytes))
+	return append(b, bytes...)
+}
+
+// unframe returns what stands in the frames of a part, which has to be so long as
+// the table says.
+func (t *partTable) unframe(k session.Key, part int, b []byte) ([]byte, error) {
+	if uint32(len(b)) < t.size(part) {
+		return nil, errPartGone
+	}
+	if uint32(len(b)) > t.size(part) {
+		return nil, fmt.Errorf("%w: a part of its ids is longer than it was written", session.ErrDamaged)
+	}
+	out := make([]byte, 0, len(b))
+	for len(b) > 0 {
+		if len(b) < frameHead {
+			return nil, fmt.Errorf("%w: a part of its ids is cut off", session.ErrDamaged)
+		}
+		n, sum := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
+		if b = b[frameHead:]; uint64(n) > uint64(len(b)) || frameSum(k, part, b[:n]) != sum {
+			return nil, fmt.Errorf("%w: the checksum of a part of its ids is wrong", session.ErrDamaged)
+		}
+		out, b = append(out, b[:n]...), b[n:]
+	}
+	return out, nil
 }
 
 // changed returns the table once parts have changed; t may be nil.
@@ -69,9 +95,11 @@ func (t *partTable) changed(changes []session.PartChange) *partTable {
 	}
 	for _, c := range changes {
 		if c.Whole {
-			next[c.Part] = partState{}
+			next[c.Part] = 0
 		}
-		next[c.Part] = next[c.Part].with(c.Bytes)
+		if len(c.Bytes) > 0 {
+			next[c.Part] += frameHead + uint32(len(c.Bytes))
+		}
 	}
 	return &next
 }
@@ -81,24 +109,24 @@ func (t *partTable) size(part int) uint32 {
 	if t == nil {
 		return 0
 	}
-	return t[part].size
+	return t[part]
 }
 
+// append appends which parts there are, and how long each is.
 func (t *partTable) append(b []byte) []byte {
 	if t == nil {
 		return append(b, 0, 0)
 	}
-	known := uint16(0)
+	there := uint16(0)
 	for i := range t {
-		if t[i].size > 0 {
-			known |= 1 << i
+		if t[i] > 0 {
+			there |= 1 << i
 		}
 	}
-	b = binary.BigEndian.AppendUint16(b, known)
+	b = binary.BigEndian.AppendUint16(b, there)
 	for i := range t {
-		if t[i].size > 0 {
-			b = binary.BigEndian.AppendUint32(b, t[i].size)
-			b = binary.BigEndian.AppendUint32(b, t[i].sum)
+		if t[i] > 0 {
+			b = binary.AppendUvarint(b, uint64(t[i]))
 		}
 	}
 	return b
@@ -109,20 +137,20 @@ func readPartTable(b []byte) (t *partTable, n int, ok bool) {
 	if len(b) < 2 {
 		return nil, 0, false
 	}
-	known := binary.BigEndian.Uint16(b)
-	if n = 2 + 8*bits.OnesCount16(known); len(b) < n {
-		return nil, 0, false
-	}
-	if known == 0 {
+	there := binary.BigEndian.Uint16(b)
+	if n = 2; there == 0 {
 		return nil, n, true
 	}
 	t = &partTable{}
-	b = b[2:]
 	for i := range t {
-		if known&(1<<i) != 0 {
-			t[i] = partState{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
-			b = b[8:]
+		if there&(1<<i) == 0 {
+			continue
 		}
+		size, took := binary.Uvarint(b[n:])
+		if took <= 0 || size > 1<<31 {
+			return nil, 0, false
+		}
+		t[i], n = uint32(size), n+took
 	}
 	return t, n, true
 }
@@ -131,21 +159,6 @@ func readPartTable(b []byte) (t *partTable, n int, ok bool) {
 // lost.
 var errPartGone = errors.New("a part of its ids is gone")
 
-// check says what is wrong with the bytes of a part.
-func (t *partTable) check(part int, b []byte) error {
-	want := partState{}
-	if t != nil {
-		want = t[part]
-	}
-	switch got := (partState{}).with(b); {
-	case got.size < want.size:
-		return errPartGone
-	case got != want:
-		return fmt.Errorf("%w: the checksum of a part of its ids is wrong", session.ErrDamaged)
-	}
-	return nil
-}
-
 // appendValue appends what is stored of a record.
 func appendValue(b []byte, k session.Key, s stamp, due time.Duration, parts *partTable, head []byte) []byte {
 	from := len(b)
@@ -153,15 +166,21 @@ func appendValue(b []byte, k session.Key, s stamp, due time.Duration, parts *par
 	b = binary.BigEndian.AppendUint64(b, uint64(due))
 	b = append(b, 0, 0, 0, 0)
 	b = parts.append(b)
-	binary.BigEndian.PutUint32(b[from+sumAt:], sumOf(k, b[from:]))
-	return append(b, head...)
+	to := len(b)
+	b = append(b, k...) // for the checksum
+	sum := crc32.Update(0, castagnoli, b[from:])
+	b = append(b[:to], head...)
+	binary.BigEndian.PutUint32(b[from+sumAt:], sum)
+	return b
 }
 
-// sumOf returns the checksum of what stands before the head.
+// sumOf returns the checksum of what stands before the head, and where it stands
+// itself are zeros.
 func sumOf(k session.Key, b []byte) uint32 {
-	sum := crc32.Update(0, castagnoli, []byte(k))
-	sum = crc32.Update(sum, castagnoli, b[:sumAt])
-	return crc32.Update(sum, castagnoli, b[tableAt:])
+	sum := crc32.Update(0, castagnoli, b[:sumAt])
+	sum = crc32.Update(sum, castagnoli, make([]byte, tableAt-sumAt))
+	sum = crc32.Update(sum, castagnoli, b[tableAt:])
+	return crc32.Update(sum, castagnoli, []byte(k))
 }
 
 // decodeValue reads the value of a record. If there is an error the entry has

@@ -191,7 +191,8 @@ local parts = #KEYS - q
 local rest = first + n + parts -- the first operation
 for i = 1, parts do
   if ARGV[first + n + i - 1] ~= '' then
-    if call('STRLEN', KEYS[q + i]) ~= struct.unpack('>I4', ARGV[19], 4 * i - 3) then
+    local a, b, c, d = string.byte(ARGV[19], 4 * i - 3, 4 * i)
+    if call('STRLEN', KEYS[q + i]) ~= ((a * 256 + b) * 256 + c) * 256 + d then
       return {'absent', 0}
     end
   end
