@@ -163,6 +163,24 @@ func TestRedisDropOfAPool(t *testing.T) {
 	sound(t, s, r)
 }
 
+// Names that somebody has put among what is due are put where they belong.
+func TestRedisDueIsPutRight(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	var at atomic.Int64
+	r := s.timed("one", &at)
+	one(t, r, set(testNS, "lasting", 0))
+	one(t, r, set(testNS, "timed", time.Hour))
+	for _, name := range []string{"ktest/lasting", "ktest/timed", "ktest/nobody"} {
+		s.do("ZADD", "{gov}:due", 0, name)
+	}
+	require.Eventually(t, func() bool {
+		r.settle(r.domain(""))
+		return s.do("ZCOUNT", "{gov}:due", "-inf", "0") == int64(0)
+	}, 10*time.Second, time.Millisecond)
+	sound(t, s, r)
+}
+
 // A part of ids that is damaged is not taken for an empty one, nor is it gone: the
 // record is set aside, and comes back once the part is repaired.
 func TestRedisDamagedPart(t *testing.T) {

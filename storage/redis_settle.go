@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -160,13 +161,14 @@ func (r *Redis) tick(keys []session.Key) {
 		r.log.Debug("cannot settle what has run out", "namespace", p.ns, "error", err)
 		return
 	}
-	var gone []session.Key
+	now, _ := p.d.clock.now()
+	var astray []int
 	for i := range found {
-		if found[i].bad == nil && found[i].record == nil {
-			gone = append(gone, keys[i])
+		if x := &found[i]; x.bad == nil && (x.due == 0 || scoreOf(x.due) > int64(now/time.Millisecond)) {
+			astray = append(astray, i)
 		}
 	}
-	r.removeDue(ctx, p, e, gone)
+	r.putRight(ctx, p, e, now, keys, found, astray)
 	t := &session.Tick{}
 	for _, i := range r.without(p, e, keys, found) {
 		r.cache.putRead(keys[i], found[i], since)
@@ -188,36 +190,42 @@ func (r *Redis) tick(keys []session.Key) {
 	}
 }
 
-// removeDue removes records that are not there from what is due, if they still
-// stand there: somebody has removed them by hand. It is done as a swap, since
-// they may come back meanwhile.
-func (r *Redis) removeDue(ctx context.Context, p *place, e *epoch, keys []session.Key) {
-	if len(keys) == 0 {
+// putRight puts records that are not due where they belong among what is, if they
+// are still where they were found: somebody has removed them by hand, or put
+// them there. It is done as a swap, since they may change meanwhile.
+func (r *Redis) putRight(ctx context.Context, p *place, e *epoch, now time.Duration, keys []session.Key, found []entry, astray []int) {
+	if len(astray) == 0 {
 		return
 	}
-	scores := make([]*redis.FloatCmd, len(keys))
+	scores := make([]*redis.FloatCmd, len(astray))
 	_, _ = r.client.Pipelined(ctx, func(tx redis.Pipeliner) error {
-		for i, k := range keys {
-			scores[i] = tx.ZScore(ctx, p.d.key("due"), string(k))
+		for n, i := range astray {
+			scores[n] = tx.ZScore(ctx, p.d.key("due"), string(keys[i]))
 		}
 		return nil
 	})
 	var wants []want
-	for i, k := range keys {
-		if scores[i].Err() == nil {
-			wants = append(wants, want{key: k})
+	var was []entry
+	var ops []any
+	for n, i := range astray {
+		if at, err := scores[n].Result(); err != nil || at > float64(now/time.Millisecond) {
+			continue // another node has settled it
+		}
+		wants, was = append(wants, want{key: keys[i]}), append(was, found[i])
+		if found[i].due == 0 {
+			ops = append(ops, "R", string(keys[i]))
+		} else {
+			ops = append(ops, "Z", score(found[i].due), string(keys[i]))
 		}
 	}
 	if len(wants) == 0 {
-		return // another node has settled them
+		return
 	}
 	s := r.beginSwap(p, e, wants)
-	for _, w := range wants {
-		s.ops = append(s.ops, "R", string(w.key))
-	}
-	now, mono := p.d.clock.now()
-	if _, _, err := r.send(unwatch(ctx), s, make([]entry, len(wants)), now, mono); err != nil {
-		r.log.Debug("cannot remove records that are gone from what is due", "namespace", p.ns, "error", err)
+	s.ops = ops
+	at, mono := p.d.clock.now()
+	if _, _, err := r.send(unwatch(ctx), s, was, at, mono); err != nil {
+		r.log.Debug("cannot put right what is due", "namespace", p.ns, "error", err)
 	}
 }
 
