@@ -59,7 +59,7 @@ func TestRedisDocumentedUser(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	url := s.restrict(false)
-	r := s.open("one", func(c *RedisConfig) { c.URL, c.Quarantine = url, time.Second })
+	r := s.open("one", func(c *RedisConfig) { c.URL, c.Quarantine = url, 3*time.Second })
 	setup(t, r)
 	f := &fleet{t: t, nodes: []*Redis{r}}
 	require.Equal(t, session.Admitted, f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute}).Code)
@@ -146,7 +146,7 @@ func TestRedisSwapStoppedHalfWay(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	url := s.restrict(false)
-	r := s.open("one", func(c *RedisConfig) { c.URL, c.Quarantine = url, time.Second })
+	r := s.open("one", func(c *RedisConfig) { c.URL, c.Quarantine = url, 3*time.Second })
 	setup(t, r)
 	one(t, r, count("w", "first"))
 	s.do("ACL", "SETUSER", "govnode", "-append")
@@ -171,7 +171,7 @@ func TestRedisScriptThatWasKilled(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := s.client.Ping(context.Background()).Err()
 		return err != nil && strings.Contains(err.Error(), "BUSY")
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	a := r.Apply(t.Context(), add("k", "w"))[0]
 	require.Equal(t, NotApplied, a.Outcome, "%v", a.Err)
 	require.ErrorContains(t, a.Err, "BUSY")

@@ -125,7 +125,7 @@ func TestRedisDamagedRecord(t *testing.T) {
 			require.EqualValues(t, 8, one(t, r, add("bad", "w")).Value)
 
 			damage(s, key)
-			_, err = s.open("three").Get(t.Context(), bad, Latest)
+			_, err = s.timed("three", &at).Get(t.Context(), bad, Latest)
 			require.Error(t, err)
 			require.NoError(t, r.Drop(t.Context(), bad))
 			require.Equal(t, []string{"good", "last"}, counters(t, r, testNS))
@@ -142,7 +142,7 @@ func TestRedisDamagedRecord(t *testing.T) {
 func TestRedisDropOfAPool(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
-	quick := func(c *RedisConfig) { c.Quarantine = time.Second }
+	quick := func(c *RedisConfig) { c.Quarantine = 3 * time.Second }
 	r := s.open("one", quick)
 	setup(t, r)
 	acquire := func(slot string) *session.Acquire {
@@ -177,7 +177,7 @@ func TestRedisDueIsPutRight(t *testing.T) {
 	require.Eventually(t, func() bool {
 		r.settle(r.domain(""))
 		return s.do("ZCOUNT", "{gov}:due", "-inf", "0") == int64(0)
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	sound(t, s, r)
 }
 
@@ -210,7 +210,7 @@ func TestRedisDamagedPart(t *testing.T) {
 func TestRedisAppendToAPartThatIsGone(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
-	r := s.open("one", func(c *RedisConfig) { c.Quarantine = time.Second })
+	r := s.open("one", func(c *RedisConfig) { c.Quarantine = 3 * time.Second })
 	setup(t, r)
 	client := "w"
 	var gone, next *session.Increment
@@ -269,7 +269,7 @@ func TestRedisSettlesAll(t *testing.T) {
 	require.Eventually(t, func() bool {
 		m := metricsOf(t, registry)
 		return m["gov_redis_due"] == 0 && m["gov_redis_aside"] == float64(len(all))
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	require.GreaterOrEqual(t, metricsOf(t, registry)["gov_redis_settled_total"], float64(spaces*each))
 }
 

@@ -22,7 +22,7 @@ type losing struct {
 	lapses           time.Time // of the lease that the replica does not know
 }
 
-func lose(t *testing.T, quarantine time.Duration) *losing {
+func lose(t *testing.T, quarantine, ttl time.Duration) *losing {
 	l := &losing{primary: startRedis(t), replica: startRedis(t)}
 	l.replica.do("REPLICAOF", "127.0.0.1", l.primary.port)
 	l.proxy = newProxy(t, l.primary.addr())
@@ -37,7 +37,6 @@ func lose(t *testing.T, quarantine time.Duration) *losing {
 	}, 10*time.Second, 5*time.Millisecond, "the replica does not follow")
 	l.replica.do("REPLICAOF", "NO", "ONE")
 
-	const ttl = 2 * time.Second
 	r := l.must(0, l.acquire("lost", ttl))
 	require.Equal(t, session.Admitted, r.Code)
 	l.token, l.lapses = r.Grants[0].Token, time.Now().Add(ttl)
@@ -57,7 +56,7 @@ func (l *losing) acquire(slot string, ttl time.Duration) session.Command {
 // holder may believe in it; afterwards everything from before has ended.
 func TestRedisFailoverWithQuarantine(t *testing.T) {
 	t.Parallel()
-	l := lose(t, 2500*time.Millisecond)
+	l := lose(t, 2500*time.Millisecond, 2*time.Second)
 	r := l.must(1, l.acquire("next", time.Minute))
 	require.Equal(t, session.Admitted, r.Code)
 	require.True(t, time.Now().After(l.lapses), "the slot was given out twice")
@@ -73,7 +72,7 @@ func TestRedisFailoverWithQuarantine(t *testing.T) {
 // can fail.
 func TestRedisFailoverWithoutQuarantine(t *testing.T) {
 	t.Parallel()
-	l := lose(t, -1)
+	l := lose(t, -1, 10*time.Minute)
 	r := l.must(1, l.acquire("next", time.Minute))
 	require.Equal(t, session.Admitted, r.Code)
 	require.True(t, time.Now().Before(l.lapses), "the lost lease should still have been believed in")
@@ -94,7 +93,7 @@ func TestRedisDataIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startRedis(t)
-			const quarantine = 1500 * time.Millisecond
+			const quarantine = 3 * time.Second
 			r := s.open("one", func(c *RedisConfig) { c.Quarantine = quarantine })
 			f := &fleet{t: t, nodes: []*Redis{r}}
 			setup(t, r)

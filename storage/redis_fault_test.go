@@ -308,7 +308,7 @@ func TestRedisSaysWhatIsUnknown(t *testing.T) {
 			res, err = add(r, request)
 			done <- err
 		}()
-		require.Eventually(t, func() bool { return p.dropAnswers.Load() < 1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return p.dropAnswers.Load() < 1 }, 30*time.Second, time.Millisecond)
 		p.to("127.0.0.1:1")
 		for range 3 {
 			_, err = add(other, "")
@@ -353,7 +353,7 @@ func TestRedisFindsOutThoughACallerLeaves(t *testing.T) {
 	l.waiting, l.count = append(l.waiting, a, b), l.count+2
 	l.start()
 	l.mu.Unlock()
-	require.Eventually(t, func() bool { return valueOf(t, other, "k") == 2 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return valueOf(t, other, "k") == 2 }, 30*time.Second, time.Millisecond)
 	p.to("127.0.0.1:1") // before it can find out, or it has
 	for range 3 {
 		one(t, other, add("k", "w"))

@@ -69,7 +69,7 @@ func TestRedisLossThatOnlyOneNodeKnowsOf(t *testing.T) {
 			t.Parallel()
 			s := startRedis(t, c.args...)
 			p := newProxy(t, s.addr())
-			quarantine := func(cfg *RedisConfig) { cfg.Quarantine = time.Second }
+			quarantine := func(cfg *RedisConfig) { cfg.Quarantine = 3 * time.Second }
 			away := s.open("away", quarantine, func(cfg *RedisConfig) { cfg.URL = p.url() })
 			one(t, away, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
 			c.keep(s)
@@ -104,7 +104,7 @@ func serve(t testing.TB, r *Redis, request string) {
 	require.Eventually(t, func() bool {
 		_, _, err := One(context.Background(), r, &session.Increment{NS: testNS, Key: "served", Amount: 1, By: session.Maker{Client: "t", Request: request}})
 		return err == nil
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 }
 
 // What Redis has evicted is never taken for what never was: quarantine follows,
@@ -156,7 +156,7 @@ func TestRedisEvicted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startRedis(t)
-			risky := func(c *RedisConfig) { c.AcceptRisk, c.Quarantine = []string{RiskEviction}, time.Second }
+			risky := func(c *RedisConfig) { c.AcceptRisk, c.Quarantine = []string{RiskEviction}, 3*time.Second }
 			r := s.open("one", risky)
 			setup(t, r)
 			first := one(t, r, again)
@@ -183,40 +183,92 @@ func TestRedisEvicted(t *testing.T) {
 			next := f.must(0, acquire("l9"))
 			require.Equal(t, session.Admitted, next.Code, "the lease from before has ended")
 			require.Greater(t, next.Grants[0].Token, held.Grants[0].Token)
+			require.EqualValues(t, late.domain("").current().generation, next.Grants[0].Token>>40)
 			require.Equal(t, session.Released, f.must(0, &session.Release{NS: testNS, Client: "w", Slot: "l9", Pool: "a", Token: next.Grants[0].Token}).Code)
 			sound(t, s, late)
 		})
 	}
 }
 
-// sound looks whether indexes, counts and what is due agree with the records.
+// sound looks whether indexes, counts, parts and what is due agree with the
+// records.
 func sound(t *testing.T, s *server, r *Redis) {
 	t.Helper()
-	lists, err := r.lists(t.Context(), "")
+	soundOf(t, r)
+}
+
+func soundOf(t testing.TB, r *Redis) {
+	t.Helper()
+	wrong := ""
+	for range 200 { // housekeeping may be at it
+		if wrong = unsound(t, r); wrong == "" {
+			return
+		}
+		rest(context.Background(), 20*time.Millisecond)
+	}
+	t.Fatal(wrong)
+}
+
+func unsound(t testing.TB, r *Redis) string {
+	ctx, c := context.Background(), r.client
+	lists, err := r.lists(ctx, "")
 	require.NoError(t, err)
-	listed := map[string]bool{}
+	listed, parts := map[session.Key]bool{}, map[string]uint32{}
 	var due int64
 	for _, l := range lists {
 		p := r.place(l.ns)
-		names := s.do("ZRANGE", p.index(l.prefix.Kind()), 0, -1).([]any)
-		n, err := s.client.ZScore(t.Context(), p.counts(), string(l.prefix.Kind())).Result()
+		names := c.ZRange(ctx, p.index(l.prefix.Kind()), 0, -1).Val()
+		n, err := c.ZScore(ctx, p.counts(), string(l.prefix.Kind())).Result()
 		if err != redis.Nil { // none was ever there
 			require.NoError(t, err)
 		}
-		require.EqualValues(t, len(names), n, "the count of %s", p.index(l.prefix.Kind()))
+		if int(n) != len(names) {
+			return fmt.Sprintf("the count of %s is %v of %d", p.index(l.prefix.Kind()), n, len(names))
+		}
 		for _, name := range names {
-			k := l.prefix + session.Key(name.(string))
-			listed[p.record(k)] = true
-			x := p.entry(want{key: k}, s.do("GET", p.record(k)), nil)
-			require.Nil(t, x.bad, "%s", k)
-			if x.due != 0 {
-				due++
-				require.EqualValues(t, scoreOf(x.due), s.client.ZScore(t.Context(), p.d.key("due"), string(k)).Val(), "%s", k)
+			k := l.prefix + session.Key(name)
+			listed[k] = true
+			x := p.entry(want{key: k}, c.Get(ctx, p.record(k)).Val(), nil)
+			if x.bad != nil {
+				return x.bad.Error()
+			}
+			for part := range session.ForgottenParts {
+				if n := x.parts.size(part); n > 0 {
+					parts[p.part(k, part)] = n
+				}
+			}
+			if x.due == 0 {
+				continue
+			}
+			due++
+			if at := c.ZScore(ctx, p.d.key("due"), string(k)).Val(); int64(at) != scoreOf(x.due) {
+				return fmt.Sprintf("%s is due at %d and stands at %v", k, scoreOf(x.due), at)
 			}
 		}
 	}
-	for _, key := range s.do("KEYS", "*}:r:*").([]any) {
-		require.True(t, listed[key.(string)], "%s is not listed", key)
+	d := r.domain("")
+	found, err := r.scanRecords(ctx, d)
+	require.NoError(t, err)
+	for _, keys := range found {
+		for _, k := range keys {
+			if !listed[k] {
+				return fmt.Sprintf("%s is not listed", k)
+			}
+		}
 	}
-	require.EqualValues(t, due, s.do("ZCARD", r.domain("").key("due")))
+	all := c.Scan(ctx, 0, "{"+r.cfg.Prefix+":*}:i?:*", 1000).Iterator()
+	for all.Next(ctx) {
+		if n := c.StrLen(ctx, all.Val()).Val(); n != int64(parts[all.Val()]) {
+			return fmt.Sprintf("%s has %d bytes of %d", all.Val(), n, parts[all.Val()])
+		}
+		delete(parts, all.Val())
+	}
+	require.NoError(t, all.Err())
+	if len(parts) > 0 {
+		return fmt.Sprint("parts that are not there: ", parts)
+	}
+	if n := c.ZCard(ctx, d.key("due")).Val(); n != due {
+		return fmt.Sprintf("%d records are due, and %d stand among those", due, n)
+	}
+	return ""
 }

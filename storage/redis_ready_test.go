@@ -30,7 +30,7 @@ func notReady(t *testing.T, r *Redis, words ...string) {
 			}
 		}
 		return true
-	}, 10*time.Second, 10*time.Millisecond, "%v", err)
+	}, 30*time.Second, 10*time.Millisecond, "%v", err)
 }
 
 func ready(t *testing.T, r *Redis) {
@@ -143,9 +143,9 @@ func TestRedisMetrics(t *testing.T) {
 	p := newProxy(t, s.addr())
 	registry := prometheus.NewRegistry()
 	r := s.open("one", func(c *RedisConfig) {
-		c.Registry, c.URL, c.Quarantine, c.Timeout = registry, p.url(), time.Second, 500*time.Millisecond
+		c.Registry, c.URL, c.Timeout = registry, p.url(), 500*time.Millisecond
 	})
-	other := s.open("two", func(c *RedisConfig) { c.Quarantine = time.Second })
+	other := s.open("two")
 	add := func(r *Redis, n int64, request string) error {
 		_, _, err := One(t.Context(), r, &session.Increment{NS: testNS, Key: "k", Amount: n, By: session.Maker{Client: "w" + request, Request: request}})
 		return err
@@ -184,14 +184,17 @@ func TestRedisMetrics(t *testing.T) {
 	p.to(s.addr())
 	require.Positive(t, metricsOf(t, registry)["gov_redis_commands_total/unavailable"])
 
+	var snapshot bytes.Buffer
+	require.NoError(t, other.Save(t.Context(), &snapshot))
 	s.do("DEL", "{gov}:epoch")
 	require.Eventually(t, func() bool {
 		m := metricsOf(t, registry)
 		return m["gov_redis_quarantine"] == 1 && m["gov_redis_quarantine_seconds"] > 0 && m["gov_redis_epoch_changes_total"] == 1
-	}, 5*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
+	require.NoError(t, other.Restore(t.Context(), &snapshot)) // which ends it
 	f := &fleet{t: t, nodes: []*Redis{r, other}}
 	f.must(0, &session.Increment{NS: testNS, Key: "k", Amount: 1, By: session.Maker{Client: "w"}})
-	require.Eventually(t, func() bool { return metricsOf(t, registry)["gov_redis_quarantine"] == 0 }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return metricsOf(t, registry)["gov_redis_quarantine"] == 0 }, 30*time.Second, 5*time.Millisecond)
 	_, err := OpenRedis(context.Background(), RedisConfig{URL: s.url(), Registry: registry})
 	require.ErrorContains(t, err, "Registry", "two stores in one registry")
 }

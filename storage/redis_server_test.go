@@ -88,7 +88,7 @@ func (s *server) start() {
 	s.cmd.Stdout, s.cmd.Stderr = out, out
 	require.NoError(s.t, s.cmd.Start())
 	require.Eventually(s.t, func() bool { return s.client.Ping(context.Background()).Err() == nil },
-		10*time.Second, 10*time.Millisecond, "redis-server does not come up")
+		30*time.Second, 10*time.Millisecond, "redis-server does not come up")
 }
 
 // kill ends the process at once.
