@@ -175,6 +175,9 @@ func (d *domain) refresh(e *epoch) {
 	}
 }
 
+// errMoved says that an epoch was not replaced.
+var errMoved = errors.New("another node has changed the epoch; try again")
+
 // replaceEpoch writes an epoch in the place of another, and reports whether that
 // one still stood.
 func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
@@ -186,7 +189,7 @@ func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
 			return err
 		}
 		if text != old.text {
-			return errors.New("another node has changed the epoch")
+			return errMoved
 		}
 		f, err := d.look(ctx, tx)
 		if err != nil {

@@ -191,6 +191,7 @@ func TestRedisMetrics(t *testing.T) {
 		m := metricsOf(t, registry)
 		return m["gov_redis_quarantine"] == 1 && m["gov_redis_quarantine_seconds"] > 0 && m["gov_redis_epoch_changes_total"] == 1
 	}, 30*time.Second, 5*time.Millisecond)
+	notReady(t, other, "quarantine")
 	require.NoError(t, other.Restore(t.Context(), &snapshot)) // which ends it
 	f := &fleet{t: t, nodes: []*Redis{r, other}}
 	f.must(0, &session.Increment{NS: testNS, Key: "k", Amount: 1, By: session.Maker{Client: "w"}})

@@ -211,10 +211,11 @@ func (r *Redis) fence(ctx context.Context, state *session.State) (fenced bool, e
 		}
 		old := d.current()
 		next := *old
-		next.state, next.id, fenced = epochRestore, drawID(), true
+		next.state, next.id = epochRestore, drawID()
 		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
-			return fenced, err
+			return fenced || !errors.Is(err, errMoved), err
 		}
+		fenced = true
 	}
 	return true, nil
 }
