@@ -108,11 +108,12 @@ func (a *attempt) answer(r *Redis) {
 	}
 }
 
-// mayBeApplied notes for those who wait whether the attempt may have been applied:
-// then nothing else that happens to them makes it "not applied".
-func (a *attempt) mayBeApplied(yes bool) {
+// keepOpen notes for those who wait whether nobody knows what became of the
+// attempt: as long as that is so, nothing else that happens to them makes it "not
+// applied".
+func (a *attempt) keepOpen(yes bool) {
 	for _, b := range a.batches {
-		b.maybe = yes
+		b.open = yes
 	}
 }
 
@@ -126,7 +127,7 @@ func (x *round) lostSight(a *attempt, err error) {
 		keys[i] = a.wants[i].key
 	}
 	x.r.cache.forget(keys)
-	a.mayBeApplied(true)
+	a.keepOpen(true)
 	x.open = a
 }
 
@@ -159,7 +160,7 @@ func (x *round) findOut(e *epoch) (pause time.Duration, err error) {
 		x.batches, x.open = nil, nil
 		x.r.tell()
 	case neverApplied:
-		a.mayBeApplied(false)
+		a.keepOpen(false)
 		x.open = nil
 	case cannotTell:
 		x.open = nil
@@ -199,6 +200,7 @@ func (x *round) dropUnrepeatable() {
 	left := x.batches[:0]
 	for _, b := range x.batches {
 		if b.repeatable() {
+			b.open, b.doubtful = false, true
 			left = append(left, b)
 		} else {
 			b.fail(Lost(errors.New("the connection broke, and others have changed the records since")))

@@ -248,7 +248,7 @@ func TestRedisAttemptThatArrivesLate(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, a.fences, 1)
-	require.False(t, b.maybe)
+	require.False(t, b.open)
 	require.Equal(t, replyLost, arrive(), "it arrives, before it was sent again")
 	require.NoError(t, x.run())
 	require.Equal(t, Applied, b.answers[0].Outcome)
@@ -299,4 +299,35 @@ func TestRedisAttemptOfWhichNothingTells(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What became of one attempt says nothing of another before it.
+func TestRedisAttemptAfterOneOfWhichNothingTells(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r, other := s.open("one"), s.open("two")
+	setup(t, r)
+	one(t, r, add("k", "w"))
+	b := until(t, r, time.Minute, count("w", "id"))
+	x, first := unsent(t, r, b)
+	require.Equal(t, replyOK, delivery(t, first)())
+	x.lostSight(first, context.DeadlineExceeded)
+	one(t, other, count("w", "other-id"))
+	for x.open != nil {
+		_, err := x.try()
+		require.NoError(t, err)
+	}
+	e, err := x.p.d.serving(t.Context())
+	require.NoError(t, err)
+	second, err := x.read(e)
+	require.NoError(t, err)
+	x.decide(second)
+	x.lostSight(second, context.DeadlineExceeded)
+	for x.open != nil {
+		_, err := x.try()
+		require.NoError(t, err)
+	}
+	b.until = time.Now().Add(-time.Second)
+	require.NoError(t, x.run())
+	require.Equal(t, Unknown, b.answers[0].Outcome, "the first was applied")
 }

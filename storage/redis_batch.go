@@ -22,7 +22,8 @@ type batch struct {
 
 	// Of the goroutine that runs the lane.
 	answered bool
-	maybe    bool         // an attempt with it may have been applied
+	open     bool         // it is in an attempt of which nobody knows what became
+	doubtful bool         // it was in one of which nobody will ever know
 	then     func(Answer) // instead of done: is told the answer to its one command
 }
 
@@ -111,7 +112,7 @@ func (b *batch) repeatable() bool {
 // fail gives all commands an answer without a result; where they may have been
 // applied that is unknown.
 func (b *batch) fail(a Answer) {
-	if b.maybe {
+	if b.open || b.doubtful {
 		a.Outcome = Unknown
 	}
 	for i := range b.answers {
@@ -144,7 +145,7 @@ func (b *batch) split() []*batch {
 	}
 	all, left := make([]*batch, len(b.cmds)), len(b.cmds)
 	for i := range all {
-		all[i] = &batch{ctx: b.ctx, until: b.until, cmds: b.cmds[i : i+1], asks: b.asks[i : i+1], answers: make([]Answer, 1), maybe: b.maybe}
+		all[i] = &batch{ctx: b.ctx, until: b.until, cmds: b.cmds[i : i+1], asks: b.asks[i : i+1], answers: make([]Answer, 1), doubtful: b.doubtful}
 		all[i].then = func(a Answer) {
 			b.answers[i] = a
 			if left--; left == 0 {

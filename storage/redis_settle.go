@@ -249,7 +249,10 @@ func (r *Redis) verify(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		if n, err := r.client.SIsMember(ctx, r.cfg.namespacesKey(), p.ns).Result(); err == nil && !n {
+		if n, err := r.client.SIsMember(ctx, r.cfg.namespacesKey(), p.ns).Result(); err == nil && !n && r.clustered() {
+			// The list lies elsewhere, and tells nothing of what is here.
+			r.client.SAdd(ctx, r.cfg.namespacesKey(), p.ns)
+		} else if err == nil && !n {
 			_ = p.d.lost(ctx, e, "the list of all namespaces is gone, or a name of it") // logged there
 			continue
 		}

@@ -226,3 +226,21 @@ func TestRedisTellsOfWhatIsHandedOver(t *testing.T) {
 		t.Fatal("nobody was told")
 	}
 }
+
+// Redis has no memory left: what would be written is refused, and nothing of it
+// is there.
+func TestRedisFull(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	setup(t, r)
+	s.do("CONFIG", "SET", "maxmemory", "1")
+	_, _, err := One(t.Context(), r, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})
+	require.Equal(t, NotApplied, OutcomeOf(err))
+	s.do("CONFIG", "SET", "maxmemory", "0")
+	f := &fleet{t: t, nodes: []*Redis{r}}
+	res := f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})
+	require.Equal(t, session.Admitted, res.Code)
+	require.False(t, res.Repeat, "the refused attempt left nothing")
+	require.Equal(t, uint64(1), res.Grants[0].Token)
+}
