@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,8 +207,9 @@ func TestRedisClaimsWhileConnectionsBreak(t *testing.T) {
 	s := startRedis(t)
 	f := newFleet(t, s, nodes)
 	f.must(0, &session.PutPool{NS: testNS, Pool: "one", Slots: slots, Queue: 100, By: session.Maker{Client: "t", Request: "put"}})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+	var steps atomic.Int64 // that callers have got an answer to
 	var held, inRounds, work = make(chan struct{}, slots), 0, sync.WaitGroup{}
 	var mu sync.Mutex
 	for i := range nodes {
@@ -218,6 +220,7 @@ func TestRedisClaimsWhileConnectionsBreak(t *testing.T) {
 					a := &session.Acquire{NS: testNS, Client: fmt.Sprint("c", i, "-", c), Slot: fmt.Sprint(n), Pool: "one", Weight: 1, TTL: time.Minute, Wait: time.Minute}
 					p := d.wait(a)
 					r := f.must(i, a)
+					steps.Add(1)
 					for r.Code == session.Queued {
 						select {
 						case x := <-p.answers:
@@ -244,6 +247,7 @@ func TestRedisClaimsWhileConnectionsBreak(t *testing.T) {
 						return
 					}
 					<-held
+					steps.Add(1)
 					r = f.must(i, &session.Release{NS: testNS, Client: a.Client, Slot: a.Slot, Pool: "one", Token: r.Grants[0].Token})
 					if r.Code != session.Released && r.Code != session.AlreadyReleased {
 						t.Errorf("a release was answered %v", r.Code)
@@ -257,14 +261,19 @@ func TestRedisClaimsWhileConnectionsBreak(t *testing.T) {
 		work.Wait()
 		close(done)
 	}()
-	for broken := 0; ; broken++ {
+	broken := 0
+	for at := int64(0); ; { // as often as somebody has come on, however slow that is
 		select {
 		case <-done:
 			require.NotZero(t, inRounds, "nothing was claimed in the round that handed it over")
 			require.NotZero(t, broken)
 			return
-		case <-time.After(10 * time.Millisecond):
-			s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		case <-time.After(time.Millisecond):
+			if now := steps.Load(); now >= at+5 {
+				at = now
+				broken++
+				s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			}
 		}
 	}
 }
