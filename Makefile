@@ -37,8 +37,8 @@ outside: build redis-hint ## the promises, on Raft and on Redis, checked from ou
 	$(GO) test -tags $(TAGS),outside -count=1 -timeout 10m ./test/outside
 
 .PHONY: conformance
-conformance: ## the table of the specification's sections and their tests
-	$(GO) test ./engine -run Conformance -v
+conformance: ## the table of the specifications' sections and their tests, by the engine and through a server
+	$(GO) test -tags $(TAGS) ./engine ./internal/server -run Conformance -v
 
 .PHONY: oracle
 oracle: ## compare the ports of Python's library with python3, 10,000 random cases each

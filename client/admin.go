@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"google.golang.org/protobuf/proto"
+
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -14,8 +16,9 @@ func (c *Client) PutPolicy(ctx context.Context, name, yaml string) (*govnodev1.P
 }
 
 // PutPolicyTree is PutPolicy for a tree of files. Client and, if it is empty,
-// the id of the request are filled in.
+// the id of the request are filled in, in a copy.
 func (c *Client) PutPolicyTree(ctx context.Context, req *govnodev1.PutPolicyRequest) (*govnodev1.PutPolicyResponse, error) {
+	req = proto.CloneOf(req)
 	req.Client = c.cfg.Name
 	return change(ctx, c, "PutPolicy", &req.RequestId, func(ctx context.Context, n *node) (*govnodev1.PutPolicyResponse, error) {
 		return n.policies.PutPolicy(ctx, req)

@@ -18,7 +18,7 @@ const repeats = 3
 type admission struct {
 	operation
 	sent     time.Time     // the request that was answered
-	left     time.Duration // of the lease, as of the answer
+	ttl      time.Duration // of the lease, as of the answer
 	admitted bool
 }
 
@@ -66,7 +66,8 @@ func (a *admission) ask(ctx context.Context, c *Client, try func(*errand, *durat
 			return err
 		}
 		a.admitted = got.outcome == govnodev1.Outcome_OUTCOME_ADMITTED
-		a.left = got.ttl
+		a.ttl = got.ttl
+		a.left = answered // for whatever comes of asking once more
 		switch {
 		case again >= repeats:
 			return nil
@@ -74,7 +75,8 @@ func (a *admission) ask(ctx context.Context, c *Client, try func(*errand, *durat
 			if err := c.redraw(&a.operation, 0); err != nil {
 				return err
 			}
-		case !a.admitted || c.cfg.Now().Sub(a.sent) <= a.left/3:
+			a.left = untouched // under the new id
+		case !a.admitted || c.cfg.Now().Sub(a.sent) <= a.ttl/3:
 			return nil
 		}
 	}

@@ -18,6 +18,8 @@ type operation struct {
 	// farewell marks what gives something back: it goes on while the client
 	// closes.
 	farewell bool
+	reads    bool          // it changes nothing
+	left     outcome       // what earlier operations under this id have left
 	linger   time.Duration // for how long it goes on when its caller is done
 }
 
@@ -36,6 +38,8 @@ type errand struct {
 	node  *node
 	sent  time.Time // on the client's clock (Config.Now)
 	until time.Time // when the node is given up
+
+	placed bool // it was seen to stand in a queue, where it keeps its place for a while
 
 	ctx  context.Context // what all this comes to as a context; nil until somebody needs one
 	stop func()

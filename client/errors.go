@@ -84,7 +84,9 @@ func (e *Unavailable) Error() string {
 
 func (e *Unavailable) Unwrap() error { return e.Err }
 
-// An Error is the service's objection to a request. Nothing was changed.
+// An Error is the service's objection to a request. Nothing was changed, by that
+// or by an earlier attempt: where one of them may have done something the error
+// is an Unknown, whatever the service says to the next.
 type Error struct {
 	Operation string
 	Code      connect.Code
@@ -100,7 +102,7 @@ func (e *Error) Unwrap() error { return e.Err }
 type fate int
 
 const (
-	final      fate = iota // the service objects; sending it again changes nothing
+	final      fate = iota // the service objects; sending it again makes no difference
 	notApplied             // no effect, and worth sending again
 	unknown                // maybe an effect
 	stale                  // the id is too old to tell whether it is known
@@ -125,8 +127,8 @@ func judge(err error) verdict {
 		return verdict{fate: notApplied}
 	}
 	var ce *connect.Error
-	if !errors.As(err, &ce) {
-		return verdict{fate: unknown}
+	if !errors.As(err, &ce) || errors.As(err, new(*breach)) && !neverSent(err) {
+		return verdict{fate: unknown} // what ends a stream says nothing about a request on it
 	}
 	if !connect.IsWireError(err) {
 		switch ce.Code() {

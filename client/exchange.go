@@ -152,7 +152,7 @@ func (l *line) open(o *opening) {
 	case l.c.ctx.Err() != nil:
 		o.err = errUnary
 	case neverSent(err):
-		o.err = err // the node is not there: another one should be asked
+		o.err = &breach{error: err} // the node is not there: another one should be asked
 	default:
 		o.err = errUnary
 		l.failed(linkFailures)

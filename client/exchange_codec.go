@@ -22,6 +22,7 @@ const (
 	fieldAnswers     = 2
 	fieldGoAway      = 3
 	fieldLeader      = 4
+	fieldApart       = 5
 
 	fieldTag     = 1 // of Operation and OperationResult
 	fieldBegin   = 2
@@ -89,6 +90,7 @@ type inbox struct {
 	goAway      bool
 	leader      string
 	answers     []answer
+	apart       []uint64     // tags of frames that take long and count no more
 	buffer      *inboxBuffer // nil for a message of no bytes
 }
 
@@ -154,6 +156,13 @@ func (in *inbox) read(b []byte) error {
 			in.goAway = protowire.DecodeBool(v.number)
 		case v.is(fieldLeader, protowire.BytesType):
 			in.leader = string(v.bytes)
+		case v.is(fieldApart, protowire.VarintType):
+			in.apart = append(in.apart, v.number)
+		case v.is(fieldApart, protowire.BytesType):
+			for packed := v.bytes; len(packed) > 0; {
+				tag, n := protowire.ConsumeVarint(packed)
+				in.apart, packed = append(in.apart, tag), packed[n:]
+			}
 		}
 	}
 	return nil

@@ -29,8 +29,9 @@ type frame struct {
 
 	// Guarded by link.mu.
 	tag     uint64
-	gone    bool // nobody waits for it any more
-	waits   bool
+	gone    bool     // nobody waits for it any more
+	waits   bool     // it has a place in a queue
+	aside   bool     // it counts among link.waiting: it waits, or takes long to be judged
 	message *message // nil until it is sent
 }
 
@@ -44,7 +45,7 @@ func newFrame(kind protowire.Number, mayWait bool) *frame {
 
 // free makes a frame ready for its next use. Nobody else must know it any more.
 func (f *frame) free() {
-	f.raw, f.result, f.gone, f.waits, f.message = f.raw[:0], result{}, false, false, nil
+	f.raw, f.result, f.gone, f.waits, f.aside, f.message = f.raw[:0], result{}, false, false, false, nil
 	if cap(f.raw) <= 4<<10 {
 		frames.Put(f)
 	}
@@ -80,6 +81,7 @@ func (k *link) wait(e *errand, f *frame) error {
 	for {
 		select {
 		case err := <-f.done:
+			e.placed = e.placed || f.waits
 			return f.outcome(err)
 		case <-e.done():
 		}

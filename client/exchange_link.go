@@ -26,8 +26,8 @@ const (
 	maxFrames  = 512
 	maxMessage = 192 << 10
 	maxFrame   = 64 << 10
-	// maxWaits is how many of the stream may wait for slots, with something to
-	// spare for those that are under way.
+	// maxWaits is how many of the stream may wait for slots or take long, with
+	// something to spare for those that are under way.
 	maxWaits = 3072
 )
 
@@ -47,10 +47,10 @@ type link struct {
 	wake   chan struct{} // capacity 1: there is something to send
 
 	mu       sync.Mutex
-	limit    int               // frames that may be unanswered, waiting ones apart
+	limit    int               // frames that may be unanswered, beside waiting
 	queue    []*frame          // not sent
 	open     map[uint64]*frame // sent and not answered
-	waiting  int               // of those
+	waiting  int               // of those: they wait for a slot, or are judged apart
 	messages int               // of which nothing is answered
 	tag      uint64
 	closed   error // why no more is taken on
@@ -182,25 +182,26 @@ func (k *link) take(m *inbox) {
 		k.line.c.routes.leads(m.leader)
 	}
 	k.mu.Lock()
+	for _, tag := range m.apart {
+		if f := k.open[tag]; f != nil {
+			k.heard(f)
+			k.setAside(f)
+		}
+	}
 	for i := range m.answers {
 		a := &m.answers[i]
 		f := k.open[a.tag]
 		if f == nil {
 			continue
 		}
-		if !f.message.answered {
-			f.message.answered = true
-			k.messages--
-		}
+		k.heard(f)
 		if a.result.outcome == govnodev1.Outcome_OUTCOME_QUEUED {
-			if !f.waits {
-				f.waits = true
-				k.waiting++
-			}
+			f.waits = true
+			k.setAside(f)
 			continue
 		}
 		delete(k.open, f.tag)
-		if f.waits {
+		if f.aside {
 			k.waiting--
 		}
 		if !f.gone {
@@ -212,7 +213,7 @@ func (k *link) take(m *inbox) {
 	var why error
 	if m.goAway {
 		k.goneAway = true
-		why = errors.New("the node shuts down")
+		why = &breach{error: errors.New("the node shuts down")}
 		k.closed = why
 		left, k.queue = k.queue, nil
 	}
@@ -230,6 +231,24 @@ func (k *link) take(m *inbox) {
 	}
 	if over {
 		_ = k.stream.CloseRequest()
+	}
+}
+
+// heard notes that there was word of a frame, and so of its message: the next one
+// may be sent. k.mu must be held.
+func (k *link) heard(f *frame) {
+	if !f.message.answered {
+		f.message.answered = true
+		k.messages--
+	}
+}
+
+// setAside no longer counts a frame among the unanswered, which it may be for
+// long. k.mu must be held.
+func (k *link) setAside(f *frame) {
+	if !f.aside {
+		f.aside = true
+		k.waiting++
 	}
 }
 
@@ -261,7 +280,7 @@ func (k *link) fail(err error) {
 	k.line.lost(k)
 	k.mu.Lock()
 	if k.closed == nil || k.retired {
-		k.closed = fmt.Errorf("the stream to %s broke: %w", k.line.node.address, err)
+		k.closed = &breach{error: fmt.Errorf("the stream to %s broke: %w", k.line.node.address, err)}
 	}
 	queue, open, why := k.queue, k.open, k.closed
 	k.queue, k.open = nil, nil

@@ -327,7 +327,7 @@ func TestFrameErrors(t *testing.T) {
 				case tries.Add(1) > 3:
 					e = nil
 				case tries.Load() == 1:
-					e = &govnodev1.OperationError{Code: "failed_precondition", Reason: "STALE_ID", NewerThan: time.Now().Add(time.Hour).UnixMilli()}
+					e = &govnodev1.OperationError{Code: "failed_precondition", Reason: "STALE_ID", NewerThan: time.Now().Add(time.Hour / 2).UnixMilli()}
 				}
 				if e != nil {
 					a.Result = &govnodev1.OperationResult_Error{Error: e}
@@ -352,7 +352,7 @@ func TestFrameErrors(t *testing.T) {
 	require.EqualValues(t, 4, tries.Load())
 	id, err := ulid.ParseStrict(call.ID())
 	require.NoError(t, err)
-	require.True(t, ulid.Time(id.Time()).After(time.Now().Add(50*time.Minute)), "an id newer than what is forgotten")
+	require.True(t, ulid.Time(id.Time()).After(time.Now().Add(20*time.Minute)), "an id newer than what is forgotten")
 	require.NoError(t, call.End(t.Context(), client.Succeeded))
 	require.Zero(t, h.count("BeginCall"))
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"connectrpc.com/connect"
-
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -76,28 +74,41 @@ func (c *Client) releaseAll(ctx context.Context, part []heldRef) error {
 		}
 		req.Operations = append(req.Operations, op)
 	}
-	_, err := send(ctx, c, operation{name: "BatchCalls", farewell: true}, func(e *errand) (*govnodev1.BatchCallsResponse, error) {
+	id := part[0].id
+	if n := len(part) - 1; n > 0 {
+		id = fmt.Sprintf("%s and %d more", id, n)
+	}
+	_, err := send(ctx, c, operation{name: "BatchCalls", id: id, farewell: true}, func(e *errand) (*govnodev1.BatchCallsResponse, error) {
 		res, err := alone(e, func(ctx context.Context) (*govnodev1.BatchCallsResponse, error) {
 			return e.node.calls.BatchCalls(ctx, req)
 		})
 		if err != nil {
 			return nil, err
 		}
-		if req.Operations = unanswered(req.GetOperations(), res.GetResults()); len(req.Operations) > 0 {
-			return nil, fmt.Errorf("%d of the operations were not answered", len(req.Operations))
-		}
-		return res, nil
+		req.Operations, err = unanswered(req.GetOperations(), res.GetResults())
+		return res, err
 	})
 	return err
 }
 
 // unanswered returns the operations that got no answer and are worth sending
-// again.
-func unanswered(ops []*govnodev1.Operation, results []*govnodev1.OperationResult) (rest []*govnodev1.Operation) {
+// again, with the error that says the most of them: one of which the outcome is
+// unknown, if there is one.
+func unanswered(ops []*govnodev1.Operation, results []*govnodev1.OperationResult) (rest []*govnodev1.Operation, err error) {
 	again := make(map[uint64]bool)
+	joined := untouched
 	for _, r := range results {
-		if e := r.GetError(); e != nil && e.GetCode() == connect.CodeUnavailable.String() {
-			again[r.GetTag()] = true
+		if r.GetError() == nil {
+			continue
+		}
+		e := wireError(r.GetError())
+		v := judge(e)
+		if v.fate != unknown && v.fate != notApplied {
+			continue
+		}
+		again[r.GetTag()] = true
+		if o := joined.join(v.outcome()); err == nil || o != joined {
+			joined, err = o, e
 		}
 	}
 	for _, op := range ops {
@@ -105,5 +116,5 @@ func unanswered(ops []*govnodev1.Operation, results []*govnodev1.OperationResult
 			rest = append(rest, op)
 		}
 	}
-	return rest
+	return rest, err
 }

@@ -44,15 +44,22 @@ func (s *ids) draw() error {
 	return s.entropy.MonotonicRead(s.least, s.last[6:])
 }
 
-// raise makes ids newer than a time, and reports whether there are such ids.
-func (s *ids) raise(newerThan uint64) bool {
-	if newerThan >= ulid.MaxTime() {
-		return false
+// maxAhead is how far ahead of its own clock a client makes ids: as far as the
+// nodes take them, so that one clock that was wrong does not carry all the others
+// along.
+const maxAhead = time.Hour
+
+// raise makes ids newer than a time, unless that is too far ahead.
+func (s *ids) raise(newerThan uint64) error {
+	now := ulid.Timestamp(s.now())
+	if newerThan >= now && newerThan-now >= uint64(maxAhead.Milliseconds()) {
+		return fmt.Errorf("the service takes ids only that are newer than %d (Unix ms), and the clock here says %d: "+
+			"set this clock right if it is behind; else an id with a time of the future was used in the namespace, and an operator has to repair it (govnode repair)", newerThan, now)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.least = max(s.least, newerThan+1)
-	return true
+	return nil
 }
 
 // processName is how this process calls itself where Config.Name is empty:

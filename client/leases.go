@@ -151,9 +151,9 @@ func (k *leases) hold(l *Lease, a *admission) error {
 		l.endContext(ErrClosed)
 		return ErrClosed
 	}
-	l.deadline = a.sent.Add(a.left - a.left/leaseMargin)
+	l.deadline = a.sent.Add(a.ttl - a.ttl/leaseMargin)
 	k.held[l] = struct{}{}
-	due, first := a.sent.Add(a.left/3), k.due[l.ttl]
+	due, first := a.sent.Add(a.ttl/3), k.due[l.ttl]
 	if first.IsZero() || due.Before(first) {
 		k.due[l.ttl], first = due, due
 	}

@@ -29,13 +29,13 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(*erran
 	defer e.release()
 	c.bucket.earn()
 	var last error
-	sent := false // and nobody said that it had no effect
+	outcome := op.left
 	for n := 0; ; n++ {
 		if n > 0 {
 			now = time.Now()
 		}
 		if why := e.over(now); why != nil {
-			return none, e.gaveUp(why, sent, last)
+			return none, e.gaveUp(why, outcome, last)
 		}
 		clock := c.cfg.Now()
 		e.attempt(c.route(clock), now, clock)
@@ -45,28 +45,25 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(*erran
 		}
 		last = err
 		v := judge(err)
+		outcome = outcome.join(v.outcome())
 		switch {
-		case v.fate == final:
-			return none, &Error{Operation: e.name, Code: connect.CodeOf(err), Reason: v.reason, Err: err}
-		case v.fate == stale && sent:
-			// What was sent before may have been carried out and forgotten.
-			return none, &Unknown{Operation: e.name, ID: e.id, Err: err}
-		case v.fate == stale:
-			if e.drawn == nil || n >= redraws {
-				return none, &Error{Operation: e.name, Code: connect.CodeOf(err), Reason: v.reason, Err: err}
-			}
+		case v.fate == stale && outcome == untouched && e.drawn != nil && n < redraws:
 			if err = c.redraw(&e.operation, v.newerThan); err != nil {
-				return none, err
+				return none, e.conclude(outcome, &v, err)
 			}
 			continue // the node is well: ask it at once
-		case v.fate == unknown:
-			sent = true
+		case v.fate == final, v.fate == stale:
+			// What was sent before may have been carried out, and be forgotten.
+			return none, e.conclude(outcome, &v, err)
 		}
 		now = time.Now()
+		if e.wait > 0 && c.cfg.Now().Sub(e.sent) >= answerWithin {
+			e.placed = true // or it would have been answered
+		}
 		why := e.over(now)
 		c.moveOn(e, &v, why)
 		if why == nil {
-			c.pause(e.context(), n, v.after)
+			c.pause(e.context(), n, v.after, e.free(err))
 		}
 	}
 }
@@ -90,8 +87,8 @@ func (c *Client) moveOn(e *errand, v *verdict, why error) {
 // redraw gives an operation another id, newer than what the service has
 // forgotten.
 func (c *Client) redraw(op *operation, newerThan uint64) (err error) {
-	if !c.ids.raise(newerThan) {
-		return fmt.Errorf("client: %s: the service wants ids newer than %d, which none is", op.name, newerThan)
+	if err := c.ids.raise(newerThan); err != nil {
+		return connect.NewError(connect.CodeFailedPrecondition, err)
 	}
 	op.id, err = c.ids.next()
 	*op.drawn = op.id
@@ -99,14 +96,11 @@ func (c *Client) redraw(op *operation, newerThan uint64) (err error) {
 }
 
 // gaveUp returns the error of an operation that goes on no longer.
-func (op *operation) gaveUp(why error, sent bool, last error) error {
+func (op *operation) gaveUp(why error, o outcome, last error) error {
 	if last != nil {
 		why = fmt.Errorf("%w; last: %w", why, last)
 	}
-	if sent && op.id != "" {
-		return &Unknown{Operation: op.name, ID: op.id, Err: why}
-	}
-	return &Unavailable{Operation: op.name, Err: why}
+	return op.conclude(o, nil, why)
 }
 
 // route returns the node to ask, and lets somebody find the leader where that
@@ -127,12 +121,12 @@ func (c *Client) route(now time.Time) *node {
 
 // pause waits before the attempt after number n: as long as the node asked for,
 // a random part of a time that doubles (full jitter), then as long as the
-// budget is empty.
-func (c *Client) pause(ctx context.Context, n int, asked time.Duration) {
+// budget is empty, unless the attempt is free of charge.
+func (c *Client) pause(ctx context.Context, n int, asked time.Duration, free bool) {
 	most := min(pauseFirst<<min(n, 10), pauseMost)
 	d := asked + time.Duration(c.cfg.Random()*float64(most))
 	for {
-		if !sleep(ctx, d) {
+		if !sleep(ctx, d) || free {
 			return
 		}
 		// Whoever waited for the same token may be ahead.

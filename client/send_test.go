@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -206,8 +207,8 @@ func TestNotGovnode(t *testing.T) {
 // An id that is too old is replaced by one that is new enough, unless the old
 // one may have been carried out, or is its user's.
 func TestStaleID(t *testing.T) {
-	const newerThan = 4102444800000 // in the year 2100
-	stale := objection(connect.CodeFailedPrecondition, "STALE_ID", map[string]string{"newerThan": "4102444800000"})
+	newerThan := uint64(time.Now().Add(30 * time.Minute).UnixMilli())
+	stale := objection(connect.CodeFailedPrecondition, "STALE_ID", map[string]string{"newerThan": strconv.FormatUint(newerThan, 10)})
 	n := granting(30 * time.Second)
 	grant := n.acquire
 	var ids []string
@@ -233,7 +234,7 @@ func TestStaleID(t *testing.T) {
 		slot, err := c.Acquire(t.Context(), "gpu")
 		require.NoError(t, err)
 		require.Len(t, ids, 2)
-		require.Equal(t, uint64(newerThan+1), ulid.MustParse(slot.ID()).Time())
+		require.Equal(t, newerThan+1, ulid.MustParse(slot.ID()).Time())
 		again, err := c.Acquire(t.Context(), "gpu")
 		require.NoError(t, err)
 		require.Len(t, ids, 3, "the next id is new enough at once")
@@ -250,6 +251,45 @@ func TestStaleID(t *testing.T) {
 		var e *client.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, "STALE_ID", e.Reason)
+	})
+}
+
+// A client does not make ids of a time far ahead of its own clock, whatever a
+// namespace has forgotten, and says what is wrong; another namespace is not
+// concerned.
+func TestIDsStayCloseToTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := granting(30 * time.Second)
+		grant := n.acquire
+		var newerThan int64
+		n.acquire = func(ctx context.Context, r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+			if id, err := ulid.Parse(r.GetSlotId()); err != nil || int64(id.Time()) <= newerThan {
+				return nil, objection(connect.CodeFailedPrecondition, "STALE_ID", map[string]string{"newerThan": strconv.FormatInt(newerThan, 10)})
+			}
+			return grant(ctx, r)
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		c := connected(t, w, []string{"a:1"})
+		for _, ahead := range []time.Duration{time.Hour, 1000 * time.Hour} {
+			newerThan = time.Now().Add(ahead).UnixMilli()
+			_, err := c.Acquire(t.Context(), "gpu")
+			var e *client.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, "STALE_ID", e.Reason)
+			require.ErrorContains(t, err, "set this clock right if it is behind")
+			require.ErrorContains(t, err, "govnode repair")
+		}
+		newerThan = time.Now().Add(time.Hour - time.Millisecond).UnixMilli()
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		require.EqualValues(t, newerThan+1, ulid.MustParse(slot.ID()).Time())
+		newerThan = 0
+		other := connected(t, w, []string{"a:1"}, func(c *client.Config) { c.Namespace = "other" })
+		slot, err = other.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		require.EqualValues(t, time.Now().UnixMilli(), ulid.MustParse(slot.ID()).Time(), "what one namespace has forgotten is nothing to another")
+		require.NoError(t, c.Close())
+		require.NoError(t, other.Close())
 	})
 }
 

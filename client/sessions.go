@@ -101,7 +101,7 @@ func read[Res any](ctx context.Context, c *Client, name string, ask func(context
 		return res, fmt.Errorf("%s: %w", name, err)
 	}
 	defer c.leave()
-	return send(ctx, c, operation{name: name}, func(e *errand) (Res, error) {
+	return send(ctx, c, operation{name: name, reads: true}, func(e *errand) (Res, error) {
 		return alone(e, func(ctx context.Context) (Res, error) { return ask(ctx, e.node) })
 	})
 }

@@ -200,6 +200,8 @@ func resendable(c session.Command) bool {
 		return c.By.Request != ""
 	case *session.PutHash:
 		return c.By.Request != ""
+	case *session.Repair:
+		return c.By.Request != ""
 	}
 	return false
 }
@@ -224,29 +226,37 @@ func (b *backoff) wait(ctx context.Context, moved <-chan struct{}) bool {
 
 // atLeader runs here on the leader, or there with the leader's address, until
 // one succeeds, says that what was asked for is wrong or may have been done, or
-// ctx is done. Whatever else fails must be harmless if it is done twice.
+// ctx is done. An error of either that is no *storage.Failure says that nothing
+// was done, and such an attempt is made again. The error of atLeader is a
+// *storage.Failure.
 func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leadership) error, there func(ctx context.Context, leader string) error) error {
 	for pause := (backoff{}); ; {
 		l, address, moved := n.leader()
 		var err error
 		switch {
 		case n.ctx.Err() != nil:
-			return errClosed
+			return notApplied(errClosed)
 		case l != nil:
 			err = here(ctx, l)
 		case address != "":
-			err = remote(there(ctx, address))
+			err = there(ctx, address)
 		default:
 			err = n.noLeader()
 		}
-		if err == nil || errors.Is(err, errRemoved) || errors.Is(err, storage.ErrInvalid) || isUnknown(err) {
+		if err == nil || isUnknown(err) {
 			return err
 		}
+		if errors.Is(err, errRemoved) || errors.Is(err, storage.ErrInvalid) {
+			return notApplied(err)
+		}
 		if !pause.wait(ctx, moved) {
-			if errors.Is(err, ctx.Err()) {
-				return err
+			if f, ok := err.(*storage.Failure); ok {
+				err = f.Err
 			}
-			return fmt.Errorf("%w: %w", err, ctx.Err())
+			if !errors.Is(err, ctx.Err()) {
+				err = fmt.Errorf("%w: %w", err, ctx.Err())
+			}
+			return notApplied(err)
 		}
 	}
 }

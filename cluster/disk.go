@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -36,7 +37,7 @@ func (w *watched) access(what string, f func() error) error {
 		return failed
 	}
 	p := newPatience(w.limit, func() { w.fail(fmt.Errorf("cluster: disk: %s has taken longer than %v", what, w.limit)) })
-	err := f()
+	err := guarded(f)
 	p.end()
 	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return err
@@ -165,11 +166,20 @@ type disk struct {
 	snapshots raft.SnapshotStore
 	cluster   string // id of the cluster that the node belongs to, if any
 	empty     bool   // no vote, no entry, no snapshot
+
+	// See identity.go.
+	incarnation string
+	admitted    uint64
+	term        uint64 // when the directory was opened
 }
 
 var (
 	keyNode    = []byte("govnode/node")
 	keyCluster = []byte("govnode/cluster")
+	keyFolder  = []byte("govnode/incarnation")
+	keyAdmit   = []byte("govnode/admitted")
+	keyRoll    = []byte("govnode/known")
+	keyTerm    = []byte("CurrentTerm") // Raft's own
 )
 
 // snapshotsKept is how many snapshots stay: the newest, and the one before it
@@ -217,7 +227,7 @@ func (d *disk) open(cfg *Config) (err error) {
 		return err
 	}
 	if node == "" && used {
-		return fmt.Errorf("cluster: Dir: %s has a log that is not a node's; choose another directory", cfg.Dir)
+		return fmt.Errorf("cluster: Dir: %s has a log that is not a node's; choose another directory, or, if this was one, %s", cfg.Dir, adviceReplace)
 	}
 	if node != "" && node != cfg.ID {
 		return fmt.Errorf("cluster: ID: %s belongs to node %q; start it under that name, or choose another directory", cfg.Dir, node)
@@ -225,7 +235,43 @@ func (d *disk) open(cfg *Config) (err error) {
 	if d.cluster, err = d.text(keyCluster); err != nil {
 		return err
 	}
+	if err := d.identity(); err != nil {
+		return err
+	}
 	return d.log.Set(keyNode, []byte(cfg.ID))
+}
+
+// identity reads which folder this is, and makes one of its own of a new one.
+func (d *disk) identity() (err error) {
+	if d.incarnation, err = d.text(keyFolder); err != nil {
+		return err
+	}
+	if d.incarnation == "" {
+		d.incarnation = rand.Text()
+		if err := d.log.Set(keyFolder, []byte(d.incarnation)); err != nil {
+			return err
+		}
+	}
+	if d.admitted, err = d.number(keyAdmit); err != nil {
+		return err
+	}
+	d.term, err = d.number(keyTerm)
+	return err
+}
+
+// number returns what is kept under a key; 0 if nothing is.
+func (d *disk) number(key []byte) (uint64, error) {
+	v, err := d.log.GetUint64(key)
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return 0, nil
+	}
+	return v, err
+}
+
+// admit keeps the place in the log at which the folder became a member's.
+func (d *disk) admit(index uint64) error {
+	d.admitted = index
+	return d.log.SetUint64(keyAdmit, index)
 }
 
 // text returns what is kept under a key; "" if nothing is.

@@ -18,7 +18,8 @@ import (
 )
 
 // A forwarder sends what waits on this node to the leader, in numbered batches
-// over one stream, and gives the answers back. It ends with its stream.
+// over one stream, and gives the answers back. It ends with its stream, and its
+// stream with its context.
 type forwarder struct {
 	address string
 	queue   *queue
@@ -28,7 +29,7 @@ type forwarder struct {
 	places  chan struct{}
 
 	mu    sync.Mutex
-	sent  map[uint64][]*group // not answered; nil when the stream has ended
+	sent  map[uint64][]*group // not answered
 	batch uint64
 }
 
@@ -56,19 +57,24 @@ func (n *Node) forwardTo(leader string) *forwarder {
 	n.forward = f
 	client := n.peers.at(leader)
 	go func() {
-		err := f.run(client, n.cfg.RPCTimeout)
-		f.cancel()
-		f.end(err)
+		f.end(f.run(client, n.cfg.RPCTimeout))
 	}()
 	return f
 }
 
-// run opens the stream and serves it until it breaks.
+// run opens the stream and serves it until it breaks or is given up. Nothing is
+// sent any more when it returns.
 func (f *forwarder) run(client nodev1connect.NodeServiceClient, patience time.Duration) error {
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	defer f.cancel()
 	stream, err := client.Forward(f.ctx)
 	if err != nil {
 		return err
 	}
+	// The transport waits for the end of the request's body before it looks at
+	// the context, and whoever receives waits for the transport.
+	context.AfterFunc(f.ctx, func() { _ = stream.CloseRequest() })
 	// Nothing is sent before the other side has said that it leads.
 	late := time.AfterFunc(patience, f.cancel)
 	if err := stream.Send(&nodev1.ForwardRequest{}); err != nil {
@@ -81,7 +87,7 @@ func (f *forwarder) run(client nodev1connect.NodeServiceClient, patience time.Du
 	if !late.Stop() {
 		return errors.New("the leader did not answer in time")
 	}
-	go f.send(stream)
+	sender.Go(func() { f.send(stream) })
 	for {
 		r, err := stream.Receive()
 		if err != nil {
@@ -105,26 +111,19 @@ func (f *forwarder) send(stream *forwardStream) {
 			return
 		}
 		m := f.number(groups)
-		if m == nil {
-			return
-		}
 		if err := stream.Send(m); err != nil {
-			f.cancel() // run ends, and answers what was sent
+			f.unsent(m.GetBatch(), err)
+			f.cancel()
 			return
 		}
 		f.metrics.forwarded.Add(float64(len(m.GetCommands())))
 	}
 }
 
-// number makes a batch of groups. It returns nil where the stream has ended;
-// then nothing of it was sent.
+// number makes a batch of groups.
 func (f *forwarder) number(groups []*group) *nodev1.ForwardRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.sent == nil {
-		failAll(groups, storage.Refused(errElsewhere))
-		return nil
-	}
 	f.batch++
 	f.sent[f.batch] = groups
 	m := &nodev1.ForwardRequest{Batch: f.batch}
@@ -136,6 +135,16 @@ func (f *forwarder) number(groups []*group) *nodev1.ForwardRequest {
 		}
 	}
 	return m
+}
+
+// unsent answers a batch that did not leave as a whole. The leader makes nothing
+// of a part of a message.
+func (f *forwarder) unsent(batch uint64, why error) {
+	f.mu.Lock()
+	groups := f.sent[batch]
+	delete(f.sent, batch)
+	f.mu.Unlock()
+	failAll(groups, storage.Refused(fmt.Errorf("%w: %w", errElsewhere, why)))
 }
 
 // answer gives the answers of one batch to those who wait for them.
@@ -163,12 +172,13 @@ func (f *forwarder) answer(r *nodev1.ForwardResponse) {
 	<-f.places
 }
 
-// end answers everything that is left: what was sent is unknown.
+// end answers everything that is left when the stream has ended: what was sent
+// is unknown, and what was not is not applied.
 func (f *forwarder) end(err error) {
 	f.queue.close(fmt.Errorf("%w: %w", errElsewhere, err))
 	f.mu.Lock()
 	sent := f.sent
-	f.sent = nil
+	f.sent = make(map[uint64][]*group)
 	f.mu.Unlock()
 	for _, groups := range sent {
 		failAll(groups, storage.Lost(fmt.Errorf("the stream to the leader broke: %w", err)))

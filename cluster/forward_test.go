@@ -3,7 +3,10 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"runtime/pprof"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -195,14 +198,16 @@ func TestLargeCommandsAreForwarded(t *testing.T) {
 }
 
 // What cannot be decoded is answered alone, also when a node of another build
-// sends it.
+// sends it. What was damaged on its way is no fault of its caller.
 func TestRubbishInABatch(t *testing.T) {
 	c := newCluster(t, 2, nil)
 	f, l := c.follower(), c.leader()
 	bad := increment("bad")
+	damaged := session.EncodeCommand(increment("damaged"))
+	damaged[len(damaged)/2] ^= 1
 	g := newGroup([]pending{
 		{raw: session.EncodeCommand(increment("one")), until: time.Now().Add(time.Minute)},
-		{raw: []byte("rubbish"), until: time.Now().Add(time.Minute)},
+		{raw: damaged, until: time.Now().Add(time.Minute)},
 		{raw: nil, until: time.Now().Add(time.Minute)},
 		{raw: session.EncodeCommand(&session.Increment{NS: bad.NS, By: bad.By}), until: time.Now().Add(time.Minute)},
 		{raw: session.EncodeCommand(increment("late")), until: time.Now().Add(-time.Minute)},
@@ -210,12 +215,12 @@ func TestRubbishInABatch(t *testing.T) {
 	})
 	require.NoError(t, f.forwardTo(l.Address()).queue.add(g))
 	<-g.done
-	want := []error{nil, storage.ErrInvalid, storage.ErrInvalid, storage.ErrInvalid, nil, nil}
 	for i, a := range g.answers {
-		require.Equal(t, i == 0 || i == 5, a.Outcome == storage.Applied, fmt.Sprint(i))
-		if want[i] != nil {
+		applied := i == 0 || i == 5
+		require.Equal(t, applied, a.Outcome == storage.Applied, fmt.Sprint(i))
+		if !applied {
 			require.Equal(t, storage.NotApplied, a.Outcome)
-			require.ErrorIs(t, a.Err, want[i], fmt.Sprint(i))
+			require.Equal(t, i == 3, errors.Is(a.Err, storage.ErrInvalid), "%d: %v", i, a.Err)
 		}
 	}
 	require.Equal(t, storage.NotApplied, g.answers[4].Outcome, "its caller is gone")
@@ -262,4 +267,106 @@ func TestTheStreamToTheNextLeaderIsNotGivenUp(t *testing.T) {
 	stream := follower.forwardTo(next.Address())
 	require.Same(t, stream, follower.forwardTo(former.Address()))
 	require.NoError(t, stream.ctx.Err())
+}
+
+// forwarding returns a node that does not lead, with its stream to the leader.
+func forwarding(t *testing.T) (*testNode, *forwarder) {
+	f := newCluster(t, 3, nil).follower()
+	_, _, err := storage.One(within(t, 10*time.Second), f, increment("first"))
+	require.NoError(t, err)
+	f.Node.mu.Lock()
+	defer f.Node.mu.Unlock()
+	require.NotNil(t, f.Node.forward)
+	return f, f.Node.forward
+}
+
+// streams returns how many streams the leaders of this process serve.
+func streams() int {
+	var b strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&b, 2) // into memory
+	return strings.Count(b.String(), "cluster.(*service).Forward(")
+}
+
+// A stream that is given up ends, on both nodes.
+func TestAStreamEndsWithItsForwarder(t *testing.T) {
+	_, stream := forwarding(t)
+	before := streams()
+	stream.cancel()
+	require.Eventually(t, func() bool { return errors.Is(stream.queue.add(sized(1)), errElsewhere) && streams() < before },
+		10*time.Second, time.Millisecond)
+}
+
+// What waits on a stream, or was taken and numbered and not sent, when the
+// stream is given up was not applied, and is sent elsewhere.
+func TestWhatWasNotSentIsNotLost(t *testing.T) {
+	f, stream := forwarding(t)
+	waiting := func(request string) *group {
+		return newGroup([]pending{{raw: session.EncodeCommand(increment(request)), until: time.Now().Add(time.Minute)}})
+	}
+	taken, waits := waiting("taken"), waiting("waits")
+	stream.mu.Lock() // the sender stops before it numbers what it took
+	require.NoError(t, stream.queue.add(taken))
+	require.Eventually(t, func() bool { return taken.state.Load() == groupTaken }, 10*time.Second, time.Millisecond)
+	require.NoError(t, stream.queue.add(waits))
+	stream.cancel()
+	stream.mu.Unlock()
+	for _, g := range []*group{taken, waits} {
+		select {
+		case <-g.done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("nobody answers it")
+		}
+		require.Equal(t, storage.NotApplied, g.answers[0].Outcome)
+		require.ErrorIs(t, g.answers[0].Err, errElsewhere)
+	}
+	require.EqualValues(t, 1, count(t, f, storage.Latest))
+	_, _, err := storage.One(within(t, 10*time.Second), f, increment("next"))
+	require.NoError(t, err, "and the node has another stream")
+}
+
+// A follower that asks and never reads the answers keeps nobody else waiting,
+// and its stream ends when it gives up.
+func TestAFollowerThatDoesNotRead(t *testing.T) {
+	f, _ := forwarding(t)
+	leader, _ := f.raft.LeaderWithID()
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := f.peers.at(string(leader)).Forward(ctx)
+	require.NoError(t, err)
+	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
+	before := streams()
+	require.NoError(t, stream.Send(&nodev1.ForwardRequest{}))
+	sent := make(chan int)
+	go func() {
+		// Each has an answer of 500 KB, and the stream has room for 4 MiB.
+		bad := make([]*nodev1.ForwardedCommand, 5000)
+		for i := range bad {
+			bad[i] = &nodev1.ForwardedCommand{Command: []byte("bad")}
+		}
+		n := 0
+		for stream.Send(&nodev1.ForwardRequest{Batch: 1, Commands: bad}) == nil {
+			n++
+		}
+		sent <- n
+	}()
+	require.Eventually(t, func() bool { return blockedInSend() > 0 }, 10*time.Second, time.Millisecond)
+	for i := range 50 {
+		_, _, err := storage.One(within(t, 10*time.Second), f, increment(fmt.Sprint("r", i)))
+		require.NoError(t, err)
+	}
+	cancel()
+	<-sent
+	require.Eventually(t, func() bool { return streams() <= before && blockedInSend() == 0 }, 10*time.Second, time.Millisecond)
+}
+
+// blockedInSend returns how many answers of batches wait for somebody to read.
+func blockedInSend() int {
+	var b strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&b, 2) // into memory
+	n := 0
+	for g := range strings.SplitSeq(b.String(), "\n\n") {
+		if strings.Contains(g, "cluster.(*service).Forward.func") && strings.Contains(g, "writeData") {
+			n++
+		}
+	}
+	return n
 }

@@ -28,7 +28,8 @@ type fsm struct {
 	fatal   func(error)
 	metrics *metrics
 	changed chan struct{}
-	logged  atomic.Int64 // bytes applied since the last snapshot
+	logged  logged
+	staging *staging // nil unless a restore is under way; used by what Raft calls alone
 
 	// Set before Raft starts: where its snapshots lie, and what is closed when
 	// the node ends. Nil and empty in tests of the state machine alone.
@@ -58,9 +59,31 @@ func newFSM(fatal func(error), m *metrics) *fsm {
 // termOf writes the term under which an entry was stamped, for its extensions.
 func termOf(term uint64) []byte { return binary.BigEndian.AppendUint64(nil, term) }
 
+// logged counts the bytes that were applied.
+type logged struct{ all, saved atomic.Int64 }
+
+func (l *logged) add(n int) { l.all.Add(int64(n)) }
+
+// since returns the bytes that were applied since the last snapshot.
+func (l *logged) since() int64 { return max(0, l.all.Load()-l.saved.Load()) }
+
+// upTo notes that a snapshot stands for all that was applied when all had that
+// value. One that was begun earlier may come in later.
+func (l *logged) upTo(all int64) {
+	for {
+		saved := l.saved.Load()
+		if saved >= all || l.saved.CompareAndSwap(saved, all) {
+			return
+		}
+	}
+}
+
 // Apply implements raft.FSM. It returns []session.Result, errVoid or
-// errStopped.
+// errStopped, and what applyRestore returns.
 func (f *fsm) Apply(l *raft.Log) any {
+	if isRestore(l) {
+		return f.applyRestore(l)
+	}
 	start := time.Now()
 	at, cmds, err := session.DecodeEntry(l.Data)
 	if err == nil && len(l.Extensions) != 8 {
@@ -80,7 +103,8 @@ func (f *fsm) Apply(l *raft.Log) any {
 		answer = f.state.ApplyAll(at, cmds)
 		f.noteLeases(cmds)
 	}
-	f.logged.Add(int64(len(l.Data)))
+	f.stale(l.Term, f.state.Now())
+	f.logged.add(len(l.Data))
 	f.moved(l.Index)
 	f.metrics.applied(len(cmds), time.Since(start))
 	return answer
@@ -258,10 +282,13 @@ func (f *fsm) overdue(limit int) ([]session.Key, bool) {
 }
 
 // Snapshot implements raft.FSM. It copies pointers; the state is written beside
-// Apply.
+// Apply. While a restore is under way there is none: see staging.go.
 func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
+	if f.staging != nil {
+		return nil, raft.ErrNothingNewToSnapshot
+	}
 	s, index := f.snapshot()
-	return &fsmSnapshot{state: s, index: index, logged: f.logged.Load(), fsm: f}, nil
+	return &fsmSnapshot{state: s, index: index, logged: f.logged.all.Load(), fsm: f}, nil
 }
 
 // A snapshot as Raft keeps it is snapshotMagic, the index, and what
@@ -271,7 +298,7 @@ const snapshotMagic = "govraft1"
 type fsmSnapshot struct {
 	state  *session.Snapshot
 	index  uint64
-	logged int64 // bytes of log that it stands for
+	logged int64 // how much was applied when it was taken
 	fsm    *fsm
 }
 
@@ -281,7 +308,7 @@ func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	w := &paced{w: sink, rest: snapshotRest, ended: s.fsm.ended, sync: func() error { return syncSnapshot(s.fsm.snapshots, sink.ID()) }}
 	err := writeSnapshot(w, s.index, s.state)
 	if err == nil {
-		s.fsm.logged.Add(-s.logged)
+		s.fsm.logged.upTo(s.logged)
 	}
 	s.fsm.metrics.snapshot(time.Since(start), err)
 	return err
@@ -318,15 +345,21 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	if err != nil {
 		return f.fail(fmt.Errorf("cluster: restore: %w", err))
 	}
+	f.staging = nil // none where the snapshot was taken
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.replace(state)
+	f.logged.upTo(f.logged.all.Load())
+	f.moved(index)
+	f.metrics.restored()
+	return nil
+}
+
+// replace puts another state in place of the present one. f.mu is held.
+func (f *fsm) replace(state *session.State) {
 	f.state = state
-	f.logged.Store(0)
 	f.leased = 0
 	if at, ok := state.Due(); ok && at <= state.Now()+session.MaxTTL {
 		f.leased = state.Now() + session.MaxTTL // leases of the snapshot end by then
 	}
-	f.moved(index)
-	f.metrics.restored()
-	return nil
 }

@@ -99,7 +99,7 @@ func TestSnapshotBesideApply(t *testing.T) {
 		f.Apply(l)
 	}
 	require.NoError(t, <-written)
-	require.Equal(t, since, f.logged.Load(), "what the snapshot does not stand for is still to be counted")
+	require.Equal(t, since, f.logged.since(), "what the snapshot does not stand for is still to be counted")
 
 	g := newFSM(noFatal(t), newMetrics())
 	require.NoError(t, g.Restore(io.NopCloser(&to.Buffer)))
@@ -118,9 +118,9 @@ func TestASnapshotThatFailsIsTakenAgain(t *testing.T) {
 	f.Apply(logEntry(1, 1, 0, increment("r")))
 	taken, err := f.Snapshot()
 	require.NoError(t, err)
-	before := f.logged.Load()
+	before := f.logged.since()
 	require.Error(t, taken.Persist(&sink{fail: errors.New("disk full")}))
-	require.Equal(t, before, f.logged.Load())
+	require.Equal(t, before, f.logged.since())
 }
 
 func TestABadSnapshotStopsTheNodeAndChangesNothing(t *testing.T) {

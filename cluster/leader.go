@@ -96,7 +96,7 @@ func (n *Node) drop(l *leadership) {
 // tick proposes a Tick and waits for it.
 func (l *leadership) tick(ctx context.Context, t *session.Tick) error {
 	g := newGroup([]pending{{cmd: t, raw: session.EncodeCommand(t), until: time.Now().Add(enqueueTimeout)}})
-	if err := l.submit(g); err != nil {
+	if err := l.queue.first(g); err != nil {
 		return err
 	}
 	select {

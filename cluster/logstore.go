@@ -79,12 +79,17 @@ func openLogStore(cfg *Config, m *metrics) (logStore, error) {
 }
 
 func openBolt(dir string) (*raftboltdb.BoltStore, error) {
-	s, err := raftboltdb.New(boltOptions(filepath.Join(dir, votesFile)))
+	path := filepath.Join(dir, votesFile)
+	var s *raftboltdb.BoltStore
+	err := checkBolt(path)
+	if err == nil {
+		err = guarded(func() (err error) { s, err = raftboltdb.New(boltOptions(path)); return err })
+	}
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("cluster: Dir: %s is in use by another process; stop that one first or choose another directory", dir)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
+		return nil, unusable(dir, err)
 	}
 	return s, nil
 }
@@ -93,9 +98,10 @@ func openBolt(dir string) (*raftboltdb.BoltStore, error) {
 // kept by something else: it would look empty, and the node would have
 // forgotten what it has acknowledged.
 func openLog(cfg *Config, m *metrics, votes *raftboltdb.BoltStore) (logStore, error) {
-	kept, err := keptBy(votes)
+	var kept string
+	err := guarded(func() (err error) { kept, err = keptBy(votes); return err })
 	if err != nil {
-		return nil, fmt.Errorf("cluster: Dir: %w", err)
+		return nil, unusable(cfg.Dir, err)
 	}
 	if kept != "" && kept != cfg.LogStore {
 		return nil, fmt.Errorf("cluster: LogStore: the log in %s is kept by %s and not by %s; start the node with %[2]s, or remove it from the cluster and let it join again with %[3]s and an empty directory",
@@ -109,12 +115,13 @@ func openLog(cfg *Config, m *metrics, votes *raftboltdb.BoltStore) (logStore, er
 		// What is missing would be made anew, without a word and without what
 		// was in it.
 		if _, err := os.Stat(filepath.Join(dir, metadb.FileName)); err != nil {
-			return nil, fmt.Errorf("cluster: Dir: the log in %s is damaged: %w; remove this node from the cluster and let it join again with an empty directory under a new name", cfg.Dir, err)
+			return nil, fmt.Errorf("cluster: Dir: the log in %s is damaged: %w; %s", cfg.Dir, err, adviceReplace)
 		}
 	}
-	w, err := openWAL(cfg, m, dir)
+	var w *wal.WAL
+	err = guarded(func() (err error) { w, err = openWAL(cfg, m, dir); return err })
 	if err != nil {
-		return nil, fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
+		return nil, unusable(cfg.Dir, err)
 	}
 	if err := votes.Set(keyLog, []byte(LogWAL)); err != nil {
 		return nil, errors.Join(fmt.Errorf("cluster: Dir: %w", err), w.Close())
@@ -152,6 +159,9 @@ func openWAL(cfg *Config, m *metrics, dir string) (*wal.WAL, error) {
 		return nil, err
 	}
 	if err := errors.Join(parent.Sync(), parent.Close()); err != nil {
+		return nil, err
+	}
+	if err := checkBolt(filepath.Join(dir, metadb.FileName)); err != nil {
 		return nil, err
 	}
 	if err := mendTail(dir); err != nil {

@@ -213,7 +213,7 @@ func TestALostLogIsNotMadeAnew(t *testing.T) {
 // fillTail appends to the last file of a log that is closed until the file is
 // full, as a process does that ends before it has noted that it is. It returns
 // the last index and the path of the file.
-func fillTail(t *testing.T, dir string) (uint64, string) {
+func fillTail(t *testing.T, dir string, size int) (uint64, string) {
 	t.Helper()
 	var meta metadb.BoltMetaDB
 	state, err := meta.Load(dir)
@@ -225,7 +225,7 @@ func fillTail(t *testing.T, dir string) (uint64, string) {
 	for {
 		i := tail.LastIndex() + 1
 		var b bytes.Buffer
-		require.NoError(t, new(wal.BinaryCodec).Encode(entryAt(i, 1, 50), &b))
+		require.NoError(t, new(wal.BinaryCodec).Encode(entryAt(i, 1, size), &b))
 		require.NoError(t, tail.Append([]types.LogEntry{{Index: i, Data: b.Bytes()}}))
 		full, _, err := tail.Sealed()
 		require.NoError(t, err)
@@ -249,7 +249,7 @@ func TestALogWhoseFileWasFullGoesOn(t *testing.T) {
 				}
 				require.NoError(t, s.DeleteRange(1, head))
 				require.NoError(t, s.Close())
-				last, path := fillTail(t, filepath.Join(cfg.Dir, walDir))
+				last, path := fillTail(t, filepath.Join(cfg.Dir, walDir), 50)
 				if torn {
 					tearLast(t, path, last)
 					last-- // it was never acknowledged
@@ -276,6 +276,24 @@ func TestALogWhoseFileWasFullGoesOn(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The append that fills a file may be larger than the file was to become.
+func TestALogWhoseLastAppendWasLargeGoesOn(t *testing.T) {
+	cfg := storeConfig(t, func(c *Config) { c.LogStore = LogWAL })
+	s := mustOpenLog(t, cfg)
+	require.NoError(t, s.StoreLog(entryAt(1, 1, 50)))
+	require.NoError(t, s.Close())
+	last, _ := fillTail(t, filepath.Join(cfg.Dir, walDir), 5*cfg.segment)
+	require.EqualValues(t, 2, last)
+	s = mustOpenLog(t, cfg)
+	for i := last + 1; i < 30; i++ {
+		require.NoError(t, s.StoreLog(entryAt(i, 1, 50)))
+	}
+	var l raft.Log
+	require.NoError(t, s.GetLog(last, &l))
+	require.Equal(t, entryAt(last, 1, 5*cfg.segment).Data, l.Data)
+	require.NoError(t, s.Close())
 }
 
 // tearLast spoils the last entry that was written to a file.

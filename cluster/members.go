@@ -122,21 +122,31 @@ func (n *Node) greetAll() {
 	servers := n.servers()
 	var asked sync.WaitGroup
 	for _, s := range servers {
-		if s.ID == raft.ServerID(n.cfg.ID) {
+		if s.ID == raft.ServerID(n.cfg.ID) && string(s.Address) == n.cfg.Address {
 			continue
 		}
 		asked.Go(func() {
 			ctx, cancel := context.WithTimeout(n.ctx, greetEvery)
 			defer cancel()
-			h, err := n.peers.at(string(s.Address)).Hello(ctx, &nodev1.HelloRequest{})
+			h, err := n.peers.at(string(s.Address)).Hello(ctx, n.hello())
 			if err != nil || h.GetNode() != string(s.ID) {
 				return // it is down, or somebody else has its address
+			}
+			if err := n.met(h); err != nil {
+				n.fatal(err)
+				return
+			}
+			if h.GetNode() == n.cfg.ID {
+				return // at an address that it had
 			}
 			n.members.note(h.GetNode(), n.heard(h))
 		})
 	}
 	asked.Wait()
 	n.members.settle(servers)
+	if err := n.remember(servers, false); err != nil && n.ctx.Err() == nil {
+		n.cfg.Logger.Error("cannot write down whom this node has met", "error", err)
+	}
 }
 
 func (n *Node) heard(h *nodev1.HelloResponse) said {
@@ -157,7 +167,7 @@ func (n *Node) bootstrap() error {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
-		h, err := n.peers.at(a).Hello(ctx, &nodev1.HelloRequest{})
+		h, err := n.peers.at(a).Hello(ctx, n.hello())
 		cancel()
 		if err == nil && h.GetCluster() != "" {
 			return fmt.Errorf("cluster: Bootstrap: %s at %s belongs to a cluster already, and %s is empty; start without Bootstrap to join it under a new name, or with Replace if the data of %s is lost",
@@ -169,6 +179,9 @@ func (n *Node) bootstrap() error {
 			return err
 		}
 	}
+	if err := n.disk.admit(1); err != nil { // the place of the first members
+		return err
+	}
 	self := raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(n.cfg.ID), Address: raft.ServerAddress(n.cfg.Address)}
 	c := n.raftConfig(nil)
 	// Only its encoding of peers is used, for a protocol that is not spoken.
@@ -178,14 +191,14 @@ func (n *Node) bootstrap() error {
 		return fmt.Errorf("cluster: Bootstrap: %w", err)
 	}
 	n.disk.empty = false
-	return nil
+	return n.identify()
 }
 
 // joinEvery is how often a node asks again while it is on its way in.
 const joinEvery = 50 * time.Millisecond
 
 func (n *Node) joinRequest() *nodev1.JoinRequest {
-	return &nodev1.JoinRequest{Node: n.cfg.ID, Address: n.cfg.Address, Nonvoter: n.cfg.Nonvoter, Version: n.cfg.version}
+	return &nodev1.JoinRequest{Node: n.cfg.ID, Address: n.cfg.Address, Nonvoter: n.cfg.Nonvoter, Version: n.cfg.version, Self: n.hello().GetSelf()}
 }
 
 // enter asks for admission if the directory is empty, and waits for it. Raft is
@@ -287,7 +300,7 @@ func (n *Node) joinAt(ctx context.Context, address string, r *nodev1.JoinRequest
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout+n.cfg.TransportTimeout)
 	defer cancel()
-	h, err := n.peers.at(address).Hello(ctx, &nodev1.HelloRequest{})
+	h, err := n.peers.at(address).Hello(ctx, n.hello())
 	if connect.CodeOf(err) == connect.CodePermissionDenied {
 		return false, invalid(err)
 	}
@@ -308,6 +321,14 @@ func (n *Node) joinAt(ctx context.Context, address string, r *nodev1.JoinRequest
 	}
 	if n.clusterID() == "" {
 		if err := n.belong(h.GetCluster()); err != nil {
+			return false, err
+		}
+	}
+	if r.GetEmpty() {
+		if err := n.disk.admit(answer.GetIndex()); err != nil {
+			return false, err
+		}
+		if err := n.identify(); err != nil {
 			return false, err
 		}
 	}

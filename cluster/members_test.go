@@ -68,13 +68,12 @@ func TestMembersChangeThroughAnyNode(t *testing.T) {
 	require.Eventually(t, func() bool { return c.leader() == n3 }, 10*time.Second, time.Millisecond)
 	require.NoError(t, f.TransferLeadership(t.Context(), "n3"), "it leads already")
 	// The leader can be removed: another takes over first.
-	require.NoError(t, f.RemoveNode(within(t, 10*time.Second), "n3"))
+	require.NoError(t, f.RemoveNode(within(t, 10*time.Second), "n3", false))
 	require.NotContains(t, roles(t, c.leader(n3)), "n3")
 	require.EqualValues(t, 1, count(t, f, storage.Latest))
 	require.Error(t, n3.Ready(t.Context()))
 
 	for what, err := range map[string]error{
-		"no such":   f.RemoveNode(t.Context(), "nobody"),
 		"bad name":  f.AddNode(t.Context(), "no name", "127.0.0.1:1", false),
 		"bad place": f.AddNode(t.Context(), "n9", "127.0.0.1", false),
 		"taken":     f.AddNode(t.Context(), "n9", f.Address(), false),
@@ -83,6 +82,7 @@ func TestMembersChangeThroughAnyNode(t *testing.T) {
 	} {
 		require.ErrorIs(t, err, storage.ErrInvalid, what)
 	}
+	require.NoError(t, f.RemoveNode(t.Context(), "nobody", false), "who is gone is gone")
 	require.Len(t, roles(t, f), 2)
 }
 
@@ -92,7 +92,7 @@ func TestARemovedNodeSaysSo(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, nil)
 	gone := c.follower()
-	require.NoError(t, c.leader().RemoveNode(within(t, 10*time.Second), gone.cfg.ID))
+	require.NoError(t, c.leader().RemoveNode(within(t, 10*time.Second), gone.cfg.ID, false))
 	require.Eventually(t, func() bool { return errors.Is(gone.Ready(t.Context()), errRemoved) }, 10*time.Second, 5*time.Millisecond)
 
 	ctx := within(t, time.Minute)
@@ -109,12 +109,12 @@ func TestARemovedNodeSaysSo(t *testing.T) {
 func TestTheLastVoterStays(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	n := c.nodes[0]
-	require.ErrorContains(t, n.RemoveNode(t.Context(), "n1"), "only voter")
+	require.ErrorContains(t, n.RemoveNode(t.Context(), "n1", false), "only voter")
 	require.ErrorContains(t, n.TransferLeadership(t.Context(), ""), "no other voter")
 	c.add("n2", func(cfg *Config) { cfg.Nonvoter = true })
 	c.waitReady()
 	require.Equal(t, map[string]string{"n1": "leader", "n2": "nonvoter"}, roles(t, n))
-	require.ErrorContains(t, n.RemoveNode(t.Context(), "n1"), "only voter")
+	require.ErrorContains(t, n.RemoveNode(t.Context(), "n1", false), "only voter")
 	require.ErrorContains(t, n.TransferLeadership(t.Context(), "n2"), "no vote")
 }
 
@@ -242,7 +242,7 @@ func TestNodeSnapshots(t *testing.T) {
 		return len(l)
 	}
 	for _, n := range c.nodes {
-		require.Eventually(t, func() bool { return snapshots(n) > 0 && n.fsm.logged.Load() < n.cfg.SnapshotBytes }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return snapshots(n) > 0 && n.fsm.logged.since() < n.cfg.SnapshotBytes }, 10*time.Second, 10*time.Millisecond)
 	}
 	// One that was there restores it, one that was not is sent it.
 	f := c.follower()

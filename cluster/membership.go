@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -18,39 +21,35 @@ const closeEnough = 100
 // AddNode makes the node of that name, which can be reached at address, a
 // member: at first one without a vote and, unless it is to stay so, one with a
 // vote once it has caught up, for which AddNode waits. It works on any node,
-// and may be asked again.
+// and may be asked again. Its error is a *storage.Failure, as that of the other
+// changes is.
 func (n *Node) AddNode(ctx context.Context, id, address string, nonvoter bool) error {
-	ctx, cancel := n.deadline(ctx)
-	defer cancel()
-	return n.change(n.atLeader(ctx, func(ctx context.Context, _ *leadership) error {
+	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
 		return n.addHere(ctx, id, address, nonvoter)
 	}, func(ctx context.Context, leader string) error {
 		_, err := n.peers.at(leader).AddNode(ctx, &nodev1.AddNodeRequest{Node: id, Address: address, Nonvoter: nonvoter})
-		return err
-	}))
+		return sent(err)
+	})
 }
 
-// RemoveNode ends the membership of a node. Where it leads, another takes over
-// first. It works on any node.
-func (n *Node) RemoveNode(ctx context.Context, id string) error {
-	ctx, cancel := n.deadline(ctx)
-	defer cancel()
-	return n.change(n.atLeader(ctx, func(ctx context.Context, _ *leadership) error {
-		return n.removeHere(ctx, id)
+// RemoveNode ends the membership of a node, and succeeds for who is no member.
+// Where it leads, another takes over first. It is refused where too few of the
+// voters that are left would answer, unless force is set. It works on any node.
+func (n *Node) RemoveNode(ctx context.Context, id string, force bool) error {
+	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
+		return n.removeHere(ctx, id, force)
 	}, func(ctx context.Context, leader string) error {
-		_, err := n.peers.at(leader).RemoveNode(ctx, &nodev1.RemoveNodeRequest{Node: id})
-		return err
-	}))
+		_, err := n.peers.at(leader).RemoveNode(ctx, &nodev1.RemoveNodeRequest{Node: id, Force: force})
+		return sent(err)
+	})
 }
 
 // TransferLeadership makes the voter of that name the leader, or any that is
 // caught up if id is empty. It works on any node, and returns once the present
 // leader has stepped down.
 func (n *Node) TransferLeadership(ctx context.Context, id string) error {
-	ctx, cancel := n.deadline(ctx)
-	defer cancel()
 	asked := false
-	return n.change(n.atLeader(ctx, func(ctx context.Context, _ *leadership) error {
+	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
 		if asked && id == "" {
 			return nil
 		}
@@ -61,18 +60,39 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) error {
 			return nil
 		}
 		_, err := n.peers.at(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
-		return err
-	}))
+		return sent(err)
+	})
 }
 
-// change says what an error of a change of members means: asking again is
-// always safe.
-func (n *Node) change(err error) error {
-	select {
-	case n.greet <- struct{}{}:
-	default:
+// change is atLeader for changes of members. They may be made twice, so that
+// one whose outcome is unknown is made again; and one that may have been made
+// once is never said not to have been.
+func (n *Node) change(ctx context.Context, here func(context.Context, *leadership) error, there func(ctx context.Context, leader string) error) error {
+	ctx, cancel := n.deadline(ctx)
+	defer cancel()
+	defer func() {
+		select {
+		case n.greet <- struct{}{}:
+		default:
+		}
+	}()
+	var maybe error
+	for pause := (backoff{}); ; {
+		err := n.atLeader(ctx, here, there)
+		switch {
+		case err == nil:
+			return nil
+		case isUnknown(err):
+			maybe = err
+		case maybe != nil:
+			return unknown(fmt.Errorf("%s; an earlier attempt: %w", bare(err), errors.Unwrap(maybe)))
+		default:
+			return err
+		}
+		if _, _, moved := n.leader(); !pause.wait(ctx, moved) {
+			return maybe
+		}
 	}
-	return changed(err)
 }
 
 func (n *Node) member(id string) (raft.Server, bool) {
@@ -93,12 +113,23 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 	if r.GetNode() == n.cfg.ID {
 		return false, invalid(fmt.Errorf("%s is the name of the leader of this cluster: choose another", n.cfg.ID))
 	}
+	if id := r.GetSelf(); id != nil && !r.GetEmpty() {
+		if why := n.judge(ctx, id); why != "" {
+			return false, invalid(errors.New(why))
+		}
+	}
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	s, known := n.member(r.GetNode())
 	if known && r.GetEmpty() {
 		switch {
 		case r.GetReplace():
+			asking, cancel := context.WithTimeout(ctx, greetEvery)
+			alive := n.isThere(asking, &s)
+			cancel()
+			if alive {
+				return false, invalid(fmt.Errorf("%s is alive at %s, and would be replaced: stop it first, or choose another name", s.ID, s.Address))
+			}
 			if err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx))); err != nil {
 				return false, err
 			}
@@ -157,19 +188,9 @@ func (n *Node) taken(address string) bool {
 	return false
 }
 
-// config waits for a change of members.
+// config waits for a change of members. Its error has the outcome.
 func (n *Node) config(ctx context.Context, future raft.Future) error {
-	done := make(chan error, 1)
-	go func() { done <- await(future, n.dead) }()
-	select {
-	case err := <-done:
-		if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
-			return fmt.Errorf("%w: %w", errElsewhere, err)
-		}
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return settled(ctx, future, n.dead)
 }
 
 // left returns how long Raft may take to look at a change. It waits for the one
@@ -192,17 +213,26 @@ func validMember(id, address string) error {
 }
 
 // addHere is AddNode on the leader.
+//
+// A majority that is barely alive does not speak against it: whoever is given a
+// vote has just answered and has nearly everything, so that one more voter that
+// is alive comes to the voters that are, and as many of them may fail as before.
 func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) error {
 	if err := validMember(id, address); err != nil {
 		return err
 	}
+	_, known := n.member(id)
 	for pause := (backoff{}); ; {
 		done, err := n.addStep(ctx, id, address, nonvoter)
 		if done || err != nil {
 			return err
 		}
 		if !pause.wait(ctx, n.ctx.Done()) {
-			return fmt.Errorf("%s is a member without a vote and catches up; ask again to give it one: %w", id, ctx.Err())
+			err := fmt.Errorf("%s is a member without a vote and catches up; ask again to give it one: %w", id, ctx.Err())
+			if known {
+				return notApplied(err)
+			}
+			return unknown(err)
 		}
 	}
 }
@@ -218,11 +248,11 @@ func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (
 		return nonvoter, n.place(ctx, id, address, false)
 	}
 	if nonvoter || isVoter(&s) {
-		return true, nil
+		return true, n.confirm(ctx)
 	}
 	asking, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
 	defer cancel()
-	h, err := n.peers.at(address).Hello(asking, &nodev1.HelloRequest{})
+	h, err := n.peers.at(address).Hello(asking, n.hello())
 	if err != nil || h.GetNode() != id || !n.caughtUp(h.GetAppliedIndex()) {
 		return false, nil // not there yet
 	}
@@ -231,28 +261,92 @@ func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (
 }
 
 // removeHere is RemoveNode on the leader.
-func (n *Node) removeHere(ctx context.Context, id string) error {
+func (n *Node) removeHere(ctx context.Context, id string, force bool) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	s, known := n.member(id)
 	if !known {
-		return invalid(fmt.Errorf("node: %q is no member of this cluster", id))
+		return n.confirm(ctx)
 	}
-	if id == n.cfg.ID {
+	if isVoter(&s) {
 		if n.voters() == 1 {
 			return invalid(fmt.Errorf("node: %s is the only voter; a cluster needs one", id))
 		}
+		if !force {
+			if err := leavesMajority(id, n.answering(ctx)); err != nil {
+				return err
+			}
+		}
+	}
+	if id == n.cfg.ID {
 		if err := n.transferHere(ctx, ""); err != nil {
 			return err
 		}
 		return errElsewhere // the new leader does the rest
 	}
-	if isVoter(&s) && n.voters() == 1 {
-		return invalid(fmt.Errorf("node: %s is the only voter; a cluster needs one", id))
-	}
 	err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx)))
 	n.members.settle(n.servers())
 	return err
+}
+
+// confirm returns nil if the members as this node knows them are committed, and
+// nobody else had become leader when it was called. It changes nothing.
+func (n *Node) confirm(ctx context.Context) error {
+	if err := settled(ctx, n.raft.Barrier(left(ctx)), n.dead); err != nil {
+		return notApplied(errors.Unwrap(err))
+	}
+	return nil
+}
+
+// leavesMajority refuses to take a voter away where the others that answer would
+// be no majority of those that are left: nothing could be changed any more, not
+// even the members.
+func leavesMajority(id string, answers map[string]bool) error {
+	var alive int
+	var dead []string
+	for voter, answered := range answers {
+		switch {
+		case !answered:
+			dead = append(dead, voter)
+		case voter != id:
+			alive++
+		}
+	}
+	voters := len(answers) - 1
+	if alive > voters/2 {
+		return nil
+	}
+	slices.Sort(dead)
+	return invalid(fmt.Errorf("node: without %s only %d of %d voters would answer, which is no majority, and the cluster would stop: no answer comes from %s; start what is down again or remove it first, or use force if %[1]s has to go all the same",
+		id, alive, voters, strings.Join(dead, ", ")))
+}
+
+// answering asks every voter whether it is there. It answers for this node.
+func (n *Node) answering(ctx context.Context) map[string]bool {
+	ctx, cancel := context.WithTimeout(ctx, greetEvery)
+	defer cancel()
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	answers := map[string]bool{}
+	for _, s := range n.servers() {
+		if !isVoter(&s) {
+			continue
+		}
+		asked.Go(func() {
+			alive := string(s.ID) == n.cfg.ID || n.isThere(ctx, &s)
+			mu.Lock()
+			defer mu.Unlock()
+			answers[string(s.ID)] = alive
+		})
+	}
+	asked.Wait()
+	return answers
+}
+
+// isThere reports whether a member answers at its address and takes part.
+func (n *Node) isThere(ctx context.Context, s *raft.Server) bool {
+	h, err := n.peers.at(string(s.Address)).Hello(ctx, n.hello())
+	return err == nil && h.GetNode() == string(s.ID) && h.GetCluster() == n.clusterID() && h.GetTerm() > 0
 }
 
 func (n *Node) voters() (count int) {

@@ -74,7 +74,7 @@ func (m *metrics) register(r *prometheus.Registry, n *Node) error {
 			return 0
 		}),
 		gauge("gov_raft_proposal_queue", "Commands that wait for a place in the log, or to be forwarded.", func() float64 { return float64(n.queued()) }),
-		gauge("gov_raft_log_bytes", "Bytes of log applied since the last snapshot.", func() float64 { return float64(n.fsm.logged.Load()) }),
+		gauge("gov_raft_log_bytes", "Bytes of log applied since the last snapshot.", func() float64 { return float64(n.fsm.logged.since()) }),
 		gauge("gov_raft_log_time_seconds", "Log time of the latest entry applied.", func() float64 { return n.fsm.now().Seconds() }),
 	} {
 		if err := r.Register(c); err != nil {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -35,6 +37,9 @@ type Node struct {
 	fsm       *fsm
 	metrics   *metrics
 	members   *members
+	roll      *roll
+	run       string // names this process
+	self      atomic.Pointer[nodev1.Identity]
 
 	ctx     context.Context // done when the node closes
 	cancel  context.CancelFunc
@@ -55,8 +60,8 @@ type Node struct {
 
 	admission atomic.Pointer[func(session.Command) bool] // of what others pass on; nil: everything
 
-	changing  sync.Mutex // members, one at a time
-	restoring sync.Mutex
+	changing  sync.Mutex    // members, one at a time
+	restoring chan struct{} // holds one place: one restore at a time
 
 	mu      sync.Mutex
 	forward *forwarder    // to the present leader
@@ -75,7 +80,7 @@ func Open(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1)}
+	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1), restoring: make(chan struct{}, 1), run: rand.Text()}
 	n.cfg.Fatal, n.onFatal = n.fatal, cfg.Fatal
 	n.fsm = newFSM(n.fatal, n.metrics)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -96,6 +101,14 @@ func (n *Node) open() (err error) {
 		return err
 	}
 	n.cluster.Store(&n.disk.cluster)
+	if n.roll, err = n.disk.rollOf(); err != nil {
+		return err
+	}
+	if !n.disk.empty {
+		if err := n.identify(); err != nil {
+			return err
+		}
+	}
 	l := n.cfg.Listener
 	if l == nil {
 		if l, err = net.Listen("tcp", n.cfg.BindAddr); err != nil {
@@ -108,7 +121,7 @@ func (n *Node) open() (err error) {
 	if err := validAddress(n.cfg.Address); err != nil {
 		return errors.Join(fmt.Errorf("cluster: Address: %w; name the one that other nodes use", err), l.Close())
 	}
-	n.port = newPort(&n.cfg, l, n.clusterID)
+	n.port = newPort(&n.cfg, l, kin{n.clusterID, n.nameAt, n.roll.shuns, n.foreign})
 	n.peers = newPeers(n.port)
 	n.members = newMembers(n.cfg.ID, n.cfg.version)
 	n.http = serveNodes(&service{n}, n.clusterID, n.cfg.Logger)
@@ -117,6 +130,11 @@ func (n *Node) open() (err error) {
 		return err
 	}
 	if err := n.enter(); err != nil {
+		return err
+	}
+	if err := guarded(n.checkIdentity); errors.Is(err, errDamaged) {
+		return unusable(n.cfg.Dir, err)
+	} else if err != nil {
 		return err
 	}
 	notify := make(chan bool, 16)
@@ -168,14 +186,16 @@ func (n *Node) raftConfig(notify chan<- bool) *raft.Config {
 // logCached is how many entries are kept in memory for followers.
 const logCached = 128
 
-// startRaft starts Raft. It panics where the log has a hole, which is an error
-// here.
-func (n *Node) startRaft(notify chan<- bool) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("cluster: Dir: the log in %s is damaged: %v; remove this node from the cluster and let it join again with an empty directory under a new name", n.cfg.Dir, p)
-		}
-	}()
+// startRaft starts Raft, which panics where the log has a hole.
+func (n *Node) startRaft(notify chan<- bool) error {
+	err := guarded(func() error { return n.newRaft(notify) })
+	if errors.Is(err, errDamaged) {
+		return unusable(n.cfg.Dir, err)
+	}
+	return err
+}
+
+func (n *Node) newRaft(notify chan<- bool) error {
 	c := n.raftConfig(notify)
 	cache, err := raft.NewLogCache(logCached, n.disk.log)
 	if err != nil {
@@ -186,13 +206,15 @@ func (n *Node) startRaft(notify chan<- bool) (err error) {
 	})
 	trans := &transport{NetworkTransport: n.transport, ctx: n.ctx, limit: n.cfg.TransportTimeout + closeWait/2}
 	r, err := raft.NewRaft(c, n.fsm, cache, n.disk.log, n.disk.snapshots, trans)
+	if r != nil {
+		n.raft = r // it runs, and is ended with the node
+	}
 	if failed := n.failed.Load(); failed != nil {
 		err = *failed
 	}
 	if err != nil {
-		return fmt.Errorf("cluster: Dir: cannot start from %s: %w", n.cfg.Dir, err)
+		return fmt.Errorf("cluster: Dir: cannot start from %s: %w; if the disk is well the folder is damaged: %s", n.cfg.Dir, err, adviceReplace)
 	}
-	n.raft = r
 	n.started.Store(true)
 	return n.electAlone()
 }
@@ -263,6 +285,9 @@ func (n *Node) shutdown() error {
 	}
 	close(n.dead)
 	n.tasks.Wait()
+	if n.raft != nil && n.failed.Load() == nil {
+		err = errors.Join(err, n.remember(n.servers(), true))
+	}
 	if n.disk != nil {
 		err = errors.Join(err, n.disk.log.Close())
 	}

@@ -45,7 +45,11 @@ func newPeers(p *port) *peers {
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 			defer cancel()
-			return p.open(ctx, address)
+			conn, err := p.open(ctx, address)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", errUnreached, err)
+			}
+			return conn, nil
 		},
 		Protocols:          plainHTTP2(),
 		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWait},
@@ -111,7 +115,7 @@ func onlyStarted(h http.Handler, n *Node) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !n.started.Load() && r.URL.Path != nodev1connect.NodeServiceHelloProcedure {
 			// Best effort: the caller may be gone.
-			_ = refuse.Write(w, r, connect.NewError(connect.CodeUnavailable, errors.New("this node has not been admitted yet")))
+			_ = refuse.Write(w, r, refusal(connect.CodeUnavailable, errors.New("this node has not been admitted yet")))
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -127,7 +131,7 @@ func onlyCluster(h http.Handler, cluster func() string) http.Handler {
 		open := r.URL.Path == nodev1connect.NodeServiceHelloProcedure || r.URL.Path == nodev1connect.NodeServiceJoinProcedure
 		if own := cluster(); named != own && !(open && (named == "" || own == "")) {
 			// Best effort: the caller may be gone.
-			_ = refuse.Write(w, r, connect.NewError(connect.CodePermissionDenied, fmt.Errorf("this node belongs to cluster %q, not to %q", own, named)))
+			_ = refuse.Write(w, r, refusal(connect.CodePermissionDenied, fmt.Errorf("this node belongs to cluster %q, not to %q", own, named)))
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -138,12 +142,27 @@ func onlyCluster(h http.Handler, cluster func() string) http.Handler {
 // done, and may be asked of another node.
 var errElsewhere = errors.New("this node does not lead")
 
+// errUnreached reports that a request did not get as far as a connection.
+var errUnreached = errors.New("cannot be reached")
+
+// outcomeHeader stands with the error of a request that did nothing. Nobody but
+// the node that was asked can set it: without it the request, or its answer, may
+// have been lost on the way.
+const (
+	outcomeHeader     = "Govnode-Outcome"
+	outcomeNotApplied = "not applied"
+)
+
+// refusal is the error of a request that did nothing.
+func refusal(code connect.Code, err error) *connect.Error {
+	e := connect.NewError(code, err)
+	e.Meta().Set(outcomeHeader, outcomeNotApplied)
+	return e
+}
+
 // remote makes the error of a request to another node again, so that callers
 // can tell what it means.
 func remote(err error) error {
-	if err == nil {
-		return nil
-	}
 	var e *connect.Error
 	if !errors.As(err, &e) {
 		return err
@@ -153,8 +172,23 @@ func remote(err error) error {
 		return errElsewhere
 	case connect.CodeInvalidArgument:
 		return invalid(errors.New(e.Message()))
-	case connect.CodeUnknown:
-		return unknown(errors.New(e.Message()))
 	}
 	return err
+}
+
+// sent is remote for a request that changes something: its error has the outcome
+// that the other node gave it, or is unknown.
+func sent(err error) error {
+	var e *connect.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errUnreached):
+		return notApplied(err)
+	case !errors.As(err, &e):
+		return unknown(err)
+	case e.Meta().Get(outcomeHeader) != outcomeNotApplied:
+		return unknown(errors.New(e.Message()))
+	}
+	return notApplied(remote(err))
 }

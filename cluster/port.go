@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,9 +24,10 @@ const (
 	// one of a member may have to wait for this node to be one.
 	decideIn = 5 * time.Second
 
-	// A connection of Raft's begins with raftByte, the length of the id of the
-	// cluster in one byte, and the id. One of HTTP/2 begins with the 'P' of its
-	// preface.
+	// A connection of Raft's begins with raftByte, the length of what follows in
+	// one byte, and, with a space between them, the id of the cluster, the name
+	// of the node that opens it and that of the member that it takes the other
+	// one for. One of HTTP/2 begins with the 'P' of its preface.
 	raftByte = 'R'
 	httpByte = 'P'
 )
@@ -39,8 +41,9 @@ type port struct {
 	listener  net.Listener
 	advertise address
 	dial      func(ctx context.Context, address string) (net.Conn, error)
-	cluster   func() string // id of the cluster; "" if there is none yet
-	logger    *slog.Logger
+	kin
+	self   string
+	logger *slog.Logger
 
 	raft, http chan net.Conn
 	closed     chan struct{}
@@ -55,20 +58,30 @@ type port struct {
 	undecided []net.Conn        // that have not said what they are, the oldest first
 }
 
+// A kin tells a port who belongs to its node.
+type kin struct {
+	cluster func() string               // id of the cluster; "" if there is none yet
+	nameAt  func(address string) string // of a member; "" if there is none. May be nil.
+	shuns   func(node string) bool      // whether that node may not take part. May be nil.
+	// foreign is told of members of another cluster that take this node for
+	// theirs. It may be nil.
+	foreign func(cluster string)
+}
+
 // An address is host:port as others reach it.
 type address string
 
 func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
-func newPort(cfg *Config, l net.Listener, cluster func() string) *port {
+func newPort(cfg *Config, l net.Listener, k kin) *port {
 	p := &port{
-		listener: l, advertise: address(cfg.Address), dial: cfg.Dial, cluster: cluster, logger: cfg.Logger,
+		listener: l, advertise: address(cfg.Address), dial: cfg.Dial, kin: k, self: cfg.ID, logger: cfg.Logger,
 		raft: make(chan net.Conn), http: make(chan net.Conn),
 		closed: make(chan struct{}), belongs: make(chan struct{}),
 		conns: make(map[net.Conn]bool),
 	}
-	if cluster() != "" {
+	if k.cluster() != "" {
 		p.admitted()
 	}
 	p.serving.Add(1)
@@ -197,10 +210,13 @@ func (p *port) prologue(conn net.Conn) (first byte, id string, err error) {
 	return 0, "", fmt.Errorf("unknown protocol %#x", b[0])
 }
 
-// sameCluster returns nil if the node at the other end is of this one's cluster.
+// sameCluster returns nil if the node at the other end is a member of this one's
+// cluster.
 // The leader of a cluster talks to a new member from the moment that it is one,
 // which is before the member has heard of it: such a connection waits.
-func (p *port) sameCluster(conn net.Conn, id string) error {
+func (p *port) sameCluster(conn net.Conn, who string) error {
+	id, names, _ := strings.Cut(who, " ")
+	from, to, _ := strings.Cut(names, " ")
 	late := time.NewTimer(decideIn)
 	defer late.Stop()
 	select {
@@ -211,8 +227,14 @@ func (p *port) sameCluster(conn net.Conn, id string) error {
 		return fmt.Errorf("a node of cluster %q takes this node for a member, which has not been admitted to a cluster yet", id)
 	}
 	if own := p.cluster(); own != id {
+		if to != "" && to == p.self && p.foreign != nil {
+			p.foreign(id)
+		}
 		p.logger.Warn("a node of another cluster takes this node for a member", "from", conn.RemoteAddr(), "cluster", id, "own", own)
 		return errors.New("node of another cluster")
+	}
+	if p.shuns != nil && p.shuns(from) {
+		return fmt.Errorf("the data folder of %s is not that of the member", from)
 	}
 	return nil
 }
@@ -323,14 +345,21 @@ func (h half) Addr() net.Addr { return h.advertise }
 
 // Dial implements raft.StreamLayer.
 func (h half) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	member := ""
+	if h.nameAt != nil {
+		member = h.nameAt(string(to))
+	}
+	if h.shuns != nil && h.shuns(member) {
+		return nil, fmt.Errorf("cluster: the data folder of %s is not that of the member", member)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(timeout, dialTimeout))
 	defer cancel()
 	conn, err := h.open(ctx, string(to))
 	if err != nil {
 		return nil, err
 	}
-	id := h.cluster()
-	if _, err := conn.Write(append([]byte{raftByte, byte(len(id))}, id...)); err != nil {
+	who := h.cluster() + " " + h.self + " " + member
+	if _, err := conn.Write(append([]byte{raftByte, byte(len(who))}, who...)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil

@@ -42,7 +42,7 @@ func (p *pipes) dial(context.Context, string) (net.Conn, error) {
 }
 
 func newTestPort(l *pipes, cluster string) *port {
-	return newPort(&Config{Address: "pipe:1", Dial: l.dial, Logger: testLogger()}, l, func() string { return cluster })
+	return newPort(&Config{Address: "pipe:1", Dial: l.dial, Logger: testLogger()}, l, kin{cluster: func() string { return cluster }})
 }
 
 func TestPort(t *testing.T) {
@@ -117,7 +117,7 @@ func TestAMemberIsReachedBeforeItKnows(t *testing.T) {
 		var log bytes.Buffer
 		cluster := ""
 		l := newPipes()
-		p := newPort(&Config{Address: "pipe:1", Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}, l, func() string { return cluster })
+		p := newPort(&Config{Address: "pipe:1", Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}, l, kin{cluster: func() string { return cluster }})
 		dial := func() net.Conn {
 			c, err := l.dial(t.Context(), "")
 			require.NoError(t, err)

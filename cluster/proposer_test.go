@@ -134,6 +134,28 @@ func TestTheQueueIsBounded(t *testing.T) {
 	require.EqualValues(t, 2+inFlight, count(t, n, storage.Latest))
 }
 
+// However much callers ask for, log time has its place, before all that waits.
+func TestTicksPassAFullQueue(t *testing.T) {
+	n, open, underWay := held(t, 1)
+	underWay.Go(func() {
+		if _, _, err := storage.One(t.Context(), n, increment("waits")); err != nil {
+			t.Error(err)
+		}
+	})
+	require.Eventually(t, func() bool { return n.queued() == 1 }, 5*time.Second, time.Millisecond)
+	l := n.leading.Load()
+	require.ErrorIs(t, l.queue.add(sized(1)), errFull)
+	ticked := make(chan error, 1)
+	go func() { ticked <- l.tick(t.Context(), &session.Tick{}) }()
+	require.Eventually(t, func() bool { return n.queued() == 2 }, 5*time.Second, time.Millisecond)
+	l.queue.mu.Lock()
+	require.IsType(t, &session.Tick{}, l.queue.groups[0].commands[0].cmd)
+	l.queue.mu.Unlock()
+	open()
+	require.NoError(t, <-ticked)
+	underWay.Wait()
+}
+
 // Who goes away while his command waits has not sent it; who goes away later
 // does not know.
 func TestWhoGoesAway(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,6 +123,21 @@ func (q *queue) add(g *group) error {
 		return errFull
 	}
 	q.groups = append(q.groups, g)
+	q.count += len(g.commands)
+	q.size += g.size
+	q.ring()
+	return nil
+}
+
+// first lets a group of the leadership's own wait before all others, however many
+// there are: log time does not stand still because callers ask for much.
+func (q *queue) first(g *group) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed != nil {
+		return q.closed
+	}
+	q.groups = slices.Insert(q.groups, 0, g)
 	q.count += len(g.commands)
 	q.size += g.size
 	q.ring()

@@ -53,7 +53,7 @@ func (n *Node) catchUp(ctx context.Context) error {
 		if err == nil {
 			index = r.GetIndex()
 		}
-		return err
+		return remote(err)
 	})
 	if err != nil {
 		return storage.Unread(err)

@@ -28,18 +28,20 @@ const maxBatches = 2 * inFlight
 // maxLeft bounds how long a forwarded command may wait.
 const maxLeft = 10 * time.Minute
 
+// wireError makes an error one that another node reads with remote and sent.
+// Only an outcome that is said to be unknown is: all else did nothing.
 func wireError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errElsewhere), errors.Is(err, errNoLeader):
-		return connect.NewError(connect.CodeFailedPrecondition, err)
-	case errors.Is(err, storage.ErrInvalid):
-		return connect.NewError(connect.CodeInvalidArgument, errors.New(bare(err)))
 	case isUnknown(err):
-		return connect.NewError(connect.CodeUnknown, err)
+		return connect.NewError(connect.CodeUnknown, errors.New(bare(err)))
+	case errors.Is(err, errElsewhere), errors.Is(err, errNoLeader):
+		return refusal(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, storage.ErrInvalid):
+		return refusal(connect.CodeInvalidArgument, errors.New(bare(err)))
 	}
-	return connect.NewError(connect.CodeUnavailable, err)
+	return refusal(connect.CodeUnavailable, errors.New(bare(err)))
 }
 
 // lead returns the leadership, if it is this node's.
@@ -107,7 +109,8 @@ func (s *service) submit(g *group) error {
 }
 
 // decodeBatch makes a group of a batch. What cannot be decoded is answered
-// alone.
+// alone. That a command was damaged on its way is no fault of its caller, who
+// may send it again.
 func decodeBatch(m *nodev1.ForwardRequest) *group {
 	now := time.Now()
 	commands := make([]pending, len(m.GetCommands()))
@@ -117,9 +120,11 @@ func decodeBatch(m *nodev1.ForwardRequest) *group {
 	g := newGroup(commands)
 	for i := range commands {
 		c, err := session.DecodeCommand(commands[i].raw)
-		if err != nil {
+		switch {
+		case errors.Is(err, session.ErrDamaged):
+			g.answers[i] = storage.Refused(err)
+		case err != nil:
 			g.answers[i] = storage.Refused(wrong(err))
-			continue
 		}
 		commands[i].cmd = c
 	}
@@ -145,7 +150,7 @@ func (s *service) Term(context.Context, *nodev1.TermRequest) (*nodev1.TermRespon
 }
 
 // Hello implements nodev1connect.NodeServiceHandler.
-func (s *service) Hello(context.Context, *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
+func (s *service) Hello(ctx context.Context, asked *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
 	n := s.n
 	r := &nodev1.HelloResponse{
 		Cluster: n.clusterID(), Node: n.cfg.ID, Address: n.cfg.Address, ApiAddress: n.cfg.APIAddress, Version: n.cfg.version,
@@ -153,7 +158,11 @@ func (s *service) Hello(context.Context, *nodev1.HelloRequest) (*nodev1.HelloRes
 	if n.started.Load() {
 		address, leader := n.raft.LeaderWithID()
 		r.Leader, r.LeaderAddress, r.Term = string(leader), string(address), n.raft.CurrentTerm()
-		r.AppliedIndex, r.LogBytes = n.fsm.applied(), uint64(n.fsm.logged.Load())
+		r.AppliedIndex, r.LogBytes = n.fsm.applied(), uint64(n.fsm.logged.since())
+	}
+	r.Self = n.hello().GetSelf()
+	if id := asked.GetSelf(); id != nil {
+		r.Refusal = n.judge(ctx, id)
 	}
 	return r, nil
 }
@@ -167,7 +176,7 @@ func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.Join
 	if err != nil {
 		return nil, wireError(err)
 	}
-	return &nodev1.JoinResponse{Done: done}, nil
+	return &nodev1.JoinResponse{Done: done, Index: s.n.fsm.applied()}, nil
 }
 
 // AddNode implements nodev1connect.NodeServiceHandler.
@@ -183,7 +192,7 @@ func (s *service) RemoveNode(ctx context.Context, r *nodev1.RemoveNodeRequest) (
 	if _, err := s.lead(); err != nil {
 		return nil, err
 	}
-	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, r.GetNode()))
+	return &nodev1.RemoveNodeResponse{}, wireError(s.n.removeHere(ctx, r.GetNode(), r.GetForce()))
 }
 
 // TransferLeadership implements nodev1connect.NodeServiceHandler.
@@ -200,7 +209,12 @@ func (s *service) Restore(ctx context.Context, stream *connect.ClientStream[node
 	if err != nil {
 		return nil, err
 	}
-	return &nodev1.RestoreResponse{}, wireError(s.n.restoreHere(ctx, l, &chunks{stream: stream}))
+	file, err := s.n.keep(&chunks{stream: stream})
+	if err != nil {
+		return nil, wireError(err)
+	}
+	defer drop(file)
+	return &nodev1.RestoreResponse{}, wireError(s.n.restoreHere(ctx, l, file))
 }
 
 // chunks reads what a client sends in pieces.

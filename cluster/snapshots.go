@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -11,9 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
-	"example.com/govnode/storage"
 )
 
 const (
@@ -88,9 +85,6 @@ func syncSnapshot(dir, id string) error {
 // snapshotFile is where Raft's store of snapshots writes one.
 func snapshotFile(dir, id string) string { return filepath.Join(dir, id+".tmp", "state.bin") }
 
-// restoreFiles are where a snapshot lies while it is put in place.
-const restoreFiles = "restore-*"
-
 // keepSnapshots writes a snapshot whenever enough log has been applied. Raft
 // would count entries, which are of any size here.
 func (n *Node) keepSnapshots() {
@@ -103,7 +97,7 @@ func (n *Node) keepSnapshots() {
 			return
 		case <-t.C:
 		}
-		if n.fsm.logged.Load() < n.cfg.SnapshotBytes {
+		if n.fsm.logged.since() < n.cfg.SnapshotBytes {
 			since = time.Time{}
 			continue
 		}
@@ -142,117 +136,4 @@ func (n *Node) Save(ctx context.Context, w io.Writer) error {
 	}
 	s, _ := n.fsm.snapshot()
 	return session.WriteSnapshot(&paced{w: w, rest: saveRest, ended: n.ctx.Done()}, s)
-}
-
-// Restore implements storage.Store. The snapshot is read and checked as a whole
-// before anything changes, on the leader, to whom other nodes pass it on. Where
-// the outcome is unknown it may have been done.
-func (n *Node) Restore(ctx context.Context, r io.Reader) error {
-	if n.draining.Load() {
-		return notApplied(errDraining)
-	}
-	// A leader may turn out to be none; the next one needs it from the start.
-	file, err := os.CreateTemp(n.cfg.Dir, restoreFiles)
-	if err != nil {
-		return notApplied(err)
-	}
-	defer func() { _, _ = file.Close(), os.Remove(file.Name()) }() // it was a copy
-	if _, err := io.Copy(file, r); err != nil {
-		return notApplied(err)
-	}
-	again := func() error {
-		_, err := file.Seek(0, io.SeekStart)
-		return err
-	}
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, restoreTimeout)
-		defer cancel()
-	}
-	return changed(n.atLeader(ctx, func(ctx context.Context, l *leadership) error {
-		return errors.Join(again(), n.restoreHere(ctx, l, file))
-	}, func(ctx context.Context, leader string) error {
-		return errors.Join(again(), n.restoreThere(ctx, leader, file))
-	}))
-}
-
-// restoreTimeout is the deadline of a restore whose caller has none.
-const restoreTimeout = 10 * time.Minute
-
-// restoreThere sends a snapshot to the leader.
-func (n *Node) restoreThere(ctx context.Context, leader string, r io.Reader) error {
-	stream, err := n.peers.at(leader).Restore(ctx)
-	if err != nil {
-		return err
-	}
-	buf := make([]byte, 1<<20)
-	for {
-		k, err := io.ReadFull(r, buf)
-		if k > 0 && stream.Send(&nodev1.RestoreRequest{Chunk: buf[:k]}) != nil {
-			break // CloseAndReceive says why
-		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-	}
-	_, err = stream.CloseAndReceive()
-	if err = remote(err); err != nil && !errors.Is(err, errElsewhere) && !errors.Is(err, storage.ErrInvalid) {
-		return unknown(err)
-	}
-	return err
-}
-
-// restoreHere replaces the state on the leader, and so on all nodes.
-//
-// The state that is put in place has been through session.Restore already:
-// nobody ever sees one in which the leases of the snapshot live, or in which
-// tokens begin again below those that were given out, not even if this node
-// dies at the worst time.
-func (n *Node) restoreHere(ctx context.Context, l *leadership, r io.Reader) error {
-	state, err := session.ReadSnapshot(r)
-	if err != nil {
-		return invalid(fmt.Errorf("snapshot: %w", err))
-	}
-	n.restoring.Lock()
-	defer n.restoring.Unlock()
-	now, generation := n.fsm.clock()
-	state.SetClock(max(now, l.now()), generation)
-	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
-	file, err := os.CreateTemp(n.cfg.Dir, restoreFiles)
-	if err != nil {
-		return err
-	}
-	defer func() { _, _ = file.Close(), os.Remove(file.Name()) }() // it was a copy
-	if err := writeSnapshot(file, n.fsm.applied(), state.Snapshot()); err != nil {
-		return err
-	}
-	at := state.Now()
-	state = nil // Raft reads the file, and this would be a third state beside the present one and that
-	size, err := file.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err
-	}
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	err = n.raft.Restore(&raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Size: size}, file, 0)
-	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
-		return errElsewhere
-	}
-	if err != nil {
-		return unknown(err)
-	}
-	l.clock.raise(at)
-	// The place of the snapshot in the log is no entry. One that is lets those
-	// who wait for an index have one.
-	if err := l.tick(ctx, &session.Tick{}); err != nil {
-		return unknown(err)
-	}
-	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/raft"
-
-	"example.com/govnode/storage"
 )
 
 // A Status is what a node knows of its cluster.
@@ -115,15 +113,6 @@ func (n *Node) queued() (count int) {
 		count += n.forward.queue.len()
 	}
 	return count
-}
-
-// changed is the error of a change that is no command: an outcome that was said
-// stands, and another error says that nothing was proposed.
-func changed(err error) error {
-	if _, ok := err.(*storage.Failure); ok || err == nil {
-		return err
-	}
-	return notApplied(err)
 }
 
 func isVoter(s *raft.Server) bool { return s.Suffrage == raft.Voter }

@@ -49,13 +49,32 @@ func mendTail(dir string) (err error) {
 	}
 	next := *last
 	next.ID, next.BaseIndex, next.CreateTime = state.NextSegmentID, last.MinIndex, time.Now()
-	next.SizeLimit *= 2 // there is room behind what is copied
+	size, err := sizeOf(tail, next.BaseIndex)
+	if err != nil {
+		return err
+	}
+	next.SizeLimit += size // there is room behind what is copied, however large the last append was
 	if err := copySegment(filer, tail, next); err != nil {
 		return err
 	}
 	*last = next
 	state.NextSegmentID++
 	return meta.CommitState(state) // what was replaced is removed when the log is opened
+}
+
+// sizeOf returns at most how many bytes the entries of a file take from an index
+// on, each with its frame.
+func sizeOf(s types.SegmentWriter, from uint64) (size uint32, err error) {
+	const frame = 32 // its head, its padding and its place in the index
+	for i := from; i <= s.LastIndex(); i++ {
+		b, err := s.GetLog(i)
+		if err != nil {
+			return 0, err
+		}
+		size += uint32(len(b.Bs)) + frame
+		b.Close()
+	}
+	return size, nil
 }
 
 // copyBatch is how many bytes of entries are copied with one flush.

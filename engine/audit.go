@@ -78,7 +78,7 @@ func (p *Policy) Audit(in Input, d Decision) AuditRecord {
 	}
 	if !d.Allowed {
 		r.EventType = PolicyViolation
-		if in.Kind == KindTool {
+		if e.ofTool() {
 			r.EventType = ToolCallBlocked
 		}
 	}

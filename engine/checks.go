@@ -80,14 +80,14 @@ func (p *Policy) checkApproval(e evaluation) *Decision {
 	if !p.governance.RequireHumanApproval {
 		return nil
 	}
-	if e.in.Order == OrderPreExecute || e.in.Kind != KindTool {
+	if e.in.Order == OrderPreExecute || !e.ofTool() {
 		return p.denyCheck(e, CategoryApproval, ruleApprovalAny, textApproval(""))
 	}
 	return p.denyCheck(e, CategoryApproval, ruleApprovalTool, textApproval(e.tool))
 }
 
 func (p *Policy) checkAllowedTools(e evaluation) *Decision {
-	if e.in.Kind != KindTool || p.permitsTool(e.tool) {
+	if !e.ofTool() || p.permitsTool(e.tool) {
 		return nil
 	}
 	return p.denyCheck(e, CategoryNotAllowedTool, ruleAllowedTools, textNotAllowed(e.tool, p.governance.AllowedTools))
@@ -143,7 +143,7 @@ var emptyArguments = value.OfMap()
 // checkCallCount judges the count where nobody else will: on Facts when asked
 // to, and a limit of 0 wherever there is no session to count in.
 func (p *Policy) checkCallCount(e evaluation) *Decision {
-	if e.in.Kind != KindTool && e.in.Kind != KindModel {
+	if !e.ofTool() && e.in.Kind != KindModel {
 		return nil
 	}
 	var count int64

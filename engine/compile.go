@@ -27,6 +27,7 @@ type Policy struct {
 	flatSet  *ruleset
 	answers  []Decision         // of the rules of flatSet, then of its default; nil where decideDirectly does not decide
 	folders  map[string]*folder // by directory, "." for the root
+	pathless *ruleset           // of calls without a path, in strict mode and with folders; else nil
 	deepest  int                // segments of the deepest folder
 	rules    []*Rule            // numbered: files by path, rules as written
 	compiled map[*Rule]*compiledRule
@@ -35,6 +36,7 @@ type Policy struct {
 	resolver    *Resolver // nil without combining
 	denyOnError bool      // when all backends failed
 	backends    []loadedBackend
+	external    []File     // of the languages of backends
 	hashes      *hashTable // nil without content hashes
 	guardrails  *GuardrailChain
 	warnings    []Problem
@@ -131,7 +133,10 @@ func (c *compiler) load(f File) {
 		return
 	}
 	document, governance := classify(n)
+	cases, tested := n.get("cases")
 	switch {
+	case tested && (document || governance):
+		c.addf(f.Path, cases.line, "cases", "the file has fields of a policy and cases of a table of tests; split it into two files")
 	case document && governance:
 		c.addf(f.Path, n.line, "", "the file has fields of a PolicyDocument (rules, defaults) and of a GovernancePolicy; split it into two files")
 	case document:
@@ -142,8 +147,8 @@ func (c *compiler) load(f File) {
 		c.addf(f.Path, n.line, "", "the mapping is empty; a policy file has rules or defaults, or fields of a GovernancePolicy")
 	default:
 		hint := ""
-		if _, ok := n.get("cases"); ok {
-			hint = "; tables of tests lie beside a tree and are no part of it"
+		if tested {
+			hint = "; tables of tests lie beside a tree, in files named *_test.yaml, and are no part of it"
 		}
 		c.addf(f.Path, n.line, "", "the file is neither a PolicyDocument (it has no rules and no defaults) nor a GovernancePolicy (it has none of its fields)%s", hint)
 	}
@@ -262,6 +267,13 @@ func (c *compiler) checkSettings() {
 	if strategy != "" {
 		p.resolver = &Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
 	}
+	if p.strict && strategy != "" && strategy != DenyOverrides {
+		for _, f := range c.settings {
+			if f.combining != "" {
+				c.warnf(f.path, f.lines["combining"], "combining", "%s allows nothing in strict mode that one of the documents denies; it only picks among those that allow", strings.ToLower(string(strategy)))
+			}
+		}
+	}
 	for _, u := range c.unknown {
 		if p.strict {
 			u.Message = strings.Replace(u.Message, "unknown field, ignored", "unknown field, refused in strict mode", 1)
@@ -308,8 +320,10 @@ func (c *compiler) link() {
 			p.deepest = max(p.deepest, strings.Count(dir, "/")+1)
 		}
 	}
+	c.linkPathless()
 	c.warnDefaults()
 	c.linkLimits()
+	p.external = slices.Concat(c.cedarFiles, c.regoFiles)
 	c.linkBackend(c.cedarFiles, "cedar", c.cedar)
 	c.linkBackend(c.regoFiles, "opa", c.rego)
 	c.linkInterceptors()
@@ -330,11 +344,9 @@ func (c *compiler) linkFlat() {
 	}
 	var rules []*compiledRule
 	for _, d := range p.flat {
-		for _, r := range d.Rules {
-			rules = append(rules, p.compiled[r])
-		}
+		rules = append(rules, p.compiledOf(d.Rules)...)
 	}
-	p.flatSet = newRuleset(rules, false, nil)
+	p.flatSet = newRuleset(rules)
 	p.flatSet.docs = p.flat
 	p.flatSet.def, p.flatSet.defPolicy = Allow, p.governance.Name
 	p.flatSet.confidence = p.threshold(nil)
@@ -342,6 +354,19 @@ func (c *compiler) linkFlat() {
 		p.flatSet.confidence = p.threshold(p.flat[0])
 		p.flatSet.def, p.flatSet.defPolicy = p.flat[0].Defaults.Action, p.flat[0].Name
 	}
+	if p.strict {
+		p.tighten(p.flatSet, p.flat)
+		p.withDenials(p.flatSet, p.flat, nil)
+	}
+}
+
+// compiledOf returns rules as they are evaluated.
+func (p *Policy) compiledOf(rules []*Rule) []*compiledRule {
+	out := make([]*compiledRule, len(rules))
+	for i, r := range rules {
+		out[i] = p.compiled[r]
+	}
+	return out
 }
 
 func isGovernanceFile(p string) bool {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"path"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -28,31 +31,21 @@ func limitsValue(l Limits) value.Value {
 	)
 }
 
-func (a *archive) roundTrip(g *GovernancePolicy) {
+// roundTrip reads a policy back from the mapping of its fields, as a document.
+func (a *archive) roundTrip(p *Policy) {
 	a.Helper()
-	want := a.json("governance.json")
-	a.subset("governance.json", want, g.Dict())
-	fromYAML, err := GovernancePolicyFromYAML(g.YAML())
-	require.NoError(a, err)
-	require.Equal(a, g.Dict().JSON(), fromYAML.Dict().JSON())
-	fromDict, err := GovernancePolicyFromDict(g.Dict())
-	require.NoError(a, err)
-	require.Equal(a, g.Dict().JSON(), fromDict.Dict().JSON())
+	a.subset("governance.json", a.json("governance.json"), p.Governance().Dict())
+	again := mustCompileFiles(a.T, file("governance.json", p.Governance().Dict().JSON()))
+	require.Equal(a, p.Governance().Dict().JSON(), again.Governance().Dict().JSON())
+	require.Empty(a, p.Governance().Diff(again.Governance()))
 }
 
 func (a *archive) compare() {
-	older, err := GovernancePolicyFromYAML(a.text("old.yaml"))
-	require.NoError(a, err)
-	newer, err := GovernancePolicyFromYAML(a.text("new.yaml"))
-	require.NoError(a, err)
-	c := older.CompareVersions(newer)
-	changes := listOf(c.Changes, func(c Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
+	older, newer := mustCompile(a.T, a.text("old.yaml")).Governance(), mustCompile(a.T, a.text("new.yaml")).Governance()
+	changes := listOf(older.Diff(newer), func(c Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
 	a.subset("want.json", a.json("want.json"), value.OfMap(
 		value.Pair{Key: "new_is_stricter", Value: value.OfBool(newer.StricterThan(older))},
 		value.Pair{Key: "old_is_stricter", Value: value.OfBool(older.StricterThan(newer))},
-		value.Pair{Key: "old_version", Value: text(c.OldVersion)},
-		value.Pair{Key: "new_version", Value: text(c.NewVersion)},
-		value.Pair{Key: "versions_differ", Value: value.OfBool(c.VersionsDiffer)},
 		value.Pair{Key: "changes", Value: changes},
 		value.Pair{Key: "conflicts_of_new", Value: listOf(newer.DetectConflicts(), value.OfString)},
 	))
@@ -106,87 +99,37 @@ func (a *archive) drift() {
 	))
 }
 
-// chain builds interceptors from JSON and intercepts a call.
-func (a *archive) chain() {
-	v := a.json("chain.json")
-	composite := NewCompositeInterceptor()
-	composite.Log = discard
-	list, _ := v.Get("interceptors")
-	var asked []string
-	for spec := range list.Items() {
-		require.Same(a, composite, composite.Add(a.interceptor(spec, &asked)))
+// scriptedGuardrails answer for the endpoints of a tree, by the last part of
+// their URLs, as guardrails.json says: with an object that is the answer, by
+// setting keys of the arguments, or not at all. They note who was asked.
+type scriptedGuardrails struct {
+	answers value.Value
+	asked   []string
+}
+
+func (g *scriptedGuardrails) RoundTrip(req *http.Request) (*http.Response, error) {
+	name := path.Base(req.URL.Path)
+	g.asked = append(g.asked, name)
+	answer, ok := g.answers.Get(name)
+	if _, fails := answer.Get("fails"); fails || !ok {
+		return nil, errors.New("nobody listens")
 	}
-	call, _ := v.Get("call")
-	args, _ := call.Get("arguments")
-	meta, _ := call.Get("metadata")
-	res := composite.Intercept(context.Background(), ToolCall{
-		ToolName: contextString(call, "tool_name"), Arguments: args, Metadata: meta,
-		CallID: contextString(call, "call_id"), AgentID: contextString(call, "agent_id"),
-	})
-	modified := value.Value{}
-	if res.ModifiedArguments != nil {
-		modified = *res.ModifiedArguments
-	}
-	a.subset("want.json", a.json("want.json"), value.OfMap(
-		value.Pair{Key: "allowed", Value: value.OfBool(res.Allowed)},
-		value.Pair{Key: "reason", Value: orNull(res.Reason)},
-		value.Pair{Key: "modified_arguments", Value: modified},
-		value.Pair{Key: "asked", Value: listOf(asked, value.OfString)},
-	))
-}
-
-// scripted is an interceptor that does what a test says, and notes that it was
-// asked.
-type scripted struct {
-	name  string
-	asked *[]string
-	do    func(ToolCall) ToolResult
-}
-
-func (s scripted) Intercept(_ context.Context, call ToolCall) ToolResult {
-	*s.asked = append(*s.asked, s.name)
-	return s.do(call)
-}
-
-func (a *archive) interceptor(spec value.Value, asked *[]string) Interceptor {
-	a.Helper()
-	get := func(name string) value.Value { v, _ := spec.Get(name); return v }
-	switch kind := contextString(spec, "kind"); kind {
-	case "policy":
-		g, err := GovernancePolicyFromYAML(contextString(spec, "policy"))
-		require.NoError(a, err)
-		count, counted := get("call_count").AsInt()
-		i := &PolicyInterceptor{Governance: g}
-		if counted {
-			i.CallCount = func() int64 { return count }
+	if set, ok := answer.Get("set"); ok {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
 		}
-		return i
-	case "content_hash":
-		hashes := map[string]string{}
-		for tool, h := range get("hashes").All() {
-			hashes[tool], _ = h.AsString()
+		call, err := value.Parse(body)
+		if err != nil {
+			return nil, err
 		}
-		i, err := NewContentHashInterceptor(hashes, ContentHashMode(contextString(spec, "mode")))
-		require.NoError(a, err)
-		i.Log = discard
-		return i
-	case "allow":
-		return scripted{contextString(spec, "name"), asked, func(ToolCall) ToolResult { return ToolResult{Allowed: true} }}
-	case "deny":
-		return scripted{contextString(spec, "name"), asked, func(ToolCall) ToolResult {
-			return ToolResult{Reason: contextString(spec, "reason")}
-		}}
-	case "set":
-		return scripted{contextString(spec, "name"), asked, func(call ToolCall) ToolResult {
-			args := call.Arguments.With(contextString(spec, "key"), get("value"))
-			return ToolResult{Allowed: true, ModifiedArguments: &args}
-		}}
-	case "panic":
-		return scripted{contextString(spec, "name"), asked, func(ToolCall) ToolResult { panic("a defect") }}
-	default:
-		a.Fatalf("unknown interceptor %q", kind)
-		return nil
+		args, _ := call.Get("args")
+		for key, v := range set.All() {
+			args = args.With(key, v)
+		}
+		answer = value.OfMap(value.Pair{Key: "decision", Value: text("modify")}, value.Pair{Key: "modified_args", Value: args})
 	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(answer.JSON()))}, nil
 }
 
 // scriptedBackend stands for an external language whose file says what to

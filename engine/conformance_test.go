@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -33,7 +34,7 @@ import (
 //	                         back equal from YAML and from the mapping
 //	old.yaml, new.yaml       two GovernancePolicies; want.json compares them
 //	resolve.json             candidates and strategy; want.json is the outcome
-//	chain.json               interceptors and a call; want.json is the result
+//	guardrails.json          what the guardrails of the tree answer
 //	drift.json               two outputs; want.json is the measure
 //
 // Fields that want.json leaves out are not compared.
@@ -100,8 +101,6 @@ func (a *archive) run() {
 	switch {
 	case a.has("resolve.json"):
 		a.resolve()
-	case a.has("chain.json"):
-		a.chain()
 	case a.has("drift.json"):
 		a.drift()
 	case a.has("old.yaml"):
@@ -131,10 +130,15 @@ func (a *archive) json(name string) value.Value {
 }
 
 func (a *archive) policy() {
+	guardrails := &scriptedGuardrails{}
+	if a.has("guardrails.json") {
+		guardrails.answers = a.json("guardrails.json")
+	}
 	tree, err := NewTree(a.tree)
 	var p *Policy
 	if err == nil {
-		p, err = Compile(tree, WithLogger(discard), WithRego(loadScripted("opa")), WithCedar(loadScripted("cedar")))
+		p, err = Compile(tree, WithLogger(discard), WithRego(loadScripted("opa")), WithCedar(loadScripted("cedar")),
+			WithHTTPClient(&http.Client{Transport: guardrails}))
 	}
 	if a.has("refused.txt") {
 		require.Error(a, err)
@@ -152,7 +156,7 @@ func (a *archive) policy() {
 		a.subset("limits.json", a.json("limits.json"), limitsValue(p.Limits()))
 	}
 	if a.has("governance.json") {
-		a.roundTrip(p.Governance())
+		a.roundTrip(p)
 	}
 	for n := 1; ; n++ {
 		input, want := numbered("input", n), numbered("want", n)
@@ -160,8 +164,10 @@ func (a *archive) policy() {
 			return
 		}
 		in := a.input(a.json(input))
+		guardrails.asked = nil
 		d := p.Evaluate(context.Background(), in)
-		a.subset(want, a.json(want), decisionValue(p, in, d))
+		got := decisionValue(p, in, d).With("asked", listOf(guardrails.asked, value.OfString))
+		a.subset(want, a.json(want), got)
 		a.sameAgain(p, in, d)
 	}
 }
@@ -219,7 +225,9 @@ func (a *archive) input(v value.Value) Input {
 		Now: time.Date(2026, 5, 16, 9, 30, 0, 123456000, time.UTC),
 	}
 	in.Arguments, _ = v.Get("arguments")
-	in.Context, _ = v.Get("context")
+	given, _ := v.Get("context")
+	metadata, _ := v.Get("metadata")
+	in.Context = WithMetadata(given, metadata)
 	switch kind := contextString(v, "kind"); kind {
 	case "", "tool":
 	case "model":

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/hex"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,9 @@ type folder struct {
 	// denyOnly is how many documents at the head of the chain were cut off by
 	// inherit: false and contribute their denies alone (strict mode).
 	denyOnly int
+	// above is how many documents at the head of the chain one below them would
+	// have cut off, had they allowed it (strict mode).
+	above int
 
 	all      atomic.Pointer[ruleset] // every document of the chain in scope
 	variants sync.Map                // uint64, a bit per document in scope -> *ruleset
@@ -31,7 +35,7 @@ func newFolders(docs map[string]*Document, strict bool) map[string]*folder {
 		f := &folder{doc: doc, chain: []*Document{doc}}
 		// Leaf first while climbing, reversed at the end (12.1).
 		leafFirst := []*Document{doc}
-		cut, denyFrom := !doc.Inherit, -1
+		cut, denyFrom, aboveFrom := !doc.Inherit, -1, -1
 		for parent := dir; parent != "."; {
 			parent = path.Dir(parent)
 			above, ok := docs[parent]
@@ -44,6 +48,9 @@ func newFolders(docs map[string]*Document, strict bool) map[string]*folder {
 				}
 				// Strict mode: a parent decides whether children may leave
 				// its rules, and its denies stay in any case.
+				if aboveFrom < 0 {
+					aboveFrom = len(leafFirst)
+				}
 				if denyFrom < 0 && above.AllowCutoff {
 					denyFrom = len(leafFirst)
 				}
@@ -58,6 +65,9 @@ func newFolders(docs map[string]*Document, strict bool) map[string]*folder {
 		}
 		if denyFrom >= 0 {
 			f.denyOnly = len(leafFirst) - denyFrom
+		}
+		if aboveFrom >= 0 {
+			f.above = len(leafFirst) - aboveFrom
 		}
 		folders[dir] = f
 	}
@@ -204,20 +214,37 @@ func (p *Policy) cachedChain(at *atomic.Pointer[ruleset], f *folder) *ruleset {
 const maxKeptRules = 200_000
 
 func (p *Policy) mayKeep(s *ruleset) bool {
-	return p.keptRules.Add(int64(len(s.rules))+1) <= maxKeptRules
+	n := len(s.rules)
+	for _, d := range s.denials {
+		n += len(d.rules)
+	}
+	return p.keptRules.Add(int64(n)+1) <= maxKeptRules
 }
 
 // buildChain merges the documents of a chain that in selects.
 func (p *Policy) buildChain(f *folder, in func(int) bool) *ruleset {
-	var docs, cutOff []*Document
+	var docs, above, cutOff []*Document
 	for i, doc := range f.chain {
-		if !in(i) {
+		switch {
+		case !in(i):
 			continue
+		case i < f.denyOnly:
+			cutOff = append(cutOff, doc)
+		case i < f.above:
+			above = append(above, doc)
 		}
 		docs = append(docs, doc)
-		if i < f.denyOnly {
-			cutOff = append(cutOff, doc)
-		}
+	}
+	// Without strict mode the documents below a cut alone would hold, and where
+	// none of those is in scope the flat list. What denies by default there is
+	// not opened by what is allowed above.
+	leaf := docs[len(docs)-1]
+	left := []*Document{leaf}
+	if len(cutOff)+len(above) == len(docs) {
+		left = p.flat
+	}
+	if slices.ContainsFunc(left, func(d *Document) bool { return d.Defaults.Action.Denies() }) {
+		cutOff = append(cutOff, above...)
 	}
 	only := func(r *Rule) bool {
 		for _, doc := range cutOff {
@@ -228,12 +255,7 @@ func (p *Policy) buildChain(f *folder, in func(int) bool) *ruleset {
 		return true
 	}
 	rules, trace := mergeRules(docs, only)
-	compiled := make([]*compiledRule, len(rules))
-	for i, r := range rules {
-		compiled[i] = p.compiled[r]
-	}
-	leaf := docs[len(docs)-1]
-	s := newRuleset(compiled, p.strict, leaf)
+	s := newRuleset(p.compiledOf(rules))
 	s.docs, s.scoped, s.trace = docs, true, trace
 	for _, doc := range docs {
 		s.chain = append(s.chain, doc.Name)
@@ -241,26 +263,8 @@ func (p *Policy) buildChain(f *folder, in func(int) bool) *ruleset {
 	s.def, s.defPolicy = leaf.Defaults.Action, leaf.Name
 	s.confidence = p.threshold(leaf)
 	if p.strict {
-		// A child's defaults may tighten its parents', never loosen them.
-		for _, doc := range docs {
-			s.confidence = max(s.confidence, p.threshold(doc))
-			if moreRestrictive(doc.Defaults.Action, s.def) {
-				s.def, s.defPolicy = doc.Defaults.Action, doc.Name
-			}
-		}
+		p.tighten(s, slices.Concat(docs, left))
+		s = p.withDenials(s, []*Document{leaf}, slices.Concat(docs[:len(docs)-1], p.flat))
 	}
 	return s
-}
-
-func moreRestrictive(a, b Action) bool {
-	rank := func(a Action) int {
-		switch a {
-		case Allow:
-			return 0
-		case Audit:
-			return 1
-		}
-		return 2
-	}
-	return rank(a) > rank(b)
 }

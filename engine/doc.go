@@ -10,7 +10,8 @@
 // One evaluation runs, in this order:
 //
 //  1. the documents that apply (a folder chain or the flat list) and their
-//     rules, then the external backends, then the default action;
+//     rules, in strict mode after what any of them denies; then the external
+//     backends, then the default action;
 //  2. the checks of the GovernancePolicy: human approval, allowed tools,
 //     blocked patterns, confidence;
 //  3. content hashes of tools;

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"strconv"
 
 	"example.com/govnode/engine/difflib"
 	"example.com/govnode/engine/value"
@@ -51,13 +50,4 @@ func (r DriftResult) Reason() string {
 func hashText(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:])
-}
-
-// CheckpointDue reports whether a checkpoint falls on a call count, and its id
-// (adapter contract 3.7).
-func CheckpointDue(callCount, frequency int64) (id string, due bool) {
-	if callCount <= 0 || frequency <= 0 || callCount%frequency != 0 {
-		return "", false
-	}
-	return "checkpoint-" + strconv.FormatInt(callCount, 10), true
 }

@@ -45,6 +45,7 @@ func (p *Policy) decideFully(ctx context.Context, in *Input, d *Decision) {
 	if d.Allowed && p.guardrails != nil {
 		p.guard(ctx, e, d)
 	}
+	d.PolicyChain = e.chain
 	d.Premises = e.premises
 	for _, line := range e.trace {
 		d.Trace = append(d.Trace, Redact(line))
@@ -69,7 +70,7 @@ func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
 		*d = *deny
 		return
 	}
-	if (p.hashes != nil || e.in.ContentHash != nil) && e.in.Kind == KindTool {
+	if (p.hashes != nil || e.in.ContentHash != nil) && e.ofTool() {
 		if deny := p.checkContentHash(e); deny != nil {
 			*d = *deny
 		}
@@ -87,7 +88,7 @@ func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) 
 			return
 		}
 	}
-	e.confidence = set.confidence
+	e.confidence, e.chain = set.confidence, set.chain
 	rule, err := p.decide(set, e)
 	switch {
 	case err != nil:
@@ -112,8 +113,10 @@ func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) 
 // path in the context is a field like any other.
 func (p *Policy) selectRules(e evaluation) (*ruleset, *Decision) {
 	clean, given := ".", false
+	e.chain = nil
 	if v, ok := e.in.Context.Get("path"); ok && v.Kind() != value.Null {
 		raw, isString := v.AsString()
+		e.chain = []string{} // a refusal is scoped as well (17.1)
 		if !isString {
 			return nil, ptr(p.errorDecision(e, "", errPathType))
 		}
@@ -122,7 +125,13 @@ func (p *Policy) selectRules(e evaluation) (*ruleset, *Decision) {
 			return nil, p.pathEscape(e)
 		}
 	}
-	if !given && len(p.flat) > 0 {
+	switch {
+	case !given && p.pathless != nil:
+		if e.in.Explain {
+			e.explain("no path is given: in strict mode the denies of every folder stand")
+		}
+		return p.pathless, nil
+	case !given && len(p.flat) > 0:
 		return p.flatSet, nil
 	}
 	if f := p.findFolder(clean); f != nil {
@@ -162,6 +171,12 @@ const folderScoped = "folder-scoped"
 
 // decide picks the rule that decides, or none.
 func (p *Policy) decide(set *ruleset, e evaluation) (*compiledRule, error) {
+	if rule, err := set.denial(e); rule != nil || err != nil {
+		if e.in.Explain && err == nil {
+			e.explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.doc.Path, rule.Action)
+		}
+		return rule, err
+	}
 	if p.resolver != nil {
 		return p.combine(set, e)
 	}
@@ -225,7 +240,7 @@ func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 	d.Rule = r.number
 	d.Reason = r.reason
 	if set.scoped {
-		d.Policy, d.PolicyChain = folderScoped, set.chain
+		d.Policy = folderScoped
 	}
 	if !d.Allowed {
 		d.Category, d.PublicMessage = CategoryRule, publicNotPermitted
@@ -246,7 +261,6 @@ func (p *Policy) decideByBackends(ctx context.Context, set *ruleset, e evaluatio
 		d.Rule = ruleNone
 		d.Reason = clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
 		d.Backend = p.backends[len(p.backends)-1].Name()
-		d.PolicyChain = set.chain
 		return true
 	}
 	d.Allowed = out.decision.Allowed
@@ -254,7 +268,6 @@ func (p *Policy) decideByBackends(ctx context.Context, set *ruleset, e evaluatio
 	d.Policy = "external:" + out.backend
 	d.Reason = out.decision.Reason
 	d.Backend, d.BackendTime = out.backend, out.took
-	d.PolicyChain = set.chain
 	if !d.Allowed {
 		d.Category, d.PublicMessage = CategoryBackend, publicMessages[CategoryBackend]
 		if d.Reason == "" {
@@ -293,7 +306,7 @@ func (set *ruleset) decideByDefault(d *Decision) {
 	d.Rule = ruleDefault
 	d.Reason = textDefault
 	if set.scoped {
-		d.Policy, d.PolicyChain = folderScoped, set.chain
+		d.Policy = folderScoped
 	}
 	if !d.Allowed {
 		d.Category, d.PublicMessage = CategoryDefault, publicNotPermitted

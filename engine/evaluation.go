@@ -35,6 +35,7 @@ type state struct {
 
 	premises []Premise
 	trace    []string
+	chain    []string // names of the documents, once a path has selected them; empty if it is refused
 
 	confidence float64 // what the call needs, by the documents that apply
 
@@ -78,6 +79,10 @@ func (e evaluation) begin() {
 		}
 	}
 }
+
+// ofTool reports whether the call is judged as one of a tool. The kind is the
+// caller's word, so a call that names a tool is one whatever it calls itself.
+func (e evaluation) ofTool() bool { return e.in.Kind == KindTool || e.tool != "" }
 
 // arguments returns the effective arguments. Most rules look at none, so they
 // are looked for when somebody asks.

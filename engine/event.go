@@ -1,10 +1,6 @@
 package engine
 
 import (
-	"fmt"
-	"log/slog"
-	"runtime/debug"
-	"sync"
 	"time"
 )
 
@@ -51,7 +47,7 @@ func Events(in Input, d Decision) []Event {
 	}
 	ev.Type = PolicyViolation
 	events = append(events, ev)
-	if in.Kind == KindTool {
+	if begun(&in).ofTool() {
 		ev.Type = ToolCallBlocked
 		events = append(events, ev)
 	}
@@ -80,41 +76,4 @@ func moment(t time.Time) time.Time {
 		t = time.Now()
 	}
 	return t.UTC()
-}
-
-// Listeners hands events to callbacks (adapter contract 3.9). The zero value
-// is ready for use.
-type Listeners struct {
-	Log *slog.Logger // of callbacks that panic; nil means the default
-
-	mu     sync.RWMutex
-	byType map[EventType][]func(Event)
-}
-
-// On registers one more callback for a type of event.
-func (l *Listeners) On(t EventType, callback func(Event)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byType == nil {
-		l.byType = map[EventType][]func(Event){}
-	}
-	l.byType[t] = append(l.byType[t], callback)
-}
-
-// Emit calls every callback of the event's type in the order of registration.
-// One that panics is logged and interrupts nothing (adapter contract 20.1).
-func (l *Listeners) Emit(ev Event) {
-	l.mu.RLock()
-	callbacks := l.byType[ev.Type]
-	l.mu.RUnlock()
-	for _, call := range callbacks {
-		func() {
-			defer func() {
-				if r := recover(); r != nil {
-					orDefault(l.Log).Warn("an event listener panicked", "event", ev.Type, "panic", Redact(fmt.Sprint(r)), "stack", string(debug.Stack()))
-				}
-			}()
-			call(ev)
-		}()
-	}
 }

@@ -206,30 +206,6 @@ func checkThreshold(field string, f float64) *FieldError {
 	return nil
 }
 
-// MatchesPattern returns the text of every blocked pattern that matches, in
-// policy order, once per entry (policy engine spec 9.4). The policy must have
-// been validated; before that it matches nothing.
-func (g *GovernancePolicy) MatchesPattern(text string) []string {
-	return g.matches(pattern.FormsOfText(text))
-}
-
-// MatchesArguments is MatchesPattern over the three forms of call arguments:
-// their Python text, every string in them by itself, and compact JSON.
-func (g *GovernancePolicy) MatchesArguments(args value.Value) []string {
-	return g.matches(pattern.FormsOf(args))
-}
-
-func (g *GovernancePolicy) matches(forms *pattern.Forms) []string {
-	if g.patterns == nil {
-		return nil
-	}
-	var out []string
-	for _, i := range g.patterns.Match(forms) {
-		out = append(out, g.BlockedPatterns[i].Text)
-	}
-	return out
-}
-
 // DetectConflicts returns warnings about settings that contradict each other
 // (policy engine spec 8.4), in the order of that table.
 func (g *GovernancePolicy) DetectConflicts() []string {

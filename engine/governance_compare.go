@@ -2,17 +2,14 @@ package engine
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
 // comparedFields are the fourteen fields of policy engine spec 8.2 in its
-// order: what Diff compares and Dict begins with.
+// order, which Dict begins with.
 var comparedFields = []struct {
 	name  string
 	value func(*GovernancePolicy) value.Value
@@ -63,48 +60,27 @@ type Change struct {
 	Old, New value.Value
 }
 
-// Diff lists the fields in which g and other differ, in the order of policy
-// engine spec 8.2 (adapter contract 4.5.1).
+// Diff lists the fields in which g and other differ: those of policy engine spec
+// 8.2 in its order (adapter contract 4.5.1), then all others.
 func (g *GovernancePolicy) Diff(other *GovernancePolicy) []Change {
 	var out []Change
-	for _, f := range comparedFields {
-		if a, b := f.value(g), f.value(other); !value.Equal(a, b) {
-			out = append(out, Change{Field: f.name, Old: a, New: b})
+	was, now := g.Dict(), other.Dict()
+	compare := func(field string) {
+		a, _ := was.Get(field)
+		b, _ := now.Get(field)
+		if !value.Equal(a, b) {
+			out = append(out, Change{Field: field, Old: a, New: b})
+		}
+	}
+	for field := range was.All() {
+		compare(field)
+	}
+	for field := range now.All() {
+		if _, done := was.Get(field); !done {
+			compare(field)
 		}
 	}
 	return out
-}
-
-// FormatDiff prints Diff for a person.
-func (g *GovernancePolicy) FormatDiff(other *GovernancePolicy) string {
-	changes := g.Diff(other)
-	if len(changes) == 0 {
-		return "Policies are identical."
-	}
-	rule := strings.Repeat("-", 50)
-	lines := []string{"Policy Diff:", rule}
-	for _, c := range changes {
-		lines = append(lines, fmt.Sprintf("  %s: %s -> %s", c.Field, c.Old.Repr(), c.New.Repr()))
-	}
-	return strings.Join(append(lines, rule), "\n")
-}
-
-// A VersionComparison is the result of CompareVersions.
-type VersionComparison struct {
-	OldVersion, NewVersion string
-	VersionsDiffer         bool
-	Changes                []Change
-}
-
-// CompareVersions compares g, the old policy, with a newer one (adapter
-// contract 4.5.3, policy engine spec 18.2).
-func (g *GovernancePolicy) CompareVersions(newer *GovernancePolicy) VersionComparison {
-	return VersionComparison{
-		OldVersion:     g.Version,
-		NewVersion:     newer.Version,
-		VersionsDiffer: g.Version != newer.Version,
-		Changes:        g.Diff(newer),
-	}
 }
 
 // StricterThan reports whether g is at least as restrictive as other in every
@@ -164,103 +140,6 @@ func containsAll(set, items []string) bool {
 		}
 	}
 	return true
-}
-
-// Compose returns the policy that is as restrictive as both in every field
-// (policy engine spec 18.1): the smaller limits, the larger confidence, all
-// patterns, the tools that both permit. Tools without a common one become
-// DenyAllTools, never the empty list that would permit everything.
-func (g *GovernancePolicy) Compose(other *GovernancePolicy) (*GovernancePolicy, error) {
-	out := &GovernancePolicy{
-		Name:                  g.Name + " + " + other.Name,
-		MaxTokens:             min(g.MaxTokens, other.MaxTokens),
-		MaxToolCalls:          min(g.MaxToolCalls, other.MaxToolCalls),
-		RequireHumanApproval:  g.RequireHumanApproval || other.RequireHumanApproval,
-		TimeoutSeconds:        min(g.TimeoutSeconds, other.TimeoutSeconds),
-		ConfidenceThreshold:   max(g.ConfidenceThreshold, other.ConfidenceThreshold),
-		DriftThreshold:        min(g.DriftThreshold, other.DriftThreshold),
-		LogAllCalls:           g.LogAllCalls || other.LogAllCalls,
-		CheckpointFrequency:   min(g.CheckpointFrequency, other.CheckpointFrequency),
-		MaxConcurrent:         min(g.MaxConcurrent, other.MaxConcurrent),
-		BackpressureThreshold: min(g.BackpressureThreshold, other.BackpressureThreshold),
-		Version:               max(g.Version, other.Version),
-		MaxAttempts:           min(g.MaxAttempts, other.MaxAttempts),
-		MaxCallsPerTool:       maps.Clone(g.MaxCallsPerTool),
-		BlockedPatterns:       slices.Clone(g.BlockedPatterns),
-	}
-	// A threshold of 0 turns drift detection off, which is the laxest.
-	if g.DriftThreshold == 0 || other.DriftThreshold == 0 {
-		out.DriftThreshold = max(g.DriftThreshold, other.DriftThreshold)
-	}
-	for _, p := range other.BlockedPatterns {
-		if !slices.Contains(out.BlockedPatterns, p) {
-			out.BlockedPatterns = append(out.BlockedPatterns, p)
-		}
-	}
-	for tool, n := range other.MaxCallsPerTool {
-		if out.MaxCallsPerTool == nil {
-			out.MaxCallsPerTool = map[string]int64{}
-		}
-		if have, ok := out.MaxCallsPerTool[tool]; !ok || n < have {
-			out.MaxCallsPerTool[tool] = n
-		}
-	}
-	composeTools(out, g, other)
-	if err := composeInterceptors(out, g, other); err != nil {
-		return nil, err
-	}
-	if err := out.Validate(); err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func composeTools(out, a, b *GovernancePolicy) {
-	switch {
-	case a.DenyAllTools || b.DenyAllTools:
-		out.DenyAllTools = true
-	case len(a.AllowedTools) == 0:
-		out.AllowedTools = slices.Clone(b.AllowedTools)
-	case len(b.AllowedTools) == 0:
-		out.AllowedTools = slices.Clone(a.AllowedTools)
-	default:
-		for _, tool := range a.AllowedTools {
-			if slices.Contains(b.AllowedTools, tool) {
-				out.AllowedTools = append(out.AllowedTools, tool)
-			}
-		}
-		out.DenyAllTools = len(out.AllowedTools) == 0
-	}
-}
-
-// composeInterceptors keeps the hashes and guardrails of both. Two hashes of
-// one tool that differ leave no call of it that both would pass, which nobody
-// means, so they are an error.
-func composeInterceptors(out, a, b *GovernancePolicy) error {
-	for _, g := range []*GovernancePolicy{a, b} {
-		if !g.verifiesHashes() {
-			continue
-		}
-		if out.ContentHashMode == "" || g.ContentHashMode != ContentHashWarn {
-			out.ContentHashMode = cmp.Or(g.ContentHashMode, ContentHashStrict)
-		}
-		for _, tool := range sortedKeys(g.ContentHashes) {
-			if have, ok := out.ContentHashes[tool]; ok && have != g.ContentHashes[tool] {
-				return fmt.Errorf("both policies have a content hash for %s, and they differ", pyString(tool))
-			}
-			if out.ContentHashes == nil {
-				out.ContentHashes = map[string]string{}
-			}
-			out.ContentHashes[tool] = g.ContentHashes[tool]
-		}
-	}
-	out.Guardrails = slices.Clone(a.Guardrails)
-	for _, ep := range b.Guardrails {
-		if !slices.Contains(out.Guardrails, ep) {
-			out.Guardrails = append(out.Guardrails, ep)
-		}
-	}
-	return nil
 }
 
 func (g *GovernancePolicy) verifiesHashes() bool {

@@ -1,12 +1,8 @@
 package engine
 
 import (
-	"bytes"
 	"fmt"
-	"regexp"
 	"strings"
-
-	"gopkg.in/yaml.v3"
 
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
@@ -21,33 +17,6 @@ var governanceFields = map[string]bool{
 	"max_concurrent": true, "backpressure_threshold": true,
 	"max_attempts": true, "max_calls_per_tool": true, "deny_all_tools": true,
 	"content_hashes": true, "content_hash_mode": true, "guardrails": true,
-}
-
-// GovernancePolicyFromYAML reads a policy from YAML. Unknown fields are
-// ignored (policy engine spec 19.3); everything else that is wrong is
-// reported with its line. The error is a [*LoadError].
-func GovernancePolicyFromYAML(text string) (*GovernancePolicy, error) {
-	n, probs := parseText("policy.yaml", []byte(text))
-	if probs != nil {
-		return nil, &LoadError{Problems: probs}
-	}
-	return governanceFromNode(n, "policy.yaml")
-}
-
-// GovernancePolicyFromDict reads a policy from a mapping (policy engine spec
-// 19.2), under the same rules as from YAML.
-func GovernancePolicyFromDict(dict value.Value) (*GovernancePolicy, error) {
-	n := nodeOf(dict)
-	return governanceFromNode(&n, "")
-}
-
-func governanceFromNode(n *node, path string) (*GovernancePolicy, error) {
-	ps := &problems{path: path}
-	g := loadGovernance(n, ps)
-	if len(ps.list) > 0 {
-		return nil, &LoadError{Problems: ps.list}
-	}
-	return g, nil
 }
 
 // loadGovernance builds and validates a policy. Types are checked in the same
@@ -300,85 +269,4 @@ func (g *GovernancePolicy) Dict() value.Value {
 		value.Pair{Key: "max_calls_per_tool", Value: value.OfMap(perTool...)},
 	)
 	return value.OfMap(append(pairs, g.extensionPairs()...)...)
-}
-
-// YAML returns the policy as a YAML document (policy engine spec 19.1). No
-// field is lost: reading it back gives an equal policy.
-func (g *GovernancePolicy) YAML() string {
-	var out bytes.Buffer
-	enc := yaml.NewEncoder(&out)
-	enc.SetIndent(2)
-	if err := enc.Encode(yamlOf(g.Dict())); err != nil {
-		// The encoder writes to memory and gets nodes that were built here, so
-		// this is a defect of the program and not of a policy.
-		panic(fmt.Sprintf("engine: a governance policy could not be written as YAML: %v", err))
-	}
-	return out.String()
-}
-
-// yamlOf builds the YAML of a value. Strings are quoted wherever a plain one
-// could be taken for something else, by YAML 1.1 or 1.2.
-func yamlOf(v value.Value) *yaml.Node {
-	switch v.Kind() {
-	case value.List:
-		n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
-		for item := range v.Items() {
-			n.Content = append(n.Content, yamlOf(item))
-		}
-		if v.Len() == 0 {
-			n.Style = yaml.FlowStyle
-		}
-		return n
-	case value.Map:
-		n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-		for k, item := range v.All() {
-			n.Content = append(n.Content, yamlOf(value.OfString(k)), yamlOf(item))
-		}
-		if v.Len() == 0 {
-			n.Style = yaml.FlowStyle
-		}
-		return n
-	case value.String:
-		s, _ := v.AsString()
-		n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
-		if !plainWord.MatchString(s) || resolvePlain(s) != nodeString || oldBool.MatchString(s) {
-			n.Style = yaml.DoubleQuotedStyle
-		}
-		return n
-	}
-	return &yaml.Node{Kind: yaml.ScalarNode, Value: v.JSON()}
-}
-
-// plainWord is what needs no quotes whatever surrounds it.
-var plainWord = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-// nodeOf turns a value back into what loaders read.
-func nodeOf(v value.Value) node {
-	switch v.Kind() {
-	case value.Bool:
-		return node{kind: nodeBool, text: v.JSON()}
-	case value.Number:
-		kind := nodeFloat
-		if coreInt.MatchString(v.JSON()) {
-			kind = nodeInt
-		}
-		return node{kind: kind, text: v.JSON()}
-	case value.String:
-		s, _ := v.AsString()
-		return node{kind: nodeString, text: s}
-	case value.List:
-		n := node{kind: nodeList}
-		for item := range v.Items() {
-			n.items = append(n.items, nodeOf(item))
-		}
-		return n
-	case value.Map:
-		n := node{kind: nodeMap}
-		for k, item := range v.All() {
-			n.keys = append(n.keys, key{text: k})
-			n.items = append(n.items, nodeOf(item))
-		}
-		return n
-	}
-	return node{kind: nodeNull}
 }

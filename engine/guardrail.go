@@ -164,14 +164,18 @@ func (e *panicError) Error() string { return "the provider panicked" }
 // of them wants then is not made; a guardrail that adds something to the
 // arguments adds it once.
 func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
-	if e.in.Kind != KindTool {
+	if !e.ofTool() {
 		return
 	}
 	call := GuardrailCall{ToolName: e.tool, Args: e.arguments(), AgentName: p.agentName(e), CallID: e.in.CallID}
 	if call.Args.Kind() != value.Map {
 		call.Args = emptyArguments
 	}
-	first := p.guardrails.run(ctx, call, false)
+	chain := p.guardrails
+	if e.in.guardrails != nil {
+		chain = e.in.guardrails
+	}
+	first := chain.run(ctx, call, false)
 	if !first.allowed {
 		*d = p.guarded(e, first)
 		d.GuardrailMetadata = metadata(first.said)
@@ -191,7 +195,7 @@ func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 		d.GuardrailMetadata = metadata(first.said)
 		return
 	}
-	second := p.guardrails.run(ctx, call, true)
+	second := chain.run(ctx, call, true)
 	if second.allowed {
 		d.ModifiedArguments = &first.args
 	} else {

@@ -307,18 +307,3 @@ func (b *stuckBackend) Evaluate(context.Context, BackendInput) (BackendDecision,
 	<-b.release
 	return BackendDecision{Allowed: true}, nil
 }
-
-func TestGuardrailChainAsInterceptor(t *testing.T) {
-	ask := func(providers ...GuardrailProvider) ToolResult {
-		chain := &GuardrailChain{Providers: providers}
-		return NewCompositeInterceptor(chain).Intercept(context.Background(), ToolCall{ToolName: "t", Arguments: mustValue(t, `{"q":1}`)})
-	}
-	require.Equal(t, ToolResult{Allowed: true}, ask())
-	require.Equal(t, "Tool call denied: no", ask(answering("a", GuardrailDeny, "no")).Reason)
-	require.Equal(t, `{"q":"x"}`, ask(setting("a", "q", "x")).ModifiedArguments.JSON())
-	failing := ask(provider{"a", func(context.Context, GuardrailCall) (GuardrailResult, error) {
-		return GuardrailResult{}, errors.New("down")
-	}})
-	require.False(t, failing.Allowed)
-	require.Equal(t, "Policy evaluation error (fail-closed): guardrail a: down", failing.Reason)
-}

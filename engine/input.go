@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strings"
 	"time"
 
 	"example.com/govnode/engine/value"
@@ -56,7 +57,7 @@ type Input struct {
 	SessionID string // set when a session of the service makes the call
 	CallID    string
 	Arguments value.Value // mapping; null takes context.arguments
-	Context   value.Value // mapping
+	Context   value.Value // mapping; see WithMetadata
 	Facts     *Facts      // nil without a session
 	Order     Order
 	Now       time.Time // for the audit record; zero means the present
@@ -71,6 +72,36 @@ type Input struct {
 	CheckLimits bool
 	// Explain fills Decision.Trace.
 	Explain bool
+
+	guardrails *GuardrailChain // asked in the place of the policy's, by tests
+}
+
+// WithMetadata returns the context of a call that brought metadata, a mapping or
+// null. In it metadata is what the request brought and nothing else: what the
+// context says under that name, or under a literal key metadata.NAME, which
+// would hide it, is the agent's word and is left out.
+func WithMetadata(ctx, metadata value.Value) value.Value {
+	claims := func(key string) bool { return key == "metadata" || strings.HasPrefix(key, "metadata.") }
+	claimed := false
+	for k := range ctx.All() {
+		claimed = claimed || claims(k)
+	}
+	if claimed {
+		pairs := make([]value.Pair, 0, ctx.Len())
+		for k, v := range ctx.All() {
+			if !claims(k) {
+				pairs = append(pairs, value.Pair{Key: k, Value: v})
+			}
+		}
+		ctx = value.OfMap(pairs...)
+	}
+	if metadata.Len() == 0 {
+		return ctx
+	}
+	if ctx.Kind() != value.Map {
+		ctx = value.OfMap()
+	}
+	return ctx.With("metadata", metadata)
 }
 
 // A Decision is the answer to an Input. It is never absent: what could not be

@@ -11,7 +11,8 @@ import (
 
 // Lint reports what is valid and probably not meant: rules that can never
 // decide, denies that an agent evades by leaving a field out, patterns that
-// need care, limits that contradict each other. The warnings of Compile are
+// need care, limits that contradict each other, and what has no effect where it
+// stands. The warnings of Compile are
 // among them. Problems come ordered by path and line, each once.
 func Lint(p *Policy) []Problem {
 	l := &linter{policy: p, list: p.Warnings()}
@@ -19,6 +20,8 @@ func Lint(p *Policy) []Problem {
 	l.evadable()
 	l.patterns()
 	l.limits()
+	l.placement()
+	l.hiddenDenies()
 	slices.SortStableFunc(l.list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line))
 	})
@@ -58,10 +61,20 @@ func (l *linter) unreachable() {
 			if compared += i; compared > maxCompared {
 				return
 			}
-			for _, earlier := range set.rules[:i] {
+			before := set.rules[:i]
+			if stands := set.standing(); r.Action.Allows() {
+				before = slices.Concat(stands, before)
+			} else if slices.Contains(stands, r) {
+				continue
+			}
+			for _, earlier := range before {
 				// A document with a scope of its own does not stand before
 				// the rule on every path.
 				if earlier.doc != r.doc && earlier.doc.Scope != nil || !implies(&r.Condition, &earlier.Condition) {
+					continue
+				}
+				// In strict mode no rule of another document hides a deny.
+				if p.strict && earlier.doc != r.doc && r.Action.Denies() && earlier.Action.Allows() {
 					continue
 				}
 				if pair := (seen{r.Rule, earlier.Rule}); !reported[pair] {

@@ -69,3 +69,41 @@ func TestLintNeverInvents(t *testing.T) {
 	}
 	require.Greater(t, found, len(conds))
 }
+
+// What has no effect where it stands is said: scopes that match nothing below
+// their folder, settings that the flat list does not know, and a deny that a
+// parent's rule of the same name hides.
+func TestLintOfPlaces(t *testing.T) {
+	files := []File{
+		file("governance.yaml", "name: root\nrules:\n  - {name: delete, condition: {field: tool_name, operator: eq, value: delete}, action: audit}\n"),
+		file("prod/governance.yaml", "name: prod\nrules:\n  - {name: delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}\n"),
+		file("src/governance.yaml", "name: src\nscope: 'docs/*'\nrules: []\n"),
+		file("lib/governance.yaml", "name: lib\nscope: 'README.md'\nrules: []\n"),
+		file("ok/governance.yaml", "name: ok\nscope: '*.go'\nrules: []\n"),
+		file("fine/governance.yaml", "name: fine\nscope: 'fine/*'\nrules: []\n"),
+		file("dev/governance.json", `{"name": "dev", "scope": "dev/*", "inherit": false, "rules": [{"name": "a", "condition": {"field": "x", "operator": "eq", "value": 1}, "action": "allow", "override": true}]}`),
+	}
+	out := printProblems(Lint(mustCompileFiles(t, files...)))
+	for _, want := range []string{
+		"prod/governance.yaml:3: delete: the deny is dropped: governance.yaml (line 3) has a rule of this name",
+		"src/governance.yaml: scope: the document never applies: no path below src/ matches the scope 'docs/*'",
+		"lib/governance.yaml: scope: the document never applies",
+		"dev/governance.json: the file is one of the flat list",
+		"dev/governance.json: scope has no effect in the flat list",
+		"dev/governance.json: inherit has no effect in the flat list",
+		"dev/governance.json:1: a: override has no effect in the flat list",
+		"dev/governance.json: the document holds for calls without a context.path alone",
+	} {
+		require.Contains(t, out, want)
+	}
+	require.NotContains(t, out, "ok/")
+	require.NotContains(t, out, "fine/")
+	tree, err := NewTree(files)
+	require.NoError(t, err)
+	strict, err := Compile(tree, WithStrict())
+	require.NoError(t, err)
+	out = printProblems(Lint(strict))
+	for _, not := range []string{"is dropped", "without a context.path alone"} {
+		require.NotContains(t, out, not, "strict mode")
+	}
+}

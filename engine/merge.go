@@ -42,28 +42,3 @@ func mergeRules(chain []*Document, only func(*Rule) bool) (merged []*Rule, trace
 	}
 	return kept, trace
 }
-
-// A MergedRule is one rule of a merged chain.
-type MergedRule struct {
-	Rule *Rule
-	From string // path of the document it came from
-}
-
-// Merge merges documents, root first, and returns the rules in the order of
-// evaluation, the document whose defaults hold (policy engine spec 11.3), and
-// what was dropped or replaced on the way.
-func Merge(chain []*Document) (rules []MergedRule, defaults Defaults, trace []string) {
-	merged, trace := mergeRules(chain, nil)
-	fields := fieldTable{}
-	compiled := make([]*compiledRule, len(merged))
-	for i, r := range merged {
-		compiled[i] = compileRule(r, fields, false)
-	}
-	for _, r := range newRuleset(compiled, false, nil).rules {
-		rules = append(rules, MergedRule{Rule: r.Rule, From: r.doc.Path})
-	}
-	if len(chain) > 0 {
-		defaults = chain[len(chain)-1].Defaults
-	}
-	return rules, defaults, trace
-}

@@ -31,20 +31,7 @@ var piiPatterns = [...]PIIPattern{
 	piiSSN:        {"ssn", regexp.MustCompile(`\b\d{3}[\s.-]?\d{2}[\s.-]?\d{4}\b`)},
 }
 
-// DetectPII returns the names of the kinds of personal data or credentials
-// that occur in text, each once.
-func DetectPII(text string) []string {
-	var out []string
-	may := piiCandidates(text)
-	for kind := range piiPatterns {
-		if p := &piiPatterns[kind]; may.has(piiKind(kind)) && p.re.MatchString(text) {
-			out = append(out, p.Name)
-		}
-	}
-	return out
-}
-
-// Redact replaces what DetectPII would find by a mark of its kind. Texts are
+// Redact replaces what the patterns find by a mark of its kind. Texts are
 // redacted before anything is logged, recorded or returned. A text in which
 // nothing can be found costs one look at each byte and is returned as it is.
 func Redact(text string) string {

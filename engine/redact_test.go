@@ -24,14 +24,11 @@ func redactPlain(text string) string {
 func checkRedact(t *testing.T, text string) {
 	t.Helper()
 	may := piiCandidates(text)
-	var kinds []string
 	for kind, p := range piiPatterns {
 		if p.re.MatchString(text) {
 			require.True(t, may.has(piiKind(kind)), "%s is in %q", p.Name, text)
-			kinds = append(kinds, p.Name)
 		}
 	}
-	require.Equal(t, kinds, DetectPII(text), "%q", text)
 	require.Equal(t, redactPlain(text), Redact(text), "%q", text)
 }
 

@@ -26,6 +26,9 @@ func (s piiSet) has(k piiKind) bool { return s&(1<<k) != 0 }
 // looking closer.
 var piiTriggers = bytesOf("J", "bB", "A_-", ":=", "@", "0123456789")
 
+// The expressions alone take a millisecond for a kilobyte, which is more than
+// all the rest of a call; behind this scan they take some microseconds.
+
 // piiCandidates returns the kinds that text may hold. A kind that is left out
 // has no match; one that is named is for its expression to confirm. It reads
 // each byte once, looks at a bounded number around a trigger, and allocates

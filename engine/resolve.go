@@ -76,11 +76,6 @@ type Resolver struct {
 	TieBreakDeny bool
 }
 
-// Resolve weighs candidates with first-given-wins on exact ties.
-func Resolve(s Strategy, candidates []Candidate) (Resolution, error) {
-	return Resolver{Strategy: s}.Resolve(candidates)
-}
-
 // Resolve picks the winner among candidates and explains how.
 func (r Resolver) Resolve(candidates []Candidate) (Resolution, error) {
 	s := cmp.Or(r.Strategy, PriorityFirstMatch)

@@ -72,7 +72,6 @@ func newRuleIndex(rules []*compiledRule) ruleIndex {
 	for i := range x.groups {
 		g := &x.groups[i]
 		g.ordered = len(g.above.limits)+len(g.below.limits) > 0
-		g.byValue.seal()
 		g.above.seal()
 		g.below.seal()
 		g.prefix.seal()

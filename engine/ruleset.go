@@ -17,24 +17,15 @@ type ruleset struct {
 	// confidence is what a call must at least have, by the same defaults.
 	confidence float64
 	index      ruleIndex
-	trace      []string // how a chain came to be
+	denials    []*ruleset // what denies whatever rules say; strict mode only
+	trace      []string   // how a chain came to be
 }
 
-// newRuleset sorts and indexes the rules of docs. The order given is the order
-// of equal priorities.
-func newRuleset(rules []*compiledRule, strict bool, leaf *Document) *ruleset {
+// newRuleset sorts and indexes rules. The order given is the order of equal
+// priorities.
+func newRuleset(rules []*compiledRule) *ruleset {
 	s := &ruleset{rules: slices.Clone(rules)}
-	// In strict mode the denies of parents come first, whatever the priority
-	// of a child's allow (policy engine spec 18.1: a deny from any source).
-	inherited := func(r *compiledRule) bool {
-		return strict && leaf != nil && r.doc != leaf && r.Action.Denies()
-	}
-	slices.SortStableFunc(s.rules, func(a, b *compiledRule) int {
-		if c := trueFirst(inherited(a), inherited(b)); c != 0 {
-			return c
-		}
-		return cmp.Compare(b.Priority, a.Priority)
-	})
+	slices.SortStableFunc(s.rules, func(a, b *compiledRule) int { return cmp.Compare(b.Priority, a.Priority) })
 	s.index = newRuleIndex(s.rules)
 	return s
 }

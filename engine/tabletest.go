@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,8 @@ type RuleCoverage struct {
 	Hits int
 }
 
-// RunTests evaluates tables of tests against a policy. A table is a mapping
+// RunTests evaluates tables of tests against a policy: the cases whose names
+// only matches, all if it is nil. A table is a mapping
 // with a list of cases:
 //
 //	cases:
@@ -44,6 +46,8 @@ type RuleCoverage struct {
 //	    tool: delete_resource        # all of input is optional
 //	    arguments: {id: 7}
 //	    context: {path: src}
+//	    metadata: {env: prod}        # what an adapter sends beside the call
+//	    stubs: {scanner: deny}       # before those of the table
 //	    facts: {call_count: 3, elapsed_seconds: 12.5, tool_calls: {search: 2}}
 //	    kind: tool                   # model, agent, handoff
 //	    order: pre_execute           # interceptor
@@ -55,25 +59,35 @@ type RuleCoverage struct {
 //	      rule: no-delete            # "" for none
 //	      reason: ...
 //	      category: policy_rule
+//	stubs:                           # what guardrails answer in every case
+//	  scanner: allow                 # or deny, or in full:
+//	  masker: {decision: modify, reason: ..., modified_args: {id: 0}}
+//
+// No guardrail is really asked. A case that reaches one without a stub fails.
 //
 // The error is a [*LoadError] for a table that cannot be read; a case that
 // fails is no error and stands in the report.
-func RunTests(ctx context.Context, p *Policy, tables []File) (TestReport, error) {
+func RunTests(ctx context.Context, p *Policy, tables []File, only *regexp.Regexp) (TestReport, error) {
 	var report TestReport
 	var probs []Problem
 	hits := make([]int, len(p.rules))
 	for _, table := range tables {
-		r := &tableReader{problems: &problems{path: table.Path}}
+		r := &tableReader{problems: &problems{path: table.Path}, guardrails: p.guardrailNames()}
 		cases := r.table(table)
 		probs = append(probs, r.list...)
 		if len(probs) > 0 {
 			continue
 		}
 		for _, c := range cases {
+			if only != nil && !only.MatchString(c.Name) {
+				continue
+			}
+			answers := stubs{said: c.stubs}
+			c.input.guardrails = answers.chain(p)
 			start := time.Now()
 			c.Decision = p.Evaluate(ctx, c.input)
 			c.Duration = time.Since(start)
-			c.Failures = c.expect.differences(c.Decision)
+			c.Failures = append(c.expect.differences(c.Decision), answers.missing...)
 			if len(c.Failures) > 0 {
 				report.Failed++
 			}
@@ -95,6 +109,7 @@ func RunTests(ctx context.Context, p *Policy, tables []File) (TestReport, error)
 type tableCase struct {
 	TestCase
 	input  Input
+	stubs  map[string]GuardrailResult
 	expect expectation
 }
 
@@ -124,7 +139,10 @@ func (x expectation) differences(d Decision) []string {
 	return out
 }
 
-type tableReader struct{ *problems }
+type tableReader struct {
+	*problems
+	guardrails []string // that may have stubs
+}
 
 func (r *tableReader) table(f File) []tableCase {
 	n, probs := parseText(f.Path, f.Content)
@@ -137,11 +155,13 @@ func (r *tableReader) table(f File) []tableCase {
 		r.add(n.line, "cases", "a table of tests is a mapping with a list of cases")
 		return nil
 	}
-	r.known(n, "", "cases")
+	r.known(n, "", "cases", "stubs")
+	all := r.stubs(n, "stubs", nil)
 	var cases []tableCase
 	for i := range list.items {
 		if c, ok := r.testCase(&list.items[i], fmt.Sprintf("cases[%d]", i)); ok {
 			c.Path = f.Path
+			c.stubs = r.stubs(&list.items[i], fmt.Sprintf("cases[%d].stubs", i), all)
 			cases = append(cases, c)
 		}
 	}
@@ -155,7 +175,7 @@ func (r *tableReader) testCase(n *node, field string) (tableCase, bool) {
 		return c, false
 	}
 	before := len(r.list)
-	r.known(n, field, "name", "tool", "kind", "agent_id", "session_id", "call_id", "arguments", "context", "facts", "order", "expect")
+	r.known(n, field, "name", "tool", "kind", "agent_id", "session_id", "call_id", "arguments", "context", "metadata", "stubs", "facts", "order", "expect")
 	for name, into := range map[string]*string{
 		"name": &c.Name, "tool": &c.input.Tool, "agent_id": &c.input.AgentID,
 		"session_id": &c.input.SessionID, "call_id": &c.input.CallID,
@@ -167,7 +187,7 @@ func (r *tableReader) testCase(n *node, field string) (tableCase, bool) {
 	c.input.Kind = word(r, n, field, "kind", map[string]Kind{"tool": KindTool, "model": KindModel, "agent": KindAgent, "handoff": KindHandoff})
 	c.input.Order = word(r, n, field, "order", map[string]Order{"union": OrderUnion, "interceptor": OrderInterceptor, "pre_execute": OrderPreExecute})
 	c.input.Arguments = r.mapping(n, field, "arguments")
-	c.input.Context = r.mapping(n, field, "context")
+	c.input.Context = WithMetadata(r.mapping(n, field, "context"), r.mapping(n, field, "metadata"))
 	if f, ok := present(n, "facts"); ok {
 		c.input.Facts = r.facts(f, field+".facts")
 		c.input.CheckLimits = true

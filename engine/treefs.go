@@ -12,19 +12,24 @@ import (
 // ReadFiles reads the files of a policy directory for NewTree. Only regular
 // files are opened: a symbolic link could lead outside the directory, and a
 // pipe or device could be read for ever. Names that begin with a dot are left
-// out. The error is a [*LoadError] or that of fsys.
-func ReadFiles(fsys fs.FS) ([]File, error) {
-	var files []File
+// out; those of them that hold a policy come back in hidden, so that somebody
+// can be told. The error is a [*LoadError] or that of fsys.
+func ReadFiles(fsys fs.FS) (files []File, hidden []string, err error) {
 	total := 0
-	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
+	err = fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
-		case err != nil:
-			return err
-		case name != "." && strings.HasPrefix(entry.Name(), "."):
-			if entry.IsDir() {
-				return fs.SkipDir
+		case isHidden(name):
+			if entry.IsDir() && (err != nil || entry.Name() == ".git") {
+				return fs.SkipDir // it is no policy, whatever it holds
+			}
+			if entry.Type().IsRegular() && path.Ext(name) != "" {
+				if content, err := readBounded(fsys, name, MaxTreeBytes); err == nil && isPolicy(File{Path: name, Content: content}) {
+					hidden = append(hidden, name)
+				}
 			}
 			return nil
+		case err != nil:
+			return err
 		case entry.IsDir():
 			return nil
 		case !entry.Type().IsRegular():
@@ -38,7 +43,12 @@ func ReadFiles(fsys fs.FS) ([]File, error) {
 		files = append(files, File{Path: name, Content: content})
 		return nil
 	})
-	return files, err
+	return files, hidden, err
+}
+
+// isHidden reports whether a name on the way to a file begins with a dot.
+func isHidden(name string) bool {
+	return name != "." && (strings.HasPrefix(name, ".") || strings.Contains(name, "/."))
 }
 
 func readBounded(fsys fs.FS, name string, room int) ([]byte, error) {
@@ -61,13 +71,15 @@ func readBounded(fsys fs.FS, name string, room int) ([]byte, error) {
 	return content, nil
 }
 
-// SplitTests takes the tables of tests, *_test.yaml and *_test.yml with a list
-// of cases, out of the files of a policy directory. They lie beside the
-// policies and are no part of the tree.
+// SplitTests takes the tables of tests out of the files of a policy directory.
+// They lie beside the policies and are no part of the tree. A table is what is
+// named *_test.yaml or *_test.yml, holds a list of cases, and nothing of a
+// policy. All else stays in the tree, which is refused for what it cannot hold:
+// a policy must not vanish because of its name or of a stray field.
 func SplitTests(files []File) (tree, tests []File) {
 	for _, f := range files {
 		base := path.Base(f.Path)
-		if (strings.HasSuffix(base, "_test.yaml") || strings.HasSuffix(base, "_test.yml")) && hasCases(f) {
+		if (strings.HasSuffix(base, "_test.yaml") || strings.HasSuffix(base, "_test.yml")) && isTable(f) {
 			tests = append(tests, f)
 			continue
 		}
@@ -76,12 +88,28 @@ func SplitTests(files []File) (tree, tests []File) {
 	return tree, tests
 }
 
-func hasCases(f File) bool {
+func isTable(f File) bool {
 	n, probs := parseText(f.Path, f.Content)
 	if probs != nil {
-		// What cannot be read is reported as what its name says it is.
-		return true
+		return false
 	}
-	_, ok := n.get("cases")
-	return ok
+	cases, ok := n.get("cases")
+	document, governance := classify(n)
+	return ok && cases.kind == nodeList && !document && !governance
+}
+
+// isPolicy reports whether a file would be a policy where it is not left out.
+func isPolicy(f File) bool {
+	switch path.Ext(f.Path) {
+	case ".cedar", ".rego":
+		return true
+	case ".yaml", ".yml", ".json":
+		n, probs := parseText(f.Path, f.Content)
+		if probs != nil {
+			return false
+		}
+		document, governance := classify(n)
+		return document || governance
+	}
+	return false
 }

@@ -29,19 +29,25 @@ type Lease struct {
 	Expires   time.Duration         // the first instant at which it is no longer there
 	HoldUntil time.Duration         // renewals end here; 0 means that they have no end
 	Weight    int32
-	Claim     bool // handed to a waiter who has not claimed it yet
+	Claim     bool   // handed to a waiter who has not claimed it yet
+	Place     *Place // of a claim: where it goes back to if it is taken back; immutable
+}
+
+// A Place is what a ticket has that a lease has not.
+type Place struct {
+	Until    time.Duration // the end of the wait
+	Seen     time.Duration // when the waiter was last heard of
+	Slots    int32         // the limit that it was asked for under; 0: the pool's own
+	Priority int32
 }
 
 // A Ticket is a place in the queue. It carries the limit under which it was
 // asked for, since two versions of a policy may share a pool.
 type Ticket struct {
-	Holder   string
-	Label    unique.Handle[string]
-	Until    time.Duration // the end of the wait
-	Seen     time.Duration // when the waiter was last heard of
-	Weight   int32
-	Slots    int32 // 0: the pool's own Slots
-	Priority int32
+	Holder string
+	Label  unique.Handle[string]
+	Weight int32
+	Place
 }
 
 // Lapses returns the first instant at which the ticket is no longer there.
@@ -59,9 +65,11 @@ type Pool struct {
 
 	// Derived, see Index. soonest is no later than the first instant at which
 	// Settle would change the pool; 0 means not known, which costs one look.
-	// used is the sum of the weights of the leases.
+	// used is the sum of the weights of the leases, claims how many of them are
+	// not claimed yet.
 	soonest time.Duration
 	used    int32
+	claims  int32
 }
 
 // A Request asks for a slot.
@@ -158,34 +166,6 @@ func (p *Pool) sooner(at time.Duration) {
 	}
 }
 
-// hand turns tickets into leases while they fit, the first in the queue first.
-// One that does not fit is waited for: nobody overtakes it under the same limit
-// or a lower one. Under a higher limit, that of another version of the policy,
-// there is room that it could not have.
-func (p *Pool) hand(now time.Duration) {
-	blocked := int32(0) // the highest limit under which somebody is waited for
-	left := 0
-	for i := range p.Queue {
-		t := &p.Queue[i]
-		if limit := p.limit(t.Slots); limit > blocked {
-			if p.used+t.Weight <= limit {
-				p.grant(Lease{
-					Holder: t.Holder, Label: t.Label, Since: now, Expires: now + ClaimTTL,
-					Weight: t.Weight, Claim: true,
-				})
-				continue
-			}
-			blocked = limit
-		}
-		if left < i {
-			p.Queue[left] = *t
-		}
-		left++
-	}
-	clear(p.Queue[left:])
-	p.Queue = p.Queue[:left]
-}
-
 func (p *Pool) limit(slots int32) int32 {
 	if slots > 0 {
 		return slots
@@ -198,9 +178,17 @@ func (p *Pool) grant(l Lease) uint64 {
 	p.Last++
 	l.Token = p.Last
 	p.Leases = append(p.Leases, l)
-	p.used += l.Weight
+	p.count(l, 1)
 	p.sooner(l.Expires)
 	return l.Token
+}
+
+// count adds a lease to what is derived, or takes it away again.
+func (p *Pool) count(l Lease, by int32) {
+	p.used += by * l.Weight
+	if l.Claim {
+		p.claims += by
+	}
 }
 
 // drop removes leases, and reports whether there were any.
@@ -210,7 +198,7 @@ func (p *Pool) drop(over func(*Lease) bool) bool {
 		if !over(&l) {
 			return false
 		}
-		p.used -= l.Weight
+		p.count(l, -1)
 		return true
 	})
 	return len(p.Leases) < had
@@ -221,12 +209,13 @@ func (p *Pool) Try(now time.Duration, r Request) Admission {
 	p.Settle(now)
 	limit := p.limit(r.Slots)
 	// Nobody overtakes: a request passes by those alone whose priority is below
-	// its own, or whose limit is.
+	// its own, or whose limit is and who have no room under it.
 	first := !slices.ContainsFunc(p.Queue, func(t Ticket) bool {
-		return t.Priority >= r.Priority && p.limit(t.Slots) >= limit
+		its := p.limit(t.Slots)
+		return t.Priority >= r.Priority && (its >= limit || p.used+t.Weight <= its)
 	})
 	switch {
-	case first && p.InUse()+r.Weight <= limit:
+	case first && p.used+r.Weight <= min(limit, p.bound()):
 		return Granted
 	case r.Until <= now || r.Weight > limit:
 		return Refused
@@ -247,41 +236,10 @@ func (p *Pool) Acquire(now time.Duration, r Request) (a Admission, token uint64,
 			Weight: r.Weight,
 		})
 	case Queued:
-		t := Ticket{
-			Holder: r.Holder, Label: r.Label, Until: r.Until, Seen: now,
-			Weight: r.Weight, Slots: r.Slots, Priority: r.Priority,
-		}
 		// Behind all of the same or a higher priority.
-		i, _ := slices.BinarySearchFunc(p.Queue, t, func(a, b Ticket) int {
-			if a.Priority >= b.Priority {
-				return -1
-			}
-			return 1
-		})
-		p.Queue = slices.Insert(p.Queue, i, t)
-		p.sooner(t.Lapses())
-		position = i + 1
+		position = p.enqueue(Ticket{r.Holder, r.Label, r.Weight, Place{r.Until, now, r.Slots, r.Priority}}, false)
 	}
 	return a, token, position
-}
-
-// Claim is what a waiter does when its turn may have come: Granted with the
-// token if a slot was handed to it, Queued with its position if it still
-// waits, Gone if it has lost its place. The token is a new one, so that tokens
-// stand in the order in which holders were admitted.
-func (p *Pool) Claim(now time.Duration, holder string) (a Admission, token uint64, position int) {
-	p.Settle(now)
-	if i := slices.IndexFunc(p.Leases, func(l Lease) bool { return l.Claim && l.Holder == holder }); i >= 0 {
-		l := p.Leases[i]
-		p.Leases = slices.Delete(p.Leases, i, i+1)
-		p.used -= l.Weight
-		l.Claim, l.Since = false, now
-		return Granted, p.grant(l), 0
-	}
-	if i := p.ticket(holder); i >= 0 {
-		return Queued, 0, i + 1
-	}
-	return Gone, 0, 0
 }
 
 // Extend sets when the lease of token ends, and when its renewals end, and
@@ -315,16 +273,6 @@ func (p *Pool) Renew(now time.Duration, token uint64, expires time.Duration) (en
 	return expires, true
 }
 
-// Hear notes that the waiter is still there, and reports whether it waits.
-func (p *Pool) Hear(now time.Duration, holder string) bool {
-	p.Settle(now)
-	i := p.ticket(holder)
-	if i >= 0 {
-		p.Queue[i].Seen = now
-	}
-	return i >= 0
-}
-
 // Release frees the slot of token, hands the room on in the same step, and
 // reports whether the lease was still there.
 func (p *Pool) Release(now time.Duration, token uint64) bool {
@@ -333,41 +281,18 @@ func (p *Pool) Release(now time.Duration, token uint64) bool {
 	if i < 0 {
 		return false
 	}
-	p.used -= p.Leases[i].Weight
-	p.Leases = slices.Delete(p.Leases, i, i+1)
+	p.removeLease(i)
 	p.hand(now)
 	return true
 }
 
-// Cancel gives up whatever the holder has: its place in the queue, or a slot
-// that it has not claimed.
-func (p *Pool) Cancel(now time.Duration, holder string) bool {
-	p.Settle(now)
-	had := false
-	if i := p.ticket(holder); i >= 0 {
-		p.Queue, had = slices.Delete(p.Queue, i, i+1), true
-	}
-	if p.drop(func(l *Lease) bool { return l.Claim && l.Holder == holder }) {
-		had = true
-	}
-	if had {
-		p.hand(now)
-	}
-	return had
-}
-
-// SetSlots changes the pool's own limit. Lowering it revokes nothing and grants
-// nothing until the leases are below it; who waits for more than there will
-// ever be has lost its place. Raising it hands on at once.
-func (p *Pool) SetSlots(now time.Duration, slots int32) {
-	p.Settle(now)
-	p.Slots = slots
-	p.Queue = slices.DeleteFunc(p.Queue, func(t Ticket) bool { return t.Slots == 0 && t.Weight > slots })
-	p.hand(now)
+func (p *Pool) removeLease(i int) {
+	p.count(p.Leases[i], -1)
+	p.Leases = slices.Delete(p.Leases, i, i+1)
 }
 
 // Clear ends all leases and tickets.
-func (p *Pool) Clear() { p.Leases, p.Queue, p.soonest, p.used = nil, nil, 0, 0 }
+func (p *Pool) Clear() { p.Leases, p.Queue, p.soonest, p.used, p.claims = nil, nil, 0, 0, 0 }
 
 // RaiseToken makes all later tokens larger than floor.
 func (p *Pool) RaiseToken(floor uint64) { p.Last = max(p.Last, floor) }
@@ -396,14 +321,10 @@ func (p *Pool) find(token uint64) int {
 	return i
 }
 
-func (p *Pool) ticket(holder string) int {
-	return slices.IndexFunc(p.Queue, func(t Ticket) bool { return t.Holder == holder })
-}
-
 // Index computes what is derived, after a pool was put together field by field.
 func (p *Pool) Index() {
-	p.soonest, p.used = p.next(), 0
+	p.soonest, p.used, p.claims = p.next(), 0, 0
 	for i := range p.Leases {
-		p.used += p.Leases[i].Weight
+		p.count(p.Leases[i], 1)
 	}
 }

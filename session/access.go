@@ -69,7 +69,7 @@ func (s *State) client(k ref) *Client {
 func (s *State) ownClient(k ref, x *Client) *Client {
 	if x == nil {
 		s.dropClient(k)
-		x = &Client{Used: s.now, entry: s.entry}
+		x = &Client{Used: s.now, entry: s.entry, Born: s.namespace(k.ns).ForgotClients}
 		s.write(k, x)
 		return x
 	}

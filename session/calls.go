@@ -31,7 +31,7 @@ func (s *State) begin(c *Begin, r *Result) {
 		s.recall(m, c, x, r)
 		return
 	}
-	if stale(c.Call, x.IDs.newerThan(c.Call), r) {
+	if stale(c.Call, x.IDs.newerThan(), r) {
 		return
 	}
 	if x.Phase != PhaseOpen {
@@ -345,6 +345,13 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		r.Code = IDReused
 		return
 	}
+	for i := range h.Pools {
+		// Its slots are in the pools of the first asking, and so is its wait.
+		if i >= len(c.Pools) || c.Pools[i].Pool != h.Pools[i].Pool.Value() {
+			r.Code, r.Pools = StalePremise, h.PoolNames()
+			return
+		}
+	}
 	r.Repeat, r.Rule = true, h.Rule
 	if !h.Waiting() && !s.leased(c.NS, h) {
 		r.Code = LeaseLost
@@ -376,8 +383,13 @@ func (s *State) leased(ns string, h *Held) bool {
 }
 
 // claim takes the slot that was handed to a waiting call, and goes on to the
-// pools behind it. A waiting call stands in one queue at a time.
+// pools behind it. A waiting call stands in one queue at a time. One whose
+// session has timed out will not be admitted any more.
 func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
+	if elapsed, limit := s.now-x.Opened, x.Pin.Limits.Timeout; elapsed > limit {
+		r.Elapsed, r.Limit = elapsed, int64(limit)
+		return s.giveUp(c.NS, x, h, TimedOut, uint64(elapsed))
+	}
 	h.Pools = slices.Clone(h.Pools)
 	h.Deadline = s.waitDeadline(h.Until)
 	waitsAt := slices.IndexFunc(h.Pools, func(p Hold) bool { return p.Token == 0 })
@@ -386,12 +398,12 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		p := s.pool(k)
 		if p == nil {
-			return s.giveUp(c.NS, x, h, WaitTimeout, i)
+			return s.giveUp(c.NS, x, h, WaitTimeout, uint64(i))
 		}
 		p = s.ownPool(k, p)
 		if hold.Token != 0 {
 			if !p.Extend(s.now, hold.Token, h.Deadline, 0) {
-				return s.giveUp(c.NS, x, h, WaitTimeout, i)
+				return s.giveUp(c.NS, x, h, WaitTimeout, uint64(i))
 			}
 			continue
 		}
@@ -416,13 +428,13 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 			r.Queue = Place{hold.Pool.Value(), int32(position)}
 			return Queued
 		case limiter.QueueFull:
-			return s.giveUp(c.NS, x, h, QueueFull, i)
+			return s.giveUp(c.NS, x, h, QueueFull, uint64(i))
 		default:
 			code := WaitTimeout
 			if p.Put && hold.Weight > p.Slots {
 				code, r.Limit = ConcurrencyLimit, int64(p.Slots)
 			}
-			return s.giveUp(c.NS, x, h, code, i)
+			return s.giveUp(c.NS, x, h, code, uint64(i))
 		}
 	}
 
@@ -440,14 +452,14 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 	return Admitted
 }
 
-// giveUp ends a wait, in the pool of that number: what was held and reserved
-// goes back.
-func (s *State) giveUp(ns string, x *Session, h *Held, code Code, pool int) Code {
+// giveUp ends a wait: what was held and reserved goes back. The value is
+// remembered with the code: the number of a pool, or what has elapsed.
+func (s *State) giveUp(ns string, x *Session, h *Held, code Code, value uint64) Code {
 	over := *h
 	s.letGo(ns, &over)
 	x.remove(over.ID())
 	x.Reserved -= over.Tokens
 	x.unreserve(&over)
-	x.IDs.add(remembered(over.ID(), over.Content, code, over.Rule, uint64(pool)))
+	x.IDs.add(remembered(over.ID(), over.Content, code, over.Rule, value))
 	return code
 }

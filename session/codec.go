@@ -63,7 +63,7 @@ func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
 		return 0, nil, err
 	}
 	f := reader(b)
-	f.s, f.strict = string(b), true
+	f.s = string(b)
 	var version uint32
 	for m := f.top(); f.visit(&m); {
 		f.entry(&version, &at, &cmds)
@@ -124,7 +124,7 @@ func DecodeCommand(b []byte) (Command, error) {
 		return nil, err
 	}
 	f := reader(b)
-	f.s, f.strict = string(b), true
+	f.s = string(b)
 	var c Command
 	for m := f.top(); f.visit(&m); {
 		f.command(&c)
@@ -205,13 +205,13 @@ func (r *Result) fields(f *wire) {
 			r.Grants[i].fields(f)
 		}
 	}
-	for m := f.message(5, r.Pressure != Pressure{}); f.visit(&m); {
+	for m := f.optional(5, r.Pressure != Pressure{}); f.visit(&m); {
 		r.Pressure.fields(f)
 	}
-	for m := f.message(6, r.Counters != Counters{}); f.visit(&m); {
+	for m := f.optional(6, r.Counters != Counters{}); f.visit(&m); {
 		r.Counters.fields(f)
 	}
-	for m := f.message(7, r.Queue != Place{}); f.visit(&m); {
+	for m := f.optional(7, r.Queue != Place{}); f.visit(&m); {
 		r.Queue.fields(f)
 	}
 	f.duration(8, &r.RetryAfter)

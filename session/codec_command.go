@@ -52,6 +52,8 @@ func newCommand(kind protowire.Number) Command {
 		return new(Restore)
 	case 19:
 		return new(PutHash)
+	case 20:
+		return new(Repair)
 	}
 	return nil
 }
@@ -126,6 +128,8 @@ func (f *wire) commandFields(c Command) {
 	case *Restore: // has no fields
 	case *PutHash:
 		c.fields(f)
+	case *Repair:
+		c.fields(f)
 	default:
 		panic(fmt.Sprintf("session: no encoding of %T", c))
 	}
@@ -141,6 +145,7 @@ func (c *Open) fields(f *wire) {
 	f.duration(7, &c.IdleTTL)
 	f.kept(8, &c.Parent)
 	f.attributes(9, &c.Attributes)
+	f.digest(10, &c.Over)
 }
 
 func (f *wire) attributes(num protowire.Number, v *[]Attr) {
@@ -198,7 +203,7 @@ func (c *End) fields(f *wire) {
 	f.texts(4, &c.Pools)
 	unsigned(f, 5, &c.Status, uint64(Cancelled))
 	f.sint64(6, &c.Tokens)
-	for m := f.message(7, c.Output != Output{}); f.visit(&m); {
+	for m := f.optional(7, c.Output != Output{}); f.visit(&m); {
 		c.Output.fields(f)
 	}
 }

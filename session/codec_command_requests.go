@@ -11,7 +11,7 @@ import (
 // request is what they have in common: the namespace and whose request it is.
 func (f *wire) request(ns *string, by *Maker) {
 	f.text(1, ns)
-	for m := f.message(2, *by != Maker{}); f.visit(&m); {
+	for m := f.optional(2, *by != Maker{}); f.visit(&m); {
 		f.text(1, &by.Client)
 		f.text(2, &by.Request)
 		f.fingerprint(3, &by.Content)
@@ -51,6 +51,7 @@ func (c *PutPolicy) fields(f *wire) {
 // limits is a message that is written even if it is empty, like every value of
 // a type that has a list and so cannot be compared.
 func (f *wire) limits(num protowire.Number, l *Limits) {
+	f.require(f.num == num, "limits are missing")
 	for m := f.message(num, true); f.visit(&m); {
 		f.int64(1, &l.MaxTokens)
 		f.uint32(2, &l.MaxToolCalls)
@@ -84,7 +85,7 @@ func (c *Set) fields(f *wire) {
 }
 
 func (f *wire) value(num protowire.Number, v *Value) {
-	for m := f.message(num, *v != Value{}); f.visit(&m); {
+	for m := f.optional(num, *v != Value{}); f.visit(&m); {
 		f.bool(1, &v.Number)
 		f.sint64(2, &v.N)
 		f.kept(3, &v.Text)
@@ -112,6 +113,12 @@ func (c *Tick) fields(f *wire) {
 			c.Keys[i] = Key(f.bytesOf())
 		}
 	}
+}
+
+func (c *Repair) fields(f *wire) {
+	f.request(&c.NS, &c.By)
+	f.text(3, &c.Client)
+	f.uint64(4, &c.NewerThan)
 }
 
 func (c *PutHash) fields(f *wire) {

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"encoding/binary"
 	"math"
 	"slices"
 	"time"
@@ -23,6 +22,10 @@ func (f *wire) varint(most uint64) uint64 {
 		v = uint64(f.b[f.pos])
 	} else if v, n = protowire.ConsumeVarint(f.b[f.pos:f.end]); n < 0 {
 		f.fail("truncated")
+		return 0
+	}
+	if v == 0 || n != protowire.SizeVarint(v) {
+		f.fail("a zero that is to be left out, or a number that has bytes to spare")
 		return 0
 	}
 	if v > most {
@@ -109,7 +112,9 @@ func (f *wire) text(num protowire.Number, v *string) {
 	if f.write {
 		f.putText(num, *v)
 	} else if f.num == num {
-		*v = f.textOf()
+		if *v = f.textOf(); *v == "" {
+			f.fail("an empty field that is to be left out")
+		}
 	}
 }
 
@@ -137,7 +142,7 @@ func (f *wire) kept(num protowire.Number, v *string) {
 	if f.write {
 		f.putText(num, *v)
 	} else if f.num == num {
-		*v = string(f.bytesOf())
+		*v = string(f.some())
 	}
 }
 
@@ -151,7 +156,7 @@ func (f *wire) name(num protowire.Number, v *unique.Handle[string]) {
 		return
 	}
 	if f.num == num {
-		*v = f.names.handle(f.bytesOf())
+		*v = f.names.handle(f.some())
 	} else if *v == (unique.Handle[string]{}) {
 		*v = f.names.handle(nil)
 	}
@@ -162,7 +167,7 @@ func (f *wire) blob(num protowire.Number, v *[]byte) {
 	if f.write {
 		f.putBytes(num, *v)
 	} else if f.num == num {
-		*v = slices.Clone(f.bytesOf())
+		*v = slices.Clone(f.some())
 	}
 }
 
@@ -180,8 +185,9 @@ func (f *wire) digest(num protowire.Number, v *Digest) {
 	} else if f.num == num {
 		if b := f.bytesOf(); len(b) == len(v) {
 			*v = Digest(b)
-		} else {
-			f.fail("a digest has 32 bytes")
+		}
+		if *v == (Digest{}) {
+			f.fail("a digest has 32 bytes that are not all zero")
 		}
 	}
 }
@@ -196,7 +202,10 @@ func (f *wire) fingerprint(num protowire.Number, v *Fingerprint) {
 			f.fail("a fingerprint has 8 bytes")
 			return
 		}
-		*v = Fingerprint(f.b[f.pos:])
+		if *v = Fingerprint(f.b[f.pos:]); *v == (Fingerprint{}) {
+			f.fail("a zero that is to be left out")
+			return
+		}
 		f.pos += len(v)
 		f.next()
 	}
@@ -239,22 +248,18 @@ func (f *wire) facts(num protowire.Number, v *[]int64) {
 			f.b = protowire.AppendVarint(f.b, protowire.EncodeZigZag(x))
 		}
 	} else if f.num == num {
-		for b := f.bytesOf(); len(b) > 0; {
+		for b := f.some(); len(b) > 0; {
 			x, n := protowire.ConsumeVarint(b)
 			if n < 0 {
 				f.fail("truncated")
 				return
 			}
+			if n != protowire.SizeVarint(x) {
+				f.fail("a number that has bytes to spare")
+				return
+			}
 			*v = append(*v, protowire.DecodeZigZag(x))
 			b = b[n:]
 		}
-	}
-}
-
-// putPacked64 writes a packed list of numbers of 8 bytes.
-func (f *wire) putPacked64(num protowire.Number, v []uint64) {
-	f.b = protowire.AppendVarint(protowire.AppendTag(f.b, num, protowire.BytesType), uint64(8*len(v)))
-	for _, x := range v {
-		f.b = binary.LittleEndian.AppendUint64(f.b, x)
 	}
 }

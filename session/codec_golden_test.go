@@ -53,21 +53,20 @@ func TestEntriesOfVersion1(t *testing.T) {
 	require.Equal(t, old, EncodeEntry(at, got))
 }
 
-func TestSnapshotsOfVersion1(t *testing.T) {
+// oneOfEach returns a record of each kind in which no field is empty.
+func oneOfEach() map[Key]Record {
 	pin := &Pin{Digest{1}, Limits{
 		MaxTokens: 1, MaxToolCalls: 2, MaxAttempts: 3, PerTool: []ToolLimit{{"t", 4}}, Timeout: 5,
 		MaxConcurrent: 6, Backpressure: 7, Checkpoint: 8, Drift: 9,
 	}}
-	ids := IDs{forgot: &[ForgottenParts]uint64{15: 3}}
+	ids := IDs{forgot: 3}
 	ids.add(remembered("01JDABCDEFGHJKMNPQRSTVWXYZ", Fingerprint{5}, Ended, 6, 7))
 	pool := &Pool{Threshold: 1, MaxQueue: 2, Put: true}
-	pool.Leases = []limiter.Lease{{Holder: "ss c", Label: unique.Make("l"), Token: 3, Since: 4, Expires: 5, HoldUntil: 6, Weight: 7, Claim: true}}
-	pool.Queue = []limiter.Ticket{{Holder: "ss d", Label: unique.Make("m"), Until: 7, Seen: 6, Weight: 5, Slots: 4, Priority: -3}}
+	pool.Leases = []limiter.Lease{{Holder: "ss c", Label: unique.Make("l"), Token: 3, Since: 4, Expires: 5, HoldUntil: 6, Weight: 7, Claim: true, Place: &limiter.Place{Until: 8, Seen: 7, Slots: 6, Priority: -5}}}
+	pool.Queue = []limiter.Ticket{{Holder: "ss d", Label: unique.Make("m"), Weight: 5, Place: limiter.Place{Until: 7, Seen: 6, Slots: 4, Priority: -3}}}
 	pool.Last, pool.Slots = 8, 9
 	pool.Index()
-	s := New()
-	s.SetClock(time.Minute, 3)
-	for k, r := range map[Key]Record{
+	return map[Key]Record{
 		"sn/x": &Session{
 			Agent: unique.Make("a"), Policy: unique.Make("p"), Version: 1, Phase: PhaseClosed, Pinned: true, Pin: pin, Content: Fingerprint{2},
 			Opened: 3, IdleTTL: 4, Used: 5, Attempts: 7, Calls: 8, Executions: 9, Failures: 10, Consecutive: 11, Tokens: 12,
@@ -79,7 +78,13 @@ func TestSnapshotsOfVersion1(t *testing.T) {
 			IDs: ids, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
 		},
 		"pn/x": pool,
-		"cn/x": &Client{Used: 1, IDs: ids},
+		"cn/x": &Client{
+			Used: 1, IDs: ids,
+			Open: []Held{{
+				Holder: "cx s", Content: Fingerprint{1}, Started: 2, Deadline: 3, Until: 4, Tokens: 5, Tool: unique.Make("t"),
+				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff,
+			}},
+		},
 		"yn/x": &Policy{Tree: []byte("tree"), Pin: pin, Names: []string{"p", "q"}, First: "q"},
 		"mn/x": &Name{Digest{1}, 2},
 		"in/x": &Pins{3},
@@ -87,7 +92,13 @@ func TestSnapshotsOfVersion1(t *testing.T) {
 		"nn/":  &Namespace{6, 7, 8},
 		"bn/x": &Baseline{Digest{9}, "text"},
 		"hn/x": &Hash{"sha256:1"},
-	} {
+	}
+}
+
+func TestSnapshotsOfVersion1(t *testing.T) {
+	s := New()
+	s.SetClock(time.Minute, 3)
+	for k, r := range oneOfEach() {
 		s.Put(k, r)
 	}
 	require.Equal(t, len(allRecords()), s.Len())

@@ -7,52 +7,43 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-const rememberedLen = 40 // bytes of an id in IDs.remembered
-
-// ids leaves out how many ids there were ever, which follows from how many are
-// remembered and how many chunks were dropped.
+// ids are written if there ever were any, and if they do not stand in parts of
+// their own: see Pack.
 func (f *wire) ids(num protowire.Number, m *IDs) {
-	if !f.write {
-		if f.num != num {
-			return
-		}
-		f.require(m.chunks == nil, "ids a second time")
-	}
-	// Ids that stand apart are not part of the record: see Pack.
-	for s := f.message(num, m.apart == nil && (m.Len() > 0 || m.forgot != nil)); f.visit(&s); {
-		f.uint32(1, &m.dropped)
-		f.remembered(2, m)
-		f.forgot(3, m)
-	}
-	if !f.write {
-		m.n += m.dropped * chunkLen
+	for s := f.optional(num, m.parts == nil && (m.n > 0 || m.forgot > 0)); f.visit(&s); {
+		unsigned(f, 1, &m.n, 1<<63)
+		f.uint64(2, &m.forgot)
+		f.remembered(3, m)
 	}
 }
 
+// rememberedLen is what an id takes in IDs.remembered. Its number follows from
+// its place.
+const rememberedLen = 12 + 8 + 8 + 8
+
 func (f *wire) remembered(num protowire.Number, m *IDs) {
+	n := m.Len()
 	if f.write {
-		if m.Len() == 0 {
+		if n == 0 {
 			return
 		}
 		f.b = protowire.AppendTag(f.b, num, protowire.BytesType)
-		f.b = protowire.AppendVarint(f.b, uint64(m.Len()*rememberedLen))
-		for i := range m.Len() {
-			r := &m.chunks[i/chunkLen][i%chunkLen]
-			f.b = append(f.b, r.ID[:]...)
-			f.b = append(f.b, r.Content[:]...)
-			f.b = binary.LittleEndian.AppendUint64(f.b, r.Value)
-			f.b = binary.LittleEndian.AppendUint64(f.b, r.meta)
+		f.b = protowire.AppendVarint(f.b, uint64(n*rememberedLen))
+		for i := range n {
+			f.b = m.at(i).append(f.b)
 		}
 		return
 	}
-	if f.num != num {
+	var b []byte
+	if f.num == num {
+		b = f.some()
+	}
+	if f.err != nil || len(b) != n*rememberedLen {
+		f.fail("not the remembered ids that there have to be")
 		return
 	}
-	b := f.bytesOf()
-	n := len(b) / rememberedLen
-	if len(b)%rememberedLen != 0 || n >= MaxRemembered+chunkLen || m.chunks != nil {
-		f.fail("not one list of remembered ids")
-		return
+	if n == 0 {
+		return // some were forgotten, and nothing was finished since
 	}
 	// One array for all chunks: it is given up as a whole once 1,024 more ids
 	// were finished.
@@ -62,35 +53,24 @@ func (f *wire) remembered(num protowire.Number, m *IDs) {
 		m.chunks[i] = &chunks[i]
 	}
 	for i := range n {
-		r := &chunks[i/chunkLen][i%chunkLen]
-		x := b[i*rememberedLen:][:rememberedLen]
-		copy(r.ID[:], x)
-		copy(r.Content[:], x[16:])
-		r.Value = binary.LittleEndian.Uint64(x[24:])
-		r.meta = binary.LittleEndian.Uint64(x[32:])
+		r := m.at(i)
+		r.read(b[i*rememberedLen:])
+		r.seq = uint32(m.first()) + uint32(i)
 	}
-	m.n = uint32(n)
 }
 
-func (f *wire) forgot(num protowire.Number, m *IDs) {
-	if f.write {
-		if m.forgot != nil {
-			f.putPacked64(num, m.forgot[:])
-		}
-		return
-	}
-	if f.num != num {
-		return
-	}
-	b := f.bytesOf()
-	if len(b) != 8*ForgottenParts {
-		f.fail("not a time for each part")
-		return
-	}
-	m.forgot = new([ForgottenParts]uint64)
-	for i := range m.forgot {
-		m.forgot[i] = binary.LittleEndian.Uint64(b[8*i:])
-	}
+func (r *Remembered) append(b []byte) []byte {
+	b = append(b, r.ID[:]...)
+	b = append(b, r.Content[:]...)
+	b = binary.LittleEndian.AppendUint64(b, r.Value)
+	return binary.LittleEndian.AppendUint64(b, r.meta)
+}
+
+func (r *Remembered) read(b []byte) {
+	copy(r.ID[:], b)
+	copy(r.Content[:], b[12:])
+	r.Value = binary.LittleEndian.Uint64(b[20:])
+	r.meta = binary.LittleEndian.Uint64(b[28:])
 }
 
 // An interner keeps one copy of what many records name: names, and pins by

@@ -59,7 +59,7 @@ func gather(from reflect.Value, d protoreflect.MessageDescriptor, into map[strin
 
 func setField(t testing.TB, m protoreflect.Message, fd protoreflect.FieldDescriptor, v reflect.Value) {
 	if ids, ok := v.Interface().(IDs); ok {
-		if ids.n > 0 || ids.forgot != nil {
+		if ids.n > 0 || ids.forgot > 0 {
 			m.Set(fd, protoreflect.ValueOfMessage(idsToProto(&ids).ProtoReflect()))
 		}
 		return
@@ -129,9 +129,9 @@ func scalar(t testing.TB, fd protoreflect.FieldDescriptor, v reflect.Value) prot
 }
 
 func idsToProto(ids *IDs) *logv1.IDs {
-	m := &logv1.IDs{Dropped: ids.dropped}
-	for seq := ids.dropped * chunkLen; seq < ids.n; seq++ {
-		r := ids.at(seq)
+	m := &logv1.IDs{N: ids.n, Forgot: ids.forgot}
+	for i := range ids.Len() {
+		r := ids.at(i)
 		m.Remembered = append(m.Remembered, r.ID[:]...)
 		m.Remembered = append(m.Remembered, r.Content[:]...)
 		for _, n := range []uint64{r.Value, r.meta} {
@@ -139,9 +139,6 @@ func idsToProto(ids *IDs) *logv1.IDs {
 				m.Remembered = append(m.Remembered, byte(n>>(8*i)))
 			}
 		}
-	}
-	if ids.forgot != nil {
-		m.Forgot = ids.forgot[:]
 	}
 	return m
 }
@@ -243,9 +240,12 @@ func (f filler) text() string {
 
 func (f filler) ids() IDs {
 	var m IDs
-	n := []int{0, 1, 7, 8, 9, 40, MaxRemembered + 30}[f.IntN(7)]
+	n := []int{0, 1, 7, 8, 9, 40, MaxRemembered + 200}[f.IntN(7)]
+	if f.IntN(3) == 0 {
+		m.forgot = f.Uint64() >> 20
+	}
 	for range n {
-		m.add(Remembered{ID: [16]byte{byte(f.Uint64())}, Value: f.Uint64(), meta: f.Uint64()})
+		m.add(Remembered{ID: idHash{byte(f.Uint64())}, Value: f.Uint64(), meta: f.Uint64()})
 	}
 	m.index = nil // derived, and never in the bytes
 	return m
@@ -293,6 +293,9 @@ func randomRecord(f filler, number int) Record {
 		for i := range r.Leases {
 			r.Leases[i].Token = uint64(1+i) << 30
 			r.Leases[i].Weight = 1 + f.Int32N(MaxSlots)
+			if !r.Leases[i].Claim {
+				r.Leases[i].Place = nil
+			}
 		}
 		for i := range r.Queue {
 			r.Queue[i].Weight = 1 + f.Int32N(MaxSlots)

@@ -177,6 +177,7 @@ func (f *wire) settle(r Record) {
 			l := &r.Leases[i]
 			f.require(l.Token > last && l.Token <= r.Last, "leases that are not in the order of their tokens")
 			f.require(l.Weight > 0 && l.Weight <= MaxSlots, "a lease of a weight that cannot be") // sums stay in an int32
+			f.require(l.Claim == (l.Place != nil), "a claim without a place, or a place without a claim")
 			last = l.Token
 		}
 		for i := range r.Queue {
@@ -220,6 +221,7 @@ func (c *Client) fields(f *wire) {
 	f.duration(1, &c.Used)
 	f.open(2, &c.Open)
 	f.ids(3, &c.IDs)
+	f.uint64(4, &c.Born)
 }
 
 func (f *wire) pin(num protowire.Number, v **Pin) {
@@ -301,7 +303,8 @@ func (p *Pool) fields(f *wire) {
 			leaseFields(f, &p.Leases[i])
 		}
 	}
-	for i, n := elements(f, 2, &p.Queue, MaxQueue); i < n; i++ {
+	// What was handed over may have gone back into a full queue.
+	for i, n := elements(f, 2, &p.Queue, MaxQueue+MaxSlots); i < n; i++ {
 		for m := f.message(2, true); f.visit(&m); {
 			ticketFields(f, &p.Queue[i])
 		}
@@ -322,6 +325,15 @@ func leaseFields(f *wire, l *limiter.Lease) {
 	f.duration(6, &l.HoldUntil)
 	f.int32(7, &l.Weight)
 	f.bool(8, &l.Claim)
+	if !f.write && f.num == 9 && l.Place == nil {
+		l.Place = new(limiter.Place)
+	}
+	for m := f.message(9, l.Place != nil); f.visit(&m); {
+		f.duration(1, &l.Place.Until)
+		f.duration(2, &l.Place.Seen)
+		f.int32(3, &l.Place.Slots)
+		f.sint32(4, &l.Place.Priority)
+	}
 }
 
 func ticketFields(f *wire, t *limiter.Ticket) {

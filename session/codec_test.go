@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 	"unique"
@@ -112,46 +113,40 @@ func TestDerivedFieldsAreNotEncoded(t *testing.T) {
 	require.NotNil(t, s.IDs.find("next"))
 }
 
-// A protobuf encoder may put fields in any order, which changes nothing. A field
-// of a later version is refused: some replicas would go by it and others not.
-func TestFieldsInAnyOrderAndUnknownOnes(t *testing.T) {
+// Fields stand in the order of their numbers. One that stands elsewhere is
+// refused, and so is one of a later version: some replicas would go by it and
+// others not.
+func TestFieldsInOtherOrderAndUnknownOnes(t *testing.T) {
 	f := newFiller(4)
+	swapped := 0
 	for range 500 {
 		c := randomCommand(f, f.IntN(Version))
 		b, err := sealCommand.open(EncodeCommand(c))
 		require.NoError(t, err)
 		_, _, n := protowire.ConsumeTag(b)
 		body, _ := protowire.ConsumeBytes(b[n:])
-		var fields [][]byte
-		for len(body) > 0 {
-			_, _, n := protowire.ConsumeField(body)
-			fields = append(fields, body[:n])
-			body = body[n:]
-		}
 		unknown := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), []byte("later"))
-		var mixed []byte
-		for i := len(fields) - 1; i >= 0; {
-			first := i // fields of one number keep their order
-			for first > 0 && number(fields[first-1]) == number(fields[i]) {
-				first--
-			}
-			for _, x := range fields[first : i+1] {
-				mixed = append(mixed, x...)
-			}
-			i = first - 1
-		}
-		command := func(fields ...byte) []byte {
+		command := func(fields []byte) []byte {
 			return sealCommand.seal(protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(c.Kind()), protowire.BytesType), fields), 0)
 		}
-		got, err := DecodeCommand(command(mixed...))
+		got, err := DecodeCommand(command(body))
 		require.NoError(t, err)
 		require.Equal(t, c, got)
-
-		_, err = DecodeCommand(command(append(mixed, unknown...)...))
+		_, err = DecodeCommand(command(slices.Concat(body, unknown)))
 		require.ErrorIs(t, err, ErrUnknownKind)
-		_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{command(append(unknown, mixed...)...)}))
+		_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{command(slices.Concat(body, unknown))}))
 		require.ErrorIs(t, err, ErrUnknownKind)
+		wrong := [][]byte{slices.Concat(unknown, body)}
+		if _, _, n := protowire.ConsumeField(body); n > 0 && n < len(body) && number(body) != number(body[n:]) {
+			wrong = append(wrong, slices.Concat(body[n:], body[:n]))
+			swapped++
+		}
+		for _, w := range wrong {
+			_, err = DecodeCommand(command(w))
+			require.Error(t, err)
+		}
 	}
+	require.NotZero(t, swapped)
 }
 
 func number(field []byte) protowire.Number {
@@ -194,8 +189,14 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		return b
 	}
 	bare := func(r Record) []byte { return appendRecord(nil, r) }
-	pin := bytesField(6, nil)
-	lease := func(token, weight uint64) []byte { return bytesField(1, append(field(3, token), field(7, weight)...)) }
+	pin := slices.Clip(bytesField(6, bytesField(2, nil)))
+	lease := func(token, weight uint64) []byte {
+		b := field(3, token)
+		if weight != 0 {
+			b = append(b, field(7, weight)...)
+		}
+		return bytesField(1, b)
+	}
 	for _, tt := range []struct {
 		name string
 		b    []byte
@@ -212,8 +213,21 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"varint without an end", bytesField(6, []byte{0x08, 0x80}), "truncated"},
 		{"short digest", bytesField(5, bytesField(1, make([]byte, 31))), "32 bytes"},
 		{"version above 32 bits", bytesField(5, field(2, 1<<31)), "out of range"},
-		{"phase", bytesField(1, append(pin, field(4, 3)...)), "out of range"},
-		{"bool", bytesField(1, append(pin, field(5, 2)...)), "out of range"},
+		{"phase", bytesField(1, append(field(4, 3), pin...)), "out of range"},
+		{"zero", bytesField(6, field(1, 0)), "left out"},
+		{"zero digest", bytesField(5, bytesField(1, make([]byte, 32))), "not all zero"},
+		{"zero content", bytesField(1, append(pin, append(protowire.AppendTag(nil, 7, protowire.Fixed64Type), make([]byte, 8)...)...)), "left out"},
+		{"empty text", bytesField(10, bytesField(1, nil)), "left out"},
+		{"empty name", bytesField(1, bytesField(1, nil)), "left out"},
+		{"empty blob", bytesField(4, bytesField(1, nil)), "left out"},
+		{"empty message", bytesField(7, bytesField(1, nil)), "left out"},
+		{"number with bytes to spare", bytesField(6, []byte{0x08, 0x81, 0}), "to spare"},
+		{"length with bytes to spare", []byte{0x32, 0x82, 0, 0x08, 1}, "to spare"},
+		{"tag with bytes to spare", bytesField(6, []byte{0x88, 0, 1}), "not a field"},
+		{"field twice", bytesField(6, append(field(1, 1), field(1, 1)...)), "wrong place"},
+		{"list in two places", bytesField(1, append(append(append(pin, bytesField(19, nil)...), bytesField(20, nil)...), bytesField(19, nil)...)), "wrong place"},
+		{"no limits", bytesField(1, bytesField(6, nil)), "limits are missing"},
+		{"bool", bytesField(1, append(field(5, 2), pin...)), "out of range"},
 		{"content", bytesField(1, append(pin, field(7, 2)...)), "8 bytes"},
 		{"session without a pin", bytesField(1, nil), "without a pin"},
 		{"policy without a pin", bytesField(4, nil), "without a pin"},
@@ -222,17 +236,21 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"too many pools", bytesField(1, append(pin, bytesField(20, many(8, MaxPools+2))...)), "more than 9"},
 		{"too many attributes", bytesField(1, append(pin, bytesField(22, many(2, MaxAttributes+1))...)), "more than 32"},
 		{"too many leases", bytesField(2, many(1, MaxSlots+1)), "more than 4096"},
-		{"too many tickets", bytesField(2, many(2, MaxQueue+1)), "more than 4096"},
+		{"too many tickets", bytesField(2, many(2, MaxQueue+MaxSlots+1)), "more than 8192"},
+		{"claim without a place", bytesField(2, append(bytesField(1, append(append(field(3, 1), field(7, 1)...), field(8, 1)...)), field(3, 1)...)), "without a place"},
+		{"place without a claim", bytesField(2, append(bytesField(1, append(append(field(3, 1), field(7, 1)...), bytesField(9, nil)...)), field(3, 1)...)), "without a claim"},
 		{"leases out of order", bytesField(2, append(append(lease(2, 1), lease(1, 1)...), field(3, 9)...)), "order of their tokens"},
 		{"lease above the last token", bytesField(2, append(lease(2, 1), field(3, 1)...)), "order of their tokens"},
 		{"lease without a weight", bytesField(2, append(lease(1, 0), field(3, 1)...)), "a lease of a weight"},
 		{"lease of a huge weight", bytesField(2, append(lease(1, MaxSlots+1), field(3, 1)...)), "a lease of a weight"},
 		{"ticket without a weight", bytesField(2, bytesField(2, nil)), "a ticket of a weight"},
 		{"slot without a pool", bytesField(3, bytesField(2, nil)), "not of one pool"},
-		{"ids cut", bytesField(3, bytesField(3, bytesField(2, make([]byte, 39)))), "remembered"},
-		{"too many ids", bytesField(3, bytesField(3, bytesField(2, make([]byte, 40*(MaxRemembered+8))))), "remembered"},
-		{"ids twice", bytesField(3, append(bytesField(3, bytesField(2, make([]byte, 40))), bytesField(3, nil)...)), "second time"},
-		{"forgot", bytesField(3, bytesField(3, bytesField(3, make([]byte, 8)))), "each part"},
+		{"ids cut", bytesField(3, bytesField(3, append(field(1, 1), bytesField(3, make([]byte, 35))...))), "remembered"},
+		{"one id of two", bytesField(3, bytesField(3, append(field(1, 2), bytesField(3, make([]byte, 36))...))), "remembered"},
+		{"more ids than are remembered", bytesField(3, bytesField(3, append(field(1, 2000), bytesField(3, make([]byte, 36*2000))...))), "remembered"},
+		{"ids without their number", bytesField(3, bytesField(3, bytesField(3, make([]byte, 36)))), "remembered"},
+		{"a number without ids", bytesField(3, bytesField(3, field(1, 1))), "remembered"},
+		{"ids twice", bytesField(3, bytesField(3, append(append(field(1, 1), bytesField(3, make([]byte, 36))...), field(1, 1)...))), "wrong place"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, err := DecodeRecord(sealRecord.seal(tt.b, 0))
@@ -254,12 +272,12 @@ func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
 	for _, b := range [][]byte{
 		protowire.AppendVarint([]byte{0x08}, uint64(numCodes)), // field 1
 		{0x0a, 0}, // field 1, with bytes
-		append(protowire.AppendTag(nil, 18, 2), 1, 0x80),    // a fact without an end
-		append(protowire.AppendTag(nil, 16, 2), 5),          // a pool behind the end
-		append(protowire.AppendTag(nil, 16, 0), 5),          // a pool that is a number
+		append(protowire.AppendTag(nil, 18, 2), 1, 0x80),          // a fact without an end
+		append(protowire.AppendTag(nil, 16, 2), 5),                // a pool behind the end
+		append(protowire.AppendTag(nil, 16, 0), 5),                // a pool that is a number
 		append(bare(EncodeResult(&Result{Code: Admitted})), 0x80), // half a tag
-		append(protowire.AppendTag(nil, 99, 2), 5),          // unknown, behind the end
-		append(protowire.AppendTag(nil, 99, 4), 5),          // the end of a group
+		append(protowire.AppendTag(nil, 99, 2), 5),                // unknown, behind the end
+		append(protowire.AppendTag(nil, 99, 4), 5),                // the end of a group
 	} {
 		r, err := DecodeResult(sealResult.seal(b, 0))
 		require.Error(t, err, "%x", b)

@@ -17,18 +17,16 @@ import (
 //	}
 //
 // Written, the fields stand in that order and those that are zero are left out,
-// as a deterministic protobuf encoder does it. Read, they may stand in any
-// order, and fields that are not known are skipped, or refused. Unlike generated code it
-// refuses a number that does not fit the field and a field of another wire
-// type, where that would truncate or skip: what is kept is never guessed.
+// as a deterministic protobuf encoder does it. Read, nothing else is accepted:
+// no other order, no field twice, none that is not known, no zero, no number
+// that does not fit or has bytes to spare. So what was read is written as the
+// same bytes, and nothing that replicas of different versions would understand
+// differently gets into the state.
 //
 // It takes no function values, for they would make each wire escape to the heap.
 type wire struct {
 	write bool
-	// strict refuses what was read and is not known, where skipping it would
-	// have replicas of different versions diverge.
-	strict bool
-	b      []byte // what was written, or is read
+	b     []byte // what was written, or is read
 	// s has the bytes of b if the strings that are read may be parts of it.
 	s        string
 	pos, end int // of the message being read
@@ -61,14 +59,14 @@ func (f *wire) failWith(err error) {
 	f.num = 0
 }
 
-// visit loops over the fields of the outermost message:
+// visit visits the fields of a message once:
 //
 //	for m := f.top(); f.visit(&m); {
 //		x.fields(f)
 //	}
 //
-// Once where it is written; where it is read, until nothing is left. Each visit
-// takes a field or the loop skips one, so it ends.
+// Where it is read, every field has found its method by then, or is not known
+// or not in its place.
 func (f *wire) visit(m *scope) bool {
 	if f.write {
 		return f.visitWritten(m)
@@ -76,16 +74,12 @@ func (f *wire) visit(m *scope) bool {
 	if m.absent {
 		return false
 	}
-	if m.begun && f.num != 0 && f.pos == m.seen {
-		f.skip() // no field took it, so it is none that is known
-		if f.err == nil && f.strict {
-			f.failWith(fmt.Errorf("%w: a field before byte %d", ErrUnknownKind, f.pos))
-		}
-	}
-	first := !m.begun
-	m.begun, m.seen = true, f.pos
-	if f.num != 0 || first {
+	if !m.begun {
+		m.begun = true
 		return true // an empty message is visited too, for its names
+	}
+	if f.num != 0 {
+		f.failWith(fmt.Errorf("%w: field %d, at byte %d, is unknown here or in a wrong place", ErrUnknownKind, f.num, f.pos))
 	}
 	if m.at >= 0 { // back in the outer message
 		f.end = m.at
@@ -126,6 +120,15 @@ func (f *wire) top() scope {
 		f.next()
 	}
 	return scope{at: -1}
+}
+
+// optional enters a message that is left out where all of its fields are zero.
+func (f *wire) optional(num protowire.Number, present bool) scope {
+	m := f.message(num, present)
+	if !f.write && !m.absent && f.pos == f.end && f.num == 0 {
+		f.fail("an empty message that is to be left out")
+	}
+	return m
 }
 
 // message enters a message within this one, which is written if it is present.
@@ -186,22 +189,12 @@ func (f *wire) next() {
 		return
 	}
 	num, typ, n := protowire.ConsumeTag(f.b[f.pos:f.end])
-	if n < 0 {
+	if n < 0 || n != protowire.SizeTag(num) {
 		f.fail("not a field of a protobuf message")
 		return
 	}
 	f.num, f.typ = num, typ
 	f.pos += n
-}
-
-func (f *wire) skip() {
-	n := protowire.ConsumeFieldValue(f.num, f.typ, f.b[f.pos:f.end])
-	if n < 0 {
-		f.fail("truncated")
-		return
-	}
-	f.pos += n
-	f.next()
 }
 
 // span returns where the bytes of a length-delimited field begin and end. The
@@ -216,8 +209,21 @@ func (f *wire) span() (i, j int) {
 		f.fail("truncated")
 		return 0, 0
 	}
+	if size != protowire.SizeVarint(n) {
+		f.fail("a length that has bytes to spare")
+		return 0, 0
+	}
 	i = f.pos + size
 	return i, i + int(n)
+}
+
+// some returns the bytes of a field that is left out where it has none.
+func (f *wire) some() []byte {
+	b := f.bytesOf()
+	if len(b) == 0 && f.err == nil {
+		f.fail("an empty field that is to be left out")
+	}
+	return b
 }
 
 // bytesOf returns the bytes of a length-delimited field without copying them,

@@ -99,7 +99,8 @@ type Maker struct {
 type (
 	// Open starts a session (adapter contract 3.5). Digest is the tree that was
 	// evaluated to belong to Policy; if Name points elsewhere by now, the
-	// answer is StalePremise.
+	// answer is StalePremise. So it is where Over is not what a session of this
+	// id still pins that is over and was not dropped yet: After has that session.
 	Open struct {
 		NS, Session string
 		Content     Fingerprint
@@ -109,6 +110,7 @@ type (
 		IdleTTL     time.Duration
 		Parent      string
 		Attributes  []Attr // by name
+		Over        Digest // premise; zero, as a rule
 	}
 
 	// Begin asks to run one call. It is also how a waiter claims its slot: the
@@ -265,6 +267,17 @@ type (
 		Hash string
 	}
 
+	// Repair lowers what was forgotten in a namespace, after an id dated in the
+	// future had raised it: ids newer than NewerThan are taken again. Where a
+	// client is named, its own record is lowered too; for that it forgets all
+	// the ids that it finished.
+	Repair struct {
+		NS        string
+		By        Maker
+		Client    string // optional
+		NewerThan uint64 // Unix milliseconds
+	}
+
 	// Tick moves time and settles the records named, which changes no answer.
 	// What has ended there lets go of what it held elsewhere: a session of its
 	// pin, and whoever is dropped of the ids it remembered; therefore Keys
@@ -304,9 +317,15 @@ func poolKeys(ns string, pools []string, more ...Key) []Key {
 }
 
 func (c *Open) Touches() []Key {
-	keys := []Key{SessionKey(c.NS, c.Session), NamespaceKey(c.NS), PolicyKey(c.NS, c.Digest), PinsKey(c.NS, c.Digest, c.Session)}
+	keys := []Key{
+		SessionKey(c.NS, c.Session), NamespaceKey(c.NS), BaselineKey(c.NS, c.Session),
+		PolicyKey(c.NS, c.Digest), PinsKey(c.NS, c.Digest, c.Session),
+	}
 	if c.Policy != "" {
 		keys = append(keys, NameKey(c.NS, c.Policy))
+	}
+	if c.Over != (Digest{}) && c.Over != c.Digest {
+		keys = append(keys, PinsKey(c.NS, c.Over, c.Session))
 	}
 	return keys
 }
@@ -368,8 +387,17 @@ func (c *Set) Touches() []Key       { return append(c.By.touches(c.NS), CounterK
 func (c *Delete) Touches() []Key    { return append(c.By.touches(c.NS), CounterKey(c.NS, c.Key)) }
 func (c *Increment) Touches() []Key { return append(c.By.touches(c.NS), CounterKey(c.NS, c.Key)) }
 func (c *PutHash) Touches() []Key   { return append(c.By.touches(c.NS), HashKey(c.NS, c.Tool)) }
-func (c *Tick) Touches() []Key      { return c.Keys }
-func (c *Restore) Touches() []Key   { return nil }
+
+func (c *Repair) Touches() []Key {
+	keys := c.By.touches(c.NS)
+	if c.Client != "" && c.Client != c.By.Client {
+		keys = append(keys, ClientKey(c.NS, c.Client))
+	}
+	return keys
+}
+
+func (c *Tick) Touches() []Key    { return c.Keys }
+func (c *Restore) Touches() []Key { return nil }
 
 func (m Maker) touches(ns string) []Key { return []Key{ClientKey(ns, m.Client), NamespaceKey(ns)} }
 
@@ -401,7 +429,8 @@ func (*Increment) Kind() uint16    { return 16 }
 func (*Tick) Kind() uint16         { return 17 }
 func (*Restore) Kind() uint16      { return 18 }
 func (*PutHash) Kind() uint16      { return 19 }
+func (*Repair) Kind() uint16       { return 20 }
 
 // Version is the newest kind of command that this build knows. A node
 // announces it; what a member does not know is never proposed.
-const Version = 19
+const Version = 20

@@ -2,7 +2,6 @@ package session
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"slices"
 	"strings"
 )
@@ -11,26 +10,32 @@ const (
 	// MaxRemembered is how many finished ids a session or a client remembers,
 	// at least; see IDs.
 	MaxRemembered = 1024
-	chunkLen      = 8
-	// ForgottenParts is into how many parts ids are divided by their hash. What
-	// is forgotten is noted for each part apart, so that a backend may keep
-	// the parts as records of their own and load only the one it needs.
+	// blockLen is how many ids are forgotten at once.
+	blockLen  = 128
+	maxBlocks = MaxRemembered/blockLen + 1
+	chunkLen  = 8
+	// ForgottenParts is into how many parts ids are divided by their hash, so
+	// that a backend may keep the parts apart and load only the one it needs.
 	ForgottenParts = 16
 	indexFrom      = 32 // ids; fewer are searched one by one
 )
 
 // A Remembered is an id that was finished, and how. 40 bytes.
 type Remembered struct {
-	ID      [16]byte // of the id: SHA-256, cut
+	ID      idHash
+	seq     uint32 // its number, see IDs; the rest of it follows from IDs.n
 	Content Fingerprint
 	Value   uint64 // what the answer needs beside the code: status, token, number
 	meta    uint64 // time of the id in ms (44 bits), code (6), rule (14)
 }
 
+// An idHash stands for an id: SHA-256, cut. It only has to tell the ids of one
+// maker from each other.
+type idHash [12]byte
+
 func (r *Remembered) Time() uint64 { return r.meta >> 20 }
 func (r *Remembered) Code() Code   { return Code(r.meta >> 14 & 63) }
 func (r *Remembered) Rule() uint16 { return uint16(r.meta & (1<<14 - 1)) }
-func (r *Remembered) part() int    { return partOf(r.ID) }
 
 func remembered(id string, content Fingerprint, code Code, rule uint16, value uint64) Remembered {
 	return Remembered{
@@ -39,56 +44,179 @@ func remembered(id string, content Fingerprint, code Code, rule uint16, value ui
 	}
 }
 
-func hashID(id string) (h [16]byte) {
+func hashID(id string) (h idHash) {
 	sum := sha256.Sum256([]byte(id))
 	copy(h[:], sum[:])
 	return h
 }
 
-// IDs remembers the last 1,024 finished ids of one maker, and how new an id
-// must be to be surely unknown. Versions of a record share chunks: an append
-// writes behind what older versions see.
+// part is the part in which an id is remembered.
+func (h idHash) part() int { return int(h[len(h)-1]) % ForgottenParts }
+
+// IDs remembers the last 1,024 finished ids of one maker, at least, and how new
+// an id must be to be surely unknown. Ids are numbered in the order in which
+// they were finished. How many there were ever decides which are remembered, so
+// that a block of ids is forgotten at the same moment by whoever has it here and
+// by who has only a summary of it.
 //
-// Ids are numbered modulo 2^32, and a maker may finish more than that: numbers
-// are compared by their distance from the first that is remembered, or from n.
+// All ids stand here in chunks; or they stand in parts of their own, of which
+// some were loaded. Versions of a record share chunks: an append writes behind
+// what older versions see.
 type IDs struct {
-	chunks  []*[chunkLen]Remembered
-	n       uint32 // ids ever finished: the number of the next one
-	dropped uint32 // chunks dropped
-	forgot  *[ForgottenParts]uint64
-	index   *idIndex
-	apart   *apart // set if the ids stand in parts of their own; chunks has none then
+	n      uint64 // ids ever finished: the number of the next one
+	forgot uint64 // newest time among those that are forgotten
+	chunks []*[chunkLen]Remembered
+	index  *idIndex
+	parts  *idParts // set if the parts stand on their own; chunks has none then
 }
+
+// idParts is what is known of ids whose parts stand on their own.
+type idParts struct {
+	known  uint16 // bit by part: it was loaded
+	loaded [ForgottenParts][]Remembered
+	// Since the record was loaded: what was finished, the last of all, and how
+	// many of each part were forgotten, its first.
+	added   []Remembered
+	dropped [ForgottenParts]uint16
+	blocks  [maxBlocks]block // of what is remembered
+}
+
+// A block sums up blockLen ids, of the last block fewer.
+type block struct {
+	newest uint64                // time
+	counts [ForgottenParts]uint8 // how many are in each part
+}
+
+func (b *block) add(r *Remembered) {
+	b.newest = max(b.newest, r.Time())
+	b.counts[r.ID.part()]++
+}
+
+// firstOf returns the number of the oldest id that is remembered if there were
+// n ever.
+func firstOf(n uint64) uint64 {
+	if n < MaxRemembered {
+		return 0
+	}
+	return (n - MaxRemembered) / blockLen * blockLen
+}
+
+func (m *IDs) first() uint64 { return firstOf(m.n) }
 
 // Len returns how many ids are remembered.
 func (m *IDs) Len() int { return int(m.n - m.first()) }
 
-// first is the number of the oldest id that is remembered.
-func (m *IDs) first() uint32 { return m.dropped * chunkLen }
+// behind returns how many remembered ids are older than one; not less than Len
+// if it is not remembered itself.
+func (m *IDs) behind(r *Remembered) int { return int(r.seq - uint32(m.first())) }
 
-func (m *IDs) at(seq uint32) *Remembered {
-	i := seq - m.first()
-	return &m.chunks[i/chunkLen][i%chunkLen]
-}
+// at returns the id that a number of others are older than.
+func (m *IDs) at(behind int) *Remembered { return &m.chunks[behind/chunkLen][behind%chunkLen] }
 
 // find returns what is remembered of the id, or nil.
 func (m *IDs) find(id string) *Remembered {
-	if m.Len() == 0 {
+	if m.n == 0 {
 		return nil
 	}
 	h := hashID(id)
-	if m.apart != nil {
+	switch {
+	case m.parts != nil:
 		return m.findApart(h)
-	}
-	if m.index != nil {
+	case m.index != nil:
 		return m.index.find(m, h)
 	}
-	for seq := m.first(); seq != m.n; seq++ {
-		if r := m.at(seq); r.ID == h {
+	for i := range m.Len() {
+		if r := m.at(i); r.ID == h {
 			return r
 		}
 	}
 	return nil
+}
+
+func (m *IDs) findApart(h idHash) *Remembered {
+	m.parts.mustKnow(h.part())
+	for _, list := range [][]Remembered{m.parts.added, m.parts.loaded[h.part()]} {
+		for i := range list {
+			if r := &list[i]; r.ID == h && m.behind(r) < m.Len() {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// newerThan returns the time that a new id must be newer than to be surely
+// unknown.
+func (m *IDs) newerThan() uint64 { return m.forgot }
+
+// newest returns the newest time among all ids that were ever finished here:
+// what must be raised when the whole maker is dropped.
+func (m *IDs) newest() uint64 {
+	t := m.forgot
+	for _, b := range m.blocks() {
+		t = max(t, b.newest)
+	}
+	return t
+}
+
+// blocks sums up what is remembered.
+func (m *IDs) blocks() (all [maxBlocks]block) {
+	if m.parts != nil {
+		return m.parts.blocks
+	}
+	for i := range m.Len() {
+		all[i/blockLen].add(m.at(i))
+	}
+	return all
+}
+
+// add remembers an id, and forgets the oldest block if that makes one too many.
+func (m *IDs) add(r Remembered) {
+	r.seq = uint32(m.n)
+	if m.parts != nil {
+		p := *m.parts // versions of a record share what was loaded
+		p.added = append(p.added, r)
+		p.blocks[m.Len()/blockLen].add(&r)
+		m.parts = &p
+	} else {
+		m.addHere(r)
+	}
+	first := m.first()
+	m.n++
+	if m.first() != first {
+		m.forgetBlock()
+	}
+}
+
+func (m *IDs) addHere(r Remembered) {
+	n := m.Len()
+	if n%chunkLen == 0 {
+		m.chunks = append(m.chunks, new([chunkLen]Remembered))
+	}
+	*m.at(n) = r
+	if m.index != nil {
+		m.index.add(m, &r)
+	} else if n >= indexFrom {
+		m.index = newIndex(m)
+		m.index.insert(&r)
+	}
+}
+
+// forgetBlock forgets the block that is the first no more.
+func (m *IDs) forgetBlock() {
+	if p := m.parts; p != nil { // add's own copy
+		m.forgot = max(m.forgot, p.blocks[0].newest)
+		for i, n := range p.blocks[0].counts {
+			p.dropped[i] += uint16(n)
+		}
+		copy(p.blocks[:], p.blocks[1:])
+		p.blocks[maxBlocks-1] = block{}
+		return
+	}
+	for i := range blockLen {
+		m.forgot = max(m.forgot, m.at(i).Time())
+	}
+	m.chunks = m.chunks[blockLen/chunkLen:]
 }
 
 // detach returns IDs that share nothing that an append writes, for a reader
@@ -96,15 +224,15 @@ func (m *IDs) find(id string) *Remembered {
 func (m *IDs) detach() IDs {
 	d := *m
 	d.index = nil
-	if m.apart != nil {
-		a := *m.apart
-		a.added = slices.Clip(a.added)
-		d.apart = &a
+	if m.parts != nil {
+		p := *m.parts
+		p.added = slices.Clip(p.added)
+		d.parts = &p
 		return d
 	}
 	// Only what is remembered of the last chunk is read: a newer version may be
 	// writing behind it.
-	if n := m.n % chunkLen; n != 0 {
+	if n := m.Len() % chunkLen; n != 0 {
 		last := new([chunkLen]Remembered)
 		copy(last[:n], m.chunks[len(m.chunks)-1][:n])
 		d.chunks = slices.Clone(m.chunks)
@@ -113,124 +241,6 @@ func (m *IDs) detach() IDs {
 		d.chunks = slices.Clip(m.chunks)
 	}
 	return d
-}
-
-// newerThan returns the time that a new id must be newer than to be surely
-// unknown: the newest that was forgotten of its part.
-func (m *IDs) newerThan(id string) uint64 {
-	if m.apart != nil && m.Len() > 0 {
-		return m.forgotApart(partOf(hashID(id)))
-	}
-	if m.forgot == nil {
-		return 0
-	}
-	return m.forgot[partOf(hashID(id))]
-}
-
-func (m *IDs) add(r Remembered) {
-	if m.apart != nil {
-		m.addApart(r)
-		return
-	}
-	if m.n%chunkLen == 0 {
-		m.chunks = append(m.chunks, new([chunkLen]Remembered))
-	}
-	*m.at(m.n) = r
-	if m.index != nil {
-		m.index.add(m, m.n, r.ID)
-	} else if m.Len() >= indexFrom {
-		m.index = newIndex(m)
-		m.index.insert(m.n, r.ID)
-	}
-	m.n++
-	if m.Len() >= MaxRemembered+chunkLen {
-		m.forgetOldest()
-	}
-}
-
-func (m *IDs) forgetOldest() {
-	forgot := new([ForgottenParts]uint64)
-	if m.forgot != nil {
-		*forgot = *m.forgot
-	}
-	for i := range m.chunks[0] {
-		r := &m.chunks[0][i]
-		forgot[r.part()] = max(forgot[r.part()], r.Time())
-	}
-	m.forgot = forgot
-	m.chunks = m.chunks[1:]
-	m.dropped++
-}
-
-// newest returns the newest time among all ids that were ever finished here:
-// what must be raised when the whole maker is dropped.
-func (m *IDs) newest() (t uint64) {
-	if m.apart != nil {
-		return m.apart.newest
-	}
-	for seq := m.first(); seq != m.n; seq++ {
-		t = max(t, m.at(seq).Time())
-	}
-	if m.forgot != nil {
-		for _, f := range m.forgot {
-			t = max(t, f)
-		}
-	}
-	return t
-}
-
-// An idIndex finds ids by hash. It is derived, kept by the newest version of a
-// record alone, and rebuilt when it has filled with what is no longer there.
-type idIndex struct {
-	slots []uint16 // seq modulo indexModulus, plus 1; 0 is empty
-	free  int      // inserts until it is rebuilt
-}
-
-// indexModulus divides 2^32 and is far more than what is remembered.
-const indexModulus = 1 << 15
-
-func newIndex(m *IDs) *idIndex {
-	size := 64
-	for size < 2*m.Len()+2*chunkLen {
-		size *= 2
-	}
-	x := &idIndex{slots: make([]uint16, size), free: size * 3 / 4}
-	for seq := m.first(); seq != m.n; seq++ {
-		x.insert(seq, m.at(seq).ID)
-	}
-	return x
-}
-
-func (x *idIndex) insert(seq uint32, h [16]byte) {
-	mask := uint32(len(x.slots) - 1)
-	i := binary.LittleEndian.Uint32(h[:]) & mask
-	for x.slots[i] != 0 {
-		i = (i + 1) & mask
-	}
-	x.slots[i] = uint16(seq%indexModulus + 1)
-	x.free--
-}
-
-func (x *idIndex) add(m *IDs, seq uint32, h [16]byte) {
-	if x.free <= 0 {
-		*x = *newIndex(m) // without seq, which comes next
-	}
-	x.insert(seq, h)
-}
-
-func (x *idIndex) find(m *IDs, h [16]byte) *Remembered {
-	mask := uint32(len(x.slots) - 1)
-	first := m.first()
-	for i := binary.LittleEndian.Uint32(h[:]) & mask; x.slots[i] != 0; i = (i + 1) & mask {
-		// The one number in the window that is equal modulo indexModulus.
-		behind := (uint32(x.slots[i]) - 1 - first) % indexModulus
-		if behind < m.n-first {
-			if r := m.at(first + behind); r.ID == h {
-				return r
-			}
-		}
-	}
-	return nil
 }
 
 // IDTime returns the time in an id, in Unix milliseconds, if it is a ULID or a

@@ -56,7 +56,7 @@ func (w *world) step(h *sessiontest.History) (time.Duration, []session.Command) 
 	s := h.Step()
 	w.now += s.After
 	w.state.ApplyAll(w.now, nil)
-	cmds := h.Claims(w.state)
+	cmds := h.Late(h.Claims(w.state))
 	for _, c := range s.Commands {
 		cmds = append(cmds, sessiontest.Tokens(w.state, c))
 	}
@@ -94,6 +94,7 @@ func reopen(t *testing.T, s *session.State) *session.State {
 
 func TestLaw1ReplayAndLaw2Cut(t *testing.T) {
 	histories(t, 60, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		at, entries := record(h, 250)
 		one, two, cut := newWorld().state, newWorld().state, newWorld().state
 		for i := range entries {
@@ -106,15 +107,60 @@ func TestLaw1ReplayAndLaw2Cut(t *testing.T) {
 		}
 		require.Equal(t, sessiontest.Dump(one), sessiontest.Dump(two))
 		require.Equal(t, sessiontest.Dump(one), sessiontest.Dump(cut))
-		var a, b bytes.Buffer
+		var a, b, c bytes.Buffer
 		require.NoError(t, session.WriteSnapshot(&a, one.Snapshot()))
 		require.NoError(t, session.WriteSnapshot(&b, two.Snapshot()))
+		require.NoError(t, session.WriteSnapshot(&c, cut.Snapshot()))
 		require.True(t, bytes.Equal(a.Bytes(), b.Bytes()), "equal histories, equal bytes")
+		require.True(t, bytes.Equal(a.Bytes(), c.Bytes()), "equal histories, equal bytes, restored in between or not")
+	})
+}
+
+// The digest follows from the history alone: the same after every entry on who
+// applied all of it, who was restored from a snapshot of its own now and then,
+// and who got one of another replica; and whatever was read in between.
+func TestLaw2DigestsOfReplicas(t *testing.T) {
+	digest := func(s *session.State) session.Digest {
+		d, err := s.Snapshot().Digest(nil)
+		require.NoError(t, err)
+		return d
+	}
+	histories(t, 16, func(t *testing.T, h *sessiontest.History) {
+		at, entries := record(h, 250)
+		one, cut, late := session.New(), session.New(), session.New()
+		for _, s := range []*session.State{one, cut, late} {
+			s.ApplyAll(0, sessiontest.Setup())
+		}
+		seen := map[session.Digest]bool{}
+		for i := range entries {
+			switch {
+			case i%17 == 3:
+				cut = reopen(t, cut)
+			case i%23 == 5:
+				late = reopen(t, one)
+			case i%7 == 2:
+				for k := range cut.Snapshot().All() {
+					_ = cut.Get(k)
+				}
+			}
+			one.ApplyAll(at[i], entries[i])
+			cut.ApplyAll(at[i], entries[i])
+			late.ApplyAll(at[i], entries[i])
+			if i%3 == 0 || i > 200 { // else hashes are kept over several entries
+				want := digest(one)
+				require.Equal(t, want, digest(cut), "cut, entry %d: %s", i, show(entries[i]))
+				require.Equal(t, want, digest(late), "late, entry %d: %s", i, show(entries[i]))
+				seen[want] = true
+			}
+		}
+		require.Equal(t, digest(one), digest(reopen(t, one)))
+		require.Greater(t, len(seen), 50)
 	})
 }
 
 func TestLaw3Immutability(t *testing.T) {
 	histories(t, 30, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		w := newWorld()
 		type seen struct {
 			k      session.Key
@@ -139,6 +185,7 @@ func TestLaw3Immutability(t *testing.T) {
 
 func TestLaw4Footprint(t *testing.T) {
 	histories(t, 40, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		w := newWorld()
 		for i := range 250 {
 			at, cmds := w.step(h)
@@ -243,6 +290,7 @@ func text(r session.Record) string {
 
 func TestLaw6Retry(t *testing.T) {
 	histories(t, 60, func(t *testing.T, h *sessiontest.History) {
+		h.Timed = h.Seed%2 == 1
 		at, entries := record(h, 250)
 		once, twice := newWorld().state, newWorld().state
 		for i := range entries {
@@ -284,13 +332,13 @@ func tokens(r session.Result) (out []uint64) {
 	return out
 }
 
-// Never more than the limit of a grant at the grant; tokens only grow, through
-// restore, deletion and re-creation.
+// Whoever is admitted, by a claim as well, is admitted within his limit as it
+// is at that moment, and whoever was handed a slot can claim it so. Tokens only
+// grow, through restore, deletion and re-creation.
 func TestLaw7Bound(t *testing.T) {
 	histories(t, 60, func(t *testing.T, h *sessiontest.History) {
 		w := newWorld()
 		last := map[session.Key]uint64{}
-		held := map[string]bool{} // pool and holder, at the step before
 		for i := range 300 {
 			at, cmds := w.step(h)
 			if i%97 == 96 {
@@ -301,44 +349,38 @@ func TestLaw7Bound(t *testing.T) {
 				w.state.ApplyAll(at, []session.Command{c})
 				for _, name := range []string{"policy/p1", "policy/p2", "a", "b", "c"} {
 					k := session.PoolKey(ns, name)
-					p, ok := w.state.Get(k).(*session.Pool)
-					if !ok {
-						continue
-					}
-					used := int32(0)
-					for j, l := range p.Leases {
-						limit := p.Slots
-						if kind, maker, _ := session.SplitHolder(l.Holder); kind == session.KindSession && name[0] == 'p' {
-							limit = pinned(w.state, maker)
-						}
-						used += l.Weight
-						// A claim gets a new token, and is no new grant.
-						if l.Token > last[k] && !held[string(k)+l.Holder] {
-							require.Equal(t, len(p.Leases)-1, indexOfLast(p, j), "tokens are in order")
-							// Everybody who is there now was there, or came, at this grant.
-							if j == len(p.Leases)-1 {
-								require.LessOrEqual(t, used, limit, "%s after %s: %+v", k, show([]session.Command{c}), p.Leases)
-							}
-						}
-						if j > 0 {
-							require.Greater(t, l.Token, p.Leases[j-1].Token)
-						}
-					}
-					require.GreaterOrEqual(t, p.Last, last[k], "%s", k)
-					last[k] = p.Last
-				}
-				clear(held)
-				for _, name := range []string{"policy/p1", "policy/p2", "a", "b", "c"} {
-					k := session.PoolKey(ns, name)
 					if p, ok := w.state.Get(k).(*session.Pool); ok {
-						for _, l := range p.Leases {
-							held[string(k)+l.Holder] = true
-						}
+						bounded(t, w.state, p, last[k], fmt.Sprintf("%s after %s: %+v", k, show([]session.Command{c}), p.Leases))
+						require.GreaterOrEqual(t, p.Last, last[k], "%s", k)
+						last[k] = p.Last
 					}
 				}
 			}
 		}
 	})
+}
+
+// bounded looks at the grants of a pool since a token. A claim is a grant: it
+// has a new token.
+func bounded(t *testing.T, s *session.State, p *session.Pool, since uint64, msg string) {
+	t.Helper()
+	used := int32(0)
+	for j, l := range p.Leases {
+		limit := p.Slots
+		if kind, maker, _ := session.SplitHolder(l.Holder); kind == session.KindSession && !p.Put {
+			limit = pinned(s, maker)
+		}
+		used += l.Weight
+		if l.Token > since { // all that are there with smaller tokens were there then
+			require.LessOrEqual(t, used, limit, msg)
+		}
+		if l.Claim {
+			require.LessOrEqual(t, p.InUse(), limit, msg)
+		}
+		if j > 0 {
+			require.Greater(t, l.Token, p.Leases[j-1].Token, msg)
+		}
+	}
 }
 
 // pinned returns how many slots the policy of a session allows.
@@ -348,15 +390,6 @@ func pinned(s *session.State, id string) int32 {
 		return 0
 	}
 	return x.Pin.Limits.MaxConcurrent
-}
-
-func indexOfLast(p *session.Pool, from int) int {
-	for j := from; j+1 < len(p.Leases); j++ {
-		if p.Leases[j+1].Token <= p.Leases[j].Token {
-			return j
-		}
-	}
-	return len(p.Leases) - 1
 }
 
 func TestLaw8TimeNeverRunsBackwards(t *testing.T) {
@@ -393,6 +426,13 @@ func TestRecordsAgree(t *testing.T) {
 	})
 }
 
+func limitOf(p *session.Pool, slots int32) int32 {
+	if slots > 0 {
+		return slots
+	}
+	return p.Slots
+}
+
 func agree(t *testing.T, s *session.State, forced bool, msg string) {
 	t.Helper()
 	inPools := map[string]time.Duration{} // pool and token
@@ -408,9 +448,11 @@ func agree(t *testing.T, s *session.State, forced bool, msg string) {
 		}
 		if len(p.Queue) > 0 {
 			head := p.Queue[0]
-			limit := head.Slots
-			if limit == 0 {
-				limit = p.Slots
+			limit := limitOf(p, head.Slots)
+			for _, l := range p.Leases {
+				if l.Claim { // whoever is to claim a slot finds room for it
+					limit = min(limit, limitOf(p, l.Place.Slots))
+				}
 			}
 			require.Greater(t, p.InUse()+head.Weight, limit, "%s waits while %s has room, after %s", head.Holder, k, msg)
 		}

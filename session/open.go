@@ -47,6 +47,10 @@ func (s *State) open(c *Open, r *Result) {
 		name = policy.First
 	}
 	if over != nil {
+		if d := over.Pin.Digest; over.Pinned && d != c.Digest && d != c.Over {
+			r.Code, r.Digest, r.After = StalePremise, c.Digest, s.afterSession(over)
+			return
+		}
 		if over.Pinned {
 			s.unpin(c.NS, over.Pin.Digest, c.Session)
 		}

@@ -4,41 +4,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
-	"sort"
 )
 
 // A backend that stores each record on its own would rewrite 40 KiB of
 // remembered ids with every call of a busy maker. What is here lets it store a
-// record as a head, which is small, and the ids of its maker as parts, to which
-// it only appends. A command looks at the part of its own id alone, see IDOf;
-// what else it finishes by the way is appended to parts that were not loaded.
-//
-// Which ids are remembered is the same as in a whole record: each entry of a
-// part has its number, and the head says how many there were ever and how many
-// were dropped. What was dropped stays in its part until Pack prunes it, and
-// counts as forgotten all the same.
-
-// apart is what is known of ids whose parts are stored on their own.
-type apart struct {
-	known  uint16 // bit by part: it was loaded
-	loaded [ForgottenParts][]partEntry
-	added  []Remembered // since the record was loaded: the last of all
-	newest uint64       // time among all ids that were ever finished here
-}
-
-// A partEntry is an entry of a part.
-type partEntry struct {
-	seq uint32
-	Remembered
-}
-
-const (
-	partEntryLen = 4 + rememberedLen
-	// pruneFrom is how many dropped entries of a part are worth rewriting it:
-	// as many as are remembered on average.
-	pruneFrom = MaxRemembered / ForgottenParts
-)
+// record as a head, which is small, and the ids of its maker as parts: it appends
+// to them, and cuts off at their beginning what is forgotten. A command looks at
+// the part of its own id alone, see IDOf; what else it finishes by the way is
+// appended to parts that were not loaded.
 
 // IDOf returns the part of remembered ids that applying the command looks at,
 // and the record whose ids they are; ok is false if it looks at none.
@@ -73,16 +48,16 @@ func IDOf(c Command) (k Key, part int, ok bool) {
 		k, id = c.By.id(c.NS)
 	case *PutHash:
 		k, id = c.By.id(c.NS)
+	case *Repair:
+		k, id = c.By.id(c.NS)
 	}
 	if id == "" {
 		return "", 0, false
 	}
-	return k, partOf(hashID(id)), true
+	return k, hashID(id).part(), true
 }
 
 func (m Maker) id(ns string) (Key, string) { return ClientKey(ns, m.Client), m.Request }
-
-func partOf(hash [16]byte) int { return int(hash[15]) % ForgottenParts }
 
 // Repeatable reports whether applying the command a second time has no second
 // effect: it has an id of its caller's, or asks for what is idempotent.
@@ -140,74 +115,40 @@ func shallow(r Record) Record {
 // records that remember none.
 func PartKnown(r Record, part int) bool {
 	m := idsOf(r)
-	return m == nil || m.apart == nil || m.apart.known&(1<<part) != 0
+	return m == nil || m.parts == nil || m.parts.known&(1<<part) != 0
 }
 
-func (m *IDs) findApart(h [16]byte) *Remembered {
-	a, p := m.apart, partOf(h)
-	for i := len(a.added) - 1; i >= 0; i-- {
-		if r := &a.added[i]; r.ID == h && len(a.added)-i <= m.Len() {
-			return r
+// HasIDs reports whether a record whose ids are stored in parts has ids in one of
+// them, so that there is something under its name.
+func HasIDs(r Record, part int) bool {
+	m := idsOf(r)
+	if m == nil || m.parts == nil {
+		return false
+	}
+	for i := range m.parts.blocks {
+		if m.parts.blocks[i].counts[part] > 0 {
+			return true
 		}
 	}
-	a.mustKnow(p)
-	for i := range a.loaded[p] {
-		if e := &a.loaded[p][i]; e.ID == h && m.remembers(e.seq) {
-			return &e.Remembered
-		}
-	}
-	return nil
+	return false
 }
-
-// remembers reports whether an id that was numbered is not dropped yet.
-func (m *IDs) remembers(seq uint32) bool { return int(m.n-seq) <= m.Len() }
 
 // mustKnow stops whoever would answer from a part that was not loaded: that is
 // a command missing in IDOf, and guessing would admit an id twice.
-func (a *apart) mustKnow(part int) {
-	if a.known&(1<<part) == 0 {
+func (p *idParts) mustKnow(part int) {
+	if p.known&(1<<part) == 0 {
 		panic(fmt.Sprintf("session: part %d of the remembered ids was not loaded", part))
 	}
 }
 
-// forgotApart returns the newest time that was forgotten of a part: what was
-// noted when it was pruned, and what was dropped and still stands in it.
-func (m *IDs) forgotApart(part int) (t uint64) {
-	a := m.apart
-	a.mustKnow(part)
-	if m.forgot != nil {
-		t = m.forgot[part]
-	}
-	for i := range a.loaded[part] {
-		if e := &a.loaded[part][i]; !m.remembers(e.seq) {
-			t = max(t, e.Time())
-		}
-	}
-	for i := range a.added {
-		if len(a.added)-i > m.Len() && a.added[i].part() == part {
-			t = max(t, a.added[i].Time())
-		}
-	}
-	return t
-}
-
-func (m *IDs) addApart(r Remembered) {
-	a := *m.apart // versions of a record share what was loaded
-	a.added = append(a.added, r)
-	a.newest = max(a.newest, r.Time())
-	m.apart = &a
-	m.n++
-	if m.Len() >= MaxRemembered+chunkLen {
-		m.dropped++
-	}
-}
-
-// A PartChange says what becomes of one part of a record's ids: Bytes are
-// appended, or replace it if Whole is set; empty and Whole, it is removed.
+// A PartChange says what becomes of one part of a record's ids. Whole, Bytes
+// replace it, and if there are none it is removed. Else Bytes are appended, then
+// the first Drop bytes are cut off.
 type PartChange struct {
 	Part  int
 	Whole bool
 	Bytes []byte
+	Drop  int
 }
 
 // Packed is a record as it is stored in a head and parts.
@@ -223,20 +164,20 @@ type Packed struct {
 // and then changed by ApplyAll, or of a whole record.
 func Pack(r Record) Packed {
 	p := Packed{Next: shallow(r)}
+	head := make([]byte, 0, headSize(r))
 	m := idsOf(p.Next)
 	if m == nil {
-		p.Head = sealHead.seal(appendRecord(append(make([]byte, 0, headSize(r)), headPlain), r), 0)
+		p.Head = sealHead.seal(appendRecord(append(head, headPlain), r), 0)
 		return p
 	}
-	if m.apart == nil {
+	if m.parts == nil {
 		p.Parts = m.split()
 	} else {
-		p.Parts = m.settleAdded()
+		p.Parts = m.settleParts()
 	}
-	p.Head = m.appendHead(append(make([]byte, 0, headSize(r)), headMaker))
 	bare := shallow(r)
 	*idsOf(bare) = IDs{}
-	p.Head = sealHead.seal(appendRecord(p.Head, bare), 0)
+	p.Head = sealHead.seal(appendRecord(m.appendHead(append(head, headMaker)), bare), 0)
 	return p
 }
 
@@ -255,77 +196,48 @@ func headSize(r Record) int {
 	return bare
 }
 
-// split turns whole ids into ids apart.
+// split turns ids that stand here into ids whose parts stand on their own.
 func (m *IDs) split() []PartChange {
-	a := &apart{known: 1<<ForgottenParts - 1, newest: m.newest()}
+	p := &idParts{known: 1<<ForgottenParts - 1, blocks: m.blocks()}
 	changes := make([]PartChange, ForgottenParts)
 	for i := range changes {
 		changes[i] = PartChange{Part: i, Whole: true}
 	}
-	for seq := m.first(); seq != m.n; seq++ {
-		r := m.at(seq)
-		p := r.part()
-		a.loaded[p] = append(a.loaded[p], partEntry{seq, *r})
-		changes[p].Bytes = appendPartEntry(changes[p].Bytes, seq, r)
+	for i := range m.Len() {
+		r := m.at(i)
+		part := r.ID.part()
+		p.loaded[part] = append(p.loaded[part], *r)
+		changes[part].Bytes = r.appendEntry(changes[part].Bytes)
 	}
-	m.chunks, m.index, m.apart = nil, nil, a
+	m.chunks, m.index, m.parts = nil, nil, p
 	return changes
 }
 
-// settleAdded counts what was added among what is loaded, and prunes the parts
-// that were added to, if they are loaded and long.
-func (m *IDs) settleAdded() (changes []PartChange) {
-	a := *m.apart
-	m.apart = &a
-	first := m.n - uint32(len(a.added))
+// settleParts puts what was added among what is loaded, and takes away what was
+// forgotten.
+func (m *IDs) settleParts() (changes []PartChange) {
+	p := *m.parts
+	m.parts = &p
 	var bytes [ForgottenParts][]byte
-	for i := range a.added {
-		r := &a.added[i]
-		p := r.part()
-		bytes[p] = appendPartEntry(bytes[p], first+uint32(i), r)
-		if a.known&(1<<p) != 0 {
-			a.loaded[p] = append(a.loaded[p], partEntry{first + uint32(i), *r})
+	for i := range p.added {
+		r := &p.added[i]
+		part := r.ID.part()
+		bytes[part] = r.appendEntry(bytes[part])
+		if p.known&(1<<part) != 0 {
+			p.loaded[part] = append(slices.Clip(p.loaded[part]), *r)
 		}
 	}
-	a.added = nil
-	for p := range bytes {
-		if bytes[p] == nil {
+	for part, dropped := range p.dropped {
+		if bytes[part] == nil && dropped == 0 {
 			continue
 		}
-		if n := m.droppedOf(p); n >= pruneFrom {
-			changes = append(changes, m.prune(p, n))
-		} else {
-			changes = append(changes, PartChange{Part: p, Bytes: bytes[p]})
+		changes = append(changes, PartChange{Part: part, Bytes: bytes[part], Drop: int(dropped) * partEntryLen})
+		if p.known&(1<<part) != 0 {
+			p.loaded[part] = p.loaded[part][dropped:]
 		}
 	}
+	p.added, p.dropped = nil, [ForgottenParts]uint16{}
 	return changes
-}
-
-// droppedOf returns how many entries at the head of a loaded part are dropped.
-func (m *IDs) droppedOf(part int) int {
-	entries := m.apart.loaded[part]
-	return sort.Search(len(entries), func(i int) bool { return m.remembers(entries[i].seq) })
-}
-
-// prune rewrites a part without its first n entries, which were dropped, and
-// notes what is forgotten with them.
-func (m *IDs) prune(part, n int) PartChange {
-	forgot := new([ForgottenParts]uint64)
-	if m.forgot != nil {
-		*forgot = *m.forgot
-	}
-	entries := m.apart.loaded[part]
-	for i := range entries[:n] {
-		forgot[part] = max(forgot[part], entries[i].Time())
-	}
-	m.forgot = forgot
-	m.apart.loaded[part] = slices.Clone(entries[n:])
-	change := PartChange{Part: part, Whole: true}
-	for i := range m.apart.loaded[part] {
-		e := &m.apart.loaded[part][i]
-		change.Bytes = appendPartEntry(change.Bytes, e.seq, &e.Remembered)
-	}
-	return change
 }
 
 // A head begins with one of these.
@@ -334,16 +246,14 @@ const (
 	headMaker = 1 // what is known of the ids follows, then message Record without them
 )
 
+// appendHead appends how many ids there were ever, the newest time that is
+// forgotten, and the blocks of what is remembered.
 func (m *IDs) appendHead(b []byte) []byte {
-	b = binary.AppendUvarint(b, uint64(m.n))
-	b = binary.AppendUvarint(b, uint64(m.dropped))
-	b = binary.AppendUvarint(b, m.apart.newest)
-	if m.forgot == nil {
-		return append(b, 0)
-	}
-	b = append(b, 1)
-	for _, t := range m.forgot {
-		b = binary.AppendUvarint(b, t)
+	b = binary.AppendUvarint(b, m.n)
+	b = binary.AppendUvarint(b, m.forgot)
+	for i := range (m.Len() + blockLen - 1) / blockLen {
+		b = binary.AppendUvarint(b, m.parts.blocks[i].newest)
+		b = append(b, m.parts.blocks[i].counts[:]...)
 	}
 	return b
 }
@@ -388,69 +298,86 @@ func (m *IDs) readHead(b []byte) (rest []byte, ok bool) {
 	ok = true
 	number := func(most uint64) uint64 {
 		v, n := binary.Uvarint(b)
-		if n <= 0 || v > most {
+		if n <= 0 || v > most || n > 1 && b[n-1] == 0 {
 			ok = false
 			return 0
 		}
 		b = b[n:]
 		return v
 	}
-	m.n = uint32(number(1<<32 - 1))
-	m.dropped = uint32(number(1<<32 - 1))
-	m.apart = &apart{newest: number(1<<44 - 1)}
-	if number(1) == 1 {
-		m.forgot = new([ForgottenParts]uint64)
-		for i := range m.forgot {
-			m.forgot[i] = number(1<<44 - 1)
+	m.n = number(1 << 63)
+	m.forgot = number(math.MaxUint64)
+	m.parts = &idParts{}
+	for left := m.Len(); left > 0; left -= blockLen {
+		k := &m.parts.blocks[(m.Len()-left)/blockLen]
+		k.newest = number(1<<44 - 1)
+		if len(b) < len(k.counts) {
+			return nil, false
 		}
+		b = b[copy(k.counts[:], b):]
+		sum := 0
+		for _, n := range k.counts {
+			sum += int(n)
+		}
+		ok = ok && sum == min(left, blockLen)
 	}
-	return b, ok && m.n-m.first() < MaxRemembered+chunkLen
+	return b, ok
 }
 
 // WithPart returns a record like r that knows a part of its ids, which is
-// stored as b.
+// stored as b. It fails unless that is what was stored last: the head says how
+// many ids each part has. An error that wraps ErrDamaged tells that a seal does
+// not hold.
 func WithPart(r Record, part int, b []byte) (Record, error) {
 	next := shallow(r)
 	m := idsOf(next)
-	if m == nil || m.apart == nil || part < 0 || part >= ForgottenParts {
+	if m == nil || m.parts == nil || part < 0 || part >= ForgottenParts {
 		return nil, errors.New("session: a part of ids for a record that has none")
 	}
-	entries, err := readPart(b, part, m.n)
+	entries, err := m.readPart(b, part)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("session: part %d of the remembered ids: %w", part, err)
 	}
-	a := *m.apart
-	a.known |= 1 << part
-	a.loaded[part] = entries
-	m.apart = &a
+	p := *m.parts
+	p.known |= 1 << part
+	p.loaded[part] = entries
+	m.parts = &p
 	return next, nil
 }
 
-func readPart(b []byte, part int, n uint32) ([]partEntry, error) {
+const partEntryLen = 4 + rememberedLen + sealLen
+
+func (m *IDs) readPart(b []byte, part int) ([]Remembered, error) {
 	if len(b)%partEntryLen != 0 {
-		return nil, fmt.Errorf("session: part %d of remembered ids has %d bytes, not a multiple of %d", part, len(b), partEntryLen)
+		return nil, fmt.Errorf("%w: %d bytes are not a multiple of %d", ErrDamaged, len(b), partEntryLen)
 	}
-	entries := make([]partEntry, len(b)/partEntryLen)
+	var counts [maxBlocks]uint8
+	entries := make([]Remembered, len(b)/partEntryLen)
 	for i := range entries {
-		e, x := &entries[i], b[i*partEntryLen:]
-		e.seq = binary.LittleEndian.Uint32(x)
-		copy(e.ID[:], x[4:])
-		copy(e.Content[:], x[20:])
-		e.Value = binary.LittleEndian.Uint64(x[28:])
-		e.meta = binary.LittleEndian.Uint64(x[36:])
-		if n-e.seq-1 >= 1<<31 || e.part() != part || i > 0 && n-e.seq >= n-entries[i-1].seq {
-			return nil, fmt.Errorf("session: entry %d of part %d of remembered ids does not belong there", i, part)
+		x, err := sealPart.open(b[i*partEntryLen:][:partEntryLen])
+		if err != nil {
+			return nil, err
+		}
+		r := &entries[i]
+		r.seq = binary.LittleEndian.Uint32(x)
+		r.read(x[4:])
+		behind := m.behind(r)
+		if behind >= m.Len() || r.ID.part() != part || i > 0 && behind <= m.behind(&entries[i-1]) {
+			return nil, fmt.Errorf("id %d does not belong there", i)
+		}
+		counts[behind/blockLen]++
+	}
+	for i, n := range counts {
+		if want := m.parts.blocks[i].counts[part]; n != want {
+			return nil, fmt.Errorf("%d ids in block %d, the head says %d", n, i, want)
 		}
 	}
 	return entries, nil
 }
 
-func appendPartEntry(b []byte, seq uint32, r *Remembered) []byte {
-	b = binary.LittleEndian.AppendUint32(b, seq)
-	b = append(b, r.ID[:]...)
-	b = append(b, r.Content[:]...)
-	b = binary.LittleEndian.AppendUint64(b, r.Value)
-	return binary.LittleEndian.AppendUint64(b, r.meta)
+func (r *Remembered) appendEntry(b []byte) []byte {
+	begin := len(b)
+	return sealPart.seal(r.append(binary.LittleEndian.AppendUint32(b, r.seq)), begin)
 }
 
 // Join returns the whole record of one that knows all its parts, equal to what
@@ -458,36 +385,26 @@ func appendPartEntry(b []byte, seq uint32, r *Remembered) []byte {
 func Join(r Record) (Record, error) {
 	whole := shallow(r)
 	m := idsOf(whole)
-	if m == nil || m.apart == nil {
+	if m == nil || m.parts == nil {
 		return whole, nil
 	}
-	a := m.apart
-	if a.known != 1<<ForgottenParts-1 || len(a.added) > 0 {
+	p := m.parts
+	if p.known != 1<<ForgottenParts-1 || len(p.added) > 0 {
 		return nil, errors.New("session: not all parts of the remembered ids are loaded")
 	}
-	out := IDs{dropped: m.dropped, n: m.n}
-	if m.dropped > 0 || m.forgot != nil {
-		out.forgot = new([ForgottenParts]uint64)
-		for p := range out.forgot {
-			out.forgot[p] = m.forgotApart(p)
-		}
-	}
-	first := m.first()
-	out.chunks = make([]*[chunkLen]Remembered, (m.n-first+chunkLen-1)/chunkLen)
+	all := slices.Concat(p.loaded[:]...)
+	slices.SortFunc(all, func(a, b Remembered) int { return m.behind(&a) - m.behind(&b) })
+	out := IDs{n: m.n, forgot: m.forgot}
+	out.chunks = make([]*[chunkLen]Remembered, (len(all)+chunkLen-1)/chunkLen)
 	for i := range out.chunks {
 		out.chunks[i] = new([chunkLen]Remembered)
+		copy(out.chunks[i][:], all[i*chunkLen:])
 	}
-	found := uint32(0)
-	for p := range a.loaded {
-		for _, e := range a.loaded[p] {
-			if m.remembers(e.seq) {
-				*out.at(e.seq) = e.Remembered
-				found++
-			}
+	// The head has counted them, so that one that stands twice is too many.
+	for i := range all {
+		if m.behind(&all[i]) != i {
+			return nil, fmt.Errorf("session: the remembered id %d of %d is in no part, or in two", i, m.Len())
 		}
-	}
-	if found != m.n-first {
-		return nil, fmt.Errorf("session: %d remembered ids in the parts of a record, its head says %d", found, m.n-first)
 	}
 	*m = out
 	return whole, nil

@@ -169,6 +169,10 @@ type Client struct {
 	Used  time.Duration
 	Open  []Held
 	IDs   IDs
+	// Born is what was forgotten of clients when this one was made, since one of
+	// its name may have been among them, or when its record was put together
+	// from what a loss had left.
+	Born uint64
 }
 
 // Policy is a tree of files, content-addressed; immutable but for its names.
@@ -197,7 +201,7 @@ type Counter struct {
 // Namespace is what outlives everything in a namespace.
 type Namespace struct {
 	ForgotSessions uint64 // newest time of a session id that was dropped, Unix ms
-	ForgotClients  uint64 // newest time of an id whose client was dropped
+	ForgotClients  uint64 // newest time of an id whose client was dropped; for those that are not there
 	TokenFloor     uint64 // largest last token of a deleted pool
 }
 

@@ -11,21 +11,44 @@ func (s *State) known(ns string, m Maker, r *Result) bool {
 	if m.Request == "" {
 		return false
 	}
-	k := ref{KindClient, ns, m.Client}
-	if x := s.client(k); x != nil {
-		if seen := x.IDs.find(m.Request); seen != nil {
-			if seen.Content != m.Content {
-				r.Code = IDReused
-				return true
-			}
-			r.Repeat, r.Value = true, int64(seen.Value)
-			return true
-		}
-		if stale(m.Request, x.IDs.newerThan(m.Request), r) {
-			return true
-		}
+	if s.answered(ns, m, r) {
+		return true
 	}
-	return stale(m.Request, s.forgotClients(k), r)
+	k := ref{KindClient, ns, m.Client}
+	return stale(m.Request, s.newerThan(k, s.client(k)), r)
+}
+
+// answered reports whether the request was answered before; the result then
+// says so.
+func (s *State) answered(ns string, m Maker, r *Result) bool {
+	x := s.client(ref{KindClient, ns, m.Client})
+	if x == nil || m.Request == "" {
+		return false
+	}
+	seen := x.IDs.find(m.Request)
+	if seen == nil {
+		return false
+	}
+	if seen.Content != m.Content {
+		r.Code = IDReused
+		return true
+	}
+	r.Repeat, r.Value = true, int64(seen.Value)
+	return true
+}
+
+// newerThan returns the time that an id must be newer than to be surely unknown
+// to a client, which is x if it is there. Its own record decides then, and
+// what was forgotten when it was made, as far as that was not repaired since.
+func (s *State) newerThan(k ref, x *Client) uint64 {
+	forgot := s.namespace(k.ns).ForgotClients
+	if x != nil {
+		return max(x.IDs.newerThan(), min(x.Born, forgot))
+	}
+	if over, _ := s.lookup(k).(*Client); over != nil {
+		forgot = max(forgot, over.IDs.newest())
+	}
+	return forgot
 }
 
 // remember notes a request that was carried out. Refusals of these commands

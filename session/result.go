@@ -87,7 +87,8 @@ type Result struct {
 	Lapsed []Lapse // calls that this command found to have run out
 
 	// After is set where callers show what they changed: after PutPool and
-	// Close, and after an Open of a session that is there already.
+	// Close, and after an Open of a session that is there already. An Open that
+	// failed brings the session that it has to name as over.
 	After *After
 }
 

@@ -227,6 +227,8 @@ func (s *script) command(verb string) session.Command {
 		return &session.Increment{NS: "ns", By: s.maker(), Key: s.args["key"], Amount: s.num("by", 1000000)}
 	case "delete":
 		return &session.Delete{NS: "ns", By: s.maker(), Key: s.args["key"]}
+	case "repair":
+		return &session.Repair{NS: "ns", By: s.maker(), Client: s.str("of", ""), NewerThan: uint64(s.num("newer-than", 1))}
 	case "tick":
 		s.state.ApplyAll(s.now, nil)
 		keys, _ := s.state.DueKeys(1000)

@@ -27,6 +27,7 @@ const (
 	sealResult
 	sealRecord
 	sealHead
+	sealPart
 )
 
 // sealLen is how many bytes a seal takes.
@@ -34,6 +35,7 @@ const sealLen = 4
 
 var sealNames = [...]string{
 	sealCommand: "a command", sealEntry: "an entry", sealResult: "a result", sealRecord: "a record", sealHead: "the head of a record",
+	sealPart: "a remembered id",
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

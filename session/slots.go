@@ -22,15 +22,12 @@ func (s *State) acquire(c *Acquire, r *Result) {
 			s.recallSlot(m, c.Content, r)
 			return
 		}
-		if stale(c.Slot, x.IDs.newerThan(c.Slot), r) {
-			return
-		}
-		if len(x.Open) >= MaxOpen {
-			r.Code = TooManyOpen
-			return
-		}
 	}
-	if stale(c.Slot, s.forgotClients(k), r) {
+	if stale(c.Slot, s.newerThan(k, x), r) {
+		return
+	}
+	if x != nil && len(x.Open) >= MaxOpen {
+		r.Code = TooManyOpen
 		return
 	}
 	p := s.pool(pk)
@@ -81,16 +78,6 @@ func (s *State) acquire(c *Acquire, r *Result) {
 	s.slotAnswer(&h, p, r)
 }
 
-// forgotClients returns the time that an id must be newer than to be surely
-// unknown to a client that is not there.
-func (s *State) forgotClients(k ref) uint64 {
-	forgot := s.namespace(k.ns).ForgotClients
-	if over, _ := s.lookup(k).(*Client); over != nil && over.At(s.now) == nil {
-		forgot = max(forgot, over.IDs.newest())
-	}
-	return forgot
-}
-
 func (s *State) slotAnswer(h *Held, p *Pool, r *Result) {
 	r.Pressure = Pressure{p.InUse(), p.Slots, p.Threshold}
 	if !h.Waiting() {
@@ -110,7 +97,7 @@ func (s *State) recallSlot(m *Remembered, content Fingerprint, r *Result) {
 }
 
 func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
-	if h.Content != c.Content {
+	if h.Content != c.Content || h.Pools[0].Pool.Value() != c.Pool {
 		r.Code = IDReused
 		return
 	}

@@ -149,15 +149,54 @@ func frameSum(head, payload []byte) uint32 {
 // what is wrong and where.
 func ReadSnapshot(r io.Reader) (*State, error) {
 	in := snapshotReader{r: r, sum: sha256.New()}
-	s, err := in.state()
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = fmt.Errorf("truncated: %w", io.ErrUnexpectedEOF)
+	var l *Loader
+	header, trailer, err := in.chunks(func(now time.Duration, generation uint32) error {
+		l = NewLoader(now, generation)
+		return nil
+	}, func(chunk []byte) error { return l.Put(chunk) })
+	if err == nil {
+		if n := uint64(l.state.Len()); n != trailer || n != header {
+			err = fmt.Errorf("it has %d records under different keys; its header says %d, its trailer %d", n, header, trailer)
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("session: snapshot, at byte %d: %w", in.read, err)
+		return nil, in.fail(err)
 	}
-	return s, nil
+	return l.State(), nil
 }
+
+// ReadChunks reads a snapshot as ReadSnapshot does and builds nothing: begin is
+// given its clock, and then each its chunks in their order, for a Loader. What
+// was given is right only once all has been read without an error. A chunk is
+// valid until each returns.
+func ReadChunks(r io.Reader, begin func(now time.Duration, generation uint32) error, each func(chunk []byte) error) error {
+	in := snapshotReader{r: r, sum: sha256.New()}
+	if _, _, err := in.chunks(begin, each); err != nil {
+		return in.fail(err)
+	}
+	return nil
+}
+
+// A Loader builds a state from the chunks of a snapshot.
+type Loader struct {
+	state *State
+	names *interner
+
+	last   Key // that was put; records stand in the order of places and keys
+	place  int
+	ending bool // the latest chunk was not full, so it is the last
+}
+
+// NewLoader returns a Loader of an empty state with that clock.
+func NewLoader(now time.Duration, generation uint32) *Loader {
+	l := &Loader{state: New(), names: newInterner()}
+	l.state.SetClock(now, generation)
+	return l
+}
+
+// State returns the state that the chunks so far make. The Loader is not used
+// afterwards.
+func (l *Loader) State() *State { return l.state }
 
 type snapshotReader struct {
 	r    io.Reader
@@ -166,37 +205,50 @@ type snapshotReader struct {
 	buf  []byte
 }
 
-func (in *snapshotReader) state() (*State, error) {
+func (in *snapshotReader) fail(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("truncated: %w", io.ErrUnexpectedEOF)
+	}
+	return fmt.Errorf("session: snapshot, at byte %d: %w", in.read, err)
+}
+
+// chunks reads to the end. It returns how many records there are by the header
+// and by the trailer.
+func (in *snapshotReader) chunks(begin func(now time.Duration, generation uint32) error, each func([]byte) error) (byHeader, byTrailer uint64, err error) {
 	if err := in.magic(); err != nil {
-		return nil, err
+		return 0, 0, err
 	}
 	kind, b, err := in.frame()
 	if err != nil {
-		return nil, err
+		return 0, 0, err
 	}
 	var header snapshotHeader
 	if kind != frameHeader {
-		return nil, fmt.Errorf("frame %q, where the header has to be", kind)
+		return 0, 0, fmt.Errorf("frame %q, where the header has to be", kind)
 	}
 	if err := readFrame(b, func(f *wire) { header.fields(f) }); err != nil {
-		return nil, err
+		return 0, 0, err
 	}
-	s := New()
-	s.SetClock(header.now, header.generation)
-	names := newInterner()
+	if header.now < 0 {
+		return 0, 0, errors.New("its time is negative")
+	}
+	if err := begin(header.now, header.generation); err != nil {
+		return 0, 0, err
+	}
 	for {
 		before := Digest(in.sum.Sum(nil))
 		if kind, b, err = in.frame(); err != nil {
-			return nil, err
+			return 0, 0, err
 		}
 		if kind == frameTrailer {
-			return s, in.trailer(b, before, s, &header)
+			byTrailer, err = in.trailer(b, before)
+			return header.count, byTrailer, err
 		}
 		if kind != frameChunk {
-			return nil, fmt.Errorf("frame %q, where a chunk or the trailer has to be", kind)
+			return 0, 0, fmt.Errorf("frame %q, where a chunk or the trailer has to be", kind)
 		}
-		if err := putChunk(s, b, names); err != nil {
-			return nil, err
+		if err := each(b); err != nil {
+			return 0, 0, err
 		}
 	}
 }
@@ -256,22 +308,30 @@ func readFrame(b []byte, fields func(*wire)) error {
 	return f.err
 }
 
-// putChunk puts the records of a chunk into the state.
-func putChunk(s *State, b []byte, names *interner) error {
-	f := reader(b)
-	f.names = names
+// Put puts the records of the next chunk into the state.
+func (l *Loader) Put(chunk []byte) error {
+	if l.ending || len(chunk) == 0 {
+		return errors.New("a chunk behind the last one")
+	}
+	l.ending = len(chunk) < chunkFull
+	f := reader(chunk)
+	f.names = l.names
 	for m := f.top(); f.visit(&m); {
 		for f.num == 1 {
+			f.require(f.pos <= chunkFull, "a chunk that was to be closed before") // one byte of the tag is taken
 			var k Key
 			var r Record
 			for m := f.message(1, true); f.visit(&m); {
 				f.item(&k, &r)
 			}
 			f.require(k.wellFormed() && r != nil && k[0] == kindOf(r), "a record that does not belong to its key")
+			place := placeOf([]byte(k))
+			f.require(place > l.place || place == l.place && k > l.last, "a record out of its order")
 			if f.err != nil {
 				return f.err
 			}
-			s.Put(k, r)
+			l.place, l.last = place, k
+			l.state.Put(k, r)
 		}
 	}
 	return f.err
@@ -282,23 +342,21 @@ func kindOf(r Record) byte {
 	return "spcymiknbh"[recordNumber(r)-1]
 }
 
-// trailer checks that nothing is missing, twice there, or behind the end.
-func (in *snapshotReader) trailer(b []byte, sum Digest, s *State, header *snapshotHeader) error {
+// trailer checks that nothing was changed, and that nothing follows. It returns
+// how many records there are.
+func (in *snapshotReader) trailer(b []byte, sum Digest) (count uint64, err error) {
 	var t snapshotTrailer
 	if err := readFrame(b, func(f *wire) { t.fields(f) }); err != nil {
-		return err
+		return 0, err
 	}
 	if t.sum != sum {
-		return fmt.Errorf("%w: the SHA-256 is wrong and the file was changed, use another snapshot", ErrDamaged)
-	}
-	if n := uint64(s.Len()); n != t.count || n != header.count {
-		return fmt.Errorf("it has %d records under different keys; its header says %d, its trailer %d", n, header.count, t.count)
+		return 0, fmt.Errorf("%w: the SHA-256 is wrong and the file was changed, use another snapshot", ErrDamaged)
 	}
 	var more [1]byte
 	if _, err := io.ReadFull(in.r, more[:]); err == nil {
-		return errors.New("there is more behind the trailer")
+		return 0, errors.New("there is more behind the trailer")
 	} else if err != io.EOF {
-		return err
+		return 0, err
 	}
-	return nil
+	return t.count, nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -143,6 +144,13 @@ func TestDamagedSnapshots(t *testing.T) {
 	one := func(key string, r *logv1.Record) []byte {
 		return chunk(&logv1.SnapshotChunk{Items: []*logv1.SnapshotItem{{Key: key, Record: r}}})
 	}
+	early := bytes.Clone(good) // the same chunk once more
+	at := 10 + 9 + int(binary.LittleEndian.Uint32(good[11:]))
+	early = slices.Insert(early, at, good[at:at+9+int(binary.LittleEndian.Uint32(good[at+1:]))]...)
+	sooner, later := "ins/1", "ins/2"
+	if placeOf([]byte(sooner)) > placeOf([]byte(later)) {
+		sooner, later = later, sooner
+	}
 	huge := append(bytes.Clone(good[:10]), 'H', 0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0)
 	keepKind := func(k byte) func([]byte) (byte, []byte) {
 		return func(p []byte) (byte, []byte) { return k, p }
@@ -174,7 +182,15 @@ func TestDamagedSnapshots(t *testing.T) {
 		{"key without a namespace", one("i/x", pins), "does not belong to its key"},
 		{"no record", one("ins/x", nil), "does not belong to its key"},
 		{"record of no kind", one("ins/x", &logv1.Record{}), "does not belong to its key"},
-		{"key twice", chunk(&logv1.SnapshotChunk{Items: []*logv1.SnapshotItem{{Key: "ins/x", Record: pins}, {Key: "ins/x", Record: pins}}}), "1 records under different keys"},
+		{"key twice", chunk(&logv1.SnapshotChunk{Items: []*logv1.SnapshotItem{{Key: "ins/x", Record: pins}, {Key: "ins/x", Record: pins}}}), "out of its order"},
+		{"records missing", one("ins/x", pins), "1 records under different keys"},
+		{"records in another order", chunk(&logv1.SnapshotChunk{Items: []*logv1.SnapshotItem{{Key: later, Record: pins}, {Key: sooner, Record: pins}}}), "out of its order"},
+		{"chunk closed too early", resum(early, 20), "behind the last one"},
+		{"empty chunk", chunk(&logv1.SnapshotChunk{}), "behind the last one"},
+		{"negative time", resum(reframe(good, 'H', func([]byte) (byte, []byte) {
+			b, _ := proto.Marshal(&logv1.SnapshotHeader{Now: -1, Count: 20})
+			return 'H', b
+		}), 20), "time is negative"},
 		{"record that is not valid", one("sns/x", &logv1.Record{Record: &logv1.Record_Session{Session: &logv1.Session{}}}), "without a pin"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -224,12 +240,13 @@ func TestTheLargestRecordsFitAFrame(t *testing.T) {
 		pool.Leases = append(pool.Leases, limiter.Lease{
 			Holder: holder('s', id(i), id(i)), Label: unique.Make(id(i)), Token: 1<<62 + uint64(i), Since: 1 << 60,
 			Expires: 1 << 61, HoldUntil: 1 << 61, Weight: MaxSlots, Claim: true,
+			Place: &limiter.Place{Until: 1 << 61, Seen: 1 << 60, Slots: MaxSlots, Priority: -1 << 31},
 		})
 	}
 	for i := range MaxQueue {
 		pool.Queue = append(pool.Queue, limiter.Ticket{
-			Holder: holder('s', id(i), id(i)), Label: unique.Make(id(i)), Until: 1 << 61, Seen: 1 << 60,
-			Weight: MaxSlots, Slots: MaxSlots, Priority: -1 << 31,
+			Holder: holder('s', id(i), id(i)), Label: unique.Make(id(i)), Weight: MaxSlots,
+			Place: limiter.Place{Until: 1 << 61, Seen: 1 << 60, Slots: MaxSlots, Priority: -1 << 31},
 		})
 	}
 	pool.Index()

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"iter"
@@ -27,11 +28,16 @@ type State struct {
 	spare      []Grant         // for answers
 	text       []byte          // of the key that is looked up
 	names      [nameSlots]unique.Handle[string]
+	touched    map[Key]bool // by the command under way, if footprints are guarded
 }
 
 type shard struct {
 	epoch   uint64
 	records map[Key]*cell
+	// The hash of the records, once a snapshot has made it: nothing is written
+	// into a shard that a snapshot has. See Snapshot.Digest.
+	hash   Digest
+	hashed bool
 }
 
 // A cell is the place of a record in its shard, so that a record is replaced
@@ -87,6 +93,7 @@ func (s *State) Put(k Key, r Record) { s.put(refOf(k), r) }
 
 // Stored returns a record as it was last written, settled or not; nil if absent.
 func (s *State) Stored(k Key) Record {
+	s.touch([]byte(k))
 	if c := s.shards[s.shardOf([]byte(k))].records[k]; c != nil {
 		return c.record
 	}
@@ -95,6 +102,7 @@ func (s *State) Stored(k Key) Record {
 
 func (s *State) lookup(r ref) Record {
 	s.text = r.append(s.text[:0])
+	s.touch(s.text)
 	if c := s.shards[s.shardOf(s.text)].records[Key(s.text)]; c != nil {
 		return c.record
 	}
@@ -119,7 +127,10 @@ func (s *State) Len() (n int) {
 }
 
 // shardOf is the same on every node, since it decides the order of snapshots.
-func (s *State) shardOf(key []byte) int {
+func (s *State) shardOf(key []byte) int { return placeOf(key) & (len(s.shards) - 1) }
+
+// placeOf is the shard of a key in a whole state.
+func placeOf(key []byte) int {
 	const prime = 0x9E3779B97F4A7C15
 	h := uint64(len(key)) * prime
 	for ; len(key) >= 8; key = key[8:] {
@@ -129,12 +140,13 @@ func (s *State) shardOf(key []byte) int {
 	for _, b := range key {
 		h = (h ^ uint64(b)) * prime
 	}
-	return int((h ^ h>>29) & uint64(len(s.shards)-1))
+	return int((h ^ h>>29) & (1<<shardBits - 1))
 }
 
 // put stores a record, and returns its shard.
 func (s *State) put(r ref, rec Record) int {
 	s.text = r.append(s.text[:0])
+	s.touch(s.text)
 	i := s.shardOf(s.text)
 	sh := s.shards[i]
 	if sh.epoch != s.epoch || sh.records == nil {
@@ -221,7 +233,8 @@ func (s *State) Snapshot() *Snapshot {
 	return &Snapshot{now: s.now, generation: s.generation, shards: slices.Clone(s.shards)}
 }
 
-// A Snapshot is an immutable view of a State; safe for concurrent use.
+// A Snapshot is an immutable view of a State; safe for concurrent use, but see
+// Digest.
 type Snapshot struct {
 	now        time.Duration
 	generation uint32
@@ -239,13 +252,24 @@ func (v *Snapshot) Generation() uint32 { return v.generation }
 func (v *Snapshot) All() iter.Seq2[Key, Record] {
 	return func(yield func(Key, Record) bool) {
 		for _, sh := range v.shards {
-			for _, k := range slices.Sorted(maps.Keys(sh.records)) {
+			for _, k := range v.keys(sh) {
 				if !yield(k, sh.records[k].record) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// keys returns the keys of a shard in the order of snapshots, which is that of
+// whole states.
+func (v *Snapshot) keys(sh *shard) []Key {
+	if len(v.shards) == 1<<shardBits {
+		return slices.Sorted(maps.Keys(sh.records))
+	}
+	return slices.SortedFunc(maps.Keys(sh.records), func(a, b Key) int {
+		return cmp.Or(cmp.Compare(placeOf([]byte(a)), placeOf([]byte(b))), cmp.Compare(a, b))
+	})
 }
 
 // Find returns, in the order of keys, the first limit records after a key that
@@ -296,9 +320,11 @@ func (s *State) ApplyAll(at time.Duration, cmds []Command) []Result {
 	results := make([]Result, len(cmds))
 	for i, c := range cmds {
 		s.lapsed = nil
+		s.guard(c)
 		s.apply(c, &results[i])
 		results[i].Lapsed = s.lapsed
 	}
+	s.touched = nil
 	for _, w := range s.written {
 		s.noteDue(w.shard, w.record) // as the entry left it
 	}
@@ -343,6 +369,8 @@ func (s *State) apply(c Command, r *Result) {
 		s.increment(c, r)
 	case *PutHash:
 		s.putHash(c, r)
+	case *Repair:
+		s.repair(c, r)
 	case *Tick:
 		s.tick(c)
 	case *Restore:

@@ -49,6 +49,7 @@ const (
 	MaxRule = 1<<14 - 1
 
 	million = 1_000_000
+	maxTime = 1<<44 - 1 // of an id, in Unix milliseconds
 )
 
 const policyPrefix = "policy/"
@@ -110,6 +111,11 @@ func Validate(c Command) error {
 		v.request(c.NS, c.By)
 		v.text("Tool", c.Tool, 1, MaxTool)
 		v.text("Hash", c.Hash, 0, MaxHash)
+	case *Repair:
+		v.of = "Repair"
+		v.request(c.NS, c.By)
+		v.optional("Client", c.Client)
+		between(&v, "NewerThan", c.NewerThan, 1, maxTime)
 	case *Tick:
 		v.tick(c)
 	case *Restore:

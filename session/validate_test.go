@@ -14,7 +14,7 @@ import (
 func validCommands() map[string]Command {
 	by := Maker{Client: "c", Request: "r", Content: Fingerprint{1}}
 	return map[string]Command{
-		"Open":         &Open{NS: "default", Session: "s", Agent: "a", Policy: "p", Digest: Digest{1}, IdleTTL: time.Hour, Parent: "s0", Attributes: []Attr{{"a", "1"}, {"b", ""}}},
+		"Open":         &Open{NS: "default", Session: "s", Agent: "a", Policy: "p", Digest: Digest{1}, IdleTTL: time.Hour, Parent: "s0", Attributes: []Attr{{"a", "1"}, {"b", ""}}, Over: Digest{2}},
 		"Begin":        typicalBegin(),
 		"End":          typicalEnd(),
 		"Cancel":       &Cancel{NS: "default", Session: "s", Call: "c", Pools: []string{"policy/p", "q"}},
@@ -33,6 +33,7 @@ func validCommands() map[string]Command {
 		"Increment":    &Increment{NS: "default", By: by, Key: "k", Amount: math.MinInt64},
 		"Tick":         &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
 		"Restore":      &Restore{},
+		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
 	}
 }

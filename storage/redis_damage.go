@@ -159,7 +159,7 @@ func (r *Redis) BringBack(ctx context.Context, k session.Key) error {
 	}
 	now, mono := p.d.clock.now()
 	s := r.beginSwap(p, e, []want{{key: k}})
-	s.put(0, entry{stamp: mark, parts: x.parts}, x.record, now)
+	s.put(0, entry{stamp: mark}, x.record, now)
 	if err := r.sendOnce(ctx, s, mark, now, mono); err != nil {
 		return err
 	}

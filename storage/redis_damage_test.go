@@ -52,7 +52,7 @@ var ruin = map[string]func(s *server, key string){
 	},
 	"a bit of what is due": func(s *server, key string) { flip(s, key, stampLen+5) },
 	"a bit of its sum":     func(s *server, key string) { flip(s, key, sumAt) },
-	"a bit of its head":    func(s *server, key string) { flip(s, key, tableAt+5) },
+	"a bit of its head":    func(s *server, key string) { flip(s, key, headAt+5) },
 }
 
 func flip(s *server, key string, at int) {
@@ -150,7 +150,7 @@ func TestRedisDropOfAPool(t *testing.T) {
 	}
 	held := one(t, r, acquire("1"))
 	require.NoError(t, r.Close())
-	flip(s, "{gov:test}:r:ptest/a", tableAt+7)
+	flip(s, "{gov:test}:r:ptest/a", headAt+7)
 	r = s.open("two", quick)
 	require.Equal(t, NotApplied, r.Apply(t.Context(), acquire("2"))[0].Outcome)
 	require.NoError(t, r.Drop(t.Context(), session.PoolKey(testNS, "a")))

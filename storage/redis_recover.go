@@ -211,9 +211,15 @@ func endAll(state *session.State, was map[session.Key]entry) {
 	namespaces := map[string]bool{}
 	for k := range was {
 		namespaces[k.Namespace()] = true
-		x, ok := state.Get(k).(*session.Session)
-		if ok && x.Phase == session.PhaseOpen {
-			state.ApplyAll(now, []session.Command{&session.Close{NS: k.Namespace(), Session: k.Name(), Digest: x.Pin.Digest}})
+		switch x := state.Get(k).(type) {
+		case *session.Session:
+			if x.Phase == session.PhaseOpen {
+				state.ApplyAll(now, []session.Command{&session.Close{NS: k.Namespace(), Session: k.Name(), Digest: x.Pin.Digest}})
+			}
+		case *session.Client: // is there, and has lost ids that it finished
+			next := *x
+			next.Born = max(next.Born, forgot)
+			state.Put(k, &next)
 		}
 	}
 	for ns := range namespaces {

@@ -5,6 +5,7 @@ import (
 	_ "embed" // the scripts
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/bits"
 
 	"github.com/redis/go-redis/v9"
@@ -206,11 +207,10 @@ func (p *place) entry(w want, value any, parts []any) (e entry) {
 			return fail(p.part(w.key, part), errType)
 		}
 		parts = parts[1:]
-		bytes, err := e.parts.unframe(w.key, part, []byte(v))
-		if err != nil {
-			return fail(p.part(w.key, part), err)
+		known, err := session.WithPart(e.record, part, []byte(v))
+		if err != nil && v == "" {
+			err = fmt.Errorf("%w: %w", errPartGone, err)
 		}
-		known, err := session.WithPart(e.record, part, bytes)
 		if err != nil {
 			return fail(p.part(w.key, part), err)
 		}

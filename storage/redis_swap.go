@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -27,7 +26,6 @@ type swapping struct {
 	text    *[]byte // of values and of what is appended
 	values  []span  // of each record; empty: it stays
 	appends []span  // to each part
-	lengths []byte  // how long each part is to which something is appended
 	ops     []any
 	tell    bool // others may wait for what changes
 	turn    turnWish
@@ -98,16 +96,25 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 		s.values = make([]span, len(s.wants))
 	}
 	packed := session.Pack(after)
-	next := entry{stamp: s.stamp, record: packed.Next, due: standing(after, was.due, now), parts: was.parts.changed(packed.Parts)}
-	s.values[i] = s.write(func(b []byte) []byte { return appendValue(b, k, s.stamp, next.due, next.parts, packed.Head) })
+	next := entry{stamp: s.stamp, record: packed.Next, due: standing(after, was.due, now)}
+	s.values[i] = s.write(func(b []byte) []byte { return appendValue(b, k, s.stamp, next.due, packed.Head) })
 	next.value = s.values[i].to - s.values[i].from
 	next.size = next.value + was.size/2 // with what is known of its parts, roughly
 	for _, c := range packed.Parts {
 		switch {
 		case !c.Whole:
-			s.append(i, c, was.parts.size(c.Part))
+			key := s.partKey(i, c.Part)
+			if session.HasIDs(was.record, c.Part) {
+				s.ops = append(s.ops, "E", key) // else the rest of it would be all there ever was
+			}
+			if len(c.Bytes) > 0 {
+				s.append(key, c.Bytes)
+			}
+			if c.Drop > 0 {
+				s.ops = append(s.ops, "T", key, c.Drop)
+			}
 		case len(c.Bytes) > 0:
-			s.ops = append(s.ops, "W", s.partKey(i, c.Part), appendFrame(nil, k, c.Part, c.Bytes))
+			s.ops = append(s.ops, "W", s.partKey(i, c.Part), c.Bytes)
 		case was.record != nil:
 			s.ops = append(s.ops, "X", s.partKey(i, c.Part))
 		}
@@ -125,15 +132,13 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 	return next
 }
 
-// append adds what is appended to a part of a record; so long it is before.
-func (s *swapping) append(i int, c session.PartChange, long uint32) {
-	n := s.partKey(i, c.Part) - s.firstPart
+// append adds what is appended to the part whose key has a place.
+func (s *swapping) append(key int, bytes []byte) {
+	n := key - s.firstPart
 	for len(s.appends) <= n {
 		s.appends = append(s.appends, span{})
-		s.lengths = append(s.lengths, 0xff, 0xff, 0xff, 0xff)
 	}
-	binary.BigEndian.PutUint32(s.lengths[4*n:], long)
-	s.appends[n] = s.write(func(text []byte) []byte { return appendFrame(text, s.wants[i].key, c.Part, c.Bytes) })
+	s.appends[n] = s.write(func(text []byte) []byte { return append(text, bytes...) })
 }
 
 // texts are used again, since each is long and short-lived.
@@ -170,7 +175,7 @@ const smallRecords = 256 << 10
 // Pointers to texts go to the connection without a copy.
 func (s *swapping) arguments(channel string, was []entry, now time.Duration) []any {
 	n := len(was)
-	all := make([]any, 3, 3+len(s.keys)+19+n+len(s.keys)-s.firstPart+1+len(s.ops))
+	all := make([]any, 3, 3+len(s.keys)+18+n+len(s.keys)-s.firstPart+1+len(s.ops))
 	for i := range s.keys {
 		if i == 0 {
 			all = append(all, s.keys[i])
@@ -206,7 +211,7 @@ func (s *swapping) arguments(channel string, was []entry, now time.Duration) []a
 	}
 	all = append(all, s.e.text, s.e.replid, clockText(now), clockText(now+maxBehind),
 		s.firstRecord-s.firstIndex, n, channel, message, s.turn.name, s.turn.more, s.turn.told, name,
-		stamps, indexes, parts, small, s.p.d.r.name, s.p.d.clock.marked(), s.lengths)
+		stamps, indexes, parts, small, s.p.d.r.name, s.p.d.clock.marked())
 	if s.idle() {
 		return all
 	}

@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -91,4 +92,42 @@ func TestRedisGetAllIsOneInstant(t *testing.T) {
 	}
 	_, err := reader.GetAll(t.Context(), a, session.CounterKey("other", "b"))
 	require.ErrorIs(t, err, ErrInvalid)
+}
+
+// Of counters that are made and deleted one after the other there are never
+// more than two, and no view shows more, also one that had to look again.
+func TestRedisViewsShowNothingThatIsGone(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	writer, reader := s.open("writer"), s.open("reader")
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		by := session.Maker{Client: "w"}
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for _, c := range []session.Command{
+				&session.Increment{NS: testNS, Key: fmt.Sprint(i), Amount: 1, By: by},
+				&session.Delete{NS: testNS, Key: fmt.Sprint(i - 1), By: by},
+			} {
+				if _, _, err := One(context.Background(), writer, c); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	}()
+	for range 40 {
+		v, err := reader.View(t.Context(), Latest)
+		require.NoError(t, err)
+		found, err := v.Find(session.Prefix(session.KindCounter, testNS), "", 100, nil)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(found), 2)
+	}
+	close(stop)
+	<-done
 }

@@ -12,8 +12,7 @@
 --       for each record, A for the first index, that lists it; 15 a letter for
 --       each record, A for none of its parts, B for one, that are returned if the
 --       swap is lost; 16 "1" if the records are small; 17 the name of this node
---       among the marks and 18 the mark that it knows to have left; 19 for each
---       part 4 bytes: how long it is, all ones if nothing is appended to it.
+--       among the marks and 18 the mark that it knows to have left.
 --       If something is written: the value of each record, empty if it stays as
 --       it is; what is appended to each part; operations: a letter and its
 --       arguments.
@@ -55,7 +54,7 @@ local m, n = tonumber(ARGV[5]), tonumber(ARGV[6])
 local f = 7       -- the key before the first index
 local r = f + m   -- the key before the first record
 local q = r + n   -- the key before the first part
-local first = 20  -- the first value
+local first = 19  -- the first value
 local me, stamps = ARGV[9], ARGV[13]
 local none = string.rep('\0', 16)
 local line = call('TYPE', KEYS[5]).ok
@@ -186,15 +185,12 @@ if n > 0 and call('EXISTS', KEYS[2]) == 1 then
 end
 
 -- arguments of each operation, beside its letter
-local args = {C = 0, D = 1, W = 2, X = 1, Z = 2, R = 1, I = 2, J = 2}
+local args = {C = 0, D = 1, W = 2, X = 1, E = 1, T = 2, Z = 2, R = 1, I = 2, J = 2}
 local parts = #KEYS - q
 local rest = first + n + parts -- the first operation
 for i = 1, parts do
   if ARGV[first + n + i - 1] ~= '' then
-    local a, b, c, d = string.byte(ARGV[19], 4 * i - 3, 4 * i)
-    if call('STRLEN', KEYS[q + i]) ~= ((a * 256 + b) * 256 + c) * 256 + d then
-      return {'absent', 0}
-    end
+    call('STRLEN', KEYS[q + i])
   end
 end
 local i = rest
@@ -202,8 +198,15 @@ while i <= #ARGV do
   local op = ARGV[i]
   if i + args[op] > #ARGV then
     return redis.error_reply('ERR an operation without its arguments')
-  elseif op == 'W' or op == 'X' then
+  elseif op == 'W' or op == 'X' or op == 'T' then
     call('STRLEN', KEYS[tonumber(ARGV[i + 1])])
+    if op == 'T' and not tonumber(ARGV[i + 2]) then
+      return redis.error_reply('ERR a length that is no number')
+    end
+  elseif op == 'E' then -- it has to be there
+    if call('STRLEN', KEYS[tonumber(ARGV[i + 1])]) == 0 then
+      return {'absent', 0}
+    end
   elseif op == 'Z' or op == 'R' then
     call('ZSCORE', KEYS[4], '')
     if op == 'Z' and not tonumber(ARGV[i + 1]) then
@@ -251,6 +254,14 @@ local done, err = pcall(function()
     local op = ARGV[i]
     if op == 'W' then
       call('SET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
+    elseif op == 'T' then -- what is left without its first bytes
+      local key = KEYS[tonumber(ARGV[i + 1])]
+      local left = call('GETRANGE', key, ARGV[i + 2], '-1')
+      if left == '' then
+        call('DEL', key)
+      else
+        call('SET', key, left)
+      end
     elseif op == 'D' or op == 'X' then
       call('DEL', KEYS[tonumber(ARGV[i + 1])])
     elseif op == 'Z' then

@@ -17,11 +17,11 @@ func benchCompareCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			before, err := bench.ReadResult(args[0])
 			if err != nil {
-				return exitWith(err)
+				return unusable(err)
 			}
 			after, err := bench.ReadResult(args[1])
 			if err != nil {
-				return exitWith(err)
+				return unusable(err)
 			}
 			ratios, err := bench.Compare(before, after)
 			if err != nil {
@@ -44,7 +44,7 @@ then every figure of each result. What has several rounds is shown by its median
 			for _, path := range args {
 				r, err := bench.ReadResult(path)
 				if err != nil {
-					return exitWith(err)
+					return unusable(err)
 				}
 				all = append(all, bench.Named{Name: filepath.Base(path), Result: r})
 			}

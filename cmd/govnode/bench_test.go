@@ -68,7 +68,7 @@ func TestBenchCompareCommand(t *testing.T) {
 	var out, errs bytes.Buffer
 	require.Equal(t, exitYes, execute([]string{"bench", "compare", write("a", 100), write("b", 250)}, &out, &errs), errs.String())
 	require.Contains(t, out.String(), "2.50x")
-	require.Equal(t, exitNo, execute([]string{"bench", "compare", write("a", 100), "absent.json"}, &out, &errs))
+	require.Equal(t, exitUsage, execute([]string{"bench", "compare", write("a", 100), "absent.json"}, &out, &errs))
 	require.Contains(t, errs.String(), "absent.json")
 	require.Equal(t, exitUsage, execute([]string{"bench", "compare", "one.json"}, &out, &errs))
 }

@@ -96,13 +96,17 @@ for that by itself.`,
 }
 
 func clusterRemoveCommand() *cobra.Command {
-	return leaf(&cobra.Command{
+	var force bool
+	cmd := leaf(&cobra.Command{
 		Use:   "remove NODE",
 		Short: "Remove a node from the cluster",
-		Args:  arguments(1, 1),
+		Long: `Removes a node from the cluster. It is refused if too few of the voters that are left
+answer: nothing could be changed any more. Removing one that is no member succeeds, so
+that it may be said again where the outcome is unknown.`,
+		Args: arguments(1, 1),
 	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
 		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.RemoveNodeResponse, error) {
-			return r.cluster.RemoveNode(ctx, &govnodev1.RemoveNodeRequest{Node: args[0]})
+			return r.cluster.RemoveNode(ctx, &govnodev1.RemoveNodeRequest{Node: args[0], Force: force})
 		})
 		if err != nil {
 			return err
@@ -112,6 +116,8 @@ func clusterRemoveCommand() *cobra.Command {
 			return err
 		})
 	})
+	cmd.Flags().BoolVar(&force, "force", false, "even if no majority of the voters that are left answers: the cluster stops")
+	return cmd
 }
 
 func clusterTransferCommand() *cobra.Command {

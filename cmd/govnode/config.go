@@ -28,8 +28,12 @@ type Config struct {
 	Nonvoter    bool
 	Replace     bool
 	Audit       string
-	LogLevel    string
-	LogFormat   string
+
+	AuditMode    string
+	AuditTimeout time.Duration
+
+	LogLevel  string
+	LogFormat string
 
 	Redis                 string
 	RedisCluster          []string
@@ -133,6 +137,8 @@ var settings = []setting{
 	{"nonvoter", "", onServe, "false", "", "join as a member that has the state and no vote", func(c *Config) any { return &c.Nonvoter }},
 	{"replace", "", onServe, "false", "", "join with an empty data folder under a name that the cluster knows: what that node had is lost for ever", func(c *Config) any { return &c.Replace }},
 	{"audit", "", onServe, "", "", "`file` to which decisions are appended, or - for standard output; audit.jsonl in the data folder if empty, and standard output without one", func(c *Config) any { return &c.Audit }},
+	{"audit-mode", "", onServe, auditBestEffort, auditBestEffort + "|" + auditRequired, "what becomes of a decision that cannot be written to the audit log: best-effort goes on, required refuses", func(c *Config) any { return &c.AuditMode }},
+	{"audit-timeout", "", onServe, "2s", "10ms..1m", "how long an answer waits for its lines in the audit log", func(c *Config) any { return &c.AuditTimeout }},
 	{"log-level", "", onServe | onDev, "info", "debug|info|warn|error", "least level that is logged", func(c *Config) any { return &c.LogLevel }},
 	{"log-format", "", onServe | onDev, "text", "text|json", "how it is logged", func(c *Config) any { return &c.LogFormat }},
 

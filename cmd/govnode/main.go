@@ -36,12 +36,11 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	return failed.code
 }
 
-// The exit codes of every command.
+// The exit codes of every command; docs/operations.md has the table.
 const (
-	exitYes    = 0
-	exitNo     = 1 // refused or failed
-	exitUsage  = 2
-	exitPolicy = 3 // a policy is not valid, where 1 says that its tests failed
+	exitYes   = 0 // yes: done, allowed, valid, the same
+	exitNo    = 1 // no: refused, denied, failed, or not reached
+	exitUsage = 2 // the question cannot be put: the command line or what it names is wrong
 )
 
 // exitError ends the program with a code. Its error may be nil where the
@@ -64,6 +63,10 @@ func (e *exitError) Unwrap() error { return e.err }
 func usagef(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
+
+// unusable is an error in what a command was given to work on: a file that is
+// not there, or that cannot be read as what it has to be.
+func unusable(err error) error { return &exitError{exitUsage, err} }
 
 // oneLine keeps an error on one line, so that logs and scripts can rely on it.
 func oneLine(text string) string {
@@ -100,6 +103,7 @@ Start with:  govnode dev`,
 		eventsCommand(),
 		sessionCommand(),
 		slotCommand(),
+		repairCommand(),
 		poolCommand(),
 		clusterCommand(),
 		snapshotCommand(),

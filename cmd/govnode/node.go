@@ -49,7 +49,8 @@ func openNode(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, st
 	n.server, err = server.New(server.Config{
 		Store: n.store, Cluster: members, Ready: n.ready,
 		Node: c.Node, Backend: c.Backend, Version: version(),
-		Logger: log, Audit: audit, Registry: registry,
+		Logger: log, Registry: registry,
+		Audit: audit, AuditRequired: c.AuditMode == auditRequired, AuditTimeout: c.AuditTimeout,
 		Engine: policyEngine(log), RequestTimeout: c.RequestTimeout, StrictNamespaces: c.StrictNamespaces,
 		LeaderPatience: leaderPatience(c),
 	})

@@ -23,16 +23,19 @@ func policyCommand() *cobra.Command {
 func policyPutCommand() *cobra.Command {
 	var name string
 	cmd := leaf(&cobra.Command{
-		Use:   "put FILE|DIR",
+		Use:   "put FILE|DIR|-",
 		Short: "Put a policy: one file, or a folder with all its policy files",
-		Long: `Puts a policy: one file, or a folder with all its files, where tables of tests and names
-that begin with a dot are left out. Its name points to it from then on; sessions that
+		Long: `Puts a policy: one file, standard input (-), or a folder with all its files, where tables
+of tests and names that begin with a dot are left out. Its name points to it from then on; sessions that
 are open keep the one they began with. The same content again changes nothing.`,
 		Args: arguments(1, 1),
 	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
-		source, err := readPolicy(args[0])
+		source, err := readPolicy(args[0], cmd.InOrStdin())
 		if err != nil {
 			return err
+		}
+		for _, p := range source.located(source.leftOut()) {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(p.String()))
 		}
 		req := &govnodev1.PutPolicyRequest{Name: name, RequestId: newRequestID(), Client: cliName}
 		for _, f := range source.files {
@@ -98,10 +101,7 @@ func policyGetCommand() *cobra.Command {
 		Short: "Print the files of a policy, or write them to a folder",
 		Args:  arguments(1, 1),
 	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
-		req := &govnodev1.GetPolicyRequest{Ref: &govnodev1.GetPolicyRequest_Name{Name: args[0]}}
-		if isDigest(args[0]) {
-			req.Ref = &govnodev1.GetPolicyRequest_Digest{Digest: args[0]}
-		}
+		req := policyRef(args[0])
 		answer, err := ask(cmd.Context(), c, func(ctx context.Context, r remote) (*govnodev1.GetPolicyResponse, error) {
 			return r.policies.GetPolicy(ctx, req)
 		})
@@ -167,6 +167,14 @@ func printableLines(text string) string {
 		b.WriteString(printable(line) + "\n")
 	}
 	return b.String()
+}
+
+// policyRef asks for a policy by its name or by its digest.
+func policyRef(ref string) *govnodev1.GetPolicyRequest {
+	if isDigest(ref) {
+		return &govnodev1.GetPolicyRequest{Ref: &govnodev1.GetPolicyRequest_Digest{Digest: ref}}
+	}
+	return &govnodev1.GetPolicyRequest{Ref: &govnodev1.GetPolicyRequest_Name{Name: ref}}
 }
 
 func isDigest(ref string) bool { return strings.HasPrefix(ref, "sha256:") }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -105,26 +104,4 @@ func compileText(yaml string) error {
 	}
 	_, err = engine.Compile(tree)
 	return err
-}
-
-// Single files of one content are one policy, whatever they are called, unless
-// the name makes one of them the policy of a folder.
-func TestRenamedFilesAreTheSamePolicy(t *testing.T) {
-	source := func(name, content string) *policySource {
-		return &policySource{path: filepath.Join("d", name), files: []engine.File{{Path: name, Content: []byte(content)}}}
-	}
-	folder := source("a.yaml", "rules: []\n")
-	folder.folder = true
-	for _, c := range []struct {
-		a, b *policySource
-		same bool
-	}{
-		{source("a.yaml", "rules: []\n"), source("b.yml", "rules: []\n"), true},
-		{source("a.yaml", "rules: []\n"), source("b.yaml", "rules: []\n\n"), false},
-		{source("governance.yaml", "rules: []\n"), source("governance.yml", "rules: []\n"), true},
-		{source("governance.yaml", "rules: []\n"), source("b.yaml", "rules: []\n"), false},
-		{folder, source("b.yaml", "rules: []\n"), false},
-	} {
-		require.Equal(t, c.same, c.a.renamed(c.b) && c.a.byFolder() == c.b.byFolder(), "%s %s", c.a.path, c.b.path)
-	}
 }

@@ -62,10 +62,10 @@ func reportOf(problems []engine.Problem) []problemReport {
 
 // judgePolicies compiles each policy and reports what is wrong with it, or what
 // look finds in it.
-func judgePolicies(paths []string, mark string, look func(*engine.Policy) []engine.Problem) ([]policyReport, error) {
+func judgePolicies(cmd *cobra.Command, paths []string, mark string, look func(*engine.Policy) []engine.Problem) ([]policyReport, error) {
 	var reports []policyReport
 	for _, path := range paths {
-		s, err := readPolicy(path)
+		s, err := readPolicy(path, cmd.InOrStdin())
 		var p *engine.Policy
 		if err == nil {
 			p, err = s.compile()
@@ -79,7 +79,7 @@ func judgePolicies(paths []string, mark string, look func(*engine.Policy) []engi
 		}
 		reports = append(reports, policyReport{
 			Path: path, Valid: true, Name: p.Name(), Digest: p.Digest().String(),
-			Problems: []problemReport{}, Warnings: reportOf(s.located(look(p))), mark: mark,
+			Problems: []problemReport{}, Warnings: reportOf(s.located(append(s.leftOut(), look(p)...))), mark: mark,
 		})
 	}
 	return reports, nil
@@ -116,10 +116,10 @@ func (p problemReport) print(w io.Writer, mark string) error {
 func policyValidateCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "validate FILE|DIR...",
+		Use:   "validate FILE|DIR|-...",
 		Short: "Say whether policies are valid; needs no node",
 		Long: `Checks policies as PutPolicy does and prints what is wrong as path:line: field: message.
-The exit code is 1 if one of them is not valid.`,
+- is standard input. The exit code is 1 if one of them is not valid, 2 if one is not there.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	checkOutput := outputFlag(cmd, &output, "text", "json")
@@ -127,9 +127,9 @@ The exit code is 1 if one of them is not valid.`,
 		if err := checkOutput(); err != nil {
 			return err
 		}
-		reports, err := judgePolicies(args, "warning: ", (*engine.Policy).Warnings)
+		reports, err := judgePolicies(cmd, args, "warning: ", (*engine.Policy).Warnings)
 		if err != nil {
-			return &exitError{exitNo, err}
+			return err
 		}
 		bad := func(r policyReport) bool { return !r.Valid }
 		return printReports(cmd.OutOrStdout(), output, reports, bad, exitNo)
@@ -140,12 +140,12 @@ The exit code is 1 if one of them is not valid.`,
 func policyLintCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "lint FILE|DIR...",
+		Use:   "lint FILE|DIR|-...",
 		Short: "Report what is valid and probably not meant; needs no node",
 		Long: `Reports rules that can never decide, denies that an absent field evades, patterns that
-need backtracking or match more than they seem to, and limits that contradict each
-other. The exit code is 1 if there is something to report, and 3 if a policy is not
-valid.`,
+need backtracking or match more than they seem to, limits that contradict each other,
+and what has no effect where it stands. - is standard input. The exit code is 1 if there
+is something to report, and 2 if a policy is not valid or not there.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	checkOutput := outputFlag(cmd, &output, "text", "json")
@@ -153,13 +153,13 @@ valid.`,
 		if err := checkOutput(); err != nil {
 			return err
 		}
-		reports, err := judgePolicies(args, "", engine.Lint)
+		reports, err := judgePolicies(cmd, args, "", engine.Lint)
 		if err != nil {
-			return &exitError{exitNo, err}
+			return err
 		}
 		code := exitNo
 		if slices.ContainsFunc(reports, func(r policyReport) bool { return !r.Valid }) {
-			code = exitPolicy
+			code = exitUsage
 		}
 		bad := func(r policyReport) bool { return !r.Valid || len(r.Warnings) > 0 }
 		return printReports(cmd.OutOrStdout(), output, reports, bad, code)
@@ -184,12 +184,4 @@ func printReports(w io.Writer, output string, reports []policyReport, bad func(p
 		return &exitError{code: code}
 	}
 	return nil
-}
-
-// badPolicy ends a command that needs a valid policy.
-func badPolicy(err error) error {
-	if problemsOf(err) != nil {
-		return &exitError{exitPolicy, err}
-	}
-	return &exitError{exitNo, err}
 }

@@ -2,85 +2,114 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"example.com/govnode/engine"
-	"example.com/govnode/engine/value"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// storedPrefix begins an argument that names a policy on a node.
+const storedPrefix = "node:"
+
 func policyDiffCommand() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
-		Use:   "diff FILE|DIR FILE|DIR",
-		Short: "Print in what two policies differ; needs no node",
-		Long: `Prints in which numbers and lists the GovernancePolicies of two policies differ, which of
-their rules were added, removed or changed, and whether one of the two is stricter
-(policy engine spec 8.5). The exit code is 0 if they are the same, 1 if they differ and
-3 if one of them is not valid.`,
-		Args: arguments(2, 2),
-	}
-	checkOutput := outputFlag(cmd, &output, "text", "json")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(); err != nil {
+	return leaf(&cobra.Command{
+		Use:   "diff POLICY [POLICY]",
+		Short: "Print in what two policies differ",
+		Long: `Prints in what two policies differ that may change a decision: mode and other settings of
+the tree, the GovernancePolicy, documents with their defaults, scopes and rules, files
+of Cedar and Rego; and whether one of the two GovernancePolicies is stricter (policy
+engine spec 8.5).
+
+A policy is a file, a folder, - for standard input, node:NAME for the newest of this name
+on a node, or a digest for one that is stored there. With one policy it is compared with
+the stored one of its name, which comes first. Files alone need no node.
+
+The exit code is 0 if they are the same, 1 if they differ, and 2 if one of them is not
+valid or not there.`,
+		Example: `  govnode policy diff policies/
+  govnode policy diff node:careful sha256:… --addr 127.0.0.1:7070`,
+		Args: arguments(1, 2),
+	}, onClient, func(cmd *cobra.Command, c *Config, args []string) error {
+		if len(args) == 2 && args[0] == stdinName && args[1] == stdinName {
+			return usagef("-: is given twice, and standard input can be read once")
+		}
+		var sources []*policySource
+		var pair []*engine.Policy
+		add := func(s *policySource, err error) error {
+			if err != nil {
+				return err
+			}
+			p, err := s.compile()
+			sources, pair = append(sources, s), append(pair, p)
 			return err
 		}
-		var pair [2]*engine.Policy
-		var sources [2]*policySource
-		for i, path := range args {
-			var err error
-			if sources[i], err = readPolicy(path); err != nil {
-				return badPolicy(err)
-			}
-			if pair[i], err = sources[i].compile(); err != nil {
-				return badPolicy(err)
+		for _, arg := range args {
+			if err := add(c.policyNamed(cmd, arg)); err != nil {
+				return err
 			}
 		}
+		if len(args) == 1 {
+			if err := add(storedPolicy(cmd.Context(), c, pair[0].Name())); err != nil {
+				return err
+			}
+			sources[0], sources[1], pair[0], pair[1] = sources[1], sources[0], pair[1], pair[0]
+		}
 		d := diffPolicies(pair[0], pair[1])
-		d.renamed = sources[0].renamed(sources[1])
-		d.Same = d.Same || d.renamed && sources[0].byFolder() == sources[1].byFolder()
-		if err := d.print(cmd.OutOrStdout(), output, pair[0], pair[1]); err != nil {
+		d.Same = d.Same || sources[0].renamed(sources[1]) && len(d.Differences) == 0
+		if err := d.print(cmd.OutOrStdout(), c.Output); err != nil {
 			return err
 		}
 		if !d.Same {
 			return &exitError{code: exitNo}
 		}
 		return nil
+	})
+}
+
+// policyNamed finds a policy on disk or on a node.
+func (c *Config) policyNamed(cmd *cobra.Command, arg string) (*policySource, error) {
+	name, stored := strings.CutPrefix(arg, storedPrefix)
+	if stored || isDigest(arg) {
+		return storedPolicy(cmd.Context(), c, name)
 	}
-	return cmd
+	return readPolicy(arg, cmd.InOrStdin())
+}
+
+// storedPolicy asks a node for a policy, by its name or digest.
+func storedPolicy(ctx context.Context, c *Config, ref string) (*policySource, error) {
+	answer, err := ask(ctx, c, func(ctx context.Context, r remote) (*govnodev1.GetPolicyResponse, error) {
+		return r.policies.GetPolicy(ctx, policyRef(ref))
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &policySource{path: storedPrefix + ref, folder: len(answer.Policy.GetFiles()) > 1}
+	for _, f := range answer.Policy.GetFiles() {
+		s.files = append(s.files, engine.File{Path: f.Path, Content: []byte(f.Content)})
+	}
+	return s, nil
 }
 
 // renamed reports whether both are single files of the same content. Their
 // digests differ with their names.
 func (s *policySource) renamed(other *policySource) bool {
-	return !s.folder && !other.folder && bytes.Equal(s.files[0].Content, other.files[0].Content)
-}
-
-// byFolder reports whether the policy is a single file that holds for a folder.
-func (s *policySource) byFolder() bool {
-	name := s.files[0].Path
-	return !s.folder && (name == "governance.yaml" || name == "governance.yml")
+	return len(s.files) == 1 && len(other.files) == 1 && bytes.Equal(s.files[0].Content, other.files[0].Content)
 }
 
 type (
 	policyDiff struct {
-		Same     bool          `json:"same"`
-		Stricter string        `json:"stricter"` // first, second or neither
-		Fields   []fieldChange `json:"fields"`
-		Rules    []ruleChange  `json:"rules"`
-
-		renamed bool // nothing but the name of a single file differs
+		Same        bool             `json:"same"`
+		Stricter    string           `json:"stricter"` // first, second or neither
+		Differences []differenceJSON `json:"differences"`
 	}
-	fieldChange struct {
-		Field string `json:"field"`
-		Old   string `json:"old"`
-		New   string `json:"new"`
-	}
-	ruleChange struct {
-		Path   string `json:"path"`
-		Rule   string `json:"rule"`
+	differenceJSON struct {
+		Path   string `json:"path,omitempty"`
+		What   string `json:"what"`
 		Change string `json:"change"` // added, removed or changed
 		Old    string `json:"old,omitempty"`
 		New    string `json:"new,omitempty"`
@@ -88,9 +117,16 @@ type (
 )
 
 func diffPolicies(a, b *engine.Policy) policyDiff {
-	d := policyDiff{Same: a.Digest() == b.Digest(), Stricter: "neither", Fields: []fieldChange{}, Rules: diffRules(a, b)}
-	for _, c := range a.Governance().Diff(b.Governance()) {
-		d.Fields = append(d.Fields, fieldChange{c.Field, c.Old.Repr(), c.New.Repr()})
+	d := policyDiff{Same: a.Digest() == b.Digest(), Stricter: "neither", Differences: []differenceJSON{}}
+	for _, x := range engine.DiffPolicies(a, b) {
+		change := "changed"
+		switch {
+		case x.Added:
+			change = "added"
+		case x.Removed:
+			change = "removed"
+		}
+		d.Differences = append(d.Differences, differenceJSON{x.Path, x.What, change, x.Old, x.New})
 	}
 	switch {
 	case a.Governance().StricterThan(b.Governance()):
@@ -101,85 +137,39 @@ func diffPolicies(a, b *engine.Policy) policyDiff {
 	return d
 }
 
-type ruleName struct{ path, rule string }
-
-// diffRules compares the rules of files of the same path by their names. Two
-// files that stand alone are compared whatever they are called.
-func diffRules(a, b *engine.Policy) []ruleChange {
-	alone := len(a.Documents()) == 1 && len(b.Documents()) == 1
-	old, _ := rulesOf(a, alone)
-	now, order := rulesOf(b, alone)
-	changes := []ruleChange{}
-	for _, name := range order {
-		was, had := old[name]
-		switch {
-		case !had:
-			changes = append(changes, ruleChange{name.path, name.rule, "added", "", now[name]})
-		case was != now[name]:
-			changes = append(changes, ruleChange{name.path, name.rule, "changed", was, now[name]})
-		}
-	}
-	_, order = rulesOf(a, alone)
-	for _, name := range order {
-		if _, has := now[name]; !has {
-			changes = append(changes, ruleChange{name.path, name.rule, "removed", old[name], ""})
-		}
-	}
-	return changes
-}
-
-func rulesOf(p *engine.Policy, alone bool) (texts map[ruleName]string, order []ruleName) {
-	texts = map[ruleName]string{}
-	for _, d := range p.Documents() {
-		for _, r := range d.Rules {
-			name := ruleName{d.Path, r.Name}
-			if alone {
-				name.path = ""
-			}
-			if _, twice := texts[name]; !twice {
-				order = append(order, name)
-			}
-			texts[name] += ruleText(r)
-		}
-	}
-	return texts, order
-}
-
-// ruleText is all that a rule says.
-func ruleText(r *engine.Rule) string {
-	return fmt.Sprintf("if %s %s %s then %s, priority %d, override %t, message %s;",
-		r.Condition.Field, r.Condition.Operator, r.Condition.Value.Repr(), r.Action, r.Priority, r.Override, value.OfString(r.Message).Repr())
-}
-
-func (d policyDiff) print(w io.Writer, output string, a, b *engine.Policy) error {
-	if output == "json" {
+// print writes a line for each difference in a field, and the old and the new
+// text of a rule or a file below its name.
+func (d policyDiff) print(w io.Writer, output string) error {
+	switch {
+	case output == "json":
 		return writeJSON(w, d)
-	}
-	if d.Same {
+	case d.Same:
 		_, err := fmt.Fprintln(w, "Policies are identical.")
 		return err
+	case len(d.Differences) == 0:
+		_, _ = fmt.Fprintln(w, "The files differ in nothing that decides, such as comments or their names.")
 	}
-	if len(d.Fields) > 0 {
-		_, _ = fmt.Fprintln(w, printableLines(a.Governance().FormatDiff(b.Governance())))
-	}
-	for _, c := range d.Rules {
-		_, _ = fmt.Fprintf(w, "rule %s: %s\n", c.Change, printable((engine.Problem{Path: c.Path, Message: c.Rule}).String()))
-		if c.Old != "" {
-			_, _ = fmt.Fprintf(w, "  - %s\n", printable(c.Old))
+	for _, x := range d.Differences {
+		what := printable(x.What)
+		if x.Path != "" {
+			what = printable(x.Path) + ": " + what
 		}
-		if c.New != "" {
-			_, _ = fmt.Fprintf(w, "  + %s\n", printable(c.New))
+		if x.Change == "changed" && !strings.HasPrefix(x.What, "rule ") && x.What != "the file" {
+			_, _ = fmt.Fprintf(w, "%s: %s -> %s\n", what, printable(x.Old), printable(x.New))
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "%s: %s\n", what, x.Change)
+		for _, side := range [][2]string{{"  - ", x.Old}, {"  + ", x.New}} {
+			if side[1] == "" {
+				continue
+			}
+			for line := range strings.Lines(printableLines(side[1])) {
+				_, _ = io.WriteString(w, side[0]+line)
+			}
 		}
 	}
-	switch {
-	case d.renamed:
-		_, _ = fmt.Fprintln(w, "The contents are the same; a file named governance.yaml or governance.yml holds for its folder, any other for every call.")
-	case len(d.Fields) == 0 && len(d.Rules) == 0:
-		_, _ = fmt.Fprintln(w, "The files differ; numbers and rules are the same.")
-	}
-	switch d.Stricter {
-	case "first", "second":
-		_, _ = fmt.Fprintf(w, "The %s is the stricter one in its numbers and lists.\n", d.Stricter)
+	if d.Stricter != "neither" {
+		_, _ = fmt.Fprintf(w, "The %s is the stricter one in the numbers and lists of its GovernancePolicy.\n", d.Stricter)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 
 // evalFlags is a call as it is described on the command line.
 type evalFlags struct {
-	tool, agent, kind, order, arguments, context, output string
-	explain                                              bool
+	tool, agent, kind, order, arguments, context, metadata, output string
+	explain                                                        bool
 }
 
 var evalKinds = map[string]engine.Kind{
@@ -30,10 +30,11 @@ var evalOrders = map[string]engine.Order{
 func policyEvalCommand() *cobra.Command {
 	var f evalFlags
 	cmd := &cobra.Command{
-		Use:   "eval FILE|DIR",
+		Use:   "eval FILE|DIR|-",
 		Short: "Judge one call by a policy; needs no node",
-		Long: `Judges one call by a policy, as a node would, and counts nothing. The exit code is 0 if
-it is allowed, 1 if it is denied and 3 if the policy is not valid.`,
+		Long: `Judges one call by a policy, as a node would, and counts nothing. - is standard input. The
+exit code is 0 if the call is allowed, 1 if it is denied, and 2 if the policy is not
+valid or not there.`,
 		Example: `  govnode policy eval policy.yaml --tool delete_file --args '{"path":"/etc"}' --context '{"role":"admin"}' --explain`,
 		Args:    arguments(1, 1),
 	}
@@ -41,6 +42,7 @@ it is allowed, 1 if it is denied and 3 if the policy is not valid.`,
 	fs.StringVar(&f.tool, "tool", "", "name of the tool; rules on the context alone need none")
 	fs.StringVar(&f.arguments, "args", "", "its arguments, a JSON object")
 	fs.StringVar(&f.context, "context", "", "what is known about the call, a JSON object; path selects the folder")
+	fs.StringVar(&f.metadata, "metadata", "", "what an adapter sends beside the call, such as content_hash, a JSON object")
 	fs.StringVar(&f.agent, "agent", "", "id of the agent")
 	fs.StringVar(&f.kind, "kind", "tool", "tool, model, agent or handoff")
 	fs.StringVar(&f.order, "order", "union", "order of the checks: union, interceptor or pre_execute")
@@ -54,13 +56,13 @@ it is allowed, 1 if it is denied and 3 if the policy is not valid.`,
 		if err != nil {
 			return err
 		}
-		s, err := readPolicy(args[0])
+		s, err := readPolicy(args[0], cmd.InOrStdin())
 		if err != nil {
-			return badPolicy(err)
+			return err
 		}
 		p, err := s.compile()
 		if err != nil {
-			return badPolicy(err)
+			return err
 		}
 		d := p.Evaluate(cmd.Context(), in)
 		if err := f.print(cmd.OutOrStdout(), d, p.Digest()); err != nil {
@@ -87,7 +89,12 @@ func (f *evalFlags) input() (engine.Input, error) {
 	if in.Arguments, err = jsonObject("args", f.arguments); err != nil {
 		return in, err
 	}
-	in.Context, err = jsonObject("context", f.context)
+	said, err := jsonObject("context", f.context)
+	if err != nil {
+		return in, err
+	}
+	metadata, err := jsonObject("metadata", f.metadata)
+	in.Context = engine.WithMetadata(said, metadata)
 	return in, err
 }
 

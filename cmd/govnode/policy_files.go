@@ -26,11 +26,32 @@ type policySource struct {
 	folder bool
 	files  []engine.File
 	tests  []engine.File // tables of tests beside the policy, no part of it
+	hidden []string      // policies that are left out, since their names begin with a dot
 }
 
-// readPolicy reads a policy from disk. Every file of a folder counts: one that
-// is left out because of a misspelt name would be a rule that nobody applies.
-func readPolicy(name string) (*policySource, error) {
+// stdinName stands for standard input where a file is named.
+const stdinName = "-"
+
+// readPolicy reads a policy from disk, or one file of it from standard input.
+// Every file of a folder counts: one that is left out because of a misspelt name
+// would be a rule that nobody applies. The error ends a command that needs the
+// policy, with the code for what cannot be used.
+func readPolicy(name string, stdin io.Reader) (*policySource, error) {
+	s, err := readSource(name, stdin)
+	if err != nil {
+		return nil, unusable(err)
+	}
+	return s, nil
+}
+
+func readSource(name string, stdin io.Reader) (*policySource, error) {
+	if name == stdinName {
+		content, err := readContent(stdin, "standard input")
+		if err != nil {
+			return nil, err
+		}
+		return &policySource{path: name, files: []engine.File{{Path: "policy.yaml", Content: content}}}, nil
+	}
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
@@ -50,8 +71,8 @@ func readPolicy(name string) (*policySource, error) {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	files, err := engine.ReadFiles(root.FS())
-	s := &policySource{path: name, folder: true}
+	files, hidden, err := engine.ReadFiles(root.FS())
+	s := &policySource{path: name, folder: true, hidden: hidden}
 	if err != nil {
 		return nil, s.locate(err)
 	}
@@ -68,25 +89,38 @@ func readPolicyFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	content, err := io.ReadAll(io.LimitReader(file, engine.MaxTreeBytes+1))
+	return readContent(file, name)
+}
+
+func readContent(r io.Reader, name string) ([]byte, error) {
+	content, err := io.ReadAll(io.LimitReader(r, engine.MaxTreeBytes+1))
 	if err == nil && len(content) > engine.MaxTreeBytes {
 		err = fmt.Errorf("%s: is larger than the %d bytes that a policy may have", name, engine.MaxTreeBytes)
 	}
 	return content, err
 }
 
-// compile builds the policy; the error is a *engine.LoadError with paths as
-// they are on disk.
+// compile builds the policy; the error holds a *engine.LoadError with paths as
+// they are on disk, and ends a command as that of readPolicy does.
 func (s *policySource) compile() (*engine.Policy, error) {
 	tree, err := engine.NewTree(s.files)
 	if err != nil {
-		return nil, s.locate(err)
+		return nil, unusable(s.locate(err))
 	}
 	p, err := engine.Compile(tree, policyEngine(slog.New(slog.DiscardHandler))...)
 	if err != nil {
-		return nil, s.locate(err)
+		return nil, unusable(s.locate(err))
 	}
 	return p, nil
+}
+
+// leftOut warns of policies that are not read because of their names.
+func (s *policySource) leftOut() []engine.Problem {
+	var list []engine.Problem
+	for _, path := range s.hidden {
+		list = append(list, engine.Problem{Path: path, Message: "left out, with all that begins with a dot; give it another name, or put the tree by the API"})
+	}
+	return list
 }
 
 // locate turns the paths of problems, which are those of the tree, into paths

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,7 +14,7 @@ import (
 )
 
 func policyTestCommand() *cobra.Command {
-	var output string
+	var output, run string
 	cmd := &cobra.Command{
 		Use:   "test DIR",
 		Short: "Run the tables of tests beside a policy; needs no node",
@@ -25,26 +26,34 @@ func policyTestCommand() *cobra.Command {
       context: {role: guest}
       expect: {action: deny, rule: no-delete}
 
-The exit code is 0 if all pass, 1 if one fails or there is none, and 3 if the policy or
-a table is not valid.`,
+No guardrail is really asked: a table says under stubs what they answer, as in
+"stubs: {scanner: allow}", beside its cases or in one of them.
+
+The exit code is 0 if all pass, 1 if one fails or there is none, and 2 if the policy or
+a table is not valid or not there.`,
 		Args: arguments(1, 1),
 	}
+	cmd.Flags().StringVar(&run, "run", "", "run only the cases whose names match this regular expression")
 	checkOutput := outputFlag(cmd, &output, "text", "json", "junit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := checkOutput(); err != nil {
 			return err
 		}
-		s, err := readPolicy(args[0])
+		only, err := regexp.Compile(run)
 		if err != nil {
-			return badPolicy(err)
+			return usagef("run: %q (flag --run): must be a regular expression: %w", run, err)
+		}
+		s, err := readPolicy(args[0], cmd.InOrStdin())
+		if err != nil {
+			return err
 		}
 		p, err := s.compile()
 		if err != nil {
-			return badPolicy(err)
+			return err
 		}
-		report, err := engine.RunTests(cmd.Context(), p, s.tests)
+		report, err := engine.RunTests(cmd.Context(), p, s.tests, only)
 		if err != nil {
-			return badPolicy(s.locate(err))
+			return unusable(s.locate(err))
 		}
 		for i := range report.Cases {
 			report.Cases[i].Path = s.file(report.Cases[i].Path)
@@ -56,6 +65,8 @@ a table is not valid.`,
 			return err
 		}
 		switch {
+		case len(report.Cases) == 0 && run != "":
+			return &exitError{exitNo, fmt.Errorf("%s: no test has a name that matches %q (flag --run)", s.path, run)}
 		case len(report.Cases) == 0:
 			return &exitError{exitNo, fmt.Errorf("%s: holds no test: put cases into files that end in _test.yaml", s.path)}
 		case report.Failed > 0:

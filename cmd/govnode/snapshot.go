@@ -160,7 +160,7 @@ ever given out.`,
 func sendSnapshot(ctx context.Context, r remote, path string) (*govnodev1.RestoreResponse, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	defer func() { _ = file.Close() }()
 	stream, err := r.cluster.Restore(ctx)
@@ -239,7 +239,7 @@ func snapshotInspectCommand() *cobra.Command {
 		}
 		report, err := inspectSnapshot(args[0])
 		if err != nil {
-			return &exitError{exitNo, err}
+			return exitWith(err)
 		}
 		if output == "json" {
 			return writeJSON(cmd.OutOrStdout(), report)
@@ -259,7 +259,7 @@ func snapshotInspectCommand() *cobra.Command {
 func inspectSnapshot(path string) (*snapshotReport, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	snap, err := readSnapshot(path)
 	if err != nil {

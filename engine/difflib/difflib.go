@@ -6,33 +6,26 @@
 // opcodes, no junk predicate and no way to switch the autojunk heuristic off.
 package difflib
 
-// MaxRunes is the length, in code points, that either text may have for Ratio
+// MaxRunes is the length, in code points, that either text may have for Measure
 // to measure it.
 const MaxRunes = 65536
 
 // maxSteps bounds the work of one measurement, so that its end does not depend
 // on a clock and is the same on every node. A step is one pair of equal
-// characters, one transition of the automaton or one character walked over;
-// 10^8 of them take about half a second. Two texts of 64 Ki characters take
-// 5*10^6 if they are prose, and 4*10^7 if they are random letters.
-const maxSteps = 100_000_000
+// characters or one character walked over; 4*10^8 of them take about a second and
+// a half. Two texts of prose take 10^5 if they have 4 Ki characters each, and
+// 3*10^8 if they have 64 Ki.
+const maxSteps = 400_000_000
 
-// Ratio returns 2*M/T, where T is the number of code points in a and b together
+// Measure returns 2*M/T, where T is the number of code points in a and b together
 // and M how many of them Ratcliff and Obershelp's matching pairs up; two empty
 // texts give 1. It is not symmetric: a is the baseline, b the text compared
 // with it, and characters that make up more than one percent of a b of 200 or
 // more code points start no match (autojunk).
 //
-// Outside what can be measured in bounded time the answer errs towards
-// "different". See Measure.
-func Ratio(a, b string) float64 {
-	ratio, _ := Measure(a, b)
-	return ratio
-}
-
-// Measure is Ratio, and exact reports whether the number is Python's. It is not
+// Exact reports whether the number is Python's. It is not
 // if one of two different texts is longer than MaxRunes code points, which
-// gives 0, or if the matching takes more than 10^8 steps, which only texts made
+// gives 0, or if the matching takes more than 4*10^8 steps, which only texts made
 // for that purpose do; then what was paired up so far counts, so that the ratio
 // is too low and never too high.
 func Measure(a, b string) (ratio float64, exact bool) {

@@ -6,14 +6,12 @@ import "slices"
 // Lib/difflib.py, where the same names occur: chain_b, find_longest_match and
 // get_matching_blocks. Only the sum of the block sizes is kept.
 type matcher struct {
-	a, b    []int32    // the texts as numbers of characters; negative ones start no match
-	placesB []int32    // the places in b whose characters can start a match, rising
-	places  []int32    // those in a
-	inB     [][]int32  // for each of them: where that character stands in b, rising
-	suffix  *automaton // for parts with many pairs of equal characters
-	before  []int32    // length of the match that ends at b[j-1], for the place before; 0 outside a call
-	row     []int32    // the same for the current place
-	steps   int        // work done so far, see maxSteps
+	a, b   []rune
+	places []int32   // the places in a whose characters can start a match, rising
+	inB    [][]int32 // for each of them: where that character stands in b, rising
+	before []int32   // length of the match that ends at b[j-1], for the place before; 0 outside a call
+	row    []int32   // the same for the current place
+	steps  int       // work done so far, see maxSteps
 }
 
 func newMatcher(a, b []rune) *matcher {
@@ -28,32 +26,13 @@ func newMatcher(a, b []rune) *matcher {
 			}
 		}
 	}
-	m := &matcher{before: make([]int32, len(b)+1), row: make([]int32, len(b)+1)}
-	m.b = make([]int32, len(b))
-	numbers := make(map[rune]int32, len(where))
-	for j, c := range b {
-		if _, ok := where[c]; !ok {
-			m.b[j] = ^int32(c) // negative, and the same in a
-			continue
-		}
-		if _, ok := numbers[c]; !ok {
-			numbers[c] = int32(len(numbers))
-		}
-		m.b[j] = numbers[c]
-		m.placesB = append(m.placesB, int32(j))
-	}
-	m.a = make([]int32, len(a))
+	m := &matcher{a: a, b: b, before: make([]int32, len(b)+1), row: make([]int32, len(b)+1)}
 	for i, c := range a {
-		n, ok := numbers[c]
-		if !ok {
-			m.a[i] = ^int32(c)
-			continue
+		if inB, ok := where[c]; ok {
+			m.places = append(m.places, int32(i))
+			m.inB = append(m.inB, inB)
 		}
-		m.a[i] = n
-		m.places = append(m.places, int32(i))
-		m.inB = append(m.inB, where[c])
 	}
-	m.suffix = newAutomaton(len(numbers))
 	return m
 }
 
@@ -86,39 +65,7 @@ func (m *matcher) matched() int {
 // first in a, and of those the first in b. Popular characters only lengthen a
 // block that others have begun.
 func (m *matcher) longest(s span) (besti, bestj, size int) {
-	inA, inB := within(m.places, s.alo, s.ahi), within(m.placesB, s.blo, s.bhi)
-	if m.manyPairs(s, automatonCost*(len(inA)+len(inB))) {
-		before := m.suffix.steps
-		m.suffix.build(m.b, inB)
-		besti, bestj, size = m.suffix.longest(m.a, inA)
-		m.steps += m.suffix.steps - before + len(inA) + len(inB)
-	} else {
-		besti, bestj, size = m.longestByPairs(s)
-	}
-	if size == 0 {
-		besti, bestj = s.alo, s.blo
-	}
-	return m.extend(s, besti, bestj, size)
-}
-
-// automatonCost is what the automaton takes per place, in steps of the other
-// way: between 10 and 100, depending on how many different characters there are.
-const automatonCost = 40
-
-// manyPairs reports whether s has more than enough pairs of equal characters.
-func (m *matcher) manyPairs(s span, enough int) bool {
-	pairs := 0
-	n, _ := slices.BinarySearch(m.places, int32(s.alo))
-	for ; n < len(m.places) && int(m.places[n]) < s.ahi; n++ {
-		pairs += len(within(m.inB[n], s.blo, s.bhi))
-		if m.steps++; pairs > enough {
-			return true
-		}
-	}
-	return false
-}
-
-func (m *matcher) longestByPairs(s span) (besti, bestj, size int) {
+	besti, bestj = s.alo, s.blo
 	var last []int32 // the places of m.before that are set, less one
 	n, _ := slices.BinarySearch(m.places, int32(s.alo))
 	for ; n < len(m.places) && int(m.places[n]) < s.ahi; n++ {
@@ -139,7 +86,7 @@ func (m *matcher) longestByPairs(s span) (besti, bestj, size int) {
 		m.steps += len(inB) + 1
 	}
 	m.forget(last)
-	return besti, bestj, size
+	return m.extend(s, besti, bestj, size)
 }
 
 // forget clears what m.before holds of the matches that end at these places.

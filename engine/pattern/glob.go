@@ -134,12 +134,8 @@ func rangeChunks(set []rune) [][]rune {
 	return chunks
 }
 
-// Translate returns the RE2 expression that stands for a glob as Python's
-// fnmatch.translate gives it: a dot matches newlines too, and only the end is
-// anchored. Searched for in a text, it therefore finds every text that ends in
-// a match; wrap it in \A(?:...) to match whole texts.
-func Translate(glob string) string { return `(?s:` + parseGlob(glob).expression() + `)\z` }
-
+// expression is the RE2 expression that stands for a glob as Python's
+// fnmatch.translate gives it, without its anchor at the end.
 func (g glob) expression() string {
 	var out strings.Builder
 	for _, t := range g {

@@ -36,7 +36,10 @@ type rewriter struct {
 	outer  []reFlags      // flags of the enclosing groups
 	groups int            // capturing groups opened so far
 	names  map[string]int // numbers of the named ones
-	ranges int            // ranges of all classes, the better part of what an expression costs
+	// started says that something other than flags for all of the expression has
+	// been read.
+	started bool
+	ranges  int // ranges of all classes, the better part of what an expression costs
 }
 
 // reFlags are the inline flags that the rewriter has to know. The others pass.
@@ -82,13 +85,15 @@ func (r *rewriter) step() error {
 	if r.flags.verbose && r.skipLayout() {
 		return nil
 	}
+	started := r.started
+	r.started = true
 	switch c := r.next(); c {
 	case '\\':
 		return r.escape()
 	case '[':
 		return r.class()
 	case '(':
-		return r.open()
+		return r.open(started)
 	case ')':
 		return r.close()
 	case '{':

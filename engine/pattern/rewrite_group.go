@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// open reads a group from after its bracket up to its content.
-func (r *rewriter) open() error {
+// open reads a group from after its bracket up to its content; started says
+// whether something stands before it.
+func (r *rewriter) open(started bool) error {
 	if !r.accept("?") {
 		r.groups++
 		r.push("(")
@@ -20,7 +21,7 @@ func (r *rewriter) open() error {
 		if !ok {
 			return fmt.Errorf("missing ), unterminated comment")
 		}
-		r.in = rest
+		r.in, r.started = rest, started
 		return nil
 	case r.accept(":"):
 		r.push("(?:")
@@ -44,7 +45,7 @@ func (r *rewriter) open() error {
 	case r.accept("("):
 		return r.conditional()
 	}
-	return r.inlineFlags()
+	return r.inlineFlags(started)
 }
 
 func (r *rewriter) push(text string) {
@@ -117,8 +118,10 @@ func (r *rewriter) conditional() error {
 }
 
 // inlineFlags reads (?ims), (?i:...) and (?i-s:...). Unicode is Python's
-// default, so u says nothing; a and x are obeyed here and dropped.
-func (r *rewriter) inlineFlags() error {
+// default, so u says nothing; a and x are obeyed here and dropped. Flags for all
+// of the expression stand at its start, as in Python: further on RE2 would take
+// them for what follows alone.
+func (r *rewriter) inlineFlags(started bool) error {
 	end := strings.IndexAny(r.in, ":)")
 	if end < 0 || end == 0 {
 		return fmt.Errorf("unknown extension (?%s", firstRune(r.in))
@@ -152,10 +155,14 @@ func (r *rewriter) inlineFlags() error {
 		return fmt.Errorf("a flag can be turned off for a group only")
 	}
 	r.in = r.in[end+1:]
-	if scoped {
+	switch {
+	case scoped:
 		r.push("(?:" + keep)
-	} else {
+	case started:
+		return fmt.Errorf("global flags not at the start of the expression; write (?%s) before everything else, or (?%s:...) around what it is for", on, on)
+	default:
 		r.out.WriteString(keep)
+		r.started = false
 	}
 	r.flags = inner
 	return nil

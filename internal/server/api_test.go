@@ -211,8 +211,8 @@ func (m *members) AddNode(_ context.Context, node, address string, nonvoter bool
 	return nil
 }
 
-func (m *members) RemoveNode(_ context.Context, node string) error {
-	m.asked = append(m.asked, "remove "+node)
+func (m *members) RemoveNode(_ context.Context, node string, force bool) error {
+	m.asked = append(m.asked, fmt.Sprint("remove ", node, " ", force))
 	return nil
 }
 
@@ -238,12 +238,12 @@ func TestClusterService(t *testing.T) {
 	require.Equal(t, "127.0.0.1:7071", status.Peers[1].ApiAddress)
 	_, err = n.cluster.AddNode(n.ctx(), &v1.AddNodeRequest{Node: "n3", Address: "127.0.0.1:7082", Nonvoter: true})
 	require.NoError(t, err)
-	_, err = n.cluster.RemoveNode(n.ctx(), &v1.RemoveNodeRequest{Node: "n3"})
+	_, err = n.cluster.RemoveNode(n.ctx(), &v1.RemoveNodeRequest{Node: "n3", Force: true})
 	require.NoError(t, err)
 	moved, err := n.cluster.TransferLeadership(n.ctx(), &v1.TransferLeadershipRequest{Node: "n2"})
 	require.NoError(t, err)
 	require.Equal(t, "n2", moved.Leader)
-	require.Equal(t, []string{"add n3 127.0.0.1:7082 true", "remove n3", "transfer n2"}, m.asked)
+	require.Equal(t, []string{"add n3 127.0.0.1:7082 true", "remove n3 true", "transfer n2"}, m.asked)
 
 	for _, node := range []string{"n3", ""} { // an answer and an error
 		res, err := n.http.Post(n.url+"/govnode.v1.ClusterService/RemoveNode", "application/json", strings.NewReader(fmt.Sprintf(`{"node":%q}`, node)))

@@ -18,25 +18,25 @@ import (
 // (log_all_calls). Arguments are not written: context_sha256 proves which they
 // were.
 type auditor struct {
-	log     auditLog
+	log     *auditLog
+	losses  losses
 	now     func() time.Time
 	metrics *metrics
 	journal *journal
 }
 
-// write adds a line that leaves at once.
-func (a *auditor) write(build func(line) line) {
-	a.add(build)
-	a.log.flush()
-}
-
-// add adds a line that leaves with the next flush.
-func (a *auditor) add(build func(line) line) {
+// add adds a line of an operation, which is written before the operation is
+// answered.
+func (a *auditor) add(t *trace, build func(line) line) {
 	if a.log.to != nil {
-		a.log.add(build)
+		t.wrote(a.log.add(build))
 		a.metrics.auditLines.Inc()
 	}
 }
+
+// written returns when the lines of an operation have been written. Where that
+// is required and does not come about, the operation is answered with the error.
+func (a *auditor) written(t *trace) error { return t.said(a.log.flush(t.line)) }
 
 func (l line) stamp(at time.Time) line { return l.text("timestamp", stampOf(at)) }
 
@@ -56,7 +56,7 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	counters := res.Counters
 	r.outcome, r.index, r.counters = out.Outcome, b.answer.Index, &counters
 	r.repeat = res.Repeat && !b.queued
-	a.keep(r, func(l line) line {
+	a.keep(b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
 			bool("repeat", r.repeat).number("index", b.answer.Index)
 	})
@@ -68,29 +68,27 @@ func (a *auditor) failedCall(b *begin, err error) {
 	r := b.record(decisionID(b.ns, b.cmd.Session, b.cmd.Call))
 	r.failure = connect.CodeOf(err).String()
 	r.failureReason, _ = reasonOf(err)
-	a.keep(r, func(l line) line {
+	a.keep(b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", r.id).text("outcome", "").
 			text("failure", r.failure).text("failure_reason", r.failureReason)
 	})
 }
 
 // evaluated takes down a decision that spends nothing.
-func (a *auditor) evaluated(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) {
+func (a *auditor) evaluated(t *trace, ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) {
 	r := newRecord(ns, id, policy, in, d, size)
 	r.dryRun = true
-	a.keep(r, func(l line) line { return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true) })
-	a.log.flush()
+	a.keep(t, r, func(l line) line { return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true) })
 }
 
-// keep puts a record into the journal and, where it has to be, into the log. The
-// line leaves with the next flush, which whoever answers waits for.
-func (a *auditor) keep(r *record, more func(line) line) {
+// keep puts a record into the journal and, where it has to be, into the log.
+func (a *auditor) keep(t *trace, r *record, more func(line) line) {
 	r.at = a.now()
 	written := (r.failure != "" || r.policy.MustAudit(&r.decision)) && a.log.to != nil
 	if large := r.size > maxLazyRecord; written || large {
 		rec := r.audit()
 		if written {
-			a.add(func(l line) line { return more(rec.AppendJSON(l)) })
+			a.add(t, func(l line) line { return more(rec.AppendJSON(l)) })
 		}
 		if large {
 			r.render(rec)
@@ -102,9 +100,9 @@ func (a *auditor) keep(r *record, more func(line) line) {
 
 // unreadable writes that no decision could be reached, because there was no
 // policy to judge by. Nothing is admitted then.
-func (a *auditor) unreadable(ns, sess, call string, policy session.Digest, err error) {
+func (a *auditor) unreadable(t *trace, ns, sess, call string, policy session.Digest, err error) {
 	reason, _ := reasonOf(err)
-	a.write(func(l line) line {
+	a.add(t, func(l line) line {
 		return l.stamp(a.now()).text("event_type", string(engine.PolicyViolation)).bool("allowed", false).text("action", string(engine.Deny)).
 			text("reason", engine.Redact(err.Error())).text("category", engine.CategoryPolicyError).text("tool_name", "").
 			text("namespace", ns).text("session_id", sess).text("call_id", call).text("policy_digest", policy.String()).
@@ -125,7 +123,7 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 	}
 	a.journal.add(&record{ns: e.cmd.NS, at: in.Now, after: events, size: bareRecord})
 	for _, ev := range events {
-		a.add(func(l line) line {
+		a.add(e.trace, func(l line) line {
 			l = a.happened(l, string(ev.Type), ev.Reason, ev.Tool, e.cmd.NS).
 				text("agent_id", ev.AgentID).text("session_id", ev.SessionID).text("call_id", ev.CallID)
 			if ev.Checkpoint != "" {
@@ -139,35 +137,44 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 // lapse writes a call that ran out: nobody reported its end, and it counts as
 // executed.
 func (a *auditor) lapse(ns string, c session.Lapse) {
-	a.write(func(l line) line {
+	a.add(&trace{}, func(l line) line {
 		return a.happened(l, "call_lapsed", "the lease ran out; settled as unknown, counted as executed", engine.Redact(c.Tool), ns).
 			text("session_id", c.Session).text("call_id", c.Call).
 			text("decision_id", decisionID(ns, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
 	})
+	a.log.push() // nobody's answer waits for it
 }
 
 // policyPut writes that a name points to a tree.
-func (a *auditor) policyPut(c *session.PutPolicy, version int32) {
-	a.write(func(l line) line {
+func (a *auditor) policyPut(t *trace, c *session.PutPolicy, version int32) {
+	a.add(t, func(l line) line {
 		return a.happened(l, "policy_put", "", "", c.NS).text("policy", c.Name).number("version", uint64(version)).
 			text("policy_digest", c.Digest.String()).text("client", c.By.Client).text("request_id", c.By.Request)
 	})
 }
 
 // hashPut writes that the content hash of a tool was registered, or taken back.
-func (a *auditor) hashPut(c *session.PutHash) {
-	a.write(func(l line) line {
+func (a *auditor) hashPut(t *trace, c *session.PutHash) {
+	a.add(t, func(l line) line {
 		return a.happened(l, "content_hash_put", "", engine.Redact(c.Tool), c.NS).
 			text("content_hash", c.Hash).text("client", c.By.Client).text("request_id", c.By.Request)
 	})
 }
 
 // forced writes that somebody took a slot from its holder.
-func (a *auditor) forced(c *session.ForceRelease, o v1.Outcome) {
-	a.write(func(l line) line {
+func (a *auditor) forced(t *trace, c *session.ForceRelease, o v1.Outcome) {
+	a.add(t, func(l line) line {
 		return a.happened(l, "slot_force_released", "", "", c.NS).
 			text("session_id", c.Session).text("slot_id", c.ID).text("holder_client", c.Holder).
 			text("pools", strings.Join(c.Pools, " ")).text("outcome", outcomeLabel(o)).
 			text("client", c.By.Client).text("request_id", c.By.Request)
+	})
+}
+
+// repaired writes that ids of a namespace are taken again.
+func (a *auditor) repaired(t *trace, c *session.Repair) {
+	a.add(t, func(l line) line {
+		return a.happened(l, "ids_repaired", "", "", c.NS).number("newer_than", c.NewerThan).
+			text("holder_client", c.Client).text("client", c.By.Client).text("request_id", c.By.Request)
 	})
 }

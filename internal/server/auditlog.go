@@ -2,82 +2,276 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
 // An auditLog is the file of audit lines, one JSON object each. Lines are
 // collected, and one write takes to the file what has come together; an answer
 // leaves when its line has been written.
+//
+// The file is written to by a goroutine of its own, which is there while there is
+// something to write: a disk or a pipe may hang, and an answer waits for it only
+// as long as patience. Where lines are required an answer then says so, and what
+// could not be written is kept and tried again; else answers go on without.
 type auditLog struct {
-	to     io.Writer                  // nil where nobody takes lines
-	failed func(lines int, why error) // how many were lost in one write
+	to       io.Writer     // nil where nobody takes lines
+	required bool          // answers depend on their lines
+	patience time.Duration // how long one write may take until nobody waits for it any more
+	lost     func(lines int, why error)
+	state    func(trouble error) // told when lines cannot be written, and with nil when they can again
 
 	mu      sync.Mutex
 	pending []byte
-
-	writing sync.Mutex // held while lines are on their way, so that they keep their order
 	spare   []byte
-	torn    bool // the last write has left a line without its end
+	added   uint64        // lines so far; the number of the latest
+	done    uint64        // of the latest line that is written, or lost for good
+	turn    chan struct{} // closed when the above moves or there is trouble; nil if nobody waits
+	runs    bool          // somebody writes
+	began   time.Time     // when the write under way did; zero if there is none
+	alarm   *time.Timer   // goes off when that has taken too long
+	trouble error         // why the latest write failed, or that one hangs; nil if all is well
+	torn    bool          // the last write has left a line without its end
 
-	losses losses
+	file   semaphore // held while the file is written to or opened anew
+	closed chan struct{}
+	ends   sync.Once // closes closed
 }
 
-// maxSpareLines is how large a buffer of lines is kept for the next ones.
-const maxSpareLines = 1 << 20
+const (
+	// maxSpareLines is how large a buffer of lines is kept for the next ones.
+	maxSpareLines = 1 << 20
+	// maxPendingLines bounds what is kept while nothing can be written. What comes
+	// on top of it is lost.
+	maxPendingLines = 16 << 20
+	// auditRetry is how soon lines that are required are tried again.
+	auditRetry = 250 * time.Millisecond
+)
 
-// add takes a line down that build appends, with the braces around it.
-func (l *auditLog) add(build func(line) line) {
+// errAuditHangs is the trouble with a write that does not come back.
+var errAuditHangs = errors.New("a write does not come back")
+
+// A semaphore is a lock that can be given up on.
+type semaphore chan struct{}
+
+func (l *auditLog) init() {
+	l.file, l.closed = make(semaphore, 1), make(chan struct{})
+	l.alarm = time.AfterFunc(time.Hour, l.overdue)
+	l.alarm.Stop()
+}
+
+// add takes a line down that build appends, with the braces around it, and
+// returns its number.
+func (l *auditLog) add(build func(line) line) uint64 {
 	if l.to == nil {
-		return
+		return 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.added++
+	if len(l.pending) > maxPendingLines {
+		l.lost(1, l.trouble)
+		return l.added
+	}
 	l.pending = append(build(append(l.pending, '{')), '}', '\n')
+	return l.added
 }
 
-// flush returns when every line that was added before has been written, or
-// could not be.
-func (l *auditLog) flush() {
-	if l.to == nil {
-		return
-	}
-	l.writing.Lock()
-	defer l.writing.Unlock()
+// push has the lines that were added written soon.
+func (l *auditLog) push() {
 	l.mu.Lock()
-	lines := l.pending
-	l.pending = l.spare[:0]
-	l.mu.Unlock()
-	l.spare = nil
-	if len(lines) > 0 {
-		l.write(lines)
-	}
-	if cap(lines) <= maxSpareLines {
-		l.spare = lines
+	defer l.mu.Unlock()
+	l.begin()
+}
+
+// begin starts the writing. l.mu must be held.
+func (l *auditLog) begin() {
+	if !l.runs && len(l.pending) > 0 {
+		l.runs = true
+		go l.write()
 	}
 }
 
-// write takes lines to the file. Where the write before was cut off in a line,
-// as on a full disk, they begin a new one, lest the first of them be lost as
-// well.
-func (l *auditLog) write(lines []byte) {
+// flush returns when a line has been written. It returns an error where lines
+// are required and this one was not written in time.
+func (l *auditLog) flush(line uint64) error {
+	if line == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.done < line {
+		switch hangs := l.trouble == errAuditHangs; {
+		case l.trouble != nil && l.required:
+			return l.refusal()
+		case hangs:
+			return nil
+		}
+		l.begin()
+		if l.turn == nil {
+			l.turn = make(chan struct{})
+		}
+		turn := l.turn
+		l.mu.Unlock()
+		<-turn
+		l.mu.Lock()
+	}
+	return nil
+}
+
+// refusal is why nothing is decided, or a decision is not told. l.mu must be held.
+func (l *auditLog) refusal() error {
+	return newError(connect.CodeUnavailable, reasonNotApplied,
+		textNotApplied+"the audit log of this node cannot be written ("+l.trouble.Error()+"), and nothing is decided without it")
+}
+
+// admit refuses decisions while their lines could not be written.
+func (l *auditLog) admit() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.required && l.trouble != nil {
+		return l.refusal()
+	}
+	return nil
+}
+
+// failing returns why lines cannot be written now; nil if they can.
+func (l *auditLog) failing() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trouble
+}
+
+// turned tells those who wait that something has changed. l.mu must be held.
+func (l *auditLog) turned() {
+	if l.turn != nil {
+		close(l.turn)
+		l.turn = nil
+	}
+}
+
+// troubled notes how it stands with the file. l.mu must be held.
+func (l *auditLog) troubled(now error) {
+	if (now == nil) != (l.trouble == nil) || now == errAuditHangs {
+		l.state(now)
+	}
+	l.trouble = now
+	l.turned()
+}
+
+// overdue notes that the write under way has taken too long.
+func (l *auditLog) overdue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// The alarm may be that of the write before.
+	if !l.began.IsZero() && time.Since(l.began) >= l.patience {
+		l.troubled(errAuditHangs)
+	}
+}
+
+// write takes what was added to the file until there is no more. Lines that are
+// required have it tried until the file is well again, though nothing but the end
+// of a line should be missing.
+func (l *auditLog) write() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.pending) > 0 || l.required && l.trouble != nil {
+		lines, upTo := l.pending, l.added
+		l.pending, l.spare = l.spare, nil
+		rest, err := l.writeOnce(lines)
+		left := uint64(bytes.Count(rest, []byte{'\n'}))
+		if err != nil && l.required {
+			l.done = max(l.done, upTo-left)
+			l.pending = append(append(make([]byte, 0, len(rest)+len(l.pending)), rest...), l.pending...)
+			l.troubled(err)
+			if !l.rest() {
+				break
+			}
+			continue
+		}
+		l.done = upTo
+		if err != nil {
+			l.lost(int(left), err)
+		}
+		l.troubled(err)
+		if cap(lines) <= maxSpareLines {
+			l.spare = lines[:0]
+		}
+	}
+	l.runs = false
+}
+
+// rest waits until the file may be tried again, and reports whether it may.
+// l.mu must be held.
+func (l *auditLog) rest() bool {
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	t := time.NewTimer(auditRetry)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+// writeOnce takes lines to the file, and returns those that did not get there
+// whole. Where the write before was cut off in a line, as on a full disk, they
+// begin a new one, lest the first of them be lost as well. l.mu must be held, and
+// is not while the file is written to.
+func (l *auditLog) writeOnce(lines []byte) (rest []byte, err error) {
 	if l.torn {
 		lines = append([]byte{'\n'}, lines...)
 	}
+	l.began = time.Now()
+	l.alarm.Reset(l.patience)
+	l.mu.Unlock()
+	l.file <- struct{}{}
 	n, err := l.to.Write(lines)
+	<-l.file
+	l.mu.Lock()
+	l.alarm.Stop()
+	l.began = time.Time{}
 	n = min(max(n, 0), len(lines))
 	if n > 0 {
 		l.torn = lines[n-1] != '\n'
 	}
-	if err != nil {
-		// Lost is each line of which something is missing, unless that is the
-		// newline alone: the next write brings it.
-		l.failed(bytes.Count(bytes.TrimPrefix(lines[n:], []byte{'\n'}), []byte{'\n'}), err)
+	if err == nil {
+		return nil, nil
+	}
+	rest = lines[n:]
+	switch {
+	case len(rest) > 0 && rest[0] == '\n':
+		rest = rest[1:] // the newline alone is missing, or was there to begin with: the next write brings it
+	case l.torn:
+		rest = lines[bytes.LastIndexByte(lines[:n], '\n')+1:]
+	}
+	return rest, err
+}
+
+// close gives what is not written yet the time that an answer would have waited
+// for it.
+func (l *auditLog) close() {
+	if l.to == nil {
+		return
+	}
+	l.mu.Lock()
+	last := l.added
+	l.mu.Unlock()
+	_ = l.flush(last) // what is not written is said below
+	l.ends.Do(func() { close(l.closed) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done < last {
+		l.lost(int(last-l.done), l.trouble)
 	}
 }
 
@@ -93,28 +287,49 @@ type Reopener interface {
 // archived. No line is split between the two. It does nothing and returns false
 // where Config.Audit is no Reopener.
 func (s *Server) ReopenAudit() (reopened bool, err error) {
-	l := &s.audit.log
+	l := s.audit.log
 	r, ok := l.to.(Reopener)
 	if !ok {
 		return false, nil
 	}
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	select {
+	case l.file <- struct{}{}:
+		defer func() { <-l.file }()
+	case <-time.After(l.patience):
+		return false, fmt.Errorf("server: audit: %w", errAuditHangs)
+	}
 	if err := r.Reopen(); err != nil {
 		return false, fmt.Errorf("server: audit: %w", err)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.torn = false // Reopen has seen to it
 	return true, nil
 }
 
-// auditFailed counts a write that failed, and says so. Answers go on: what was
-// decided stands in the log of commands, and a full disk must not end the
-// service.
-func (s *Server) auditFailed(lines int, why error) {
+// auditLost counts lines that are lost, and says so.
+func (s *Server) auditLost(lines int, why error) {
 	s.metrics.auditLost.Inc()
-	s.audit.log.losses.add(lines, why, func(lines int, why error) {
+	s.audit.losses.add(lines, why, func(lines int, why error) {
 		s.log.Error("the audit log cannot be written; make room, or give another file with --audit", "lines_lost", lines, "error", why)
 	})
+}
+
+// auditState says how it stands with the audit log where that has changed.
+func (s *Server) auditState(trouble error) {
+	then := "answers do not wait for it, and lines are lost if it goes on"
+	if s.cfg.AuditRequired {
+		then = "decisions are refused until it can be written, since it is required"
+	}
+	switch {
+	case trouble == nil:
+		s.metrics.auditFailing.Set(0)
+		s.log.Info("the audit log is written again")
+		return
+	case s.cfg.AuditRequired, trouble == errAuditHangs: // else auditLost says it
+		s.log.Error("the audit log cannot be written; make room, or give another file with --audit", "error", trouble, "then", then)
+	}
+	s.metrics.auditFailing.Set(1)
 }
 
 // lossesEvery is how often it is said that lines are lost. On a full disk every

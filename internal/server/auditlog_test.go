@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -16,22 +17,36 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func newLog(to io.Writer, lost func(int, error)) *auditLog {
+	l := &auditLog{to: to, patience: time.Minute, lost: lost, state: func(error) {}}
+	l.init()
+	return l
+}
+
+// flushAll returns when all lines that were added have been written.
+func (l *auditLog) flushAll() error {
+	l.mu.Lock()
+	last := l.added
+	l.mu.Unlock()
+	return l.flush(last)
+}
+
 // Whoever flushes finds its lines written, whole and in the order in which each
 // writer added them, whoever else writes.
 func TestLinesAreWrittenBeforeFlushReturns(t *testing.T) {
 	var file written
-	l := auditLog{to: &file}
+	l := newLog(&file, nil)
 	var all sync.WaitGroup
 	for w := range 8 {
 		all.Go(func() {
 			for n := range 200 {
 				l.add(func(l line) line { return l.text("writer", fmt.Sprint(w)).number("n", uint64(n)) })
 				if n%3 == 0 {
-					l.flush()
+					_ = l.flushAll()
 					require.Contains(t, file.text(), fmt.Sprintf(`{"writer":"%d","n":%d}`, w, n))
 				}
 			}
-			l.flush()
+			_ = l.flushAll()
 		})
 	}
 	all.Wait()
@@ -51,9 +66,9 @@ func TestLinesAreWrittenBeforeFlushReturns(t *testing.T) {
 // What is no UTF-8, or would end a string, cannot forge a field.
 func TestLinesQuoteWhatTheyHold(t *testing.T) {
 	var file written
-	l := auditLog{to: &file}
+	l := newLog(&file, nil)
 	l.add(func(l line) line { return l.text("tool", "a\",\"allowed\":true,\"x\":\"\n\xff").bool("allowed", false) })
-	l.flush()
+	_ = l.flushAll()
 	var m map[string]any
 	require.Equal(t, 1, strings.Count(file.text(), "\n"))
 	require.NoError(t, json.Unmarshal([]byte(file.text()), &m))
@@ -65,14 +80,14 @@ func TestLinesQuoteWhatTheyHold(t *testing.T) {
 func TestAWriteThatFailsIsTold(t *testing.T) {
 	var told []string
 	file := written{err: errors.New("no space left on device")}
-	l := auditLog{to: &file, failed: func(lines int, why error) { told = append(told, fmt.Sprint(lines, " ", why)) }}
+	l := newLog(&file, func(lines int, why error) { told = append(told, fmt.Sprint(lines, " ", why)) })
 	l.add(func(l line) line { return l.number("n", 1) })
 	l.add(func(l line) line { return l.number("n", 2) })
-	l.flush()
+	_ = l.flushAll()
 	require.Equal(t, []string{"2 no space left on device"}, told)
 	file.err = nil
 	l.add(func(l line) line { return l.number("n", 3) })
-	l.flush()
+	_ = l.flushAll()
 	require.Equal(t, "{\"n\":3}\n", file.text())
 	require.Len(t, told, 1)
 }
@@ -85,14 +100,14 @@ func TestAWriteThatIsCutOffSpoilsNoOtherLine(t *testing.T) {
 		for second := range len(lines) {
 			lost := 0
 			file := written{err: errors.New("no space left on device")}
-			l := auditLog{to: &file, failed: func(n int, _ error) { lost += n }}
+			l := newLog(&file, func(n int, _ error) { lost += n })
 			for i, room := range []int{first, second, 1 << 10} {
 				if file.room = room; i == 2 {
 					file.err = nil
 				}
 				l.add(func(l line) line { return l.number("n", 1) })
 				l.add(func(l line) line { return l.number("n", 2) })
-				l.flush()
+				_ = l.flushAll()
 			}
 			whole := 0
 			for text := range strings.Lines(file.text()) {
@@ -117,11 +132,11 @@ func TestLossesAreSaidOnceASecond(t *testing.T) {
 		require.NoError(t, err)
 		s := &Server{metrics: m, log: slog.New(slog.NewJSONHandler(&log, nil)), audit: &auditor{}}
 		file := written{err: errors.New("no space left on device")}
-		s.audit.log.to, s.audit.log.failed = &file, s.auditFailed
+		s.audit.log = newLog(&file, s.auditLost)
 		const writes = 2500
 		for range writes { // 2.5 s
 			s.audit.log.add(func(l line) line { return l.number("n", 1) })
-			s.audit.log.flush()
+			_ = s.audit.log.flushAll()
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(time.Minute) // nothing more fails
@@ -152,7 +167,7 @@ func TestLossesAreSaidOnceASecond(t *testing.T) {
 		// After a while without a loss the next is said at once again.
 		log.Reset()
 		s.audit.log.add(func(l line) line { return l.number("n", 1) })
-		s.audit.log.flush()
+		_ = s.audit.log.flushAll()
 		require.Contains(t, log.String(), `"lines_lost":1`)
 		time.Sleep(time.Minute)
 	})
@@ -162,30 +177,30 @@ func TestLossesAreSaidOnceASecond(t *testing.T) {
 // one that cannot be opened anew changes nothing.
 func TestReopenAudit(t *testing.T) {
 	file := &renamed{written: written{err: errors.New("no space left on device"), room: 3}}
-	s := &Server{audit: &auditor{log: auditLog{to: file, failed: func(int, error) {}}}}
-	l := &s.audit.log
+	s := &Server{audit: &auditor{log: newLog(file, func(int, error) {})}}
+	l := s.audit.log
 	l.add(func(l line) line { return l.number("n", 1) })
-	l.flush()
+	_ = l.flushAll()
 	file.err = nil
 	file.reopen = errors.New("permission denied")
 	_, err := s.ReopenAudit()
 	require.ErrorIs(t, err, file.reopen)
 	l.add(func(l line) line { return l.number("n", 2) })
-	l.flush()
+	_ = l.flushAll()
 	require.Equal(t, "{\"n\n{\"n\":2}\n", file.text())
 
 	file.err, file.room = errors.New("no space left on device"), 3
 	l.add(func(l line) line { return l.number("n", 3) })
-	l.flush()
+	_ = l.flushAll()
 	file.err, file.reopen = nil, nil
 	reopened, err := s.ReopenAudit()
 	require.NoError(t, err)
 	require.True(t, reopened)
 	l.add(func(l line) line { return l.number("n", 4) })
-	l.flush()
+	_ = l.flushAll()
 	require.Equal(t, "{\"n\":4}\n", file.text(), "the new file begins with a line")
 
-	reopened, err = (&Server{audit: &auditor{log: auditLog{to: &written{}}}}).ReopenAudit()
+	reopened, err = (&Server{audit: &auditor{log: newLog(&written{}, nil)}}).ReopenAudit()
 	require.NoError(t, err)
 	require.False(t, reopened, "standard output stays what it is")
 }

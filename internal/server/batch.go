@@ -21,7 +21,6 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 	if f.err != nil {
 		return nil, f.err
 	}
-	defer s.audit.log.flush()
 	out := &v1.BatchCallsResponse{Results: make([]*v1.OperationResult, len(req.Operations))}
 	var parts []*part
 	var ops []operation
@@ -29,6 +28,7 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 	for i, p := range all {
 		out.Results[i] = &v1.OperationResult{Tag: req.Operations[i].GetTag()}
 		if errs[i] != nil {
+			_ = s.audit.written(&p.own) // it has an error already
 			out.Results[i].Result = &v1.OperationResult_Error{Error: operationError(errs[i])}
 			continue
 		}
@@ -41,13 +41,13 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 	ctx, cancel := withTimeouts(ctx, req.Operations)
 	defer cancel()
 	for i, err := range s.orderAll(ctx, ops) {
-		if err == nil {
-			err = parts[i].finish(parts[i].result)
-		} else if b, ok := ops[i].(*begin); ok {
-			b.failed(err)
-		}
-		if err != nil {
+		if err := parts[i].settle(err); err != nil {
 			parts[i].result.Result = &v1.OperationResult_Error{Error: operationError(err)}
+		}
+	}
+	for _, p := range parts {
+		if err := s.audit.written(&p.own); err != nil {
+			p.result.Result = &v1.OperationResult_Error{Error: operationError(err)}
 		}
 	}
 	return out, nil
@@ -69,8 +69,20 @@ func withTimeouts(ctx context.Context, ops []*v1.Operation) (context.Context, co
 // A part is one operation of a batch.
 type part struct {
 	operation
+	own    trace // of the operation
 	result *v1.OperationResult
 	finish func(*v1.OperationResult) error // puts the answer into the result
+}
+
+// settle puts the answer of an operation into its result, or returns the error
+// that is its answer.
+func (p *part) settle(err error) error {
+	if err == nil {
+		err = p.finish(p.result)
+	} else if b, ok := p.operation.(*begin); ok {
+		b.failed(err)
+	}
+	return p.own.said(err)
 }
 
 // maxJudged is how many operations of a batch ask others at the same time, be it
@@ -96,7 +108,7 @@ func (s *Server) newParts(ctx context.Context, ops []*v1.Operation) ([]*part, []
 		others.Go(func() error {
 			defer func() {
 				if cause := recover(); cause != nil {
-					parts[i], errs[i] = nil, s.recovered(ctx, connect.Spec{Procedure: govnodev1connect.CallServiceBatchCallsProcedure}, http.Header{}, cause)
+					parts[i], errs[i] = &part{}, s.recovered(ctx, connect.Spec{Procedure: govnodev1connect.CallServiceBatchCallsProcedure}, http.Header{}, cause)
 				}
 			}()
 			prepare(ctx, i)
@@ -107,78 +119,87 @@ func (s *Server) newParts(ctx context.Context, ops []*v1.Operation) ([]*part, []
 	return parts, errs
 }
 
+// newPart checks and judges an operation. There is a part even with an error: it
+// has the trace.
 func (s *Server) newPart(ctx context.Context, f *fields, op *v1.Operation) (*part, error) {
+	p := &part{}
 	f.duration("timeout", op.GetTimeout(), caps.Timeout)
 	if f.err != nil {
-		return nil, f.err
+		return p, f.err
 	}
 	switch o := op.GetOp().(type) {
 	case *v1.Operation_Begin:
-		return s.beginPart(ctx, f.in("begin"), o.Begin)
+		return p, s.beginPart(ctx, p, f.in("begin"), o.Begin)
 	case *v1.Operation_End:
-		e, err := s.newEnd(ctx, f.in("end"), o.End)
-		return &part{operation: e, finish: func(r *v1.OperationResult) error {
+		e, err := s.newEnd(ctx, &p.own, f.in("end"), o.End)
+		p.operation, p.finish = e, func(r *v1.OperationResult) error {
 			r.Result = &v1.OperationResult_End{End: e.response()}
 			return nil
-		}}, err
+		}
+		return p, err
 	case *v1.Operation_Cancel:
-		c, err := s.newCancel(ctx, f.in("cancel"), o.Cancel)
-		return &part{operation: c, finish: func(r *v1.OperationResult) error {
+		c, err := s.newCancel(ctx, &p.own, f.in("cancel"), o.Cancel)
+		p.operation, p.finish = c, func(r *v1.OperationResult) error {
 			r.Result = &v1.OperationResult_Cancel{Cancel: c.response()}
 			return nil
-		}}, err
+		}
+		return p, err
 	case *v1.Operation_Acquire:
-		return s.acquirePart(ctx, f.in("acquire"), o.Acquire)
+		return p, s.acquirePart(ctx, p, f.in("acquire"), o.Acquire)
 	case *v1.Operation_Renew:
-		n, err := s.newRenewal(ctx, f.in("renew"), o.Renew)
-		return &part{operation: n, finish: func(r *v1.OperationResult) error {
+		n, err := s.newRenewal(ctx, &p.own, f.in("renew"), o.Renew)
+		p.operation, p.finish = n, func(r *v1.OperationResult) error {
 			r.Result = &v1.OperationResult_Renew{Renew: n.out}
 			return nil
-		}}, err
+		}
+		return p, err
 	case *v1.Operation_Release:
-		l, err := s.newRelease(ctx, f.in("release"), o.Release)
-		return &part{operation: l, finish: func(r *v1.OperationResult) error {
+		l, err := s.newRelease(ctx, &p.own, f.in("release"), o.Release)
+		p.operation, p.finish = l, func(r *v1.OperationResult) error {
 			r.Result = &v1.OperationResult_Release{Release: l.response()}
 			return nil
-		}}, err
+		}
+		return p, err
 	}
-	return nil, invalid(f.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
+	return p, invalid(f.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
 }
 
-func (s *Server) beginPart(ctx context.Context, f *fields, req *v1.BeginCallRequest) (*part, error) {
+func (s *Server) beginPart(ctx context.Context, p *part, f *fields, req *v1.BeginCallRequest) error {
 	if err := s.admit(govnodev1connect.CallServiceBeginCallProcedure); err != nil {
-		return nil, err
+		return err
 	}
-	b, err := s.newBegin(ctx, f, req)
+	b, err := s.newBegin(ctx, &p.own, f, req)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := b.judge(ctx); err != nil {
 		if !errors.Is(err, errTakesLong) { // else it is judged again, with more time
 			b.failed(err)
 		}
-		return nil, err
+		return err
 	}
-	return &part{operation: b, finish: func(r *v1.OperationResult) error {
+	p.operation, p.finish = b, func(r *v1.OperationResult) error {
 		answer, err := b.response()
 		r.Result = &v1.OperationResult_Begin{Begin: answer}
 		return err
-	}}, nil
+	}
+	return nil
 }
 
-func (s *Server) acquirePart(ctx context.Context, f *fields, req *v1.AcquireSlotRequest) (*part, error) {
+func (s *Server) acquirePart(ctx context.Context, p *part, f *fields, req *v1.AcquireSlotRequest) error {
 	if err := s.admit(govnodev1connect.SlotServiceAcquireSlotProcedure); err != nil {
-		return nil, err
+		return err
 	}
-	a, err := s.newAcquire(ctx, f, req)
+	a, err := s.newAcquire(ctx, &p.own, f, req)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &part{operation: a, finish: func(r *v1.OperationResult) error {
+	p.operation, p.finish = a, func(r *v1.OperationResult) error {
 		answer, err := a.response()
 		r.Result = &v1.OperationResult_Acquire{Acquire: answer}
 		return err
-	}}, nil
+	}
+	return nil
 }
 
 var _ = []operation{(*begin)(nil), (*end)(nil), (*cancel)(nil), (*acquire)(nil), (*renewal)(nil), (*release)(nil), (*forced)(nil), (*opening)(nil), (*closing)(nil), (*deletion)(nil)}

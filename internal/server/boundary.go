@@ -80,10 +80,15 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		ctx, cancel := b.bounded(ctx, req.Any())
 		defer cancel()
+		ctx, left := traced(ctx)
 		res, err := next(ctx, req)
 		if err != nil && !errors.As(err, new(*connect.Error)) {
 			err = changeError(err)
 		}
+		if unwritten := b.audit.written(left); err == nil && unwritten != nil {
+			res, err = nil, unwritten
+		}
+		err = left.said(err)
 		b.metrics.request(procedure, err, start)
 		b.nameLeader(res, err)
 		return res, err
@@ -117,10 +122,12 @@ func (*boundary) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		start := time.Now()
+		ctx, left := traced(ctx)
 		err := next(ctx, conn)
 		if err != nil && !errors.As(err, new(*connect.Error)) {
 			err = changeError(err)
 		}
+		err = left.said(err)
 		if ce := (*connect.Error)(nil); errors.As(err, &ce) && infoOf(err) == nil {
 			err = errUnread(ce)
 		}
@@ -147,6 +154,11 @@ func (s *Server) admit(procedure string) error {
 	if s.draining.Load() && startsWork(procedure) {
 		return errDraining()
 	}
+	if decides(procedure) {
+		if err := s.audit.log.admit(); err != nil {
+			return err
+		}
+	}
 	if !growsState(procedure) {
 		return nil
 	}
@@ -162,6 +174,20 @@ func startsWork(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.SlotServiceAcquireSlotProcedure,
 		govnodev1connect.SessionServiceCreateSessionProcedure:
+		return true
+	}
+	return false
+}
+
+// decides reports whether a request is written to the audit log whatever comes of
+// it, and so is refused where that is required and not possible. What gives back
+// or ends something is not.
+func decides(procedure string) bool {
+	switch procedure {
+	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.PolicyServiceEvaluateProcedure,
+		govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
+		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure,
+		govnodev1connect.ClusterServiceRepairIDsProcedure:
 		return true
 	}
 	return false

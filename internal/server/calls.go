@@ -26,8 +26,7 @@ type callService struct {
 
 // BeginCall decides one call.
 func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*v1.BeginCallResponse, error) {
-	defer s.audit.log.flush()
-	b, err := s.newBegin(ctx, &fields{}, req) // 1 the request, the session, the compiled policy
+	b, err := s.newBegin(ctx, traceOf(ctx), &fields{}, req) // 1 the request, the session, the compiled policy
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +49,7 @@ func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*
 
 // A begin is one BeginCall on its way.
 type begin struct {
+	*trace
 	s        *Server
 	ns       string
 	req      *v1.BeginCallRequest
@@ -85,14 +85,17 @@ var orders = map[v1.Order]engine.Order{
 }
 
 // newBegin checks a request and finds the session and its policy.
-func (s *Server) newBegin(ctx context.Context, f *fields, req *v1.BeginCallRequest) (*begin, error) {
-	b := &begin{s: s, ns: namespace(ctx), req: req}
+func (s *Server) newBegin(ctx context.Context, t *trace, f *fields, req *v1.BeginCallRequest) (*begin, error) {
+	b := &begin{trace: t, s: s, ns: namespace(ctx), req: req}
 	f.id("sessionId", req.SessionId)
-	f.id("callId", req.CallId)
+	s.newID(f, "callId", req.CallId)
 	enum(f, "kind", req.Kind, v1.Kind_name)
 	enum(f, "order", req.Order, v1.Order_name)
 	kind := callKinds[req.Kind]
 	if kind.state == session.Tool || req.Tool != "" {
+		// The kind is the caller's word: who names a tool is counted, and judged
+		// by package engine, as a call of it.
+		kind.state = session.Tool
 		f.text("tool", req.Tool, caps.Tool)
 	}
 	b.cmd = &session.Begin{
@@ -147,7 +150,7 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *fields) error {
 	b.session = found.Record.(*session.Session)
 	b.policy, err = b.s.policies.compiled(ctx, b.ns, b.session.Pin.Digest)
 	if err != nil {
-		b.s.audit.unreadable(b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
+		b.s.audit.unreadable(b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err
 	}
 	b.cmd.Digest = b.session.Pin.Digest
@@ -378,4 +381,4 @@ func (a *beginAnswer) grantsOf(grants []session.Grant) []*v1.Grant {
 }
 
 // failed writes a decision into the audit that was reached and not spent.
-func (b *begin) failed(err error) { b.s.audit.failedCall(b, err) }
+func (b *begin) failed(err error) { b.s.audit.failedCall(b, b.trace.said(err)) }

@@ -17,8 +17,7 @@ import (
 
 // EndCall reports that a call has finished, and frees its slots.
 func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.EndCallResponse, error) {
-	defer s.audit.log.flush()
-	e, err := s.newEnd(ctx, &fields{}, req)
+	e, err := s.newEnd(ctx, traceOf(ctx), &fields{}, req)
 	if err != nil {
 		return nil, err
 	}
@@ -30,6 +29,7 @@ func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.E
 
 // An end is one EndCall on its way.
 type end struct {
+	*trace
 	s      *Server
 	req    *v1.EndCallRequest
 	cmd    *session.End
@@ -48,7 +48,7 @@ var statuses = map[v1.Status]session.Status{
 	v1.Status_STATUS_CANCELLED: session.Cancelled,
 }
 
-func (s *Server) newEnd(ctx context.Context, f *fields, req *v1.EndCallRequest) (*end, error) {
+func (s *Server) newEnd(ctx context.Context, t *trace, f *fields, req *v1.EndCallRequest) (*end, error) {
 	f.id("sessionId", req.SessionId)
 	f.id("callId", req.CallId)
 	status, ok := statuses[req.Status]
@@ -67,7 +67,7 @@ func (s *Server) newEnd(ctx context.Context, f *fields, req *v1.EndCallRequest) 
 	if f.err != nil {
 		return nil, f.err
 	}
-	e := &end{s: s, req: req, cmd: &session.End{NS: namespace(ctx), Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}}
+	e := &end{trace: t, s: s, req: req, cmd: &session.End{NS: namespace(ctx), Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}}
 	e.one[0] = e.cmd
 	found, err := s.findSession(ctx, e.cmd.NS, f, req.SessionId, storage.Nearby)
 	if err != nil {
@@ -199,7 +199,7 @@ func checkpointID(n uint32) string { return fmt.Sprintf("checkpoint-%d", n) }
 
 // CancelCall gives up a call that waits.
 func (s callService) CancelCall(ctx context.Context, req *v1.CancelCallRequest) (*v1.CancelCallResponse, error) {
-	c, err := s.newCancel(ctx, &fields{}, req)
+	c, err := s.newCancel(ctx, traceOf(ctx), &fields{}, req)
 	if err != nil {
 		return nil, err
 	}
@@ -211,12 +211,13 @@ func (s callService) CancelCall(ctx context.Context, req *v1.CancelCallRequest) 
 
 // A cancel is one CancelCall on its way.
 type cancel struct {
+	*trace
 	req    *v1.CancelCallRequest
 	cmd    *session.Cancel
 	answer storage.Answer
 }
 
-func (s *Server) newCancel(ctx context.Context, f *fields, req *v1.CancelCallRequest) (*cancel, error) {
+func (s *Server) newCancel(ctx context.Context, t *trace, f *fields, req *v1.CancelCallRequest) (*cancel, error) {
 	f.id("sessionId", req.SessionId)
 	f.id("callId", req.CallId)
 	if f.err != nil {
@@ -228,7 +229,7 @@ func (s *Server) newCancel(ctx context.Context, f *fields, req *v1.CancelCallReq
 		return nil, err
 	}
 	pools := callPools(found.Record.(*session.Session), req.CallId)
-	return &cancel{req: req, cmd: &session.Cancel{NS: ns, Session: req.SessionId, Call: req.CallId, Pools: pools}}, nil
+	return &cancel{trace: t, req: req, cmd: &session.Cancel{NS: ns, Session: req.SessionId, Call: req.CallId, Pools: pools}}, nil
 }
 
 func (c *cancel) commands() []session.Command { return []session.Command{c.cmd} }

@@ -60,6 +60,7 @@ var caps = struct {
 	IdleTTL span
 	KeyTTL  span // of a counter
 	Timeout span // of one operation in a batch
+	Ahead   span // of the clock: the time that an id may carry
 }{
 	ID:         bound{Min: 1, Max: session.MaxID},
 	Namespace:  bound{Min: 1, Max: session.MaxNamespace},
@@ -98,5 +99,6 @@ var caps = struct {
 	Wait:    span{Max: session.MaxWait},
 	IdleTTL: span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
 	KeyTTL:  span{Min: time.Millisecond, Max: session.MaxDuration},
-	Timeout: span{Min: time.Millisecond, Max: session.MaxWait},
+	Timeout: span{Min: time.Millisecond, Max: session.MaxWait + time.Minute}, // the longest wait, and the work
+	Ahead:   span{Max: time.Hour},
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -24,6 +25,7 @@ type bench struct {
 	t    *testing.T
 	s    *Server
 	next int
+	now  time.Time
 }
 
 func newBench(t *testing.T) *bench {
@@ -34,7 +36,7 @@ func newBench(t *testing.T) *bench {
 		require.NoError(t, s.Close())
 		require.NoError(t, store.Close())
 	})
-	b := &bench{t: t, s: s}
+	b := &bench{t: t, s: s, now: time.Now().Truncate(time.Millisecond)}
 	_, err = policyService{s}.PutPolicy(t.Context(), &v1.PutPolicyRequest{
 		Yaml: "name: p\nmax_attempts: 10000\nmax_tool_calls: 10000\nmax_concurrent: 4096\nbackpressure_threshold: 4096\nmax_tokens: 4000000000\n"})
 	require.NoError(t, err)
@@ -226,6 +228,12 @@ var spans = map[string]func(b *bench, d time.Duration) error{
 	"KeyTTL": func(b *bench, d time.Duration) error {
 		return b.set(func(r *v1.SetRequest) { r.Ttl = durationpb.New(d) })
 	},
+	"Ahead": func(b *bench, d time.Duration) error {
+		if d < 0 {
+			return notTried // an id of the past is one of the past
+		}
+		return b.ahead(d.Round(time.Millisecond) + d%time.Millisecond*time.Millisecond)
+	},
 	"Timeout": func(b *bench, d time.Duration) error {
 		res, err := callService{Server: b.s}.BatchCalls(b.t.Context(), &v1.BatchCallsRequest{Operations: []*v1.Operation{{
 			Timeout: durationpb.New(d),
@@ -238,6 +246,34 @@ var spans = map[string]func(b *bench, d time.Duration) error{
 	},
 }
 
+// ahead tries every kind of id with a time that far ahead of the clock.
+func (b *bench) ahead(d time.Duration) error {
+	id := func() string {
+		id := ulid.Make()
+		_ = id.SetTime(ulid.Timestamp(b.now.Add(d))) // it fits
+		return id.String()
+	}
+	b.s.cfg.Now = func() time.Time { return b.now }
+	var errs []error
+	for field, err := range map[string]error{
+		"sessionId": b.create(func(r *v1.CreateSessionRequest) { r.SessionId = id() }),
+		"callId":    b.begin(func(r *v1.BeginCallRequest) { r.CallId = id() }),
+		"slotId":    b.acquire(func(r *v1.AcquireSlotRequest) { r.SlotId = id() }),
+		"requestId": b.putPool(func(r *v1.PutPoolRequest) { r.RequestId = id() }),
+	} {
+		if err != nil {
+			require.Equal(b.t, field, infoOf(err).GetMetadata()["field"])
+			require.ErrorContains(b.t, err, "Set the clock right")
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	require.Len(b.t, errs, 4, "all of them")
+	return errs[0]
+}
+
 // elsewhere names the rows that other tests try.
 var elsewhere = map[string]string{
 	"Namespace":   "TestNamespaceEdges",
@@ -248,6 +284,8 @@ var elsewhere = map[string]string{
 	"OpenCalls":   "TestCapsOfASession",
 	"Checkpoints": "TestCheckpoints",
 }
+
+var notTried = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("is not tried"))
 
 // signed names the rows of numbers that could be negative.
 var signed = map[string]bool{"Queue": true, "Threshold": true, "Priority": true, "Tokens": true}

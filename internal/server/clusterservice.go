@@ -20,8 +20,9 @@ type Cluster interface {
 	// AddNode makes a running node a member. The errors of changes are of type
 	// *storage.Failure.
 	AddNode(ctx context.Context, node, address string, nonvoter bool) error
-	// RemoveNode ends the membership of a node.
-	RemoveNode(ctx context.Context, node string) error
+	// RemoveNode ends the membership of a node. One without which no majority
+	// would answer is refused, unless force is set.
+	RemoveNode(ctx context.Context, node string, force bool) error
 	// TransferLeadership makes another node lead; any that is caught up if the
 	// name is empty.
 	TransferLeadership(ctx context.Context, node string) error
@@ -136,7 +137,7 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 	if err != nil {
 		return nil, err
 	}
-	if err := c.RemoveNode(ctx, req.Node); err != nil {
+	if err := c.RemoveNode(ctx, req.Node, req.Force); err != nil {
 		return nil, changeError(err)
 	}
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
@@ -158,7 +159,7 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 	}
 	status, err := c.Status(ctx)
 	if err != nil {
-		return nil, readError(err)
+		status.Leader = "" // the leadership has moved all the same
 	}
 	return &v1.TransferLeadershipResponse{Leader: status.Leader}, nil
 }
@@ -195,7 +196,7 @@ func (w chunkWriter) Write(b []byte) (n int, err error) {
 // One that is not whole changes nothing.
 func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error) {
 	r := s.memory.restoring(&chunkReader{stream: stream})
-	err := s.store.Restore(ctx, r)
+	err := s.restore(ctx, r)
 	switch {
 	case err == nil:
 	case r.refused != nil:
@@ -205,12 +206,12 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 	default:
 		return nil, changeError(err)
 	}
-	found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Latest)
-	if err != nil {
-		return nil, readError(err)
-	}
 	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
-	return &v1.RestoreResponse{Index: found.Index}, nil
+	out := &v1.RestoreResponse{}
+	if found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Nearby); err == nil {
+		out.Index = found.Index // else it is not known, and the state is replaced all the same
+	}
+	return out, nil
 }
 
 // A chunkReader reads what comes in messages.

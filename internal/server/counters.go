@@ -60,7 +60,7 @@ func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetRes
 		f.refuse("value", "has %d bytes, the most is %d", n, caps.Text.Max)
 	}
 	cmd := &session.Set{
-		NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Key: req.Key,
+		NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key,
 		Value: stored(req.Value), TTL: f.duration("ttl", req.Ttl, caps.KeyTTL),
 	}
 	if f.err != nil {
@@ -84,7 +84,7 @@ func requestFailure(by session.Maker) func(*session.Result) error {
 func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
 	f := &fields{}
 	f.key("key", req.Key)
-	cmd := &session.Delete{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Key: req.Key}
+	cmd := &session.Delete{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -106,7 +106,7 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 			f.refuse("amount", "%v", err)
 		}
 	}
-	cmd := &session.Increment{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Key: req.Key, Amount: amount}
+	cmd := &session.Increment{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key, Amount: amount}
 	if f.err != nil {
 		return nil, f.err
 	}

@@ -92,6 +92,12 @@ func failure(res *session.Result, subject string) error {
 	return newError(f.code, f.reason, text)
 }
 
+// How the errors begin that say what became of a change.
+const (
+	textNotApplied = "nothing was applied; send it again with the same id, here or at another node: "
+	textUnknown    = "it is not known whether this was applied; send it again with the same id: "
+)
+
 // newError makes an error with its google.rpc.ErrorInfo; meta are names and
 // values.
 func newError(code connect.Code, reason, text string, meta ...string) *connect.Error {
@@ -142,9 +148,9 @@ func changeError(err error) error {
 	case applied == storage.NotApplied && overloadedElsewhere(err):
 		return errLeaderOverloaded()
 	case applied == storage.NotApplied:
-		return newError(connect.CodeUnavailable, reasonNotApplied, "nothing was applied; send it again with the same id, here or at another node: "+reasonText(err))
+		return newError(connect.CodeUnavailable, reasonNotApplied, textNotApplied+reasonText(err))
 	}
-	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: "+reasonText(err))
+	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, textUnknown+reasonText(err))
 }
 
 // reasonText is what stands behind an outcome.
@@ -155,13 +161,13 @@ func reasonText(err error) string {
 	return strings.TrimPrefix(err.Error(), storage.ErrInvalid.Error()+": ")
 }
 
-// readError translates the error of a read on which a request rests that has
-// proposed nothing yet. It must not be used for one that has.
+// readError translates the error of a read on which a request rests. Where the
+// request has proposed something before, its trace makes another of it.
 func readError(err error) error {
 	if e, ok := err.(*storage.ReadError); ok {
 		err = e.Err
 	}
-	return newError(connect.CodeUnavailable, reasonNotApplied, "nothing was applied; send it again with the same id, here or at another node: "+err.Error())
+	return newError(connect.CodeUnavailable, reasonNotApplied, textNotApplied+err.Error())
 }
 
 // gaveUp is the error of a request whose context is done while it waits for

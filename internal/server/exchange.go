@@ -17,12 +17,15 @@ import (
 // Bounds of one stream. Beyond them the server stops reading, so that whoever
 // sends too much is held up by the transport and costs no more memory.
 const (
-	// maxUnanswered is how many frames may be without an answer, waiting ones
-	// apart.
+	// maxUnanswered is how many frames may be without an answer, beside those that
+	// wait and those that are set apart.
 	maxUnanswered = 1024
 	// maxStreamWaits is how many frames may wait for a slot; further ones count
 	// among the unanswered.
 	maxStreamWaits = 4096
+	// maxStreamApart is how many frames may be set apart because it takes long to
+	// judge them; further ones are refused.
+	maxStreamApart = 4096
 	// maxUnansweredBytes bounds the arguments that unanswered frames hold,
 	// waiting ones included.
 	maxUnansweredBytes = 16 << 20
@@ -98,7 +101,9 @@ type exchange struct {
 	room       sync.Cond // a place has come free, or nothing is read any more
 	unanswered int
 	waiting    int
+	apart      int
 	bytes      int
+	told       []uint64 // tags of frames that were set apart, not sent yet
 	answers    []*frame // not sent yet
 	closed     bool     // nothing more is taken on
 	err        error    // why the stream cannot go on; nil at its regular end
@@ -192,11 +197,12 @@ func (x *exchange) answer(ctx context.Context) error {
 		case <-ctx.Done():
 			return gaveUp(ctx)
 		}
-		answers, err := x.take(spare)
+		answers, apart, err := x.take(spare)
 		if err != nil {
 			return err
 		}
-		for rest := answers; len(rest) > 0 || out.GoAway; {
+		out.Apart = apart
+		for rest := answers; len(rest) > 0 || out.GoAway || len(out.Apart) > 0; {
 			now := rest[:min(len(rest), maxAnswers)]
 			rest = rest[len(now):]
 			out.Answers = make([]*v1.OperationResult, len(now))
@@ -227,12 +233,12 @@ func (x *exchange) send(m *v1.ExchangeResponse) error {
 }
 
 // take returns what there is to send, and leaves spare to be filled.
-func (x *exchange) take(spare []*frame) ([]*frame, error) {
+func (x *exchange) take(spare []*frame) (answers []*frame, apart []uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	answers := x.answers
-	x.answers = spare
-	return answers, x.err
+	answers, apart = x.answers, x.told
+	x.answers, x.told = spare, nil
+	return answers, apart, x.err
 }
 
 // free gives the places of what was sent to others, and reports whether that
@@ -246,13 +252,16 @@ func (x *exchange) free(answers []*frame) (over bool) {
 		case f.waits:
 			x.waiting--
 			x.bytes -= f.size
+		case f.apart:
+			x.apart--
+			x.bytes -= f.size
 		default:
 			x.unanswered--
 			x.bytes -= f.size
 		}
 	}
 	x.room.Signal()
-	return x.closed && x.unanswered == 0 && x.waiting == 0
+	return x.closed && x.unanswered == 0 && x.waiting == 0 && x.apart == 0
 }
 
 // post hands answers to the sender, when what the audit holds of them is
@@ -261,7 +270,11 @@ func (x *exchange) post(answers ...*frame) {
 	if len(answers) == 0 {
 		return
 	}
-	x.s.audit.log.flush()
+	for _, f := range answers {
+		if err := x.s.audit.written(&f.own); err != nil && f.result.GetError() == nil {
+			x.refuse(f, err)
+		}
+	}
 	x.mu.Lock()
 	for _, f := range answers {
 		if !f.left {

@@ -20,12 +20,14 @@ import (
 type frame struct {
 	op     *v1.Operation
 	part   *part // nil once it is refused
+	own    trace // of the operation, once it has its answer
 	result *v1.OperationResult
 	kind   frameKind
 	start  time.Time
 	until  time.Time // when its caller stops waiting
 	size   int       // of its arguments, about
 	waits  bool      // it counts among the waiting of its stream
+	apart  bool      // it counts among those that are set apart
 	notice bool      // not an answer: says that another frame waits
 	done   bool      // it has its answer
 	left   bool      // it has gone to the sender, or to those who wait
@@ -104,16 +106,45 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 	x.mu.Lock()
 	x.bytes += size
 	x.mu.Unlock()
-	for _, f := range apart {
-		x.work.Go(func() {
-			x.prepare(x.base, f)
-			x.order([]*frame{f})
-		})
+	if len(apart) > 0 {
+		x.setApart(apart)
 	}
 	if len(together) > 0 {
 		x.work.Go(func() { x.order(together) })
 	}
 	x.work.Done() // for place
+}
+
+// setApart lets frames be judged side by side, each as long as that takes. They
+// hold up no others, here or at the other side, which is told of it.
+func (x *exchange) setApart(frames []*frame) {
+	x.mu.Lock()
+	n := min(len(frames), maxStreamApart-x.apart)
+	for _, f := range frames[:n] {
+		f.apart = true
+		x.told = append(x.told, f.result.Tag)
+	}
+	x.apart += n
+	x.unanswered -= n
+	x.room.Signal()
+	x.mu.Unlock()
+	x.wake()
+	for _, f := range frames[:n] {
+		x.work.Go(func() {
+			x.prepare(x.base, f)
+			x.order([]*frame{f})
+		})
+	}
+	for _, f := range frames[n:] {
+		x.refuse(f, errTooManyApart())
+	}
+	x.post(frames[n:]...)
+}
+
+func errTooManyApart() error {
+	return later(newError(connect.CodeResourceExhausted, reasonOverloaded,
+		"guardrails, policy backends or other nodes are asked about "+itoa(maxStreamApart)+" operations of this stream at once, which is the most; nothing was applied, send it again with the same id in "+shedRetry.String(),
+		"retryAfter", shedRetry.String()), shedRetry)
 }
 
 // prepare checks and judges a frame, as the handler of its method does. It
@@ -126,6 +157,7 @@ func (x *exchange) prepare(ctx context.Context, f *frame) (done bool) {
 		return false
 	}
 	if err != nil {
+		f.own = part.own
 		x.refuse(f, err)
 		return true
 	}
@@ -133,6 +165,7 @@ func (x *exchange) prepare(ctx context.Context, f *frame) (done bool) {
 	if t := f.op.GetTimeout(); t != nil {
 		limit = min(limit, t.AsDuration())
 	}
+	part.result = f.result
 	f.part, f.until = part, f.start.Add(limit)
 	return true
 }
@@ -241,8 +274,12 @@ func (f *frame) waiting() *wait {
 func (x *exchange) wait(f *frame, w *wait) *frame {
 	x.mu.Lock()
 	if x.waiting < maxStreamWaits {
-		f.waits = true
-		x.unanswered--
+		if f.apart {
+			x.apart--
+		} else {
+			x.unanswered--
+		}
+		f.waits, f.apart = true, false
 		x.waiting++
 		x.room.Signal()
 	}
@@ -279,11 +316,8 @@ func (f *frame) queued() *v1.OperationResult {
 
 // finish puts the answer of a frame into words, or says why there is none.
 func (x *exchange) finish(f *frame, err error) {
-	if err == nil {
-		err = f.part.finish(f.result)
-	} else if b, ok := f.part.operation.(*begin); ok {
-		b.failed(err)
-	}
+	err = f.part.settle(err)
+	f.own = f.part.own
 	if err != nil {
 		x.refuse(f, err)
 		return

@@ -5,6 +5,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -23,20 +24,17 @@ func (f *fields) metadata(m map[string]string) map[string]string {
 	return m
 }
 
-// withMetadata puts metadata into the context, where policies look for it. The
-// field of the request wins over what the context says itself.
+// withMetadata puts metadata into the context, where policies look for it. What
+// the context itself says there is not believed.
 func withMetadata(ctx value.Value, m map[string]string) value.Value {
 	if len(m) == 0 {
-		return ctx
+		return engine.WithMetadata(ctx, value.Value{})
 	}
 	pairs := make([]value.Pair, 0, len(m))
 	for name, text := range sorted(m) {
 		pairs = append(pairs, value.Pair{Key: name, Value: value.OfString(text)})
 	}
-	if ctx.Kind() != value.Map {
-		ctx = value.OfMap()
-	}
-	return ctx.With("metadata", value.OfMap(pairs...))
+	return engine.WithMetadata(ctx, value.OfMap(pairs...))
 }
 
 // contentHash looks up what is registered for a tool. What cannot be read is put

@@ -24,7 +24,7 @@ func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1
 	f := &fields{}
 	f.text("tool", req.Tool, caps.Tool)
 	hash := f.hash("hash", req.Hash)
-	cmd := &session.PutHash{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Tool: req.Tool, Hash: hash}
+	cmd := &session.PutHash{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Tool: req.Tool, Hash: hash}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -32,7 +32,7 @@ func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(cmd)
+	s.audit.hashPut(traceOf(ctx), cmd)
 	return &v1.PutHashResponse{Hash: &v1.ToolHash{Tool: req.Tool, Hash: hash}, Index: a.Index}, nil
 }
 
@@ -40,7 +40,7 @@ func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1
 func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
 	f := &fields{}
 	f.text("tool", req.Tool, caps.Tool)
-	cmd := &session.PutHash{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Tool: req.Tool}
+	cmd := &session.PutHash{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Tool: req.Tool}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -48,7 +48,7 @@ func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(cmd)
+	s.audit.hashPut(traceOf(ctx), cmd)
 	return &v1.DeleteHashResponse{Index: a.Index}, nil
 }
 

@@ -43,6 +43,9 @@ func (s *Server) ready(ctx context.Context) error {
 	if s.draining.Load() {
 		return errDrain
 	}
+	if trouble := s.audit.log.failing(); s.cfg.AuditRequired && trouble != nil {
+		return fmt.Errorf("audit: the log cannot be written and is required: %w", trouble)
+	}
 	if s.cfg.Cluster != nil {
 		return s.cfg.Cluster.Ready(ctx)
 	}

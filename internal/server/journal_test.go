@@ -76,7 +76,9 @@ func TestFollowTheFiveEvents(t *testing.T) {
 	n.begin("s", "a")
 	n.endWith("s", "a", "one answer")
 	denied := n.begin("s", "b", func(r *v1.BeginCallRequest) { r.Tool = "exec" })
-	n.begin("s", "m", func(r *v1.BeginCallRequest) { r.Kind, r.ContextJson = v1.Kind_KIND_MODEL, `{"confidence":0.1}` })
+	n.begin("s", "m", func(r *v1.BeginCallRequest) {
+		r.Kind, r.Tool, r.ContextJson = v1.Kind_KIND_MODEL, "", `{"confidence":0.1}`
+	})
 	n.begin("s", "c")
 	n.endWith("s", "c", "quite another answer, and much longer")
 

@@ -129,7 +129,7 @@ func TestWithoutALeaderNewWorkIsRefusedAtOnce(t *testing.T) {
 // The last node of two loses its leadership with its majority, and says so.
 func TestANodeWithoutAMajority(t *testing.T) {
 	servers, urls := raftServers(t, 2, func(c *Config) { c.LeaderPatience = 50 * time.Millisecond })
-	require.NoError(t, servers[1].store.Close())
+	require.NoError(t, servers[1].changes.Close())
 	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // as long as a leader is waited for
 		defer cancel()

@@ -35,6 +35,8 @@ type metrics struct {
 	panics     prometheus.Counter
 	auditLines prometheus.Counter
 	auditLost  prometheus.Counter
+
+	auditFailing prometheus.Gauge
 }
 
 // Buckets in seconds, from what a memory store takes to what a caller waits.
@@ -73,7 +75,9 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		premises:   counter("gov_premise_retries_total", "Commands ordered again because what they took for granted had changed."),
 		panics:     counter("gov_handler_panics_total", "Requests that ended in a panic of their handler."),
 		auditLines: counter("gov_audit_lines_total", "Lines written to the audit log."),
-		auditLost:  counter("gov_audit_write_failures_total", "Writes to the audit log that failed; each may have held several lines."),
+		auditLost:  counter("gov_audit_write_failures_total", "Writes to the audit log that were lost; each may have held several lines."),
+
+		auditFailing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_audit_failing", Help: "1 while the audit log cannot be written: the latest write failed, or one hangs. Else 0."}),
 	}
 	m.byOutcome = map[v1.Outcome]prometheus.Counter{}
 	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY, v1.Outcome_OUTCOME_ENDED} {
@@ -81,7 +85,7 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.requests, m.latency, m.outcomes, m.slots, m.sessions, m.lapsed, m.waiting, m.waited, m.evaluation,
-		m.decisions, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost,
+		m.decisions, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost, m.auditFailing,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("server: metrics: %w", err)

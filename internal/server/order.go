@@ -22,12 +22,16 @@ type operation interface {
 	// take looks at the answers, and reports whether the operation has to be
 	// ordered again.
 	take(ctx context.Context, answers []storage.Answer) (again bool, err error)
+	// left is its trace.
+	left() *trace
 }
 
 // order puts one operation in order, until it has an answer.
 func (s *Server) order(ctx context.Context, op operation) error {
 	for range maxRounds {
-		again, err := op.take(ctx, s.apply(ctx, op.commands()...))
+		answers := s.apply(ctx, op.commands()...)
+		op.left().note(answers)
+		again, err := op.take(ctx, answers)
 		if err != nil || !again {
 			return err
 		}
@@ -64,8 +68,10 @@ func (s *Server) orderRounds(ctx context.Context, ops []operation, settled func(
 		answers := s.apply(ctx, cmds...)
 		again := open[:0]
 		for n, i := range open {
-			more, err := ops[i].take(ctx, answers[:counts[n]])
+			own := answers[:counts[n]]
 			answers = answers[counts[n]:]
+			ops[i].left().note(own)
+			more, err := ops[i].take(ctx, own)
 			if err == nil && more {
 				again = append(again, i)
 				continue
@@ -89,18 +95,6 @@ func errRounds() error {
 	return newError(f.code, f.reason, f.text)
 }
 
-// apply orders commands and writes down the calls that they found lapsed: a
-// result reaches the node that asked for it, and no other.
-func (s *Server) apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
-	answers := s.store.Apply(ctx, cmds...)
-	for i := range answers {
-		if calls := answers[i].Result.Lapsed; len(calls) > 0 {
-			s.lapsed(namespace(ctx), calls)
-		}
-	}
-	return answers
-}
-
 func (s *Server) lapsed(ns string, calls []session.Lapse) {
 	for _, l := range calls {
 		s.audit.lapse(ns, l)
@@ -108,8 +102,8 @@ func (s *Server) lapsed(ns string, calls []session.Lapse) {
 	}
 }
 
-// findSession returns the session of that id, which f found in a request. A record that is not there nearby
-// is looked for once more.
+// findSession returns the session of that id, which f found in a request. A
+// record that is not there nearby is looked for once more.
 func (s *Server) findSession(ctx context.Context, ns string, f *fields, id string, read storage.Read) (storage.Found, error) {
 	k := session.SessionKey(ns, id)
 	for {

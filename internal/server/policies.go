@@ -108,7 +108,7 @@ type policyService struct{ *Server }
 func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error) {
 	f := &fields{}
 	f.optionalID("name", req.Name)
-	by := f.maker(req.Client, req.RequestId, req)
+	by := s.maker(f, req.Client, req.RequestId, req)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -144,7 +144,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 	for _, w := range policy.Warnings() {
 		out.Warnings = append(out.Warnings, w.String())
 	}
-	s.audit.policyPut(cmd, out.Version)
+	s.audit.policyPut(traceOf(ctx), cmd, out.Version)
 	return out, nil
 }
 
@@ -267,7 +267,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	policy, err := s.policies.evaluated(ctx, ns, digest)
 	if err != nil {
 		if connect.CodeOf(err) == connect.CodeFailedPrecondition {
-			s.audit.unreadable(ns, req.SessionId, "", digest, err)
+			s.audit.unreadable(traceOf(ctx), ns, req.SessionId, "", digest, err)
 		}
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
 	id := s.cfg.NewID()
-	s.audit.evaluated(ns, id, policy, in, d, proto.Size(req))
+	s.audit.evaluated(traceOf(ctx), ns, id, policy, in, d, proto.Size(req))
 	out := &v1.EvaluateResponse{Decision: decisionOf(d, digest), Trace: d.Trace, DecisionId: id}
 	if d.ModifiedArguments != nil {
 		if out.ModifiedArguments, err = d.ModifiedArguments.Struct(); err != nil {

@@ -134,7 +134,7 @@ func (s policyService) policyRows(ctx context.Context, ns string, r *session.Pol
 func (s policyService) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
 	f := &fields{}
 	name, digest := f.nameOrDigest(req.GetName(), req.GetDigest())
-	d := &deletion{s: s.Server, cmd: &session.DeletePolicy{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Name: name, Digest: digest}}
+	d := &deletion{trace: traceOf(ctx), s: s.Server, cmd: &session.DeletePolicy{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Name: name, Digest: digest}}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -149,6 +149,7 @@ func (s policyService) DeletePolicy(ctx context.Context, req *v1.DeletePolicyReq
 
 // A deletion is one DeletePolicy on its way.
 type deletion struct {
+	*trace
 	s      *Server
 	cmd    *session.DeletePolicy
 	answer storage.Answer

@@ -28,7 +28,7 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 		queue = *req.QueueLimit
 	}
 	cmd := &session.PutPool{
-		NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Pool: req.Pool,
+		NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Pool: req.Pool,
 		Slots: slots, Threshold: threshold, Queue: queue,
 	}
 	if f.err != nil {
@@ -40,28 +40,11 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.store.Get(ctx, session.PoolKey(cmd.NS, req.Pool), storage.Latest)
-	if err != nil {
-		return nil, readError(err)
-	}
 	out := &v1.PutPoolResponse{Index: a.Index}
-	if p, ok := found.Record.(*session.Pool); ok && p != nil { // a repeat may come after DeletePool
-		out.Pool = poolOf(req.Pool, p)
+	if after := a.Result.After; after != nil && after.Pool != nil { // a repeat may come after DeletePool
+		out.Pool = poolOf(req.Pool, *after.Pool)
 	}
 	return out, nil
-}
-
-// change orders a command that has no premise. A result that is no answer
-// becomes the error that refused makes of it.
-func (s *Server) change(ctx context.Context, cmd session.Command, refused func(*session.Result) error) (storage.Answer, error) {
-	a := s.apply(ctx, cmd)[0]
-	switch {
-	case a.Outcome != storage.Applied:
-		return a, answerError(&a)
-	case a.Result.Code.Failure():
-		return a, refused(&a.Result)
-	}
-	return a, nil
 }
 
 // DeletePool removes a pool. It is refused while somebody holds or waits,
@@ -69,7 +52,7 @@ func (s *Server) change(ctx context.Context, cmd session.Command, refused func(*
 func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v1.DeletePoolResponse, error) {
 	f := &fields{}
 	f.pool("pool", req.Pool)
-	cmd := &session.DeletePool{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Pool: req.Pool, Force: req.Force}
+	cmd := &session.DeletePool{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Pool: req.Pool, Force: req.Force}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -106,7 +89,7 @@ func (s slotService) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.G
 	if err != nil {
 		return nil, err
 	}
-	return &v1.GetPoolResponse{Pool: poolOf(req.Pool, p), AppliedIndex: found.Index}, nil
+	return &v1.GetPoolResponse{Pool: poolOf(req.Pool, countsOf(p)), AppliedIndex: found.Index}, nil
 }
 
 // findPool returns a pool, also that of a policy.
@@ -137,10 +120,17 @@ func (f *fields) poolOrPolicy(field, name string) {
 	f.id(field, name)
 }
 
-func poolOf(name string, p *session.Pool) *v1.Pool {
+func countsOf(p *session.Pool) session.PoolCounts {
+	return session.PoolCounts{
+		Slots: p.Slots, Threshold: p.Threshold, MaxQueue: p.MaxQueue,
+		InUse: p.InUse(), Waiting: int32(len(p.Queue)), Last: p.Last,
+	}
+}
+
+func poolOf(name string, p session.PoolCounts) *v1.Pool {
 	return &v1.Pool{
 		Pool: name, Slots: p.Slots, BackpressureThreshold: p.Threshold, QueueLimit: p.MaxQueue,
-		InUse: p.InUse(), Waiting: int32(len(p.Queue)), LastToken: p.Last,
+		InUse: p.InUse, Waiting: p.Waiting, LastToken: p.Last,
 	}
 }
 
@@ -158,7 +148,7 @@ func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*
 	}
 	out := &v1.ListPoolsResponse{NextPageToken: next, AppliedIndex: view.Index}
 	for _, e := range entries {
-		out.Pools = append(out.Pools, poolOf(e.Key.Name(), e.Record.(*session.Pool)))
+		out.Pools = append(out.Pools, poolOf(e.Key.Name(), countsOf(e.Record.(*session.Pool))))
 	}
 	return out, nil
 }
@@ -199,7 +189,7 @@ func (s slotService) ListSlots(ctx context.Context, req *v1.ListSlotsRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	out := &v1.ListSlotsResponse{Pool: poolOf(req.Pool, p), AppliedIndex: found.Index}
+	out := &v1.ListSlotsResponse{Pool: poolOf(req.Pool, countsOf(p)), AppliedIndex: found.Index}
 	names := &holders{s: s.Server, ctx: ctx, sessions: map[string]*session.Session{}}
 	for i := range p.Leases {
 		l := &p.Leases[i]

@@ -44,6 +44,11 @@ type Config struct {
 	// Audit takes one JSON object a line for each decision (policy engine spec
 	// 17.1), several lines in one write. Nil keeps decisions in memory alone.
 	Audit io.Writer
+	// AuditRequired refuses decisions that cannot be written to Audit, and does
+	// not tell those whose lines could not be. Else they go on without.
+	AuditRequired bool
+	// AuditTimeout is how long an answer waits for its lines. 2 s if 0.
+	AuditTimeout time.Duration
 	// Registry is where metrics are registered and what /metrics shows. Nil
 	// makes one.
 	Registry *prometheus.Registry
@@ -92,6 +97,13 @@ func (c *Config) validate() error {
 	}
 	c.JournalRecords = cmp.Or(c.JournalRecords, defaultJournalRecords)
 	c.JournalBytes = cmp.Or(c.JournalBytes, defaultJournalBytes)
+	if c.AuditRequired && c.Audit == nil {
+		return errors.New("server: Config.AuditRequired without Config.Audit; give it where lines are written to")
+	}
+	if c.AuditTimeout < 0 {
+		return errors.New("server: Config.AuditTimeout is negative")
+	}
+	c.AuditTimeout = cmp.Or(c.AuditTimeout, 2*time.Second)
 	if c.Peers == nil {
 		c.Peers = newPeerClient()
 	}
@@ -129,7 +141,8 @@ func (c *Config) validate() error {
 // A Server answers the API on one node. It is safe for concurrent use.
 type Server struct {
 	cfg      Config
-	store    storage.Store
+	store    reader
+	changes  storage.Store // of apply and restore alone
 	log      *slog.Logger
 	policies *policies
 	waits    *waits
@@ -153,13 +166,16 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, store: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
+	s := &Server{cfg: cfg, store: cfg.Store, changes: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
 	s.policies = newPolicies(cfg.Store, m, cfg.StrictNamespaces, s.engineOptions())
 	s.journal = newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, s.journal); err != nil {
 		return nil, err
 	}
-	s.audit = &auditor{log: auditLog{to: cfg.Audit, failed: s.auditFailed}, now: cfg.Now, metrics: m, journal: s.journal}
+	s.audit = &auditor{now: cfg.Now, metrics: m, journal: s.journal, log: &auditLog{
+		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
+	}}
+	s.audit.log.init()
 	if s.memory, err = newMemoryGuard(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}
@@ -233,6 +249,7 @@ func (s *Server) Close() error {
 		s.cfg.Cluster.AdmitForwarded(nil)
 	}
 	s.waits.close()
+	s.audit.log.close()
 	s.leader.close()
 	s.memory.close()
 	return nil

@@ -20,7 +20,7 @@ type sessionService struct{ *Server }
 // (adapter contract 3.5).
 func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSessionRequest) (*v1.CreateSessionResponse, error) {
 	f := &fields{}
-	o := &opening{s: s.Server, cmd: &session.Open{
+	o := &opening{trace: traceOf(ctx), s: s.Server, cmd: &session.Open{
 		NS: namespace(ctx), Session: req.SessionId, Agent: req.AgentId, Parent: req.ParentSessionId,
 		Content:    fingerprint(req),
 		IdleTTL:    f.duration("idleTtl", req.IdleTtl, caps.IdleTTL),
@@ -29,7 +29,7 @@ func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSession
 	if req.SessionId == "" {
 		o.cmd.Session = s.cfg.NewID()
 	}
-	f.id("sessionId", o.cmd.Session)
+	s.newID(f, "sessionId", o.cmd.Session)
 	f.id("agentId", req.AgentId)
 	f.optionalID("parentSessionId", req.ParentSessionId)
 	if req.ParentSessionId == o.cmd.Session {
@@ -46,11 +46,7 @@ func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSession
 		return nil, err
 	}
 	if o.answer.Result.Repeat { // it may have done much since
-		found, err := s.findSession(ctx, o.cmd.NS, nil, o.cmd.Session, storage.Latest)
-		if err != nil {
-			return nil, err
-		}
-		return &v1.CreateSessionResponse{Session: sessionOf(o.cmd.Session, found), Index: o.answer.Index}, nil
+		return &v1.CreateSessionResponse{Session: sessionAfter(o.cmd.Session, &o.answer.Result), Index: o.answer.Index}, nil
 	}
 	s.metrics.sessions.Inc()
 	return &v1.CreateSessionResponse{Session: o.fresh(req), Index: o.answer.Index}, nil
@@ -82,6 +78,7 @@ func (f *fields) digest(field, text string) session.Digest {
 
 // An opening is one CreateSession on its way.
 type opening struct {
+	*trace
 	s      *Server
 	cmd    *session.Open
 	answer storage.Answer
@@ -130,7 +127,9 @@ func (o *opening) take(_ context.Context, answers []storage.Answer) (again bool,
 	case o.answer.Outcome != storage.Applied:
 		return false, answerError(&o.answer)
 	case res.Code == session.StalePremise:
-		o.cmd.Digest = res.Digest
+		if o.cmd.Digest = res.Digest; res.After != nil { // one of this id is over and was not dropped yet
+			o.cmd.Over = res.After.Session.Pin.Digest
+		}
 		return true, nil
 	case res.Code == session.NotFound && o.cmd.Policy != "":
 		return false, notFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
@@ -211,14 +210,11 @@ func (s sessionService) CloseSession(ctx context.Context, req *v1.CloseSessionRe
 		return nil, err
 	}
 	x := found.Record.(*session.Session)
-	c := &closing{cmd: &session.Close{NS: ns, Session: req.SessionId, Digest: x.Pin.Digest, Pools: openPools(x)}}
+	c := &closing{trace: traceOf(ctx), cmd: &session.Close{NS: ns, Session: req.SessionId, Digest: x.Pin.Digest, Pools: openPools(x)}}
 	if err := s.order(ctx, c); err != nil {
 		return nil, err
 	}
-	if found, err = s.findSession(ctx, ns, nil, req.SessionId, storage.Latest); err != nil {
-		return nil, err
-	}
-	out := &v1.CloseSessionResponse{Session: sessionOf(req.SessionId, found), Index: c.answer.Index}
+	out := &v1.CloseSessionResponse{Session: sessionAfter(req.SessionId, &c.answer.Result), Index: c.answer.Index}
 	if !c.answer.Result.Repeat {
 		out.Released = int32(c.answer.Result.Value)
 	}
@@ -242,6 +238,7 @@ func openPools(x *session.Session) []string {
 
 // A closing is one CloseSession on its way.
 type closing struct {
+	*trace
 	cmd    *session.Close
 	answer storage.Answer
 }
@@ -269,6 +266,14 @@ var phases = map[session.Phase]v1.SessionState{
 	session.PhaseOpen:    v1.SessionState_SESSION_STATE_OPEN,
 	session.PhaseClosed:  v1.SessionState_SESSION_STATE_CLOSED,
 	session.PhaseExpired: v1.SessionState_SESSION_STATE_EXPIRED,
+}
+
+// sessionAfter shows a session as it stands after a command.
+func sessionAfter(id string, res *session.Result) *v1.Session {
+	if res.After == nil || res.After.Session == nil {
+		return nil
+	}
+	return sessionOf(id, storage.Found{Record: res.After.Session, Now: res.After.Now})
 }
 
 // sessionOf shows a session as it stood when it was looked at.

@@ -151,7 +151,7 @@ func TestNamespacesAreApart(t *testing.T) {
 func TestStaleID(t *testing.T) {
 	n := start(t)
 	n.putPool("gpu", 4)
-	for i := range 1100 {
+	for i := range 1300 {
 		id := fmt.Sprintf("01J00000%02d%016d", i/100, i) // ULIDs of rising time
 		res := n.acquire("gpu", id)
 		n.release("gpu", id, res.Token)

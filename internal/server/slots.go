@@ -26,7 +26,7 @@ func (f *fields) pool(field, name string) {
 
 // AcquireSlot takes a slot, or waits for one.
 func (s slotService) AcquireSlot(ctx context.Context, req *v1.AcquireSlotRequest) (*v1.AcquireSlotResponse, error) {
-	a, err := s.newAcquire(ctx, &fields{}, req)
+	a, err := s.newAcquire(ctx, traceOf(ctx), &fields{}, req)
 	if err != nil {
 		return nil, err
 	}
@@ -43,14 +43,15 @@ func (s slotService) AcquireSlot(ctx context.Context, req *v1.AcquireSlotRequest
 
 // An acquire is one AcquireSlot on its way.
 type acquire struct {
+	*trace
 	s      *Server
 	cmd    *session.Acquire
 	answer storage.Answer
 }
 
-func (s *Server) newAcquire(ctx context.Context, f *fields, req *v1.AcquireSlotRequest) (*acquire, error) {
+func (s *Server) newAcquire(ctx context.Context, t *trace, f *fields, req *v1.AcquireSlotRequest) (*acquire, error) {
 	f.pool("pool", req.Pool)
-	f.id("slotId", req.SlotId)
+	s.newID(f, "slotId", req.SlotId)
 	f.text("label", req.Label, caps.Label)
 	cmd := &session.Acquire{
 		NS: namespace(ctx), Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
@@ -64,7 +65,7 @@ func (s *Server) newAcquire(ctx context.Context, f *fields, req *v1.AcquireSlotR
 		return nil, f.err
 	}
 	cmd.Content = acquireContent(req)
-	return &acquire{s: s, cmd: cmd}, nil
+	return &acquire{trace: t, s: s, cmd: cmd}, nil
 }
 
 func (a *acquire) commands() []session.Command { return []session.Command{a.cmd} }
@@ -131,7 +132,7 @@ var slotReasons = map[session.Code]string{
 
 // RenewSlots renews everything that a process holds.
 func (s slotService) RenewSlots(ctx context.Context, req *v1.RenewSlotsRequest) (*v1.RenewSlotsResponse, error) {
-	r, err := s.newRenewal(ctx, &fields{}, req)
+	r, err := s.newRenewal(ctx, traceOf(ctx), &fields{}, req)
 	if err != nil {
 		return nil, err
 	}
@@ -143,19 +144,20 @@ func (s slotService) RenewSlots(ctx context.Context, req *v1.RenewSlotsRequest) 
 
 // A renewal is one RenewSlots on its way; every slot has a command of its own.
 type renewal struct {
+	*trace
 	cmds []*session.Renew
 	open []int // which of cmds have no answer yet
 	out  *v1.RenewSlotsResponse
 }
 
-func (s *Server) newRenewal(ctx context.Context, f *fields, req *v1.RenewSlotsRequest) (*renewal, error) {
+func (s *Server) newRenewal(ctx context.Context, t *trace, f *fields, req *v1.RenewSlotsRequest) (*renewal, error) {
 	client := f.client(req.Client)
 	ttl := f.duration("ttl", req.Ttl, caps.TTL)
 	f.count("slots", len(req.Slots), caps.Renewals)
 	if f.err != nil {
 		return nil, f.err
 	}
-	r := &renewal{out: &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(req.Slots))}}
+	r := &renewal{trace: t, out: &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(req.Slots))}}
 	for i, slot := range req.Slots {
 		in := f.at("slots", i)
 		c, err := s.renewOne(ctx, in, client, slot)
@@ -227,7 +229,7 @@ func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool,
 
 // ReleaseSlot gives a slot back.
 func (s slotService) ReleaseSlot(ctx context.Context, req *v1.ReleaseSlotRequest) (*v1.ReleaseSlotResponse, error) {
-	r, err := s.newRelease(ctx, &fields{}, req)
+	r, err := s.newRelease(ctx, traceOf(ctx), &fields{}, req)
 	if err != nil {
 		return nil, err
 	}
@@ -239,16 +241,17 @@ func (s slotService) ReleaseSlot(ctx context.Context, req *v1.ReleaseSlotRequest
 
 // A release is one ReleaseSlot on its way.
 type release struct {
+	*trace
 	s      *Server
 	cmd    *session.Release
 	answer storage.Answer
 }
 
-func (s *Server) newRelease(ctx context.Context, f *fields, req *v1.ReleaseSlotRequest) (*release, error) {
+func (s *Server) newRelease(ctx context.Context, t *trace, f *fields, req *v1.ReleaseSlotRequest) (*release, error) {
 	f.pool("pool", req.Pool)
 	f.id("slotId", req.SlotId)
 	cmd := &session.Release{NS: namespace(ctx), Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
-	return &release{s: s, cmd: cmd}, f.err
+	return &release{trace: t, s: s, cmd: cmd}, f.err
 }
 
 func (r *release) commands() []session.Command { return []session.Command{r.cmd} }
@@ -279,7 +282,7 @@ func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseReque
 	f := &fields{}
 	f.id("slotId", req.SlotId)
 	f.optionalID("sessionId", req.SessionId)
-	cmd := &session.ForceRelease{NS: namespace(ctx), By: f.maker(req.Client, req.RequestId, req), Session: req.SessionId, ID: req.SlotId}
+	cmd := &session.ForceRelease{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Session: req.SessionId, ID: req.SlotId}
 	if req.SessionId == "" {
 		f.pool("pool", req.Pool)
 		cmd.Holder, cmd.Pools = f.clientNamed("holderClient", req.HolderClient), []string{req.Pool}
@@ -298,16 +301,17 @@ func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseReque
 			cmd.Pools = callPools(x, req.SlotId)
 		}
 	}
-	o := &forced{cmd: cmd}
+	o := &forced{trace: traceOf(ctx), cmd: cmd}
 	if err := s.order(ctx, o); err != nil {
 		return nil, err
 	}
-	s.audit.forced(cmd, o.out.Outcome)
+	s.audit.forced(o.trace, cmd, o.out.Outcome)
 	return o.out, nil
 }
 
 // A forced is one ForceRelease on its way.
 type forced struct {
+	*trace
 	cmd *session.ForceRelease
 	out *v1.ForceReleaseResponse
 }

@@ -102,10 +102,28 @@ func (f *fields) clientNamed(field, id string) string {
 	return id
 }
 
+// newID checks an id under which something is remembered. One that carries a time
+// far in the future would, once it is forgotten, make all ids stale that are not
+// newer.
+func (s *Server) newID(f *fields, field, id string) {
+	f.id(field, id)
+	t := session.IDTime(id)
+	if t == 0 || f.err != nil {
+		return
+	}
+	now := s.cfg.Now()
+	if ahead := time.UnixMilli(int64(t)).Sub(now); ahead > caps.Ahead.Max {
+		f.refuse(field, "carries the time %s, which is %s ahead of the clock of this node (%s); an id that carries a time may be at most %v ahead. Set the clock right by which ids are made, or choose an id that is no ULID or UUIDv7",
+			stampOf(time.UnixMilli(int64(t))), ahead.Round(time.Second), stampOf(now), caps.Ahead.Max)
+	}
+}
+
 // maker checks whose request it is; the request may be without an id, and can
 // then not be sent again.
-func (f *fields) maker(client, request string, req proto.Message) session.Maker {
-	f.optionalID("requestId", request)
+func (s *Server) maker(f *fields, client, request string, req proto.Message) session.Maker {
+	if request != "" {
+		s.newID(f, "requestId", request)
+	}
 	m := session.Maker{Client: f.client(client), Request: request}
 	if request != "" {
 		m.Content = fingerprint(req)

@@ -26,6 +26,10 @@ const (
 	// waitWork bounds one claim, renewal or cancellation; a claim has to come
 	// within limiter.ClaimTTL to be worth anything.
 	waitWork = 5 * time.Second
+	// longLook is from when on a look at all pools is followed by a rest of the
+	// same length: with waiters for many thousands of pools each change would else
+	// cost the node a core.
+	longLook = 2 * time.Millisecond
 	// waitBatch is how many waiters are renewed or claimed in one go.
 	waitBatch = 1024
 )
@@ -65,15 +69,15 @@ type waits struct {
 	lapsed func(ns string, calls []session.Lapse)
 
 	stop    chan struct{}
-	stopped chan struct{}
+	running sync.WaitGroup
 	once    sync.Once
-	due     chan struct{} // capacity 1: somebody's time is over
+	due     chan struct{} // capacity 1: somebody is to be asked for again
 
 	work  sync.WaitGroup // places being given up
 	mu    sync.Mutex
 	done  bool // nothing more is given up
 	pools map[session.Key]*queue
-	over  []*wait // whose time is over
+	over  []*wait // to be asked for again: their time is over, or they have no place
 	n     int
 	empty []chan struct{} // closed when n comes to 0
 }
@@ -88,13 +92,19 @@ type queue struct {
 func newWaits(store storage.Store, log *slog.Logger, m *metrics, lapsed func(string, []session.Lapse)) *waits {
 	w := &waits{
 		store: store, log: log, metrics: m, lapsed: lapsed,
-		stop: make(chan struct{}), stopped: make(chan struct{}), due: make(chan struct{}, 1),
+		stop: make(chan struct{}), due: make(chan struct{}, 1),
 		pools: make(map[session.Key]*queue),
 	}
 	if h, ok := store.(storage.Handing); ok {
 		h.ClaimBy(w.claims)
 	}
-	go w.run()
+	ctx, cancel := context.WithCancel(context.Background())
+	w.running.Go(func() { w.run(ctx) })
+	w.running.Go(func() { w.keep(ctx) })
+	go func() {
+		<-w.stop
+		cancel()
+	}()
 	return w
 }
 
@@ -193,8 +203,13 @@ func (w *waits) dequeue(x *wait) bool {
 
 // expire notes that the time of a wait is over; asking once more ends it.
 func (w *waits) expire(x *wait) {
+	w.ask(x)
+}
+
+// ask has waiters asked for again soon.
+func (w *waits) ask(waiting ...*wait) {
 	w.mu.Lock()
-	w.over = append(w.over, x)
+	w.over = append(w.over, waiting...)
 	w.mu.Unlock()
 	select {
 	case w.due <- struct{}{}:
@@ -204,33 +219,50 @@ func (w *waits) expire(x *wait) {
 
 func (w *waits) close() {
 	w.once.Do(func() { close(w.stop) })
-	<-w.stopped
+	w.running.Wait()
 	w.mu.Lock()
 	w.done = true
 	w.mu.Unlock()
 	w.work.Wait()
 }
 
-func (w *waits) run() {
-	defer close(w.stopped)
-	poll, renew := time.NewTicker(pollWaits), time.NewTicker(renewWaits)
-	defer poll.Stop()
+// keep renews the places of who waits here. With many it takes a while, which
+// nobody whose turn has come should wait for.
+func (w *waits) keep(ctx context.Context) {
+	renew := time.NewTicker(renewWaits)
 	defer renew.Stop()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-w.stop:
-			cancel()
-		case <-w.stopped:
-		}
-	}()
 	for {
 		select {
 		case <-w.stop:
 			return
-		case <-w.store.Changed():
+		case <-renew.C:
+			if lost := w.renew(ctx); len(lost) > 0 {
+				w.ask(lost...)
+			}
+		}
+	}
+}
+
+func (w *waits) run(ctx context.Context) {
+	poll := time.NewTicker(pollWaits)
+	defer poll.Stop()
+	var rest <-chan time.Time // until then changes are not looked at; nil: they are
+	for {
+		changed := w.store.Changed()
+		if rest != nil {
+			changed = nil
+		}
+		select {
+		case <-w.stop:
+			return
+		case <-rest:
+			rest = nil
+		case <-changed:
+			begun := time.Now()
 			w.claim(ctx, w.handed(ctx, false))
+			if took := time.Since(begun); took > longLook {
+				rest = time.After(took)
+			}
 		case <-poll.C:
 			if w.removed() {
 				w.handOver()
@@ -239,8 +271,6 @@ func (w *waits) run() {
 			w.claim(ctx, w.handed(ctx, true))
 		case <-w.due:
 			w.claim(ctx, w.expired())
-		case <-renew.C:
-			w.claim(ctx, w.renew(ctx))
 		}
 	}
 }
@@ -318,7 +348,7 @@ func (q *queue) handed(p *session.Pool, thorough bool) []*wait {
 	return turns
 }
 
-// expired returns the waiters whose time is over.
+// expired returns the waiters that are to be asked for again.
 func (w *waits) expired() []*wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -354,7 +384,7 @@ func (w *waits) apply(ctx context.Context, cmds []session.Command) []storage.Ans
 // made again: the queue keeps the place. One that a leader has no room for has
 // lost its place, and is its caller's to make again.
 func (w *waits) answered(x *wait, a storage.Answer) {
-	if a.Err != nil && !overloadedElsewhere(a.Err) {
+	if a.Outcome != storage.Applied && !(a.Outcome == storage.NotApplied && overloadedElsewhere(a.Err)) {
 		w.unanswered(x, a.Err)
 		return
 	}

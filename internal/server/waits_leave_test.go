@@ -44,7 +44,7 @@ func (m *member) Apply(ctx context.Context, cmds ...session.Command) []storage.A
 func TestARemovedNodeHandsWaitersOver(t *testing.T) {
 	withServer(t, func(t *testing.T, other *Server) {
 		var log bytes.Buffer
-		m := &member{Store: other.store}
+		m := &member{Store: other.changes}
 		s, err := New(Config{Store: m, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, s.Close()) }()
@@ -106,7 +106,7 @@ func TestARemovedLeaderHandsWaitersOver(t *testing.T) {
 
 	remove, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	require.NoError(t, servers[0].cfg.Cluster.RemoveNode(remove, "n0"))
+	require.NoError(t, servers[0].cfg.Cluster.RemoveNode(remove, "n0", false))
 	err = <-lost
 	require.Equal(t, reasonOutcomeUnknown, infoOf(err).GetReason(), "%v", err)
 	require.ErrorContains(t, err, "removed from the cluster")
@@ -138,7 +138,7 @@ func TestARemovedLeaderHandsWaitersOver(t *testing.T) {
 func TestAClaimWithoutAnAnswerIsLoggedOnce(t *testing.T) {
 	withServer(t, func(t *testing.T, other *Server) {
 		var log bytes.Buffer
-		m := &member{Store: other.store}
+		m := &member{Store: other.changes}
 		s, err := New(Config{Store: isolated{m}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, s.Close()) }()

@@ -88,7 +88,7 @@ func TestAWaitEndsWhenItsTimeIsOver(t *testing.T) {
 // waiters counts those in the queue of the policy's pool.
 func (s *Server) waiters(t *testing.T) int {
 	t.Helper()
-	found, err := s.store.Get(t.Context(), session.PoolKey("default", "policy/p"), storage.Nearby)
+	found, err := s.changes.Get(t.Context(), session.PoolKey("default", "policy/p"), storage.Nearby)
 	require.NoError(t, err)
 	return len(found.Record.(*session.Pool).Queue)
 }
@@ -154,7 +154,7 @@ func TestAskingAgainKeepsThePlace(t *testing.T) {
 			other := s
 			if elsewhere {
 				var err error
-				other, err = New(Config{Store: s.store})
+				other, err = New(Config{Store: s.changes})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, other.Close()) }()
 			}
@@ -245,7 +245,7 @@ func TestAStoreWithoutAnAnswer(t *testing.T) {
 		{storage.Refused(storage.ErrInvalid), connect.CodeInvalidArgument, "INVALID_FIELD"},
 	} {
 		withServer(t, func(t *testing.T, s *Server) {
-			s.store = &stuck{s.store, c.answer}
+			s.changes = &stuck{s.changes, c.answer}
 			_, err := s.try(t, "c", 0, time.Minute)
 			require.Equal(t, c.code, connect.CodeOf(err))
 			reason, _ := reasonOf(err)

@@ -45,6 +45,8 @@ var mayImport = map[string][]string{
 	"bench/policy":                        {"*"},
 	"proto/govnode/v1":                    {},
 	"proto/govnode/log/v1":                {},
+	"examples/fleet":                      {"client"},
+	"test/docs":                           {},
 	"test/examples":                       {},
 	"test/outside":                        {},
 	"proto/govnode/v1/govnodev1connect":   {"proto/govnode/v1"},

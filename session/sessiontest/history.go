@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"example.com/govnode/session"
@@ -24,7 +25,12 @@ type Step struct {
 // asked for and not what was answered: many of its commands are refused, come
 // too late, or name what does not exist, as those of real clients do.
 type History struct {
-	Seed  uint64
+	Seed uint64
+	// Timed gives ids a time, now and then one in the future, lets hours pass,
+	// and has clients repaired. What is forgotten then depends on when it was
+	// settled, as do answers.
+	Timed bool
+
 	r     *rand.Rand
 	n     int
 	begun []*session.Begin
@@ -45,15 +51,21 @@ func Digest(version int) session.Digest { return session.Digest{0: byte(version)
 func Limits(version int) session.Limits {
 	return session.Limits{
 		MaxTokens: 3000, MaxToolCalls: 60, MaxAttempts: uint32(90 + version), Timeout: 4 * time.Minute,
-		PerTool: []session.ToolLimit{{Tool: "rm", Max: 3}}, MaxConcurrent: int32(2 + version%2), Backpressure: 2, Checkpoint: 5,
+		PerTool: []session.ToolLimit{{Tool: "rm", Max: 3}}, MaxConcurrent: int32(4 - version), Backpressure: 2, Checkpoint: 5,
 	}
 }
+
+// policy names the policy of a version; two versions have one name, and so
+// share a pool under limits of their own.
+func policy(version int) string { return fmt.Sprintf("p%d", min(version, 2)) }
+
+func init() { session.GuardFootprints() }
 
 // Setup returns what every history begins with.
 func Setup() []session.Command {
 	var cmds []session.Command
-	for v := 1; v <= 2; v++ {
-		cmds = append(cmds, &session.PutPolicy{NS: NS, Name: fmt.Sprintf("p%d", v), Digest: Digest(v),
+	for v := 1; v <= 3; v++ {
+		cmds = append(cmds, &session.PutPolicy{NS: NS, Name: policy(v), Digest: Digest(v),
 			Tree: []byte{byte(v)}, Limits: Limits(v), By: session.Maker{Client: "setup", Request: fmt.Sprintf("policy%d", v)}})
 	}
 	for i, pool := range []string{"a", "b", "c"} {
@@ -71,6 +83,10 @@ func (h *History) Step() Step {
 		s.After = time.Duration(h.r.IntN(40)) * time.Second
 	case 1, 2, 3, 4, 5:
 		s.After = 0
+	case 6:
+		if h.Timed && h.r.IntN(3) == 0 {
+			s.After = time.Duration(h.r.IntN(3)) * time.Hour
+		}
 	}
 	n := 1
 	if h.r.IntN(4) == 0 {
@@ -78,6 +94,10 @@ func (h *History) Step() Step {
 	}
 	for range n {
 		s.Commands = append(s.Commands, h.Next())
+	}
+	if h.r.IntN(10) == 0 { // a limit falls before what was handed over is claimed
+		h.n++
+		s.Commands = append(s.Commands, &session.PutPool{NS: NS, By: h.maker(), Pool: h.pool(), Slots: 1, Threshold: 1, Queue: 3})
 	}
 	return s
 }
@@ -106,19 +126,19 @@ func (h *History) fresh() session.Command {
 	case p < 69:
 		return h.cancel()
 	case p < 71:
-		return &session.Close{NS: NS, Session: h.session(), Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(2))}
+		return &session.Close{NS: NS, Session: h.session(), Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(3))}
 	case p < 81:
 		return h.acquire()
 	case p < 86:
 		return h.release()
 	case p < 88:
 		return h.renewSlot()
-	case p < 90:
+	case p < 91:
 		pool := h.pool()
 		return &session.PutPool{NS: NS, By: h.maker(), Pool: pool, Slots: int32(1 + h.r.IntN(3)), Threshold: 1, Queue: int32(h.r.IntN(4))}
-	case p < 91:
-		return &session.DeletePool{NS: NS, By: h.maker(), Pool: h.pool(), Force: h.r.IntN(3) == 0}
 	case p < 92:
+		return &session.DeletePool{NS: NS, By: h.maker(), Pool: h.pool(), Force: h.r.IntN(3) == 0}
+	case p < 93:
 		return h.force()
 	case p < 96:
 		return &session.Increment{NS: NS, By: h.maker(), Key: h.key(), Amount: int64(h.r.IntN(5)-1) * 500_000}
@@ -128,11 +148,38 @@ func (h *History) fresh() session.Command {
 			v = session.Value{Number: true, N: int64(h.r.IntN(10)) * 1_000_000}
 		}
 		return &session.Set{NS: NS, By: h.maker(), Key: h.key(), Value: v, TTL: time.Duration(h.r.IntN(2)) * 20 * time.Second}
+	case p < 98+h.r.IntN(2):
+		return h.repair()
 	case p < 99:
 		return &session.Delete{NS: NS, By: h.maker(), Key: h.key()}
 	}
-	v := 1 + h.r.IntN(2)
+	v := 1 + h.r.IntN(3)
 	return &session.PutPolicy{NS: NS, By: h.maker(), Name: "p1", Digest: Digest(v), Tree: []byte{byte(v)}, Limits: Limits(v)}
+}
+
+// id returns an id for the next thing of a kind.
+func (h *History) id(kind string) string {
+	if !h.Timed || h.r.IntN(8) == 0 {
+		return fmt.Sprintf("%s%d", kind, h.n)
+	}
+	time := timeOf(h.n)
+	if h.r.IntN(30) == 0 {
+		time += 1 << 40
+	}
+	return ulid(time, kind, h.n)
+}
+
+// timeOf is the time in ids, in Unix milliseconds.
+func timeOf(n int) uint64 { return 1_700_000_000_000 + uint64(n) }
+
+// ulid writes an id of the form of a ULID.
+func ulid(time uint64, kind string, n int) string {
+	b := []byte(fmt.Sprintf("%010d%s%0*d", 0, strings.ToUpper(kind), 16-len(kind), n))
+	for i := 9; i >= 0; i-- {
+		b[i] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"[time%32]
+		time /= 32
+	}
+	return string(b)
 }
 
 func (h *History) session() string { return fmt.Sprintf("s%d", h.r.IntN(5)+h.n/400*5) }
@@ -140,17 +187,20 @@ func (h *History) client() string  { return fmt.Sprintf("w%d", h.r.IntN(3)) }
 func (h *History) pool() string    { return string(rune('a' + h.r.IntN(3))) }
 func (h *History) key() string     { return fmt.Sprintf("k%d", h.r.IntN(3)) }
 func (h *History) maker() session.Maker {
-	return session.Maker{Client: h.client(), Request: fmt.Sprintf("r%d", h.n), Content: session.Fingerprint{1: byte(h.n)}}
+	return session.Maker{Client: h.client(), Request: h.id("r"), Content: session.Fingerprint{1: byte(h.n)}}
 }
 
 // version tells which policy a session of the history pins.
-func version(id string) int { return 1 + int(id[len(id)-1])%2 }
+func version(id string) int { return 1 + int(id[len(id)-1])%3 }
 
 func (h *History) open() session.Command {
 	id := h.session()
 	c := &session.Open{NS: NS, Session: id, Agent: "agent", Digest: Digest(version(id)), IdleTTL: time.Duration(30+h.r.IntN(300)) * time.Second}
 	if h.r.IntN(20) == 0 {
 		c.Content[0] = 1 // the same id with other content
+	}
+	if h.Timed && h.r.IntN(3) == 0 { // under another policy than one before, which may be over
+		c.Digest, c.Over = Digest(1+h.r.IntN(3)), Digest(h.r.IntN(4))
 	}
 	return c
 }
@@ -159,10 +209,10 @@ func (h *History) begin() session.Command {
 	id := h.session()
 	v := version(id)
 	c := &session.Begin{
-		NS: NS, Session: id, Call: fmt.Sprintf("c%d", h.n), Content: session.Fingerprint{0: byte(h.n)},
+		NS: NS, Session: id, Call: h.id("c"), Content: session.Fingerprint{0: byte(h.n)},
 		CallKind: session.CallKind(h.r.IntN(5) % 4), Tool: []string{"rm", "ls", "cat"}[h.r.IntN(3)], Digest: Digest(v),
 		Verdict: session.Verdict{Allow: h.r.IntN(10) > 0, Rule: uint16(h.r.IntN(3))},
-		Pools:   []session.Want{{Pool: fmt.Sprintf("policy/p%d", v), Weight: 1}},
+		Pools:   []session.Want{{Pool: session.PolicyPool(policy(v)), Weight: 1}},
 		TTL:     time.Duration(1+h.r.IntN(15)) * time.Second, Priority: int32(h.r.IntN(2)), Tokens: int64(h.r.IntN(3) * 50),
 	}
 	for _, pool := range []string{"a", "b", "c"} {
@@ -232,7 +282,7 @@ func (h *History) cancel() session.Command {
 }
 
 func (h *History) acquire() session.Command {
-	c := &session.Acquire{NS: NS, Client: h.client(), Slot: fmt.Sprintf("l%d", h.n), Content: session.Fingerprint{0: byte(h.n)},
+	c := &session.Acquire{NS: NS, Client: h.client(), Slot: h.id("l"), Content: session.Fingerprint{0: byte(h.n)},
 		Pool: h.pool(), Weight: int32(1 + h.r.IntN(5)/4), TTL: time.Duration(1+h.r.IntN(15)) * time.Second, Priority: int32(h.r.IntN(2))}
 	if h.r.IntN(2) == 0 {
 		c.Wait = time.Duration(1+h.r.IntN(30)) * time.Second
@@ -255,6 +305,14 @@ func (h *History) renewSlot() session.Command {
 		return h.acquire()
 	}
 	return &session.Renew{NS: NS, Client: a.Client, ID: a.Slot, Pools: []string{a.Pool}, Token: uint64(h.r.IntN(40)), TTL: 10 * time.Second}
+}
+
+func (h *History) repair() session.Command {
+	c := &session.Repair{NS: NS, By: h.maker(), NewerThan: timeOf(max(0, h.n-h.r.IntN(50)))}
+	if h.Timed && h.r.IntN(2) == 0 {
+		c.Client = h.client()
+	}
+	return c
 }
 
 func (h *History) force() session.Command {
@@ -291,6 +349,11 @@ func (h *History) Claims(s *session.State) []session.Command {
 		}
 	}
 	return again
+}
+
+// Late drops some of the claims: they come with a later step, or never.
+func (h *History) Late(claims []session.Command) []session.Command {
+	return slices.DeleteFunc(claims, func(session.Command) bool { return h.r.IntN(3) == 0 })
 }
 
 // handed reports whether a slot was handed to something that waits.

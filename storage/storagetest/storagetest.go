@@ -1,7 +1,6 @@
 package storagetest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,8 +34,9 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"views list everything, in pages", pages},
 		{"a view does not change", immutable},
 		{"a saved state comes back without its leases", saved},
+		{"a state that comes back twice gives out no token again", savedTwice},
+		{"an id dated in the future is repaired", repaired},
 		{"a bad snapshot changes nothing", badSnapshot},
-		{"a snapshot that is restored twice gives out no token twice", restoredTwice},
 		{"who waits is told, and claims", waiting},
 		{"an invalid command is refused alone", invalidAlone},
 		{"who goes away is told the truth", cancelled},
@@ -265,61 +265,6 @@ func immutable(t *testing.T, r rig) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1_000_000, found[0].Record.(*session.Counter).Value.N)
 	require.EqualValues(t, 1_000_000, f.Record.(*session.Counter).Value.N)
-}
-
-func saved(t *testing.T, r rig) {
-	r.putPool("p", 2)
-	before := r.must(acquire("p", "before"))
-	r.must(increment("k", "before"))
-	var snapshot bytes.Buffer
-	require.NoError(t, r.Save(t.Context(), &snapshot))
-	late := r.must(acquire("p", "late"))
-	r.must(increment("k", "late"))
-	now := r.get(session.PoolKey(ns, "p"), storage.Latest).Now
-
-	require.NoError(t, r.Restore(t.Context(), &snapshot))
-	require.Empty(t, r.pool("p").Leases, "leases of the snapshot ended")
-	require.GreaterOrEqual(t, r.get(session.PoolKey(ns, "p"), storage.Latest).Now, now, "time went on")
-	require.EqualValues(t, 1_000_000, r.get(session.CounterKey(ns, "k"), storage.Latest).Record.(*session.Counter).Value.N)
-	next := r.must(acquire("p", "next"))
-	require.Equal(t, session.Admitted, next.Code)
-	require.Greater(t, tokens(next)[0], max(tokens(late)[0], tokens(before)[0]), "tokens go on above all that were given out")
-	// Ids of the time before are known, ids of the time after are not.
-	require.True(t, r.must(increment("k", "before")).Repeat)
-	require.False(t, r.must(increment("k", "late")).Repeat)
-}
-
-func badSnapshot(t *testing.T, r rig) {
-	r.must(increment("k", "one"))
-	var snapshot bytes.Buffer
-	require.NoError(t, r.Save(t.Context(), &snapshot))
-	whole := snapshot.Bytes()
-	turned := bytes.Clone(whole)
-	turned[len(turned)/2] ^= 1
-	for name, bad := range map[string][]byte{"empty": nil, "truncated": whole[:len(whole)-1], "turned bit": turned, "text": []byte("this is none")} {
-		require.Error(t, r.Restore(t.Context(), bytes.NewReader(bad)), name)
-		require.False(t, r.get(session.CounterKey(ns, "k"), storage.Latest).Record == nil, name)
-	}
-	require.EqualValues(t, 2_000_000, r.must(increment("k", "two")).Value)
-}
-
-// restoredTwice restores a snapshot that knows nothing of the first restore.
-func restoredTwice(t *testing.T, r rig) {
-	r.putPool("p", 1)
-	r.must(acquire("p", "before"))
-	var snapshot bytes.Buffer
-	require.NoError(t, r.Save(t.Context(), &snapshot))
-	last := map[string]uint64{"p": r.pool("p").Leases[0].Token} // by pool; q is not in the snapshot
-	for _, slot := range []string{"first", "second", "third"} {
-		require.NoError(t, r.Restore(t.Context(), bytes.NewReader(snapshot.Bytes())))
-		for _, pool := range []string{"p", "q"} {
-			r.must(&session.PutPool{NS: ns, By: by("put-" + slot + pool), Pool: pool, Slots: 1})
-			got := r.must(acquire(pool, slot+pool))
-			require.Equal(t, session.Admitted, got.Code)
-			require.Greater(t, got.Grants[0].Token, last[pool], "%s: it was given out before", slot)
-			last[pool] = got.Grants[0].Token
-		}
-	}
 }
 
 func waiting(t *testing.T, r rig) {

@@ -1452,6 +1452,10 @@ type ExchangeResponse struct {
 	GoAway bool `protobuf:"varint,3,opt,name=go_away,json=goAway,proto3" json:"go_away,omitempty"`
 	// The node that leads, by the address of its API, when it changes.
 	LeaderAddress string `protobuf:"bytes,4,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	// Tags of frames that are judged beside the others because that may take long:
+	// by a guardrail or a policy backend, or with what another node knows. They
+	// have no answer yet, and do not count among the unanswered any more.
+	Apart         []uint64 `protobuf:"varint,5,rep,packed,name=apart,proto3" json:"apart,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1512,6 +1516,13 @@ func (x *ExchangeResponse) GetLeaderAddress() string {
 		return x.LeaderAddress
 	}
 	return ""
+}
+
+func (x *ExchangeResponse) GetApart() []uint64 {
+	if x != nil {
+		return x.Apart
+	}
+	return nil
 }
 
 var File_govnode_v1_call_proto protoreflect.FileDescriptor
@@ -1631,12 +1642,13 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x12BatchCallsResponse\x125\n" +
 	"\aresults\x18\x01 \x03(\v2\x1b.govnode.v1.OperationResultR\aresults\"@\n" +
 	"\x0fExchangeRequest\x12-\n" +
-	"\x06frames\x18\x01 \x03(\v2\x15.govnode.v1.OperationR\x06frames\"\xad\x01\n" +
+	"\x06frames\x18\x01 \x03(\v2\x15.govnode.v1.OperationR\x06frames\"\xc3\x01\n" +
 	"\x10ExchangeResponse\x12\"\n" +
 	"\rmax_in_flight\x18\x01 \x01(\x05R\vmaxInFlight\x125\n" +
 	"\aanswers\x18\x02 \x03(\v2\x1b.govnode.v1.OperationResultR\aanswers\x12\x17\n" +
 	"\ago_away\x18\x03 \x01(\bR\x06goAway\x12%\n" +
-	"\x0eleader_address\x18\x04 \x01(\tR\rleaderAddress*]\n" +
+	"\x0eleader_address\x18\x04 \x01(\tR\rleaderAddress\x12\x14\n" +
+	"\x05apart\x18\x05 \x03(\x04R\x05apart*]\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_TOOL\x10\x01\x12\x0e\n" +

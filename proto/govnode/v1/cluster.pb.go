@@ -21,6 +21,139 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type RepairIDsRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client    string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"` // who asks
+	// Whose own record is repaired too: it forgets the ids that it finished. None
+	// if empty.
+	HolderClient string `protobuf:"bytes,3,opt,name=holder_client,json=holderClient,proto3" json:"holder_client,omitempty"`
+	// Ids newer than this, in Unix milliseconds, are taken again; newer than now if
+	// 0. Requests that were executed under such an id and are sent again after the
+	// repair are executed again.
+	NewerThan     int64 `protobuf:"varint,4,opt,name=newer_than,json=newerThan,proto3" json:"newer_than,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairIDsRequest) Reset() {
+	*x = RepairIDsRequest{}
+	mi := &file_govnode_v1_cluster_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairIDsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairIDsRequest) ProtoMessage() {}
+
+func (x *RepairIDsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_cluster_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairIDsRequest.ProtoReflect.Descriptor instead.
+func (*RepairIDsRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RepairIDsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RepairIDsRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *RepairIDsRequest) GetHolderClient() string {
+	if x != nil {
+		return x.HolderClient
+	}
+	return ""
+}
+
+func (x *RepairIDsRequest) GetNewerThan() int64 {
+	if x != nil {
+		return x.NewerThan
+	}
+	return 0
+}
+
+type RepairIDsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lowered       bool                   `protobuf:"varint,1,opt,name=lowered,proto3" json:"lowered,omitempty"` // something was closed that is open now
+	NewerThan     int64                  `protobuf:"varint,2,opt,name=newer_than,json=newerThan,proto3" json:"newer_than,omitempty"`
+	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairIDsResponse) Reset() {
+	*x = RepairIDsResponse{}
+	mi := &file_govnode_v1_cluster_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairIDsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairIDsResponse) ProtoMessage() {}
+
+func (x *RepairIDsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_cluster_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairIDsResponse.ProtoReflect.Descriptor instead.
+func (*RepairIDsResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RepairIDsResponse) GetLowered() bool {
+	if x != nil {
+		return x.Lowered
+	}
+	return false
+}
+
+func (x *RepairIDsResponse) GetNewerThan() int64 {
+	if x != nil {
+		return x.NewerThan
+	}
+	return 0
+}
+
+func (x *RepairIDsResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -29,7 +162,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[0]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -41,7 +174,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[0]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -54,7 +187,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{0}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{2}
 }
 
 type Peer struct {
@@ -70,7 +203,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[1]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -82,7 +215,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[1]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -95,7 +228,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{1}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Peer) GetNode() string {
@@ -149,7 +282,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[2]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -161,7 +294,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[2]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -174,7 +307,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{2}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StatusResponse) GetNode() string {
@@ -244,7 +377,7 @@ type AddNodeRequest struct {
 
 func (x *AddNodeRequest) Reset() {
 	*x = AddNodeRequest{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[3]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -256,7 +389,7 @@ func (x *AddNodeRequest) String() string {
 func (*AddNodeRequest) ProtoMessage() {}
 
 func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[3]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -269,7 +402,7 @@ func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeRequest.ProtoReflect.Descriptor instead.
 func (*AddNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AddNodeRequest) GetNode() string {
@@ -302,7 +435,7 @@ type AddNodeResponse struct {
 
 func (x *AddNodeResponse) Reset() {
 	*x = AddNodeResponse{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[4]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -314,7 +447,7 @@ func (x *AddNodeResponse) String() string {
 func (*AddNodeResponse) ProtoMessage() {}
 
 func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[4]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -327,7 +460,7 @@ func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeResponse.ProtoReflect.Descriptor instead.
 func (*AddNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AddNodeResponse) GetIndex() uint64 {
@@ -338,15 +471,18 @@ func (x *AddNodeResponse) GetIndex() uint64 {
 }
 
 type RemoveNodeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Remove it even where too few of the voters that are left answer, so that the
+	// cluster would stop.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[5]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +494,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[5]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +507,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RemoveNodeRequest) GetNode() string {
@@ -379,6 +515,13 @@ func (x *RemoveNodeRequest) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *RemoveNodeRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type RemoveNodeResponse struct {
@@ -390,7 +533,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[6]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +545,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[6]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +558,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RemoveNodeResponse) GetIndex() uint64 {
@@ -434,7 +577,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[7]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +589,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[7]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +602,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TransferLeadershipRequest) GetNode() string {
@@ -478,7 +621,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[8]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +633,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[8]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +646,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -521,7 +664,7 @@ type SnapshotRequest struct {
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[9]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +676,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[9]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +689,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 type SnapshotResponse struct {
@@ -558,7 +701,7 @@ type SnapshotResponse struct {
 
 func (x *SnapshotResponse) Reset() {
 	*x = SnapshotResponse{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[10]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +713,7 @@ func (x *SnapshotResponse) String() string {
 func (*SnapshotResponse) ProtoMessage() {}
 
 func (x *SnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[10]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +726,7 @@ func (x *SnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotResponse) GetChunk() []byte {
@@ -602,7 +745,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[11]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -614,7 +757,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[11]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -627,7 +770,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -646,7 +789,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_govnode_v1_cluster_proto_msgTypes[12]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +801,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_cluster_proto_msgTypes[12]
+	mi := &file_govnode_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +814,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_govnode_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RestoreResponse) GetIndex() uint64 {
@@ -686,7 +829,19 @@ var File_govnode_v1_cluster_proto protoreflect.FileDescriptor
 const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/cluster.proto\x12\n" +
-	"govnode.v1\"\x0f\n" +
+	"govnode.v1\"\x8d\x01\n" +
+	"\x10RepairIDsRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\x02 \x01(\tR\x06client\x12#\n" +
+	"\rholder_client\x18\x03 \x01(\tR\fholderClient\x12\x1d\n" +
+	"\n" +
+	"newer_than\x18\x04 \x01(\x03R\tnewerThan\"b\n" +
+	"\x11RepairIDsResponse\x12\x18\n" +
+	"\alowered\x18\x01 \x01(\bR\alowered\x12\x1d\n" +
+	"\n" +
+	"newer_than\x18\x02 \x01(\x03R\tnewerThan\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\x0f\n" +
 	"\rStatusRequest\"{\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
@@ -709,9 +864,10 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
 	"\bnonvoter\x18\x03 \x01(\bR\bnonvoter\"'\n" +
 	"\x0fAddNodeResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index\"'\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"=\n" +
 	"\x11RemoveNodeRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"*\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"*\n" +
 	"\x12RemoveNodeResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"/\n" +
 	"\x19TransferLeadershipRequest\x12\x12\n" +
@@ -724,7 +880,7 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\x0eRestoreRequest\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"'\n" +
 	"\x0fRestoreResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xd6\x03\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\xa0\x04\n" +
 	"\x0eClusterService\x12?\n" +
 	"\x06Status\x12\x19.govnode.v1.StatusRequest\x1a\x1a.govnode.v1.StatusResponse\x12B\n" +
 	"\aAddNode\x12\x1a.govnode.v1.AddNodeRequest\x1a\x1b.govnode.v1.AddNodeResponse\x12K\n" +
@@ -732,7 +888,8 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"RemoveNode\x12\x1d.govnode.v1.RemoveNodeRequest\x1a\x1e.govnode.v1.RemoveNodeResponse\x12c\n" +
 	"\x12TransferLeadership\x12%.govnode.v1.TransferLeadershipRequest\x1a&.govnode.v1.TransferLeadershipResponse\x12G\n" +
 	"\bSnapshot\x12\x1b.govnode.v1.SnapshotRequest\x1a\x1c.govnode.v1.SnapshotResponse0\x01\x12D\n" +
-	"\aRestore\x12\x1a.govnode.v1.RestoreRequest\x1a\x1b.govnode.v1.RestoreResponse(\x01B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\aRestore\x12\x1a.govnode.v1.RestoreRequest\x1a\x1b.govnode.v1.RestoreResponse(\x01\x12H\n" +
+	"\tRepairIDs\x12\x1c.govnode.v1.RepairIDsRequest\x1a\x1d.govnode.v1.RepairIDsResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_cluster_proto_rawDescOnce sync.Once
@@ -746,38 +903,42 @@ func file_govnode_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_govnode_v1_cluster_proto_rawDescData
 }
 
-var file_govnode_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_govnode_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_govnode_v1_cluster_proto_goTypes = []any{
-	(*StatusRequest)(nil),              // 0: govnode.v1.StatusRequest
-	(*Peer)(nil),                       // 1: govnode.v1.Peer
-	(*StatusResponse)(nil),             // 2: govnode.v1.StatusResponse
-	(*AddNodeRequest)(nil),             // 3: govnode.v1.AddNodeRequest
-	(*AddNodeResponse)(nil),            // 4: govnode.v1.AddNodeResponse
-	(*RemoveNodeRequest)(nil),          // 5: govnode.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),         // 6: govnode.v1.RemoveNodeResponse
-	(*TransferLeadershipRequest)(nil),  // 7: govnode.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 8: govnode.v1.TransferLeadershipResponse
-	(*SnapshotRequest)(nil),            // 9: govnode.v1.SnapshotRequest
-	(*SnapshotResponse)(nil),           // 10: govnode.v1.SnapshotResponse
-	(*RestoreRequest)(nil),             // 11: govnode.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 12: govnode.v1.RestoreResponse
+	(*RepairIDsRequest)(nil),           // 0: govnode.v1.RepairIDsRequest
+	(*RepairIDsResponse)(nil),          // 1: govnode.v1.RepairIDsResponse
+	(*StatusRequest)(nil),              // 2: govnode.v1.StatusRequest
+	(*Peer)(nil),                       // 3: govnode.v1.Peer
+	(*StatusResponse)(nil),             // 4: govnode.v1.StatusResponse
+	(*AddNodeRequest)(nil),             // 5: govnode.v1.AddNodeRequest
+	(*AddNodeResponse)(nil),            // 6: govnode.v1.AddNodeResponse
+	(*RemoveNodeRequest)(nil),          // 7: govnode.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),         // 8: govnode.v1.RemoveNodeResponse
+	(*TransferLeadershipRequest)(nil),  // 9: govnode.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 10: govnode.v1.TransferLeadershipResponse
+	(*SnapshotRequest)(nil),            // 11: govnode.v1.SnapshotRequest
+	(*SnapshotResponse)(nil),           // 12: govnode.v1.SnapshotResponse
+	(*RestoreRequest)(nil),             // 13: govnode.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 14: govnode.v1.RestoreResponse
 }
 var file_govnode_v1_cluster_proto_depIdxs = []int32{
-	1,  // 0: govnode.v1.StatusResponse.peers:type_name -> govnode.v1.Peer
-	0,  // 1: govnode.v1.ClusterService.Status:input_type -> govnode.v1.StatusRequest
-	3,  // 2: govnode.v1.ClusterService.AddNode:input_type -> govnode.v1.AddNodeRequest
-	5,  // 3: govnode.v1.ClusterService.RemoveNode:input_type -> govnode.v1.RemoveNodeRequest
-	7,  // 4: govnode.v1.ClusterService.TransferLeadership:input_type -> govnode.v1.TransferLeadershipRequest
-	9,  // 5: govnode.v1.ClusterService.Snapshot:input_type -> govnode.v1.SnapshotRequest
-	11, // 6: govnode.v1.ClusterService.Restore:input_type -> govnode.v1.RestoreRequest
-	2,  // 7: govnode.v1.ClusterService.Status:output_type -> govnode.v1.StatusResponse
-	4,  // 8: govnode.v1.ClusterService.AddNode:output_type -> govnode.v1.AddNodeResponse
-	6,  // 9: govnode.v1.ClusterService.RemoveNode:output_type -> govnode.v1.RemoveNodeResponse
-	8,  // 10: govnode.v1.ClusterService.TransferLeadership:output_type -> govnode.v1.TransferLeadershipResponse
-	10, // 11: govnode.v1.ClusterService.Snapshot:output_type -> govnode.v1.SnapshotResponse
-	12, // 12: govnode.v1.ClusterService.Restore:output_type -> govnode.v1.RestoreResponse
-	7,  // [7:13] is the sub-list for method output_type
-	1,  // [1:7] is the sub-list for method input_type
+	3,  // 0: govnode.v1.StatusResponse.peers:type_name -> govnode.v1.Peer
+	2,  // 1: govnode.v1.ClusterService.Status:input_type -> govnode.v1.StatusRequest
+	5,  // 2: govnode.v1.ClusterService.AddNode:input_type -> govnode.v1.AddNodeRequest
+	7,  // 3: govnode.v1.ClusterService.RemoveNode:input_type -> govnode.v1.RemoveNodeRequest
+	9,  // 4: govnode.v1.ClusterService.TransferLeadership:input_type -> govnode.v1.TransferLeadershipRequest
+	11, // 5: govnode.v1.ClusterService.Snapshot:input_type -> govnode.v1.SnapshotRequest
+	13, // 6: govnode.v1.ClusterService.Restore:input_type -> govnode.v1.RestoreRequest
+	0,  // 7: govnode.v1.ClusterService.RepairIDs:input_type -> govnode.v1.RepairIDsRequest
+	4,  // 8: govnode.v1.ClusterService.Status:output_type -> govnode.v1.StatusResponse
+	6,  // 9: govnode.v1.ClusterService.AddNode:output_type -> govnode.v1.AddNodeResponse
+	8,  // 10: govnode.v1.ClusterService.RemoveNode:output_type -> govnode.v1.RemoveNodeResponse
+	10, // 11: govnode.v1.ClusterService.TransferLeadership:output_type -> govnode.v1.TransferLeadershipResponse
+	12, // 12: govnode.v1.ClusterService.Snapshot:output_type -> govnode.v1.SnapshotResponse
+	14, // 13: govnode.v1.ClusterService.Restore:output_type -> govnode.v1.RestoreResponse
+	1,  // 14: govnode.v1.ClusterService.RepairIDs:output_type -> govnode.v1.RepairIDsResponse
+	8,  // [8:15] is the sub-list for method output_type
+	1,  // [1:8] is the sub-list for method input_type
 	1,  // [1:1] is the sub-list for extension type_name
 	1,  // [1:1] is the sub-list for extension extendee
 	0,  // [0:1] is the sub-list for field type_name
@@ -794,7 +955,7 @@ func file_govnode_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_cluster_proto_rawDesc), len(file_govnode_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

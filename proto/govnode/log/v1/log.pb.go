@@ -340,6 +340,7 @@ type Command struct {
 	//	*Command_Tick
 	//	*Command_Restore
 	//	*Command_PutHash
+	//	*Command_Repair
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -553,6 +554,15 @@ func (x *Command) GetPutHash() *PutHash {
 	return nil
 }
 
+func (x *Command) GetRepair() *Repair {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Repair); ok {
+			return x.Repair
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -633,6 +643,10 @@ type Command_PutHash struct {
 	PutHash *PutHash `protobuf:"bytes,19,opt,name=put_hash,json=putHash,proto3,oneof"`
 }
 
+type Command_Repair struct {
+	Repair *Repair `protobuf:"bytes,20,opt,name=repair,proto3,oneof"`
+}
+
 func (*Command_Open) isCommand_Command() {}
 
 func (*Command_Begin) isCommand_Command() {}
@@ -670,6 +684,8 @@ func (*Command_Tick) isCommand_Command() {}
 func (*Command_Restore) isCommand_Command() {}
 
 func (*Command_PutHash) isCommand_Command() {}
+
+func (*Command_Repair) isCommand_Command() {}
 
 // Maker is whose request a command is.
 type Maker struct {
@@ -1205,6 +1221,7 @@ type Open struct {
 	IdleTtl       int64                  `protobuf:"varint,7,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	Parent        string                 `protobuf:"bytes,8,opt,name=parent,proto3" json:"parent,omitempty"`
 	Attributes    []*Attr                `protobuf:"bytes,9,rep,name=attributes,proto3" json:"attributes,omitempty"` // by name
+	Over          []byte                 `protobuf:"bytes,10,opt,name=over,proto3" json:"over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1298,6 +1315,13 @@ func (x *Open) GetParent() string {
 func (x *Open) GetAttributes() []*Attr {
 	if x != nil {
 		return x.Attributes
+	}
+	return nil
+}
+
+func (x *Open) GetOver() []byte {
+	if x != nil {
+		return x.Over
 	}
 	return nil
 }
@@ -2742,6 +2766,74 @@ func (x *PutHash) GetHash() string {
 	return ""
 }
 
+type Repair struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	NewerThan     uint64                 `protobuf:"varint,4,opt,name=newer_than,json=newerThan,proto3" json:"newer_than,omitempty"` // Unix milliseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Repair) Reset() {
+	*x = Repair{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Repair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Repair) ProtoMessage() {}
+
+func (x *Repair) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Repair.ProtoReflect.Descriptor instead.
+func (*Repair) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Repair) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Repair) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Repair) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Repair) GetNewerThan() uint64 {
+	if x != nil {
+		return x.NewerThan
+	}
+	return 0
+}
+
 // Result is the answer to a command. It goes between nodes and is not kept.
 type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2771,7 +2863,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +2875,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +2888,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -2951,7 +3043,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3055,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3068,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *After) GetNow() int64 {
@@ -3014,7 +3106,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3118,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3131,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3095,7 +3187,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3107,7 +3199,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3120,7 +3212,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Grant) GetPool() string {
@@ -3155,7 +3247,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3167,7 +3259,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3180,7 +3272,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3218,7 +3310,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3230,7 +3322,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3243,7 +3335,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3298,7 +3390,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3310,7 +3402,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3323,7 +3415,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Place) GetPool() string {
@@ -3351,7 +3443,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3363,7 +3455,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3376,7 +3468,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Lapse) GetSession() string {
@@ -3422,7 +3514,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3526,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3539,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -3640,7 +3732,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3652,7 +3744,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3665,7 +3757,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Session) GetAgent() string {
@@ -3825,7 +3917,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3837,7 +3929,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3850,7 +3942,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -3877,7 +3969,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3889,7 +3981,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3902,7 +3994,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -3932,7 +4024,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3944,7 +4036,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3957,7 +4049,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *More) GetParent() string {
@@ -4007,7 +4099,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4019,7 +4111,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4032,7 +4124,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Held) GetHolder() string {
@@ -4116,7 +4208,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4128,7 +4220,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4141,7 +4233,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Hold) GetPool() string {
@@ -4167,20 +4259,20 @@ func (x *Hold) GetWeight() int32 {
 
 // IDs are the finished ids that a session or a client remembers.
 type IDs struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Dropped uint32                 `protobuf:"varint,1,opt,name=dropped,proto3" json:"dropped,omitempty"` // chunks of eight that were forgotten
-	// 40 bytes each, oldest first: 16 of the SHA-256 of the id, 8 of the
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	N      uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`           // how many there were ever, which decides how many are remembered
+	Forgot uint64                 `protobuf:"varint,2,opt,name=forgot,proto3" json:"forgot,omitempty"` // newest time among those that are forgotten, Unix milliseconds
+	// 36 bytes each, oldest first: 12 of the SHA-256 of the id, 8 of the
 	// fingerprint, 8 of the value, and 8 of time in milliseconds (44 bits), code
 	// (6) and rule (14); numbers are little endian.
-	Remembered    []byte   `protobuf:"bytes,2,opt,name=remembered,proto3" json:"remembered,omitempty"`
-	Forgot        []uint64 `protobuf:"fixed64,3,rep,packed,name=forgot,proto3" json:"forgot,omitempty"` // 16 or none: newest time forgotten, by part
+	Remembered    []byte `protobuf:"bytes,3,opt,name=remembered,proto3" json:"remembered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4192,7 +4284,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4205,12 +4297,19 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
-func (x *IDs) GetDropped() uint32 {
+func (x *IDs) GetN() uint64 {
 	if x != nil {
-		return x.Dropped
+		return x.N
+	}
+	return 0
+}
+
+func (x *IDs) GetForgot() uint64 {
+	if x != nil {
+		return x.Forgot
 	}
 	return 0
 }
@@ -4218,13 +4317,6 @@ func (x *IDs) GetDropped() uint32 {
 func (x *IDs) GetRemembered() []byte {
 	if x != nil {
 		return x.Remembered
-	}
-	return nil
-}
-
-func (x *IDs) GetForgot() []uint64 {
-	if x != nil {
-		return x.Forgot
 	}
 	return nil
 }
@@ -4244,7 +4336,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4256,7 +4348,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4269,7 +4361,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -4331,13 +4423,14 @@ type Lease struct {
 	HoldUntil     int64                  `protobuf:"varint,6,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
 	Weight        int32                  `protobuf:"varint,7,opt,name=weight,proto3" json:"weight,omitempty"`
 	Claim         bool                   `protobuf:"varint,8,opt,name=claim,proto3" json:"claim,omitempty"`
+	Place         *QueuePlace            `protobuf:"bytes,9,opt,name=place,proto3" json:"place,omitempty"` // of a claim
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4349,7 +4442,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4362,7 +4455,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Lease) GetHolder() string {
@@ -4421,6 +4514,82 @@ func (x *Lease) GetClaim() bool {
 	return false
 }
 
+func (x *Lease) GetPlace() *QueuePlace {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+// QueuePlace is where a claim goes back to if it is taken back.
+type QueuePlace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Until         int64                  `protobuf:"varint,1,opt,name=until,proto3" json:"until,omitempty"`
+	Seen          int64                  `protobuf:"varint,2,opt,name=seen,proto3" json:"seen,omitempty"`
+	Slots         int32                  `protobuf:"varint,3,opt,name=slots,proto3" json:"slots,omitempty"`
+	Priority      int32                  `protobuf:"zigzag32,4,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueuePlace) Reset() {
+	*x = QueuePlace{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueuePlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueuePlace) ProtoMessage() {}
+
+func (x *QueuePlace) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
+func (*QueuePlace) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *QueuePlace) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *QueuePlace) GetSeen() int64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
+func (x *QueuePlace) GetSlots() int32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *QueuePlace) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 type Ticket struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
@@ -4436,7 +4605,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4448,7 +4617,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4461,7 +4630,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -4518,13 +4687,14 @@ type Client struct {
 	Used          int64                  `protobuf:"varint,1,opt,name=used,proto3" json:"used,omitempty"`
 	Open          []*Held                `protobuf:"bytes,2,rep,name=open,proto3" json:"open,omitempty"`
 	Ids           *IDs                   `protobuf:"bytes,3,opt,name=ids,proto3" json:"ids,omitempty"`
+	Born          uint64                 `protobuf:"varint,4,opt,name=born,proto3" json:"born,omitempty"` // Unix milliseconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4536,7 +4706,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4549,7 +4719,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -4573,6 +4743,13 @@ func (x *Client) GetIds() *IDs {
 	return nil
 }
 
+func (x *Client) GetBorn() uint64 {
+	if x != nil {
+		return x.Born
+	}
+	return 0
+}
+
 type Policy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tree          []byte                 `protobuf:"bytes,1,opt,name=tree,proto3" json:"tree,omitempty"`
@@ -4585,7 +4762,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4597,7 +4774,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4610,7 +4787,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -4651,7 +4828,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4663,7 +4840,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4676,7 +4853,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -4702,7 +4879,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4714,7 +4891,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4727,7 +4904,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Pins) GetN() int64 {
@@ -4747,7 +4924,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4759,7 +4936,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4772,7 +4949,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -4800,7 +4977,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4812,7 +4989,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4825,7 +5002,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -4859,7 +5036,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4871,7 +5048,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4884,7 +5061,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -4910,7 +5087,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4922,7 +5099,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4935,7 +5112,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Hash) GetHash() string {
@@ -4957,7 +5134,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4969,7 +5146,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4982,7 +5159,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -5016,7 +5193,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5028,7 +5205,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5041,7 +5218,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -5062,7 +5239,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5074,7 +5251,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5087,7 +5264,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -5115,7 +5292,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5127,7 +5304,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5140,7 +5317,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -5165,7 +5342,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xfa\a\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xac\b\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -5188,7 +5365,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tincrement\x18\x10 \x01(\v2\x19.govnode.log.v1.IncrementH\x00R\tincrement\x12*\n" +
 	"\x04tick\x18\x11 \x01(\v2\x14.govnode.log.v1.TickH\x00R\x04tick\x123\n" +
 	"\arestore\x18\x12 \x01(\v2\x17.govnode.log.v1.RestoreH\x00R\arestore\x124\n" +
-	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHashB\t\n" +
+	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
+	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repairB\t\n" +
 	"\acommand\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
@@ -5229,7 +5407,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\rR\n" +
 	"checkpoint\x12\x14\n" +
-	"\x05drift\x18\t \x01(\x03R\x05drift\"\xf9\x01\n" +
+	"\x05drift\x18\t \x01(\x03R\x05drift\"\x8d\x02\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x18\n" +
@@ -5241,7 +5419,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06parent\x18\b \x01(\tR\x06parent\x124\n" +
 	"\n" +
 	"attributes\x18\t \x03(\v2\x14.govnode.log.v1.AttrR\n" +
-	"attributes\"\xb1\x03\n" +
+	"attributes\x12\x12\n" +
+	"\x04over\x18\n" +
+	" \x01(\fR\x04over\"\xb1\x03\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -5361,7 +5541,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x12\n" +
-	"\x04hash\x18\x04 \x01(\tR\x04hash\"\x88\x05\n" +
+	"\x04hash\x18\x04 \x01(\tR\x04hash\"v\n" +
+	"\x06Repair\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\x12\x1d\n" +
+	"\n" +
+	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\x88\x05\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -5490,13 +5676,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04Hold\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
-	"\x06weight\x18\x03 \x01(\x05R\x06weight\"W\n" +
-	"\x03IDs\x12\x18\n" +
-	"\adropped\x18\x01 \x01(\rR\adropped\x12\x1e\n" +
+	"\x06weight\x18\x03 \x01(\x05R\x06weight\"K\n" +
+	"\x03IDs\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x16\n" +
+	"\x06forgot\x18\x02 \x01(\x04R\x06forgot\x12\x1e\n" +
 	"\n" +
-	"remembered\x18\x02 \x01(\fR\n" +
-	"remembered\x12\x16\n" +
-	"\x06forgot\x18\x03 \x03(\x06R\x06forgot\"\xda\x01\n" +
+	"remembered\x18\x03 \x01(\fR\n" +
+	"remembered\"\xda\x01\n" +
 	"\x04Pool\x12-\n" +
 	"\x06leases\x18\x01 \x03(\v2\x15.govnode.log.v1.LeaseR\x06leases\x12,\n" +
 	"\x05queue\x18\x02 \x03(\v2\x16.govnode.log.v1.TicketR\x05queue\x12\x12\n" +
@@ -5504,7 +5690,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05slots\x18\x04 \x01(\x05R\x05slots\x12\x1c\n" +
 	"\tthreshold\x18\x05 \x01(\x05R\tthreshold\x12\x1b\n" +
 	"\tmax_queue\x18\x06 \x01(\x05R\bmaxQueue\x12\x10\n" +
-	"\x03put\x18\a \x01(\bR\x03put\"\xc8\x01\n" +
+	"\x03put\x18\a \x01(\bR\x03put\"\xfa\x01\n" +
 	"\x05Lease\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
@@ -5514,7 +5700,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"hold_until\x18\x06 \x01(\x03R\tholdUntil\x12\x16\n" +
 	"\x06weight\x18\a \x01(\x05R\x06weight\x12\x14\n" +
-	"\x05claim\x18\b \x01(\bR\x05claim\"\xaa\x01\n" +
+	"\x05claim\x18\b \x01(\bR\x05claim\x120\n" +
+	"\x05place\x18\t \x01(\v2\x1a.govnode.log.v1.QueuePlaceR\x05place\"h\n" +
+	"\n" +
+	"QueuePlace\x12\x14\n" +
+	"\x05until\x18\x01 \x01(\x03R\x05until\x12\x12\n" +
+	"\x04seen\x18\x02 \x01(\x03R\x04seen\x12\x14\n" +
+	"\x05slots\x18\x03 \x01(\x05R\x05slots\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\x11R\bpriority\"\xaa\x01\n" +
 	"\x06Ticket\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
@@ -5522,11 +5715,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04seen\x18\x04 \x01(\x03R\x04seen\x12\x16\n" +
 	"\x06weight\x18\x05 \x01(\x05R\x06weight\x12\x14\n" +
 	"\x05slots\x18\x06 \x01(\x05R\x05slots\x12\x1a\n" +
-	"\bpriority\x18\a \x01(\x11R\bpriority\"m\n" +
+	"\bpriority\x18\a \x01(\x11R\bpriority\"\x81\x01\n" +
 	"\x06Client\x12\x12\n" +
 	"\x04used\x18\x01 \x01(\x03R\x04used\x12(\n" +
 	"\x04open\x18\x02 \x03(\v2\x14.govnode.log.v1.HeldR\x04open\x12%\n" +
-	"\x03ids\x18\x03 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\"o\n" +
+	"\x03ids\x18\x03 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\x12\x12\n" +
+	"\x04born\x18\x04 \x01(\x04R\x04born\"o\n" +
 	"\x06Policy\x12\x12\n" +
 	"\x04tree\x18\x01 \x01(\fR\x04tree\x12%\n" +
 	"\x03pin\x18\x02 \x01(\v2\x13.govnode.log.v1.PinR\x03pin\x12\x14\n" +
@@ -5602,7 +5796,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -5637,37 +5831,39 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Tick)(nil),            // 30: govnode.log.v1.Tick
 	(*Restore)(nil),         // 31: govnode.log.v1.Restore
 	(*PutHash)(nil),         // 32: govnode.log.v1.PutHash
-	(*Result)(nil),          // 33: govnode.log.v1.Result
-	(*After)(nil),           // 34: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 35: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 36: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 37: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 38: govnode.log.v1.Counters
-	(*Place)(nil),           // 39: govnode.log.v1.Place
-	(*Lapse)(nil),           // 40: govnode.log.v1.Lapse
-	(*Record)(nil),          // 41: govnode.log.v1.Record
-	(*Session)(nil),         // 42: govnode.log.v1.Session
-	(*Pin)(nil),             // 43: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 44: govnode.log.v1.ToolCount
-	(*More)(nil),            // 45: govnode.log.v1.More
-	(*Held)(nil),            // 46: govnode.log.v1.Held
-	(*Hold)(nil),            // 47: govnode.log.v1.Hold
-	(*IDs)(nil),             // 48: govnode.log.v1.IDs
-	(*Pool)(nil),            // 49: govnode.log.v1.Pool
-	(*Lease)(nil),           // 50: govnode.log.v1.Lease
-	(*Ticket)(nil),          // 51: govnode.log.v1.Ticket
-	(*Client)(nil),          // 52: govnode.log.v1.Client
-	(*Policy)(nil),          // 53: govnode.log.v1.Policy
-	(*Name)(nil),            // 54: govnode.log.v1.Name
-	(*Pins)(nil),            // 55: govnode.log.v1.Pins
-	(*Counter)(nil),         // 56: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 57: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 58: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 59: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 60: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 61: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 62: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 63: govnode.log.v1.SnapshotTrailer
+	(*Repair)(nil),          // 33: govnode.log.v1.Repair
+	(*Result)(nil),          // 34: govnode.log.v1.Result
+	(*After)(nil),           // 35: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 36: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 37: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 38: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 39: govnode.log.v1.Counters
+	(*Place)(nil),           // 40: govnode.log.v1.Place
+	(*Lapse)(nil),           // 41: govnode.log.v1.Lapse
+	(*Record)(nil),          // 42: govnode.log.v1.Record
+	(*Session)(nil),         // 43: govnode.log.v1.Session
+	(*Pin)(nil),             // 44: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 45: govnode.log.v1.ToolCount
+	(*More)(nil),            // 46: govnode.log.v1.More
+	(*Held)(nil),            // 47: govnode.log.v1.Held
+	(*Hold)(nil),            // 48: govnode.log.v1.Hold
+	(*IDs)(nil),             // 49: govnode.log.v1.IDs
+	(*Pool)(nil),            // 50: govnode.log.v1.Pool
+	(*Lease)(nil),           // 51: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 52: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 53: govnode.log.v1.Ticket
+	(*Client)(nil),          // 54: govnode.log.v1.Client
+	(*Policy)(nil),          // 55: govnode.log.v1.Policy
+	(*Name)(nil),            // 56: govnode.log.v1.Name
+	(*Pins)(nil),            // 57: govnode.log.v1.Pins
+	(*Counter)(nil),         // 58: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 59: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 60: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 61: govnode.log.v1.Hash
+	(*SnapshotHeader)(nil),  // 62: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 63: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 64: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 65: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	14, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
@@ -5689,66 +5885,69 @@ var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	30, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
 	31, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
 	32, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	2,  // 19: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	12, // 20: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	7,  // 21: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 22: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 23: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 24: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	1,  // 25: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	10, // 26: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	6,  // 27: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 28: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 29: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 30: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	13, // 31: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 32: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 33: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	11, // 34: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 35: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 36: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 37: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	36, // 38: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	37, // 39: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	38, // 40: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	39, // 41: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	40, // 42: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	34, // 43: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	42, // 44: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	35, // 45: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	42, // 46: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	49, // 47: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	52, // 48: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	53, // 49: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	54, // 50: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	55, // 51: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	56, // 52: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	57, // 53: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	58, // 54: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	59, // 55: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	3,  // 56: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	43, // 57: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	44, // 58: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	46, // 59: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	48, // 60: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	45, // 61: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	13, // 62: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 63: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	47, // 64: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 65: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	50, // 66: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	51, // 67: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	46, // 68: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	48, // 69: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	43, // 70: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 71: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	62, // 72: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	41, // 73: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	74, // [74:74] is the sub-list for method output_type
-	74, // [74:74] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	33, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	2,  // 20: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	12, // 21: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	7,  // 22: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,  // 23: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	8,  // 24: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	9,  // 25: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	1,  // 26: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	10, // 27: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	6,  // 28: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	6,  // 29: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	6,  // 30: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	6,  // 31: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	13, // 32: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	6,  // 33: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	6,  // 34: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	11, // 35: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	6,  // 36: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	6,  // 37: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	6,  // 38: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	6,  // 39: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	37, // 40: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	38, // 41: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	39, // 42: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	40, // 43: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	41, // 44: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	35, // 45: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	43, // 46: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	36, // 47: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	43, // 48: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	50, // 49: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	54, // 50: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	55, // 51: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	56, // 52: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	57, // 53: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	58, // 54: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	59, // 55: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	60, // 56: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	61, // 57: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	3,  // 58: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	44, // 59: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	45, // 60: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	47, // 61: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	49, // 62: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	46, // 63: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	13, // 64: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	7,  // 65: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	48, // 66: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,  // 67: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	51, // 68: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	53, // 69: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	52, // 70: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	47, // 71: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	49, // 72: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	44, // 73: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	11, // 74: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	64, // 75: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	42, // 76: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	77, // [77:77] is the sub-list for method output_type
+	77, // [77:77] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -5776,8 +5975,9 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Tick)(nil),
 		(*Command_Restore)(nil),
 		(*Command_PutHash)(nil),
+		(*Command_Repair)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[37].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -5795,7 +5995,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   60,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -471,15 +471,202 @@ func (x *TermResponse) GetTerm() uint64 {
 	return 0
 }
 
+// Identity tells which process on which data speaks for a node.
+type Identity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Names the data directory, for as long as it lasts: its copies have the same.
+	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// The place in the log at which the directory became that of a member. Of two
+	// directories of one name the later is the member's.
+	Admitted uint64 `protobuf:"varint,3,opt,name=admitted,proto3" json:"admitted,omitempty"`
+	Run      string `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"` // names the process
+	// How far the log of the directory went, and its term, when the process began.
+	LastIndex     uint64 `protobuf:"varint,5,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	Term          uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Identity) Reset() {
+	*x = Identity{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Identity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Identity) ProtoMessage() {}
+
+func (x *Identity) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Identity.ProtoReflect.Descriptor instead.
+func (*Identity) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Identity) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Identity) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *Identity) GetAdmitted() uint64 {
+	if x != nil {
+		return x.Admitted
+	}
+	return 0
+}
+
+func (x *Identity) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *Identity) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *Identity) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+// KnownMember is what a member remembers of another, on its disk.
+type KnownMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Latest        *Identity              `protobuf:"bytes,1,opt,name=latest,proto3" json:"latest,omitempty"` // with how far it is known to have come since
+	Runs          []string               `protobuf:"bytes,2,rep,name=runs,proto3" json:"runs,omitempty"`     // of that incarnation, the latest last
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KnownMember) Reset() {
+	*x = KnownMember{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KnownMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KnownMember) ProtoMessage() {}
+
+func (x *KnownMember) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KnownMember.ProtoReflect.Descriptor instead.
+func (*KnownMember) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *KnownMember) GetLatest() *Identity {
+	if x != nil {
+		return x.Latest
+	}
+	return nil
+}
+
+func (x *KnownMember) GetRuns() []string {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+type KnownMembers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*KnownMember         `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KnownMembers) Reset() {
+	*x = KnownMembers{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KnownMembers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KnownMembers) ProtoMessage() {}
+
+func (x *KnownMembers) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KnownMembers.ProtoReflect.Descriptor instead.
+func (*KnownMembers) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *KnownMembers) GetMembers() []*KnownMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
 type HelloRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Self          *Identity              `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"` // of the caller; none while it has no data
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -491,7 +678,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[8]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -504,7 +691,14 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *HelloRequest) GetSelf() *Identity {
+	if x != nil {
+		return x.Self
+	}
+	return nil
 }
 
 type HelloResponse struct {
@@ -518,16 +712,19 @@ type HelloResponse struct {
 	Term         uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
 	AppliedIndex uint64 `protobuf:"varint,7,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	// Bytes of log that the node has applied since its last snapshot.
-	LogBytes      uint64 `protobuf:"varint,8,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
-	Leader        string `protobuf:"bytes,9,opt,name=leader,proto3" json:"leader,omitempty"` // node name; empty if unknown
-	LeaderAddress string `protobuf:"bytes,10,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	LogBytes      uint64    `protobuf:"varint,8,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	Leader        string    `protobuf:"bytes,9,opt,name=leader,proto3" json:"leader,omitempty"` // node name; empty if unknown
+	LeaderAddress string    `protobuf:"bytes,10,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	Self          *Identity `protobuf:"bytes,11,opt,name=self,proto3" json:"self,omitempty"`
+	// Why the caller is not the member whose name it bears; empty if it may be.
+	Refusal       string `protobuf:"bytes,12,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +736,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[9]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +749,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HelloResponse) GetCluster() string {
@@ -625,6 +822,20 @@ func (x *HelloResponse) GetLeaderAddress() string {
 	return ""
 }
 
+func (x *HelloResponse) GetSelf() *Identity {
+	if x != nil {
+		return x.Self
+	}
+	return nil
+}
+
+func (x *HelloResponse) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
 type JoinRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -633,16 +844,17 @@ type JoinRequest struct {
 	// The node's data directory is empty: it remembers no vote and no entry.
 	Empty bool `protobuf:"varint,4,opt,name=empty,proto3" json:"empty,omitempty"`
 	// What the cluster knows of that name is lost, and the caller replaces it.
-	Replace       bool   `protobuf:"varint,5,opt,name=replace,proto3" json:"replace,omitempty"`
-	Version       uint32 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"` // the newest kind of command that the node knows
-	AppliedIndex  uint64 `protobuf:"varint,7,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	Replace       bool      `protobuf:"varint,5,opt,name=replace,proto3" json:"replace,omitempty"`
+	Version       uint32    `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"` // the newest kind of command that the node knows
+	AppliedIndex  uint64    `protobuf:"varint,7,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	Self          *Identity `protobuf:"bytes,8,opt,name=self,proto3" json:"self,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +866,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[10]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +879,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JoinRequest) GetNode() string {
@@ -719,18 +931,27 @@ func (x *JoinRequest) GetAppliedIndex() uint64 {
 	return 0
 }
 
+func (x *JoinRequest) GetSelf() *Identity {
+	if x != nil {
+		return x.Self
+	}
+	return nil
+}
+
 type JoinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller is what it asked to become. Otherwise it catches up, and asks
 	// again.
-	Done          bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
+	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
+	// A place in the log at which the caller was a member.
+	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +963,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[11]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +976,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JoinResponse) GetDone() bool {
@@ -763,6 +984,13 @@ func (x *JoinResponse) GetDone() bool {
 		return x.Done
 	}
 	return false
+}
+
+func (x *JoinResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
 }
 
 type AddNodeRequest struct {
@@ -776,7 +1004,7 @@ type AddNodeRequest struct {
 
 func (x *AddNodeRequest) Reset() {
 	*x = AddNodeRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +1016,7 @@ func (x *AddNodeRequest) String() string {
 func (*AddNodeRequest) ProtoMessage() {}
 
 func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[12]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +1029,7 @@ func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeRequest.ProtoReflect.Descriptor instead.
 func (*AddNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AddNodeRequest) GetNode() string {
@@ -833,7 +1061,7 @@ type AddNodeResponse struct {
 
 func (x *AddNodeResponse) Reset() {
 	*x = AddNodeResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +1073,7 @@ func (x *AddNodeResponse) String() string {
 func (*AddNodeResponse) ProtoMessage() {}
 
 func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[13]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,19 +1086,20 @@ func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeResponse.ProtoReflect.Descriptor instead.
 func (*AddNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 type RemoveNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"` // even if too few of the voters that are left answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1111,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[14]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1124,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RemoveNodeRequest) GetNode() string {
@@ -903,6 +1132,13 @@ func (x *RemoveNodeRequest) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *RemoveNodeRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type RemoveNodeResponse struct {
@@ -913,7 +1149,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1161,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1174,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 type TransferLeadershipRequest struct {
@@ -950,7 +1186,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1198,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1211,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TransferLeadershipRequest) GetNode() string {
@@ -993,7 +1229,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1241,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1254,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 type RestoreRequest struct {
@@ -1030,7 +1266,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1278,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1291,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -1073,7 +1309,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1321,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1334,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 var File_govnode_node_v1_node_proto protoreflect.FileDescriptor
@@ -1125,8 +1361,22 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"\r\n" +
 	"\vTermRequest\"\"\n" +
 	"\fTermResponse\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\"\x0e\n" +
-	"\fHelloRequest\"\xa7\x02\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\"\xa1\x01\n" +
+	"\bIdentity\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x1a\n" +
+	"\badmitted\x18\x03 \x01(\x04R\badmitted\x12\x10\n" +
+	"\x03run\x18\x04 \x01(\tR\x03run\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x05 \x01(\x04R\tlastIndex\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\"T\n" +
+	"\vKnownMember\x121\n" +
+	"\x06latest\x18\x01 \x01(\v2\x19.govnode.node.v1.IdentityR\x06latest\x12\x12\n" +
+	"\x04runs\x18\x02 \x03(\tR\x04runs\"F\n" +
+	"\fKnownMembers\x126\n" +
+	"\amembers\x18\x01 \x03(\v2\x1c.govnode.node.v1.KnownMemberR\amembers\"=\n" +
+	"\fHelloRequest\x12-\n" +
+	"\x04self\x18\x01 \x01(\v2\x19.govnode.node.v1.IdentityR\x04self\"\xf0\x02\n" +
 	"\rHelloResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -1139,7 +1389,9 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\tlog_bytes\x18\b \x01(\x04R\blogBytes\x12\x16\n" +
 	"\x06leader\x18\t \x01(\tR\x06leader\x12%\n" +
 	"\x0eleader_address\x18\n" +
-	" \x01(\tR\rleaderAddress\"\xc6\x01\n" +
+	" \x01(\tR\rleaderAddress\x12-\n" +
+	"\x04self\x18\v \x01(\v2\x19.govnode.node.v1.IdentityR\x04self\x12\x18\n" +
+	"\arefusal\x18\f \x01(\tR\arefusal\"\xf5\x01\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
@@ -1147,16 +1399,19 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x05empty\x18\x04 \x01(\bR\x05empty\x12\x18\n" +
 	"\areplace\x18\x05 \x01(\bR\areplace\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\rR\aversion\x12#\n" +
-	"\rapplied_index\x18\a \x01(\x04R\fappliedIndex\"\"\n" +
+	"\rapplied_index\x18\a \x01(\x04R\fappliedIndex\x12-\n" +
+	"\x04self\x18\b \x01(\v2\x19.govnode.node.v1.IdentityR\x04self\"8\n" +
 	"\fJoinResponse\x12\x12\n" +
-	"\x04done\x18\x01 \x01(\bR\x04done\"Z\n" +
+	"\x04done\x18\x01 \x01(\bR\x04done\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"Z\n" +
 	"\x0eAddNodeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
 	"\bnonvoter\x18\x03 \x01(\bR\bnonvoter\"\x11\n" +
-	"\x0fAddNodeResponse\"'\n" +
+	"\x0fAddNodeResponse\"=\n" +
 	"\x11RemoveNodeRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"\x14\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\x14\n" +
 	"\x12RemoveNodeResponse\"/\n" +
 	"\x19TransferLeadershipRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\"\x1c\n" +
@@ -1196,7 +1451,7 @@ func file_govnode_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_govnode_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_govnode_node_v1_node_proto_goTypes = []any{
 	(Failure)(0),                       // 0: govnode.node.v1.Failure
 	(*ForwardRequest)(nil),             // 1: govnode.node.v1.ForwardRequest
@@ -1207,48 +1462,56 @@ var file_govnode_node_v1_node_proto_goTypes = []any{
 	(*ReadIndexResponse)(nil),          // 6: govnode.node.v1.ReadIndexResponse
 	(*TermRequest)(nil),                // 7: govnode.node.v1.TermRequest
 	(*TermResponse)(nil),               // 8: govnode.node.v1.TermResponse
-	(*HelloRequest)(nil),               // 9: govnode.node.v1.HelloRequest
-	(*HelloResponse)(nil),              // 10: govnode.node.v1.HelloResponse
-	(*JoinRequest)(nil),                // 11: govnode.node.v1.JoinRequest
-	(*JoinResponse)(nil),               // 12: govnode.node.v1.JoinResponse
-	(*AddNodeRequest)(nil),             // 13: govnode.node.v1.AddNodeRequest
-	(*AddNodeResponse)(nil),            // 14: govnode.node.v1.AddNodeResponse
-	(*RemoveNodeRequest)(nil),          // 15: govnode.node.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),         // 16: govnode.node.v1.RemoveNodeResponse
-	(*TransferLeadershipRequest)(nil),  // 17: govnode.node.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 18: govnode.node.v1.TransferLeadershipResponse
-	(*RestoreRequest)(nil),             // 19: govnode.node.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 20: govnode.node.v1.RestoreResponse
-	(*durationpb.Duration)(nil),        // 21: google.protobuf.Duration
+	(*Identity)(nil),                   // 9: govnode.node.v1.Identity
+	(*KnownMember)(nil),                // 10: govnode.node.v1.KnownMember
+	(*KnownMembers)(nil),               // 11: govnode.node.v1.KnownMembers
+	(*HelloRequest)(nil),               // 12: govnode.node.v1.HelloRequest
+	(*HelloResponse)(nil),              // 13: govnode.node.v1.HelloResponse
+	(*JoinRequest)(nil),                // 14: govnode.node.v1.JoinRequest
+	(*JoinResponse)(nil),               // 15: govnode.node.v1.JoinResponse
+	(*AddNodeRequest)(nil),             // 16: govnode.node.v1.AddNodeRequest
+	(*AddNodeResponse)(nil),            // 17: govnode.node.v1.AddNodeResponse
+	(*RemoveNodeRequest)(nil),          // 18: govnode.node.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),         // 19: govnode.node.v1.RemoveNodeResponse
+	(*TransferLeadershipRequest)(nil),  // 20: govnode.node.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 21: govnode.node.v1.TransferLeadershipResponse
+	(*RestoreRequest)(nil),             // 22: govnode.node.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 23: govnode.node.v1.RestoreResponse
+	(*durationpb.Duration)(nil),        // 24: google.protobuf.Duration
 }
 var file_govnode_node_v1_node_proto_depIdxs = []int32{
 	2,  // 0: govnode.node.v1.ForwardRequest.commands:type_name -> govnode.node.v1.ForwardedCommand
-	21, // 1: govnode.node.v1.ForwardedCommand.left:type_name -> google.protobuf.Duration
+	24, // 1: govnode.node.v1.ForwardedCommand.left:type_name -> google.protobuf.Duration
 	4,  // 2: govnode.node.v1.ForwardResponse.answers:type_name -> govnode.node.v1.ForwardAnswer
 	0,  // 3: govnode.node.v1.ForwardAnswer.failure:type_name -> govnode.node.v1.Failure
-	1,  // 4: govnode.node.v1.NodeService.Forward:input_type -> govnode.node.v1.ForwardRequest
-	5,  // 5: govnode.node.v1.NodeService.ReadIndex:input_type -> govnode.node.v1.ReadIndexRequest
-	7,  // 6: govnode.node.v1.NodeService.Term:input_type -> govnode.node.v1.TermRequest
-	9,  // 7: govnode.node.v1.NodeService.Hello:input_type -> govnode.node.v1.HelloRequest
-	11, // 8: govnode.node.v1.NodeService.Join:input_type -> govnode.node.v1.JoinRequest
-	13, // 9: govnode.node.v1.NodeService.AddNode:input_type -> govnode.node.v1.AddNodeRequest
-	15, // 10: govnode.node.v1.NodeService.RemoveNode:input_type -> govnode.node.v1.RemoveNodeRequest
-	17, // 11: govnode.node.v1.NodeService.TransferLeadership:input_type -> govnode.node.v1.TransferLeadershipRequest
-	19, // 12: govnode.node.v1.NodeService.Restore:input_type -> govnode.node.v1.RestoreRequest
-	3,  // 13: govnode.node.v1.NodeService.Forward:output_type -> govnode.node.v1.ForwardResponse
-	6,  // 14: govnode.node.v1.NodeService.ReadIndex:output_type -> govnode.node.v1.ReadIndexResponse
-	8,  // 15: govnode.node.v1.NodeService.Term:output_type -> govnode.node.v1.TermResponse
-	10, // 16: govnode.node.v1.NodeService.Hello:output_type -> govnode.node.v1.HelloResponse
-	12, // 17: govnode.node.v1.NodeService.Join:output_type -> govnode.node.v1.JoinResponse
-	14, // 18: govnode.node.v1.NodeService.AddNode:output_type -> govnode.node.v1.AddNodeResponse
-	16, // 19: govnode.node.v1.NodeService.RemoveNode:output_type -> govnode.node.v1.RemoveNodeResponse
-	18, // 20: govnode.node.v1.NodeService.TransferLeadership:output_type -> govnode.node.v1.TransferLeadershipResponse
-	20, // 21: govnode.node.v1.NodeService.Restore:output_type -> govnode.node.v1.RestoreResponse
-	13, // [13:22] is the sub-list for method output_type
-	4,  // [4:13] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	9,  // 4: govnode.node.v1.KnownMember.latest:type_name -> govnode.node.v1.Identity
+	10, // 5: govnode.node.v1.KnownMembers.members:type_name -> govnode.node.v1.KnownMember
+	9,  // 6: govnode.node.v1.HelloRequest.self:type_name -> govnode.node.v1.Identity
+	9,  // 7: govnode.node.v1.HelloResponse.self:type_name -> govnode.node.v1.Identity
+	9,  // 8: govnode.node.v1.JoinRequest.self:type_name -> govnode.node.v1.Identity
+	1,  // 9: govnode.node.v1.NodeService.Forward:input_type -> govnode.node.v1.ForwardRequest
+	5,  // 10: govnode.node.v1.NodeService.ReadIndex:input_type -> govnode.node.v1.ReadIndexRequest
+	7,  // 11: govnode.node.v1.NodeService.Term:input_type -> govnode.node.v1.TermRequest
+	12, // 12: govnode.node.v1.NodeService.Hello:input_type -> govnode.node.v1.HelloRequest
+	14, // 13: govnode.node.v1.NodeService.Join:input_type -> govnode.node.v1.JoinRequest
+	16, // 14: govnode.node.v1.NodeService.AddNode:input_type -> govnode.node.v1.AddNodeRequest
+	18, // 15: govnode.node.v1.NodeService.RemoveNode:input_type -> govnode.node.v1.RemoveNodeRequest
+	20, // 16: govnode.node.v1.NodeService.TransferLeadership:input_type -> govnode.node.v1.TransferLeadershipRequest
+	22, // 17: govnode.node.v1.NodeService.Restore:input_type -> govnode.node.v1.RestoreRequest
+	3,  // 18: govnode.node.v1.NodeService.Forward:output_type -> govnode.node.v1.ForwardResponse
+	6,  // 19: govnode.node.v1.NodeService.ReadIndex:output_type -> govnode.node.v1.ReadIndexResponse
+	8,  // 20: govnode.node.v1.NodeService.Term:output_type -> govnode.node.v1.TermResponse
+	13, // 21: govnode.node.v1.NodeService.Hello:output_type -> govnode.node.v1.HelloResponse
+	15, // 22: govnode.node.v1.NodeService.Join:output_type -> govnode.node.v1.JoinResponse
+	17, // 23: govnode.node.v1.NodeService.AddNode:output_type -> govnode.node.v1.AddNodeResponse
+	19, // 24: govnode.node.v1.NodeService.RemoveNode:output_type -> govnode.node.v1.RemoveNodeResponse
+	21, // 25: govnode.node.v1.NodeService.TransferLeadership:output_type -> govnode.node.v1.TransferLeadershipResponse
+	23, // 26: govnode.node.v1.NodeService.Restore:output_type -> govnode.node.v1.RestoreResponse
+	18, // [18:27] is the sub-list for method output_type
+	9,  // [9:18] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_govnode_node_v1_node_proto_init() }
@@ -1262,7 +1525,7 @@ func file_govnode_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_node_v1_node_proto_rawDesc), len(file_govnode_node_v1_node_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

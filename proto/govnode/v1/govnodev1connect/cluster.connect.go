@@ -47,6 +47,9 @@ const (
 	ClusterServiceSnapshotProcedure = "/govnode.v1.ClusterService/Snapshot"
 	// ClusterServiceRestoreProcedure is the fully-qualified name of the ClusterService's Restore RPC.
 	ClusterServiceRestoreProcedure = "/govnode.v1.ClusterService/Restore"
+	// ClusterServiceRepairIDsProcedure is the fully-qualified name of the ClusterService's RepairIDs
+	// RPC.
+	ClusterServiceRepairIDsProcedure = "/govnode.v1.ClusterService/RepairIDs"
 )
 
 // ClusterServiceClient is a client for the govnode.v1.ClusterService service.
@@ -59,6 +62,9 @@ type ClusterServiceClient interface {
 	Snapshot(context.Context, *v1.SnapshotRequest) (*connect.ServerStreamForClient[v1.SnapshotResponse], error)
 	// Restore replaces the whole state by that of a snapshot.
 	Restore(context.Context) (*connect.ClientStreamForClientSimple[v1.RestoreRequest, v1.RestoreResponse], error)
+	// RepairIDs opens a namespace again in which ids are refused as STALE_ID,
+	// because one that was dated in the future has been forgotten there.
+	RepairIDs(context.Context, *v1.RepairIDsRequest) (*v1.RepairIDsResponse, error)
 }
 
 // NewClusterServiceClient constructs a client for the govnode.v1.ClusterService service. By
@@ -108,6 +114,12 @@ func NewClusterServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(clusterServiceMethods.ByName("Restore")),
 			connect.WithClientOptions(opts...),
 		),
+		repairIDs: connect.NewClient[v1.RepairIDsRequest, v1.RepairIDsResponse](
+			httpClient,
+			baseURL+ClusterServiceRepairIDsProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("RepairIDs")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -119,6 +131,7 @@ type clusterServiceClient struct {
 	transferLeadership *connect.Client[v1.TransferLeadershipRequest, v1.TransferLeadershipResponse]
 	snapshot           *connect.Client[v1.SnapshotRequest, v1.SnapshotResponse]
 	restore            *connect.Client[v1.RestoreRequest, v1.RestoreResponse]
+	repairIDs          *connect.Client[v1.RepairIDsRequest, v1.RepairIDsResponse]
 }
 
 // Status calls govnode.v1.ClusterService.Status.
@@ -167,6 +180,15 @@ func (c *clusterServiceClient) Restore(ctx context.Context) (*connect.ClientStre
 	return c.restore.CallClientStreamSimple(ctx)
 }
 
+// RepairIDs calls govnode.v1.ClusterService.RepairIDs.
+func (c *clusterServiceClient) RepairIDs(ctx context.Context, req *v1.RepairIDsRequest) (*v1.RepairIDsResponse, error) {
+	response, err := c.repairIDs.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ClusterServiceHandler is an implementation of the govnode.v1.ClusterService service.
 type ClusterServiceHandler interface {
 	Status(context.Context, *v1.StatusRequest) (*v1.StatusResponse, error)
@@ -177,6 +199,9 @@ type ClusterServiceHandler interface {
 	Snapshot(context.Context, *v1.SnapshotRequest, *connect.ServerStream[v1.SnapshotResponse]) error
 	// Restore replaces the whole state by that of a snapshot.
 	Restore(context.Context, *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error)
+	// RepairIDs opens a namespace again in which ids are refused as STALE_ID,
+	// because one that was dated in the future has been forgotten there.
+	RepairIDs(context.Context, *v1.RepairIDsRequest) (*v1.RepairIDsResponse, error)
 }
 
 // NewClusterServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -222,6 +247,12 @@ func NewClusterServiceHandler(svc ClusterServiceHandler, opts ...connect.Handler
 		connect.WithSchema(clusterServiceMethods.ByName("Restore")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clusterServiceRepairIDsHandler := connect.NewUnaryHandlerSimple(
+		ClusterServiceRepairIDsProcedure,
+		svc.RepairIDs,
+		connect.WithSchema(clusterServiceMethods.ByName("RepairIDs")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/govnode.v1.ClusterService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ClusterServiceStatusProcedure:
@@ -236,6 +267,8 @@ func NewClusterServiceHandler(svc ClusterServiceHandler, opts ...connect.Handler
 			clusterServiceSnapshotHandler.ServeHTTP(w, r)
 		case ClusterServiceRestoreProcedure:
 			clusterServiceRestoreHandler.ServeHTTP(w, r)
+		case ClusterServiceRepairIDsProcedure:
+			clusterServiceRepairIDsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -267,4 +300,8 @@ func (UnimplementedClusterServiceHandler) Snapshot(context.Context, *v1.Snapshot
 
 func (UnimplementedClusterServiceHandler) Restore(context.Context, *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.ClusterService.Restore is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) RepairIDs(context.Context, *v1.RepairIDsRequest) (*v1.RepairIDsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.ClusterService.RepairIDs is not implemented"))
 }

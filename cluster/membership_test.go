@@ -1,0 +1,162 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/storage"
+)
+
+// Whoever removes a voter keeps a majority of those that are left, or is told
+// who does not answer. One more voter that answers never costs a majority.
+func TestAMajorityIsLeft(t *testing.T) {
+	for voters := 2; voters <= 7; voters++ {
+		for alive := voters/2 + 1; alive <= voters; alive++ {
+			answers := map[string]bool{}
+			for i := range voters {
+				answers[fmt.Sprint("n", i)] = i < alive
+			}
+			for i := range voters {
+				id := fmt.Sprint("n", i)
+				left := alive
+				if answers[id] {
+					left--
+				}
+				err := leavesMajority(id, answers)
+				require.Equal(t, left >= (voters-1)/2+1, err == nil, "%s of %v", id, answers)
+				if err == nil {
+					continue
+				}
+				require.ErrorIs(t, err, storage.ErrInvalid)
+				for who, answered := range answers {
+					if who != id {
+						require.Equal(t, !answered, strings.Contains(strings.SplitAfter(err.Error(), "no answer comes from")[1], who))
+					}
+				}
+			}
+			require.GreaterOrEqual(t, alive+1, (voters+1)/2+1, "a voter more")
+		}
+	}
+}
+
+func TestRemoveNodeKeepsAMajority(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	leader, dead := c.leader(), c.follower()
+	var live *testNode
+	for _, n := range c.nodes {
+		if n != leader && n != dead {
+			live = n
+		}
+	}
+	require.NoError(t, dead.Close())
+	for _, asked := range []*testNode{leader, live} {
+		for _, id := range []string{live.cfg.ID, leader.cfg.ID} {
+			err := asked.RemoveNode(within(t, 10*time.Second), id, false)
+			require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+			require.ErrorIs(t, err, storage.ErrInvalid)
+			require.ErrorContains(t, err, "no answer comes from "+dead.cfg.ID+";")
+		}
+	}
+	require.Len(t, roles(t, leader), 3)
+	_, _, err := storage.One(t.Context(), live, increment("1"))
+	require.NoError(t, err, "the cluster goes on")
+	// Who is dead may go, and then the other.
+	require.NoError(t, live.RemoveNode(within(t, 10*time.Second), dead.cfg.ID, false))
+	require.NoError(t, leader.RemoveNode(within(t, 10*time.Second), live.cfg.ID, false))
+	require.Len(t, roles(t, leader), 1)
+}
+
+func TestRemoveNodeByForce(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	leader, dead := c.leader(), c.follower()
+	require.NoError(t, dead.Close())
+	for _, n := range c.nodes {
+		if n != leader && n != dead {
+			// Two are left, and one is dead. The change itself is committed by
+			// those who are to be there: nobody can say that it was.
+			err := leader.RemoveNode(within(t, time.Second), n.cfg.ID, true)
+			require.NotEqual(t, storage.NotApplied, storage.OutcomeOf(err), "%v", err)
+			require.Len(t, roles(t, leader), 2)
+		}
+	}
+}
+
+// A change of members that may still come is not said to have been refused, and
+// asking again tells.
+func TestMembersOutcomes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	leader, other := c.leader(), c.follower()
+	c.net.isolate(leader.Address(), true)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err := leader.RemoveNode(ctx, other.cfg.ID, true)
+	require.Equal(t, storage.Unknown, storage.OutcomeOf(err), "%v", err)
+	c.net.isolate(leader.Address(), false)
+	for range 2 {
+		require.NoError(t, leader.RemoveNode(within(t, 20*time.Second), other.cfg.ID, false))
+		for _, n := range c.nodes {
+			if n != other {
+				require.Eventually(t, func() bool { _, known := n.member(other.cfg.ID); return !known }, 10*time.Second, time.Millisecond)
+			}
+		}
+	}
+	for range 2 {
+		require.NoError(t, leader.AddNode(within(t, 20*time.Second), other.cfg.ID, other.Address(), false))
+		require.Equal(t, 3, c.leader().voters())
+	}
+}
+
+// What was never sent was not done; what was sent to a leader that is gone is
+// not known.
+func TestOutcomesOverTheWire(t *testing.T) {
+	t.Parallel()
+	var hang atomic.Bool
+	c := newCluster(t, 2, func(cfg *Config) {
+		dial := cfg.Dial
+		cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+			if hang.Load() {
+				return nil, errors.New("no way")
+			}
+			return dial(ctx, to)
+		}
+	})
+	leader, f := c.leader(), c.follower()
+	hang.Store(true)
+	f.peers.close()
+	c.net.isolate(leader.Address(), true) // ends what is open
+	err := f.RemoveNode(within(t, 300*time.Millisecond), "nobody", false)
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err), "%v", err)
+	c.net.isolate(leader.Address(), false)
+	hang.Store(false)
+	c.waitReady()
+
+	gone := listen(t, "127.0.0.1:0") // takes what is sent, and ends
+	t.Cleanup(func() { _ = gone.Close() })
+	go func() {
+		for {
+			conn, err := gone.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1<<10))
+			_ = conn.Close()
+		}
+	}()
+	_, err = f.peers.at(gone.Addr().String()).RemoveNode(within(t, 5*time.Second), nil)
+	require.Equal(t, storage.Unknown, storage.OutcomeOf(sent(err)), "%v", err)
+	other := f.cfg.Address // which does not lead, and says so
+	_, err = f.peers.at(other).RemoveNode(within(t, 5*time.Second), nil)
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(sent(err)), "%v", err)
+	require.ErrorIs(t, sent(err), errElsewhere)
+}

@@ -1,0 +1,269 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// A spy tells of entries of a restore before a node stores them.
+type spy struct {
+	logStore
+	see func(l *raft.Log)
+}
+
+func (s *spy) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+func (s *spy) StoreLogs(logs []*raft.Log) error {
+	for _, l := range logs {
+		if l.Type == raft.LogCommand && isRestore(l) {
+			s.see(l)
+		}
+	}
+	return s.logStore.StoreLogs(logs)
+}
+
+// restoreFault is what happens to the leader of a restore, and when.
+type restoreFault struct {
+	point string
+	what  string
+	waits bool // the caller goes on waiting; otherwise it gives up at once
+	via   string
+}
+
+// Whatever becomes of the leader in the middle of a restore: all nodes agree in
+// the end, nobody ever reads what was not committed, and what the caller was
+// told is true.
+func TestRestoreUnderFaults(t *testing.T) {
+	for _, point := range []string{"begin", "middle", "end", "applied"} {
+		for _, what := range []string{"isolated", "closed", "deposed"} {
+			f := restoreFault{point: point, what: what, waits: what != "isolated", via: "leader"}
+			if what == "closed" || what == "deposed" && point == "middle" {
+				f.via = "follower"
+			}
+			t.Run(point+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				testRestoreFault(t, f)
+			})
+		}
+	}
+}
+
+// bigState is more than one chunk, and its counter is 1.
+func bigState(t *testing.T) []byte {
+	t.Helper()
+	s := session.New()
+	s.ApplyAll(0, []session.Command{increment("1")})
+	for i := range 40 {
+		s.ApplyAll(0, []session.Command{&session.Set{
+			NS: "default", By: session.Maker{Client: "c", Request: fmt.Sprint("s", i)}, Key: fmt.Sprint("s", i),
+			Value: session.Value{Text: strings.Repeat("x", 4096)},
+		}})
+	}
+	for i := range 10_000 {
+		s.ApplyAll(0, []session.Command{&session.PutPool{NS: "default", Pool: fmt.Sprint("pool-with-a-long-name-", i), Slots: 1,
+			By: session.Maker{Client: fmt.Sprint("c", i/100), Request: fmt.Sprint("p", i)}}})
+	}
+	var b bytes.Buffer
+	require.NoError(t, session.WriteSnapshot(&b, s.Snapshot()))
+	require.Greater(t, b.Len(), 3*restoreData)
+	return b.Bytes()
+}
+
+// watchCounters polls nearby reads of every node until stop, and returns what
+// each has seen, in order and without repetition.
+func watchCounters(c *testCluster, nodes []*testNode) (stop func() map[string][]int64) {
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	var mu sync.Mutex
+	seen := map[string][]int64{}
+	for _, n := range nodes {
+		watching.Go(func() {
+			for {
+				k := counterOf(n.fsm)
+				mu.Lock()
+				if s := seen[n.cfg.ID]; len(s) == 0 || s[len(s)-1] != k {
+					seen[n.cfg.ID] = append(s, k)
+				}
+				mu.Unlock()
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Millisecond): // between two looks
+				}
+			}
+		})
+	}
+	return func() map[string][]int64 { close(done); watching.Wait(); return seen }
+}
+
+func testRestoreFault(t *testing.T, fault restoreFault) {
+	var armed atomic.Bool
+	var leader atomic.Pointer[testNode]
+	var pieces atomic.Int32
+	hit := make(chan struct{})
+	var once sync.Once
+	strike := func(c *testCluster) {
+		once.Do(func() {
+			if fault.what == "isolated" {
+				c.net.isolate(leader.Load().Address(), true)
+			}
+			close(hit)
+		})
+	}
+	var c *testCluster
+	see := func(id string, l *raft.Log) {
+		if old := leader.Load(); !armed.Load() || old == nil || id != old.cfg.ID {
+			return
+		}
+		switch kind := l.Extensions[8]; {
+		case kind == restoreBegin && fault.point == "begin",
+			kind == restorePiece && fault.point == "middle" && pieces.Add(1) == 2,
+			kind == restoreEnd && fault.point == "end":
+			strike(c)
+		}
+	}
+	c = newCluster(t, 3, func(cfg *Config) {
+		id := cfg.ID
+		cfg.disk = func(s logStore) logStore { return &spy{s, func(l *raft.Log) { see(id, l) }} }
+	})
+	old := c.leader()
+	for _, r := range []string{"1", "2", "3"} {
+		_, _, err := storage.One(t.Context(), old, increment(r))
+		require.NoError(t, err)
+	}
+	for _, n := range c.nodes {
+		require.Eventually(t, func() bool { return counterOf(n.fsm) == 3 }, 10*time.Second, time.Millisecond)
+	}
+	snapshot := bigState(t)
+	leader.Store(old)
+	armed.Store(true)
+	nodes := append([]*testNode(nil), c.nodes...)
+	stop := watchCounters(c, nodes)
+	via := old
+	if fault.via == "follower" {
+		via = c.follower()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if fault.point == "applied" {
+		go func() {
+			for ctx.Err() == nil {
+				if counterOf(old.fsm) == 1 {
+					strike(c)
+					return
+				}
+			}
+		}()
+	}
+	said := make(chan error, 1)
+	go func() { said <- via.Restore(ctx, bytes.NewReader(snapshot)) }()
+	select {
+	case <-hit:
+	case <-ctx.Done():
+		t.Fatal("the fault did not come")
+	}
+	if !fault.waits {
+		cancel()
+	}
+	switch fault.what {
+	case "isolated":
+		c.leader(old)
+		c.net.isolate(old.Address(), false)
+	case "closed":
+		require.NoError(t, old.Close())
+	case "deposed":
+		_ = old.TransferLeadership(within(t, 5*time.Second), "") // the restore may be over
+	}
+	err := <-said
+	seen := stop()
+	if fault.what == "closed" {
+		c.restart(old)
+	}
+	c.waitReady()
+	final := count(t, c.leader(), storage.Latest)
+	for _, n := range c.nodes {
+		require.EqualValues(t, final, count(t, n, storage.Latest), n.cfg.ID)
+		require.EqualValues(t, final, counterOf(n.fsm), n.cfg.ID)
+	}
+	t.Logf("told: %v; the counter is %d; seen %v", err, final, seen)
+	switch storage.OutcomeOf(err) {
+	case storage.Applied:
+		require.EqualValues(t, 1, final)
+	case storage.NotApplied:
+		require.EqualValues(t, 3, final)
+	}
+	for node, s := range seen {
+		if final == 3 {
+			require.Equal(t, []int64{3}, s, "%s read what was never committed", node)
+		} else {
+			require.Subset(t, []int64{3, 1}, s, node)
+			require.LessOrEqual(t, len(s), 2, "%s read it, and then what was before", node)
+		}
+	}
+	if fault.point == "applied" {
+		require.EqualValues(t, 1, final, "what a node has applied stays")
+	}
+	// Again is safe, however often, and nothing is left of the one before.
+	require.Eventually(t, func() bool {
+		return c.nodes[0].Restore(within(t, 30*time.Second), bytes.NewReader(snapshot)) == nil
+	}, time.Minute, 10*time.Millisecond)
+	for _, n := range c.nodes {
+		require.EqualValues(t, 1, count(t, n, storage.Latest))
+	}
+}
+
+// A node that ends in the middle of a restore and starts again, with a snapshot
+// from before it, stages again what it had staged, and comes to the same state.
+func TestARestartInTheMiddleOfARestore(t *testing.T) {
+	onEachStore(t, testARestartInTheMiddleOfARestore)
+}
+
+func testARestartInTheMiddleOfARestore(t *testing.T, use func(*Config)) {
+	var stops atomic.Pointer[testNode]
+	var pieces atomic.Int32
+	middle := make(chan struct{})
+	c := newCluster(t, 3, func(cfg *Config) {
+		use(cfg)
+		id := cfg.ID
+		cfg.disk = func(s logStore) logStore {
+			return &spy{s, func(l *raft.Log) {
+				if n := stops.Load(); n != nil && n.cfg.ID == id && l.Extensions[8] == restorePiece && pieces.Add(1) == 3 {
+					close(middle)
+				}
+			}}
+		}
+	})
+	leader, f := c.leader(), c.follower()
+	_, _, err := storage.One(t.Context(), leader, increment("9"))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, count(t, f, storage.Latest))
+	require.NoError(t, f.raft.Snapshot().Error())
+	stops.Store(f)
+	said := make(chan error, 1)
+	go func() { said <- leader.Restore(within(t, 30*time.Second), bytes.NewReader(bigState(t))) }()
+	<-middle
+	require.NoError(t, f.Close())
+	f = c.restart(f)
+	require.NoError(t, <-said)
+	for _, n := range c.nodes {
+		n.waitReady(t)
+		v, err := n.View(t.Context(), storage.Latest)
+		require.NoError(t, err)
+		found, err := v.Find(session.Prefix(session.KindPool, "default"), "", 20_000, nil)
+		require.NoError(t, err)
+		require.Len(t, found, 10_000)
+		require.NoError(t, n.raft.Snapshot().Error())
+	}
+}

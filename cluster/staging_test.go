@@ -1,0 +1,213 @@
+package cluster
+
+import (
+	"bytes"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+)
+
+// entriesOf returns the entries of a restore of a state whose counter k is n, in
+// as many pieces.
+func entriesOf(t *testing.T, id, term uint64, at time.Duration, n, pieces int) []*raft.Log {
+	t.Helper()
+	s := session.New()
+	for i := range n {
+		s.ApplyAll(time.Second, []session.Command{increment(string(rune('a' + i)))})
+	}
+	var b bytes.Buffer
+	require.NoError(t, session.WriteSnapshot(&b, s.Snapshot()))
+	var d digest
+	var out []*raft.Log
+	add := func(kind byte, body []byte) {
+		e := &restoreEntry{kind: kind, at: at, id: id, place: uint64(len(out)), body: body}
+		d = d.with(e)
+		l := e.log(term)
+		l.Term = term
+		out = append(out, &l)
+	}
+	add(restoreBegin, make([]byte, 12))
+	require.NoError(t, session.ReadChunks(&b, func(time.Duration, uint32) error { return nil }, func(chunk []byte) error {
+		for i := range pieces {
+			body := append([]byte{0}, chunk[i*len(chunk)/pieces:(i+1)*len(chunk)/pieces]...)
+			if i == pieces-1 {
+				body[0] = 1
+			}
+			add(restorePiece, body)
+		}
+		return nil
+	}))
+	all := d
+	add(restoreEnd, all[:])
+	return out
+}
+
+// A restore is done by its last entry and by nothing before it, if nothing has
+// voided it.
+func TestARestoreIsDoneByItsLastEntry(t *testing.T) {
+	const term = 4
+	whole := func(t *testing.T) []*raft.Log { return entriesOf(t, 1, term, time.Minute, 2, 3) }
+	insert := func(l []*raft.Log, at int, more ...*raft.Log) []*raft.Log {
+		return append(append(append([]*raft.Log(nil), l[:at]...), more...), l[at:]...)
+	}
+	for name, tt := range map[string]struct {
+		log  func(t *testing.T) []*raft.Log
+		want int64 // the counter at the end; it begins with 5
+	}{
+		"whole":              {whole, 2},
+		"no end":             {func(t *testing.T) []*raft.Log { return whole(t)[:4] }, 5},
+		"no begin":           {func(t *testing.T) []*raft.Log { return whole(t)[1:] }, 5},
+		"a piece is missing": {func(t *testing.T) []*raft.Log { l := whole(t); return append(l[:2:2], l[3:]...) }, 5},
+		"pieces change places": {func(t *testing.T) []*raft.Log {
+			l := whole(t)
+			l[1], l[2] = l[2], l[1]
+			return l
+		}, 5},
+		"a piece of another": {func(t *testing.T) []*raft.Log {
+			return insert(whole(t), 2, entriesOf(t, 2, term, time.Minute, 4, 3)[1])
+		}, 2},
+		"another begins": {func(t *testing.T) []*raft.Log {
+			return insert(whole(t), 2, entriesOf(t, 2, term, time.Minute, 4, 3)...)
+		}, 4},
+		"another digest": {func(t *testing.T) []*raft.Log {
+			l := whole(t)
+			l[4] = entriesOf(t, 1, term, time.Minute, 4, 3)[4]
+			return l
+		}, 5},
+		"given up": {func(t *testing.T) []*raft.Log {
+			a := (&restoreEntry{kind: restoreAbandon, at: time.Minute, id: 1, place: 9}).log(term)
+			a.Term = term
+			return insert(whole(t), 3, &a)
+		}, 5},
+		"commands between": {func(t *testing.T) []*raft.Log {
+			return insert(whole(t), 3, logEntry(0, term, time.Minute, increment("between")))
+		}, 2},
+		"a command of a later term between": {func(t *testing.T) []*raft.Log {
+			return insert(whole(t), 3, logEntry(0, term+1, time.Minute, increment("between")))
+		}, 6},
+		"a later leadership": {func(t *testing.T) []*raft.Log {
+			l := whole(t)
+			for _, e := range l[3:] {
+				e.Term = term + 1 // as it would be if it were proposed again
+			}
+			return l
+		}, 5},
+		"no progress": {func(t *testing.T) []*raft.Log {
+			return insert(whole(t), 3, logEntry(0, term, time.Minute+restoreRest+1, increment("between")))
+		}, 6},
+		"slow": {func(t *testing.T) []*raft.Log {
+			return insert(whole(t), 3, logEntry(0, term, time.Minute+restoreRest, increment("between")))
+		}, 2},
+		"twice": {func(t *testing.T) []*raft.Log { return append(whole(t), whole(t)...) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFSM(noFatal(t), newMetrics())
+			index := uint64(0)
+			apply := func(l *raft.Log) any {
+				index++
+				l.Index = index
+				return f.Apply(l)
+			}
+			for _, r := range []string{"1", "2", "3", "4", "5"} {
+				apply(logEntry(0, term, time.Second, increment(r)))
+			}
+			generation := f.state.Generation()
+			for _, l := range tt.log(t) {
+				before := counterOf(f)
+				answer := apply(l)
+				require.Equal(t, index, f.applied())
+				switch _, done := answer.(*restored); {
+				case done:
+					require.Greater(t, f.state.Generation(), generation)
+					require.GreaterOrEqual(t, f.now(), time.Minute)
+					generation = f.state.Generation()
+				case isRestore(l):
+					require.Equal(t, before, counterOf(f), "nothing of it is seen before")
+					_, err := f.Snapshot()
+					require.Equal(t, f.staging != nil, err != nil)
+				}
+			}
+			require.Equal(t, tt.want, counterOf(f))
+		})
+	}
+}
+
+// Whoever is sent a snapshot from before a restore, and the log behind it, comes
+// to the same state as those who were there; also after another leader began.
+func TestAReplicaThatComesInTheMiddleOfARestore(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	f.Apply(logEntry(1, 4, time.Second, increment("1")))
+	taken, err := f.Snapshot()
+	require.NoError(t, err)
+	var before sink
+	require.NoError(t, taken.Persist(&before))
+	log := entriesOf(t, 1, 4, time.Minute, 3, 3)
+	for i, l := range log {
+		l.Index = uint64(i + 2)
+	}
+	g := newFSM(noFatal(t), newMetrics())
+	for _, l := range log[:3] {
+		f.Apply(l)
+	}
+	// It had part of another restore, of which the others know nothing.
+	for i, l := range entriesOf(t, 1, 4, time.Minute, 5, 3)[:3] {
+		l.Index = uint64(i + 1)
+		g.Apply(l)
+	}
+	require.NoError(t, g.Restore(io.NopCloser(&before.Buffer)))
+	for _, l := range log[:3] {
+		g.Apply(l)
+	}
+	for _, l := range log[3:] {
+		f.Apply(l)
+		g.Apply(l)
+	}
+	var a, b bytes.Buffer
+	require.NoError(t, session.WriteSnapshot(&a, f.state.Snapshot()))
+	require.NoError(t, session.WriteSnapshot(&b, g.state.Snapshot()))
+	require.EqualValues(t, 3, counterOf(f))
+	require.Equal(t, a.Bytes(), b.Bytes())
+	require.Equal(t, f.applied(), g.applied())
+}
+
+// A bit that flips in an entry of a restore stops the node.
+func TestADamagedEntryOfARestoreStopsTheNode(t *testing.T) {
+	for kind, l := range entriesOf(t, 1, 4, time.Minute, 3, 1) {
+		for _, flip := range []func(*raft.Log){
+			func(l *raft.Log) { l.Data[0] ^= 1 }, func(l *raft.Log) { l.Data[len(l.Data)-5] ^= 0x80 },
+			func(l *raft.Log) { l.Data = l.Data[:len(l.Data)-1] }, func(l *raft.Log) { l.Data = nil },
+			func(l *raft.Log) { l.Extensions[8] ^= 1 },
+		} {
+			bad := *l
+			bad.Data, bad.Extensions = bytes.Clone(l.Data), bytes.Clone(l.Extensions)
+			flip(&bad)
+			var stopped error
+			f := newFSM(func(err error) { stopped = err }, newMetrics())
+			require.Equal(t, errStopped, f.Apply(&bad), kind)
+			require.ErrorIs(t, stopped, session.ErrDamaged, kind)
+		}
+	}
+}
+
+// A snapshot that comes in after the state was replaced stands for nothing that
+// is counted now, and does not put off the next one.
+func TestASnapshotBegunBeforeARestoreCountsForNothing(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	f.Apply(logEntry(1, 1, 0, increment("1")))
+	late, err := f.Snapshot()
+	require.NoError(t, err)
+	other, err := f.Snapshot()
+	require.NoError(t, err)
+	var to sink
+	require.NoError(t, other.Persist(&to))
+	require.NoError(t, f.Restore(io.NopCloser(&to.Buffer)))
+	l := logEntry(2, 1, 0, increment("2"))
+	f.Apply(l)
+	require.NoError(t, late.Persist(new(sink)))
+	require.EqualValues(t, len(l.Data), f.logged.since())
+}

@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"example.com/govnode/engine/value"
+)
+
+// A Difference is one thing in which two policies differ and that may change a
+// decision, or the text of one. Old or New is empty where there is none.
+type Difference struct {
+	Path  string // of the file; empty for what concerns the whole tree
+	What  string // a field, a rule, or the file itself
+	Old   string
+	New   string
+	Added bool // there was none before; Removed: there is none now
+	// Removed and Added are both false for what has changed.
+	Removed bool
+}
+
+// DiffPolicies lists in what two policies differ: settings of the tree, fields
+// of the GovernancePolicy, documents with their fields and rules, files of other
+// languages. Two trees of one document each are compared whatever their files
+// are called.
+func DiffPolicies(a, b *Policy) []Difference {
+	d := &differ{}
+	for _, of := range [][2]string{
+		{"mode", "standard"}, {"combining", "first match by priority"}, {"tie_break", "first"}, {"on_backend_error", "deny"},
+	} {
+		d.field("", of[0], a.setting(of[0], of[1]), b.setting(of[0], of[1]))
+	}
+	d.governance(a, b)
+	d.documents(a, b)
+	d.files(a, b)
+	return d.list
+}
+
+type differ struct{ list []Difference }
+
+func (d *differ) field(path, what, was, now string) {
+	if was != now {
+		d.list = append(d.list, Difference{Path: path, What: what, Old: was, New: now})
+	}
+}
+
+// setting is what holds for the whole tree.
+func (p *Policy) setting(name, usual string) string {
+	switch {
+	case name == "mode" && p.strict:
+		return "strict"
+	case name == "combining" && p.resolver != nil:
+		return strings.ToLower(string(p.resolver.Strategy))
+	case name == "tie_break" && p.resolver != nil && p.resolver.TieBreakDeny:
+		return "deny"
+	case name == "on_backend_error" && !p.denyOnError:
+		return "default"
+	}
+	return usual
+}
+
+func (d *differ) governance(a, b *Policy) {
+	switch {
+	case !a.governed && b.governed:
+		d.list = append(d.list, Difference{Path: b.govPath, What: "the GovernancePolicy", Added: true})
+	case a.governed && !b.governed:
+		d.list = append(d.list, Difference{Path: a.govPath, What: "the GovernancePolicy", Removed: true})
+	}
+	for _, c := range a.governance.Diff(b.governance) {
+		d.field("", c.Field, c.Old.Repr(), c.New.Repr())
+	}
+}
+
+// documents compares documents by their paths, or where there is but one each.
+func (d *differ) documents(a, b *Policy) {
+	was, now := a.Documents(), b.Documents()
+	if len(was) == 1 && len(now) == 1 {
+		d.document("", was[0], now[0])
+		return
+	}
+	at := func(docs []*Document, path string) *Document {
+		if i := slices.IndexFunc(docs, func(doc *Document) bool { return doc.Path == path }); i >= 0 {
+			return docs[i]
+		}
+		return nil
+	}
+	for _, doc := range now {
+		if old := at(was, doc.Path); old != nil {
+			d.document(doc.Path, old, doc)
+			continue
+		}
+		d.list = append(d.list, Difference{Path: doc.Path, What: "the document", New: doc.Name, Added: true})
+		d.document(doc.Path, newDocument(doc.Path), doc)
+	}
+	for _, doc := range was {
+		if at(now, doc.Path) == nil {
+			d.list = append(d.list, Difference{Path: doc.Path, What: "the document", Old: doc.Name, Removed: true})
+			d.document(doc.Path, doc, newDocument(doc.Path))
+		}
+	}
+	names := func(docs []*Document) (paths []string) {
+		for _, doc := range docs {
+			paths = append(paths, doc.Path)
+		}
+		return paths
+	}
+	d.field("", "order of the flat list", strings.Join(names(a.flat), ", "), strings.Join(names(b.flat), ", "))
+}
+
+func (d *differ) document(path string, was, now *Document) {
+	texts := func(doc *Document) [][2]string {
+		scope, def := "none", doc.Defaults
+		if doc.Scope != nil {
+			scope = pyString(*doc.Scope)
+		}
+		stated := func(stated bool, of any) string {
+			if !stated {
+				return "not stated"
+			}
+			return fmt.Sprint(of)
+		}
+		holds := "every call, in the flat list"
+		if isGovernanceFile(doc.Path) {
+			holds = "its folder and those below"
+		}
+		return [][2]string{
+			{"holds for", holds}, {"name", doc.Name}, {"version", doc.Version}, {"description", doc.Description},
+			{"inherit", fmt.Sprint(doc.Inherit)}, {"scope", scope}, {"level", string(doc.Level)}, {"allow_cutoff", fmt.Sprint(doc.AllowCutoff)},
+			{"defaults.action", string(def.Action)},
+			{"defaults.max_tokens", stated(def.stated.maxTokens, def.MaxTokens)},
+			{"defaults.max_tool_calls", stated(def.stated.maxToolCalls, def.MaxToolCalls)},
+			{"defaults.confidence_threshold", stated(def.stated.confidence, def.ConfidenceThreshold)},
+		}
+	}
+	before := texts(was)
+	for i, f := range texts(now) {
+		d.field(path, f[0], before[i][1], f[1])
+	}
+	d.rules(path, was.Rules, now.Rules)
+}
+
+// rules compares rules by their names. Their order counts too: it decides
+// between equal priorities.
+func (d *differ) rules(path string, was, now []*Rule) {
+	named := func(rules []*Rule, name string) *Rule {
+		if i := slices.IndexFunc(rules, func(r *Rule) bool { return r.Name == name }); i >= 0 {
+			return rules[i]
+		}
+		return nil
+	}
+	var common, before []string
+	for _, r := range now {
+		what := "rule " + r.Name
+		if old := named(was, r.Name); old != nil {
+			common = append(common, r.Name)
+			d.field(path, what, old.text(), r.text())
+			continue
+		}
+		d.list = append(d.list, Difference{Path: path, What: what, New: r.text(), Added: true})
+	}
+	for _, r := range was {
+		if named(now, r.Name) == nil {
+			d.list = append(d.list, Difference{Path: path, What: "rule " + r.Name, Old: r.text(), Removed: true})
+			continue
+		}
+		before = append(before, r.Name)
+	}
+	d.field(path, "order of the rules", strings.Join(before, ", "), strings.Join(common, ", "))
+}
+
+// text is all that a rule says.
+func (r *Rule) text() string {
+	return fmt.Sprintf("if %s %s %s then %s, priority %d, override %t, message %s",
+		r.Condition.Field, r.Condition.Operator, r.Condition.Value.Repr(), r.Action, r.Priority, r.Override, value.OfString(r.Message).Repr())
+}
+
+// files compares what is judged by other languages, byte by byte.
+func (d *differ) files(a, b *Policy) {
+	for _, f := range b.external {
+		i := slices.IndexFunc(a.external, func(o File) bool { return o.Path == f.Path })
+		switch {
+		case i < 0:
+			d.list = append(d.list, Difference{Path: f.Path, What: "the file", New: sizeText(f), Added: true})
+		case !bytes.Equal(a.external[i].Content, f.Content):
+			was, now := changedLines(a.external[i].Content, f.Content)
+			d.list = append(d.list, Difference{Path: f.Path, What: "the file", Old: was, New: now})
+		}
+	}
+	for _, f := range a.external {
+		if !slices.ContainsFunc(b.external, func(o File) bool { return o.Path == f.Path }) {
+			d.list = append(d.list, Difference{Path: f.Path, What: "the file", Old: sizeText(f), Removed: true})
+		}
+	}
+}
+
+func sizeText(f File) string { return fmt.Sprintf("%d bytes", len(f.Content)) }
+
+// changedLines are the lines between what two texts have in common at their
+// beginnings and their ends.
+func changedLines(a, b []byte) (was, now string) {
+	x, y := strings.Split(string(a), "\n"), strings.Split(string(b), "\n")
+	from := 0
+	for from < len(x) && from < len(y) && x[from] == y[from] {
+		from++
+	}
+	for len(x) > from && len(y) > from && x[len(x)-1] == y[len(y)-1] {
+		x, y = x[:len(x)-1], y[:len(y)-1]
+	}
+	show := func(lines []string) string {
+		return fmt.Sprintf("from line %d: %s", from+1, strings.Join(lines[from:], "\n"))
+	}
+	return show(x), show(y)
+}

@@ -1,0 +1,124 @@
+package engine
+
+import "slices"
+
+// Strict composition: what one source denies stays denied, whatever the others
+// say (policy engine spec 18.1). It is a stage of its own before any rule can
+// allow. Merging drops no deny from it, and neither priorities, overrides,
+// inherit: false nor a conflict strategy reach it.
+//
+// Two sorts of documents take part in it. Each of the own documents, those that
+// hold for the call itself, speaks for itself: its first match by priority
+// counts (7.1), so that an author may write an exception to a rule of the same
+// file. Of all the others every deny that matches stands.
+
+// withDenials adds the strict stage to a ruleset. Under DENY_OVERRIDES a deny
+// stands against an allow of its own document as well.
+func (p *Policy) withDenials(s *ruleset, own, others []*Document) *ruleset {
+	if p.resolver != nil && p.resolver.Strategy == DenyOverrides {
+		own, others = nil, slices.Concat(others, own)
+	}
+	var denies []*compiledRule
+	for _, doc := range others {
+		for _, r := range doc.Rules {
+			if r.Action.Denies() {
+				denies = append(denies, p.compiled[r])
+			}
+		}
+	}
+	if len(denies) > 0 {
+		s.denials = append(s.denials, newRuleset(denies))
+	}
+	merged := map[*compiledRule]bool{}
+	for _, r := range s.rules {
+		merged[r] = true
+	}
+	for _, doc := range own {
+		// An allow that was dropped on merging is no exception either.
+		rules := slices.DeleteFunc(p.compiledOf(doc.Rules), func(r *compiledRule) bool { return r.Action.Allows() && !merged[r] })
+		denies := slices.ContainsFunc(rules, func(r *compiledRule) bool { return r.Action.Denies() })
+		if denies && (len(own) > 1 || len(others) > 0 || len(rules) != len(s.rules)) {
+			s.denials = append(s.denials, newRuleset(rules))
+		}
+	}
+	return s
+}
+
+// denial is the strict stage: the rule that denies whatever else is said, or the
+// one that cannot be judged.
+func (s *ruleset) denial(e evaluation) (*compiledRule, error) {
+	for _, of := range s.denials {
+		if rule, err := of.first(e); err != nil || rule != nil && rule.Action.Denies() {
+			return rule, err
+		}
+	}
+	return nil, nil
+}
+
+// standing are the denies that stand against the rules of every document.
+func (s *ruleset) standing() []*compiledRule {
+	if len(s.denials) == 0 || slices.ContainsFunc(s.denials[0].rules, func(r *compiledRule) bool { return r.Action.Allows() }) {
+		return nil
+	}
+	return s.denials[0].rules
+}
+
+// tighten takes the strictest defaults of documents: one may tighten those of
+// the others, never loosen them.
+func (p *Policy) tighten(s *ruleset, docs []*Document) {
+	for _, doc := range docs {
+		s.confidence = max(s.confidence, p.threshold(doc))
+		if moreRestrictive(doc.Defaults.Action, s.def) {
+			s.def, s.defPolicy = doc.Defaults.Action, doc.Name
+		}
+	}
+}
+
+func moreRestrictive(a, b Action) bool {
+	rank := func(a Action) int {
+		switch a {
+		case Allow:
+			return 0
+		case Audit:
+			return 1
+		}
+		return 2
+	}
+	return rank(a) > rank(b)
+}
+
+// linkPathless makes the ruleset of calls that do not say which path they
+// concern, in strict mode and in a tree with governance files: such a call may
+// concern any of them. So every deny of every folder stands, and the strictest
+// defaults of all hold; what allows is what would without strict mode.
+func (c *compiler) linkPathless() {
+	p := c.policy
+	if !p.strict || len(p.folders) == 0 {
+		return
+	}
+	var others []*Document
+	var names []string
+	own := p.flat
+	base := p.flatSet
+	if f := p.folders["."]; len(own) == 0 && f != nil {
+		own = []*Document{f.doc}
+		base = p.chainFor(f, ".")
+	}
+	for _, dir := range sortedKeys(p.folders) {
+		doc := p.folders[dir].doc
+		names = append(names, doc.Name)
+		if !slices.Contains(own, doc) {
+			others = append(others, doc)
+		}
+	}
+	s := &ruleset{def: Allow, defPolicy: p.governance.Name, confidence: p.threshold(nil)}
+	if base != nil {
+		s.docs, s.rules, s.index = base.docs, base.rules, base.index
+		s.def, s.defPolicy, s.confidence = base.def, base.defPolicy, base.confidence
+	}
+	if len(p.flat) == 0 {
+		s.scoped, s.chain = true, names
+	}
+	p.tighten(s, others)
+	p.pathless = p.withDenials(s, own, others)
+}

@@ -1,0 +1,106 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/client"
+	"example.com/govnode/engine"
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// held is a guardrail that thinks about the tool "slow" until it is let go.
+func held(asked chan<- struct{}, free <-chan struct{}) guard {
+	return func(call engine.GuardrailCall) (engine.GuardrailResult, error) {
+		if call.ToolName == "slow" {
+			asked <- struct{}{}
+			<-free
+		}
+		return engine.GuardrailResult{Decision: engine.GuardrailAllow}, nil
+	}
+}
+
+func slowFrame(tag uint64) *v1.Operation {
+	return beginFrame(tag, "s", fmt.Sprint("slow", tag), func(r *v1.BeginCallRequest) { r.Tool = "slow" })
+}
+
+// However many calls of a stream are behind a guardrail that takes long, the other
+// ones of the stream are answered.
+func TestSlowGuardrailsHoldUpNobodyElse(t *testing.T) {
+	asked, free := make(chan struct{}), make(chan struct{})
+	n := startGuarded(t, held(asked, free))
+	c, err := client.New(client.Config{Addresses: []string{n.url}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	s := c.Session("s")
+	fast := func() {
+		call, err := s.Begin(n.ctx(), client.Call{Tool: "fast"})
+		require.NoError(t, err)
+		require.NoError(t, call.End(n.ctx(), client.Succeeded))
+	}
+	fast()
+	const slow = 4 // twice as many messages as the client has unanswered
+	answers := make(chan error, slow)
+	for range slow {
+		go func() {
+			call, err := s.Begin(n.ctx(), client.Call{Tool: "slow", Wait: client.NoWait})
+			if err == nil {
+				err = call.End(n.ctx(), client.Succeeded)
+			}
+			answers <- err
+		}()
+		<-asked // its message held nothing else
+		for range 20 {
+			fast()
+		}
+	}
+	require.Empty(t, answers)
+	close(free)
+	for range slow {
+		require.NoError(t, <-answers)
+	}
+}
+
+// What is set apart is told to the other side, has its answer in the end, and
+// does not count among the unanswered; it has a bound of its own, beyond which it
+// is refused.
+func TestFramesSetApart(t *testing.T) {
+	const most = 4096
+	asked, free := make(chan struct{}, most+1), make(chan struct{})
+	n := startGuarded(t, held(asked, free))
+	l := n.exchange()
+	sent := uint64(0)
+	for sent < most {
+		frames := make([]*v1.Operation, 512)
+		for i := range frames {
+			sent++
+			frames[i] = slowFrame(sent)
+		}
+		l.send(frames...)
+	}
+	apart := map[uint64]bool{}
+	for len(apart) < most {
+		m, err := l.stream.Receive()
+		require.NoError(t, err)
+		require.Empty(t, m.Answers)
+		for _, tag := range m.Apart {
+			apart[tag] = true
+		}
+	}
+	l.send(slowFrame(most+1), endFrame(most+2, "s", "none"))
+	all := l.receive(2)
+	require.Equal(t, "OVERLOADED", all[most+1][0].GetError().GetReason(), "%v", all[most+1])
+	require.Contains(t, all[most+1][0].GetError().GetMessage(), "nothing was applied")
+	require.Equal(t, "NOT_FOUND", all[most+2][0].GetError().GetReason(), "others go on: %v", all[most+2])
+	close(free)
+	for tag, a := range l.receive(most) {
+		require.NotNil(t, a[0].GetBegin(), "%d: %v", tag, a)
+	}
+	l.send(slowFrame(most + 3)) // there is room again
+	require.NotNil(t, l.one().GetBegin())
+	require.NoError(t, l.stream.CloseRequest())
+	_, err := l.stream.Receive()
+	require.Error(t, err, "nothing is left to be answered")
+}

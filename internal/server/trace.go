@@ -1,0 +1,121 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// A trace is what an operation has left behind so far. It is written where
+// commands are put in order and where lines are added to the audit log, and it is
+// looked at where an error leaves: whatever failed last, a read or a claim, has no
+// say in what became of what was proposed before.
+type trace struct {
+	changed bool   // something was put in order that took effect, or may have
+	line    uint64 // the last line of it in the audit log; 0 if it has none
+}
+
+// left makes what embeds a trace an operation that has one.
+func (t *trace) left() *trace { return t }
+
+// note takes down what became of commands.
+func (t *trace) note(answers []storage.Answer) {
+	for i := range answers {
+		a := &answers[i]
+		switch {
+		case a.Outcome == storage.NotApplied:
+		case a.Outcome == storage.Applied && a.Result.Code.Failure(): // that is no answer, and nothing changed
+		default:
+			t.changed = true
+		}
+	}
+}
+
+// wrote takes down a line of the audit log.
+func (t *trace) wrote(line uint64) { t.line = max(t.line, line) }
+
+// said is the error with which an operation is answered. One that claims that
+// nothing was applied does not leave an operation of which something was, or may
+// have been: then its outcome is unknown, and the same id brings its answer.
+func (t *trace) said(err error) error {
+	if err == nil || !t.changed {
+		return err
+	}
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return changeError(storage.Fail(storage.Unknown, err))
+	}
+	switch reason, _ := reasonOf(err); reason {
+	case reasonNotApplied, reasonOverloaded:
+		why, told := strings.CutPrefix(ce.Message(), textNotApplied)
+		if !told {
+			why = "the node could not see it through"
+		}
+		return newError(connect.CodeUnavailable, reasonOutcomeUnknown, textUnknown+why)
+	}
+	return err
+}
+
+type traceKey struct{}
+
+// traced gives a request a trace.
+func traced(ctx context.Context) (context.Context, *trace) {
+	t := &trace{}
+	return context.WithValue(ctx, traceKey{}, t), t
+}
+
+// traceOf returns the trace of a request that is one operation.
+func traceOf(ctx context.Context) *trace {
+	if t, ok := ctx.Value(traceKey{}).(*trace); ok {
+		return t
+	}
+	return &trace{}
+}
+
+// A reader is what handlers have of the store. What changes something goes
+// through order, change and restore, which leave a trace of it.
+type reader interface {
+	Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error)
+	View(ctx context.Context, r storage.Read) (storage.View, error)
+	Save(ctx context.Context, w io.Writer) error
+}
+
+// apply orders commands and writes down the calls that they found lapsed: a
+// result reaches the node that asked for it, and no other.
+func (s *Server) apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	answers := s.changes.Apply(ctx, cmds...)
+	for i := range answers {
+		if calls := answers[i].Result.Lapsed; len(calls) > 0 {
+			s.lapsed(namespace(ctx), calls)
+		}
+	}
+	return answers
+}
+
+// change orders a command that has no premise. A result that is no answer
+// becomes the error that refused makes of it.
+func (s *Server) change(ctx context.Context, cmd session.Command, refused func(*session.Result) error) (storage.Answer, error) {
+	answers := s.apply(ctx, cmd)
+	traceOf(ctx).note(answers)
+	a := answers[0]
+	switch {
+	case a.Outcome != storage.Applied:
+		return a, answerError(&a)
+	case a.Result.Code.Failure():
+		return a, refused(&a.Result)
+	}
+	return a, nil
+}
+
+// restore replaces the whole state.
+func (s *Server) restore(ctx context.Context, r io.Reader) error {
+	err := s.changes.Restore(ctx, r)
+	traceOf(ctx).changed = storage.OutcomeOf(err) != storage.NotApplied
+	return err
+}

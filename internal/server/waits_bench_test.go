@@ -1,0 +1,89 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// BenchmarkClaim is how long it takes from a slot that comes free to the answer
+// of who waited for it, while many others wait for other slots at this node: of
+// few pools with long queues, and of as many pools as there are waiters.
+func BenchmarkClaim(b *testing.B) {
+	for _, n := range []struct{ all, each int }{{1, 1}, {10_000, 1}, {10_000, session.MaxQueue}, {100_000, session.MaxQueue}} {
+		b.Run(fmt.Sprintf("waiters=%d/pool=%d", n.all, n.each), func(b *testing.B) { benchmarkClaim(b, n.all, n.each) })
+	}
+}
+
+func benchmarkClaim(b *testing.B, all, each int) {
+	store := storage.NewMemory(nil)
+	s, err := New(Config{Store: store})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _, _ = s.Close(), store.Close() }()
+	w := s.waits
+	slots := slotService{s}
+	ctx := b.Context()
+	must := func(err error) {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	var ops []operation
+	for i := range all {
+		pool := fmt.Sprintf("p%d", i/each)
+		if i%each == 0 {
+			_, err := slots.PutPool(ctx, &v1.PutPoolRequest{Pool: pool, Slots: 1, QueueLimit: ptr(int32(session.MaxQueue))})
+			must(err)
+			_, err = slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: pool, SlotId: "h", Client: pool, Ttl: durationpb.New(time.Hour)})
+			must(err)
+		}
+		a, err := s.newAcquire(ctx, &trace{}, &fields{}, &v1.AcquireSlotRequest{
+			Pool: pool, SlotId: "w", Client: fmt.Sprintf("c%d", i), Wait: durationpb.New(10 * time.Minute)})
+		must(err)
+		if ops = append(ops, a); len(ops) < maxOrdered && i < all-1 {
+			continue
+		}
+		for _, err := range s.orderAll(ctx, ops) {
+			must(err)
+		}
+		for _, op := range ops {
+			x := op.(*acquire).waiting()
+			x.done = make(chan storage.Answer, 1)
+			w.add(x)
+		}
+		ops = ops[:0]
+	}
+	_, err = slots.PutPool(ctx, &v1.PutPoolRequest{Pool: "own", Slots: 1})
+	must(err)
+	b.ResetTimer()
+	var worst time.Duration
+	for i := 0; b.Loop(); i++ {
+		held, err := slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i)})
+		must(err)
+		a, err := s.newAcquire(ctx, &trace{}, &fields{}, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Wait: durationpb.New(time.Minute)})
+		must(err)
+		must(s.order(ctx, a))
+		x := a.waiting()
+		x.done = make(chan storage.Answer, 1)
+		w.add(x)
+		begun := time.Now()
+		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i), Token: held.Token})
+		must(err)
+		got := <-x.done
+		worst = max(worst, time.Since(begun))
+		w.remove(x)
+		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Token: got.Result.Grants[0].Token})
+		must(err)
+	}
+	b.ReportMetric(float64(worst.Microseconds())/1000, "worst-ms")
+}
+
+func ptr[T any](v T) *T { return &v }

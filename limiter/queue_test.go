@@ -1,0 +1,207 @@
+package limiter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What was handed over and not claimed is taken back when the limit is lowered,
+// the latest first, and stands again where it stood.
+func TestLoweringTakesBackClaims(t *testing.T) {
+	p := &Pool{Slots: 4}
+	var held []uint64
+	for _, h := range []string{"a", "b", "x", "y"} {
+		_, token, _ := p.Acquire(0, ask(h, 0))
+		held = append(held, token)
+	}
+	for _, h := range []string{"c", "d", "e"} {
+		p.Acquire(0, ask(h, 60*sec))
+	}
+	p.Release(sec, held[2])
+	p.Release(sec, held[3])
+	require.Equal(t, "a#1(16m39s) b#2(16m39s) c?#5(5s) d?#6(5s) | e", picture(p, sec))
+
+	p.SetSlots(2*sec, 3)
+	require.Equal(t, "a#1(16m38s) b#2(16m38s) c?#5(4s) | d e", picture(p, 2*sec))
+	p.SetSlots(2*sec, 1)
+	require.Equal(t, "a#1(16m38s) b#2(16m38s) | c d e", picture(p, 2*sec), "what is held is not revoked")
+	how, _, place := p.Claim(2*sec, "d")
+	require.Equal(t, Queued, how)
+	require.Equal(t, 2, place)
+	p.Release(3*sec, held[0])
+	require.Equal(t, "b#2(16m37s) | c d e", picture(p, 3*sec))
+	p.Release(3*sec, held[1])
+	require.Equal(t, "c?#7(5s) | d e", picture(p, 3*sec))
+}
+
+func TestTakenBackTickets(t *testing.T) {
+	// handed returns a pool of two slots, one of them handed to w, who was last
+	// heard of at 1 s.
+	handed := func(at time.Duration, w Request) *Pool {
+		p := &Pool{Slots: 2}
+		p.Acquire(0, ask("a", 0))
+		_, token, _ := p.Acquire(0, ask("b", 0))
+		p.Acquire(sec, w)
+		p.Acquire(sec, ask("later", 600*sec))
+		high := ask("high", 600*sec)
+		high.Priority = 1
+		p.Release(at, token)
+		p.Acquire(at, high)
+		return p
+	}
+	heavy := ask("w", 60*sec)
+	heavy.Weight = 2
+	for _, tt := range []struct {
+		name  string
+		hand  time.Duration
+		back  time.Duration
+		w     Request
+		after string
+	}{
+		{"before its priority, behind higher ones", 2 * sec, 3 * sec, ask("w", 60*sec), "a#1(16m37s) | high w later"},
+		{"nobody has heard of it for long", 10 * sec, 12 * sec, ask("w", 60*sec), "a#1(16m28s) | high"},
+		{"its wait is over", 2 * sec, 4 * sec, ask("w", 4*sec), "a#1(16m36s) | high later"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := handed(tt.hand, tt.w)
+			p.SetSlots(tt.back, 1)
+			require.Equal(t, tt.after, picture(p, tt.back))
+		})
+	}
+
+	t.Run("more than there will ever be", func(t *testing.T) {
+		p := &Pool{Slots: 2}
+		_, token, _ := p.Acquire(0, ask("a", 0))
+		p.Acquire(0, heavy)
+		p.Release(sec, token)
+		require.Equal(t, "w?#2(5s) |", picture(p, sec))
+		p.SetSlots(sec, 1)
+		require.Equal(t, "|", picture(p, sec))
+		how, _, _ := p.Claim(sec, "w")
+		require.Equal(t, Gone, how)
+	})
+}
+
+// Until a slot is claimed, nobody is admitted who would take it above the limit
+// of the one who is to claim it. Those wait for the claim, and nobody passes
+// them.
+func TestAClaimIsWithinItsLimit(t *testing.T) {
+	under := func(slots int32, holder string, until time.Duration) Request {
+		r := ask(holder, until)
+		r.Slots = slots
+		return r
+	}
+	p := &Pool{}
+	_, token, _ := p.Acquire(0, under(1, "a", 0))
+	p.Acquire(0, under(1, "low", 60*sec))
+	p.Release(sec, token)
+	require.Equal(t, "low?#2(5s) |", picture(p, sec))
+
+	how, _, _ := p.Acquire(sec, under(3, "b", 0))
+	require.Equal(t, Refused, how)
+	two := under(3, "two", 60*sec)
+	two.Weight = 2
+	how, _, _ = p.Acquire(sec, two)
+	require.Equal(t, Queued, how)
+	how, _, _ = p.Acquire(sec, under(5, "c", 60*sec))
+	require.Equal(t, Queued, how)
+	p.Cancel(sec, "nobody")
+	require.Equal(t, "low?#2(5s) | two c", picture(p, sec))
+
+	how, token, _ = p.Claim(2*sec, "low")
+	require.Equal(t, Granted, how)
+	require.EqualValues(t, 3, token)
+	require.Equal(t, "low#3(4s) two?#4(5s) | c", picture(p, 2*sec), "c would take two above its limit")
+	p.Claim(2*sec, "two")
+	require.Equal(t, "low#3(4s) two#5(5s) c?#6(5s) |", picture(p, 2*sec))
+
+	q := &Pool{}
+	_, token, _ = q.Acquire(0, under(1, "a", 0))
+	q.Acquire(0, under(1, "low", 60*sec))
+	q.Release(sec, token)
+	q.Acquire(sec, under(3, "b", 60*sec))
+	q.Hear(5*sec, "b")
+	require.Equal(t, "low?#2(1s) | b", picture(q, 5*sec))
+	q.Settle(6 * sec)
+	require.Equal(t, "b?#3(5s) |", picture(q, 6*sec), "a claim that lapses holds nobody up")
+}
+
+// Over random pools of askers with limits of their own, whose own limit rises
+// and falls: whoever is admitted, by a claim as well, is admitted within his
+// limit; whoever was handed a slot can claim it; nobody who waits is overtaken
+// by somebody of his priority and his limit; what is derived is right.
+func TestNobodyIsAdmittedAboveHisLimit(t *testing.T) {
+	claims, back := 0, 0
+	for seed := range uint64(600) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		p := &Pool{Slots: int32(1 + r.IntN(4))}
+		mixed := seed%2 == 0
+		limits := map[string]int32{}
+		arrived := map[string]int{}
+		now := time.Duration(0)
+		var admitted []string
+		for i := range 120 {
+			now += time.Duration(r.IntN(1200)) * time.Millisecond
+			p.Settle(now)
+			was := len(p.Queue)
+			switch r.IntN(8) {
+			case 0, 1, 2:
+				q := ask(fmt.Sprint("h", i), 0)
+				q.Weight, q.Priority, q.Expires = int32(1+r.IntN(5)/4), int32(r.IntN(2)), now+time.Duration(1+r.IntN(20))*sec
+				if mixed {
+					q.Slots = int32(1 + r.IntN(4))
+				}
+				if r.IntN(4) > 0 {
+					q.Until = now + time.Duration(1+r.IntN(30))*sec
+				}
+				limits[q.Holder], arrived[q.Holder] = q.Slots, i
+				if how, _, _ := p.Acquire(now, q); how == Granted {
+					admitted = append(admitted, q.Holder)
+					require.LessOrEqual(t, p.InUse(), p.limit(q.Slots), "seed %d: %s", seed, picture(p, now))
+				}
+			case 3:
+				p.SetSlots(now, int32(1+r.IntN(4)))
+				back += max(0, len(p.Queue)-was)
+			case 4:
+				if len(p.Leases) > 0 {
+					p.Release(now, p.Leases[r.IntN(len(p.Leases))].Token)
+				}
+			default:
+				for _, l := range p.Clone().Leases {
+					if !l.Claim || r.IntN(2) == 0 {
+						continue
+					}
+					used := p.InUse()
+					how, token, _ := p.Claim(now, l.Holder)
+					require.Equal(t, Granted, how, "seed %d", seed)
+					claims++
+					admitted = append(admitted, l.Holder)
+					require.LessOrEqual(t, used, p.limit(limits[l.Holder]), "seed %d: %s", seed, picture(p, now))
+					p.Extend(now, token, now+time.Duration(1+r.IntN(20))*sec, 0)
+				}
+			}
+			for _, l := range p.Leases {
+				require.Equal(t, l.Claim, l.Place != nil)
+				if l.Claim {
+					require.LessOrEqual(t, p.InUse(), p.limit(l.Place.Slots), "seed %d: %s of %s", seed, l.Holder, picture(p, now))
+				}
+			}
+			for i, q := range p.Queue[min(1, len(p.Queue)):] {
+				before := p.Queue[i]
+				require.False(t, before.Priority < q.Priority ||
+					before.Priority == q.Priority && arrived[before.Holder] > arrived[q.Holder] && before.Slots == q.Slots,
+					"seed %d: %s", seed, picture(p, now))
+			}
+			derived := p.Clone()
+			derived.Index()
+			require.Equal(t, derived.used, p.used)
+			require.Equal(t, derived.claims, p.claims)
+		}
+	}
+	require.Greater(t, claims, 1000)
+	require.Greater(t, back, 100)
+}

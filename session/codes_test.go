@@ -1,0 +1,36 @@
+package session_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/session/sessiontest"
+)
+
+// How something ended is told apart, at once and when it is asked for again.
+func TestHowItEnded(t *testing.T) {
+	_, do := waiting(t)
+	do(0, &session.Acquire{NS: ns, Client: "x", Slot: "l", Pool: "a", Weight: 1, TTL: time.Hour})
+	slot := &session.Acquire{NS: ns, Client: "w", Slot: "l", Pool: "a", Weight: 1, TTL: time.Minute, Wait: time.Second}
+	require.Equal(t, session.Queued, do(0, slot).Code)
+	second := waiter("second", "a")
+	require.Equal(t, session.Queued, do(0, second).Code)
+	full, none := waiter("full", "a"), waiter("none", "a")
+	none.Wait = 0
+	for range 2 {
+		r := do(0, full)
+		require.Equal(t, session.QueueFull, r.Code)
+		require.Equal(t, []string{"a"}, r.Pools)
+		r = do(0, none)
+		require.Equal(t, session.ConcurrencyLimit, r.Code)
+		require.Equal(t, []string{"a"}, r.Pools)
+	}
+	for range 2 {
+		require.Equal(t, session.WaitTimeout, do(7*time.Second, slot).Code, "it never had the slot")
+	}
+	do(7*time.Second, &session.Close{NS: ns, Session: "s", Pools: []string{"policy/p2", "a"}, Digest: sessiontest.Digest(2)})
+	require.Equal(t, session.SessionClosed, do(7*time.Second, second).Code, "it waited when the session was closed")
+}

@@ -1,0 +1,77 @@
+package session_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/session/sessiontest"
+)
+
+// A command whose premise does not hold says what holds, and changes nothing.
+func TestPremises(t *testing.T) {
+	one, two := sessiontest.Digest(1), sessiontest.Digest(2)
+	by := func(id string) session.Maker { return session.Maker{Client: "op", Request: id} }
+	begin := func(call string, pools ...string) *session.Begin {
+		c := &session.Begin{NS: ns, Session: "s", Call: call, CallKind: session.Model, Digest: one,
+			Verdict: session.Verdict{Allow: true}, TTL: time.Minute, Wait: time.Minute}
+		for _, p := range pools {
+			c.Pools = append(c.Pools, session.Want{Pool: p, Weight: 1})
+		}
+		return c
+	}
+	s := session.NewPartial()
+	s.ApplyAll(0, sessiontest.Setup())
+	s.ApplyAll(0, []session.Command{
+		&session.Open{NS: ns, Session: "s", Agent: "a", Policy: "p1", Digest: one, IdleTTL: time.Hour},
+		begin("runs", "policy/p1", "a"),
+		begin("waits", "policy/p1", "a"),
+		&session.Acquire{NS: ns, Client: "w", Slot: "held", Pool: "b", Weight: 2, TTL: time.Minute},
+		&session.Acquire{NS: ns, Client: "w", Slot: "queued", Pool: "b", Weight: 1, TTL: time.Minute, Wait: time.Minute},
+	})
+	both := []string{"policy/p1", "a"}
+	stale := func(r session.Result) session.Result { r.Code = session.StalePremise; return r }
+	wrong := begin("new", "policy/p1")
+	wrong.Digest = two
+	saw := begin("new", "policy/p1")
+	saw.Seen = []session.Premise{{Fact: session.FactActiveSlots, Lo: 0, Hi: 0}, {Fact: session.FactCalls, Lo: 2, Hi: 2}}
+	for _, tt := range []struct {
+		name string
+		c    session.Command
+		want session.Result
+	}{
+		{"open: the tree", &session.Open{NS: ns, Session: "t", Agent: "a", Policy: "p1", Digest: two, IdleTTL: time.Hour}, stale(session.Result{Digest: one})},
+		{"begin: the tree", wrong, stale(session.Result{Digest: one})},
+		{"begin: the policy's pool", begin("new", "policy/p2"), stale(session.Result{Pools: []string{"policy/p1"}})},
+		{"begin: what was seen", saw, stale(session.Result{Facts: []int64{2, 2}})},
+		{"begin of what runs: its pools", begin("runs", "policy/p2", "a"), stale(session.Result{Pools: both})},
+		{"begin of what waits: its pools", begin("waits", "policy/p1"), stale(session.Result{Pools: both})},
+		{"end: its pools", &session.End{NS: ns, Session: "s", Call: "runs", Pools: []string{"a"}, Status: session.Failed}, stale(session.Result{Pools: both})},
+		{"end: the baseline", &session.End{NS: ns, Session: "s", Call: "runs", Pools: both, Status: session.Failed,
+			Output: session.Output{Hash: one, Against: two}}, stale(session.Result{})},
+		{"cancel: its pools", &session.Cancel{NS: ns, Session: "s", Call: "waits", Pools: []string{"policy/p1"}}, stale(session.Result{Pools: both})},
+		{"cancel of a slot: its pool", &session.Cancel{NS: ns, Client: "w", Call: "queued", Pools: []string{"a"}}, stale(session.Result{Pools: []string{"b"}})},
+		{"close: the pools", &session.Close{NS: ns, Session: "s", Pools: []string{"a"}, Digest: one}, stale(session.Result{Pools: both, Digest: one})},
+		{"close: the tree", &session.Close{NS: ns, Session: "s", Pools: both, Digest: two}, stale(session.Result{Pools: both, Digest: one})},
+		{"acquire of what is held: its pool", &session.Acquire{NS: ns, Client: "w", Slot: "held", Pool: "a", Weight: 2, TTL: time.Minute}, session.Result{Code: session.IDReused}},
+		{"renew: its pools", &session.Renew{NS: ns, Session: "s", ID: "runs", Pools: []string{"policy/p1"}, Token: 1, TTL: time.Minute}, stale(session.Result{Pools: both})},
+		{"renew of a slot: its pool", &session.Renew{NS: ns, Client: "w", ID: "held", Pools: []string{"a"}, Token: 1, TTL: time.Minute}, stale(session.Result{Pools: []string{"b"}})},
+		{"release: its pool", &session.Release{NS: ns, Client: "w", Slot: "held", Pool: "a", Token: 1}, stale(session.Result{Pools: []string{"b"}})},
+		{"force: its pools", &session.ForceRelease{NS: ns, By: by("1"), Session: "s", ID: "runs", Pools: []string{"a"}}, stale(session.Result{Pools: both})},
+		{"force of a slot: its pool", &session.ForceRelease{NS: ns, By: by("2"), Holder: "w", ID: "held", Pools: []string{"a"}}, stale(session.Result{Pools: []string{"b"}})},
+		{"delete a policy: what the name points to", &session.DeletePolicy{NS: ns, By: by("3"), Name: "p1", Digest: two, Names: []string{"p1"}}, stale(session.Result{Digest: one})},
+		{"delete a policy: its names", &session.DeletePolicy{NS: ns, By: by("4"), Name: "p1", Digest: one, Names: []string{"p1", "q"}},
+			stale(session.Result{Digest: one, Names: []string{"p1"}})},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			require.NoError(t, session.Validate(tt.c))
+			before := sessiontest.Dump(s)
+			got := s.ApplyAll(0, []session.Command{tt.c})[0]
+			got.Counters = session.Counters{}
+			require.Equal(t, tt.want, got)
+			require.Equal(t, before, sessiontest.Dump(s))
+		})
+	}
+}

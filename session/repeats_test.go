@@ -1,0 +1,179 @@
+package session_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/session/sessiontest"
+)
+
+// Every command that has the id of a request is carried out once: sent again it
+// says what it said, with other content it is refused, and neither changes
+// anything, also where the state has moved on. So it is where it comes so late
+// that its id is forgotten, if that has a time.
+func TestRequestsAreCarriedOutOnce(t *testing.T) {
+	d := sessiontest.Digest(9)
+	limits := sessiontest.Limits(1)
+	slot := &session.Acquire{NS: ns, Client: "w", Slot: "l", Pool: "a", Weight: 1, TTL: time.Minute}
+	undo := func(c session.Command) []session.Command { return []session.Command{c} }
+	for _, tt := range []struct {
+		name  string
+		setup []session.Command
+		c     func(session.Maker) session.Command
+		undo  []session.Command // so that a second effect would show
+	}{
+		{"ForceRelease", undo(slot), func(m session.Maker) session.Command {
+			return &session.ForceRelease{NS: ns, By: m, Holder: "w", ID: "l", Pools: []string{"a"}}
+		}, nil},
+		{"PutPool", nil, func(m session.Maker) session.Command { return &session.PutPool{NS: ns, By: m, Pool: "a", Slots: 7} },
+			undo(&session.PutPool{NS: ns, By: session.Maker{Client: "x"}, Pool: "a", Slots: 3})},
+		{"DeletePool", nil, func(m session.Maker) session.Command { return &session.DeletePool{NS: ns, By: m, Pool: "a"} },
+			undo(&session.PutPool{NS: ns, By: session.Maker{Client: "x"}, Pool: "a", Slots: 3})},
+		{"PutPolicy", nil, func(m session.Maker) session.Command {
+			return &session.PutPolicy{NS: ns, By: m, Name: "q", Digest: d, Tree: []byte{9}, Limits: limits}
+		}, undo(&session.PutPolicy{NS: ns, By: session.Maker{Client: "x"}, Name: "q", Digest: sessiontest.Digest(1), Tree: []byte{1}, Limits: limits})},
+		{"DeletePolicy", nil, func(m session.Maker) session.Command {
+			return &session.DeletePolicy{NS: ns, By: m, Name: "p1", Digest: sessiontest.Digest(1), Names: []string{"p1"}}
+		}, undo(sessiontest.Setup()[0])},
+		{"Set", nil, func(m session.Maker) session.Command {
+			return &session.Set{NS: ns, By: m, Key: "k", Value: session.Value{Text: "one"}}
+		}, undo(&session.Set{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Value: session.Value{Text: "two"}})},
+		{"Delete", undo(&session.Set{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Value: session.Value{Text: "one"}}),
+			func(m session.Maker) session.Command { return &session.Delete{NS: ns, By: m, Key: "k"} },
+			undo(&session.Set{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Value: session.Value{Text: "two"}})},
+		{"Increment", nil, func(m session.Maker) session.Command {
+			return &session.Increment{NS: ns, By: m, Key: "n", Amount: 5}
+		}, undo(&session.Increment{NS: ns, By: session.Maker{Client: "x"}, Key: "n", Amount: 1})},
+		{"PutHash", nil, func(m session.Maker) session.Command { return &session.PutHash{NS: ns, By: m, Tool: "t", Hash: "one"} },
+			undo(&session.PutHash{NS: ns, By: session.Maker{Client: "x"}, Tool: "t", Hash: "two"})},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := session.NewPartial()
+			s.ApplyAll(0, sessiontest.Setup())
+			s.ApplyAll(0, tt.setup)
+			do := func(at time.Duration, c session.Command) session.Result {
+				require.NoError(t, session.Validate(c))
+				return s.ApplyAll(at, []session.Command{c})[0]
+			}
+			by := session.Maker{Client: "op", Request: timed(year2027, 1), Content: session.Fingerprint{1}}
+			first := do(0, tt.c(by))
+			require.False(t, first.Repeat)
+			require.False(t, first.Code.Failure(), "%+v", first)
+			for _, c := range tt.undo {
+				u := do(0, c)
+				require.False(t, u.Repeat && tt.name != "DeletePolicy", "%+v", u)
+			}
+			before := sessiontest.Dump(s)
+			again := do(0, tt.c(by))
+			require.True(t, again.Repeat)
+			require.Equal(t, first.Code, again.Code)
+			require.Equal(t, first.Value, again.Value)
+			other := by
+			other.Content[0] = 2
+			require.Equal(t, session.IDReused, do(0, tt.c(other)).Code)
+			require.Equal(t, before, sessiontest.Dump(s))
+
+			for i := range session.MaxRemembered + 128 {
+				do(0, &session.Increment{NS: ns, Key: "other", Amount: 1, By: session.Maker{Client: "op", Request: fmt.Sprint("x", i)}})
+			}
+			before = sessiontest.Dump(s)
+			require.Equal(t, session.StaleID, do(0, tt.c(by)).Code, "forgotten one by one")
+			require.Equal(t, before, sessiontest.Dump(s))
+			at := 2 * time.Hour
+			require.Equal(t, session.StaleID, do(at, tt.c(by)).Code, "forgotten with its client")
+		})
+	}
+}
+
+// The last that fits passes, the next is refused, and changes nothing.
+func TestCapsOfTheState(t *testing.T) {
+	d := session.Digest{0: 8}
+	limits := sessiontest.Limits(1)
+	limits.MaxAttempts, limits.MaxToolCalls, limits.MaxConcurrent, limits.PerTool = 4000, 4000, session.MaxSlots, nil
+	setup := append(sessiontest.Setup(),
+		&session.PutPolicy{NS: ns, Name: "big", Digest: d, Tree: []byte{8}, Limits: limits},
+		&session.PutPool{NS: ns, By: session.Maker{Client: "x"}, Pool: "big", Slots: session.MaxSlots, Queue: 2},
+		&session.Open{NS: ns, Session: "s", Agent: "a", Policy: "big", Digest: d, IdleTTL: time.Hour})
+	begin := func(call, tool string) *session.Begin {
+		return &session.Begin{NS: ns, Session: "s", Call: call, Tool: tool, Digest: d, Verdict: session.Verdict{Allow: true},
+			Pools: []session.Want{{Pool: "policy/big", Weight: 1}}, TTL: time.Minute}
+	}
+	for _, tt := range []struct {
+		name string
+		most int
+		c    func(i int) session.Command
+		full session.Code
+	}{
+		{"open calls", session.MaxOpen, func(i int) session.Command { return begin(fmt.Sprint("c", i), "t") }, session.TooManyOpen},
+		{"open slots", session.MaxOpen, func(i int) session.Command {
+			return &session.Acquire{NS: ns, Client: "w", Slot: fmt.Sprint("l", i), Pool: "big", Weight: 1, TTL: time.Minute}
+		}, session.TooManyOpen},
+		{"tools", session.MaxTools, func(i int) session.Command { return begin(fmt.Sprint("c", i), fmt.Sprint("t", i)) }, session.TooManyTools},
+		{"names of a tree", session.MaxNames - 1, func(i int) session.Command {
+			return &session.PutPolicy{NS: ns, By: session.Maker{Client: "x"}, Name: fmt.Sprint("n", i), Digest: d, Tree: []byte{8}, Limits: limits}
+		}, session.Invalid},
+		{"the queue of a pool", 3, func(i int) session.Command { // the first has the slots
+			return &session.Acquire{NS: ns, Client: fmt.Sprint("w", i), Slot: "l", Pool: "big", Weight: session.MaxSlots, TTL: time.Minute, Wait: time.Minute}
+		}, session.QueueFull},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := session.NewPartial()
+			s.ApplyAll(0, setup)
+			for i := range tt.most {
+				r := s.ApplyAll(0, []session.Command{tt.c(i)})[0]
+				require.Contains(t, []session.Code{session.Admitted, session.Queued, session.Done}, r.Code, "%d", i)
+			}
+			before := sessiontest.Dump(s)
+			require.Equal(t, tt.full, s.ApplyAll(0, []session.Command{tt.c(tt.most)})[0].Code)
+			if tt.full.Failure() {
+				require.Equal(t, before, sessiontest.Dump(s))
+			}
+			if tt.name == "tools" {
+				require.Equal(t, session.Admitted, s.ApplyAll(0, []session.Command{begin("known", "t0")})[0].Code)
+			}
+		})
+	}
+}
+
+// An id with other content is refused while it is open, while it waits and when
+// it was finished, and nothing changes.
+func TestAnIDOfOtherContentIsRefused(t *testing.T) {
+	s, do := waiting(t)
+	slot := func(id string, weight int32) *session.Acquire {
+		return &session.Acquire{NS: ns, Client: "w", Slot: id, Pool: "b", Weight: weight, TTL: time.Minute, Wait: time.Minute}
+	}
+	require.Equal(t, session.Admitted, do(0, waiter("ended")).Code)
+	require.Equal(t, session.Ended, do(0, &session.End{NS: ns, Session: "s", Call: "ended", Pools: []string{"policy/p2"}, Status: session.Succeeded}).Code)
+	denied := waiter("denied")
+	denied.Verdict = session.Verdict{Rule: 7}
+	require.Equal(t, session.Denied, do(0, denied).Code)
+	require.Equal(t, session.Admitted, do(0, waiter("runs")).Code)
+	require.Equal(t, session.Admitted, do(0, waiter("more")).Code)
+	require.Equal(t, session.Queued, do(0, waiter("waits")).Code)
+	token := do(0, slot("released", 2)).Grants[0].Token
+	require.Equal(t, session.Released, do(0, &session.Release{NS: ns, Client: "w", Slot: "released", Pool: "b", Token: token}).Code)
+	require.Equal(t, session.Admitted, do(0, slot("held", 2)).Code)
+	require.Equal(t, session.Queued, do(0, slot("queued", 1)).Code)
+	before := sessiontest.Dump(s)
+	for _, id := range []string{"ended", "denied", "runs", "waits"} {
+		c := waiter(id)
+		c.Content[3] = 1
+		require.Equal(t, session.IDReused, do(0, c).Code, id)
+	}
+	for _, id := range []string{"released", "held", "queued"} {
+		c := slot(id, 1)
+		c.Content[3] = 1
+		require.Equal(t, session.IDReused, do(0, c).Code, id)
+	}
+	other := &session.Open{NS: ns, Session: "s", Content: session.Fingerprint{1}, Agent: "a", Digest: sessiontest.Digest(2), IdleTTL: time.Hour}
+	require.Equal(t, session.IDReused, do(0, other).Code)
+	require.Equal(t, session.IDReused, do(0, &session.End{NS: ns, Session: "s", Call: "ended", Pools: []string{"policy/p2"}, Status: session.Failed}).Code)
+	require.Equal(t, before, sessiontest.Dump(s))
+	again := do(0, denied)
+	require.Equal(t, session.Denied, again.Code)
+	require.EqualValues(t, 7, again.Rule, "the rule is remembered")
+}
