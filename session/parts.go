@@ -118,6 +118,21 @@ func PartKnown(r Record, part int) bool {
 	return m == nil || m.parts == nil || m.parts.known&(1<<part) != 0
 }
 
+// HasIDs reports whether a record whose ids are stored in parts has ids in one of
+// them, so that there is something under its name.
+func HasIDs(r Record, part int) bool {
+	m := idsOf(r)
+	if m == nil || m.parts == nil {
+		return false
+	}
+	for i := range m.parts.blocks {
+		if m.parts.blocks[i].counts[part] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // mustKnow stops whoever would answer from a part that was not loaded: that is
 // a command missing in IDOf, and guessing would admit an id twice.
 func (p *idParts) mustKnow(part int) {

@@ -1,14 +1,15 @@
 -- Reads records. No rule of govnode stands here.
 --
--- KEYS  epoch, clock, then for each of n records its key and the key of the
---       index that lists it, then parts of remembered ids
--- ARGV  epoch, replication id of the primary, n, "1" if a record that an index
---       lists must be there, then the name of each record in its index
+-- KEYS  epoch, clock, counts, then for each of n records its key and the key of
+--       the index that lists it, then parts of remembered ids
+-- ARGV  epoch, replication id of the primary, n, "1" if the indexes must be
+--       whole and a record is there if and only if its index lists it, then the
+--       name of each record in its index
 --
--- Returns "ok", the clock, the value of each record, the value of each part; or
--- "epoch" or "server" if this is not the data or not the primary that the node
--- knows; or "absent" and the number of a record that is listed and not
--- there, 0 for the clock.
+-- Returns "ok", the clock, the value of each record, the value of each part, an
+-- error for what is no string; or "epoch" or "server" if this is not the data or
+-- not the primary that the node knows; or "absent" and the number of a record
+-- that is gone or whose index has lost names, 0 for the clock.
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return {'epoch'}
@@ -21,18 +22,30 @@ end
 
 local n = tonumber(ARGV[3])
 local clock = redis.call('GET', KEYS[2])
-if not clock then
+if not clock or #clock < 21 or not string.find(clock, '^%d+ %d+$') or string.sub(clock, 20, 20) ~= ' ' then
   return {'absent', 0}
+end
+local known = {}
+local function whole(index)
+  if known[index] == nil then
+    known[index] = redis.call('ZSCORE', KEYS[3], '!') and
+      redis.call('ZCARD', index) == tonumber(redis.call('ZSCORE', KEYS[3], string.sub(index, -1)) or 0) or false
+  end
+  return known[index]
 end
 local reply = {'ok', clock}
 for i = 1, n do
-  local value = redis.call('GET', KEYS[1 + 2 * i])
-  if not value and ARGV[4] == '1' and redis.call('ZSCORE', KEYS[2 + 2 * i], ARGV[4 + i]) then
-    return {'absent', i}
+  local value = redis.pcall('GET', KEYS[2 + 2 * i])
+  if ARGV[4] == '1' then
+    local index = KEYS[3 + 2 * i]
+    local listed = redis.call('ZSCORE', index, ARGV[4 + i])
+    if (value and not listed) or (listed and not value) or not (value or whole(index)) then
+      return {'absent', i}
+    end
   end
   reply[2 + i] = value
 end
-for i = 3 + 2 * n, #KEYS do
-  reply[i - n] = redis.call('GET', KEYS[i])
+for i = 4 + 2 * n, #KEYS do
+  reply[i - n - 1] = redis.pcall('GET', KEYS[i])
 end
 return reply

@@ -219,40 +219,13 @@ func (r *Redis) lane(ns string) *lane {
 	return l
 }
 
-// list enters a namespace in the set of all, before anything is written in it.
-func (r *Redis) list(ctx context.Context, ns string) error {
-	r.mu.Lock()
-	known := r.listed[ns]
-	r.mu.Unlock()
-	if known {
-		return nil
-	}
-	if _, err := r.place(ns).d.serving(ctx); err != nil {
-		return err
-	}
-	if err := r.client.SAdd(ctx, r.cfg.namespacesKey(), ns).Err(); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.listed[ns] = true
-	return nil
-}
-
-func (r *Redis) forgetNamespaces() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.listed)
-}
-
-// Get implements Store. A Nearby read is of what this node saw last, at most 250 ms
+// Get implements Store. It writes nothing. A Nearby read is of what this node saw last, at most 250 ms
 // ago; a Latest read comes with all ids that the record remembers.
 func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (_ Found, err error) {
 	defer func() { err = Unread(err) }()
-	p := r.place(k.Namespace())
-	e, err := p.d.serving(ctx)
-	if err != nil {
-		return Found{}, err
+	e, p, err := r.reads(ctx, k.Namespace())
+	if err != nil || p == nil {
+		return Found{Now: latest(r.allDomains())}, err
 	}
 	if read == Nearby {
 		if x, ok := r.cache.get(k); ok && r.recent(x) {
@@ -270,13 +243,43 @@ func (r *Redis) Get(ctx context.Context, k session.Key, read Read) (_ Found, err
 	}
 	x := found[0]
 	r.cache.putRead(k, x, since)
-	if read == Latest && x.record != nil {
-		if x.record, err = session.Join(x.record); err != nil {
-			r.log.Error("a record in Redis is damaged", "key", p.record(k), "error", err)
-			return Found{}, &badRecord{p.record(k), err}
-		}
+	if read == Latest {
+		whole(p, k, &x)
+	}
+	if x.bad != nil {
+		r.setAside(p, e, k, x.bad)
+		return Found{}, x.bad
 	}
 	return foundAt(x.record, p), nil
+}
+
+// whole puts the ids of a record together whose parts are all there.
+func whole(p *place, k session.Key, x *entry) {
+	if x.record == nil || x.bad != nil {
+		return
+	}
+	r, err := session.Join(x.record)
+	if err != nil {
+		x.bad = &badRecord{p.record(k), err}
+		return
+	}
+	x.record = r
+}
+
+// reads returns the place of a namespace, and the epoch under which it is read;
+// no place if nothing was ever written there.
+func (r *Redis) reads(ctx context.Context, ns string) (*epoch, *place, error) {
+	if !r.clustered() { // else of which nothing is known before it is looked at
+		if _, err := r.domain(ns).serving(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	if known, err := r.know(ctx, ns); err != nil || !known {
+		return nil, nil, err
+	}
+	p := r.place(ns)
+	e, err := p.d.serving(ctx)
+	return e, p, err
 }
 
 // GetAll implements Gatherer. It returns records of one namespace as they all
@@ -288,17 +291,22 @@ func (r *Redis) GetAll(ctx context.Context, keys ...session.Key) (_ []Found, err
 	if len(keys) == 0 {
 		return out, nil
 	}
-	p := r.place(keys[0].Namespace())
-	e, err := p.d.serving(ctx)
-	if err != nil {
-		return nil, err
-	}
 	wants := make([]want, len(keys))
 	for i, k := range keys {
-		if k.Namespace() != p.ns {
+		if k.Namespace() != keys[0].Namespace() {
 			return nil, fmt.Errorf("%w: %s and %s are in two namespaces; ask for those of one", ErrInvalid, keys[0], k)
 		}
 		wants[i].key = k
+	}
+	e, p, err := r.reads(ctx, keys[0].Namespace())
+	if err != nil {
+		return nil, err
+	}
+	if p == nil {
+		for i := range out {
+			out[i].Now = latest(r.allDomains())
+		}
+		return out, nil
 	}
 	found, err := r.loadAgain(ctx, p, e, wants, true)
 	if err != nil {
@@ -306,6 +314,10 @@ func (r *Redis) GetAll(ctx context.Context, keys ...session.Key) (_ []Found, err
 	}
 	now, _ := p.d.clock.now()
 	for i, x := range found {
+		if x.bad != nil {
+			r.setAside(p, e, keys[i], x.bad)
+			return nil, x.bad
+		}
 		out[i].Now = now
 		if x.record != nil {
 			out[i].Record = x.record.At(now)
@@ -335,8 +347,8 @@ func (r *Redis) loadAgain(ctx context.Context, p *place, e *epoch, wants []want,
 		found, status, err := r.load(trip, p, e, wants, strict)
 		cancel()
 		if err != nil {
-			if errors.As(err, new(*badRecord)) || redisErrorKind(err, "WRONGTYPE") {
-				r.report(p, wants, err)
+			if redisErrorKind(err, "WRONGTYPE") {
+				r.reportTypes(p, wants)
 			}
 			return nil, err
 		}

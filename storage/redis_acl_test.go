@@ -59,7 +59,7 @@ func TestRedisDocumentedUser(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	url := s.restrict(false)
-	r := s.open("one", func(c *RedisConfig) { c.URL, c.Quarantine = url, time.Second })
+	r := s.open("one", func(c *RedisConfig) { c.URL, c.Quarantine = url, 3*time.Second })
 	setup(t, r)
 	f := &fleet{t: t, nodes: []*Redis{r}}
 	require.Equal(t, session.Admitted, f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute}).Code)
@@ -91,4 +91,91 @@ func TestRedisUserWithoutInfo(t *testing.T) {
 	require.ErrorContains(t, err, "NOPERM")
 	require.ErrorContains(t, err, "docs/redis.md")
 	s.do("ACL", "LOG", "RESET")
+}
+
+// A user who may not tell others, or not do all that a swap does, is refused at
+// the start with a sentence.
+func TestRedisUserWithoutWhatASwapNeeds(t *testing.T) {
+	t.Parallel()
+	for what, says := range map[string]string{
+		"resetchannels": "may not publish to the channel {gov}:hints", "-publish": "may not publish",
+		"-append": "append", "-zadd": "zadd", "-zrem": "zrem", "-mset": "mset", "-del": "del", "-lpop": "lpop", "-lrem": "lrem", "-rpush": "rpush", "-rename": "rename", "-scan": "scan",
+	} {
+		s := startRedis(t)
+		url := s.restrict(false)
+		s.do("ACL", "SETUSER", "govnode", what)
+		_, err := OpenRedis(t.Context(), RedisConfig{URL: url, Logger: testLog()})
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, "docs/redis.md")
+		s.do("ACL", "LOG", "RESET")
+	}
+}
+
+// The channel is forbidden to a node while it runs. What it writes is applied and
+// said to be, and it says what is missing.
+func TestRedisChannelForbiddenMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	url := s.restrict(false)
+	r := s.open("one", func(c *RedisConfig) { c.URL = url })
+	setup(t, r)
+	acquire := func(slot string, wait time.Duration) session.Result {
+		return one(t, r, &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "a", Weight: 1, TTL: time.Minute, Wait: wait})
+	}
+	first := acquire("1", 0)
+	for n := 2; acquire(strings.Repeat("x", n), time.Minute).Code == session.Admitted; n++ {
+	}
+	s.do("ACL", "SETUSER", "govnode", "resetchannels")
+	s.do("RPUSH", r.place(testNS).turns(), "somebody in line")
+	answers := r.Apply(t.Context(), &session.Release{NS: testNS, Client: "w", Slot: "1", Pool: "a", Token: first.Grants[0].Token}, add("k", "w"))
+	for _, a := range answers {
+		require.Equal(t, Applied, a.Outcome, "%v", a.Err)
+	}
+	require.Equal(t, session.Released, answers[0].Result.Code)
+	require.EqualValues(t, 1, valueOf(t, r, "k"))
+	require.ErrorContains(t, r.check(t.Context(), false), "may not publish")
+	require.ErrorContains(t, r.Ready(t.Context()), "may not publish")
+	s.do("ACL", "SETUSER", "govnode", "&{gov*")
+	require.NoError(t, r.check(t.Context(), false))
+	s.do("ACL", "LOG", "RESET")
+}
+
+// A command is forbidden that a swap comes to when it has begun to write: nobody
+// can say then what the data is worth.
+func TestRedisSwapStoppedHalfWay(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	url := s.restrict(false)
+	r := s.open("one", func(c *RedisConfig) { c.URL, c.Quarantine = url, 3*time.Second })
+	setup(t, r)
+	one(t, r, count("w", "first"))
+	s.do("ACL", "SETUSER", "govnode", "-append")
+	a := r.Apply(t.Context(), count("w", "second"))[0]
+	require.Equal(t, Unknown, a.Outcome, "%v", a.Err)
+	notReady(t, r, "quarantine")
+	s.do("ACL", "SETUSER", "govnode", "+append")
+	ready(t, r)
+	sound(t, s, r)
+	s.do("ACL", "LOG", "RESET")
+}
+
+// Of a script that was ended, or that Redis does not take while another runs,
+// nothing was applied: one that has written cannot be ended.
+func TestRedisScriptThatWasKilled(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t, "--busy-reply-threshold", "20")
+	r := s.open("one", func(c *RedisConfig) { c.Timeout = 30 * time.Second })
+	one(t, r, add("k", "w"))
+	ended := make(chan error, 1)
+	go func() { ended <- s.client.Eval(context.Background(), "while true do end", nil).Err() }()
+	require.Eventually(t, func() bool {
+		err := s.client.Ping(context.Background()).Err()
+		return err != nil && strings.Contains(err.Error(), "BUSY")
+	}, 30*time.Second, time.Millisecond)
+	a := r.Apply(t.Context(), add("k", "w"))[0]
+	require.Equal(t, NotApplied, a.Outcome, "%v", a.Err)
+	require.ErrorContains(t, a.Err, "BUSY")
+	s.do("SCRIPT", "KILL")
+	require.Error(t, <-ended)
+	require.EqualValues(t, 2, one(t, r, add("k", "w")).Value)
 }

@@ -16,7 +16,7 @@ func TestRedisBegunAnewIsNoticed(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	p := newProxy(t, s.addr())
-	quarantine := func(c *RedisConfig) { c.Quarantine = time.Second }
+	quarantine := func(c *RedisConfig) { c.Quarantine = 3 * time.Second }
 	knows := s.open("knows", quarantine, func(c *RedisConfig) { c.URL = p.url() })
 	f := &fleet{t: t, nodes: []*Redis{knows}}
 	acquire := func(slot string) session.Command {
@@ -46,7 +46,7 @@ func TestRedisBegunAnewIsNoticed(t *testing.T) {
 // namespaces lies on another, and says that there was one.
 func TestRedisClusterNamespaceIsGone(t *testing.T) {
 	all := startCluster(t)
-	quarantine := func(c *RedisConfig) { c.Quarantine = time.Second }
+	quarantine := func(c *RedisConfig) { c.Quarantine = 3 * time.Second }
 	r := openCluster(t, all, "before", quarantine)
 	lists := serves(t, all, r.cfg.namespacesKey())
 	ns, of := "", (*server)(nil)

@@ -74,6 +74,12 @@ func (c *cache) put(k session.Key, x entry) {
 }
 
 func (c *cache) putLocked(k session.Key, x entry) {
+	if x.bad != nil {
+		if e, ok := c.items[k]; ok {
+			c.drop(e)
+		}
+		return
+	}
 	if e, ok := c.items[k]; ok {
 		old := e.Value.(*cached)
 		c.size += cost(x) - cost(old.entry)

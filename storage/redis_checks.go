@@ -114,13 +114,18 @@ func (r *Redis) checkAll(ctx context.Context, start bool) error {
 		}
 		return nil
 	})
-	return errors.Join(append(wrong, err)...)
+	if err := errors.Join(append(wrong, err)...); err != nil {
+		return err
+	}
+	return r.allowed(ctx, c)
 }
 
 // asker is what both kinds of client can do.
 type asker interface {
 	Info(ctx context.Context, section ...string) *redis.StringCmd
 	ConfigGet(ctx context.Context, parameter string) *redis.MapStringStringCmd
+	Publish(ctx context.Context, channel string, message any) *redis.IntCmd
+	Pipeline() redis.Pipeliner
 }
 
 func (r *Redis) checkOne(ctx context.Context, c asker, start bool) error {
@@ -131,9 +136,44 @@ func (r *Redis) checkOne(ctx context.Context, c asker, start bool) error {
 	if err := s.wrong(&r.cfg); err != nil {
 		return err
 	}
+	if err := r.allowed(ctx, c); err != nil {
+		return err
+	}
 	if start {
 		for _, text := range s.weaker() {
 			r.log.Warn("Redis: " + text)
+		}
+	}
+	return nil
+}
+
+// allowed tries what a swap does once it has begun to write: what is forbidden of
+// that is found here, and not half-way.
+func (r *Redis) allowed(ctx context.Context, c asker) error {
+	if err := c.Publish(ctx, r.cfg.hintsChannel(), r.name+" ").Err(); redisErrorKind(err, "NOPERM") {
+		return fmt.Errorf("%w: this user may not publish to the channel %s, so that other nodes do not hear whose turn has come (%w); allow it with ACL SETUSER, see docs/redis.md",
+			errSettings, r.cfg.hintsChannel(), err)
+	}
+	if _, member := c.(*redis.Client); member && r.clustered() {
+		return nil // which key it serves is for the others to say
+	}
+	key := "{" + r.cfg.Prefix + "}:probe:" + r.name
+	p := c.Pipeline()
+	p.MSet(ctx, key, "")
+	p.Set(ctx, key, "", 0)
+	p.Append(ctx, key, "x")
+	p.Rename(ctx, key, key)
+	p.Del(ctx, key)
+	p.ZAdd(ctx, key, redis.Z{Member: "x"})
+	p.ZRem(ctx, key, "x")
+	p.RPush(ctx, key, "x", "y")
+	p.LRem(ctx, key, 0, "x")
+	p.LPop(ctx, key)
+	p.Scan(ctx, 0, key, 1)
+	cmds, _ := p.Exec(ctx)
+	for _, cmd := range cmds {
+		if err := cmd.Err(); redisErrorKind(err, "NOPERM") {
+			return fmt.Errorf("%w: this user may not run what a node needs (%w); allow it with ACL SETUSER, see docs/redis.md", errSettings, err)
 		}
 	}
 	return nil
@@ -219,16 +259,12 @@ func (s settings) weaker() (texts []string) {
 	return texts
 }
 
-// report logs which keys of some records are not what govnode wrote.
-func (r *Redis) report(p *place, wants []want, err error) {
-	var bad *badRecord
-	if errors.As(err, &bad) {
-		r.log.Error("a record in Redis is damaged: commands that need it are refused", "key", bad.key, "error", bad.err)
-		return
-	}
+// reportTypes logs which keys of some records are not what govnode wrote.
+func (r *Redis) reportTypes(p *place, wants []want) {
 	ctx, cancel := r.trip()
 	defer cancel()
-	kinds := map[string]string{p.d.key("epoch"): "string", p.d.key("clock"): "string", p.d.key("due"): "zset"}
+	kinds := map[string]string{p.d.key("epoch"): "string", p.d.key("clock"): "string",
+		p.d.key("due"): "zset", p.d.key("marks"): "zset", p.counts(): "zset"}
 	for _, w := range wants {
 		kinds[p.record(w.key)], kinds[p.index(w.key.Kind())] = "string", "zset"
 		for part := 0; part < 16 && len(wants) <= 8; part++ {

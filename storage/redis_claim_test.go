@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,27 +112,89 @@ func TestRedisClaimInTheRoundThatHandsOver(t *testing.T) {
 	require.Equal(t, session.Admitted, one(t, there.r, third.acquire).Code)
 }
 
-// A claim of a round that another node came before is forgotten with the round,
-// and made in the next one.
+// A claim of an attempt that another node came before is forgotten with it, and
+// made in the next one: once, however often attempts are lost and whatever joins
+// the round meanwhile.
 func TestRedisClaimOfALostRound(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	here, there := newDesk(s.open("here")), s.open("there")
-	one(t, here.r, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, Queue: 100, By: session.Maker{Client: "t", Request: "put"}})
+	put := func(slots int32, request string) *session.PutPool {
+		return &session.PutPool{NS: testNS, Pool: "one", Slots: slots, Queue: 100, By: session.Maker{Client: "t", Request: request}}
+	}
+	one(t, here.r, put(1, "put"))
 	first := one(t, here.r, take("first", 0))
 	require.Equal(t, session.Queued, one(t, here.r, take("second", time.Minute)).Code)
 	second := here.wait(take("second", time.Minute))
-	require.Equal(t, session.Queued, one(t, there, take("third", time.Minute)).Code) // this node has not seen it
-	lost := here.r.Stats().Lost
-	require.Equal(t, session.Released, one(t, here.r, give("first", first.Grants[0].Token)).Code)
-	require.Greater(t, here.r.Stats().Lost, lost, "the round was not lost, so nothing was tested")
+
+	b := until(t, here.r, time.Minute, give("first", first.Grants[0].Token))
+	x, a := unsent(t, here.r, b)
+	const lost = 5
+	for i := range lost {
+		require.Len(t, a.batches, 2, "the release, and the claim that it leads to")
+		require.Len(t, x.batches, 1, "the claim is the attempt's")
+		one(t, there, take(fmt.Sprint("other", i), time.Minute)) // this node has not seen it
+		_, err := x.carry(a)
+		require.NoError(t, err)
+		require.EqualValues(t, i+1, here.r.Stats().Lost, "it was not lost, so nothing was tested")
+		require.Empty(t, second.answers)
+		x.l.turns.waits = false
+		e, err := x.p.d.serving(t.Context())
+		require.NoError(t, err)
+		a, err = x.read(e)
+		require.NoError(t, err)
+		x.decide(a)
+	}
+	x.ready = a
+	require.NoError(t, x.run())
+	require.Equal(t, session.Released, b.answers[0].Result.Code)
 	require.Len(t, second.answers, 1)
-	a := <-second.answers
-	require.Equal(t, session.Admitted, a.Result.Code)
+	got := <-second.answers
+	require.Equal(t, session.Admitted, got.Result.Code)
 	p := here.pool(t, Latest)
 	require.Len(t, p.Leases, 1)
-	require.Equal(t, a.Result.Grants[0].Token, p.Leases[0].Token)
-	require.Len(t, p.Queue, 1)
+	require.Equal(t, got.Result.Grants[0].Token, p.Leases[0].Token)
+	require.Len(t, p.Queue, lost)
+}
+
+// A claim stays in an attempt whose answer was lost: it is answered if that was
+// applied, and made anew if not.
+func TestRedisClaimOfALostAnswer(t *testing.T) {
+	t.Parallel()
+	for _, applied := range []bool{true, false} {
+		t.Run(fmt.Sprint("applied ", applied), func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			here := newDesk(s.open("here"))
+			one(t, here.r, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, Queue: 100, By: session.Maker{Client: "t", Request: "put"}})
+			first := one(t, here.r, take("first", 0))
+			require.Equal(t, session.Queued, one(t, here.r, take("second", time.Minute)).Code)
+			second := here.wait(take("second", time.Minute))
+			b := until(t, here.r, time.Minute, give("first", first.Grants[0].Token))
+			x, a := unsent(t, here.r, b)
+			arrive := delivery(t, a)
+			if applied {
+				require.Equal(t, replyOK, arrive())
+			}
+			x.lostSight(a, context.DeadlineExceeded)
+			require.NoError(t, x.run())
+			require.Equal(t, session.Released, b.answers[0].Result.Code)
+			if !applied {
+				require.Equal(t, replyLost, arrive())
+			}
+			p := here.pool(t, Latest)
+			require.Len(t, p.Leases, 1)
+			// Where it was applied nothing is left to claim; where it was sent again
+			// the claim is made in the same round if the waiter's record was read.
+			if applied || len(second.answers) > 0 {
+				require.Len(t, second.answers, 1)
+				require.Equal(t, p.Leases[0].Token, (<-second.answers).Result.Grants[0].Token)
+				require.False(t, p.Leases[0].Claim)
+			} else {
+				require.True(t, p.Leases[0].Claim)
+			}
+		})
+	}
 }
 
 // Callers of several nodes hand some slots on to each other while connections
@@ -144,8 +207,9 @@ func TestRedisClaimsWhileConnectionsBreak(t *testing.T) {
 	s := startRedis(t)
 	f := newFleet(t, s, nodes)
 	f.must(0, &session.PutPool{NS: testNS, Pool: "one", Slots: slots, Queue: 100, By: session.Maker{Client: "t", Request: "put"}})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+	var steps atomic.Int64 // that callers have got an answer to
 	var held, inRounds, work = make(chan struct{}, slots), 0, sync.WaitGroup{}
 	var mu sync.Mutex
 	for i := range nodes {
@@ -156,6 +220,7 @@ func TestRedisClaimsWhileConnectionsBreak(t *testing.T) {
 					a := &session.Acquire{NS: testNS, Client: fmt.Sprint("c", i, "-", c), Slot: fmt.Sprint(n), Pool: "one", Weight: 1, TTL: time.Minute, Wait: time.Minute}
 					p := d.wait(a)
 					r := f.must(i, a)
+					steps.Add(1)
 					for r.Code == session.Queued {
 						select {
 						case x := <-p.answers:
@@ -182,6 +247,7 @@ func TestRedisClaimsWhileConnectionsBreak(t *testing.T) {
 						return
 					}
 					<-held
+					steps.Add(1)
 					r = f.must(i, &session.Release{NS: testNS, Client: a.Client, Slot: a.Slot, Pool: "one", Token: r.Grants[0].Token})
 					if r.Code != session.Released && r.Code != session.AlreadyReleased {
 						t.Errorf("a release was answered %v", r.Code)
@@ -195,14 +261,19 @@ func TestRedisClaimsWhileConnectionsBreak(t *testing.T) {
 		work.Wait()
 		close(done)
 	}()
-	for broken := 0; ; broken++ {
+	broken := 0
+	for at := int64(0); ; { // as often as somebody has come on, however slow that is
 		select {
 		case <-done:
 			require.NotZero(t, inRounds, "nothing was claimed in the round that handed it over")
 			require.NotZero(t, broken)
 			return
-		case <-time.After(10 * time.Millisecond):
-			s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		case <-time.After(time.Millisecond):
+			if now := steps.Load(); now >= at+5 {
+				at = now
+				broken++
+				s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			}
 		}
 	}
 }

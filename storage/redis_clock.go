@@ -34,6 +34,7 @@ type logClock struct {
 	known bool
 	seq   uint64        // most swaps that were seen
 	epoch string        // id of the epoch in which they were
+	mark  uint64        // what this node has left among the marks in it
 	heard time.Duration // monotonic time of the last answer
 }
 
@@ -94,5 +95,21 @@ func (c *logClock) swaps() uint64 {
 func (c *logClock) begin(epoch string, seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.epoch, c.seq = epoch, seq
+	c.epoch, c.seq, c.mark = epoch, seq, 0
+}
+
+// left notes what a swap has left among the marks.
+func (c *logClock) left(seq uint64, epoch string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if epoch == c.epoch {
+		c.mark = max(c.mark, seq)
+	}
+}
+
+// marked returns what this node knows to have left among the marks.
+func (c *logClock) marked() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mark
 }

@@ -93,7 +93,7 @@ func TestRedisClusterSlotMoves(t *testing.T) {
 		moving.Go(func() {
 			for _, registry := range registries {
 				before := refusals(t, registry)
-				require.Eventually(t, func() bool { return refusals(t, registry) > before }, 10*time.Second, time.Millisecond, "nobody noticed")
+				require.Eventually(t, func() bool { return refusals(t, registry) > before }, 30*time.Second, time.Millisecond, "nobody noticed")
 			}
 			m.end()
 		})

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -24,6 +25,8 @@ type domain struct {
 	blind      bool       // the last look failed
 	beating    atomic.Bool
 	settling   atomic.Bool
+	asides     atomic.Int64 // records that are set aside
+	backlog    atomic.Int64 // records that are due
 	recovering atomic.Bool
 	trouble    atomic.Pointer[error] // why the last beat failed
 	stuck      atomic.Pointer[error] // why a quarantine could not be ended
@@ -98,7 +101,8 @@ func (d *domain) inspect(ctx context.Context, seen *gate) error {
 
 // rule decides with the epoch watched, so that two nodes do not write two.
 func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
-	swaps := d.clock.swaps() // before the look: others go on meanwhile
+	// What is known is taken before the look: others go on meanwhile.
+	know := knowledge{d.known, d.clock.swaps(), d.clock.marked()}
 	f, err := d.look(ctx, tx)
 	if err != nil {
 		return err
@@ -111,7 +115,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 		}
 	}
 	now, _ := d.clock.now()
-	v := judge(f, d.known, swaps, now, d.r.cfg.Quarantine)
+	v := judge(f, know, now, d.r.cfg.Quarantine)
 	if v.err != nil {
 		d.gate.Store(&gate{err: v.err})
 		return nil
@@ -119,7 +123,12 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	if v.write {
 		_, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			p.Set(ctx, d.key("epoch"), v.epoch.text, 0)
-			p.SetNX(ctx, d.key("clock"), clockText(now)+" 0", 0)
+			if f.epoch == nil { // nor a clock that is worth anything
+				p.Set(ctx, d.key("clock"), fmt.Sprint(clockText(max(now, f.clock)), " ", max(f.seq, know.swaps)), 0)
+			}
+			if v.why != "" {
+				p.Del(ctx, d.key("marks"))
+			}
 			return nil
 		})
 		if err != nil {
@@ -166,6 +175,9 @@ func (d *domain) refresh(e *epoch) {
 	}
 }
 
+// errMoved says that an epoch was not replaced.
+var errMoved = errors.New("another node has changed the epoch; try again")
+
 // replaceEpoch writes an epoch in the place of another, and reports whether that
 // one still stood.
 func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
@@ -177,7 +189,7 @@ func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
 			return err
 		}
 		if text != old.text {
-			return errors.New("another node has changed the epoch")
+			return errMoved
 		}
 		f, err := d.look(ctx, tx)
 		if err != nil {
@@ -205,21 +217,20 @@ func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
 // last word.
 func (d *domain) note(ctx context.Context, e *epoch, status string) error {
 	switch status {
-	case replyEpoch, replyServer:
+	case replyEpoch, replyServer, replyBehind:
 		g := d.gate.Load()
 		if g != nil && g.epoch != e {
 			return nil // somebody has looked since
 		}
 		return d.inspect(ctx, g)
 	case replyAbsent:
-		return d.damaged(ctx, e, "a record is gone that the index lists")
+		return d.lost(ctx, e, "a record, a part of its ids, an index or the clock is gone, or names of an index")
 	}
 	return nil
 }
 
-// damaged begins a quarantine: something that was acknowledged in an epoch is
-// gone.
-func (d *domain) damaged(ctx context.Context, old *epoch, why string) error {
+// lost begins a quarantine: something that was acknowledged in an epoch is gone.
+func (d *domain) lost(ctx context.Context, old *epoch, why string) error {
 	g := d.gate.Load()
 	if g == nil || g.epoch != old {
 		return nil // this was noticed

@@ -17,6 +17,9 @@ func TimedRedisConfig(url, prefix string, now func() time.Duration) RedisConfig 
 	return RedisConfig{URL: url, Prefix: prefix, Node: prefix, Logger: testLog(), logTime: now}
 }
 
+// SoundForTest looks whether all that the store keeps in Redis agrees.
+func SoundForTest(t testing.TB, s Store) { soundOf(t, s.(*Redis)) }
+
 // StartClusterForTest starts a Redis Cluster and returns addresses of it, and
 // the URL of a user that may do no more than is documented.
 func StartClusterForTest(t *testing.T) (addresses []string, url string) {

@@ -308,7 +308,7 @@ func TestRedisSaysWhatIsUnknown(t *testing.T) {
 			res, err = add(r, request)
 			done <- err
 		}()
-		require.Eventually(t, func() bool { return p.dropAnswers.Load() < 1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return p.dropAnswers.Load() < 1 }, 30*time.Second, time.Millisecond)
 		p.to("127.0.0.1:1")
 		for range 3 {
 			_, err = add(other, "")
@@ -331,6 +331,44 @@ func TestRedisSaysWhatIsUnknown(t *testing.T) {
 	require.EqualValues(t, 1+1+3+1+3, f.Record.(*session.Counter).Value.N, "each had its effect once")
 }
 
+// The answer to a round of two callers is lost, one of them goes away, and others
+// write the record of the other meanwhile: the effect is there once.
+func TestRedisFindsOutThoughACallerLeaves(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	p := newProxy(t, s.addr())
+	r := s.open("one", func(c *RedisConfig) { c.URL = p.url() })
+	other := s.open("two")
+	for _, k := range []string{"k", "other"} {
+		one(t, r, add(k, "w"))
+	}
+	leaves, cancel := context.WithCancel(t.Context())
+	stays, cancelLate := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancelLate()
+	a, b := r.newBatch(leaves, []session.Command{add("other", "leaves")}), r.newBatch(stays, []session.Command{add("k", "stays")})
+	a.until = time.Now().Add(30 * time.Second)
+	l := r.lane(testNS)
+	p.dropAnswers.Store(1)
+	l.mu.Lock()
+	l.waiting, l.count = append(l.waiting, a, b), l.count+2
+	l.start()
+	l.mu.Unlock()
+	require.Eventually(t, func() bool { return valueOf(t, other, "k") == 2 }, 30*time.Second, time.Millisecond)
+	p.to("127.0.0.1:1") // before it can find out, or it has
+	for range 3 {
+		one(t, other, add("k", "w"))
+	}
+	cancel()
+	<-a.done
+	p.to(s.addr())
+	<-b.done
+	require.Contains(t, []Outcome{Applied, Unknown}, a.answers[0].Outcome)
+	require.Equal(t, Applied, b.answers[0].Outcome, "%v", b.answers[0].Err)
+	require.EqualValues(t, 2, b.answers[0].Result.Value)
+	require.EqualValues(t, 5, valueOf(t, other, "k"))
+	require.EqualValues(t, 2, valueOf(t, other, "other"))
+}
+
 func TestRedisUnreachable(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
@@ -347,22 +385,4 @@ func TestRedisUnreachable(t *testing.T) {
 		_, err := r.Get(t.Context(), session.PoolKey(testNS, "a"), Latest)
 		return err == nil
 	}, 10*time.Second, 20*time.Millisecond, "it recovers by itself")
-}
-
-// Redis has no memory left: what would be written is refused, and nothing of it
-// is there.
-func TestRedisFull(t *testing.T) {
-	t.Parallel()
-	s := startRedis(t)
-	r := s.open("one")
-	setup(t, r)
-	s.do("CONFIG", "SET", "maxmemory", "1")
-	_, _, err := One(t.Context(), r, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})
-	require.Equal(t, NotApplied, OutcomeOf(err))
-	s.do("CONFIG", "SET", "maxmemory", "0")
-	f := &fleet{t: t, nodes: []*Redis{r}}
-	res := f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})
-	require.Equal(t, session.Admitted, res.Code)
-	require.False(t, res.Repeat, "the refused attempt left nothing")
-	require.Equal(t, uint64(1), res.Grants[0].Token)
 }

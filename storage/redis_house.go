@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"example.com/govnode/session"
 )
 
@@ -17,8 +15,6 @@ const (
 	// out; by a jitter nodes seldom look at once, and doing it twice is
 	// harmless.
 	houseEvery = 500 * time.Millisecond
-	// tickKeys bounds what one look settles.
-	tickKeys = 256
 	// checkEvery is how often the settings of Redis are checked, and
 	// repairEvery how often while they are refused: somebody is at it.
 	checkEvery  = 30 * time.Second
@@ -72,7 +68,7 @@ func (r *Redis) noteWaits(cmds []session.Command, results []session.Result) {
 	}
 }
 
-// keepHouse settles what has run out, likewise.
+// keepHouse settles what has run out, likewise; see settle.
 func (r *Redis) keepHouse() {
 	var listed time.Duration
 	jitter := func() time.Duration { return houseEvery/2 + rand.N(houseEvery) }
@@ -84,7 +80,7 @@ func (r *Redis) keepHouse() {
 			cancel()
 		}
 		for _, d := range r.allDomains() {
-			r.alone(&d.settling, func(ctx context.Context) { r.settle(ctx, d) })
+			r.alone(&d.settling, func(context.Context) { r.settle(d) })
 		}
 	})
 }
@@ -115,74 +111,6 @@ func (r *Redis) discover(ctx context.Context) {
 	}
 }
 
-// settle proposes a Tick of what is due in a domain.
-func (r *Redis) settle(ctx context.Context, d *domain) {
-	e, err := d.serving(ctx)
-	if err != nil {
-		return
-	}
-	now, _ := d.clock.now()
-	members, err := r.client.ZRangeByScore(ctx, d.key("due"), &redis.ZRangeBy{
-		Min: "-inf", Max: scoreReached(now), Count: tickKeys,
-	}).Result()
-	if err != nil || len(members) == 0 {
-		return
-	}
-	byNS := map[string][]session.Key{}
-	for _, m := range members {
-		k := session.Key(m)
-		if !session.WellFormed(k) {
-			r.log.Error("a name among what is due is none of govnode; remove it",
-				"command", "ZREM", "key", d.key("due"), "member", m)
-			continue
-		}
-		byNS[k.Namespace()] = append(byNS[k.Namespace()], k)
-	}
-	for ns, keys := range byNS {
-		r.tick(ctx, r.place(ns), e, keys)
-	}
-}
-
-func (r *Redis) tick(ctx context.Context, p *place, e *epoch, keys []session.Key) {
-	wants := make([]want, len(keys))
-	for i, k := range keys {
-		wants[i].key = k
-	}
-	since := r.cfg.monotonic()
-	found, err := r.loadAgain(ctx, p, e, wants, true)
-	if err != nil {
-		r.log.Debug("cannot settle what has run out", "namespace", p.ns, "error", err)
-		return
-	}
-	t := &session.Tick{}
-	for i, x := range found {
-		if x.record == nil {
-			r.removeDue(ctx, p, e, keys[i])
-			continue
-		}
-		r.cache.putRead(keys[i], x, since)
-		if len(t.Keys) < session.MaxTick-4 {
-			t.Keys = append(t.Keys, session.TickKeys(keys[i], x.record)...)
-		}
-	}
-	if len(t.Keys) > 0 {
-		if a := r.Apply(ctx, t); a[0].Err != nil {
-			r.log.Debug("cannot settle what has run out", "namespace", p.ns, "error", a[0].Err)
-		}
-	}
-}
-
-// removeDue removes a record that is not there from what is due: somebody has
-// removed it by hand. It is done as a swap, since it may come back meanwhile.
-func (r *Redis) removeDue(ctx context.Context, p *place, e *epoch, k session.Key) {
-	s := r.beginSwap(p, e, []want{{key: k}})
-	s.ops = append(s.ops, "R", string(k))
-	now, mono := p.d.clock.now()
-	if _, _, err := r.send(unwatch(ctx), s, []entry{{}}, now, mono); err != nil {
-		r.log.Debug("cannot remove a record that is gone from what is due", "key", string(k), "error", err)
-	}
-}
-
 // keepChecking looks at the settings of Redis again and again: somebody may
 // change them under a running service.
 func (r *Redis) keepChecking() {
@@ -190,6 +118,7 @@ func (r *Redis) keepChecking() {
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
 		defer cancel()
 		_ = r.check(ctx, false) // noted and logged there
+		r.verify(ctx)
 	})
 }
 
@@ -215,7 +144,7 @@ func (r *Redis) listen() {
 				return
 			}
 			ns := m.Payload[strings.LastIndexByte(m.Payload, ' ')+1:]
-			if !strings.HasPrefix(m.Payload, r.name+" ") && !r.inLine(ns) {
+			if ns != "" && !strings.HasPrefix(m.Payload, r.name+" ") && !r.inLine(ns) {
 				r.hinted.Store(int64(r.cfg.monotonic()))
 				r.tell()
 			}

@@ -16,8 +16,12 @@ import (
 //	{gov}:clock               log time in nanoseconds, and the number of swaps
 //	{gov}:frozen              there while a snapshot is saved
 //	{gov}:due                 sorted set: records by when they have something to settle
+//	{gov}:marks               sorted set: how far each node has seen this data; see epoch
+//	{gov}:aside               sorted set: records that were set aside; see damaged
 //	{gov:NS}:x:KIND           sorted set: names of all records of a kind
-//	{gov:NS}:r:KEY            a record: stamp, due, head
+//	{gov:NS}:counts           sorted set: how many names each of these has, and "!"
+//	{gov:NS}:r:KEY            a record; see entry
+//	{gov:NS}:a:KEY            what stood there before it was set aside
 //	{gov:NS}:iPART:KEY        a part of the ids that a maker remembers
 //
 // A key of session is binary; it comes last and is taken as it is. The tag comes
@@ -52,6 +56,18 @@ type place struct {
 
 func (p *place) record(k session.Key) string { return p.tag + ":r:" + string(k) }
 func (p *place) index(kind byte) string      { return p.tag + ":x:" + string(kind) }
+func (p *place) aside(k session.Key) string  { return p.tag + ":a:" + string(k) }
+
+// counts returns the key of the counts of all indexes. Whoever enters a name in
+// an index counts it there, so that an index that was lost, or whose names were,
+// is not taken for one that never was.
+func (p *place) counts() string {
+	if p.tag == "" {
+		return p.d.key("counts")
+	}
+	return p.tag + ":counts"
+}
+
 func (p *place) part(k session.Key, part int) string {
 	return p.tag + ":i" + string("0123456789abcdef"[part]) + ":" + string(k)
 }

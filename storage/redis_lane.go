@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"example.com/govnode/session"
@@ -25,114 +23,6 @@ var (
 	errLate        = errors.New("its caller's deadline passed before it was sent")
 	errFailedFirst = errors.New("a command before it in the same request has failed")
 )
-
-// A batch is the commands of one caller that share a round.
-type batch struct {
-	ctx     context.Context
-	until   time.Time
-	cmds    []session.Command
-	asks    []ask
-	size    int
-	answers []Answer // once done is closed
-	done    chan struct{}
-	state   atomic.Int32
-	sent    bool         // in a round whose outcome is not known
-	claimed func(Answer) // of what this node claims within a round, nobody waits for done
-}
-
-// An ask is what a command touches: records, and of one of them a part of the
-// ids that it remembers.
-type ask struct {
-	keys []session.Key
-	ids  int // place of that record, -1 if no ids are looked at
-	part int
-}
-
-// parts returns those that are looked at of the record at a place.
-func (a *ask) parts(i int) uint16 {
-	if i != a.ids {
-		return 0
-	}
-	return 1 << a.part
-}
-
-func askOf(c session.Command) ask {
-	a := ask{keys: c.Touches(), ids: -1}
-	if k, part, ok := session.IDOf(c); ok {
-		a.ids, a.part = slices.Index(a.keys, k), part
-	}
-	return a
-}
-
-const (
-	batchWaits int32 = iota
-	batchTaken
-	batchGone // its caller went away before it was taken
-)
-
-func (r *Redis) newBatch(ctx context.Context, cmds []session.Command) *batch {
-	b := &batch{}
-	if len(cmds) == 1 { // as most are: in one piece
-		one := &struct {
-			batch
-			answer [1]Answer
-			ask    [1]ask
-		}{}
-		b = &one.batch
-		b.answers, b.asks = one.answer[:], one.ask[:]
-	} else {
-		b.answers, b.asks = make([]Answer, len(cmds)), make([]ask, len(cmds))
-	}
-	b.ctx, b.cmds, b.done = ctx, cmds, make(chan struct{})
-	d, ok := ctx.Deadline()
-	if !ok {
-		d = time.Now().Add(r.cfg.Timeout)
-	}
-	b.until = d
-	for i, c := range cmds {
-		b.asks[i] = askOf(c)
-		b.size += weight(c)
-	}
-	return b
-}
-
-// weight is what of a command's content may be large.
-func weight(c session.Command) int {
-	switch c := c.(type) {
-	case *session.PutPolicy:
-		return len(c.Tree)
-	case *session.Set:
-		return len(c.Value.Text)
-	case *session.End:
-		return len(c.Output.Text)
-	}
-	return 0
-}
-
-// over reports whether its caller waits no longer.
-func (b *batch) over(now time.Time) bool { return now.After(b.until) || b.ctx.Err() != nil }
-
-// fail gives all commands an answer without a result; where they may have been
-// applied that is unknown.
-func (b *batch) fail(a Answer) {
-	if b.sent {
-		a.Outcome = Unknown
-	}
-	for i := range b.answers {
-		b.answers[i] = a
-	}
-	close(b.done)
-}
-
-func (b *batch) finish(results []session.Result) {
-	for i := range b.answers {
-		b.answers[i] = Done(results[i], 0)
-	}
-	close(b.done)
-	if b.claimed != nil {
-		b.claimed(b.answers[0])
-	}
-}
 
 // A lane puts the commands of one namespace in order on this node: those that
 // arrive while a round is under way share the next.

@@ -21,6 +21,8 @@ type redisMetrics struct {
 	epochs        prometheus.Counter
 	faults        prometheus.Counter
 	recoveries    *prometheus.CounterVec
+	damaged       prometheus.Counter
+	settled       prometheus.Counter
 }
 
 func newRedisMetrics() *redisMetrics {
@@ -40,6 +42,8 @@ func newRedisMetrics() *redisMetrics {
 		reloads:    counter("gov_redis_script_loads_total", "Scripts sent in full because Redis did not have them."),
 		epochs:     counter("gov_redis_epoch_changes_total", "Times that this node found other data than it knew, or data in another state."),
 		faults:     counter("gov_redis_faults_total", "Losses of acknowledged changes that this node was the first to notice. Each begins a quarantine."),
+		damaged:    counter("gov_redis_damaged_total", "Damaged records that this node has set aside."),
+		settled:    counter("gov_redis_settled_total", "Records that came up as due and were looked at by this node."),
 		recoveries: counters("gov_redis_recoveries_total", "Quarantines that this node ended, or tried to.", "result"),
 	}
 }
@@ -50,7 +54,7 @@ func (m *redisMetrics) register(registry *prometheus.Registry, r *Redis) error {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
 	for _, c := range []prometheus.Collector{
-		m.commands, m.roundCommands, m.exchanges, m.seconds, m.reloads, m.epochs, m.faults, m.recoveries,
+		m.commands, m.roundCommands, m.exchanges, m.seconds, m.reloads, m.epochs, m.faults, m.recoveries, m.damaged, m.settled,
 		gauge("gov_redis_quarantine", "Data sets in quarantine, in which nothing is admitted: 1 for all of a Redis, or one for each namespace of a Redis Cluster.", func() float64 { return float64(r.inState(epochShut)) }),
 		gauge("gov_redis_quarantine_seconds", "Longest time until one of them ends.", func() float64 { return r.shutFor().Seconds() }),
 		gauge("gov_redis_refused", "1 while the settings of Redis do not allow what govnode promises, else 0.", func() float64 {
@@ -59,6 +63,8 @@ func (m *redisMetrics) register(registry *prometheus.Registry, r *Redis) error {
 			}
 			return 0
 		}),
+		gauge("gov_redis_aside", "Damaged records that are set aside, until somebody brings them back or drops them.", func() float64 { n, _ := r.housed(); return float64(n) }),
+		gauge("gov_redis_due", "Records that were due when this node last looked, and are not settled yet: the backlog of housekeeping.", func() float64 { _, n := r.housed(); return float64(n) }),
 		gauge("gov_redis_silent_seconds", "Longest time for which Redis has not answered this node, which asks every 250 ms.", func() float64 { return r.silent().Seconds() }),
 		gauge("gov_redis_log_time_seconds", "Log time.", func() float64 { return latest(r.allDomains()).Seconds() }),
 		gauge("gov_redis_cache_bytes", "Bytes that the records in the cache take, about.", func() float64 { _, n := r.cache.held(); return float64(n) }),
@@ -79,6 +85,14 @@ func (r *Redis) inState(state string) (n int) {
 		}
 	}
 	return n
+}
+
+// housed sums up what housekeeping has found: records set aside, and those due.
+func (r *Redis) housed() (asides, due int64) {
+	for _, d := range r.allDomains() {
+		asides, due = asides+d.asides.Load(), due+d.backlog.Load()
+	}
+	return asides, due
 }
 
 func (r *Redis) shutFor() (longest time.Duration) {
@@ -205,7 +219,7 @@ func scriptResult(cmd redis.Cmder, err error) string {
 	if c, ok := cmd.(interface{ Slice() ([]any, error) }); ok {
 		if reply, err := c.Slice(); err == nil && len(reply) > 0 {
 			switch word, _ := reply[0].(string); word {
-			case replyOK, replyLost, replyFrozen, replyEpoch, replyServer, replyAbsent:
+			case replyOK, replyLost, replyFrozen, replyEpoch, replyServer, replyAbsent, replyBehind, replyHalf:
 				return word
 			}
 		}

@@ -3,7 +3,6 @@ package storage
 import (
 	"bytes"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,15 +62,27 @@ func TestRedisPartsAreCut(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, two.Save(t.Context(), &b), "whole records can be made of them")
 
-	// A part that is gone, or has an id more, is noticed.
+	// A part that has an id less or more is damaged, and one that is gone is lost.
 	k, part, _ := session.IDOf(count(all - 1))
 	key := one.place(testNS).part(k, part)
 	v := s.do("GET", key).(string)
-	for name, bad := range map[string]string{
-		"gone": "", "cut": v[44:], "an id more": v + v[len(v)-44:], "a bit": strings.Replace(v, v[50:51], string([]byte{v[50] ^ 1}), 1),
-	} {
+	turned := []byte(v)
+	turned[50] ^= 1
+	for name, bad := range map[string]string{"cut": v[44:], "cut-off": v[:10], "an-id-more": v + v[len(v)-44:], "a-bit": string(turned)} {
 		s.do("SET", key, bad)
-		_, _, err := One(t.Context(), s.open(strings.ReplaceAll(name, " ", "-")), count(all-1))
+		node := s.open(name)
+		_, _, err := One(t.Context(), node, count(all-1))
 		require.Equal(t, NotApplied, OutcomeOf(err), name)
+		require.ErrorContains(t, err, key, name)
+		require.Error(t, node.BringBack(t.Context(), k), name)
+		s.do("SET", key, v)
+		require.NoError(t, node.BringBack(t.Context(), k), name)
+		r, _, err := One(t.Context(), node, count(all-1))
+		require.NoError(t, err, name)
+		require.True(t, r.Repeat, name)
 	}
+	s.do("DEL", key)
+	_, _, err := One(t.Context(), s.open("gone"), count(all-1))
+	require.Equal(t, NotApplied, OutcomeOf(err))
+	require.ErrorContains(t, err, "quarantine")
 }

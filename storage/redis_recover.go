@@ -3,7 +3,11 @@ package storage
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"example.com/govnode/session"
 )
@@ -42,18 +46,22 @@ func (r *Redis) recoverDomain(d *domain, e *epoch) {
 
 func (r *Redis) recover(ctx context.Context, d *domain, e *epoch) error {
 	generation := faultGeneration(e.generation)
+	if err := r.relist(ctx, d); err != nil {
+		return err
+	}
 	was := map[session.Key]entry{}
 	state := session.New()
 	err := r.readAll(ctx, map[*domain]*epoch{d: e}, func(k session.Key, x entry) error {
+		switch whole(r.place(k.Namespace()), k, &x); {
+		case x.bad != nil && errors.Is(x.bad.err, errPartGone):
+			x.record, x.bad = withoutIDs(x.record), nil
+		case x.bad != nil:
+			return nil // it is set aside, and stays so
+		}
 		was[k] = x
-		if x.record == nil {
-			return nil // listed, and gone
+		if x.record != nil { // else it is listed, and gone
+			state.Put(k, x.record)
 		}
-		whole, err := session.Join(x.record)
-		if err != nil {
-			return err
-		}
-		state.Put(k, whole)
 		return nil
 	}, nil)
 	if err != nil {
@@ -66,12 +74,132 @@ func (r *Redis) recover(ctx context.Context, d *domain, e *epoch) error {
 		before[k] = state.Stored(k)
 	}
 	endAll(state, was)
+	if err := r.standAgain(ctx, d, was); err != nil {
+		return err
+	}
 	if err := r.rewrite(ctx, e, now, state, was, before); err != nil {
 		return err
 	}
 	next := *e
 	next.state, next.id, next.generation, next.until = epochOpen, drawID(), generation, 0
 	return d.replaceEpoch(ctx, e, next.with())
+}
+
+// standAgain enters among what is due what has fallen out of it.
+func (r *Redis) standAgain(ctx context.Context, d *domain, was map[session.Key]entry) error {
+	var stand []redis.Z
+	flush := func() error {
+		if len(stand) == 0 {
+			return nil
+		}
+		err := r.client.ZAddNX(ctx, d.key("due"), stand...).Err()
+		stand = stand[:0]
+		return err
+	}
+	for k, x := range was { // order-free: each for itself
+		if x.due == 0 {
+			continue
+		}
+		if stand = append(stand, redis.Z{Score: float64(scoreOf(x.due)), Member: string(k)}); len(stand) == pageKeys {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// withoutIDs returns what is left of a record that has lost ids which it
+// remembered. A client has nothing else that outlives quarantine.
+func withoutIDs(r session.Record) session.Record {
+	if x, ok := r.(*session.Session); ok {
+		next := *x
+		next.IDs = session.IDs{}
+		return &next
+	}
+	return nil
+}
+
+// relist enters in the indexes what has fallen out of them, and counts their
+// names anew: a list that was lost must not hide from recovery what it had.
+func (r *Redis) relist(ctx context.Context, d *domain) error {
+	names, err := r.scanRecords(ctx, d)
+	if err != nil {
+		return err
+	}
+	for ns, keys := range names {
+		p := r.place(ns)
+		if err := r.enter(ctx, p); err != nil {
+			return err
+		}
+		for len(keys) > 0 {
+			n := min(len(keys), pageKeys)
+			_, err := r.client.Pipelined(ctx, func(tx redis.Pipeliner) error {
+				for _, k := range keys[:n] {
+					tx.ZAddNX(ctx, p.index(k.Kind()), redis.Z{Member: k.Name()})
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			keys = keys[n:]
+		}
+	}
+	all, err := r.namespaces(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, ns := range all {
+		p := r.place(ns)
+		if p.d != d {
+			continue
+		}
+		if err := r.enter(ctx, p); err != nil {
+			return err
+		}
+		for _, kind := range []byte(kindsOfKeys) {
+			n, err := r.client.ZCard(ctx, p.index(kind)).Result()
+			if err == nil {
+				err = r.client.ZAdd(ctx, p.counts(), redis.Z{Score: float64(n), Member: string(kind)}).Err()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scanRecords finds the keys of all records of a domain, by namespace, listed or
+// not.
+func (r *Redis) scanRecords(ctx context.Context, d *domain) (map[string][]session.Key, error) {
+	var c redis.Cmdable = r.client
+	pattern := "{" + r.cfg.Prefix + ":*}:r:*"
+	if cluster, ok := r.client.(*redis.ClusterClient); ok {
+		one, err := cluster.MasterForKey(ctx, d.key("epoch"))
+		if err != nil {
+			return nil, err
+		}
+		c, pattern = one, d.tag+":r:*"
+	}
+	found := map[string][]session.Key{}
+	for cursor := uint64(0); ; {
+		keys, next, err := c.Scan(ctx, cursor, pattern, 1000).Result()
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			_, name, _ := strings.Cut(key, "}:r:")
+			k := session.Key(name)
+			if session.WellFormed(k) && r.cfg.tag(k.Namespace())+":r:"+name == key {
+				found[k.Namespace()] = append(found[k.Namespace()], k)
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return found, nil
+		}
+	}
 }
 
 // endAll ends leases and waits, closes sessions, and forgets all ids with a

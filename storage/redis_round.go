@@ -9,27 +9,19 @@ import (
 	"example.com/govnode/session"
 )
 
-// A round applies the commands of some callers to the records that they touch
-// and swaps the outcome in. It is applied again until no other node has come
-// between; what a lost round would have answered is never told to anybody.
+// A round carries out the commands of some callers. It applies them to the
+// records that they touch and swaps the outcome in, attempt after attempt until
+// no other node has come between; what a lost attempt would have answered is
+// never told to anybody.
 type round struct {
 	r       *Redis
 	l       *lane
 	p       *place
-	batches []*batch
-	wants   []want
-	at      map[session.Key]int             // places of the records among wants
-	draft   *draft                          // if it was decided while the round before was out
-	before  func(session.Key) (entry, bool) // finds what the round before writes, if draft was decided on it
-	sent    []*attempt                      // whose outcome is not known
-}
-
-// An attempt is a swap that was sent.
-type attempt struct {
-	stamp   stamp
-	batches []*batch
-	results []session.Result
-	writes  map[session.Key]stamp // what was there before
+	batches []*batch                        // that are not answered yet
+	ready   *attempt                        // decided, and not sent
+	before  func(session.Key) (entry, bool) // while ready is decided: what the round before it writes
+	open    *attempt                        // sent, and nobody knows what became of it
+	doubts  bool                            // Redis found a wrong type: nothing is taken from the cache
 }
 
 // Pauses of a round: a lost swap means that another node is at it, a frozen or
@@ -40,24 +32,14 @@ const (
 	silentPause = 50 * time.Millisecond
 )
 
-// carryOut answers all batches. If a record is damaged, those that do not touch
-// it are answered all the same.
+// carryOut answers all batches.
 func (r *Redis) carryOut(x *round) {
-	p := x.p
 	err := x.run()
 	if err == nil {
 		return
 	}
-	var bad *badRecord
-	alone := len(x.batches) == 1
-	if !alone && len(x.sent) == 0 && (errors.As(err, &bad) || redisErrorKind(err, "WRONGTYPE")) {
-		for _, b := range x.batches {
-			r.carryOut((&lane{r: r, p: p}).round([]*batch{b}))
-		}
-		return
-	}
-	if bad != nil || redisErrorKind(err, "WRONGTYPE") {
-		r.report(p, x.wants, err)
+	if redisErrorKind(err, "WRONGTYPE") {
+		r.reportTypes(x.p, x.begin(nil).wants)
 	}
 	for _, b := range x.batches {
 		b.fail(Refused(err))
@@ -70,7 +52,7 @@ func (x *round) run() error {
 	ctx := x.r.ctx
 	for {
 		if x.l.turns.waits {
-			x.draft = nil
+			x.ready = nil
 			x.l.finish()
 			x.l.await()
 			x.takeMore()
@@ -94,47 +76,38 @@ func (x *round) run() error {
 	}
 }
 
-// try makes one attempt. It returns how long to pause before the next.
+// try takes the next step: it finds out about the attempt that is open, or makes
+// another. It returns how long to pause before the next.
 func (x *round) try() (pause time.Duration, err error) {
 	e, err := x.p.d.serving(x.r.ctx)
 	if err != nil {
 		x.l.finish()
 		return 0, err
 	}
-	d := x.draft
-	x.draft = nil
-	if d == nil || d.e != e {
+	if x.open != nil {
+		return x.findOut(e)
+	}
+	a := x.ready
+	x.ready = nil
+	if a == nil || a.e != e {
 		x.l.finish() // what it wrote is read
-		was, fresh, err := x.read(e)
-		switch {
-		case errors.Is(err, errAgain):
-			return lostPause, nil
-		case err != nil && len(x.sent) > 0 && notServed(err):
-			return silentPause, nil // find out what became of it
-		case err != nil:
-			return 0, err
-		case x.appliedBefore(was):
+		a, err = x.read(e)
+		if err != nil || a == nil {
+			return lostPause, err
+		}
+		if x.refuseDamaged(a) {
 			return 0, nil
 		}
-		d = x.decide(e, was, fresh)
+		x.decide(a)
 	}
-	return x.carry(d)
+	return x.carry(a)
 }
 
 // takeMore adds what has come meanwhile to a round that is decided anew anyway.
 func (x *round) takeMore() {
-	if len(x.sent) == 0 && len(x.batches) > 0 {
+	if x.open == nil && len(x.batches) > 0 {
 		x.batches = x.l.take(x.batches, x.r.cfg.RoundSize)
 	}
-}
-
-// errAgain asks for another look.
-var errAgain = errors.New("storage: look again")
-
-// notServed reports whether Redis could not be asked, which may pass.
-func notServed(err error) bool {
-	var bad *badRecord
-	return !errors.As(err, &bad) && !redisErrorKind(err, "WRONGTYPE")
 }
 
 // rest pauses, or until ctx is done.
@@ -147,14 +120,15 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// leaveLate answers those whose callers wait no longer. What was applied in a
-// lost round has no effect, so they were not applied.
+// leaveLate answers those whose callers wait no longer. What was decided in a
+// lost attempt has no effect, so they were not applied; of the attempt that is
+// open they stay a part.
 func (x *round) leaveLate() {
 	left, now := x.batches[:0], time.Now()
 	for _, b := range x.batches {
 		if b.over(now) {
 			b.fail(Refused(errLate))
-			x.draft = nil
+			x.ready = nil
 			continue
 		}
 		left = append(left, b)
@@ -163,68 +137,103 @@ func (x *round) leaveLate() {
 	x.batches = left
 }
 
-// footprint lists the records that the commands touch, with the parts of ids
-// that they look at.
-func (x *round) footprint() {
-	x.wants = x.wants[:0]
-	x.at = make(map[session.Key]int, len(x.batches)+8)
+// begin returns an attempt that has the records which the commands touch, with
+// the parts of ids that they look at. What stands there is not known yet.
+func (x *round) begin(e *epoch) *attempt {
+	a := &attempt{e: e, at: make(map[session.Key]int, len(x.batches)+8)}
 	for _, b := range x.batches {
 		for i := range b.asks {
-			x.touch(&b.asks[i])
+			a.touch(&b.asks[i])
 		}
 	}
+	a.was = make([]entry, len(a.wants))
+	return a
 }
 
-func (x *round) touch(a *ask) {
-	for j, k := range a.keys {
-		i, ok := x.at[k]
+func (a *attempt) touch(k *ask) {
+	for j, key := range k.keys {
+		i, ok := a.at[key]
 		if !ok {
-			i = len(x.wants)
-			x.at[k] = i
-			x.wants = append(x.wants, want{key: k})
+			i = len(a.wants)
+			a.at[key] = i
+			a.wants = append(a.wants, want{key: key})
 		}
-		x.wants[i].refs++
-		x.wants[i].parts |= a.parts(j)
+		a.wants[i].refs++
+		a.wants[i].parts |= k.parts(j)
 	}
 }
 
-// read returns the records that the commands touch: the values seen last, or
-// from Redis. Fresh means that all were read now, at one instant.
-func (x *round) read(e *epoch) (was []entry, fresh bool, err error) {
-	x.footprint()
-	was = make([]entry, len(x.wants))
+// read returns an attempt with the records that the commands touch: the values
+// seen last, or from Redis. It returns nil if one has to look again.
+func (x *round) read(e *epoch) (*attempt, error) {
+	a := x.begin(e)
 	var missing []want
 	var at []int
-	known := x.r.cache.getAll(x.wants, was)
-	for i, w := range x.wants {
-		if known[i] && len(x.sent) == 0 {
+	known := make([]bool, len(a.wants))
+	if !x.doubts {
+		known = x.r.cache.getAll(a.wants, a.was)
+	}
+	for i, w := range a.wants {
+		if known[i] {
 			continue
 		}
-		if was[i].record != nil && session.HasParts(w.key) {
+		if a.was[i].record != nil && session.HasParts(w.key) {
 			w.parts = allParts // it is used here again and again, each time with another part
 		}
 		missing, at = append(missing, w), append(at, i)
 	}
 	if len(missing) == 0 {
-		return was, false, nil
+		return a, nil
 	}
 	ctx, cancel := x.r.trip()
 	defer cancel()
 	found, status, err := x.r.load(ctx, x.p, e, missing, true)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if status != replyOK {
-		if err := x.p.d.note(ctx, e, status); err != nil {
-			return nil, false, err
-		}
-		return nil, false, errAgain
+		return nil, x.p.d.note(ctx, e, status)
 	}
 	for i, f := range found {
-		was[at[i]] = f
-		x.r.cache.put(missing[i].key, f)
+		a.was[at[i]] = f
 	}
-	return was, len(missing) == len(x.wants), nil
+	x.r.cache.putAll(missing, found)
+	a.fresh = len(missing) == len(a.wants)
+	return a, nil
+}
+
+// refuseDamaged answers the commands that need a record that is damaged, and
+// reports whether there are such: then the others are looked at anew.
+func (x *round) refuseDamaged(a *attempt) bool {
+	var damaged map[session.Key]*badRecord
+	for i := range a.was {
+		if bad := a.was[i].bad; bad != nil {
+			if damaged == nil {
+				damaged = map[session.Key]*badRecord{}
+			}
+			damaged[a.wants[i].key] = bad
+			x.r.setAside(x.p, a.e, a.wants[i].key, bad)
+		}
+	}
+	if damaged == nil {
+		return false
+	}
+	var left []*batch
+	for _, b := range x.batches {
+		if b.touches(damaged) == nil {
+			left = append(left, b)
+			continue
+		}
+		for _, c := range b.split() {
+			if bad := c.touches(damaged); bad != nil {
+				c.fail(Refused(bad))
+			} else {
+				left = append(left, c)
+			}
+		}
+	}
+	x.batches = left
+	return true
 }
 
 // seen finds the values of records that a round is decided on without reading
@@ -255,8 +264,69 @@ func knows(e entry, parts uint16) bool {
 	return true
 }
 
-// refused handles an error that says that nothing was applied.
+// carry sends an attempt. It returns how long to pause before the next.
+func (x *round) carry(a *attempt) (pause time.Duration, err error) {
+	if a.s.idle() && a.fresh {
+		a.answer(x.r)
+		x.batches = nil
+		return 0, nil
+	}
+	ctx, cancel := x.r.trip()
+	defer cancel()
+	found, status, err := x.exchange(ctx, a)
+	switch {
+	case err != nil && notSent(err):
+		return 0, x.refused(ctx, err)
+	case errors.Is(err, errOlder) || errors.Is(err, errHalf):
+		x.lostSight(a, err)
+		return 0, x.p.d.lost(ctx, a.e, err.Error())
+	case err != nil:
+		x.lostSight(a, err)
+		return silentPause, nil
+	case status == replyOK:
+		x.l.standIn(a.s.waits)
+		x.done(a)
+	case status == replyLost:
+		return x.yield(a, found), nil
+	case status == replyFrozen:
+		return frozenPause, nil
+	default:
+		return lostPause, x.p.d.note(ctx, a.e, status)
+	}
+	return 0, nil
+}
+
+// exchange sends the swap. Unless nodes take turns, the next round is decided
+// meanwhile, on what this one will have written: so this node and Redis work at
+// the same time. It is sent once this one was answered, and if this one came to
+// nothing it is decided anew.
+func (x *round) exchange(ctx context.Context, a *attempt) (found []entry, status string, err error) {
+	var alone bool
+	if a.s.turn, alone = x.l.wish(a.wants, a.was, true); !alone {
+		x.l.finish()
+		return x.r.send(ctx, a.s, a.was, a.now, a.mono)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		found, status, err = x.r.send(ctx, a.s, a.was, a.now, a.mono)
+	}()
+	x.l.finish()
+	x.prepare(a)
+	<-done
+	if ahead := x.l.ahead; ahead != nil && (err != nil || status != replyOK) {
+		ahead.ready = nil
+	}
+	return found, status, err
+}
+
+// refused handles an error that says that nothing was applied. What has a wrong
+// type is found among the records by looking at each, once.
 func (x *round) refused(ctx context.Context, err error) error {
+	if redisErrorKind(err, "WRONGTYPE") && !x.doubts {
+		x.doubts = true
+		return nil
+	}
 	for _, kind := range []string{"READONLY", "LOADING", "MASTERDOWN"} {
 		if redisErrorKind(err, kind) {
 			_ = x.p.d.inspect(ctx, x.p.d.gate.Load()) // logged there
@@ -265,21 +335,51 @@ func (x *round) refused(ctx context.Context, err error) error {
 	return err
 }
 
-// answer hands out the results of the commands of batches that still wait.
-func (x *round) answer(batches []*batch, results []session.Result) {
-	x.r.metrics.roundCommands.Observe(float64(len(results)))
-	all := len(batches) == len(x.batches)
-	if all = all && (len(batches) == 0 || batches[0] == x.batches[0]); all {
-		x.batches = nil
-	} else {
-		batches = append([]*batch(nil), batches...)
-	}
-	for _, b := range batches {
-		mine := results[:len(b.cmds)]
-		results = results[len(b.cmds):]
-		if all || x.remove(b) {
-			x.r.noteWaits(b.cmds, mine)
-			b.finish(mine)
+// yield takes over what another node has written. It returns how long to pause,
+// if this node has no turn to wait for.
+func (x *round) yield(a *attempt, found []entry) time.Duration {
+	x.r.lost.Add(1)
+	x.l.standIn(a.s.waits)
+	var others []session.Key
+	for i := range found {
+		if found[i].stamp != a.was[i].stamp {
+			others = append(others, a.wants[i].key)
 		}
+	}
+	x.r.cache.putAll(a.wants, found)
+	x.l.listen(others)
+	return lostPause
+}
+
+// done lets an attempt that was swapped in be kept and answered: once the next is
+// on its way, if that is ready to be sent, so that Redis need not wait for it.
+func (x *round) done(a *attempt) {
+	x.l.unfinished = func() {
+		x.keep(a)
+		a.answer(x.r)
+	}
+	if next := x.l.ahead; next == nil || next.ready == nil {
+		x.l.finish()
+	}
+	x.batches = nil
+}
+
+// finish keeps and answers a round that was swapped in, if one is left.
+func (l *lane) finish() {
+	if f := l.unfinished; f != nil {
+		l.unfinished = nil
+		f()
+	}
+}
+
+// keep notes what is now in Redis.
+func (x *round) keep(a *attempt) {
+	seen := x.r.cfg.monotonic()
+	for i := range a.next {
+		a.next[i].seen = seen
+	}
+	x.r.cache.putAll(a.wants, a.next)
+	if !a.s.idle() {
+		x.r.tell()
 	}
 }

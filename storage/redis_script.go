@@ -2,7 +2,7 @@ package storage
 
 import (
 	"context"
-	_ "embed" // the two scripts
+	_ "embed" // the scripts
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,9 +19,13 @@ var (
 	//go:embed swap.lua
 	swapText string
 
-	loadScript = redis.NewScript(loadText)
-	swapScript = redis.NewScript(swapText)
-	scriptText = map[*redis.Script]string{loadScript: loadText, swapScript: swapText}
+	//go:embed aside.lua
+	asideText string
+
+	loadScript  = redis.NewScript(loadText)
+	swapScript  = redis.NewScript(swapText)
+	asideScript = redis.NewScript(asideText)
+	scriptText  = map[*redis.Script]string{loadScript: loadText, swapScript: swapText, asideScript: asideText}
 )
 
 // once is a command that the library sends once: in a Redis Cluster it would send
@@ -81,6 +85,8 @@ const (
 	replyEpoch  = "epoch"
 	replyServer = "server"
 	replyAbsent = "absent"
+	replyBehind = "behind"
+	replyHalf   = "half"
 )
 
 // A want is a record to be loaded, with parts of the ids that it remembers.
@@ -92,23 +98,13 @@ type want struct {
 
 const allParts = 1<<session.ForgottenParts - 1
 
-// A badRecord reports what stands under a key and is no record of govnode. It is
-// never taken for an absent one.
-type badRecord struct {
-	key string
-	err error
-}
-
-func (e *badRecord) Error() string {
-	return fmt.Sprintf("the value of Redis key %q is damaged or not of govnode: %v", e.key, e.err)
-}
-
-// load reads records as they stand at one instant. If strict, a record that an
-// index lists and that is not there is answered as replyAbsent.
+// load reads records as they stand at one instant. One that is damaged comes with
+// the reason. If strict, a record or a part that is gone, and an index that has
+// lost names, is answered as replyAbsent.
 func (r *Redis) load(ctx context.Context, p *place, e *epoch, wants []want, strict bool) (found []entry, status string, err error) {
-	keys := make([]string, 0, 2+2*len(wants))
+	keys := make([]string, 0, 3+2*len(wants))
 	args := make([]any, 0, 4+len(wants))
-	keys = append(keys, p.d.key("epoch"), p.d.key("clock"))
+	keys = append(keys, p.d.key("epoch"), p.d.key("clock"), p.counts())
 	args = append(args, e.text, e.replid, len(wants), "0")
 	if strict {
 		args[3] = "1"
@@ -134,8 +130,21 @@ func (r *Redis) load(ctx context.Context, p *place, e *epoch, wants []want, stri
 	if seq < swaps {
 		return nil, replyServer, nil // older data: whose is it?
 	}
-	found, err = r.entries(p, wants, nil, reply[2:])
-	return found, status, err
+	found = r.entries(p, wants, nil, reply[2:])
+	if strict && partsGone(found) {
+		return nil, replyAbsent, nil
+	}
+	return found, status, nil
+}
+
+// partsGone reports whether a record has lost ids that it remembered.
+func partsGone(found []entry) bool {
+	for i := range found {
+		if bad := found[i].bad; bad != nil && errors.Is(bad.err, errPartGone) {
+			return true
+		}
+	}
+	return false
 }
 
 // appendParts appends the keys of the parts that are wanted, in their order.
@@ -152,7 +161,7 @@ func appendParts(keys []string, p *place, wants []want) []string {
 
 // entries reads the values of records, and behind them those of parts. A number
 // in the place of a value says that it is still what was known.
-func (r *Redis) entries(p *place, wants []want, known []entry, values []any) ([]entry, error) {
+func (r *Redis) entries(p *place, wants []want, known []entry, values []any) []entry {
 	found := make([]entry, len(wants))
 	seen := r.cfg.monotonic()
 	next := len(wants)
@@ -163,36 +172,56 @@ func (r *Redis) entries(p *place, wants []want, known []entry, values []any) ([]
 			next += bits.OnesCount16(w.parts)
 			continue
 		}
-		if v, ok := values[i].(string); ok {
-			e, err := decodeValue(v)
-			if err == nil && !session.Belongs(w.key, e.record) {
-				err = fmt.Errorf("it is a %T", e.record)
-			}
-			if err != nil {
-				return nil, &badRecord{p.record(w.key), err}
-			}
-			found[i] = e
+		n := next
+		next += bits.OnesCount16(w.parts)
+		if values[i] == nil {
+			found[i].seen = seen
+			continue
 		}
+		found[i] = p.entry(w, values[i], values[n:next])
 		found[i].seen = seen
-		for part := range session.ForgottenParts {
-			if w.parts&(1<<part) == 0 {
-				continue
-			}
-			v, _ := values[next].(string)
-			next++
-			if found[i].record == nil {
-				continue
-			}
-			known, err := session.WithPart(found[i].record, part, []byte(v))
-			if err != nil {
-				return nil, &badRecord{p.part(w.key, part), err}
-			}
-			found[i].record = known
-			found[i].size += len(v)
-		}
 	}
-	return found, nil
+	return found
 }
+
+// entry reads the value of a record and those of its parts that are wanted.
+func (p *place) entry(w want, value any, parts []any) (e entry) {
+	fail := func(key string, err error) entry {
+		e.bad = &badRecord{key, err}
+		return e
+	}
+	v, ok := value.(string)
+	if !ok {
+		return fail(p.record(w.key), errType)
+	}
+	e, err := decodeValue(w.key, v)
+	if err != nil {
+		return fail(p.record(w.key), err)
+	}
+	for part := range session.ForgottenParts {
+		if w.parts&(1<<part) == 0 {
+			continue
+		}
+		v, ok := parts[0].(string)
+		if parts[0] != nil && !ok {
+			return fail(p.part(w.key, part), errType)
+		}
+		parts = parts[1:]
+		known, err := session.WithPart(e.record, part, []byte(v))
+		if err != nil && v == "" {
+			err = fmt.Errorf("%w: %w", errPartGone, err)
+		}
+		if err != nil {
+			return fail(p.part(w.key, part), err)
+		}
+		e.record = known
+		e.size += len(v)
+	}
+	return e
+}
+
+// errType says that somebody has put something else there.
+var errType = errors.New("it is no string")
 
 // read notes the clock that a script returned, and returns the number of swaps.
 func (d *domain) read(e *epoch, v any) (seq uint64, err error) {

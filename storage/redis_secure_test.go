@@ -180,7 +180,7 @@ func (a *authority) sentinel(primary *server) *redis.Client {
 		_ = cmd.Wait()
 		_ = c.Close()
 	})
-	require.Eventually(a.t, func() bool { return c.Ping(context.Background()).Err() == nil }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(a.t, func() bool { return c.Ping(context.Background()).Err() == nil }, 30*time.Second, 10*time.Millisecond)
 	return c
 }
 

@@ -120,7 +120,7 @@ func TestRedisCutOffPrimary(t *testing.T) {
 			require.Eventually(t, func() bool {
 				return parseInfo(primary.do("INFO", "replication").(string))["connected_slaves"] == "1" && primary.client.Set(t.Context(), "x", "x", 0).Err() == nil
 			}, 15*time.Second, 10*time.Millisecond, "the replica does not follow")
-			quarantine := func(c *RedisConfig) { c.Quarantine = time.Second }
+			quarantine := func(c *RedisConfig) { c.Quarantine = 3 * time.Second }
 			stays := &fleet{t: t, nodes: []*Redis{primary.open("stays", quarantine)}}
 			stays.must(0, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
 			require.Eventually(t, func() bool { return replica.do("EXISTS", "{gov:test}:r:ptest/one").(int64) == 1 }, 10*time.Second, 5*time.Millisecond)

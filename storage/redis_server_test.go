@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,7 @@ type server struct {
 	dir    string
 	args   []string
 	cmd    *exec.Cmd
+	ended  chan struct{} // the process has
 	client *redis.Client
 }
 
@@ -56,14 +58,19 @@ func needRedis(t testing.TB) string {
 // startRedis starts a Redis that keeps what it acknowledged, on a free port.
 func startRedis(t testing.TB, args ...string) *server {
 	t.Helper()
-	s := &server{t: t, port: freePort(t), dir: t.TempDir(), args: append([]string{"--appendfsync", "always"}, args...)}
-	s.client = redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1})
+	s := &server{t: t, dir: t.TempDir(), args: append([]string{"--appendfsync", "always"}, args...)}
 	t.Cleanup(func() {
 		s.kill()
 		s.client.Close()
 	})
-	s.start()
-	return s
+	for {
+		s.port = freePort(t)
+		s.client = redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1})
+		if s.begin() {
+			return s
+		}
+		s.client.Close() // somebody was faster at that port
+	}
 }
 
 func freePort(t testing.TB) int {
@@ -78,6 +85,12 @@ func (s *server) url() string  { return "redis://" + s.addr() + "/0" }
 
 func (s *server) start() {
 	s.t.Helper()
+	require.Eventually(s.t, s.begin, 30*time.Second, 10*time.Millisecond, "redis-server does not come up")
+}
+
+// begin starts the process, and reports whether it is the one that answers.
+func (s *server) begin() bool {
+	s.t.Helper()
 	path := needRedis(s.t)
 	args := append([]string{"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
 		"--appendonly", "yes", "--repl-diskless-sync-delay", "0"}, s.args...)
@@ -87,15 +100,33 @@ func (s *server) start() {
 	defer out.Close()
 	s.cmd.Stdout, s.cmd.Stderr = out, out
 	require.NoError(s.t, s.cmd.Start())
-	require.Eventually(s.t, func() bool { return s.client.Ping(context.Background()).Err() == nil },
-		10*time.Second, 10*time.Millisecond, "redis-server does not come up")
+	ended := make(chan struct{})
+	s.ended = ended
+	go func(cmd *exec.Cmd) {
+		_ = cmd.Wait()
+		close(ended)
+	}(s.cmd)
+	mine := fmt.Sprintf("process_id:%d\r", s.cmd.Process.Pid)
+	for {
+		// A Redis that asks for a password is up as well.
+		info, err := s.client.Info(context.Background(), "server").Result()
+		if strings.Contains(info, mine) || redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "NOPERM") {
+			return true
+		}
+		select {
+		case <-ended:
+			s.cmd = nil
+			return false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // kill ends the process at once.
 func (s *server) kill() {
 	if s.cmd != nil && s.cmd.Process != nil {
 		_ = s.cmd.Process.Kill()
-		_ = s.cmd.Wait()
+		<-s.ended
 		s.cmd = nil
 	}
 }

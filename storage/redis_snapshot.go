@@ -97,19 +97,24 @@ func (r *Redis) save(ctx context.Context) (*session.State, error) {
 	}
 	defer f.thaw()
 	state := session.New()
+	var without []string
 	err = r.readAll(ctx, epochs, func(k session.Key, x entry) error {
-		if x.record == nil {
+		switch whole(r.place(k.Namespace()), k, &x); {
+		case x.bad != nil:
+			without = append(without, string(k))
+		case x.record == nil:
 			return fmt.Errorf("the record %s is listed and not there", k)
+		default:
+			state.Put(k, x.record)
 		}
-		whole, err := session.Join(x.record)
-		if err != nil {
-			return err
-		}
-		state.Put(k, whole)
 		return nil
 	}, func() error { return f.hold(ctx) })
 	if err != nil {
 		return nil, err
+	}
+	if len(without) > 0 {
+		r.log.Error("the snapshot is without records that are damaged; bring them back or drop them, see docs/redis.md",
+			"records", len(without), "the first", without[0])
 	}
 	state.SetClock(latest(r.allDomains()), generation)
 	return state, nil
@@ -196,7 +201,7 @@ func (r *Redis) fence(ctx context.Context, state *session.State) (fenced bool, e
 		if err := r.place(ns).d.ready(ctx); err != nil {
 			return fenced, err
 		}
-		if err := r.client.SAdd(ctx, r.cfg.namespacesKey(), ns).Err(); err != nil {
+		if err := r.enter(ctx, r.place(ns)); err != nil {
 			return fenced, err
 		}
 	}
@@ -206,10 +211,11 @@ func (r *Redis) fence(ctx context.Context, state *session.State) (fenced bool, e
 		}
 		old := d.current()
 		next := *old
-		next.state, next.id, fenced = epochRestore, drawID(), true
+		next.state, next.id = epochRestore, drawID()
 		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
-			return fenced, err
+			return fenced || !errors.Is(err, errMoved), err
 		}
+		fenced = true
 	}
 	return true, nil
 }
@@ -242,9 +248,10 @@ func (r *Redis) replaceAll(ctx context.Context, state *session.State) error {
 		}
 	}
 	for _, d := range r.allDomains() {
-		if err := r.client.Del(ctx, d.key("due")).Err(); err != nil {
+		if err := r.client.Del(ctx, d.key("due"), d.key("aside")).Err(); err != nil {
 			return err
 		}
+		d.countAsides(ctx)
 	}
 	pages := map[*place]*rewriting{}
 	for k, rec := range state.Snapshot().All() {
@@ -275,13 +282,18 @@ func (r *Redis) removeListed(ctx context.Context, l listing) error {
 			return err
 		}
 		if len(names) == 0 {
-			return nil
+			_, err := r.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+				tx.Unlink(ctx, index)
+				tx.ZAdd(ctx, p.counts(), redis.Z{Member: countsMark}, redis.Z{Member: string(l.prefix.Kind())})
+				return nil
+			})
+			return err
 		}
 		var keys []string
 		var members []any
 		for _, name := range names {
 			k := l.prefix + session.Key(name)
-			keys, members = append(keys, p.record(k)), append(members, name)
+			keys, members = append(keys, p.record(k), p.aside(k)), append(members, name)
 			if session.HasParts(k) {
 				keys = appendParts(keys, p, []want{{key: k, parts: allParts}})
 			}

@@ -23,7 +23,12 @@ func TestRedis(t *testing.T) {
 func openRedis(t *testing.T, url, prefix string, now func() time.Duration) storage.Store {
 	r, err := storage.OpenRedis(t.Context(), storage.TimedRedisConfig(url, prefix, now))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	t.Cleanup(func() {
+		if now != nil { // else it goes on, and so do leases
+			storage.SoundForTest(t, r)
+		}
+		require.NoError(t, r.Close())
+	})
 	return r
 }
 

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/bits"
 	"strings"
 	"sync"
@@ -36,9 +37,9 @@ type span struct{ from, to int }
 
 // beginSwap begins a call that checks the stamps of the records wanted.
 func (r *Redis) beginSwap(p *place, e *epoch, wants []want) *swapping {
-	s := &swapping{p: p, e: e, wants: wants, stamp: r.nextStamp(), firstIndex: 6}
-	s.keys = make([]string, 0, 8+2*len(wants))
-	s.keys = append(s.keys, p.d.key("epoch"), p.d.key("frozen"), p.d.key("clock"), p.d.key("due"), p.turns())
+	s := &swapping{p: p, e: e, wants: wants, stamp: r.nextStamp(), firstIndex: 8}
+	s.keys = make([]string, 0, 10+2*len(wants))
+	s.keys = append(s.keys, p.d.key("epoch"), p.d.key("frozen"), p.d.key("clock"), p.d.key("due"), p.turns(), p.counts(), p.d.key("marks"))
 	var known [256]bool
 	for i := range wants {
 		if kind := wants[i].key.Kind(); !known[kind] {
@@ -96,13 +97,16 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 	}
 	packed := session.Pack(after)
 	next := entry{stamp: s.stamp, record: packed.Next, due: standing(after, was.due, now)}
-	s.values[i] = s.write(func(b []byte) []byte { return appendValue(b, s.stamp, next.due, packed.Head) })
+	s.values[i] = s.write(func(b []byte) []byte { return appendValue(b, k, s.stamp, next.due, packed.Head) })
 	next.value = s.values[i].to - s.values[i].from
 	next.size = next.value + was.size/2 // with what is known of its parts, roughly
 	for _, c := range packed.Parts {
 		switch {
 		case !c.Whole:
 			key := s.partKey(i, c.Part)
+			if session.HasIDs(was.record, c.Part) {
+				s.ops = append(s.ops, "E", key) // else the rest of it would be all there ever was
+			}
 			if len(c.Bytes) > 0 {
 				s.append(key, c.Bytes)
 			}
@@ -128,11 +132,13 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 	return next
 }
 
-func (s *swapping) append(at int, b []byte) {
-	for n := at - s.firstPart; len(s.appends) <= n; {
+// append adds what is appended to the part whose key has a place.
+func (s *swapping) append(key int, bytes []byte) {
+	n := key - s.firstPart
+	for len(s.appends) <= n {
 		s.appends = append(s.appends, span{})
 	}
-	s.appends[at-s.firstPart] = s.write(func(text []byte) []byte { return append(text, b...) })
+	s.appends[n] = s.write(func(text []byte) []byte { return append(text, bytes...) })
 }
 
 // texts are used again, since each is long and short-lived.
@@ -169,7 +175,7 @@ const smallRecords = 256 << 10
 // Pointers to texts go to the connection without a copy.
 func (s *swapping) arguments(channel string, was []entry, now time.Duration) []any {
 	n := len(was)
-	all := make([]any, 3, 3+len(s.keys)+16+n+len(s.keys)-s.firstPart+1+len(s.ops))
+	all := make([]any, 3, 3+len(s.keys)+18+n+len(s.keys)-s.firstPart+1+len(s.ops))
 	for i := range s.keys {
 		if i == 0 {
 			all = append(all, s.keys[i])
@@ -205,7 +211,7 @@ func (s *swapping) arguments(channel string, was []entry, now time.Duration) []a
 	}
 	all = append(all, s.e.text, s.e.replid, clockText(now), clockText(now+maxBehind),
 		s.firstRecord-s.firstIndex, n, channel, message, s.turn.name, s.turn.more, s.turn.told, name,
-		stamps, indexes, parts, small)
+		stamps, indexes, parts, small, s.p.d.r.name, s.p.d.clock.marked())
 	if s.idle() {
 		return all
 	}
@@ -246,7 +252,11 @@ func (r *Redis) send(ctx context.Context, s *swapping, was []entry, now, mono ti
 	if err != nil {
 		return nil, "", err
 	}
-	if status, _ = reply[0].(string); status != replyOK && status != replyLost {
+	status, _ = reply[0].(string)
+	switch {
+	case status == replyHalf:
+		return nil, "", fmt.Errorf("%w: %v", errHalf, reply[1:])
+	case status != replyOK && status != replyLost:
 		return nil, status, nil
 	}
 	if len(reply) < 3 {
@@ -265,10 +275,18 @@ func (r *Redis) send(ctx context.Context, s *swapping, was []entry, now, mono ti
 	case status == replyOK && (seq < swaps || seq == swaps && !s.idle() && len(was) > 0):
 		return nil, "", errOlder // it has counted this swap already
 	case status == replyLost:
-		found, err = r.entries(s.p, s.wants, was, reply[3:])
+		if found = r.entries(s.p, s.wants, was, reply[3:]); partsGone(found) {
+			return nil, replyAbsent, nil
+		}
+	case !s.idle():
+		s.p.d.clock.left(seq, s.e.id)
 	}
-	return found, status, err
+	return found, status, nil
 }
+
+// errHalf says that Redis stopped a swap between two writes, as it does if a
+// command is forbidden to this user that only some swaps need.
+var errHalf = errors.New("Redis has stopped a swap half-way")
 
 // errOlder says that a swap was applied to data that has lost what this node had
 // written, so that nobody knows what it is worth.

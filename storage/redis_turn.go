@@ -280,8 +280,8 @@ func readTold(p *place, message string) (all []told) {
 			return all
 		}
 		k := session.Key(strings.TrimPrefix(name, p.record("")))
-		e, err := decodeValue(value)
-		if e.seen = p.d.r.cfg.monotonic(); err == nil && session.Belongs(k, e.record) {
+		e, err := decodeValue(k, value)
+		if e.seen = p.d.r.cfg.monotonic(); err == nil {
 			all = append(all, told{k, e})
 		}
 	}

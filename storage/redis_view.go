@@ -124,6 +124,7 @@ func (r *Redis) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 			return &badRecord{d.key("clock"), err}
 		}
 		byPlace := map[*place][]want{}
+		var got []session.Entry // of this try alone: what it does not find is gone
 		for _, l := range lists {
 			p := r.place(l.ns)
 			names, err := r.client.ZRange(ctx, p.index(l.prefix.Kind()), 0, -1).Result()
@@ -148,14 +149,11 @@ func (r *Redis) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 				return err
 			}
 			for i, x := range found {
-				if x.record == nil {
-					continue
+				if whole(p, wants[i].key, &x); x.bad != nil {
+					r.setAside(p, e, wants[i].key, x.bad)
+				} else if x.record != nil {
+					got = append(got, session.Entry{Key: wants[i].key, Record: x.record})
 				}
-				whole, err := session.Join(x.record)
-				if err != nil {
-					return &badRecord{p.record(wants[i].key), err}
-				}
-				state.Put(wants[i].key, whole)
 			}
 		}
 		after, err := r.client.Get(ctx, d.key("clock")).Result()
@@ -163,12 +161,10 @@ func (r *Redis) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 			return err
 		}
 		if _, now, err := parseClock(after); err == nil && now == seq {
-			return nil
-		}
-		for _, wants := range byPlace { // the next look may not find it any more
-			for _, w := range wants {
-				state.Put(w.key, nil)
+			for _, x := range got {
+				state.Put(x.Key, x.Record)
 			}
+			return nil
 		}
 		if try == lookTries {
 			return r.heldUp(ctx, func() error { return r.wholeOf(ctx, d, lists, state) })
@@ -189,10 +185,8 @@ func (r *Redis) find(ctx context.Context, prefix, after session.Key, limit int, 
 		}
 		err := r.walk(ctx, l, prefix, after, 0, func(p *place, keys []session.Key, found []entry) bool {
 			now, _ := p.d.clock.now()
-			for i, x := range found {
-				if x.record == nil {
-					continue // it went between the list and the look
-				}
+			for _, i := range r.without(p, p.d.current(), keys, found) {
+				x := found[i]
 				if rec := x.record.At(now); rec != nil && (keep == nil || keep(keys[i], rec)) && len(all) < limit {
 					all = append(all, session.Entry{Key: keys[i], Record: rec})
 				}
@@ -235,7 +229,11 @@ func (r *Redis) lists(ctx context.Context, prefix session.Key) ([]listing, error
 // namespaces returns all, or the one that the prefix names.
 func (r *Redis) namespaces(ctx context.Context, prefix session.Key) ([]string, error) {
 	if strings.Contains(string(prefix), "/") {
-		return []string{prefix.Namespace()}, nil
+		ns := prefix.Namespace()
+		if known, err := r.know(ctx, ns); err != nil || !known {
+			return nil, err
+		}
+		return []string{ns}, nil
 	}
 	names, err := r.client.SMembers(ctx, r.cfg.namespacesKey()).Result()
 	if err != nil {
