@@ -94,7 +94,7 @@ func (f *fsm) Apply(l *raft.Log) any {
 		err = errors.New("no term")
 	}
 	if errors.Is(err, session.ErrDamaged) {
-		err = fmt.Errorf("%w; %s", err, replaceHint)
+		err = fmt.Errorf("%w; %s", err, adviceReplace)
 	}
 	if err != nil {
 		// Stop rather than diverge: others may know what this is.
