@@ -377,6 +377,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 // replace puts another state in place of the present one. f.mu is held.
 func (f *fsm) replace(state *session.State) {
 	f.state = state
+	f.since.restart()
 	f.leased = 0
 	if at, ok := state.Due(); ok && at <= state.Now()+session.MaxTTL {
 		f.leased = state.Now() + session.MaxTTL // leases of the snapshot end by then
