@@ -29,8 +29,15 @@ type forwarder struct {
 	places  chan struct{}
 
 	mu    sync.Mutex
-	sent  map[uint64][]*group // not answered
+	sent  map[uint64]*sentBatch // not answered
 	batch uint64
+}
+
+// A sentBatch is under way. Its answers come in the order of its commands, in one
+// message or in several.
+type sentBatch struct {
+	groups []*group // the first has no answer yet, or not all
+	got    int      // answers of the first
 }
 
 type forwardStream = connect.BidiStreamForClientSimple[nodev1.ForwardRequest, nodev1.ForwardResponse]
@@ -51,7 +58,7 @@ func (n *Node) forwardTo(leader string) *forwarder {
 	}
 	f := &forwarder{
 		address: leader, queue: newQueue(n.cfg.MaxQueue), metrics: n.metrics,
-		places: make(chan struct{}, inFlight), sent: make(map[uint64][]*group),
+		places: make(chan struct{}, inFlight), sent: make(map[uint64]*sentBatch),
 	}
 	f.ctx, f.cancel = context.WithCancel(n.ctx)
 	n.forward = f
@@ -125,7 +132,7 @@ func (f *forwarder) number(groups []*group) *nodev1.ForwardRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.batch++
-	f.sent[f.batch] = groups
+	f.sent[f.batch] = &sentBatch{groups: groups}
 	m := &nodev1.ForwardRequest{Batch: f.batch}
 	now := time.Now()
 	for _, g := range groups {
@@ -137,39 +144,59 @@ func (f *forwarder) number(groups []*group) *nodev1.ForwardRequest {
 	return m
 }
 
-// unsent answers a batch that did not leave as a whole. The leader makes nothing
-// of a part of a message.
-func (f *forwarder) unsent(batch uint64, why error) {
+// take returns a batch, which is not under way any more if it is over. It is nil
+// if it was not.
+func (f *forwarder) take(n uint64, over bool) *sentBatch {
 	f.mu.Lock()
-	groups := f.sent[batch]
-	delete(f.sent, batch)
-	f.mu.Unlock()
-	failAll(groups, storage.Refused(fmt.Errorf("%w: %w", errElsewhere, why)))
+	defer f.mu.Unlock()
+	b := f.sent[n]
+	if over {
+		delete(f.sent, n)
+	}
+	return b
 }
 
-// answer gives the answers of one batch to those who wait for them.
+// unsent answers a batch that did not leave as a whole. The leader makes nothing
+// of a part of a message.
+func (f *forwarder) unsent(n uint64, why error) {
+	if b := f.take(n, true); b != nil {
+		failAll(b.groups, storage.Refused(fmt.Errorf("%w: %w", errElsewhere, why)))
+	}
+}
+
+// answer gives the answers of one message to those who wait for them.
 func (f *forwarder) answer(r *nodev1.ForwardResponse) {
-	f.mu.Lock()
-	groups := f.sent[r.GetBatch()]
-	delete(f.sent, r.GetBatch())
-	f.mu.Unlock()
-	if groups == nil {
+	b := f.take(r.GetBatch(), !r.GetMore())
+	if b == nil {
 		return
 	}
-	answers := r.GetAnswers()
-	for _, g := range groups {
-		if len(answers) < len(g.commands) {
-			answers = nil // what is left is not that of the groups that follow
-			g.fail(storage.Lost(errors.New("the leader left answers out")))
-			continue
-		}
-		for i := range g.commands {
-			g.answers[i] = readAnswer(answers[i])
-		}
-		answers = answers[len(g.commands):]
-		close(g.done)
+	b.answer(r.GetAnswers())
+	if !r.GetMore() {
+		failAll(b.groups, storage.Lost(errors.New("the leader left answers out")))
+		<-f.places
 	}
-	<-f.places
+}
+
+// answer takes the next answers. A group is done with its last one.
+func (b *sentBatch) answer(answers []*nodev1.ForwardAnswer) {
+	for _, a := range answers {
+		if len(b.groups) == 0 {
+			return // more than were asked for
+		}
+		g := b.groups[0]
+		g.answers[b.got] = readAnswer(a)
+		if b.got++; b.got == len(g.commands) {
+			close(g.done)
+			b.groups, b.got = b.groups[1:], 0
+		}
+	}
+}
+
+// failAll gives a to all commands of groups that have no answer yet.
+func failAll(groups []*group, a storage.Answer) {
+	for _, g := range groups {
+		g.fail(a)
+	}
 }
 
 // end answers everything that is left when the stream has ended: what was sent
@@ -178,16 +205,10 @@ func (f *forwarder) end(err error) {
 	f.queue.close(fmt.Errorf("%w: %w", errElsewhere, err))
 	f.mu.Lock()
 	sent := f.sent
-	f.sent = make(map[uint64][]*group)
+	f.sent = make(map[uint64]*sentBatch)
 	f.mu.Unlock()
-	for _, groups := range sent {
-		failAll(groups, storage.Lost(fmt.Errorf("the stream to the leader broke: %w", err)))
-	}
-}
-
-func failAll(groups []*group, a storage.Answer) {
-	for _, g := range groups {
-		g.fail(a)
+	for _, b := range sent {
+		failAll(b.groups, storage.Lost(fmt.Errorf("the stream to the leader broke: %w", err)))
 	}
 }
 

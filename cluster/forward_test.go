@@ -231,20 +231,23 @@ func TestRubbishInABatch(t *testing.T) {
 func TestAnswersThatALeaderLeftOut(t *testing.T) {
 	n := newTestForwarder()
 	groups := []*group{sized(1, 1), sized(1), sized(1)}
-	n.sent[1] = groups
+	n.sent[1] = &sentBatch{groups: groups}
 	n.places <- struct{}{}
 	n.answer(&nodev1.ForwardResponse{Batch: 1, Answers: []*nodev1.ForwardAnswer{writeAnswer(new(storage.Done(session.Result{}, 7)))}})
+	var outcomes []storage.Outcome
 	for _, g := range groups {
 		<-g.done
 		for _, a := range g.answers {
-			require.Equal(t, storage.Unknown, a.Outcome)
+			outcomes = append(outcomes, a.Outcome)
 		}
 	}
+	require.Equal(t, []storage.Outcome{storage.Applied, storage.Unknown, storage.Unknown, storage.Unknown}, outcomes)
 	require.Empty(t, n.places)
+	require.Empty(t, n.sent)
 }
 
 func newTestForwarder() *forwarder {
-	return &forwarder{queue: newQueue(10), places: make(chan struct{}, inFlight), sent: make(map[uint64][]*group)}
+	return &forwarder{queue: newQueue(10), places: make(chan struct{}, inFlight), sent: make(map[uint64]*sentBatch)}
 }
 
 // Whoever looked for the leader before there was another one does not end the

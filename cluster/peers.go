@@ -19,7 +19,8 @@ const (
 	// clusterHeader names the cluster in every request.
 	clusterHeader = "Govnode-Cluster"
 	// maxMessage bounds one message between nodes: a batch of commands, or one
-	// command with a policy tree of at most 1 MiB in it.
+	// command with a policy tree of at most 1 MiB in it, or one answer with a
+	// whole session in it.
 	maxMessage = 4 << 20
 	// pingAfter is how long a connection may be silent before the other side is
 	// asked whether it is there, and pingWait how long it may take to answer.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -20,13 +18,6 @@ import (
 type service struct{ n *Node }
 
 var _ nodev1connect.NodeServiceHandler = (*service)(nil)
-
-// maxBatches bounds the batches of one stream that have no answer yet; beyond
-// it the stream is not read.
-const maxBatches = 2 * inFlight
-
-// maxLeft bounds how long a forwarded command may wait.
-const maxLeft = 10 * time.Minute
 
 // wireError makes an error one that another node reads with remote and sent.
 // Only an outcome that is said to be unknown is: all else did nothing.
@@ -50,85 +41,6 @@ func (s *service) lead() (*leadership, error) {
 		return l, nil
 	}
 	return nil, wireError(errElsewhere)
-}
-
-// Forward implements nodev1connect.NodeServiceHandler.
-func (s *service) Forward(_ context.Context, stream *connect.BidiStream[nodev1.ForwardRequest, nodev1.ForwardResponse]) error {
-	if _, err := s.lead(); err != nil {
-		return err
-	}
-	if _, err := stream.Receive(); err != nil {
-		return err
-	}
-	if err := stream.Send(&nodev1.ForwardResponse{}); err != nil {
-		return err
-	}
-	var (
-		sending sync.Mutex
-		answers sync.WaitGroup
-		places  = make(chan struct{}, maxBatches)
-	)
-	defer answers.Wait() // the stream ends with this method
-	for {
-		m, err := stream.Receive()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		places <- struct{}{}
-		g := decodeBatch(m)
-		if err := s.submit(g); err != nil {
-			clear(g.answers)
-			g.fail(storage.Refused(err))
-		}
-		answers.Go(func() {
-			<-g.done
-			r := &nodev1.ForwardResponse{Batch: m.GetBatch()}
-			for i := range g.answers {
-				r.Answers = append(r.Answers, writeAnswer(&g.answers[i]))
-			}
-			sending.Lock()
-			defer sending.Unlock()
-			_ = stream.Send(r) // Receive fails as well, and ends the stream
-			<-places
-		})
-	}
-}
-
-// submit gives a group to the leadership of this moment: a stream may outlast
-// one.
-func (s *service) submit(g *group) error {
-	l := s.n.leading.Load()
-	if l == nil || s.n.draining.Load() {
-		return errElsewhere
-	}
-	s.n.admitForwarded(g)
-	return l.submit(g)
-}
-
-// decodeBatch makes a group of a batch. What cannot be decoded is answered
-// alone. That a command was damaged on its way is no fault of its caller, who
-// may send it again.
-func decodeBatch(m *nodev1.ForwardRequest) *group {
-	now := time.Now()
-	commands := make([]pending, len(m.GetCommands()))
-	for i, f := range m.GetCommands() {
-		commands[i] = pending{raw: f.GetCommand(), until: now.Add(min(f.GetLeft().AsDuration(), maxLeft))}
-	}
-	g := newGroup(commands)
-	for i := range commands {
-		c, err := session.DecodeCommand(commands[i].raw)
-		switch {
-		case errors.Is(err, session.ErrDamaged):
-			g.answers[i] = storage.Refused(err)
-		case err != nil:
-			g.answers[i] = storage.Refused(wrong(err))
-		}
-		commands[i].cmd = c
-	}
-	return g
 }
 
 // ReadIndex implements nodev1connect.NodeServiceHandler.

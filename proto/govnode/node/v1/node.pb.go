@@ -189,11 +189,13 @@ func (x *ForwardedCommand) GetLeft() *durationpb.Duration {
 	return nil
 }
 
-// ForwardResponse answers one batch, with one answer for each command.
+// ForwardResponse answers one batch, or the next commands of it: with one answer
+// for each command, in their order.
 type ForwardResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Batch         uint64                 `protobuf:"varint,1,opt,name=batch,proto3" json:"batch,omitempty"`
 	Answers       []*ForwardAnswer       `protobuf:"bytes,2,rep,name=answers,proto3" json:"answers,omitempty"`
+	More          bool                   `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"` // other messages answer the rest of the batch
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -240,6 +242,13 @@ func (x *ForwardResponse) GetAnswers() []*ForwardAnswer {
 		return x.Answers
 	}
 	return nil
+}
+
+func (x *ForwardResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 // ForwardAnswer is what became of one command.
@@ -1451,10 +1460,11 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\bcommands\x18\x02 \x03(\v2!.govnode.node.v1.ForwardedCommandR\bcommands\"[\n" +
 	"\x10ForwardedCommand\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\fR\acommand\x12-\n" +
-	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\"a\n" +
+	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\"u\n" +
 	"\x0fForwardResponse\x12\x14\n" +
 	"\x05batch\x18\x01 \x01(\x04R\x05batch\x128\n" +
-	"\aanswers\x18\x02 \x03(\v2\x1e.govnode.node.v1.ForwardAnswerR\aanswers\"\x85\x01\n" +
+	"\aanswers\x18\x02 \x03(\v2\x1e.govnode.node.v1.ForwardAnswerR\aanswers\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x85\x01\n" +
 	"\rForwardAnswer\x12\x16\n" +
 	"\x06result\x18\x01 \x01(\fR\x06result\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x122\n" +

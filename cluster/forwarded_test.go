@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+	"unique"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
+	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// text returns a text of n bytes that no other number has.
+func text(i, n int) string { return fmt.Sprintf("%0*d", n, i) }
+
+// largestSession has as much of everything as a session may have.
+func largestSession() *session.Session {
+	x := &session.Session{
+		Agent: unique.Make(text(1, session.MaxID)), Policy: unique.Make(text(2, session.MaxID)), Version: 1<<31 - 1, Phase: session.PhaseExpired,
+		Pin:    &session.Pin{Digest: session.Digest{1}, Limits: session.Limits{MaxAttempts: 1<<31 - 1, MaxTokens: 1 << 62, MaxToolCalls: 1<<31 - 1, MaxConcurrent: 4096, Timeout: session.MaxDuration}},
+		Opened: session.MaxDuration, IdleTTL: session.MaxIdleTTL, Used: session.MaxDuration,
+		Attempts: 1<<32 - 1, Calls: 1<<32 - 1, Executions: 1<<32 - 1, Failures: 1<<32 - 1, Consecutive: 1<<32 - 1,
+		Tokens: 1 << 62, Reserved: 1 << 62,
+		More: &session.More{Parent: text(3, session.MaxID), Baseline: session.Digest{2}, Drift: 1 << 62},
+	}
+	for i := range session.MaxToolLimits {
+		x.Pin.Limits.PerTool = append(x.Pin.Limits.PerTool, session.ToolLimit{Tool: text(i, session.MaxTool), Max: 1<<32 - 1})
+	}
+	for i := range session.MaxAttributes {
+		x.More.Attributes = append(x.More.Attributes, session.Attr{Name: text(i, session.MaxAttribute/2), Value: text(i, session.MaxAttribute/2)})
+	}
+	for i := range session.MaxTools {
+		x.Tools = append(x.Tools, session.ToolCount{Tool: unique.Make(text(i, session.MaxTool)), Calls: 1<<32 - 1})
+	}
+	for i := range session.MaxOpen {
+		h := session.Held{
+			Holder: "s" + text(4, session.MaxID) + " " + text(i, session.MaxID), Started: session.MaxDuration, Deadline: session.MaxDuration, Until: session.MaxDuration,
+			Tokens: session.MaxCallTokens, Tool: unique.Make(text(i, session.MaxTool)), Rule: session.MaxRule, Kind: session.Handoff,
+		}
+		for j := range h.Content {
+			h.Content[j] = 255
+		}
+		for p := range session.MaxPools + 1 {
+			h.Pools = append(h.Pools, session.Hold{Pool: unique.Make(text(i*10+p, len("policy/")+session.MaxID)), Token: 1<<64 - 1, Weight: session.MaxSlots})
+		}
+		x.Open = append(x.Open, h)
+	}
+	return x
+}
+
+// largestAnswer has more in it than any command is answered: a session, all the
+// pools of one, and all the calls of one as lapsed.
+func largestAnswer() storage.Answer {
+	r := session.Result{Code: session.StalePremise, Digest: session.Digest{1}, After: &session.After{Now: session.MaxDuration, Session: largestSession()}}
+	for i := range session.MaxClosePools {
+		r.Pools = append(r.Pools, text(i, len("policy/")+session.MaxID))
+	}
+	for i := range session.MaxOpen {
+		r.Lapsed = append(r.Lapsed, session.Lapse{Session: text(1, session.MaxID), Call: text(i, session.MaxID), Tool: text(i, session.MaxTool)})
+	}
+	return storage.Done(r, 1<<64-1)
+}
+
+// However large the answers of a batch are, each of its messages can be sent, and
+// those who wait get what is theirs.
+func TestAnswersAreSplitBySize(t *testing.T) {
+	small, large := storage.Done(session.Result{Value: 1}, 1), largestAnswer()
+	middle := storage.Refused(fmt.Errorf("%s", strings.Repeat("x", maxPart/4)))
+	for name, c := range map[string]struct {
+		answers  []storage.Answer
+		messages int
+	}{
+		"none":                 {nil, 1},
+		"small ones":           {[]storage.Answer{small, small, small}, 1},
+		"one that is too much": {[]storage.Answer{large}, 1},
+		"a large one between":  {[]storage.Answer{small, large, small, small}, 3},
+		"many":                 {[]storage.Answer{middle, middle, middle, middle, middle, small, middle}, 2},
+		"all large":            {[]storage.Answer{large, large, large, large}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newTestForwarder()
+			var groups []*group
+			for at := 0; at < len(c.answers); { // of one command, and of two
+				n := min(1+len(groups)%2, len(c.answers)-at)
+				groups = append(groups, sized(make([]int, n)...))
+				at += n
+			}
+			f.sent[7] = &sentBatch{groups: groups}
+			f.places <- struct{}{}
+			messages := 0
+			require.NoError(t, sendAnswers(7, c.answers, func(r *nodev1.ForwardResponse) error {
+				require.Len(t, f.places, 1, "the batch is under way")
+				require.LessOrEqual(t, proto.Size(r), maxMessage)
+				messages++
+				f.answer(r)
+				return nil
+			}))
+			require.Equal(t, c.messages, messages)
+			require.Empty(t, f.places)
+			require.Empty(t, f.sent)
+			for _, g := range groups {
+				<-g.done
+				for _, a := range g.answers {
+					require.Equal(t, writeAnswer(&c.answers[0]), writeAnswer(&a))
+					c.answers = c.answers[1:]
+				}
+			}
+		})
+	}
+}
+
+// What was answered before the stream broke is known, and only that.
+func TestABatchThatBreaksOffAmongItsAnswers(t *testing.T) {
+	f := newTestForwarder()
+	groups := []*group{sized(1), sized(1, 1), sized(1)}
+	f.sent[1] = &sentBatch{groups: groups}
+	done := writeAnswer(new(storage.Done(session.Result{}, 7)))
+	f.answer(&nodev1.ForwardResponse{Batch: 1, Answers: []*nodev1.ForwardAnswer{done}, More: true})
+	<-groups[0].done
+	f.answer(&nodev1.ForwardResponse{Batch: 1, Answers: []*nodev1.ForwardAnswer{done}, More: true})
+	f.end(fmt.Errorf("cut off"))
+	var outcomes []storage.Outcome
+	for _, g := range groups {
+		<-g.done
+		for _, a := range g.answers {
+			outcomes = append(outcomes, a.Outcome)
+		}
+	}
+	require.Equal(t, []storage.Outcome{storage.Applied, storage.Applied, storage.Unknown, storage.Unknown}, outcomes)
+}
+
+// shared opens a session that has many calls under way, and returns the command
+// that is answered with all of them.
+func shared(t *testing.T, n *testNode) *session.Open {
+	apply := func(cmds ...session.Command) {
+		for _, a := range n.Apply(within(t, 20*time.Second), cmds...) {
+			require.NoError(t, a.Err)
+			require.False(t, a.Result.Code.Failure(), a.Result.Code)
+		}
+	}
+	d := session.Digest{1}
+	apply(&session.PutPolicy{NS: "n", By: session.Maker{Client: "c", Request: "1"}, Name: "p", Digest: d, Tree: []byte("x"),
+		Limits: session.Limits{MaxConcurrent: 4096, MaxAttempts: 1e6, MaxToolCalls: 1e6, Timeout: time.Hour, MaxTokens: 1}})
+	open := &session.Open{NS: "n", Session: "shared", Agent: "a", Policy: "p", Digest: d, IdleTTL: time.Hour}
+	apply(open)
+	var calls []session.Command
+	for i := range 300 {
+		calls = append(calls, &session.Begin{NS: "n", Session: open.Session, Call: fmt.Sprintf("01ARZ3NDEKTSV4RRFFQ6%06d", i), CallKind: session.Tool, Tool: "t", Digest: d,
+			Verdict: session.Verdict{Allow: true}, Pools: []session.Want{{Pool: "policy/p", Weight: 1}}, TTL: time.Hour})
+	}
+	apply(calls...)
+	return open
+}
+
+// Many ask through a follower, at once and again, for a session that is there
+// already. All get it, though their answers are larger together than a message.
+func TestLargeAnswersAreForwarded(t *testing.T) {
+	f := newCluster(t, 2, nil).follower()
+	open := shared(t, f)
+	asked := make([]session.Command, 300)
+	for i := range asked {
+		asked[i] = open
+	}
+	for range inFlight + 1 {
+		size := 0
+		for _, a := range f.Apply(within(t, 20*time.Second), asked...) {
+			require.NoError(t, a.Err)
+			require.Len(t, a.Result.After.Session.Open, 300)
+			size += len(session.EncodeResult(&a.Result))
+		}
+		require.Greater(t, size, maxMessage)
+	}
+	require.Zero(t, f.forwarded())
+}
+
+// An answer that cannot be sent ends the stream, also where the connection is
+// sound and the other side goes on asking: it would wait for good.
+func TestAnAnswerThatCannotBeSentEndsItsStream(t *testing.T) {
+	l := newCluster(t, 1, nil).leader()
+	path, h := nodev1connect.NewNodeServiceHandler(&service{l.Node}, connect.WithSendMaxBytes(100), connect.WithCompression("gzip", nil, nil))
+	mux := http.NewServeMux()
+	mux.Handle(path, h)
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.Protocols = plainHTTP2()
+	server.Start()
+	t.Cleanup(server.Close)
+	client := nodev1connect.NewNodeServiceClient(&http.Client{Transport: &http.Transport{Protocols: plainHTTP2()}}, server.URL)
+	before := streams()
+	stream, err := client.Forward(within(t, 20*time.Second))
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&nodev1.ForwardRequest{}))
+	_, err = stream.Receive()
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&nodev1.ForwardRequest{Batch: 1, Commands: make([]*nodev1.ForwardedCommand, 20)}))
+	_, err = stream.Receive()
+	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "%v", err)
+	require.Eventually(t, func() bool { return streams() <= before }, 10*time.Second, time.Millisecond)
+}
