@@ -200,7 +200,11 @@ type Counter struct {
 
 // Namespace is what outlives everything in a namespace.
 type Namespace struct {
-	ForgotSessions uint64 // newest time of a session id that was dropped, Unix ms
+	// ForgotSessions is the newest time, Unix ms, of a session id that was
+	// dropped, or of a call whose session was dropped and had an id without a
+	// time. It is for sessions that are opened, and for the calls of those whose
+	// own id has no time.
+	ForgotSessions uint64
 	ForgotClients  uint64 // newest time of an id whose client was dropped; for those that are not there
 	TokenFloor     uint64 // largest last token of a deleted pool
 }
