@@ -171,7 +171,9 @@ type Client struct {
 	IDs   IDs
 	// Born is what was forgotten of clients when this one was made, since one of
 	// its name may have been among them, or when its record was put together
-	// from what a loss had left.
+	// from what a loss had left. It is lowered to what the namespace has
+	// forgotten, which only a repair lowers, with the next thing that the client
+	// does: what is forgotten after a repair does not raise it again.
 	Born uint64
 }
 
@@ -179,7 +181,7 @@ type Client struct {
 type Policy struct {
 	Tree  []byte
 	Pin   *Pin
-	Names []string // that point here, sorted
+	Names []string // that point here, or did until they were put elsewhere; sorted
 	First string   // the name it was first put under
 }
 

@@ -115,7 +115,7 @@ func TestCapsOfTheState(t *testing.T) {
 		{"tools", session.MaxTools, func(i int) session.Command { return begin(fmt.Sprint("c", i), fmt.Sprint("t", i)) }, session.TooManyTools},
 		{"names of a tree", session.MaxNames - 1, func(i int) session.Command {
 			return &session.PutPolicy{NS: ns, By: session.Maker{Client: "x"}, Name: fmt.Sprint("n", i), Digest: d, Tree: []byte{8}, Limits: limits}
-		}, session.Invalid},
+		}, session.TooManyNames},
 		{"the queue of a pool", 3, func(i int) session.Command { // the first has the slots
 			return &session.Acquire{NS: ns, Client: fmt.Sprint("w", i), Slot: "l", Pool: "big", Weight: session.MaxSlots, TTL: time.Minute, Wait: time.Minute}
 		}, session.QueueFull},

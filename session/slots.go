@@ -41,7 +41,7 @@ func (s *State) acquire(c *Acquire, r *Result) {
 	}
 
 	x = s.ownClient(k, x)
-	x.Used = s.now
+	x.Used, x.Born = s.now, min(x.Born, s.namespace(c.NS).ForgotClients)
 	q := limiter.Request{
 		Holder: holder(KindClient, c.Client, c.Slot), Label: unique.Make(c.Label), Weight: c.Weight, Queue: p.MaxQueue,
 		Priority: c.Priority, Expires: s.now + c.TTL,
@@ -104,8 +104,14 @@ func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
 	r.Repeat = true
 	pk := ref{KindPool, c.NS, c.Pool}
 	p := s.pool(pk)
-	if p == nil {
-		r.Code = LeaseLost // the pool was deleted by force
+	if p == nil { // it was deleted by force
+		r.Code = LeaseLost
+		if h.Waiting() {
+			x = s.ownClient(k, x)
+			x.Used = s.now
+			x.finish(x.Find(c.Slot), WaitTimeout, 0)
+			r.Code = WaitTimeout
+		}
 		return
 	}
 	if !h.Waiting() {
