@@ -96,10 +96,16 @@ func (s *State) dropClient(k ref) {
 	s.put(k, nil)
 }
 
-// dropSession drops a session that is over.
+// dropSession drops a session that is over. Its id is not taken again if it has
+// a time; if it has none, the ids of its calls are not, in whatever session is
+// opened under it.
 func (s *State) dropSession(k ref) {
 	ns := s.namespace(k.ns)
-	if t := IDTime(k.name); t > ns.ForgotSessions {
+	t := IDTime(k.name)
+	if x, _ := s.lookup(k).(*Session); x != nil && t == 0 {
+		t = x.IDs.newest()
+	}
+	if t > ns.ForgotSessions {
 		ns.ForgotSessions = t
 		s.write(ref{KindNamespace, k.ns, ""}, &ns)
 	}

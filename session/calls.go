@@ -383,8 +383,11 @@ func (s *State) leased(ns string, h *Held) bool {
 }
 
 // claim takes the slot that was handed to a waiting call, and goes on to the
-// pools behind it. A waiting call stands in one queue at a time. One whose
-// session has timed out will not be admitted any more.
+// pools behind it. A waiting call stands in one queue at a time. Only the slot
+// that it claims is held to the limit of its pool: the slots that it has in the
+// pools before are held like any others, and a limit that is lowered revokes
+// nothing that is held. A call whose session has timed out will not be admitted
+// any more.
 func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 	if elapsed, limit := s.now-x.Opened, x.Pin.Limits.Timeout; elapsed > limit {
 		r.Elapsed, r.Limit = elapsed, int64(limit)

@@ -61,6 +61,8 @@ func (s *State) end(c *End, r *Result) {
 func (s *State) endAgain(c *End, x *Session, r *Result) {
 	m := x.IDs.find(c.Call)
 	switch {
+	case m == nil && stale(c.Call, x.IDs.newerThan(), r):
+		// It may have been admitted, and ended.
 	case m == nil:
 		r.Code = NotFound
 		if x.Phase != PhaseOpen {
@@ -112,7 +114,9 @@ func (s *State) cancel(c *Cancel, r *Result) {
 	if h == nil {
 		m := x.IDs.find(c.Call)
 		if m == nil {
-			r.Code = NotFound
+			if !stale(c.Call, x.IDs.newerThan(), r) {
+				r.Code = NotFound
+			}
 			return
 		}
 		r.Code, r.Repeat = m.Code(), true

@@ -34,3 +34,23 @@ func TestHowItEnded(t *testing.T) {
 	do(7*time.Second, &session.Close{NS: ns, Session: "s", Pools: []string{"policy/p2", "a"}, Digest: sessiontest.Digest(2)})
 	require.Equal(t, session.SessionClosed, do(7*time.Second, second).Code, "it waited when the session was closed")
 }
+
+// A wait whose pool was deleted by force is over, with one answer whenever it is
+// asked for.
+func TestAWaitWhosePoolIsGone(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		_, do := waiting(t)
+		do(0, &session.Acquire{NS: ns, Client: "x", Slot: "l", Pool: "a", Weight: 1, TTL: time.Hour})
+		slot := &session.Acquire{NS: ns, Client: "w", Slot: "l", Pool: "a", Weight: 1, TTL: time.Minute, Wait: time.Minute}
+		require.Equal(t, session.Queued, do(0, slot).Code)
+		do(0, &session.DeletePool{NS: ns, By: session.Maker{Client: "op"}, Pool: "a", Force: true})
+		if again {
+			do(0, &session.PutPool{NS: ns, By: session.Maker{Client: "op"}, Pool: "a", Slots: 1})
+		}
+		for _, at := range []time.Duration{0, time.Second, 2 * time.Minute} {
+			r := do(at, slot)
+			require.Equal(t, session.WaitTimeout, r.Code, "at %v, made again: %v", at, again)
+			require.True(t, r.Repeat)
+		}
+	}
+}

@@ -342,7 +342,13 @@ func (c *End) Touches() []Key {
 	return poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), BaselineKey(c.NS, c.Session))
 }
 
-func (c *Cancel) Touches() []Key { return poolKeys(c.NS, c.Pools, makerKey(c.NS, c.Client, c.Session)) }
+func (c *Cancel) Touches() []Key {
+	keys := poolKeys(c.NS, c.Pools, makerKey(c.NS, c.Client, c.Session))
+	if c.Session == "" {
+		keys = append(keys, NamespaceKey(c.NS))
+	}
+	return keys
+}
 
 func (c *Close) Touches() []Key {
 	return poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), PinsKey(c.NS, c.Digest, c.Session))

@@ -60,6 +60,10 @@ func (s *State) open(c *Open, r *Result) {
 		entry: s.entry, Agent: unique.Make(c.Agent), Policy: unique.Make(name), Version: version, Pinned: true,
 		Pin: policy.Pin, Content: c.Content, Opened: s.now, Used: s.now, IdleTTL: c.IdleTTL,
 	}
+	if IDTime(c.Session) == 0 {
+		// One of its id may be among those that were dropped, or was just now.
+		x.IDs.forgot = s.namespace(c.NS).ForgotSessions
+	}
 	if c.Parent != "" || len(c.Attributes) > 0 {
 		x.More = &More{Parent: c.Parent, Attributes: c.Attributes}
 	}

@@ -65,3 +65,53 @@ func TestOpenWhereASessionIsOver(t *testing.T) {
 		require.True(t, do(at, &again).Repeat, "what was over is no premise of a repeat")
 	}
 }
+
+// A call is executed once in all sessions of an id that has no time, whether
+// the one before is still there, was over and replaced, or was dropped. A
+// session whose id has a time has not been there before: it takes its calls
+// whatever others finished.
+func TestACallIsExecutedOnceInAllSessionsOfAnID(t *testing.T) {
+	for _, tick := range []bool{false, true} {
+		s, parts := session.NewPartial(), newStock()
+		do := func(at time.Duration, c session.Command) session.Code {
+			require.NoError(t, session.Validate(c))
+			r := s.ApplyAll(at, []session.Command{c})
+			require.Equal(t, encode(r), encode(parts.apply(t, at, []session.Command{c})))
+			return r[0].Code
+		}
+		for _, c := range sessiontest.Setup() {
+			do(0, c)
+		}
+		d := sessiontest.Digest(1)
+		open := func(at time.Duration, id string) session.Code {
+			return do(at, &session.Open{NS: ns, Session: id, Agent: "a", Digest: d, IdleTTL: time.Minute})
+		}
+		begin := func(at time.Duration, id, call string) session.Code {
+			return do(at, &session.Begin{NS: ns, Session: id, Call: call, CallKind: session.Model, Digest: d,
+				Verdict: session.Verdict{Allow: true}, Pools: []session.Want{{Pool: "policy/p1", Weight: 1}}, TTL: time.Second})
+		}
+		end := func(at time.Duration, id, call string) session.Code {
+			return do(at, &session.End{NS: ns, Session: id, Call: call, Pools: []string{"policy/p1"}, Status: session.Succeeded})
+		}
+		require.Equal(t, session.Done, open(0, "bot"))
+		for i := range 3 {
+			require.Equal(t, session.Admitted, begin(0, "bot", timed(year2027, i)))
+			require.Equal(t, session.Ended, end(0, "bot", timed(year2027, i)))
+		}
+		at := 2 * time.Hour
+		if tick {
+			k := session.SessionKey(ns, "bot")
+			do(at, &session.Tick{Keys: session.TickKeys(k, s.Stored(k))})
+			require.Nil(t, s.Stored(k))
+		}
+		require.Equal(t, session.Done, open(at, "bot"), "a tick: %v", tick)
+		for i := range 3 {
+			require.Equal(t, session.StaleID, begin(at, "bot", timed(year2027, i)), "a tick: %v", tick)
+		}
+		require.Equal(t, session.Admitted, begin(at, "bot", timed(year2027+1, 0)))
+		require.Equal(t, session.Ended, end(at, "bot", timed(year2027+1, 0)))
+		require.Equal(t, session.Done, open(at, timed(year2027+2, 0)))
+		require.Equal(t, session.Admitted, begin(at, timed(year2027+2, 0), timed(year2027-1, 0)))
+		require.Equal(t, session.Ended, end(at, timed(year2027+2, 0), timed(year2027-1, 0)))
+	}
+}

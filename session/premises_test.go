@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -74,4 +75,41 @@ func TestPremises(t *testing.T) {
 			require.Equal(t, before, sessiontest.Dump(s))
 		})
 	}
+}
+
+// Names that were deleted, or that point elsewhere by now, do not count among
+// those of a tree for ever.
+func TestNamesThatAreGoneDoNotCount(t *testing.T) {
+	s := session.NewPartial()
+	d, other, limits := sessiontest.Digest(8), sessiontest.Digest(9), sessiontest.Limits(1)
+	do := func(c session.Command) session.Code {
+		require.NoError(t, session.Validate(c))
+		return s.ApplyAll(0, []session.Command{c})[0].Code
+	}
+	put := func(name string, d session.Digest) session.Code {
+		return do(&session.PutPolicy{NS: ns, By: session.Maker{Client: "x"}, Name: name, Digest: d, Tree: []byte{8}, Limits: limits})
+	}
+	names := func() []string { return s.Get(session.PolicyKey(ns, d)).(*session.Policy).Names }
+	drop := func(name string) session.Code {
+		return do(&session.DeletePolicy{NS: ns, By: session.Maker{Client: "x"}, Name: name, Digest: d, Names: names()})
+	}
+	require.Equal(t, session.Done, put("main", d))
+	for i := range session.MaxNames + 1 {
+		name := fmt.Sprint("n", i)
+		require.Equal(t, session.Done, put(name, d), "%d", i)
+		require.Equal(t, session.Done, drop(name))
+		require.Equal(t, []string{"main"}, names())
+	}
+	for i := range session.MaxNames - 1 {
+		require.Equal(t, session.Done, put(fmt.Sprint("n", i), d))
+		require.Equal(t, session.Done, put(fmt.Sprint("n", i), other))
+	}
+	require.Equal(t, session.TooManyNames, put("more", d))
+	require.Equal(t, session.Done, put("n0", d))
+	require.Equal(t, session.Done, drop("n0"))
+	require.Equal(t, []string{"main"}, names())
+	require.Equal(t, session.Done, put("more", d))
+	require.Equal(t, session.Done, drop("main"))
+	require.Equal(t, session.Done, drop("more"))
+	require.Nil(t, s.Get(session.PolicyKey(ns, d)))
 }

@@ -171,7 +171,9 @@ type Client struct {
 	IDs   IDs
 	// Born is what was forgotten of clients when this one was made, since one of
 	// its name may have been among them, or when its record was put together
-	// from what a loss had left.
+	// from what a loss had left. It is lowered to what the namespace has
+	// forgotten, which only a repair lowers, with the next thing that the client
+	// does: what is forgotten after a repair does not raise it again.
 	Born uint64
 }
 
@@ -179,7 +181,7 @@ type Client struct {
 type Policy struct {
 	Tree  []byte
 	Pin   *Pin
-	Names []string // that point here, sorted
+	Names []string // that point here, or did until they were put elsewhere; sorted
 	First string   // the name it was first put under
 }
 
@@ -200,7 +202,11 @@ type Counter struct {
 
 // Namespace is what outlives everything in a namespace.
 type Namespace struct {
-	ForgotSessions uint64 // newest time of a session id that was dropped, Unix ms
+	// ForgotSessions is the newest time, Unix ms, of a session id that was
+	// dropped, or of a call whose session was dropped and had an id without a
+	// time. It is for sessions that are opened, and for the calls of those whose
+	// own id has no time.
+	ForgotSessions uint64
 	ForgotClients  uint64 // newest time of an id whose client was dropped; for those that are not there
 	TokenFloor     uint64 // largest last token of a deleted pool
 }

@@ -35,7 +35,8 @@ func (s *State) repairClient(c *Repair, ns *Namespace) bool {
 		s.put(k, nil)
 		return true
 	}
+	forgot := min(c.NewerThan, max(x.IDs.newest(), s.newerThan(k, x)))
 	x = s.ownClient(k, x)
-	x.Born, x.IDs = 0, IDs{forgot: c.NewerThan}
+	x.Born, x.IDs = 0, IDs{forgot: forgot}
 	return true
 }

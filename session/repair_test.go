@@ -178,3 +178,54 @@ func TestRepairOfAClient(t *testing.T) {
 		})
 	}
 }
+
+// A repair never closes what was open: one for a time beyond all that was
+// forgotten changes nothing of what is refused.
+func TestARepairRaisesNothing(t *testing.T) {
+	s := session.NewPartial()
+	count := func(request string) session.Code {
+		return s.ApplyAll(0, []session.Command{&session.Increment{NS: ns, By: session.Maker{Client: "w", Request: request}, Key: "k", Amount: 1}})[0].Code
+	}
+	require.Equal(t, session.Done, count(timed(year2027, 0)))
+	s.ApplyAll(0, []session.Command{&session.Repair{NS: ns, By: session.Maker{Client: "op", Request: "r"}, Client: "w", NewerThan: year2027 + 1000}})
+	require.Equal(t, session.StaleID, count(timed(year2027, 0)), "it was executed")
+	require.Equal(t, session.Done, count(timed(year2027+1, 0)))
+}
+
+// A client that was made while a namespace was closed is repaired with it for
+// good, if it has done something since: what others close later does not close
+// it again.
+func TestARepairedClientIsNotClosedAgain(t *testing.T) {
+	s := session.NewPartial()
+	s.ApplyAll(0, sessiontest.Setup())
+	count := func(at time.Duration, client, request string) session.Code {
+		return s.ApplyAll(at, []session.Command{&session.Increment{NS: ns, By: session.Maker{Client: client, Request: request}, Key: "k", Amount: 1}})[0].Code
+	}
+	slot := func(at time.Duration, client, id string) session.Code {
+		return s.ApplyAll(at, []session.Command{&session.Acquire{NS: ns, Client: client, Slot: id, Pool: "c", Weight: 1, TTL: time.Second}})[0].Code
+	}
+	drop := func(at time.Duration, client string) {
+		s.ApplyAll(at, []session.Command{&session.Tick{Keys: []session.Key{session.ClientKey(ns, client), session.NamespaceKey(ns)}}})
+	}
+	const future = "20260101123456789012345678"
+	require.Equal(t, session.Done, count(0, "bad", future))
+	at := 2 * time.Hour
+	drop(at, "bad")
+	require.Equal(t, session.Done, count(at, "a", "plain"))
+	require.Equal(t, session.Done, count(at, "b", "plain"))
+	require.Equal(t, session.StaleID, count(at, "a", timed(year2027, 1)), "made while it was closed")
+	s.ApplyAll(at, []session.Command{&session.Repair{NS: ns, By: session.Maker{Client: "op", Request: "r"}, NewerThan: year2027}})
+	require.Equal(t, session.Done, count(at, "a", timed(year2027+1, 1)))
+	require.Equal(t, session.Admitted, slot(at, "b", timed(year2027+1, 1)))
+
+	require.Equal(t, session.Done, count(at, "bad", future))
+	at += 50 * time.Minute
+	require.Equal(t, session.Done, count(at, "a", timed(year2027+2, 1)))
+	require.Equal(t, session.Admitted, slot(at, "b", timed(year2027+2, 1)))
+	at += 11 * time.Minute
+	drop(at, "bad")
+	require.Equal(t, session.StaleID, count(at, "c", timed(year2027+3, 1)), "the namespace is closed again")
+	require.Equal(t, session.Done, count(at, "a", timed(year2027+3, 1)))
+	require.Equal(t, session.Admitted, slot(at, "b", timed(year2027+3, 1)))
+	require.Equal(t, session.StaleID, count(at, "a", timed(year2027, 2)), "what the repair left forgotten stays so")
+}

@@ -115,7 +115,7 @@ func TestCapsOfTheState(t *testing.T) {
 		{"tools", session.MaxTools, func(i int) session.Command { return begin(fmt.Sprint("c", i), fmt.Sprint("t", i)) }, session.TooManyTools},
 		{"names of a tree", session.MaxNames - 1, func(i int) session.Command {
 			return &session.PutPolicy{NS: ns, By: session.Maker{Client: "x"}, Name: fmt.Sprint("n", i), Digest: d, Tree: []byte{8}, Limits: limits}
-		}, session.Invalid},
+		}, session.TooManyNames},
 		{"the queue of a pool", 3, func(i int) session.Command { // the first has the slots
 			return &session.Acquire{NS: ns, Client: fmt.Sprint("w", i), Slot: "l", Pool: "big", Weight: session.MaxSlots, TTL: time.Minute, Wait: time.Minute}
 		}, session.QueueFull},
@@ -176,4 +176,53 @@ func TestAnIDOfOtherContentIsRefused(t *testing.T) {
 	again := do(0, denied)
 	require.Equal(t, session.Denied, again.Code)
 	require.EqualValues(t, 7, again.Rule, "the rule is remembered")
+}
+
+// What was finished and is forgotten is not said to have never been there: who
+// ends it, gives it back or gives it up is told that its id is too old, and
+// nothing changes. An id without a time, and one that is newer, are not found.
+func TestWhatIsForgottenIsNotSaidToBeUnknown(t *testing.T) {
+	s, do := waiting(t)
+	limits := sessiontest.Limits(2)
+	limits.MaxToolCalls, limits.MaxAttempts = 1e6, 1e6
+	d := sessiontest.Digest(9)
+	do(0, &session.PutPolicy{NS: ns, By: session.Maker{Client: "op"}, Name: "wide", Digest: d, Tree: []byte{9}, Limits: limits})
+	do(0, &session.Open{NS: ns, Session: "t", Agent: "a", Digest: d, IdleTTL: time.Hour})
+	const n = session.MaxRemembered + 200
+	for i := range n {
+		id := timed(year2027+uint64(i), i)
+		call := waiter(id)
+		call.Session, call.Digest, call.Pools[0].Pool = "t", d, "policy/wide"
+		require.Equal(t, session.Admitted, do(0, call).Code)
+		require.Equal(t, session.Ended, do(0, &session.End{NS: ns, Session: "t", Call: id, Pools: []string{"policy/wide"}, Status: session.Succeeded}).Code)
+		got := do(0, &session.Acquire{NS: ns, Client: "w", Slot: id, Pool: "a", Weight: 1, TTL: time.Minute})
+		require.Equal(t, session.Admitted, got.Code)
+		require.Equal(t, session.Released, do(0, &session.Release{NS: ns, Client: "w", Slot: id, Pool: "a", Token: got.Grants[0].Token}).Code)
+	}
+	check := func(at time.Duration, id string, code session.Code, ask ...session.Command) {
+		s.ApplyAll(at, nil)
+		before := sessiontest.Dump(s)
+		for _, c := range ask {
+			r := do(at, c)
+			require.Equal(t, code, r.Code, "%T of %s", c, id)
+			require.Equal(t, code == session.StaleID, r.NewerThan > 0)
+			require.False(t, r.Repeat)
+		}
+		require.Equal(t, before, sessiontest.Dump(s))
+	}
+	want := map[string]session.Code{
+		timed(year2027, 0): session.StaleID, timed(year2027+n, 0): session.NotFound, "untimed": session.NotFound,
+	}
+	for id, code := range want {
+		check(0, id, code,
+			&session.End{NS: ns, Session: "t", Call: id, Pools: []string{"policy/wide"}, Status: session.Succeeded},
+			&session.Cancel{NS: ns, Session: "t", Call: id, Pools: []string{"policy/wide"}})
+	}
+	for _, at := range []time.Duration{0, 2 * time.Hour} { // the client is there, and is over
+		for id, code := range want {
+			check(at, id, code,
+				&session.Release{NS: ns, Client: "w", Slot: id, Pool: "a", Token: 1},
+				&session.Cancel{NS: ns, Client: "w", Call: id, Pools: []string{"a"}})
+		}
+	}
 }

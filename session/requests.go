@@ -59,7 +59,7 @@ func (s *State) remember(ns string, m Maker, value int64) {
 	}
 	k := ref{KindClient, ns, m.Client}
 	x := s.ownClient(k, s.client(k))
-	x.Used = s.now
+	x.Used, x.Born = s.now, min(x.Born, s.namespace(ns).ForgotClients)
 	x.IDs.add(remembered(m.Request, m.Content, Done, 0, uint64(value)))
 }
 
@@ -125,7 +125,7 @@ func (s *State) putPolicy(c *PutPolicy, r *Result) {
 	}
 	if !contains(policy.Names, c.Name) {
 		if len(policy.Names) >= MaxNames {
-			r.Code, r.Limit = Invalid, MaxNames
+			r.Code, r.Limit = TooManyNames, MaxNames
 			return
 		}
 		next := *policy
@@ -176,7 +176,7 @@ func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
 			return
 		}
 	}
-	needed := false
+	var kept []string // that still point here
 	for _, name := range policy.Names {
 		nk := ref{KindName, c.NS, name}
 		n, _ := s.lookup(nk).(*Name)
@@ -184,13 +184,17 @@ func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
 			continue
 		}
 		if c.Name != "" && name != c.Name {
-			needed = true
+			kept = append(kept, name)
 			continue
 		}
 		s.write(nk, &Name{Version: n.Version})
 	}
-	if !needed {
+	if kept == nil {
 		s.put(k, nil)
+	} else {
+		next := *policy
+		next.Names = kept
+		s.write(k, &next)
 	}
 	s.remember(c.NS, c.By, 0)
 }

@@ -52,6 +52,7 @@ const (
 	StillWaiting                  // the call has not been admitted yet
 	NotANumber                    // the key holds a text
 	Overflow                      // the sum does not fit
+	TooManyNames                  // cap: names of a tree
 	numCodes
 )
 
@@ -181,6 +182,7 @@ var codeNames = [numCodes]string{
 	StaleID: "stale id", StalePremise: "stale premise", Invalid: "invalid", TooManyOpen: "too many open",
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
+	TooManyNames: "too many names",
 }
 
 // String returns the code in words.

@@ -41,7 +41,7 @@ func (s *State) acquire(c *Acquire, r *Result) {
 	}
 
 	x = s.ownClient(k, x)
-	x.Used = s.now
+	x.Used, x.Born = s.now, min(x.Born, s.namespace(c.NS).ForgotClients)
 	q := limiter.Request{
 		Holder: holder(KindClient, c.Client, c.Slot), Label: unique.Make(c.Label), Weight: c.Weight, Queue: p.MaxQueue,
 		Priority: c.Priority, Expires: s.now + c.TTL,
@@ -104,8 +104,14 @@ func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
 	r.Repeat = true
 	pk := ref{KindPool, c.NS, c.Pool}
 	p := s.pool(pk)
-	if p == nil {
-		r.Code = LeaseLost // the pool was deleted by force
+	if p == nil { // it was deleted by force
+		r.Code = LeaseLost
+		if h.Waiting() {
+			x = s.ownClient(k, x)
+			x.Used = s.now
+			x.finish(x.Find(c.Slot), WaitTimeout, 0)
+			r.Code = WaitTimeout
+		}
 		return
 	}
 	if !h.Waiting() {
@@ -167,16 +173,18 @@ func (s *State) release(c *Release, r *Result) {
 	k, pk := ref{KindClient, c.NS, c.Client}, ref{KindPool, c.NS, c.Pool}
 	x := s.client(k)
 	if x == nil {
-		r.Code = NotFound
+		s.noSlot(k, x, c.Slot, r)
 		return
 	}
 	h := x.Find(c.Slot)
 	if h == nil {
-		r.Repeat = true
 		m := x.IDs.find(c.Slot)
+		if m == nil {
+			s.noSlot(k, x, c.Slot, r)
+			return
+		}
+		r.Repeat = true
 		switch {
-		case m == nil:
-			r.Code, r.Repeat = NotFound, false
 		case m.Code() == Released && m.Value == c.Token:
 			r.Code = AlreadyReleased
 		case m.Code() == LeaseLost && m.Value == c.Token && !s.grantedSince(pk, c.Token):
@@ -204,6 +212,14 @@ func (s *State) release(c *Release, r *Result) {
 	}
 	x.finish(x.Find(c.Slot), Released, c.Token)
 	r.Code = Released
+}
+
+// noSlot answers for a slot of which nothing is known: there was none, or it was
+// forgotten.
+func (s *State) noSlot(k ref, x *Client, slot string, r *Result) {
+	if !stale(slot, s.newerThan(k, x), r) {
+		r.Code = NotFound
+	}
 }
 
 // grantedSince reports whether the pool has given out a later token: somebody
@@ -303,7 +319,7 @@ func (s *State) cancelSlot(c *Cancel, r *Result) {
 	k := ref{KindClient, c.NS, c.Client}
 	x := s.client(k)
 	if x == nil {
-		r.Code = NotFound
+		s.noSlot(k, x, c.Call, r)
 		return
 	}
 	h := x.Find(c.Call)
@@ -312,7 +328,7 @@ func (s *State) cancelSlot(c *Cancel, r *Result) {
 			r.Code, r.Repeat = m.Code(), true
 			return
 		}
-		r.Code = NotFound
+		s.noSlot(k, x, c.Call, r)
 		return
 	}
 	if !h.Waiting() {

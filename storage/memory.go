@@ -74,11 +74,28 @@ func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
 func (m *Memory) Get(_ context.Context, k session.Key, _ Read) (Found, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	f := Found{Now: max(m.logTime(), m.state.Now()), Index: m.index}
-	if r := m.state.Stored(k); r != nil {
-		f.Record = r.At(f.Now)
+	return m.foundAt(k, max(m.logTime(), m.state.Now())), nil
+}
+
+// GetAll implements Gatherer.
+func (m *Memory) GetAll(_ context.Context, keys ...session.Key) ([]Found, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	now := max(m.logTime(), m.state.Now())
+	all := make([]Found, len(keys))
+	for i, k := range keys {
+		all[i] = m.foundAt(k, now)
 	}
-	return f, nil
+	return all, nil
+}
+
+// foundAt is a record as it stands. m.mu is held.
+func (m *Memory) foundAt(k session.Key, now time.Duration) Found {
+	f := Found{Now: now, Index: m.index}
+	if r := m.state.Stored(k); r != nil {
+		f.Record = r.At(now)
+	}
+	return f
 }
 
 // View implements Store.

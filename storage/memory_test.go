@@ -57,3 +57,24 @@ func TestMemoryRestoreOfALaterTime(t *testing.T) {
 	early.Add(int64(time.Second))
 	require.Equal(t, session.Admitted, acquire("c"), "a second is a second after the restore, too")
 }
+
+// What is read at once stood at one instant, also while the clock moves.
+func TestMemoryGetAllIsOneInstant(t *testing.T) {
+	var now atomic.Int64
+	m := storage.NewMemory(func() time.Duration { return time.Duration(now.Add(int64(time.Millisecond))) })
+	defer func() { require.NoError(t, m.Close()) }()
+	keys := []session.Key{session.CounterKey("n", "a"), session.CounterKey("n", "b")}
+	set := func(key string) session.Command {
+		return &session.Set{NS: "n", By: session.Maker{Client: "c"}, Key: key, Value: session.Value{Text: "x"}, TTL: time.Second}
+	}
+	for _, a := range m.Apply(t.Context(), set("a"), set("b")) {
+		require.NoError(t, a.Failure())
+	}
+	for there := true; there; {
+		all, err := m.GetAll(t.Context(), keys...)
+		require.NoError(t, err)
+		require.Equal(t, all[0], all[1])
+		there = all[0].Record != nil
+	}
+	require.Greater(t, now.Load(), int64(time.Second))
+}

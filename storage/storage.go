@@ -51,8 +51,9 @@ type Store interface {
 	Close() error
 }
 
-// A Gatherer is a Store without an index by which to tell whether something was
-// ordered between two reads. It reads many records of one namespace at once.
+// A Gatherer is a Store without an index by which to tell whether something
+// changed between two reads, or whose time moves without one. It reads many
+// records of one namespace at once.
 type Gatherer interface {
 	// GetAll returns records as they all stood at one instant, which reflects
 	// every change acknowledged before the call.

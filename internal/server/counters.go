@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"time"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -170,20 +171,21 @@ func readAtOnce(ctx context.Context, store storage.Gatherer, ns string, keys []s
 }
 
 // readTogether reads the keys one by one. If nothing was ordered between the
-// first and the last they stand as they stood at one instant; ok is false
-// where that cannot be said.
+// first and the last, and time stood still, they stand as they stood at one
+// instant; ok is false where that cannot be said.
 func (s *Server) readTogether(ctx context.Context, ns string, keys []string, read storage.Read) (out *v1.BatchGetResponse, ok bool, err error) {
 	const tries = 3
 	for range tries {
 		out, ok = &v1.BatchGetResponse{Values: make(map[string]string, len(keys))}, true
+		var now time.Duration // log time
 		for i, key := range keys {
 			found, err := s.store.Get(ctx, session.CounterKey(ns, key), read)
 			if err != nil {
 				return nil, false, readError(err)
 			}
 			if i == 0 {
-				out.AppliedIndex = found.Index
-			} else if found.Index != out.AppliedIndex || found.Index == 0 {
+				out.AppliedIndex, now = found.Index, found.Now
+			} else if found.Index != out.AppliedIndex || found.Index == 0 || found.Now != now {
 				ok = false
 				break
 			}

@@ -34,6 +34,7 @@ const (
 	reasonNotWaiting       = "NOT_WAITING"
 	reasonTooManyOpen      = "TOO_MANY_OPEN"
 	reasonTooManyTools     = "TOO_MANY_TOOLS"
+	reasonTooManyNames     = "TOO_MANY_NAMES"
 	reasonPoolInUse        = "POOL_IN_USE"
 	reasonPolicyPinned     = "POLICY_PINNED"
 	reasonNotANumber       = "NOT_A_NUMBER"
@@ -67,6 +68,7 @@ var failings = map[session.Code]failing{
 	session.SessionClosed: {connect.CodeFailedPrecondition, reasonSessionClosed, "the session is closed; create a new one"},
 	session.TooManyOpen:   {connect.CodeResourceExhausted, reasonTooManyOpen, "too many are open here, the most is " + strconv.Itoa(session.MaxOpen) + "; end some first"},
 	session.TooManyTools:  {connect.CodeResourceExhausted, reasonTooManyTools, "the session has called as many different tools as it may, which is " + strconv.Itoa(session.MaxTools) + "; use another session"},
+	session.TooManyNames:  {connect.CodeResourceExhausted, reasonTooManyNames, "policies of this content have as many names as they may, which is " + strconv.Itoa(session.MaxNames) + "; delete one of them with DeletePolicy, or change the content"},
 	session.PoolInUse:     {connect.CodeFailedPrecondition, reasonPoolInUse, "the pool has holders or waiters; wait for them, or set force"},
 	session.PolicyPinned:  {connect.CodeFailedPrecondition, reasonPolicyPinned, "live sessions pin the policy; close them first"},
 	session.NotWaiting:    {connect.CodeFailedPrecondition, reasonNotWaiting, "there is no wait to give up"},
