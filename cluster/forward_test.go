@@ -351,7 +351,8 @@ func TestAFollowerThatDoesNotRead(t *testing.T) {
 		}
 		sent <- n
 	}()
-	require.Eventually(t, func() bool { return blockedInSend() > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return blockedInSend() > 0 && goroutines("writeRequestBody", "awaitFlowControl") > 0 },
+		10*time.Second, time.Millisecond, "neither answers nor batches have any room left")
 	for i := range 50 {
 		_, _, err := storage.One(within(t, 10*time.Second), f, increment(fmt.Sprint("r", i)))
 		require.NoError(t, err)
@@ -362,14 +363,21 @@ func TestAFollowerThatDoesNotRead(t *testing.T) {
 }
 
 // blockedInSend returns how many answers of batches wait for somebody to read.
-func blockedInSend() int {
+func blockedInSend() int { return goroutines("cluster.(*service).Forward.func", "writeData") }
+
+// goroutines returns how many have all of the calls under way.
+func goroutines(calls ...string) int {
 	var b strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&b, 2) // into memory
 	n := 0
+next:
 	for g := range strings.SplitSeq(b.String(), "\n\n") {
-		if strings.Contains(g, "cluster.(*service).Forward.func") && strings.Contains(g, "writeData") {
-			n++
+		for _, c := range calls {
+			if !strings.Contains(g, c) {
+				continue next
+			}
 		}
+		n++
 	}
 	return n
 }

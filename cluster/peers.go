@@ -25,6 +25,9 @@ const (
 	// pingAfter is how long a connection may be silent before the other side is
 	// asked whether it is there, and pingWait how long it may take to answer.
 	pingAfter, pingWait = time.Second, 2 * time.Second
+	// A stream that is not read fills its own room and no more: the connection
+	// has room for others beside it.
+	streamRoom, connectionRoom = 1 << 20, 16 << 20
 )
 
 // peers opens and keeps the HTTP connections to other nodes.
@@ -101,9 +104,12 @@ func serveNodes(svc *service, cluster func() string, logger *slog.Logger) *http.
 	mux := http.NewServeMux()
 	mux.Handle(path, onlyCluster(onlyStarted(h, svc.n), cluster))
 	return &http.Server{
-		Handler:           mux,
-		Protocols:         plainHTTP2(),
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 256, SendPingTimeout: pingAfter, PingTimeout: pingWait},
+		Handler:   mux,
+		Protocols: plainHTTP2(),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 256, SendPingTimeout: pingAfter, PingTimeout: pingWait,
+			MaxReceiveBufferPerStream: streamRoom, MaxReceiveBufferPerConnection: connectionRoom,
+		},
 		ReadHeaderTimeout: decideIn,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
