@@ -375,7 +375,7 @@ func TestSlotsAreFreedWhileLeadershipFlaps(t *testing.T) {
 		lasts, err = time.ParseDuration(s)
 		require.NoError(t, err)
 	}
-	_, _, err := storage.One(within(t, 10*time.Second), c.nodes[1], &session.PutPool{NS: "n", By: session.Maker{Client: "c"}, Pool: "p", Slots: 1})
+	_, _, err := storage.One(within(t, 10*time.Second), c.nodes[1], &session.PutPool{NS: "n", By: session.Maker{Client: "c", Request: "pool"}, Pool: "p", Slots: 1})
 	require.NoError(t, err)
 	held, longest, asked := time.Time{}, time.Duration(0), 0
 	for i, begin := 0, time.Now(); time.Since(begin) < lasts; i++ {

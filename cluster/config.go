@@ -38,6 +38,11 @@ type Config struct {
 	// Bootstrap makes a node with an empty directory the first of a new
 	// cluster. With a directory that is in use it changes nothing.
 	Bootstrap bool
+	// BootstrapWait is how long a node that has just founded a cluster listens
+	// before it takes part in it. If its folder was lost and members of another
+	// cluster still take it for theirs, they ask for it once a second, and Open
+	// fails before anything was acknowledged. 0 does not wait.
+	BootstrapWait time.Duration
 	// Join are addresses of members to ask for admission, by a node with an
 	// empty directory or with a new address. With Bootstrap they are looked at
 	// first, so that a node that lost its directory does not found a second

@@ -215,7 +215,11 @@ func TestASecondClusterIsNotFounded(t *testing.T) {
 	require.EqualValues(t, 1, count(t, c.leader(), storage.Latest))
 	require.Empty(t, c.nodes[0].fatal)
 
-	cfg.Dir, cfg.Listener = tempDir(t), listen(t, cfg.Address)
+	cfg.Dir, cfg.Listener, cfg.BootstrapWait = tempDir(t), listen(t, cfg.Address), time.Minute
+	_, err = c.open(cfg)
+	require.ErrorContains(t, err, "takes this node for its member n1", "before it has taken part")
+
+	cfg.Dir, cfg.Listener, cfg.BootstrapWait = tempDir(t), listen(t, cfg.Address), 0
 	cfg.Join = []string{c.nodes[0].Address()}
 	_, err = c.open(cfg)
 	require.ErrorContains(t, err, "belongs to a cluster already")

@@ -191,7 +191,22 @@ func (n *Node) bootstrap() error {
 		return fmt.Errorf("cluster: Bootstrap: %w", err)
 	}
 	n.disk.empty = false
-	return n.identify()
+	if err := n.identify(); err != nil {
+		return err
+	}
+	return n.listen(n.cfg.BootstrapWait)
+}
+
+// listen gives members of another cluster that take this node for theirs the
+// time to say so.
+func (n *Node) listen(wait time.Duration) error {
+	const look = 20 * time.Millisecond
+	for end := time.Now().Add(wait); time.Now().Before(end); time.Sleep(look) {
+		if failed := n.failed.Load(); failed != nil {
+			return *failed
+		}
+	}
+	return nil
 }
 
 // joinEvery is how often a node asks again while it is on its way in.

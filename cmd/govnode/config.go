@@ -19,15 +19,16 @@ type Config struct {
 
 	StrictNamespaces []string
 
-	Node        string
-	Data        string
-	Backend     string
-	Bootstrap   bool
-	Join        []string
-	JoinTimeout time.Duration
-	Nonvoter    bool
-	Replace     bool
-	Audit       string
+	Node          string
+	Data          string
+	Backend       string
+	Bootstrap     bool
+	Join          []string
+	JoinTimeout   time.Duration
+	BootstrapWait time.Duration
+	Nonvoter      bool
+	Replace       bool
+	Audit         string
 
 	AuditMode    string
 	AuditTimeout time.Duration
@@ -133,6 +134,7 @@ var settings = []setting{
 	{"backend", "", onServe | onDev, "raft", "raft|memory|redis", "what puts commands in order; memory is one node and forgets everything when it ends", func(c *Config) any { return &c.Backend }},
 	{"bootstrap", "", onServe, "false", "", "begin a new cluster with this node as its first member, if its data folder is empty and no address of --join belongs to one", func(c *Config) any { return &c.Bootstrap }},
 	{"join", "", onServe, "", "", "Raft `addresses` of members, separated by commas, to ask for admission", func(c *Config) any { return &c.Join }},
+	{"bootstrap-wait", "", onServe, "1.5s", "0s..1m", "how long a node that begins a cluster listens first for members of another that take it for theirs", func(c *Config) any { return &c.BootstrapWait }},
 	{"join-timeout", "", onServe, "1m0s", "1s..1h", "how long to wait for admission", func(c *Config) any { return &c.JoinTimeout }},
 	{"nonvoter", "", onServe, "false", "", "join as a member that has the state and no vote", func(c *Config) any { return &c.Nonvoter }},
 	{"replace", "", onServe, "false", "", "join with an empty data folder under a name that the cluster knows: what that node had is lost for ever", func(c *Config) any { return &c.Replace }},

@@ -173,7 +173,7 @@ func (f *fleet) nodeArgs(i int) []string {
 	if i == 0 {
 		// It asks the others all the same, lest it begin a second cluster
 		// when its data alone is lost.
-		args = append(args, "--bootstrap")
+		args = append(args, "--bootstrap", "--bootstrap-wait=0s")
 	}
 	var others []string
 	for j, other := range f.layout.places {

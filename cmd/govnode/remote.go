@@ -114,9 +114,9 @@ func explain(address string, err error) error {
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return fmt.Errorf("cannot reach %s: %w: name another node with --addr", address, dial.Err)
 	case errors.Is(err, context.DeadlineExceeded) || connect.CodeOf(err) == connect.CodeDeadlineExceeded:
-		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr", address)
+		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr. It is not known whether a change was made; ask again", address)
 	case errors.As(err, &refused) && !connect.IsWireError(err):
-		return fmt.Errorf("lost %s before it answered: %w: ask again, or name another node with --addr", address, refused.Unwrap())
+		return fmt.Errorf("lost %s before it answered: %w: it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
 	case errors.As(err, &refused):
 		return fmt.Errorf("%s (%s)", refused.Message(), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
 	}

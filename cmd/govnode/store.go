@@ -60,7 +60,7 @@ func openMember(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, 
 		node, err := cluster.Open(cluster.Config{
 			ID: c.Node, Dir: c.Data, Listener: l,
 			Address: reachable(c, l.Addr()), APIAddress: reachable(c, api),
-			Bootstrap: c.Bootstrap, Join: c.Join, JoinTimeout: c.JoinTimeout,
+			Bootstrap: c.Bootstrap, BootstrapWait: c.BootstrapWait, Join: c.Join, JoinTimeout: c.JoinTimeout,
 			Nonvoter: c.Nonvoter, Replace: c.Replace,
 			HeartbeatTimeout: c.Heartbeat, ElectionTimeout: c.Election, LeaderLeaseTimeout: c.LeaderLease,
 			DiskTimeout: c.DiskTimeout, LogStore: c.LogStore, MaxQueue: c.Queue,
