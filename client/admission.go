@@ -55,7 +55,7 @@ func (a *admission) ask(ctx context.Context, c *Client, try func(*errand, *durat
 	}
 	for again := 0; ; again++ {
 		got, err := send(ctx, c, a.operation, func(e *errand) (granted, error) {
-			a.sent = e.sent
+			a.sent, a.id = e.sent, e.id
 			var wait *durationpb.Duration
 			if a.wait > 0 {
 				wait = durationpb.New(max(end.Sub(a.sent), time.Millisecond))

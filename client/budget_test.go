@@ -3,9 +3,11 @@ package client_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -63,4 +65,30 @@ func TestABrokenStreamIsChargedOnce(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, 2, streams.Load())
+}
+
+// A node that is slow to say that it takes nothing has given nobody a place in a
+// queue: those whom it refuses are charged for each attempt.
+func TestBudgetOfThoseWhoAreRefusedSlowly(t *testing.T) {
+	for _, took := range []time.Duration{50 * time.Millisecond, 150 * time.Millisecond} {
+		t.Run(took.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := granting(30 * time.Second)
+				tries := 0
+				n.acquire = func(context.Context, *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
+					tries++
+					time.Sleep(took)
+					return nil, objection(connect.CodeUnavailable, "NOT_APPLIED", nil)
+				}
+				w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+				c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
+					c.Budget = client.Budget{Burst: 3, PerSecond: 1e-9, Ratio: 1e-9}
+				})
+				_, err := c.Acquire(t.Context(), "gpu", client.Wait(time.Minute))
+				require.Error(t, err)
+				require.LessOrEqual(t, tries, 5)
+				require.NoError(t, c.Close())
+			})
+		})
+	}
 }

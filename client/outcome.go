@@ -55,9 +55,9 @@ func (b *breach) Unwrap() error { return b.error }
 // without a charge: another one has paid for what broke, or it has a place in a
 // queue, to which it must get back before that lapses.
 func (e *errand) free(err error) bool {
-	var b *breach
-	if errors.As(err, &b) && !b.charged.CompareAndSwap(false, true) {
-		return true
+	if e.placed {
+		return true // and leaves the charge to one who has none
 	}
-	return e.placed
+	var b *breach
+	return errors.As(err, &b) && !b.charged.CompareAndSwap(false, true)
 }

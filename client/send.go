@@ -57,7 +57,7 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(*erran
 			return none, e.conclude(outcome, &v, err)
 		}
 		now = time.Now()
-		if e.wait > 0 && c.cfg.Now().Sub(e.sent) >= answerWithin {
+		if v.fate == unknown && e.wait > 0 && c.cfg.Now().Sub(e.sent) >= answerWithin {
 			e.placed = true // or it would have been answered
 		}
 		why := e.over(now)

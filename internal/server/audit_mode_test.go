@@ -170,3 +170,34 @@ func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 		require.Equal(t, "1 full", lost[0])
 	})
 }
+
+// A line that is required and was lost, since too much came together, is never
+// taken for written; and nothing is decided any more before it comes to that.
+func TestALineThatWasNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var file sink
+		lost := 0
+		l := newLog(&file, func(n int, why error) { require.ErrorIs(t, why, errAuditFull); lost += n })
+		l.required, l.patience, l.state = true, time.Minute, func(error) {}
+		text := func(s string) uint64 { return l.add(func(l line) line { return l.text("x", s) }) }
+
+		file.stop()
+		text("first")
+		l.push() // a slow write, which comes back in time
+		synctest.Wait()
+		require.NoError(t, l.admit())
+		for range maxPendingLines >> 20 {
+			text(strings.Repeat("y", 1<<20))
+		}
+		require.Error(t, l.admit(), "there is room for what is under way alone")
+		decision := text("the decision")
+		require.Equal(t, 1, lost)
+		file.stop()
+		require.Error(t, l.flush(decision), "it is in no file")
+		require.NotContains(t, file.text(), "the decision")
+		synctest.Wait() // what was kept is written
+		require.NoError(t, l.flush(text("the next one")))
+		require.NoError(t, l.admit())
+		require.Contains(t, file.text(), "the next one")
+	})
+}

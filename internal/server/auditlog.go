@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -49,14 +50,24 @@ const (
 	// maxSpareLines is how large a buffer of lines is kept for the next ones.
 	maxSpareLines = 1 << 20
 	// maxPendingLines bounds what is kept while nothing can be written. What comes
-	// on top of it is lost.
-	maxPendingLines = 16 << 20
+	// on top of it is lost. Where lines are required nothing more is decided from
+	// fullPendingLines on, which leaves room for what is under way.
+	maxPendingLines  = 16 << 20
+	fullPendingLines = maxPendingLines / 2
 	// auditRetry is how soon lines that are required are tried again.
 	auditRetry = 250 * time.Millisecond
 )
 
-// errAuditHangs is the trouble with a write that does not come back.
-var errAuditHangs = errors.New("a write does not come back")
+// errAuditHangs is the trouble with a write that does not come back, and
+// errAuditFull that with too many lines that have not been written yet.
+var (
+	errAuditHangs = errors.New("a write does not come back")
+	errAuditFull  = errors.New("it falls behind")
+)
+
+// lostLine is the number of every required line that was lost. It is never
+// written.
+const lostLine = math.MaxUint64
 
 // A semaphore is a lock that can be given up on.
 type semaphore chan struct{}
@@ -75,11 +86,11 @@ func (l *auditLog) add(build func(line) line) uint64 {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.added++
 	if len(l.pending) > maxPendingLines {
-		l.lost(1, l.trouble)
-		return l.added
+		l.lost(1, l.why())
+		return lostLine
 	}
+	l.added++
 	l.pending = append(build(append(l.pending, '{')), '}', '\n')
 	return l.added
 }
@@ -109,9 +120,9 @@ func (l *auditLog) flush(line uint64) error {
 	defer l.mu.Unlock()
 	for l.done < line {
 		switch hangs := l.trouble == errAuditHangs; {
-		case l.trouble != nil && l.required:
+		case l.required && (l.trouble != nil || line == lostLine):
 			return l.refusal()
-		case hangs:
+		case hangs, line == lostLine:
 			return nil
 		}
 		l.begin()
@@ -129,14 +140,22 @@ func (l *auditLog) flush(line uint64) error {
 // refusal is why nothing is decided, or a decision is not told. l.mu must be held.
 func (l *auditLog) refusal() error {
 	return newError(connect.CodeUnavailable, reasonNotApplied,
-		textNotApplied+"the audit log of this node cannot be written ("+l.trouble.Error()+"), and nothing is decided without it")
+		textNotApplied+"the audit log of this node cannot be written ("+l.why().Error()+"), and nothing is decided without it")
+}
+
+// why is why lines are not written. l.mu must be held.
+func (l *auditLog) why() error {
+	if l.trouble == nil {
+		return errAuditFull
+	}
+	return l.trouble
 }
 
 // admit refuses decisions while their lines could not be written.
 func (l *auditLog) admit() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.required && l.trouble != nil {
+	if l.required && (l.trouble != nil || len(l.pending) > fullPendingLines) {
 		return l.refusal()
 	}
 	return nil
