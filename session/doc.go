@@ -28,10 +28,13 @@
 // # Adding a command
 //
 //  1. its message and its number in proto/govnode/log/v1/log.proto
-//  2. a struct with Touches in command.go
-//  3. its case in State.apply and its function
-//  4. its encoding in codec_command.go
-//  5. a script in testdata
+//  2. a struct with Touches in command.go, and Version raised to its kind
+//  3. what it may say, in validate.go
+//  4. its case in State.apply and its function
+//  5. its encoding in codec_command.go, an example in validCommands of the
+//     tests, and the golden files written anew
+//  6. which id it carries, in IDOf (parts.go) and in resendable (package cluster)
+//  7. a script in testdata, and its place in sessiontest.History
 //
 // Never renumber, and never change what an old command means: a new meaning is
 // a new command. A node that meets a command it does not know stops.

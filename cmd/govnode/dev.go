@@ -79,7 +79,7 @@ func dev(ctx context.Context, c *Config, stdout, stderr io.Writer) (err error) {
 // begins a call. All ids are fixed, so that it can be pasted again.
 func firstCall(api string) string {
 	step := func(method, body string) string {
-		return fmt.Sprintf(`curl -fsS -w '\n' -H 'Content-Type: application/json' http://%s/govnode.v1.%s -d '%s'`, api, method, body)
+		return fmt.Sprintf(`curl -sS --fail-with-body -w '\n' -H 'Content-Type: application/json' http://%s/govnode.v1.%s -d '%s'`, api, method, body)
 	}
 	return step("PolicyService/PutPolicy", `{"yaml":"name: first\nmax_tool_calls: 100\n"}`) +
 		" && " + step("SessionService/CreateSession", `{"sessionId":"s1","agentId":"me","policy":{"name":"first"}}`) +

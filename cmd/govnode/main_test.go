@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 // dev prints needs.
 func curl() {
 	fs := flag.NewFlagSet("curl", flag.ExitOnError)
-	fs.Bool("fsS", false, "")
+	fs.Bool("sS", false, "")
+	fs.Bool("fail-with-body", false, "")
 	end, head, body := fs.String("w", "", ""), fs.String("H", "", ""), fs.String("d", "", "")
 	_ = fs.Parse(os.Args[1:])
 	target := fs.Arg(0)

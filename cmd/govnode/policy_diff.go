@@ -22,8 +22,7 @@ func policyDiffCommand() *cobra.Command {
 		Short: "Print in what two policies differ",
 		Long: `Prints in what two policies differ that may change a decision: mode and other settings of
 the tree, the GovernancePolicy, documents with their defaults, scopes and rules, files
-of Cedar and Rego; and whether one of the two GovernancePolicies is stricter (policy
-engine spec 8.5).
+of Cedar and Rego; and whether one of the two GovernancePolicies is stricter.
 
 A policy is a file, a folder, - for standard input, node:NAME for the newest of this name
 on a node, or a digest for one that is stored there. With one policy it is compared with
