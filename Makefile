@@ -17,7 +17,7 @@ build: ## build bin/govnode
 	$(GO) build -tags $(TAGS) -o bin/govnode ./cmd/govnode
 
 .PHONY: test
-test: redis-hint ## all tests; without redis-server (Debian: apt-get install redis-server) those on Redis are skipped
+test: needs ## all tests; it installs redis-server for those on Redis where it can, else they are skipped
 	$(GO) test -tags $(TAGS) ./...
 
 .PHONY: flips
@@ -25,19 +25,19 @@ flips: ## flip 200 bits of stored logs with each log store, and every region of 
 	GOVNODE_FLIPS=200 $(GO) test -tags $(TAGS) ./cluster -run 'Flipped|EveryRegion' -v -count=1 -timeout 10m
 
 .PHONY: race
-race: redis-hint ## all tests under the race detector
+race: needs ## all tests under the race detector
 	$(GO) test -tags $(TAGS) -race ./...
 
-.PHONY: redis-hint
-redis-hint:
-	@command -v redis-server >/dev/null || echo "there is no redis-server, so tests on it are skipped; install it with: sudo apt-get install -y redis-server"
+.PHONY: needs
+needs:
+	@tools/needs
 
 .PHONY: demo
 demo: build ## a fleet on three nodes, with a leader and two workers killed; 30 seconds
 	./bin/govnode demo
 
 .PHONY: outside
-outside: build redis-hint ## the promises, on Raft and on Redis, checked from outside with plain HTTP against real processes
+outside: build needs ## the promises, on Raft and on Redis, checked from outside with plain HTTP against real processes
 	$(GO) test -tags $(TAGS),outside -count=1 -timeout 10m ./test/outside
 
 .PHONY: conformance
@@ -100,7 +100,7 @@ generate: ## generate code from proto
 	$(TOOL) buf generate
 
 .PHONY: check
-check: fmt-check vet staticcheck generate-check ## all static checks
+check: fmt-check vet staticcheck generate-check api-check ## all static checks
 
 .PHONY: fmt-check
 fmt-check:
@@ -126,3 +126,9 @@ clean: ## remove what was built
 .PHONY: redis
 redis: ## the Redis backend at length, on real redis-server processes (Debian: apt-get install redis-server)
 	GOVNODE_REDIS=1 GOVNODE_REQUIRE_REDIS=1 $(GO) test -tags $(TAGS) ./storage ./cmd/govnode -run Redis -count=1 -timeout 15m
+
+# proto/api.binpb is an image of the API as it was when nothing more was to be
+# renamed in it: buf build --path proto/govnode/v1 --exclude-source-info.
+.PHONY: api-check
+api-check: ## the API is compatible with what it was
+	$(TOOL) buf breaking --against proto/api.binpb
