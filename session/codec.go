@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"example.com/govnode/session/wire"
 )
 
 // entryVersion is the format of entries that this build writes and reads.
@@ -14,6 +16,10 @@ const entryVersion = 1
 
 // entryCommands is the number of the field of message Entry that is repeated.
 const entryCommands = 3
+
+// ErrDamaged is wrapped by the error for bytes that are not those that were
+// sealed; see package wire.
+var ErrDamaged = wire.ErrDamaged
 
 // ErrUnknownKind is wrapped by the error for an entry, a command or a record of
 // a kind or a version that this build does not know. A node that finds one in
@@ -25,11 +31,11 @@ func EncodeEntry(at time.Duration, cmds []Command) []byte { return AppendEntry(n
 
 // AppendEntry appends what EncodeEntry returns.
 func AppendEntry(dst []byte, at time.Duration, cmds []Command) []byte {
-	return sealEntry.seal(appendEntry(dst, at, cmds), len(dst))
+	return wire.Entry.Seal(appendEntry(dst, at, cmds), len(dst))
 }
 
 func appendEntry(dst []byte, at time.Duration, cmds []Command) []byte {
-	f := wire{write: true, b: dst}
+	f := codec{write: true, b: dst}
 	version := uint32(entryVersion)
 	for m := f.top(); f.visit(&m); {
 		f.entry(&version, &at, &cmds)
@@ -47,7 +53,7 @@ func JoinEntry(dst []byte, at time.Duration, cmds [][]byte) []byte {
 		dst = protowire.AppendTag(dst, entryCommands, protowire.BytesType)
 		dst = protowire.AppendBytes(dst, c)
 	}
-	return sealEntry.seal(dst, begin)
+	return wire.Entry.Seal(dst, begin)
 }
 
 // DecodeEntry decodes an entry. Strings that no record keeps are parts of one
@@ -58,7 +64,7 @@ func JoinEntry(dst []byte, at time.Duration, cmds [][]byte) []byte {
 // Its seal is checked first, and that of each command before the command is
 // decoded; an error that wraps ErrDamaged tells that one does not hold.
 func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
-	b, err = sealEntry.open(b)
+	b, err = wire.Entry.Open(b)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -77,14 +83,14 @@ func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
 	return at, cmds, nil
 }
 
-func (f *wire) entry(version *uint32, at *time.Duration, cmds *[]Command) {
+func (f *codec) entry(version *uint32, at *time.Duration, cmds *[]Command) {
 	f.uint32(1, version)
 	if !f.write && *version > entryVersion {
 		f.unknown("version", uint64(*version), "an entry")
 	}
 	f.duration(2, at)
 	for i, n := elements(f, entryCommands, cmds, math.MaxInt); i < n; i++ {
-		for m := f.sealed(entryCommands, sealCommand); f.visit(&m); {
+		for m := f.sealed(entryCommands, wire.Command); f.visit(&m); {
 			f.command(&(*cmds)[i])
 		}
 		f.require((*cmds)[i] != nil, "a command of no kind")
@@ -92,12 +98,12 @@ func (f *wire) entry(version *uint32, at *time.Duration, cmds *[]Command) {
 }
 
 // unknown fails with ErrUnknownKind.
-func (f *wire) unknown(what string, number uint64, of string) {
+func (f *codec) unknown(what string, number uint64, of string) {
 	f.failWith(fmt.Errorf("%w: %s %d of %s", ErrUnknownKind, what, number, of))
 }
 
 // require fails unless what was read is as the state machine relies on.
-func (f *wire) require(holds bool, text string) {
+func (f *codec) require(holds bool, text string) {
 	if !holds && !f.write {
 		f.fail(text)
 	}
@@ -109,17 +115,17 @@ func EncodeCommand(c Command) []byte { return AppendCommand(nil, c) }
 
 // AppendCommand appends what EncodeCommand returns.
 func AppendCommand(dst []byte, c Command) []byte {
-	f := wire{write: true, b: dst}
+	f := codec{write: true, b: dst}
 	for m := f.top(); f.visit(&m); {
 		f.command(&c)
 	}
-	return sealCommand.seal(f.b, len(dst))
+	return wire.Command.Seal(f.b, len(dst))
 }
 
 // DecodeCommand decodes one command; see DecodeEntry for its strings and for
 // ErrDamaged.
 func DecodeCommand(b []byte) (Command, error) {
-	b, err := sealCommand.open(b)
+	b, err := wire.Command.Open(b)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +143,7 @@ func DecodeCommand(b []byte) (Command, error) {
 }
 
 // command is the one field of message Command: its number is the kind.
-func (f *wire) command(c *Command) {
+func (f *codec) command(c *Command) {
 	if f.write {
 		kind := protowire.Number((*c).Kind())
 		for m := f.message(kind, true); f.visit(&m); {
@@ -167,17 +173,17 @@ func EncodeResult(r *Result) []byte { return AppendResult(nil, r) }
 
 // AppendResult appends what EncodeResult returns.
 func AppendResult(dst []byte, r *Result) []byte {
-	f := wire{write: true, b: dst}
+	f := codec{write: true, b: dst}
 	for m := f.top(); f.visit(&m); {
 		r.fields(&f)
 	}
-	return sealResult.seal(f.b, len(dst))
+	return wire.Result.Seal(f.b, len(dst))
 }
 
 // DecodeResult decodes a result. Its strings are parts of one copy of b. An
 // error that wraps ErrDamaged tells that its seal does not hold.
 func DecodeResult(b []byte) (Result, error) {
-	b, err := sealResult.open(b)
+	b, err := wire.Result.Open(b)
 	if err != nil {
 		return Result{}, err
 	}
@@ -196,7 +202,7 @@ func DecodeResult(b []byte) (Result, error) {
 	return r, nil
 }
 
-func (r *Result) fields(f *wire) {
+func (r *Result) fields(f *codec) {
 	unsigned(f, 1, &r.Code, uint64(numCodes-1))
 	f.bool(2, &r.Repeat)
 	f.uint16(3, &r.Rule)
@@ -238,7 +244,7 @@ func (r *Result) fields(f *wire) {
 	}
 }
 
-func (a *After) fields(f *wire) {
+func (a *After) fields(f *codec) {
 	f.duration(1, &a.Now)
 	if !f.write && f.num == 2 && a.Session == nil {
 		a.Session = new(Session)
@@ -254,7 +260,7 @@ func (a *After) fields(f *wire) {
 	}
 }
 
-func (p *PoolCounts) fields(f *wire) {
+func (p *PoolCounts) fields(f *codec) {
 	f.int32(1, &p.Slots)
 	f.int32(2, &p.Threshold)
 	f.int32(3, &p.MaxQueue)
@@ -263,19 +269,19 @@ func (p *PoolCounts) fields(f *wire) {
 	f.uint64(6, &p.Last)
 }
 
-func (g *Grant) fields(f *wire) {
+func (g *Grant) fields(f *codec) {
 	f.text(1, &g.Pool)
 	f.uint64(2, &g.Token)
 	f.duration(3, &g.TTL)
 }
 
-func (p *Pressure) fields(f *wire) {
+func (p *Pressure) fields(f *codec) {
 	f.int32(1, &p.InUse)
 	f.int32(2, &p.Limit)
 	f.int32(3, &p.Threshold)
 }
 
-func (c *Counters) fields(f *wire) {
+func (c *Counters) fields(f *codec) {
 	f.uint32(1, &c.Attempts)
 	f.uint32(2, &c.Calls)
 	f.uint32(3, &c.Executions)
@@ -284,12 +290,12 @@ func (c *Counters) fields(f *wire) {
 	f.sint64(6, &c.Tokens)
 }
 
-func (p *Place) fields(f *wire) {
+func (p *Place) fields(f *codec) {
 	f.text(1, &p.Pool)
 	f.int32(2, &p.Position)
 }
 
-func (l *Lapse) fields(f *wire) {
+func (l *Lapse) fields(f *codec) {
 	f.text(1, &l.Session)
 	f.text(2, &l.Call)
 	f.text(3, &l.Tool)

@@ -89,7 +89,7 @@ func trim(c Command) {
 	}
 }
 
-func (f *wire) commandFields(c Command) {
+func (f *codec) commandFields(c Command) {
 	switch c := c.(type) {
 	case *Open:
 		c.fields(f)
@@ -135,7 +135,7 @@ func (f *wire) commandFields(c Command) {
 	}
 }
 
-func (c *Open) fields(f *wire) {
+func (c *Open) fields(f *codec) {
 	f.text(1, &c.NS)
 	f.text(2, &c.Session)
 	f.fingerprint(3, &c.Content)
@@ -148,7 +148,7 @@ func (c *Open) fields(f *wire) {
 	f.digest(10, &c.Over)
 }
 
-func (f *wire) attributes(num protowire.Number, v *[]Attr) {
+func (f *codec) attributes(num protowire.Number, v *[]Attr) {
 	for i, n := elements(f, num, v, MaxAttributes); i < n; i++ {
 		for m := f.message(num, true); f.visit(&m); {
 			f.kept(1, &(*v)[i].Name)
@@ -157,7 +157,7 @@ func (f *wire) attributes(num protowire.Number, v *[]Attr) {
 	}
 }
 
-func (c *Begin) fields(f *wire) {
+func (c *Begin) fields(f *codec) {
 	f.text(1, &c.NS)
 	f.text(2, &c.Session)
 	f.text(3, &c.Call)
@@ -184,19 +184,19 @@ func (c *Begin) fields(f *wire) {
 	f.sint64(16, &c.Tokens)
 }
 
-func (p *Premise) fields(f *wire) {
+func (p *Premise) fields(f *codec) {
 	unsigned(f, 1, &p.Fact, uint64(FactElapsed))
 	f.text(2, &p.Name)
 	f.sint64(3, &p.Lo)
 	f.sint64(4, &p.Hi)
 }
 
-func (w *Want) fields(f *wire) {
+func (w *Want) fields(f *codec) {
 	f.text(1, &w.Pool)
 	f.int32(2, &w.Weight)
 }
 
-func (c *End) fields(f *wire) {
+func (c *End) fields(f *codec) {
 	f.text(1, &c.NS)
 	f.text(2, &c.Session)
 	f.text(3, &c.Call)
@@ -208,14 +208,14 @@ func (c *End) fields(f *wire) {
 	}
 }
 
-func (o *Output) fields(f *wire) {
+func (o *Output) fields(f *codec) {
 	f.digest(1, &o.Hash)
 	f.digest(2, &o.Against)
 	f.sint64(3, &o.Score)
 	f.kept(4, &o.Text)
 }
 
-func (c *Cancel) fields(f *wire) {
+func (c *Cancel) fields(f *codec) {
 	f.text(1, &c.NS)
 	f.text(2, &c.Session)
 	f.text(3, &c.Call)
@@ -223,14 +223,14 @@ func (c *Cancel) fields(f *wire) {
 	f.texts(5, &c.Pools)
 }
 
-func (c *Close) fields(f *wire) {
+func (c *Close) fields(f *codec) {
 	f.text(1, &c.NS)
 	f.text(2, &c.Session)
 	f.texts(3, &c.Pools)
 	f.digest(4, &c.Digest)
 }
 
-func (c *Acquire) fields(f *wire) {
+func (c *Acquire) fields(f *codec) {
 	f.text(1, &c.NS)
 	f.text(2, &c.Client)
 	f.text(3, &c.Slot)
@@ -244,7 +244,7 @@ func (c *Acquire) fields(f *wire) {
 	f.text(11, &c.Label)
 }
 
-func (c *Renew) fields(f *wire) {
+func (c *Renew) fields(f *codec) {
 	f.text(1, &c.NS)
 	f.text(2, &c.Client)
 	f.text(3, &c.Session)
@@ -254,7 +254,7 @@ func (c *Renew) fields(f *wire) {
 	f.duration(7, &c.TTL)
 }
 
-func (c *Release) fields(f *wire) {
+func (c *Release) fields(f *codec) {
 	f.text(1, &c.NS)
 	f.text(2, &c.Client)
 	f.text(3, &c.Slot)

@@ -9,7 +9,7 @@ import (
 // The commands that carry the id of a request: see Maker.
 
 // request is what they have in common: the namespace and whose request it is.
-func (f *wire) request(ns *string, by *Maker) {
+func (f *codec) request(ns *string, by *Maker) {
 	f.text(1, ns)
 	for m := f.optional(2, *by != Maker{}); f.visit(&m); {
 		f.text(1, &by.Client)
@@ -18,7 +18,7 @@ func (f *wire) request(ns *string, by *Maker) {
 	}
 }
 
-func (c *ForceRelease) fields(f *wire) {
+func (c *ForceRelease) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Session)
 	f.text(4, &c.Holder)
@@ -26,7 +26,7 @@ func (c *ForceRelease) fields(f *wire) {
 	f.texts(6, &c.Pools)
 }
 
-func (c *PutPool) fields(f *wire) {
+func (c *PutPool) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Pool)
 	f.int32(4, &c.Slots)
@@ -34,13 +34,13 @@ func (c *PutPool) fields(f *wire) {
 	f.int32(6, &c.Queue)
 }
 
-func (c *DeletePool) fields(f *wire) {
+func (c *DeletePool) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Pool)
 	f.bool(4, &c.Force)
 }
 
-func (c *PutPolicy) fields(f *wire) {
+func (c *PutPolicy) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.kept(3, &c.Name)
 	f.digest(4, &c.Digest)
@@ -50,7 +50,7 @@ func (c *PutPolicy) fields(f *wire) {
 
 // limits is a message that is written even if it is empty, like every value of
 // a type that has a list and so cannot be compared.
-func (f *wire) limits(num protowire.Number, l *Limits) {
+func (f *codec) limits(num protowire.Number, l *Limits) {
 	f.require(f.num == num, "limits are missing")
 	for m := f.message(num, true); f.visit(&m); {
 		f.int64(1, &l.MaxTokens)
@@ -70,21 +70,21 @@ func (f *wire) limits(num protowire.Number, l *Limits) {
 	}
 }
 
-func (c *DeletePolicy) fields(f *wire) {
+func (c *DeletePolicy) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Name)
 	f.digest(4, &c.Digest)
 	f.texts(5, &c.Names)
 }
 
-func (c *Set) fields(f *wire) {
+func (c *Set) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Key)
 	f.value(4, &c.Value)
 	f.duration(5, &c.TTL)
 }
 
-func (f *wire) value(num protowire.Number, v *Value) {
+func (f *codec) value(num protowire.Number, v *Value) {
 	for m := f.optional(num, *v != Value{}); f.visit(&m); {
 		f.bool(1, &v.Number)
 		f.sint64(2, &v.N)
@@ -92,12 +92,12 @@ func (f *wire) value(num protowire.Number, v *Value) {
 	}
 }
 
-func (c *Delete) fields(f *wire) {
+func (c *Delete) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Key)
 }
 
-func (c *Increment) fields(f *wire) {
+func (c *Increment) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Key)
 	f.sint64(4, &c.Amount)
@@ -105,7 +105,7 @@ func (c *Increment) fields(f *wire) {
 
 // The keys are copied: applying the command may store a record under the very
 // string, and a map keeps it.
-func (c *Tick) fields(f *wire) {
+func (c *Tick) fields(f *codec) {
 	for i, n := elements(f, 1, &c.Keys, math.MaxInt); i < n; i++ {
 		if f.write {
 			f.b = protowire.AppendString(protowire.AppendTag(f.b, 1, protowire.BytesType), string(c.Keys[i]))
@@ -115,13 +115,13 @@ func (c *Tick) fields(f *wire) {
 	}
 }
 
-func (c *Repair) fields(f *wire) {
+func (c *Repair) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Client)
 	f.uint64(4, &c.NewerThan)
 }
 
-func (c *PutHash) fields(f *wire) {
+func (c *PutHash) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.text(3, &c.Tool)
 	f.kept(4, &c.Hash)

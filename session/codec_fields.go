@@ -9,10 +9,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The kinds of fields, each for both directions: see wire.
+// The kinds of fields, each for both directions: see codec.
 
 // varint takes a number of at most most.
-func (f *wire) varint(most uint64) uint64 {
+func (f *codec) varint(most uint64) uint64 {
 	if f.typ != protowire.VarintType {
 		f.fail("wrong wire type")
 		return 0
@@ -37,14 +37,14 @@ func (f *wire) varint(most uint64) uint64 {
 	return v
 }
 
-func (f *wire) putVarint(num protowire.Number, v uint64) {
+func (f *codec) putVarint(num protowire.Number, v uint64) {
 	if v != 0 {
 		f.b = protowire.AppendVarint(protowire.AppendTag(f.b, num, protowire.VarintType), v)
 	}
 }
 
 // unsigned is a field that is a number of at most most in every version.
-func unsigned[T ~uint8 | ~uint16 | ~uint32 | ~uint64](f *wire, num protowire.Number, v *T, most uint64) {
+func unsigned[T ~uint8 | ~uint16 | ~uint32 | ~uint64](f *codec, num protowire.Number, v *T, most uint64) {
 	if f.write {
 		f.putVarint(num, uint64(*v))
 	} else if f.num == num {
@@ -52,11 +52,11 @@ func unsigned[T ~uint8 | ~uint16 | ~uint32 | ~uint64](f *wire, num protowire.Num
 	}
 }
 
-func (f *wire) uint16(num protowire.Number, v *uint16) { unsigned(f, num, v, math.MaxUint16) }
-func (f *wire) uint32(num protowire.Number, v *uint32) { unsigned(f, num, v, math.MaxUint32) }
-func (f *wire) uint64(num protowire.Number, v *uint64) { unsigned(f, num, v, math.MaxUint64) }
+func (f *codec) uint16(num protowire.Number, v *uint16) { unsigned(f, num, v, math.MaxUint16) }
+func (f *codec) uint32(num protowire.Number, v *uint32) { unsigned(f, num, v, math.MaxUint32) }
+func (f *codec) uint64(num protowire.Number, v *uint64) { unsigned(f, num, v, math.MaxUint64) }
 
-func (f *wire) bool(num protowire.Number, v *bool) {
+func (f *codec) bool(num protowire.Number, v *bool) {
 	if f.write {
 		f.putVarint(num, protowire.EncodeBool(*v))
 	} else if f.num == num {
@@ -65,7 +65,7 @@ func (f *wire) bool(num protowire.Number, v *bool) {
 }
 
 // int64 is for numbers that are seldom negative, sint64 for the others.
-func (f *wire) int64(num protowire.Number, v *int64) {
+func (f *codec) int64(num protowire.Number, v *int64) {
 	if f.write {
 		f.putVarint(num, uint64(*v))
 	} else if f.num == num {
@@ -73,9 +73,9 @@ func (f *wire) int64(num protowire.Number, v *int64) {
 	}
 }
 
-func (f *wire) duration(num protowire.Number, v *time.Duration) { f.int64(num, (*int64)(v)) }
+func (f *codec) duration(num protowire.Number, v *time.Duration) { f.int64(num, (*int64)(v)) }
 
-func (f *wire) sint64(num protowire.Number, v *int64) {
+func (f *codec) sint64(num protowire.Number, v *int64) {
 	if f.write {
 		f.putVarint(num, protowire.EncodeZigZag(*v))
 	} else if f.num == num {
@@ -83,19 +83,19 @@ func (f *wire) sint64(num protowire.Number, v *int64) {
 	}
 }
 
-func (f *wire) int32(num protowire.Number, v *int32) {
+func (f *codec) int32(num protowire.Number, v *int32) {
 	wide := int64(*v)
 	f.int64(num, &wide)
 	f.narrow(wide, v)
 }
 
-func (f *wire) sint32(num protowire.Number, v *int32) {
+func (f *codec) sint32(num protowire.Number, v *int32) {
 	wide := int64(*v)
 	f.sint64(num, &wide)
 	f.narrow(wide, v)
 }
 
-func (f *wire) narrow(wide int64, v *int32) {
+func (f *codec) narrow(wide int64, v *int32) {
 	if f.write {
 		return // a record that is written is read by others, too
 	}
@@ -108,7 +108,7 @@ func (f *wire) narrow(wide int64, v *int32) {
 
 // text is a string that is not kept: read, it may be a part of what it was read
 // from.
-func (f *wire) text(num protowire.Number, v *string) {
+func (f *codec) text(num protowire.Number, v *string) {
 	if f.write {
 		f.putText(num, *v)
 	} else if f.num == num {
@@ -118,13 +118,13 @@ func (f *wire) text(num protowire.Number, v *string) {
 	}
 }
 
-func (f *wire) putText(num protowire.Number, v string) {
+func (f *codec) putText(num protowire.Number, v string) {
 	if v != "" {
 		f.b = protowire.AppendString(protowire.AppendTag(f.b, num, protowire.BytesType), v)
 	}
 }
 
-func (f *wire) textOf() string {
+func (f *codec) textOf() string {
 	i, j := f.span()
 	if f.err != nil {
 		return ""
@@ -138,7 +138,7 @@ func (f *wire) textOf() string {
 }
 
 // kept is a string that the state keeps for longer than what it was read from.
-func (f *wire) kept(num protowire.Number, v *string) {
+func (f *codec) kept(num protowire.Number, v *string) {
 	if f.write {
 		f.putText(num, *v)
 	} else if f.num == num {
@@ -148,7 +148,7 @@ func (f *wire) kept(num protowire.Number, v *string) {
 
 // name is a string of which there are few, kept once. The zero handle is
 // written like the empty name, and read as the empty name, which has a value.
-func (f *wire) name(num protowire.Number, v *unique.Handle[string]) {
+func (f *codec) name(num protowire.Number, v *unique.Handle[string]) {
 	if f.write {
 		if *v != (unique.Handle[string]{}) {
 			f.putText(num, v.Value())
@@ -163,7 +163,7 @@ func (f *wire) name(num protowire.Number, v *unique.Handle[string]) {
 }
 
 // blob is a byte string; read, it is a copy.
-func (f *wire) blob(num protowire.Number, v *[]byte) {
+func (f *codec) blob(num protowire.Number, v *[]byte) {
 	if f.write {
 		f.putBytes(num, *v)
 	} else if f.num == num {
@@ -171,13 +171,13 @@ func (f *wire) blob(num protowire.Number, v *[]byte) {
 	}
 }
 
-func (f *wire) putBytes(num protowire.Number, v []byte) {
+func (f *codec) putBytes(num protowire.Number, v []byte) {
 	if len(v) > 0 {
 		f.b = protowire.AppendBytes(protowire.AppendTag(f.b, num, protowire.BytesType), v)
 	}
 }
 
-func (f *wire) digest(num protowire.Number, v *Digest) {
+func (f *codec) digest(num protowire.Number, v *Digest) {
 	if f.write {
 		if *v != (Digest{}) {
 			f.putBytes(num, v[:])
@@ -192,7 +192,7 @@ func (f *wire) digest(num protowire.Number, v *Digest) {
 	}
 }
 
-func (f *wire) fingerprint(num protowire.Number, v *Fingerprint) {
+func (f *codec) fingerprint(num protowire.Number, v *Fingerprint) {
 	if f.write {
 		if *v != (Fingerprint{}) {
 			f.b = append(protowire.AppendTag(f.b, num, protowire.Fixed64Type), v[:]...)
@@ -212,7 +212,7 @@ func (f *wire) fingerprint(num protowire.Number, v *Fingerprint) {
 }
 
 // texts is a list of strings; see text.
-func (f *wire) texts(num protowire.Number, v *[]string) {
+func (f *codec) texts(num protowire.Number, v *[]string) {
 	for i, n := elements(f, num, v, math.MaxInt); i < n; i++ {
 		if f.write {
 			f.b = protowire.AppendString(protowire.AppendTag(f.b, num, protowire.BytesType), (*v)[i])
@@ -223,7 +223,7 @@ func (f *wire) texts(num protowire.Number, v *[]string) {
 }
 
 // keptAll is a list of strings that the state keeps.
-func (f *wire) keptAll(num protowire.Number, v *[]string) {
+func (f *codec) keptAll(num protowire.Number, v *[]string) {
 	for i, n := elements(f, num, v, math.MaxInt); i < n; i++ {
 		if f.write {
 			f.b = protowire.AppendString(protowire.AppendTag(f.b, num, protowire.BytesType), (*v)[i])
@@ -234,7 +234,7 @@ func (f *wire) keptAll(num protowire.Number, v *[]string) {
 }
 
 // facts is a packed list of numbers.
-func (f *wire) facts(num protowire.Number, v *[]int64) {
+func (f *codec) facts(num protowire.Number, v *[]int64) {
 	if f.write {
 		if len(*v) == 0 {
 			return

@@ -9,7 +9,7 @@ import (
 
 // ids are written if there ever were any, and if they do not stand in parts of
 // their own: see Pack.
-func (f *wire) ids(num protowire.Number, m *IDs) {
+func (f *codec) ids(num protowire.Number, m *IDs) {
 	for s := f.optional(num, m.parts == nil && (m.n > 0 || m.forgot > 0)); f.visit(&s); {
 		unsigned(f, 1, &m.n, 1<<63)
 		f.uint64(2, &m.forgot)
@@ -21,7 +21,7 @@ func (f *wire) ids(num protowire.Number, m *IDs) {
 // its place.
 const rememberedLen = 12 + 8 + 8 + 8
 
-func (f *wire) remembered(num protowire.Number, m *IDs) {
+func (f *codec) remembered(num protowire.Number, m *IDs) {
 	n := m.Len()
 	if f.write {
 		if n == 0 {

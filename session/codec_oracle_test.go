@@ -85,7 +85,7 @@ func setField(t testing.TB, m protoreflect.Message, fd protoreflect.FieldDescrip
 		if !v.IsNil() {
 			toProto(t, v.Elem(), m.Mutable(fd).Message())
 		}
-	} else if !v.Comparable() || !v.IsZero() { // see wire.limits
+	} else if !v.Comparable() || !v.IsZero() { // see codec.limits
 		toProto(t, v, m.Mutable(fd).Message())
 	}
 }

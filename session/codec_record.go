@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/wire"
 )
 
 // EncodeRecord encodes a record: log.proto, message Record, sealed. Equal
@@ -15,12 +16,12 @@ func EncodeRecord(r Record) []byte { return AppendRecord(nil, r) }
 
 // AppendRecord appends what EncodeRecord returns.
 func AppendRecord(dst []byte, r Record) []byte {
-	return sealRecord.seal(appendRecord(dst, r), len(dst))
+	return wire.Record.Seal(appendRecord(dst, r), len(dst))
 }
 
 // appendRecord is AppendRecord without the seal, for what has one of its own.
 func appendRecord(dst []byte, r Record) []byte {
-	f := wire{write: true, b: dst}
+	f := codec{write: true, b: dst}
 	for m := f.top(); f.visit(&m); {
 		f.record(&r)
 	}
@@ -30,7 +31,7 @@ func appendRecord(dst []byte, r Record) []byte {
 // DecodeRecord decodes a record, of which nothing is part of b. An error that
 // wraps ErrDamaged tells that its seal does not hold.
 func DecodeRecord(b []byte) (Record, error) {
-	b, err := sealRecord.open(b)
+	b, err := wire.Record.Open(b)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +52,7 @@ func decodeRecord(b []byte) (Record, error) {
 }
 
 // record is the one field of message Record.
-func (f *wire) record(r *Record) {
+func (f *codec) record(r *Record) {
 	if f.write {
 		for m := f.message(recordNumber(*r), true); f.visit(&m); {
 			f.recordFields(*r)
@@ -126,7 +127,7 @@ func newRecord(number protowire.Number) Record {
 	return nil
 }
 
-func (f *wire) recordFields(r Record) {
+func (f *codec) recordFields(r Record) {
 	switch r := r.(type) {
 	case *Session:
 		r.fields(f)
@@ -161,7 +162,7 @@ func (f *wire) recordFields(r Record) {
 
 // settle checks of a record that was read what the state machine relies on, and
 // computes what is derived.
-func (f *wire) settle(r Record) {
+func (f *codec) settle(r Record) {
 	switch r := r.(type) {
 	case *Session:
 		f.require(r.Pin != nil, "a session without a pin")
@@ -188,7 +189,7 @@ func (f *wire) settle(r Record) {
 	}
 }
 
-func (s *Session) fields(f *wire) {
+func (s *Session) fields(f *codec) {
 	f.name(1, &s.Agent)
 	f.name(2, &s.Policy)
 	f.int32(3, &s.Version)
@@ -217,14 +218,14 @@ func (s *Session) fields(f *wire) {
 	f.more(22, &s.More)
 }
 
-func (c *Client) fields(f *wire) {
+func (c *Client) fields(f *codec) {
 	f.duration(1, &c.Used)
 	f.open(2, &c.Open)
 	f.ids(3, &c.IDs)
 	f.uint64(4, &c.Born)
 }
 
-func (f *wire) pin(num protowire.Number, v **Pin) {
+func (f *codec) pin(num protowire.Number, v **Pin) {
 	if f.write {
 		for m := f.message(num, *v != nil); f.visit(&m); {
 			(*v).fields(f)
@@ -253,12 +254,12 @@ func (f *wire) pin(num protowire.Number, v **Pin) {
 	}
 }
 
-func (p *Pin) fields(f *wire) {
+func (p *Pin) fields(f *codec) {
 	f.digest(1, &p.Digest)
 	f.limits(2, &p.Limits)
 }
 
-func (f *wire) more(num protowire.Number, v **More) {
+func (f *codec) more(num protowire.Number, v **More) {
 	if !f.write && f.num == num && *v == nil {
 		*v = new(More)
 	}
@@ -270,7 +271,7 @@ func (f *wire) more(num protowire.Number, v **More) {
 	}
 }
 
-func (f *wire) open(num protowire.Number, v *[]Held) {
+func (f *codec) open(num protowire.Number, v *[]Held) {
 	for i, n := elements(f, num, v, MaxOpen); i < n; i++ {
 		for m := f.message(num, true); f.visit(&m); {
 			(*v)[i].fields(f)
@@ -278,7 +279,7 @@ func (f *wire) open(num protowire.Number, v *[]Held) {
 	}
 }
 
-func (h *Held) fields(f *wire) {
+func (h *Held) fields(f *codec) {
 	f.kept(1, &h.Holder)
 	f.fingerprint(2, &h.Content)
 	f.duration(3, &h.Started)
@@ -297,7 +298,7 @@ func (h *Held) fields(f *wire) {
 	unsigned(f, 10, &h.Kind, uint64(Handoff))
 }
 
-func (p *Pool) fields(f *wire) {
+func (p *Pool) fields(f *codec) {
 	for i, n := elements(f, 1, &p.Leases, MaxSlots); i < n; i++ {
 		for m := f.message(1, true); f.visit(&m); {
 			leaseFields(f, &p.Leases[i])
@@ -316,7 +317,7 @@ func (p *Pool) fields(f *wire) {
 	f.bool(7, &p.Put)
 }
 
-func leaseFields(f *wire, l *limiter.Lease) {
+func leaseFields(f *codec, l *limiter.Lease) {
 	f.kept(1, &l.Holder)
 	f.name(2, &l.Label)
 	f.uint64(3, &l.Token)
@@ -336,7 +337,7 @@ func leaseFields(f *wire, l *limiter.Lease) {
 	}
 }
 
-func ticketFields(f *wire, t *limiter.Ticket) {
+func ticketFields(f *codec, t *limiter.Ticket) {
 	f.kept(1, &t.Holder)
 	f.name(2, &t.Label)
 	f.duration(3, &t.Until)

@@ -5,13 +5,15 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"example.com/govnode/session/wire"
 )
 
-// A wire writes one message of log.proto, or reads one. Every message has one
+// A codec writes one message of log.proto, or reads one. Every message has one
 // method that names its fields in the order of their numbers, for both
 // directions, so that what is written and what is read cannot differ:
 //
-//	func (w *Want) fields(f *wire) {
+//	func (w *Want) fields(f *codec) {
 //		f.text(1, &w.Pool)
 //		f.int32(2, &w.Weight)
 //	}
@@ -23,8 +25,8 @@ import (
 // same bytes, and nothing that replicas of different versions would understand
 // differently gets into the state.
 //
-// It takes no function values, for they would make each wire escape to the heap.
-type wire struct {
+// It takes no function values, for they would make each codec escape to the heap.
+type codec struct {
 	write bool
 	b     []byte // what was written, or is read
 	// s has the bytes of b if the strings that are read may be parts of it.
@@ -40,18 +42,18 @@ type wire struct {
 type scope struct {
 	absent bool
 	begun  bool
-	at     int    // written: where its length goes; read: end of the outer message
-	under  sealed // what its seal is of; 0 if it has none
+	at     int       // written: where its length goes; read: end of the outer message
+	under  wire.Kind // what its seal is of; 0 if it has none
 }
 
-func reader(b []byte) wire { return wire{b: b, end: len(b)} }
+func reader(b []byte) codec { return codec{b: b, end: len(b)} }
 
 // fail makes everything that is still to be read empty.
-func (f *wire) fail(text string) {
+func (f *codec) fail(text string) {
 	f.failWith(fmt.Errorf("session: cannot decode field %d at byte %d: %s", f.num, f.pos, text))
 }
 
-func (f *wire) failWith(err error) {
+func (f *codec) failWith(err error) {
 	if f.err == nil {
 		f.err = err
 	}
@@ -66,7 +68,7 @@ func (f *wire) failWith(err error) {
 //
 // Where it is read, every field has found its method by then, or is not known
 // or not in its place.
-func (f *wire) visit(m *scope) bool {
+func (f *codec) visit(m *scope) bool {
 	if f.write {
 		return f.visitWritten(m)
 	}
@@ -83,14 +85,14 @@ func (f *wire) visit(m *scope) bool {
 	if m.at >= 0 { // back in the outer message
 		f.end = m.at
 		if m.under != 0 {
-			f.pos += sealLen
+			f.pos += wire.SealLen
 		}
 		f.next()
 	}
 	return false
 }
 
-func (f *wire) visitWritten(m *scope) bool {
+func (f *codec) visitWritten(m *scope) bool {
 	if m.absent {
 		return false
 	}
@@ -102,7 +104,7 @@ func (f *wire) visitWritten(m *scope) bool {
 		return false
 	}
 	if m.under != 0 {
-		f.b = m.under.seal(f.b, m.at)
+		f.b = m.under.Seal(f.b, m.at)
 	}
 	// One byte was left for the length; most messages need no more.
 	n := len(f.b) - m.at
@@ -114,7 +116,7 @@ func (f *wire) visitWritten(m *scope) bool {
 	return false
 }
 
-func (f *wire) top() scope {
+func (f *codec) top() scope {
 	if !f.write {
 		f.next()
 	}
@@ -122,7 +124,7 @@ func (f *wire) top() scope {
 }
 
 // optional enters a message that is left out where all of its fields are zero.
-func (f *wire) optional(num protowire.Number, present bool) scope {
+func (f *codec) optional(num protowire.Number, present bool) scope {
 	m := f.message(num, present)
 	if !f.write && !m.absent && f.pos == f.end && f.num == 0 {
 		f.fail("an empty message that is to be left out")
@@ -131,7 +133,7 @@ func (f *wire) optional(num protowire.Number, present bool) scope {
 }
 
 // message enters a message within this one, which is written if it is present.
-func (f *wire) message(num protowire.Number, present bool) scope {
+func (f *codec) message(num protowire.Number, present bool) scope {
 	if f.write {
 		if !present {
 			return scope{absent: true}
@@ -153,7 +155,7 @@ func (f *wire) message(num protowire.Number, present bool) scope {
 }
 
 // sealed enters a message that is always there and has a seal behind it.
-func (f *wire) sealed(num protowire.Number, under sealed) scope {
+func (f *codec) sealed(num protowire.Number, under wire.Kind) scope {
 	if f.write {
 		m := f.message(num, true)
 		m.under = under
@@ -166,18 +168,18 @@ func (f *wire) sealed(num protowire.Number, under sealed) scope {
 	if f.err != nil {
 		return scope{absent: true}
 	}
-	if _, err := under.open(f.b[i:j]); err != nil {
+	if _, err := under.Open(f.b[i:j]); err != nil {
 		f.failWith(err)
 		return scope{absent: true}
 	}
 	m := scope{at: f.end, under: under}
-	f.pos, f.end = i, j-sealLen
+	f.pos, f.end = i, j-wire.SealLen
 	f.next()
 	return m
 }
 
 // next reads the tag at pos.
-func (f *wire) next() {
+func (f *codec) next() {
 	if f.pos >= f.end || f.err != nil {
 		f.num = 0
 		return
@@ -198,7 +200,7 @@ func (f *wire) next() {
 
 // span returns where the bytes of a length-delimited field begin and end. The
 // next field is not read yet.
-func (f *wire) span() (i, j int) {
+func (f *codec) span() (i, j int) {
 	if f.typ != protowire.BytesType {
 		f.fail("wrong wire type")
 		return 0, 0
@@ -217,7 +219,7 @@ func (f *wire) span() (i, j int) {
 }
 
 // some returns the bytes of a field that is left out where it has none.
-func (f *wire) some() []byte {
+func (f *codec) some() []byte {
 	b := f.bytesOf()
 	if len(b) == 0 && f.err == nil {
 		f.fail("an empty field that is to be left out")
@@ -227,7 +229,7 @@ func (f *wire) some() []byte {
 
 // bytesOf returns the bytes of a length-delimited field without copying them,
 // and goes on to the next field.
-func (f *wire) bytesOf() []byte {
+func (f *codec) bytesOf() []byte {
 	i, j := f.span()
 	if f.err != nil {
 		return nil
@@ -239,7 +241,7 @@ func (f *wire) bytesOf() []byte {
 
 // elements makes room for the elements of a list that follow each other, and
 // returns the indexes of those that are to be visited.
-func elements[T any](f *wire, num protowire.Number, v *[]T, most int) (from, to int) {
+func elements[T any](f *codec, num protowire.Number, v *[]T, most int) (from, to int) {
 	if f.write {
 		return 0, len(*v)
 	}
@@ -258,7 +260,7 @@ func elements[T any](f *wire, num protowire.Number, v *[]T, most int) (from, to 
 
 // run counts the fields with the present number that follow each other. It is
 // what lets a list be allocated once, and never for more than is there.
-func (f *wire) run() (n int) {
+func (f *codec) run() (n int) {
 	for at := f.pos; ; {
 		size := protowire.ConsumeFieldValue(f.num, f.typ, f.b[at:f.end])
 		if size < 0 {

@@ -16,7 +16,7 @@ import (
 // the work, of which nothing is lost. Entries may be applied meanwhile. Two
 // digests of one state must not be made at the same time.
 func (v *Snapshot) Digest(pace func() error) (Digest, error) {
-	f := wire{write: true}
+	f := codec{write: true}
 	header := snapshotHeader{v.now, v.generation, v.len()}
 	for m := f.top(); f.visit(&m); {
 		header.fields(&f)
@@ -46,7 +46,7 @@ func (v *Snapshot) Digest(pace func() error) (Digest, error) {
 
 // hashOf returns the hash of a shard's records, and the buffer it used.
 func (v *Snapshot) hashOf(sh *shard, buf []byte) (Digest, []byte) {
-	f := wire{write: true, b: buf}
+	f := codec{write: true, b: buf}
 	for _, k := range v.keys(sh) {
 		for m := f.message(1, true); f.visit(&m); {
 			f.item(&k, &sh.records[k].record)

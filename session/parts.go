@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"example.com/govnode/session/wire"
 )
 
 // A backend that stores each record on its own would rewrite 40 KiB of
@@ -167,7 +169,7 @@ func Pack(r Record) Packed {
 	head := make([]byte, 0, headSize(r))
 	m := idsOf(p.Next)
 	if m == nil {
-		p.Head = sealHead.seal(appendRecord(append(head, headPlain), r), 0)
+		p.Head = wire.Head.Seal(appendRecord(append(head, headPlain), r), 0)
 		return p
 	}
 	if m.parts == nil {
@@ -177,7 +179,7 @@ func Pack(r Record) Packed {
 	}
 	bare := shallow(r)
 	*idsOf(bare) = IDs{}
-	p.Head = sealHead.seal(appendRecord(m.appendHead(append(head, headMaker)), bare), 0)
+	p.Head = wire.Head.Seal(appendRecord(m.appendHead(append(head, headMaker)), bare), 0)
 	return p
 }
 
@@ -263,7 +265,7 @@ var errHead = errors.New("session: not the head of a record")
 // Unpack decodes a head. Of the parts nothing is known; see WithPart. An error
 // that wraps ErrDamaged tells that its seal does not hold.
 func Unpack(head []byte) (Record, error) {
-	head, err := sealHead.open(head)
+	head, err := wire.Head.Open(head)
 	if err != nil {
 		return nil, err
 	}
@@ -345,7 +347,7 @@ func WithPart(r Record, part int, b []byte) (Record, error) {
 	return next, nil
 }
 
-const partEntryLen = 4 + rememberedLen + sealLen
+const partEntryLen = 4 + rememberedLen + wire.SealLen
 
 func (m *IDs) readPart(b []byte, part int) ([]Remembered, error) {
 	if len(b)%partEntryLen != 0 {
@@ -354,7 +356,7 @@ func (m *IDs) readPart(b []byte, part int) ([]Remembered, error) {
 	var counts [maxBlocks]uint8
 	entries := make([]Remembered, len(b)/partEntryLen)
 	for i := range entries {
-		x, err := sealPart.open(b[i*partEntryLen:][:partEntryLen])
+		x, err := wire.Part.Open(b[i*partEntryLen:][:partEntryLen])
 		if err != nil {
 			return nil, err
 		}
@@ -377,7 +379,7 @@ func (m *IDs) readPart(b []byte, part int) ([]Remembered, error) {
 
 func (r *Remembered) appendEntry(b []byte) []byte {
 	begin := len(b)
-	return sealPart.seal(r.append(binary.LittleEndian.AppendUint32(b, r.seq)), begin)
+	return wire.Part.Seal(r.append(binary.LittleEndian.AppendUint32(b, r.seq)), begin)
 }
 
 // Join returns the whole record of one that knows all its parts, equal to what

@@ -88,7 +88,7 @@ type snapshotHeader struct {
 	count      uint64
 }
 
-func (h *snapshotHeader) fields(f *wire) {
+func (h *snapshotHeader) fields(f *codec) {
 	f.duration(1, &h.now)
 	f.uint32(2, &h.generation)
 	f.uint64(3, &h.count)
@@ -99,12 +99,12 @@ type snapshotTrailer struct {
 	sum   Digest
 }
 
-func (t *snapshotTrailer) fields(f *wire) {
+func (t *snapshotTrailer) fields(f *codec) {
 	f.uint64(1, &t.count)
 	f.digest(2, &t.sum)
 }
 
-func (f *wire) item(k *Key, r *Record) {
+func (f *codec) item(k *Key, r *Record) {
 	f.kept(1, (*string)(k))
 	for m := f.message(2, true); f.visit(&m); {
 		f.record(r)
@@ -117,9 +117,9 @@ type snapshotWriter struct {
 	buf []byte // of the previous frame, used again
 }
 
-// frame returns a wire for the next payload, with room for the head before it.
-func (o *snapshotWriter) frame() wire {
-	return wire{write: true, b: append(o.buf[:0], make([]byte, frameHead)...)}
+// frame returns a codec for the next payload, with room for the head before it.
+func (o *snapshotWriter) frame() codec {
+	return codec{write: true, b: append(o.buf[:0], make([]byte, frameHead)...)}
 }
 
 func (o *snapshotWriter) close(kind byte, b []byte) error {
@@ -139,6 +139,8 @@ func (o *snapshotWriter) write(b []byte) error {
 	_, err := o.w.Write(b)
 	return err
 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func frameSum(head, payload []byte) uint32 {
 	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, payload)
@@ -226,7 +228,7 @@ func (in *snapshotReader) chunks(begin func(now time.Duration, generation uint32
 	if kind != frameHeader {
 		return 0, 0, fmt.Errorf("frame %q, where the header has to be", kind)
 	}
-	if err := readFrame(b, func(f *wire) { header.fields(f) }); err != nil {
+	if err := readFrame(b, func(f *codec) { header.fields(f) }); err != nil {
 		return 0, 0, err
 	}
 	if header.now < 0 {
@@ -300,7 +302,7 @@ func (in *snapshotReader) frame() (kind byte, payload []byte, err error) {
 	return head[0], payload, nil
 }
 
-func readFrame(b []byte, fields func(*wire)) error {
+func readFrame(b []byte, fields func(*codec)) error {
 	f := reader(b)
 	for m := f.top(); f.visit(&m); {
 		fields(&f)
@@ -346,7 +348,7 @@ func kindOf(r Record) byte {
 // how many records there are.
 func (in *snapshotReader) trailer(b []byte, sum Digest) (count uint64, err error) {
 	var t snapshotTrailer
-	if err := readFrame(b, func(f *wire) { t.fields(f) }); err != nil {
+	if err := readFrame(b, func(f *codec) { t.fields(f) }); err != nil {
 		return 0, err
 	}
 	if t.sum != sum {

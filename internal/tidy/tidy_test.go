@@ -24,7 +24,8 @@ const module = "example.com/govnode/"
 // import nothing of the module.
 var mayImport = map[string][]string{
 	"limiter":                             {},
-	"session":                             {"limiter"},
+	"session":                             {"limiter", "session/wire"},
+	"session/wire":                        {},
 	"session/sessiontest":                 {"session", "limiter"},
 	"engine":                              {"engine/value", "engine/pattern", "engine/difflib"},
 	"engine/value":                        {},
@@ -55,7 +56,7 @@ var mayImport = map[string][]string{
 }
 
 // pure packages are functions of their input.
-var pure = []string{"limiter", "session"}
+var pure = []string{"limiter", "session", "session/wire"}
 
 var forbiddenImports = []string{"math/rand", "math/rand/v2", "crypto/rand", "sync", "sync/atomic", "context", "os", "log", "log/slog", "net", "net/http"}
 var forbiddenTime = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}
