@@ -122,19 +122,18 @@ func FuzzReadSnapshot(f *testing.F) {
 		if s, err := ReadSnapshot(bytes.NewReader(b)); err == nil {
 			require.Equal(t, b, snapshot(t, s))
 		}
-		l := Loader{state: NewPartial(), names: newInterner()}
+		l := Loader{state: NewPartial(), names: wire.NewNames(), pins: pins{}}
 		if l.Put(b) != nil {
 			return
 		}
 		s := l.State()
-		var out codec
-		out.write = true
+		out := codec{Coder: wire.NewWriter(nil)}
 		for k, r := range s.Snapshot().All() {
-			for m := out.message(1, true); out.visit(&m); {
+			for m := out.Message(1, true); out.Visit(&m); {
 				out.item(&k, &r)
 			}
 		}
-		require.Equal(t, string(b), string(out.b))
+		require.Equal(t, string(b), string(out.Bytes()))
 	})
 }
 

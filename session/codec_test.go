@@ -337,16 +337,15 @@ func TestKeptStringsAreCopied(t *testing.T) {
 func uintptrOf(s string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(s))) }
 
 func TestSharedPins(t *testing.T) {
-	names := newInterner()
+	names, shared := wire.NewNames(), pins{}
 	limits := Limits{MaxTokens: 5, PerTool: []ToolLimit{{"t", 1}}}
 	read := func(p Pin) *Pin {
-		f := reader(appendRecord(nil, &Session{Pin: &p}))
-		f.names = names
+		f := codec{Coder: wire.NewReader(appendRecord(nil, &Session{Pin: &p}), names), pins: shared}
 		var r Record
-		for m := f.top(); f.visit(&m); {
+		for m := f.Top(); f.Visit(&m); {
 			f.record(&r)
 		}
-		require.NoError(t, f.err)
+		require.NoError(t, f.Err())
 		return r.(*Session).Pin
 	}
 	a := read(Pin{Digest{1}, limits})
