@@ -214,14 +214,14 @@ func (s *Session) fields(f *codec) {
 		}
 	}
 	f.open(20, &s.Open)
-	f.ids(21, &s.IDs)
+	s.IDs.Field(&f.Coder, 21)
 	f.more(22, &s.More)
 }
 
 func (c *Client) fields(f *codec) {
 	f.Duration(1, &c.Used)
 	f.open(2, &c.Open)
-	f.ids(3, &c.IDs)
+	c.IDs.Field(&f.Coder, 3)
 	f.Uint64(4, &c.Born)
 }
 

@@ -17,6 +17,7 @@ import (
 	"example.com/govnode/engine/value"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 )
 
 // fields checks the fields of one request and keeps the first problem. Names
@@ -107,7 +108,7 @@ func (f *fields) clientNamed(field, id string) string {
 // newer.
 func (s *Server) newID(f *fields, field, id string) {
 	f.id(field, id)
-	t := session.IDTime(id)
+	t := ids.Time(id)
 	if t == 0 || f.err != nil {
 		return
 	}

@@ -1,27 +1,29 @@
-package session
+package ids
 
 import (
 	"encoding/binary"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"example.com/govnode/session/wire"
 )
 
-// ids are written if there ever were any, and if they do not stand in parts of
-// their own: see Pack.
-func (f *codec) ids(num protowire.Number, m *IDs) {
+// Field is the field of a record that has the ids. They are written if there
+// ever were any, and if they do not stand in parts of their own.
+func (m *Set) Field(f *wire.Coder, num protowire.Number) {
 	for s := f.Optional(num, m.parts == nil && (m.n > 0 || m.forgot > 0)); f.Visit(&s); {
 		f.Uint64(1, &m.n)
 		f.Require(m.n <= 1<<63, "number is out of range")
 		f.Uint64(2, &m.forgot)
-		f.remembered(3, m)
+		m.remembered(f, 3)
 	}
 }
 
-// rememberedLen is what an id takes in IDs.remembered. Its number follows from
+// rememberedLen is what an id takes in Set.remembered. Its number follows from
 // its place.
 const rememberedLen = 12 + 8 + 8 + 8
 
-func (f *codec) remembered(num protowire.Number, m *IDs) {
+func (m *Set) remembered(f *wire.Coder, num protowire.Number) {
 	n := m.Len()
 	if f.Writes() {
 		if n == 0 {
