@@ -44,7 +44,9 @@ func TestEntriesOfVersion1(t *testing.T) {
 	var cmds []Command
 	valid := validCommands()
 	for _, c := range allCommands() {
-		cmds = append(cmds, valid[reflect.TypeOf(c).Elem().Name()])
+		name := reflect.TypeOf(c).Elem().Name()
+		require.NotNil(t, valid[name], "validCommands has no example of %s", name)
+		cmds = append(cmds, valid[name])
 	}
 	old := golden(t, "entry.v1.hex", EncodeEntry(time.Minute, cmds))
 	at, got, err := DecodeEntry(old)
