@@ -298,5 +298,8 @@ func Time(id string) uint64 {
 	return 0
 }
 
-// cutTime keeps a time within the 44 bits it is remembered in (the year 2527).
-func cutTime(t uint64) uint64 { return min(t, 1<<44-1) }
+// MaxTime stands for all times that do not fit in the 44 bits in which one is
+// remembered: those of the year 2527 and later.
+const MaxTime = 1<<44 - 1
+
+func cutTime(t uint64) uint64 { return min(t, MaxTime) }

@@ -131,7 +131,7 @@ func ReadHead(b []byte) (m Set, rest []byte, ok bool) {
 	m.parts = &idParts{}
 	for left := m.Len(); left > 0; left -= blockLen {
 		k := &m.parts.blocks[(m.Len()-left)/blockLen]
-		k.newest = number(1<<44 - 1)
+		k.newest = number(MaxTime)
 		if len(b) < len(k.counts) {
 			return Set{}, nil, false
 		}
