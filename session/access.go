@@ -1,6 +1,10 @@
 package session
 
-import "time"
+import (
+	"time"
+
+	"example.com/govnode/session/ids"
+)
 
 // The functions here hand a command the records that it works on: settled, and,
 // before it writes, its entry's own copy.
@@ -89,7 +93,7 @@ func (s *State) dropClient(k ref) {
 		return
 	}
 	ns := s.namespace(k.ns)
-	if t := x.IDs.newest(); t > ns.ForgotClients {
+	if t := x.IDs.Newest(); t > ns.ForgotClients {
 		ns.ForgotClients = t
 		s.write(ref{KindNamespace, k.ns, ""}, &ns)
 	}
@@ -101,9 +105,9 @@ func (s *State) dropClient(k ref) {
 // opened under it.
 func (s *State) dropSession(k ref) {
 	ns := s.namespace(k.ns)
-	t := IDTime(k.name)
+	t := ids.Time(k.name)
 	if x, _ := s.lookup(k).(*Session); x != nil && t == 0 {
-		t = x.IDs.newest()
+		t = x.IDs.Newest()
 	}
 	if t > ns.ForgotSessions {
 		ns.ForgotSessions = t
@@ -168,7 +172,7 @@ func (s *State) left(at time.Duration) time.Duration { return max(0, at-s.now) }
 // stale reports whether an id that is not known may once have been: its time is
 // not newer than what was forgotten.
 func stale(id string, forgot uint64, r *Result) bool {
-	if t := IDTime(id); t != 0 && t <= forgot {
+	if t := ids.Time(id); t != 0 && t <= forgot {
 		r.Code, r.NewerThan = StaleID, forgot
 		return true
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 	"example.com/govnode/session/sessiontest"
 )
 
@@ -57,7 +58,7 @@ func stands(t *testing.T, s *session.State, c session.Command, r session.Result)
 	switch x := s.Get(k).(type) {
 	case *session.Session:
 		y := *x
-		y.IDs, y.Pinned = session.IDs{}, false
+		y.IDs, y.Pinned = ids.Set{}, false
 		require.Equal(t, text(&y), text(r.After.Session), msg)
 	case *session.Pool:
 		require.Equal(t, &session.PoolCounts{

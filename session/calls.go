@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/ids"
 )
 
 const (
@@ -27,11 +28,11 @@ func (s *State) begin(c *Begin, r *Result) {
 		s.beginAgain(c, k, x, h, r)
 		return
 	}
-	if m := x.IDs.find(c.Call); m != nil {
+	if m := x.IDs.Find(c.Call); m != nil {
 		s.recall(m, c, x, r)
 		return
 	}
-	if stale(c.Call, x.IDs.newerThan(), r) {
+	if stale(c.Call, x.IDs.NewerThan(), r) {
 		return
 	}
 	if x.Phase != PhaseOpen {
@@ -60,7 +61,7 @@ func (s *State) begin(c *Begin, r *Result) {
 				value = uint64(i) // which pool had no room
 			}
 		}
-		x.IDs.add(remembered(c.Call, c.Content, r.Code, c.Verdict.Rule, value))
+		x.IDs.Add(remembered(c.Call, c.Content, r.Code, c.Verdict.Rule, value))
 	}
 	r.Counters = x.Counters()
 }
@@ -316,12 +317,12 @@ func (s *State) pressure(w *wanted, x *Session, r *Result) {
 }
 
 // recall answers an id that was finished.
-func (s *State) recall(m *Remembered, c *Begin, x *Session, r *Result) {
+func (s *State) recall(m *ids.Remembered, c *Begin, x *Session, r *Result) {
 	if m.Content != c.Content {
 		r.Code = IDReused
 		return
 	}
-	r.Repeat, r.Code, r.Rule = true, m.Code(), m.Rule()
+	r.Repeat, r.Code, r.Rule = true, Code(m.Code()), m.Rule()
 	switch r.Code {
 	case Ended:
 		r.Code = AlreadyEnded
@@ -463,6 +464,6 @@ func (s *State) giveUp(ns string, x *Session, h *Held, code Code, value uint64) 
 	x.remove(over.ID())
 	x.Reserved -= over.Tokens
 	x.unreserve(&over)
-	x.IDs.add(remembered(over.ID(), over.Content, code, over.Rule, value))
+	x.IDs.Add(remembered(over.ID(), over.Content, code, over.Rule, value))
 	return code
 }

@@ -50,7 +50,7 @@ func (s *State) end(c *End, r *Result) {
 		x.Failures++
 		x.Consecutive++
 	}
-	x.IDs.add(remembered(c.Call, done.Content, Ended, done.Rule, uint64(c.Status)))
+	x.IDs.Add(remembered(c.Call, done.Content, Ended, done.Rule, uint64(c.Status)))
 	s.noteOutput(c, k, x)
 	if n := x.Pin.Limits.Checkpoint; n > 0 && x.Executions%n == 0 {
 		r.Checkpoint = x.Executions
@@ -59,20 +59,20 @@ func (s *State) end(c *End, r *Result) {
 }
 
 func (s *State) endAgain(c *End, x *Session, r *Result) {
-	m := x.IDs.find(c.Call)
+	m := x.IDs.Find(c.Call)
 	switch {
-	case m == nil && stale(c.Call, x.IDs.newerThan(), r):
+	case m == nil && stale(c.Call, x.IDs.NewerThan(), r):
 		// It may have been admitted, and ended.
 	case m == nil:
 		r.Code = NotFound
 		if x.Phase != PhaseOpen {
 			r.Code = SessionClosed
 		}
-	case m.Code() == Ended && m.Value != uint64(c.Status):
+	case Code(m.Code()) == Ended && m.Value != uint64(c.Status):
 		r.Code = IDReused
-	case m.Code() == Ended:
+	case Code(m.Code()) == Ended:
 		r.Code, r.Repeat = AlreadyEnded, true
-	case m.Code() == LeaseLost:
+	case Code(m.Code()) == LeaseLost:
 		r.Code, r.Repeat = LeaseLost, true
 	default:
 		r.Code = NotFound // it was never admitted
@@ -112,14 +112,14 @@ func (s *State) cancel(c *Cancel, r *Result) {
 	r.Counters = x.Counters()
 	h := x.Find(c.Call)
 	if h == nil {
-		m := x.IDs.find(c.Call)
+		m := x.IDs.Find(c.Call)
 		if m == nil {
-			if !stale(c.Call, x.IDs.newerThan(), r) {
+			if !stale(c.Call, x.IDs.NewerThan(), r) {
 				r.Code = NotFound
 			}
 			return
 		}
-		r.Code, r.Repeat = m.Code(), true
+		r.Code, r.Repeat = Code(m.Code()), true
 		if r.Code == Ended {
 			r.Code = AlreadyEnded
 		}

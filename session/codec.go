@@ -1,12 +1,13 @@
 package session
 
 import (
-	"errors"
-	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"example.com/govnode/session/wire"
 )
 
 // entryVersion is the format of entries that this build writes and reads.
@@ -15,26 +16,61 @@ const entryVersion = 1
 // entryCommands is the number of the field of message Entry that is repeated.
 const entryCommands = 3
 
+// ErrDamaged is wrapped by the error for bytes that are not those that were
+// sealed; see package wire.
+var ErrDamaged = wire.ErrDamaged
+
 // ErrUnknownKind is wrapped by the error for an entry, a command or a record of
 // a kind or a version that this build does not know. A node that finds one in
 // its log stops: to skip it would be to diverge.
-var ErrUnknownKind = errors.New("session: unknown kind or version")
+var ErrUnknownKind = wire.ErrUnknownKind
+
+// A codec writes and reads the messages of log.proto that this package knows.
+type codec struct {
+	wire.Coder
+	pins pins // that are shared; nil if none are
+}
+
+func (f *codec) digest(num protowire.Number, v *Digest) { f.Digest(num, (*[32]byte)(v)) }
+
+func (f *codec) fingerprint(num protowire.Number, v *Fingerprint) { f.Fingerprint(num, (*[8]byte)(v)) }
+
+// elements makes room for the elements of a list that follow each other, and
+// returns the indexes of those that are to be visited. It is no function of
+// package wire since a generic one of another package makes codecs escape to the
+// heap.
+func elements[T any](f *codec, num protowire.Number, v *[]T, most int) (from, to int) {
+	if f.Writes() {
+		return 0, len(*v)
+	}
+	from = len(*v)
+	to = from + f.Run(num, most-from)
+	*v = slices.Grow(*v, to-from)[:to]
+	return from, to
+}
+
+// keptAll is a list of strings that the state keeps.
+func (f *codec) keptAll(num protowire.Number, v *[]string) {
+	for i, n := elements(f, num, v, math.MaxInt); i < n; i++ {
+		f.KeptElement(num, &(*v)[i])
+	}
+}
 
 // EncodeEntry encodes an entry of the log: log.proto, message Entry, sealed.
 func EncodeEntry(at time.Duration, cmds []Command) []byte { return AppendEntry(nil, at, cmds) }
 
 // AppendEntry appends what EncodeEntry returns.
 func AppendEntry(dst []byte, at time.Duration, cmds []Command) []byte {
-	return sealEntry.seal(appendEntry(dst, at, cmds), len(dst))
+	return wire.Entry.Seal(appendEntry(dst, at, cmds), len(dst))
 }
 
 func appendEntry(dst []byte, at time.Duration, cmds []Command) []byte {
-	f := wire{write: true, b: dst}
+	f := codec{Coder: wire.NewWriter(dst)}
 	version := uint32(entryVersion)
-	for m := f.top(); f.visit(&m); {
+	for m := f.Top(); f.Visit(&m); {
 		f.entry(&version, &at, &cmds)
 	}
-	return f.b
+	return f.Bytes()
 }
 
 // JoinEntry is AppendEntry of commands that were encoded before, by
@@ -47,7 +83,7 @@ func JoinEntry(dst []byte, at time.Duration, cmds [][]byte) []byte {
 		dst = protowire.AppendTag(dst, entryCommands, protowire.BytesType)
 		dst = protowire.AppendBytes(dst, c)
 	}
-	return sealEntry.seal(dst, begin)
+	return wire.Entry.Seal(dst, begin)
 }
 
 // DecodeEntry decodes an entry. Strings that no record keeps are parts of one
@@ -58,48 +94,35 @@ func JoinEntry(dst []byte, at time.Duration, cmds [][]byte) []byte {
 // Its seal is checked first, and that of each command before the command is
 // decoded; an error that wraps ErrDamaged tells that one does not hold.
 func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
-	b, err = sealEntry.open(b)
+	b, err = wire.Entry.Open(b)
 	if err != nil {
 		return 0, nil, err
 	}
-	f := reader(b)
-	f.s = string(b)
+	f := codec{Coder: wire.NewSharingReader(b)}
 	var version uint32
-	for m := f.top(); f.visit(&m); {
+	for m := f.Top(); f.Visit(&m); {
 		f.entry(&version, &at, &cmds)
 	}
-	if f.err == nil && version != entryVersion {
-		f.err = fmt.Errorf("%w: version %d of an entry", ErrUnknownKind, version)
+	if version != entryVersion {
+		f.Unknown("version", uint64(version), "an entry")
 	}
-	if f.err != nil {
-		return 0, nil, f.err
+	if f.Err() != nil {
+		return 0, nil, f.Err()
 	}
 	return at, cmds, nil
 }
 
-func (f *wire) entry(version *uint32, at *time.Duration, cmds *[]Command) {
-	f.uint32(1, version)
-	if !f.write && *version > entryVersion {
-		f.unknown("version", uint64(*version), "an entry")
+func (f *codec) entry(version *uint32, at *time.Duration, cmds *[]Command) {
+	f.Uint32(1, version)
+	if *version > entryVersion && !f.Writes() {
+		f.Unknown("version", uint64(*version), "an entry")
 	}
-	f.duration(2, at)
+	f.Duration(2, at)
 	for i, n := elements(f, entryCommands, cmds, math.MaxInt); i < n; i++ {
-		for m := f.sealed(entryCommands, sealCommand); f.visit(&m); {
+		for m := f.Sealed(entryCommands, wire.Command); f.Visit(&m); {
 			f.command(&(*cmds)[i])
 		}
-		f.require((*cmds)[i] != nil, "a command of no kind")
-	}
-}
-
-// unknown fails with ErrUnknownKind.
-func (f *wire) unknown(what string, number uint64, of string) {
-	f.failWith(fmt.Errorf("%w: %s %d of %s", ErrUnknownKind, what, number, of))
-}
-
-// require fails unless what was read is as the state machine relies on.
-func (f *wire) require(holds bool, text string) {
-	if !holds && !f.write {
-		f.fail(text)
+		f.Require((*cmds)[i] != nil, "a command of no kind")
 	}
 }
 
@@ -109,52 +132,51 @@ func EncodeCommand(c Command) []byte { return AppendCommand(nil, c) }
 
 // AppendCommand appends what EncodeCommand returns.
 func AppendCommand(dst []byte, c Command) []byte {
-	f := wire{write: true, b: dst}
-	for m := f.top(); f.visit(&m); {
+	f := codec{Coder: wire.NewWriter(dst)}
+	for m := f.Top(); f.Visit(&m); {
 		f.command(&c)
 	}
-	return sealCommand.seal(f.b, len(dst))
+	return wire.Command.Seal(f.Bytes(), len(dst))
 }
 
 // DecodeCommand decodes one command; see DecodeEntry for its strings and for
 // ErrDamaged.
 func DecodeCommand(b []byte) (Command, error) {
-	b, err := sealCommand.open(b)
+	b, err := wire.Command.Open(b)
 	if err != nil {
 		return nil, err
 	}
-	f := reader(b)
-	f.s = string(b)
+	f := codec{Coder: wire.NewSharingReader(b)}
 	var c Command
-	for m := f.top(); f.visit(&m); {
+	for m := f.Top(); f.Visit(&m); {
 		f.command(&c)
 	}
-	f.require(c != nil, "a command of no kind")
-	if f.err != nil {
-		return nil, f.err
+	f.Require(c != nil, "a command of no kind")
+	if f.Err() != nil {
+		return nil, f.Err()
 	}
 	return c, nil
 }
 
 // command is the one field of message Command: its number is the kind.
-func (f *wire) command(c *Command) {
-	if f.write {
+func (f *codec) command(c *Command) {
+	if f.Writes() {
 		kind := protowire.Number((*c).Kind())
-		for m := f.message(kind, true); f.visit(&m); {
+		for m := f.Message(kind, true); f.Visit(&m); {
 			f.commandFields(*c)
 		}
 		return
 	}
-	for f.num != 0 {
+	for f.Field() != 0 {
 		if *c != nil {
-			f.fail("a second kind of command")
+			f.Fail("a second kind of command")
 			return
 		}
-		if *c = newCommand(f.num); *c == nil {
-			f.unknown("kind", uint64(f.num), "a command")
+		if *c = newCommand(f.Field()); *c == nil {
+			f.Unknown("kind", uint64(f.Field()), "a command")
 			return
 		}
-		for m := f.message(f.num, true); f.visit(&m); {
+		for m := f.Message(f.Field(), true); f.Visit(&m); {
 			f.commandFields(*c)
 		}
 		trim(*c)
@@ -167,130 +189,129 @@ func EncodeResult(r *Result) []byte { return AppendResult(nil, r) }
 
 // AppendResult appends what EncodeResult returns.
 func AppendResult(dst []byte, r *Result) []byte {
-	f := wire{write: true, b: dst}
-	for m := f.top(); f.visit(&m); {
+	f := codec{Coder: wire.NewWriter(dst)}
+	for m := f.Top(); f.Visit(&m); {
 		r.fields(&f)
 	}
-	return sealResult.seal(f.b, len(dst))
+	return wire.Result.Seal(f.Bytes(), len(dst))
 }
 
 // DecodeResult decodes a result. Its strings are parts of one copy of b. An
 // error that wraps ErrDamaged tells that its seal does not hold.
 func DecodeResult(b []byte) (Result, error) {
-	b, err := sealResult.open(b)
+	b, err := wire.Result.Open(b)
 	if err != nil {
 		return Result{}, err
 	}
-	f := reader(b)
-	f.s = string(b)
+	f := codec{Coder: wire.NewSharingReader(b)}
 	var r Result
-	for m := f.top(); f.visit(&m); {
+	for m := f.Top(); f.Visit(&m); {
 		r.fields(&f)
 	}
 	if r.After != nil && r.After.Session != nil {
 		f.settle(r.After.Session)
 	}
-	if f.err != nil {
-		return Result{}, f.err
+	if f.Err() != nil {
+		return Result{}, f.Err()
 	}
 	return r, nil
 }
 
-func (r *Result) fields(f *wire) {
-	unsigned(f, 1, &r.Code, uint64(numCodes-1))
-	f.bool(2, &r.Repeat)
-	f.uint16(3, &r.Rule)
+func (r *Result) fields(f *codec) {
+	f.Uint8(1, (*uint8)(&r.Code), uint8(numCodes-1))
+	f.Bool(2, &r.Repeat)
+	f.Uint16(3, &r.Rule)
 	for i, n := elements(f, 4, &r.Grants, math.MaxInt); i < n; i++ {
-		for m := f.message(4, true); f.visit(&m); {
+		for m := f.Message(4, true); f.Visit(&m); {
 			r.Grants[i].fields(f)
 		}
 	}
-	for m := f.optional(5, r.Pressure != Pressure{}); f.visit(&m); {
+	for m := f.Optional(5, r.Pressure != Pressure{}); f.Visit(&m); {
 		r.Pressure.fields(f)
 	}
-	for m := f.optional(6, r.Counters != Counters{}); f.visit(&m); {
+	for m := f.Optional(6, r.Counters != Counters{}); f.Visit(&m); {
 		r.Counters.fields(f)
 	}
-	for m := f.optional(7, r.Queue != Place{}); f.visit(&m); {
+	for m := f.Optional(7, r.Queue != Place{}); f.Visit(&m); {
 		r.Queue.fields(f)
 	}
-	f.duration(8, &r.RetryAfter)
-	f.sint64(9, &r.Limit)
-	f.duration(10, &r.Elapsed)
-	f.sint64(11, &r.Value)
-	f.uint32(12, &r.Checkpoint)
-	f.uint64(13, &r.NewerThan)
-	f.bool(14, &r.Released)
+	f.Duration(8, &r.RetryAfter)
+	f.Sint64(9, &r.Limit)
+	f.Duration(10, &r.Elapsed)
+	f.Sint64(11, &r.Value)
+	f.Uint32(12, &r.Checkpoint)
+	f.Uint64(13, &r.NewerThan)
+	f.Bool(14, &r.Released)
 	f.digest(15, &r.Digest)
-	f.texts(16, &r.Pools)
-	f.texts(17, &r.Names)
-	f.facts(18, &r.Facts)
+	f.Texts(16, &r.Pools)
+	f.Texts(17, &r.Names)
+	f.Sint64s(18, &r.Facts)
 	for i, n := elements(f, 19, &r.Lapsed, math.MaxInt); i < n; i++ {
-		for m := f.message(19, true); f.visit(&m); {
+		for m := f.Message(19, true); f.Visit(&m); {
 			r.Lapsed[i].fields(f)
 		}
 	}
-	if !f.write && f.num == 20 && r.After == nil {
+	if f.Field() == 20 && r.After == nil {
 		r.After = new(After)
 	}
-	for m := f.message(20, r.After != nil); f.visit(&m); {
+	for m := f.Message(20, r.After != nil); f.Visit(&m); {
 		r.After.fields(f)
 	}
 }
 
-func (a *After) fields(f *wire) {
-	f.duration(1, &a.Now)
-	if !f.write && f.num == 2 && a.Session == nil {
+func (a *After) fields(f *codec) {
+	f.Duration(1, &a.Now)
+	if f.Field() == 2 && a.Session == nil {
 		a.Session = new(Session)
 	}
-	for m := f.message(2, a.Session != nil); f.visit(&m); {
+	for m := f.Message(2, a.Session != nil); f.Visit(&m); {
 		a.Session.fields(f)
 	}
-	if !f.write && f.num == 3 && a.Pool == nil {
+	if f.Field() == 3 && a.Pool == nil {
 		a.Pool = new(PoolCounts)
 	}
-	for m := f.message(3, a.Pool != nil); f.visit(&m); {
+	for m := f.Message(3, a.Pool != nil); f.Visit(&m); {
 		a.Pool.fields(f)
 	}
 }
 
-func (p *PoolCounts) fields(f *wire) {
-	f.int32(1, &p.Slots)
-	f.int32(2, &p.Threshold)
-	f.int32(3, &p.MaxQueue)
-	f.int32(4, &p.InUse)
-	f.int32(5, &p.Waiting)
-	f.uint64(6, &p.Last)
+func (p *PoolCounts) fields(f *codec) {
+	f.Int32(1, &p.Slots)
+	f.Int32(2, &p.Threshold)
+	f.Int32(3, &p.MaxQueue)
+	f.Int32(4, &p.InUse)
+	f.Int32(5, &p.Waiting)
+	f.Uint64(6, &p.Last)
 }
 
-func (g *Grant) fields(f *wire) {
-	f.text(1, &g.Pool)
-	f.uint64(2, &g.Token)
-	f.duration(3, &g.TTL)
+func (g *Grant) fields(f *codec) {
+	f.Text(1, &g.Pool)
+	f.Uint64(2, &g.Token)
+	f.Duration(3, &g.TTL)
 }
 
-func (p *Pressure) fields(f *wire) {
-	f.int32(1, &p.InUse)
-	f.int32(2, &p.Limit)
-	f.int32(3, &p.Threshold)
+func (p *Pressure) fields(f *codec) {
+	f.Int32(1, &p.InUse)
+	f.Int32(2, &p.Limit)
+	f.Int32(3, &p.Threshold)
 }
 
-func (c *Counters) fields(f *wire) {
-	f.uint32(1, &c.Attempts)
-	f.uint32(2, &c.Calls)
-	f.uint32(3, &c.Executions)
-	f.uint32(4, &c.Failures)
-	f.uint32(5, &c.Consecutive)
-	f.sint64(6, &c.Tokens)
+func (c *Counters) fields(f *codec) {
+	f.Uint32(1, &c.Attempts)
+	f.Uint32(2, &c.Calls)
+	f.Uint32(3, &c.Executions)
+	f.Uint32(4, &c.Failures)
+	f.Uint32(5, &c.Consecutive)
+	f.Sint64(6, &c.Tokens)
 }
 
-func (p *Place) fields(f *wire) {
-	f.text(1, &p.Pool)
-	f.int32(2, &p.Position)
+func (p *Place) fields(f *codec) {
+	f.Text(1, &p.Pool)
+	f.Int32(2, &p.Position)
 }
 
-func (l *Lapse) fields(f *wire) {
-	f.text(1, &l.Session)
-	f.text(2, &l.Call)
-	f.text(3, &l.Tool)
+func (l *Lapse) fields(f *codec) {
+	f.Text(1, &l.Session)
+	f.Text(2, &l.Call)
+	f.Text(3, &l.Tool)
 }

@@ -89,7 +89,7 @@ func trim(c Command) {
 	}
 }
 
-func (f *wire) commandFields(c Command) {
+func (f *codec) commandFields(c Command) {
 	switch c := c.(type) {
 	case *Open:
 		c.fields(f)
@@ -135,129 +135,129 @@ func (f *wire) commandFields(c Command) {
 	}
 }
 
-func (c *Open) fields(f *wire) {
-	f.text(1, &c.NS)
-	f.text(2, &c.Session)
+func (c *Open) fields(f *codec) {
+	f.Text(1, &c.NS)
+	f.Text(2, &c.Session)
 	f.fingerprint(3, &c.Content)
-	f.text(4, &c.Agent)
-	f.text(5, &c.Policy)
+	f.Text(4, &c.Agent)
+	f.Text(5, &c.Policy)
 	f.digest(6, &c.Digest)
-	f.duration(7, &c.IdleTTL)
-	f.kept(8, &c.Parent)
+	f.Duration(7, &c.IdleTTL)
+	f.Kept(8, &c.Parent)
 	f.attributes(9, &c.Attributes)
 	f.digest(10, &c.Over)
 }
 
-func (f *wire) attributes(num protowire.Number, v *[]Attr) {
+func (f *codec) attributes(num protowire.Number, v *[]Attr) {
 	for i, n := elements(f, num, v, MaxAttributes); i < n; i++ {
-		for m := f.message(num, true); f.visit(&m); {
-			f.kept(1, &(*v)[i].Name)
-			f.kept(2, &(*v)[i].Value)
+		for m := f.Message(num, true); f.Visit(&m); {
+			f.Kept(1, &(*v)[i].Name)
+			f.Kept(2, &(*v)[i].Value)
 		}
 	}
 }
 
-func (c *Begin) fields(f *wire) {
-	f.text(1, &c.NS)
-	f.text(2, &c.Session)
-	f.text(3, &c.Call)
+func (c *Begin) fields(f *codec) {
+	f.Text(1, &c.NS)
+	f.Text(2, &c.Session)
+	f.Text(3, &c.Call)
 	f.fingerprint(4, &c.Content)
-	unsigned(f, 5, &c.CallKind, uint64(Handoff))
-	f.text(6, &c.Tool)
+	f.Uint8(5, (*uint8)(&c.CallKind), uint8(Handoff))
+	f.Text(6, &c.Tool)
 	f.digest(7, &c.Digest)
 	for i, n := elements(f, 8, &c.Seen, math.MaxInt); i < n; i++ {
-		for m := f.message(8, true); f.visit(&m); {
+		for m := f.Message(8, true); f.Visit(&m); {
 			c.Seen[i].fields(f)
 		}
 	}
-	f.bool(9, &c.Verdict.Allow)
-	f.uint16(10, &c.Verdict.Rule)
+	f.Bool(9, &c.Verdict.Allow)
+	f.Uint16(10, &c.Verdict.Rule)
 	for i, n := elements(f, 11, &c.Pools, math.MaxInt); i < n; i++ {
-		for m := f.message(11, true); f.visit(&m); {
+		for m := f.Message(11, true); f.Visit(&m); {
 			c.Pools[i].fields(f)
 		}
 	}
-	f.duration(12, &c.TTL)
-	f.duration(13, &c.MaxHold)
-	f.duration(14, &c.Wait)
-	f.sint32(15, &c.Priority)
-	f.sint64(16, &c.Tokens)
+	f.Duration(12, &c.TTL)
+	f.Duration(13, &c.MaxHold)
+	f.Duration(14, &c.Wait)
+	f.Sint32(15, &c.Priority)
+	f.Sint64(16, &c.Tokens)
 }
 
-func (p *Premise) fields(f *wire) {
-	unsigned(f, 1, &p.Fact, uint64(FactElapsed))
-	f.text(2, &p.Name)
-	f.sint64(3, &p.Lo)
-	f.sint64(4, &p.Hi)
+func (p *Premise) fields(f *codec) {
+	f.Uint8(1, (*uint8)(&p.Fact), uint8(FactElapsed))
+	f.Text(2, &p.Name)
+	f.Sint64(3, &p.Lo)
+	f.Sint64(4, &p.Hi)
 }
 
-func (w *Want) fields(f *wire) {
-	f.text(1, &w.Pool)
-	f.int32(2, &w.Weight)
+func (w *Want) fields(f *codec) {
+	f.Text(1, &w.Pool)
+	f.Int32(2, &w.Weight)
 }
 
-func (c *End) fields(f *wire) {
-	f.text(1, &c.NS)
-	f.text(2, &c.Session)
-	f.text(3, &c.Call)
-	f.texts(4, &c.Pools)
-	unsigned(f, 5, &c.Status, uint64(Cancelled))
-	f.sint64(6, &c.Tokens)
-	for m := f.optional(7, c.Output != Output{}); f.visit(&m); {
+func (c *End) fields(f *codec) {
+	f.Text(1, &c.NS)
+	f.Text(2, &c.Session)
+	f.Text(3, &c.Call)
+	f.Texts(4, &c.Pools)
+	f.Uint8(5, (*uint8)(&c.Status), uint8(Cancelled))
+	f.Sint64(6, &c.Tokens)
+	for m := f.Optional(7, c.Output != Output{}); f.Visit(&m); {
 		c.Output.fields(f)
 	}
 }
 
-func (o *Output) fields(f *wire) {
+func (o *Output) fields(f *codec) {
 	f.digest(1, &o.Hash)
 	f.digest(2, &o.Against)
-	f.sint64(3, &o.Score)
-	f.kept(4, &o.Text)
+	f.Sint64(3, &o.Score)
+	f.Kept(4, &o.Text)
 }
 
-func (c *Cancel) fields(f *wire) {
-	f.text(1, &c.NS)
-	f.text(2, &c.Session)
-	f.text(3, &c.Call)
-	f.text(4, &c.Client)
-	f.texts(5, &c.Pools)
+func (c *Cancel) fields(f *codec) {
+	f.Text(1, &c.NS)
+	f.Text(2, &c.Session)
+	f.Text(3, &c.Call)
+	f.Text(4, &c.Client)
+	f.Texts(5, &c.Pools)
 }
 
-func (c *Close) fields(f *wire) {
-	f.text(1, &c.NS)
-	f.text(2, &c.Session)
-	f.texts(3, &c.Pools)
+func (c *Close) fields(f *codec) {
+	f.Text(1, &c.NS)
+	f.Text(2, &c.Session)
+	f.Texts(3, &c.Pools)
 	f.digest(4, &c.Digest)
 }
 
-func (c *Acquire) fields(f *wire) {
-	f.text(1, &c.NS)
-	f.text(2, &c.Client)
-	f.text(3, &c.Slot)
+func (c *Acquire) fields(f *codec) {
+	f.Text(1, &c.NS)
+	f.Text(2, &c.Client)
+	f.Text(3, &c.Slot)
 	f.fingerprint(4, &c.Content)
-	f.text(5, &c.Pool)
-	f.int32(6, &c.Weight)
-	f.duration(7, &c.TTL)
-	f.duration(8, &c.MaxHold)
-	f.duration(9, &c.Wait)
-	f.sint32(10, &c.Priority)
-	f.text(11, &c.Label)
+	f.Text(5, &c.Pool)
+	f.Int32(6, &c.Weight)
+	f.Duration(7, &c.TTL)
+	f.Duration(8, &c.MaxHold)
+	f.Duration(9, &c.Wait)
+	f.Sint32(10, &c.Priority)
+	f.Text(11, &c.Label)
 }
 
-func (c *Renew) fields(f *wire) {
-	f.text(1, &c.NS)
-	f.text(2, &c.Client)
-	f.text(3, &c.Session)
-	f.text(4, &c.ID)
-	f.texts(5, &c.Pools)
-	f.uint64(6, &c.Token)
-	f.duration(7, &c.TTL)
+func (c *Renew) fields(f *codec) {
+	f.Text(1, &c.NS)
+	f.Text(2, &c.Client)
+	f.Text(3, &c.Session)
+	f.Text(4, &c.ID)
+	f.Texts(5, &c.Pools)
+	f.Uint64(6, &c.Token)
+	f.Duration(7, &c.TTL)
 }
 
-func (c *Release) fields(f *wire) {
-	f.text(1, &c.NS)
-	f.text(2, &c.Client)
-	f.text(3, &c.Slot)
-	f.text(4, &c.Pool)
-	f.uint64(5, &c.Token)
+func (c *Release) fields(f *codec) {
+	f.Text(1, &c.NS)
+	f.Text(2, &c.Client)
+	f.Text(3, &c.Slot)
+	f.Text(4, &c.Pool)
+	f.Uint64(5, &c.Token)
 }

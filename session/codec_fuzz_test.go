@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	logv1 "example.com/govnode/proto/govnode/log/v1"
+	"example.com/govnode/session/wire"
 )
 
 // The fuzzed bytes are what is under the seal, else nearly every run would end
@@ -23,7 +24,7 @@ func FuzzDecodeEntry(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _, _ = DecodeEntry(b)
-		b = sealEntry.seal(b, 0)
+		b = wire.Entry.Seal(b, 0)
 		at, cmds, err := DecodeEntry(b)
 		if err != nil {
 			return
@@ -31,7 +32,7 @@ func FuzzDecodeEntry(f *testing.F) {
 		require.Equal(t, b, EncodeEntry(at, cmds))
 		// Generated code reads the same.
 		var m logv1.Entry
-		require.NoError(t, proto.Unmarshal(b[:len(b)-sealLen], &m))
+		require.NoError(t, proto.Unmarshal(b[:len(b)-wire.SealLen], &m))
 		require.Equal(t, int64(at), m.At)
 		require.Len(t, m.Commands, len(cmds))
 	})
@@ -41,11 +42,11 @@ func FuzzDecodeCommand(f *testing.F) {
 	random := newFiller(9)
 	for i := range 4 * Version {
 		b := EncodeCommand(randomCommand(random, i%Version))
-		f.Add(b[:len(b)-sealLen])
+		f.Add(b[:len(b)-wire.SealLen])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = DecodeCommand(b)
-		b = sealCommand.seal(b, 0)
+		b = wire.Command.Seal(b, 0)
 		c, err := DecodeCommand(b)
 		if err != nil {
 			return
@@ -56,8 +57,8 @@ func FuzzDecodeCommand(f *testing.F) {
 		require.Equal(t, []Command{c}, cmds)
 		// Generated code reads the same, unless it refuses what is not UTF-8.
 		var m logv1.Command
-		if err := proto.Unmarshal(b[:len(b)-sealLen], &m); err == nil {
-			require.Equal(t, marshal(t, oneof(t, c, &logv1.Command{})), b[:len(b)-sealLen])
+		if err := proto.Unmarshal(b[:len(b)-wire.SealLen], &m); err == nil {
+			require.Equal(t, marshal(t, oneof(t, c, &logv1.Command{})), b[:len(b)-wire.SealLen])
 		}
 	})
 }
@@ -68,11 +69,11 @@ func FuzzDecodeResult(f *testing.F) {
 		var r Result
 		random.fill(reflect.ValueOf(&r).Elem())
 		b := EncodeResult(&r)
-		f.Add(b[:len(b)-sealLen])
+		f.Add(b[:len(b)-wire.SealLen])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = DecodeResult(b)
-		b = sealResult.seal(b, 0)
+		b = wire.Result.Seal(b, 0)
 		r, err := DecodeResult(b)
 		if err != nil {
 			return
@@ -90,7 +91,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = DecodeRecord(b)
-		b = sealRecord.seal(b, 0)
+		b = wire.Record.Seal(b, 0)
 		r, err := DecodeRecord(b)
 		if err != nil {
 			return
@@ -121,19 +122,18 @@ func FuzzReadSnapshot(f *testing.F) {
 		if s, err := ReadSnapshot(bytes.NewReader(b)); err == nil {
 			require.Equal(t, b, snapshot(t, s))
 		}
-		l := Loader{state: NewPartial(), names: newInterner()}
+		l := Loader{state: NewPartial(), names: wire.NewNames(), pins: pins{}}
 		if l.Put(b) != nil {
 			return
 		}
 		s := l.State()
-		var out wire
-		out.write = true
+		out := codec{Coder: wire.NewWriter(nil)}
 		for k, r := range s.Snapshot().All() {
-			for m := out.message(1, true); out.visit(&m); {
+			for m := out.Message(1, true); out.Visit(&m); {
 				out.item(&k, &r)
 			}
 		}
-		require.Equal(t, string(b), string(out.b))
+		require.Equal(t, string(b), string(out.Bytes()))
 	})
 }
 

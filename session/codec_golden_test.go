@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/ids"
 )
 
 // What an older build wrote has to be read for ever. The files hold an entry
@@ -43,7 +44,9 @@ func TestEntriesOfVersion1(t *testing.T) {
 	var cmds []Command
 	valid := validCommands()
 	for _, c := range allCommands() {
-		cmds = append(cmds, valid[reflect.TypeOf(c).Elem().Name()])
+		name := reflect.TypeOf(c).Elem().Name()
+		require.NotNil(t, valid[name], "validCommands has no example of %s", name)
+		cmds = append(cmds, valid[name])
 	}
 	old := golden(t, "entry.v1.hex", EncodeEntry(time.Minute, cmds))
 	at, got, err := DecodeEntry(old)
@@ -59,8 +62,8 @@ func oneOfEach() map[Key]Record {
 		MaxTokens: 1, MaxToolCalls: 2, MaxAttempts: 3, PerTool: []ToolLimit{{"t", 4}}, Timeout: 5,
 		MaxConcurrent: 6, Backpressure: 7, Checkpoint: 8, Drift: 9,
 	}}
-	ids := IDs{forgot: 3}
-	ids.add(remembered("01JDABCDEFGHJKMNPQRSTVWXYZ", Fingerprint{5}, Ended, 6, 7))
+	finished := ids.Forgotten(3)
+	finished.Add(remembered("01JDABCDEFGHJKMNPQRSTVWXYZ", Fingerprint{5}, Ended, 6, 7))
 	pool := &Pool{Threshold: 1, MaxQueue: 2, Put: true}
 	pool.Leases = []limiter.Lease{{Holder: "ss c", Label: unique.Make("l"), Token: 3, Since: 4, Expires: 5, HoldUntil: 6, Weight: 7, Claim: true, Place: &limiter.Place{Until: 8, Seen: 7, Slots: 6, Priority: -5}}}
 	pool.Queue = []limiter.Ticket{{Holder: "ss d", Label: unique.Make("m"), Weight: 5, Place: limiter.Place{Until: 7, Seen: 6, Slots: 4, Priority: -3}}}
@@ -75,11 +78,11 @@ func oneOfEach() map[Key]Record {
 				Holder: "sx c", Content: Fingerprint{15}, Started: 16, Deadline: 17, Until: 18, Tokens: 19, Tool: unique.Make("t"),
 				Pools: []Hold{{unique.Make("policy/p"), 20, 21}}, Rule: 22, Kind: Model,
 			}},
-			IDs: ids, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
+			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
 		},
 		"pn/x": pool,
 		"cn/x": &Client{
-			Used: 1, IDs: ids,
+			Used: 1, IDs: finished,
 			Open: []Held{{
 				Holder: "cx s", Content: Fingerprint{1}, Started: 2, Deadline: 3, Until: 4, Tokens: 5, Tool: unique.Make("t"),
 				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff,

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -13,7 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	logv1 "example.com/govnode/proto/govnode/log/v1"
+	"example.com/govnode/session/ids"
+	"example.com/govnode/session/wire"
 )
 
 // The oracle of the encoding is generated code: toProto copies a value into the
@@ -58,10 +60,13 @@ func gather(from reflect.Value, d protoreflect.MessageDescriptor, into map[strin
 }
 
 func setField(t testing.TB, m protoreflect.Message, fd protoreflect.FieldDescriptor, v reflect.Value) {
-	if ids, ok := v.Interface().(IDs); ok {
-		if ids.n > 0 || ids.forgot > 0 {
-			m.Set(fd, protoreflect.ValueOfMessage(idsToProto(&ids).ProtoReflect()))
+	if finished, ok := v.Interface().(ids.Set); ok {
+		// Its bytes are tested in package ids.
+		f := wire.NewWriter(nil)
+		for s := f.Top(); f.Visit(&s); {
+			finished.Field(&f, fd.Number())
 		}
+		require.NoError(t, proto.UnmarshalOptions{Merge: true}.Unmarshal(f.Bytes(), m.Interface()))
 		return
 	}
 	if fd.IsList() {
@@ -85,7 +90,7 @@ func setField(t testing.TB, m protoreflect.Message, fd protoreflect.FieldDescrip
 		if !v.IsNil() {
 			toProto(t, v.Elem(), m.Mutable(fd).Message())
 		}
-	} else if !v.Comparable() || !v.IsZero() { // see wire.limits
+	} else if !v.Comparable() || !v.IsZero() { // see codec.limits
 		toProto(t, v, m.Mutable(fd).Message())
 	}
 }
@@ -128,21 +133,6 @@ func scalar(t testing.TB, fd protoreflect.FieldDescriptor, v reflect.Value) prot
 	return protoreflect.Value{}
 }
 
-func idsToProto(ids *IDs) *logv1.IDs {
-	m := &logv1.IDs{N: ids.n, Forgot: ids.forgot}
-	for i := range ids.Len() {
-		r := ids.at(i)
-		m.Remembered = append(m.Remembered, r.ID[:]...)
-		m.Remembered = append(m.Remembered, r.Content[:]...)
-		for _, n := range []uint64{r.Value, r.meta} {
-			for i := range 8 {
-				m.Remembered = append(m.Remembered, byte(n>>(8*i)))
-			}
-		}
-	}
-	return m
-}
-
 // oneof returns the message whose only oneof holds v, by the name of its type.
 func oneof(t testing.TB, v any, m proto.Message) proto.Message {
 	t.Helper()
@@ -183,7 +173,7 @@ func (f filler) fill(v reflect.Value) {
 	case unique.Handle[string]:
 		v.Set(reflect.ValueOf(unique.Make(f.text())))
 		return
-	case IDs:
+	case ids.Set:
 		v.Set(reflect.ValueOf(f.ids()))
 		return
 	case CallKind:
@@ -238,17 +228,16 @@ func (f filler) text() string {
 	return strings.Repeat("ä1:", f.IntN(60)/(1+f.IntN(20)))
 }
 
-func (f filler) ids() IDs {
-	var m IDs
-	n := []int{0, 1, 7, 8, 9, 40, MaxRemembered + 200}[f.IntN(7)]
+func (f filler) ids() ids.Set {
+	var m ids.Set
+	n := []int{0, 1, 7, 8, 9, 40, ids.MaxRemembered + 200}[f.IntN(7)]
 	if f.IntN(3) == 0 {
-		m.forgot = f.Uint64() >> 20
+		m = ids.Forgotten(f.Uint64() >> 20)
 	}
 	for range n {
-		m.add(Remembered{ID: idHash{byte(f.Uint64())}, Value: f.Uint64(), meta: f.Uint64()})
+		m.Add(ids.New(fmt.Sprint(f.Uint64()), [8]byte{}, uint8(f.UintN(uint(numCodes))), uint16(f.UintN(MaxRule)), f.Uint64()))
 	}
-	m.index = nil // derived, and never in the bytes
-	return m
+	return m.Detach() // without what is derived, and never in the bytes
 }
 
 // allCommands returns one empty command of each kind.

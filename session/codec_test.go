@@ -1,7 +1,6 @@
 package session
 
 import (
-	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	logv1 "example.com/govnode/proto/govnode/log/v1"
+	"example.com/govnode/session/wire"
 )
 
 func TestCommandsAreNumberedByKind(t *testing.T) {
@@ -41,13 +41,13 @@ func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
 			m := oneof(t, c, &logv1.Command{}).(*logv1.Command)
 			want.Commands = append(want.Commands, EncodeCommand(c))
 
-			require.Equal(t, sealCommand.seal(marshal(t, m), 0), EncodeCommand(c))
+			require.Equal(t, wire.Command.Seal(marshal(t, m), 0), EncodeCommand(c))
 			back, err := DecodeCommand(EncodeCommand(c))
 			require.NoError(t, err)
 			require.Equal(t, c, back)
 		}
 		b := EncodeEntry(at, cmds)
-		require.Equal(t, sealEntry.seal(marshal(t, want), 0), b)
+		require.Equal(t, wire.Entry.Seal(marshal(t, want), 0), b)
 		require.Equal(t, append([]byte("x"), b...), AppendEntry([]byte("x"), at, cmds))
 		require.Equal(t, append([]byte("x"), b...), JoinEntry([]byte("x"), at, encoded))
 		gotAt, got, err := DecodeEntry(b)
@@ -66,7 +66,7 @@ func TestResultsAreThoseOfGeneratedCode(t *testing.T) {
 		m := &logv1.Result{}
 		toProto(t, reflect.ValueOf(r), m.ProtoReflect())
 		b := EncodeResult(&r)
-		require.Equal(t, sealResult.seal(marshal(t, m), 0), b)
+		require.Equal(t, wire.Result.Seal(marshal(t, m), 0), b)
 		got, err := DecodeResult(b)
 		require.NoError(t, err)
 		require.Equal(t, r, got)
@@ -80,7 +80,7 @@ func TestRecordsAreThoseOfGeneratedCode(t *testing.T) {
 	for i := range 1500 {
 		r := randomRecord(f, i%n)
 		b := EncodeRecord(r)
-		require.Equal(t, sealRecord.seal(marshal(t, oneof(t, r, &logv1.Record{})), 0), b)
+		require.Equal(t, wire.Record.Seal(marshal(t, oneof(t, r, &logv1.Record{})), 0), b)
 		got, err := DecodeRecord(b)
 		require.NoError(t, err)
 		require.Equal(t, r, got)
@@ -88,29 +88,16 @@ func TestRecordsAreThoseOfGeneratedCode(t *testing.T) {
 	}
 }
 
-// What is not in log.proto does not show: an index, a handle that was never
-// made, and the entry that wrote a record.
+// What is not in log.proto does not show: a handle that was never made, and the
+// entry that wrote a record.
 func TestDerivedFieldsAreNotEncoded(t *testing.T) {
-	var indexed, plain Session
-	for _, s := range []*Session{&indexed, &plain} {
-		s.Pin = &Pin{}
-		for i := range indexFrom + 1 {
-			s.IDs.add(remembered(fmt.Sprint(i), Fingerprint{}, Ended, 0, 0))
-		}
-	}
-	require.NotNil(t, indexed.IDs.index)
-	plain.IDs.index = nil
-	plain.entry = 9
-	plain.Agent = unique.Make("")
-	require.Equal(t, EncodeRecord(&indexed), EncodeRecord(&plain))
+	bare := &Session{Pin: &Pin{}}
+	written := &Session{Pin: &Pin{}, entry: 9, Agent: unique.Make("")}
+	require.Equal(t, EncodeRecord(bare), EncodeRecord(written))
 
-	r, err := DecodeRecord(EncodeRecord(&indexed))
+	r, err := DecodeRecord(EncodeRecord(bare))
 	require.NoError(t, err)
-	s := r.(*Session)
-	require.Empty(t, s.Agent.Value(), "a name that is absent is empty")
-	s.IDs.add(remembered("next", Fingerprint{}, Ended, 0, 0))
-	require.NotNil(t, s.IDs.find("0"))
-	require.NotNil(t, s.IDs.find("next"))
+	require.Empty(t, r.(*Session).Agent.Value(), "a name that is absent is empty")
 }
 
 // Fields stand in the order of their numbers. One that stands elsewhere is
@@ -121,13 +108,13 @@ func TestFieldsInOtherOrderAndUnknownOnes(t *testing.T) {
 	swapped := 0
 	for range 500 {
 		c := randomCommand(f, f.IntN(Version))
-		b, err := sealCommand.open(EncodeCommand(c))
+		b, err := wire.Command.Open(EncodeCommand(c))
 		require.NoError(t, err)
 		_, _, n := protowire.ConsumeTag(b)
 		body, _ := protowire.ConsumeBytes(b[n:])
 		unknown := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), []byte("later"))
 		command := func(fields []byte) []byte {
-			return sealCommand.seal(protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(c.Kind()), protowire.BytesType), fields), 0)
+			return wire.Command.Seal(protowire.AppendBytes(protowire.AppendTag(nil, protowire.Number(c.Kind()), protowire.BytesType), fields), 0)
 		}
 		got, err := DecodeCommand(command(body))
 		require.NoError(t, err)
@@ -156,7 +143,7 @@ func number(field []byte) protowire.Number {
 
 func TestUnknownKindsAndVersions(t *testing.T) {
 	kind := protowire.AppendBytes(protowire.AppendTag(nil, Version+1, protowire.BytesType), nil)
-	kind = sealCommand.seal(kind, 0)
+	kind = wire.Command.Seal(kind, 0)
 	version := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 2)
 	record := protowire.AppendBytes(protowire.AppendTag(nil, 11, protowire.BytesType), nil)
 
@@ -166,11 +153,11 @@ func TestUnknownKindsAndVersions(t *testing.T) {
 	_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{EncodeCommand(&Restore{}), kind}))
 	require.ErrorIs(t, err, ErrUnknownKind)
 	require.NotErrorIs(t, err, ErrDamaged)
-	_, _, err = DecodeEntry(sealEntry.seal(append(version, "what only a later version reads"...), 0))
+	_, _, err = DecodeEntry(wire.Entry.Seal(append(version, "what only a later version reads"...), 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
-	_, _, err = DecodeEntry(sealEntry.seal(nil, 0))
+	_, _, err = DecodeEntry(wire.Entry.Seal(nil, 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
-	_, err = DecodeRecord(sealRecord.seal(record, 0))
+	_, err = DecodeRecord(wire.Record.Seal(record, 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
 	require.ErrorContains(t, err, "11")
 }
@@ -253,7 +240,7 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"ids twice", bytesField(3, bytesField(3, append(append(field(1, 1), bytesField(3, make([]byte, 36))...), field(1, 1)...))), "wrong place"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, err := DecodeRecord(sealRecord.seal(tt.b, 0))
+			r, err := DecodeRecord(wire.Record.Seal(tt.b, 0))
 			require.ErrorContains(t, err, tt.want)
 			require.Nil(t, r)
 		})
@@ -261,13 +248,13 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 }
 
 func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
-	bare := func(b []byte) []byte { return b[:len(b)-sealLen] }
+	bare := func(b []byte) []byte { return b[:len(b)-wire.SealLen] }
 	two := append(bare(EncodeCommand(typicalBegin())), bare(EncodeCommand(typicalEnd()))...)
-	_, err := DecodeCommand(sealCommand.seal(two, 0))
+	_, err := DecodeCommand(wire.Command.Seal(two, 0))
 	require.ErrorContains(t, err, "second kind")
-	_, err = DecodeCommand(sealCommand.seal(nil, 0))
+	_, err = DecodeCommand(wire.Command.Seal(nil, 0))
 	require.ErrorContains(t, err, "no kind")
-	_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{sealCommand.seal(nil, 0)}))
+	_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{wire.Command.Seal(nil, 0)}))
 	require.ErrorContains(t, err, "no kind")
 	for _, b := range [][]byte{
 		protowire.AppendVarint([]byte{0x08}, uint64(numCodes)), // field 1
@@ -279,7 +266,7 @@ func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
 		append(protowire.AppendTag(nil, 99, 2), 5),                // unknown, behind the end
 		append(protowire.AppendTag(nil, 99, 4), 5),                // the end of a group
 	} {
-		r, err := DecodeResult(sealResult.seal(b, 0))
+		r, err := DecodeResult(wire.Result.Seal(b, 0))
 		require.Error(t, err, "%x", b)
 		require.NotErrorIs(t, err, ErrDamaged)
 		require.Equal(t, Result{}, r)
@@ -336,16 +323,15 @@ func TestKeptStringsAreCopied(t *testing.T) {
 func uintptrOf(s string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(s))) }
 
 func TestSharedPins(t *testing.T) {
-	names := newInterner()
+	names, shared := wire.NewNames(), pins{}
 	limits := Limits{MaxTokens: 5, PerTool: []ToolLimit{{"t", 1}}}
 	read := func(p Pin) *Pin {
-		f := reader(appendRecord(nil, &Session{Pin: &p}))
-		f.names = names
+		f := codec{Coder: wire.NewReader(appendRecord(nil, &Session{Pin: &p}), names), pins: shared}
 		var r Record
-		for m := f.top(); f.visit(&m); {
+		for m := f.Top(); f.Visit(&m); {
 			f.record(&r)
 		}
-		require.NoError(t, f.err)
+		require.NoError(t, f.Err())
 		return r.(*Session).Pin
 	}
 	a := read(Pin{Digest{1}, limits})

@@ -3,6 +3,8 @@ package session
 import (
 	"crypto/sha256"
 	"encoding/binary"
+
+	"example.com/govnode/session/wire"
 )
 
 // Digest returns a hash of all that the state is: clock, generation, and every
@@ -16,20 +18,21 @@ import (
 // the work, of which nothing is lost. Entries may be applied meanwhile. Two
 // digests of one state must not be made at the same time.
 func (v *Snapshot) Digest(pace func() error) (Digest, error) {
-	f := wire{write: true}
+	f := codec{Coder: wire.NewWriter(nil)}
 	header := snapshotHeader{v.now, v.generation, v.len()}
-	for m := f.top(); f.visit(&m); {
+	for m := f.Top(); f.Visit(&m); {
 		header.fields(&f)
 	}
 	all := sha256.New()
-	all.Write(f.b)
+	buf := f.Bytes()
+	all.Write(buf)
 	var place [4]byte
 	for i, sh := range v.shards {
 		if len(sh.records) == 0 {
 			continue
 		}
 		if !sh.hashed {
-			sh.hash, f.b = v.hashOf(sh, f.b[:0])
+			sh.hash, buf = v.hashOf(sh, buf[:0])
 			sh.hashed = true
 			if pace != nil {
 				if err := pace(); err != nil {
@@ -46,11 +49,11 @@ func (v *Snapshot) Digest(pace func() error) (Digest, error) {
 
 // hashOf returns the hash of a shard's records, and the buffer it used.
 func (v *Snapshot) hashOf(sh *shard, buf []byte) (Digest, []byte) {
-	f := wire{write: true, b: buf}
+	f := codec{Coder: wire.NewWriter(buf)}
 	for _, k := range v.keys(sh) {
-		for m := f.message(1, true); f.visit(&m); {
+		for m := f.Message(1, true); f.Visit(&m); {
 			f.item(&k, &sh.records[k].record)
 		}
 	}
-	return sha256.Sum256(f.b), f.b
+	return sha256.Sum256(f.Bytes()), f.Bytes()
 }

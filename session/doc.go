@@ -25,6 +25,11 @@
 // without any other. So the deadline of a call stands in its session and in
 // each of its pools, and every command that writes one writes both.
 //
+// # Rooms
+//
+// Package ids has what is remembered of ids that were finished, and package wire
+// how messages are written: neither knows a record or a command.
+//
 // # Adding a command
 //
 //  1. its message and its number in proto/govnode/log/v1/log.proto

@@ -3,6 +3,8 @@ package session
 import (
 	"time"
 	"unique"
+
+	"example.com/govnode/session/ids"
 )
 
 // open starts a session under the tree that its policy points to now.
@@ -19,7 +21,7 @@ func (s *State) open(c *Open, r *Result) {
 	over, _ := s.lookup(k).(*Session)
 	forgot := s.namespace(c.NS).ForgotSessions
 	if over != nil {
-		forgot = max(forgot, IDTime(c.Session))
+		forgot = max(forgot, ids.Time(c.Session))
 	}
 	if stale(c.Session, forgot, r) {
 		return
@@ -60,9 +62,9 @@ func (s *State) open(c *Open, r *Result) {
 		entry: s.entry, Agent: unique.Make(c.Agent), Policy: unique.Make(name), Version: version, Pinned: true,
 		Pin: policy.Pin, Content: c.Content, Opened: s.now, Used: s.now, IdleTTL: c.IdleTTL,
 	}
-	if IDTime(c.Session) == 0 {
+	if ids.Time(c.Session) == 0 {
 		// One of its id may be among those that were dropped, or was just now.
-		x.IDs.forgot = s.namespace(c.NS).ForgotSessions
+		x.IDs = ids.Forgotten(s.namespace(c.NS).ForgotSessions)
 	}
 	if c.Parent != "" || len(c.Attributes) > 0 {
 		x.More = &More{Parent: c.Parent, Attributes: c.Attributes}
@@ -117,7 +119,7 @@ func (s *State) close(c *Close, r *Result) {
 		if h.Waiting() {
 			x.Reserved -= h.Tokens
 			x.unreserve(&h)
-			x.IDs.add(remembered(h.ID(), h.Content, SessionClosed, h.Rule, 0))
+			x.IDs.Add(remembered(h.ID(), h.Content, SessionClosed, h.Rule, 0))
 			continue
 		}
 		s.noteLapse(k, &h)

@@ -7,6 +7,7 @@ import (
 	"unique"
 
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/ids"
 )
 
 // Caps that commands are held to. Ids and sizes are checked where requests are
@@ -71,7 +72,7 @@ type Session struct {
 
 	Tools []ToolCount
 	Open  []Held
-	IDs   IDs
+	IDs   ids.Set
 	More  *More // what few sessions have
 }
 
@@ -168,7 +169,7 @@ type Client struct {
 	entry uint64
 	Used  time.Duration
 	Open  []Held
-	IDs   IDs
+	IDs   ids.Set
 	// Born is what was forgotten of clients when this one was made, since one of
 	// its name may have been among them, or when its record was put together
 	// from what a loss had left. It is lowered to what the namespace has
@@ -253,7 +254,7 @@ func (s *Session) At(now time.Duration) Record {
 		return s
 	}
 	c := s.copy()
-	c.IDs = s.IDs.detach()
+	c.IDs = s.IDs.Detach()
 	if !c.settle(now, nil) {
 		return nil
 	}
@@ -354,12 +355,17 @@ func (s *Session) lapse(h *Held) {
 	s.Reserved -= h.Tokens
 	if h.Waiting() {
 		s.unreserve(h)
-		s.IDs.add(remembered(h.ID(), h.Content, WaitTimeout, h.Rule, 0))
+		s.IDs.Add(remembered(h.ID(), h.Content, WaitTimeout, h.Rule, 0))
 		return
 	}
 	s.Executions++
 	s.Tokens += h.Tokens
-	s.IDs.add(remembered(h.ID(), h.Content, LeaseLost, h.Rule, 0))
+	s.IDs.Add(remembered(h.ID(), h.Content, LeaseLost, h.Rule, 0))
+}
+
+// remembered is what is remembered of an id that was finished.
+func remembered(id string, content Fingerprint, code Code, rule uint16, value uint64) ids.Remembered {
+	return ids.New(id, content, uint8(code), rule, value)
 }
 
 // unreserve takes back the counts of a call that was never admitted.
@@ -420,7 +426,7 @@ func (c *Client) At(now time.Duration) Record {
 		return c
 	}
 	d := c.copy()
-	d.IDs = c.IDs.detach()
+	d.IDs = c.IDs.Detach()
 	if !d.settle(now) {
 		return nil
 	}
@@ -448,7 +454,7 @@ func (c *Client) settle(now time.Duration) bool {
 		} else {
 			token = h.Pools[0].Token
 		}
-		c.IDs.add(remembered(h.ID(), h.Content, code, 0, token))
+		c.IDs.Add(remembered(h.ID(), h.Content, code, 0, token))
 	}
 	return len(c.Open) > 0 || now < c.Used+KeptFor
 }

@@ -1,5 +1,9 @@
 package session
 
+import (
+	"example.com/govnode/session/ids"
+)
+
 // repair lowers what was forgotten. It is not held to what it repairs: an id of
 // its own that is dated at the present would be refused, where one dated in the
 // future has closed the namespace.
@@ -31,12 +35,12 @@ func (s *State) repairClient(c *Repair, ns *Namespace) bool {
 		if over == nil {
 			return false
 		}
-		ns.ForgotClients = max(ns.ForgotClients, min(over.IDs.newest(), c.NewerThan))
+		ns.ForgotClients = max(ns.ForgotClients, min(over.IDs.Newest(), c.NewerThan))
 		s.put(k, nil)
 		return true
 	}
-	forgot := min(c.NewerThan, max(x.IDs.newest(), s.newerThan(k, x)))
+	forgot := min(c.NewerThan, max(x.IDs.Newest(), s.newerThan(k, x)))
 	x = s.ownClient(k, x)
-	x.Born, x.IDs = 0, IDs{forgot: forgot}
+	x.Born, x.IDs = 0, ids.Forgotten(forgot)
 	return true
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 	"example.com/govnode/session/sessiontest"
 )
 
@@ -77,7 +78,7 @@ func TestRequestsAreCarriedOutOnce(t *testing.T) {
 			require.Equal(t, session.IDReused, do(0, tt.c(other)).Code)
 			require.Equal(t, before, sessiontest.Dump(s))
 
-			for i := range session.MaxRemembered + 128 {
+			for i := range ids.MaxRemembered + 128 {
 				do(0, &session.Increment{NS: ns, Key: "other", Amount: 1, By: session.Maker{Client: "op", Request: fmt.Sprint("x", i)}})
 			}
 			before = sessiontest.Dump(s)
@@ -188,7 +189,7 @@ func TestWhatIsForgottenIsNotSaidToBeUnknown(t *testing.T) {
 	d := sessiontest.Digest(9)
 	do(0, &session.PutPolicy{NS: ns, By: session.Maker{Client: "op"}, Name: "wide", Digest: d, Tree: []byte{9}, Limits: limits})
 	do(0, &session.Open{NS: ns, Session: "t", Agent: "a", Digest: d, IdleTTL: time.Hour})
-	const n = session.MaxRemembered + 200
+	const n = ids.MaxRemembered + 200
 	for i := range n {
 		id := timed(year2027+uint64(i), i)
 		call := waiter(id)

@@ -25,7 +25,7 @@ func (s *State) answered(ns string, m Maker, r *Result) bool {
 	if x == nil || m.Request == "" {
 		return false
 	}
-	seen := x.IDs.find(m.Request)
+	seen := x.IDs.Find(m.Request)
 	if seen == nil {
 		return false
 	}
@@ -43,10 +43,10 @@ func (s *State) answered(ns string, m Maker, r *Result) bool {
 func (s *State) newerThan(k ref, x *Client) uint64 {
 	forgot := s.namespace(k.ns).ForgotClients
 	if x != nil {
-		return max(x.IDs.newerThan(), min(x.Born, forgot))
+		return max(x.IDs.NewerThan(), min(x.Born, forgot))
 	}
 	if over, _ := s.lookup(k).(*Client); over != nil {
-		forgot = max(forgot, over.IDs.newest())
+		forgot = max(forgot, over.IDs.Newest())
 	}
 	return forgot
 }
@@ -60,7 +60,7 @@ func (s *State) remember(ns string, m Maker, value int64) {
 	k := ref{KindClient, ns, m.Client}
 	x := s.ownClient(k, s.client(k))
 	x.Used, x.Born = s.now, min(x.Born, s.namespace(ns).ForgotClients)
-	x.IDs.add(remembered(m.Request, m.Content, Done, 0, uint64(value)))
+	x.IDs.Add(remembered(m.Request, m.Content, Done, 0, uint64(value)))
 }
 
 func (s *State) putPool(c *PutPool, r *Result) {

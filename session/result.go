@@ -3,6 +3,8 @@ package session
 import (
 	"slices"
 	"time"
+
+	"example.com/govnode/session/ids"
 )
 
 // A Code says how a command ended. All replicas agree on it.
@@ -113,7 +115,7 @@ type PoolCounts struct {
 // command of the entry writes into.
 func (s *State) afterSession(x *Session) *After {
 	y := x.copy()
-	y.entry, y.Pinned, y.IDs = 0, false, IDs{}
+	y.entry, y.Pinned, y.IDs = 0, false, ids.Set{}
 	y.Open, y.Tools = slices.Clone(x.Open), slices.Clone(x.Tools)
 	return &After{Now: s.now, Session: y}
 }

@@ -6,6 +6,7 @@ import (
 	"unique"
 
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/ids"
 )
 
 // acquire asks for a slot of a pool that was put; sent again while it waits,
@@ -18,7 +19,7 @@ func (s *State) acquire(c *Acquire, r *Result) {
 			s.acquireAgain(c, k, x, h, r)
 			return
 		}
-		if m := x.IDs.find(c.Slot); m != nil {
+		if m := x.IDs.Find(c.Slot); m != nil {
 			s.recallSlot(m, c.Content, r)
 			return
 		}
@@ -71,7 +72,7 @@ func (s *State) acquire(c *Acquire, r *Result) {
 			code = QueueFull
 		}
 		r.Code = s.noRoom(wanted{pk, p, q}, r, code)
-		x.IDs.add(remembered(c.Slot, c.Content, code, 0, 0))
+		x.IDs.Add(remembered(c.Slot, c.Content, code, 0, 0))
 		return
 	}
 	x.Open = append(x.Open, h)
@@ -85,12 +86,12 @@ func (s *State) slotAnswer(h *Held, p *Pool, r *Result) {
 	}
 }
 
-func (s *State) recallSlot(m *Remembered, content Fingerprint, r *Result) {
+func (s *State) recallSlot(m *ids.Remembered, content Fingerprint, r *Result) {
 	if m.Content != content {
 		r.Code = IDReused
 		return
 	}
-	r.Repeat, r.Code = true, m.Code()
+	r.Repeat, r.Code = true, Code(m.Code())
 	if r.Code == Released {
 		r.Code = AlreadyEnded
 	}
@@ -156,7 +157,7 @@ func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
 
 // finish removes what is open and remembers how it ended.
 func (x *Client) finish(h *Held, code Code, value uint64) {
-	x.IDs.add(remembered(h.ID(), h.Content, code, 0, value))
+	x.IDs.Add(remembered(h.ID(), h.Content, code, 0, value))
 	for i := range x.Open {
 		if &x.Open[i] == h {
 			x.Open = slices.Delete(x.Open, i, i+1)
@@ -178,16 +179,16 @@ func (s *State) release(c *Release, r *Result) {
 	}
 	h := x.Find(c.Slot)
 	if h == nil {
-		m := x.IDs.find(c.Slot)
+		m := x.IDs.Find(c.Slot)
 		if m == nil {
 			s.noSlot(k, x, c.Slot, r)
 			return
 		}
 		r.Repeat = true
 		switch {
-		case m.Code() == Released && m.Value == c.Token:
+		case Code(m.Code()) == Released && m.Value == c.Token:
 			r.Code = AlreadyReleased
-		case m.Code() == LeaseLost && m.Value == c.Token && !s.grantedSince(pk, c.Token):
+		case Code(m.Code()) == LeaseLost && m.Value == c.Token && !s.grantedSince(pk, c.Token):
 			r.Code = LeaseExpired
 		default:
 			r.Code = Fenced
@@ -324,8 +325,8 @@ func (s *State) cancelSlot(c *Cancel, r *Result) {
 	}
 	h := x.Find(c.Call)
 	if h == nil {
-		if m := x.IDs.find(c.Call); m != nil {
-			r.Code, r.Repeat = m.Code(), true
+		if m := x.IDs.Find(c.Call); m != nil {
+			r.Code, r.Repeat = Code(m.Code()), true
 			return
 		}
 		s.noSlot(k, x, c.Call, r)

@@ -10,6 +10,8 @@ import (
 	"hash/crc32"
 	"io"
 	"time"
+
+	"example.com/govnode/session/wire"
 )
 
 // The format of snapshots is described in log.proto, before SnapshotHeader.
@@ -40,28 +42,28 @@ func WriteSnapshot(w io.Writer, s *Snapshot) error {
 	}
 	header := snapshotHeader{now: s.now, generation: s.generation, count: s.len()}
 	f := out.frame()
-	for m := f.top(); f.visit(&m); {
+	for m := f.Top(); f.Visit(&m); {
 		header.fields(&f)
 	}
-	if err := out.close(frameHeader, f.b); err != nil {
+	if err := out.close(frameHeader, f.Bytes()); err != nil {
 		return err
 	}
 
 	f = out.frame()
 	for k, r := range s.All() {
-		for m := f.message(1, true); f.visit(&m); {
+		for m := f.Message(1, true); f.Visit(&m); {
 			f.item(&k, &r)
 		}
-		if len(f.b)-frameHead < chunkFull {
+		if len(f.Bytes())-frameHead < chunkFull {
 			continue
 		}
-		if err := out.close(frameChunk, f.b); err != nil {
+		if err := out.close(frameChunk, f.Bytes()); err != nil {
 			return err
 		}
 		f = out.frame()
 	}
-	if len(f.b) > frameHead {
-		if err := out.close(frameChunk, f.b); err != nil {
+	if len(f.Bytes()) > frameHead {
+		if err := out.close(frameChunk, f.Bytes()); err != nil {
 			return err
 		}
 	}
@@ -69,10 +71,10 @@ func WriteSnapshot(w io.Writer, s *Snapshot) error {
 	trailer := snapshotTrailer{count: header.count}
 	out.sum.Sum(trailer.sum[:0])
 	f = out.frame()
-	for m := f.top(); f.visit(&m); {
+	for m := f.Top(); f.Visit(&m); {
 		trailer.fields(&f)
 	}
-	return out.close(frameTrailer, f.b)
+	return out.close(frameTrailer, f.Bytes())
 }
 
 func (v *Snapshot) len() (n uint64) {
@@ -88,10 +90,10 @@ type snapshotHeader struct {
 	count      uint64
 }
 
-func (h *snapshotHeader) fields(f *wire) {
-	f.duration(1, &h.now)
-	f.uint32(2, &h.generation)
-	f.uint64(3, &h.count)
+func (h *snapshotHeader) fields(f *codec) {
+	f.Duration(1, &h.now)
+	f.Uint32(2, &h.generation)
+	f.Uint64(3, &h.count)
 }
 
 type snapshotTrailer struct {
@@ -99,14 +101,14 @@ type snapshotTrailer struct {
 	sum   Digest
 }
 
-func (t *snapshotTrailer) fields(f *wire) {
-	f.uint64(1, &t.count)
+func (t *snapshotTrailer) fields(f *codec) {
+	f.Uint64(1, &t.count)
 	f.digest(2, &t.sum)
 }
 
-func (f *wire) item(k *Key, r *Record) {
-	f.kept(1, (*string)(k))
-	for m := f.message(2, true); f.visit(&m); {
+func (f *codec) item(k *Key, r *Record) {
+	f.Kept(1, (*string)(k))
+	for m := f.Message(2, true); f.Visit(&m); {
 		f.record(r)
 	}
 }
@@ -117,9 +119,9 @@ type snapshotWriter struct {
 	buf []byte // of the previous frame, used again
 }
 
-// frame returns a wire for the next payload, with room for the head before it.
-func (o *snapshotWriter) frame() wire {
-	return wire{write: true, b: append(o.buf[:0], make([]byte, frameHead)...)}
+// frame returns a codec for the next payload, with room for the head before it.
+func (o *snapshotWriter) frame() codec {
+	return codec{Coder: wire.NewWriter(append(o.buf[:0], make([]byte, frameHead)...))}
 }
 
 func (o *snapshotWriter) close(kind byte, b []byte) error {
@@ -139,6 +141,8 @@ func (o *snapshotWriter) write(b []byte) error {
 	_, err := o.w.Write(b)
 	return err
 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func frameSum(head, payload []byte) uint32 {
 	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, payload)
@@ -180,7 +184,8 @@ func ReadChunks(r io.Reader, begin func(now time.Duration, generation uint32) er
 // A Loader builds a state from the chunks of a snapshot.
 type Loader struct {
 	state *State
-	names *interner
+	names *wire.Names
+	pins  pins
 
 	last   Key // that was put; records stand in the order of places and keys
 	place  int
@@ -189,7 +194,7 @@ type Loader struct {
 
 // NewLoader returns a Loader of an empty state with that clock.
 func NewLoader(now time.Duration, generation uint32) *Loader {
-	l := &Loader{state: New(), names: newInterner()}
+	l := &Loader{state: New(), names: wire.NewNames(), pins: pins{}}
 	l.state.SetClock(now, generation)
 	return l
 }
@@ -226,7 +231,7 @@ func (in *snapshotReader) chunks(begin func(now time.Duration, generation uint32
 	if kind != frameHeader {
 		return 0, 0, fmt.Errorf("frame %q, where the header has to be", kind)
 	}
-	if err := readFrame(b, func(f *wire) { header.fields(f) }); err != nil {
+	if err := readFrame(b, func(f *codec) { header.fields(f) }); err != nil {
 		return 0, 0, err
 	}
 	if header.now < 0 {
@@ -300,12 +305,12 @@ func (in *snapshotReader) frame() (kind byte, payload []byte, err error) {
 	return head[0], payload, nil
 }
 
-func readFrame(b []byte, fields func(*wire)) error {
-	f := reader(b)
-	for m := f.top(); f.visit(&m); {
+func readFrame(b []byte, fields func(*codec)) error {
+	f := codec{Coder: wire.NewReader(b, nil)}
+	for m := f.Top(); f.Visit(&m); {
 		fields(&f)
 	}
-	return f.err
+	return f.Err()
 }
 
 // Put puts the records of the next chunk into the state.
@@ -314,27 +319,26 @@ func (l *Loader) Put(chunk []byte) error {
 		return errors.New("a chunk behind the last one")
 	}
 	l.ending = len(chunk) < chunkFull
-	f := reader(chunk)
-	f.names = l.names
-	for m := f.top(); f.visit(&m); {
-		for f.num == 1 {
-			f.require(f.pos <= chunkFull, "a chunk that was to be closed before") // one byte of the tag is taken
+	f := codec{Coder: wire.NewReader(chunk, l.names), pins: l.pins}
+	for m := f.Top(); f.Visit(&m); {
+		for f.Field() == 1 {
+			f.Require(f.Pos() <= chunkFull, "a chunk that was to be closed before") // one byte of the tag is taken
 			var k Key
 			var r Record
-			for m := f.message(1, true); f.visit(&m); {
+			for m := f.Message(1, true); f.Visit(&m); {
 				f.item(&k, &r)
 			}
-			f.require(k.wellFormed() && r != nil && k[0] == kindOf(r), "a record that does not belong to its key")
+			f.Require(k.wellFormed() && r != nil && k[0] == kindOf(r), "a record that does not belong to its key")
 			place := placeOf([]byte(k))
-			f.require(place > l.place || place == l.place && k > l.last, "a record out of its order")
-			if f.err != nil {
-				return f.err
+			f.Require(place > l.place || place == l.place && k > l.last, "a record out of its order")
+			if f.Err() != nil {
+				return f.Err()
 			}
 			l.place, l.last = place, k
 			l.state.Put(k, r)
 		}
 	}
-	return f.err
+	return f.Err()
 }
 
 // kindOf returns the letter with which the keys of a record begin.
@@ -346,7 +350,7 @@ func kindOf(r Record) byte {
 // how many records there are.
 func (in *snapshotReader) trailer(b []byte, sum Digest) (count uint64, err error) {
 	var t snapshotTrailer
-	if err := readFrame(b, func(f *wire) { t.fields(f) }); err != nil {
+	if err := readFrame(b, func(f *codec) { t.fields(f) }); err != nil {
 		return 0, err
 	}
 	if t.sum != sum {

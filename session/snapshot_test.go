@@ -316,7 +316,7 @@ func manySessions(n int) *State {
 			x.Tools = append(x.Tools, ToolCount{unique.Make(tool), uint32(j + 1)})
 		}
 		for j := range 8 {
-			x.IDs.add(remembered(fmt.Sprintf("01JE%021d%d", i, j), Fingerprint{byte(j)}, Ended, 3, 1))
+			x.IDs.Add(remembered(fmt.Sprintf("01JE%021d%d", i, j), Fingerprint{byte(j)}, Ended, 3, 1))
 		}
 		s.Put(SessionKey("default", id), x)
 		pool.Last++

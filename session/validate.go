@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"example.com/govnode/session/ids"
 )
 
 // Caps of a command. Together with those in record.go they bound what a record
@@ -49,7 +51,6 @@ const (
 	MaxRule = 1<<14 - 1
 
 	million = 1_000_000
-	maxTime = 1<<44 - 1 // of an id, in Unix milliseconds
 )
 
 const policyPrefix = "policy/"
@@ -115,7 +116,7 @@ func Validate(c Command) error {
 		v.of = "Repair"
 		v.request(c.NS, c.By)
 		v.optional("Client", c.Client)
-		between(&v, "NewerThan", c.NewerThan, 1, maxTime)
+		between(&v, "NewerThan", c.NewerThan, 1, ids.MaxTime)
 	case *Tick:
 		v.tick(c)
 	case *Restore:

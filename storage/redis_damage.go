@@ -39,7 +39,7 @@ func (e *badRecord) Error() string {
 	if errors.Is(e.err, errAside) {
 		return fmt.Sprintf("the record under Redis key %q cannot be used: %v", e.key, e.err)
 	}
-	return fmt.Sprintf("the value of Redis key %q is damaged or not of govnode: %v", e.key, e.err)
+	return fmt.Sprintf("the value of Redis key %q cannot be read: %v", e.key, e.err)
 }
 
 // Unwrap returns the reason.
@@ -155,7 +155,7 @@ func (r *Redis) BringBack(ctx context.Context, k session.Key) error {
 	}
 	x := p.entry(w, values[0], values[1:])
 	if x.bad != nil {
-		return Fail(NotApplied, fmt.Errorf("what is kept of it under Redis key %q is damaged: %w", p.aside(k), x.bad.err))
+		return Fail(NotApplied, fmt.Errorf("what is kept of it under Redis key %q cannot be read: %w", p.aside(k), x.bad.err))
 	}
 	now, mono := p.d.clock.now()
 	s := r.beginSwap(p, e, []want{{key: k}})

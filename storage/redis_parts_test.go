@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 )
 
 // Nodes that take turns with one client remember its last ids and no more: what
@@ -43,13 +44,13 @@ func TestRedisPartsAreCut(t *testing.T) {
 		}
 		return n
 	}
-	require.GreaterOrEqual(t, bytesOfParts(), session.MaxRemembered*44)
-	require.LessOrEqual(t, bytesOfParts(), (session.MaxRemembered+128)*44)
+	require.GreaterOrEqual(t, bytesOfParts(), ids.MaxRemembered*44)
+	require.LessOrEqual(t, bytesOfParts(), (ids.MaxRemembered+128)*44)
 	for i := 0; i < all; i += 13 {
 		for _, node := range []*Redis{two, s.open("three")} {
 			r, _, err := One(t.Context(), node, count(i))
 			require.NoError(t, err)
-			if i >= all-session.MaxRemembered {
+			if i >= all-ids.MaxRemembered {
 				require.True(t, r.Repeat, i)
 			} else {
 				require.True(t, r.Repeat || r.Code == session.StaleID, "%d: %v", i, r.Code)

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 )
 
 // recoverFor is how long one node has to end a quarantine before another tries.
@@ -114,7 +115,7 @@ func (r *Redis) standAgain(ctx context.Context, d *domain, was map[session.Key]e
 func withoutIDs(r session.Record) session.Record {
 	if x, ok := r.(*session.Session); ok {
 		next := *x
-		next.IDs = session.IDs{}
+		next.IDs = ids.Set{}
 		return &next
 	}
 	return nil

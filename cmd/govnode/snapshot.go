@@ -87,7 +87,7 @@ func saveSnapshot(ctx context.Context, c *Config, path string) (size int64, err 
 		return 0, err
 	}
 	if _, err := session.ReadSnapshot(bufio.NewReader(tmp)); err != nil {
-		return 0, fmt.Errorf("what the node sent is damaged: %w; try again", err)
+		return 0, fmt.Errorf("what the node sent cannot be read: %w; try again", err)
 	}
 	if err := tmp.Sync(); err != nil {
 		return 0, err

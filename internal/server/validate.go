@@ -17,6 +17,7 @@ import (
 	"example.com/govnode/engine/value"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 )
 
 // fields checks the fields of one request and keeps the first problem. Names
@@ -107,15 +108,21 @@ func (f *fields) clientNamed(field, id string) string {
 // newer.
 func (s *Server) newID(f *fields, field, id string) {
 	f.id(field, id)
-	t := session.IDTime(id)
+	t := ids.Time(id)
 	if t == 0 || f.err != nil {
 		return
 	}
-	now := s.cfg.Now()
-	if ahead := time.UnixMilli(int64(t)).Sub(now); ahead > caps.Ahead.Max {
-		f.refuse(field, "carries the time %s, which is %s ahead of the clock of this node (%s); an id that carries a time may be at most %v ahead. Set the clock right by which ids are made, or choose an id that is no ULID or UUIDv7",
-			stampOf(time.UnixMilli(int64(t))), ahead.Round(time.Second), stampOf(now), caps.Ahead.Max)
+	now, carried := s.cfg.Now(), time.UnixMilli(int64(t))
+	if carried.Sub(now) <= caps.Ahead.Max {
+		return
 	}
+	stamp := stampOf(carried)
+	if t == ids.MaxTime {
+		stamp += " or later"
+	}
+	// How far ahead that is may be more than a duration holds.
+	f.refuse(field, "carries the time %s, and the clock of this node says %s; an id that carries a time may be at most %v ahead of the clock of this node. Set the clock right by which ids are made, or choose an id that is no ULID or UUIDv7",
+		stamp, stampOf(now), caps.Ahead.Max)
 }
 
 // maker checks whose request it is; the request may be without an id, and can

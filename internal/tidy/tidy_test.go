@@ -24,7 +24,9 @@ const module = "example.com/govnode/"
 // import nothing of the module.
 var mayImport = map[string][]string{
 	"limiter":                             {},
-	"session":                             {"limiter"},
+	"session":                             {"limiter", "session/ids", "session/wire"},
+	"session/ids":                         {"session/wire"},
+	"session/wire":                        {},
 	"session/sessiontest":                 {"session", "limiter"},
 	"engine":                              {"engine/value", "engine/pattern", "engine/difflib"},
 	"engine/value":                        {},
@@ -33,11 +35,11 @@ var mayImport = map[string][]string{
 	"engine/pattern":                      {"engine/value"},
 	"engine/cedar":                        {"engine", "engine/value"},
 	"engine/opa":                          {"engine", "engine/value"},
-	"storage":                             {"session", "limiter"},
-	"storage/storagetest":                 {"storage", "session", "session/sessiontest"},
+	"storage":                             {"session", "session/ids", "limiter"},
+	"storage/storagetest":                 {"storage", "session", "session/ids", "session/sessiontest"},
 	"cluster":                             {"storage", "session", "limiter", "proto/govnode/node/v1", "proto/govnode/node/v1/nodev1connect"},
 	"client":                              {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
-	"internal/server":                     {"storage", "session", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
+	"internal/server":                     {"storage", "session", "session/ids", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
 	"internal/tidy":                       {},
 	"cmd/govnode":                         {"*"},
 	"bench":                               {"*"},
@@ -55,7 +57,7 @@ var mayImport = map[string][]string{
 }
 
 // pure packages are functions of their input.
-var pure = []string{"limiter", "session"}
+var pure = []string{"limiter", "session", "session/ids", "session/wire"}
 
 var forbiddenImports = []string{"math/rand", "math/rand/v2", "crypto/rand", "sync", "sync/atomic", "context", "os", "log", "log/slog", "net", "net/http"}
 var forbiddenTime = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 	"example.com/govnode/storage"
 )
 
@@ -67,7 +68,7 @@ func repaired(t *testing.T, r rig) {
 	for _, a := range r.Apply(t.Context(), many...) {
 		require.NoError(t, a.Err)
 	}
-	repair := &session.Repair{NS: ns, By: session.Maker{Client: "operator", Request: "1"}, Client: "suite", NewerThan: session.IDTime(present) - 1}
+	repair := &session.Repair{NS: ns, By: session.Maker{Client: "operator", Request: "1"}, Client: "suite", NewerThan: ids.Time(present) - 1}
 	require.Equal(t, session.Result{Value: 1}, r.must(repair))
 	require.Equal(t, session.Result{Value: 1, Repeat: true}, r.must(repair))
 	for i := range 64 { // in every part of the ids

@@ -1,4 +1,4 @@
-package session
+package ids
 
 import (
 	"crypto/sha256"
@@ -14,17 +14,17 @@ const (
 	blockLen  = 128
 	maxBlocks = MaxRemembered/blockLen + 1
 	chunkLen  = 8
-	// ForgottenParts is into how many parts ids are divided by their hash, so
+	// Parts is into how many parts ids are divided by their hash, so
 	// that a backend may keep the parts apart and load only the one it needs.
-	ForgottenParts = 16
-	indexFrom      = 32 // ids; fewer are searched one by one
+	Parts     = 16
+	indexFrom = 32 // ids; fewer are searched one by one
 )
 
 // A Remembered is an id that was finished, and how. 40 bytes.
 type Remembered struct {
 	ID      idHash
-	seq     uint32 // its number, see IDs; the rest of it follows from IDs.n
-	Content Fingerprint
+	seq     uint32 // its number, see Set; the rest of it follows from IDs.n
+	Content [8]byte
 	Value   uint64 // what the answer needs beside the code: status, token, number
 	meta    uint64 // time of the id in ms (44 bits), code (6), rule (14)
 }
@@ -33,14 +33,20 @@ type Remembered struct {
 // maker from each other.
 type idHash [12]byte
 
+// Time returns the time of the id; see the function Time.
 func (r *Remembered) Time() uint64 { return r.meta >> 20 }
-func (r *Remembered) Code() Code   { return Code(r.meta >> 14 & 63) }
+
+// Code returns how it ended, a number of six bits.
+func (r *Remembered) Code() uint8 { return uint8(r.meta >> 14 & 63) }
+
+// Rule returns the number that was given with it, of 14 bits.
 func (r *Remembered) Rule() uint16 { return uint16(r.meta & (1<<14 - 1)) }
 
-func remembered(id string, content Fingerprint, code Code, rule uint16, value uint64) Remembered {
+// New returns what is remembered of an id that was finished.
+func New(id string, content [8]byte, code uint8, rule uint16, value uint64) Remembered {
 	return Remembered{
 		ID: hashID(id), Content: content, Value: value,
-		meta: IDTime(id)<<20 | uint64(code)<<14 | uint64(rule)&(1<<14-1),
+		meta: Time(id)<<20 | uint64(code)<<14 | uint64(rule)&(1<<14-1),
 	}
 }
 
@@ -50,10 +56,17 @@ func hashID(id string) (h idHash) {
 	return h
 }
 
-// part is the part in which an id is remembered.
-func (h idHash) part() int { return int(h[len(h)-1]) % ForgottenParts }
+// Part returns the part in which an id is remembered.
+func Part(id string) int { return hashID(id).part() }
 
-// IDs remembers the last 1,024 finished ids of one maker, at least, and how new
+// part is the part in which an id is remembered.
+func (h idHash) part() int { return int(h[len(h)-1]) % Parts }
+
+// Forgotten returns a Set that remembers nothing, and has forgotten ids up to
+// that time.
+func Forgotten(newest uint64) Set { return Set{forgot: newest} }
+
+// Set remembers the last 1,024 finished ids of one maker, at least, and how new
 // an id must be to be surely unknown. Ids are numbered in the order in which
 // they were finished. How many there were ever decides which are remembered, so
 // that a block of ids is forgotten at the same moment by whoever has it here and
@@ -62,7 +75,7 @@ func (h idHash) part() int { return int(h[len(h)-1]) % ForgottenParts }
 // All ids stand here in chunks; or they stand in parts of their own, of which
 // some were loaded. Versions of a record share chunks: an append writes behind
 // what older versions see.
-type IDs struct {
+type Set struct {
 	n      uint64 // ids ever finished: the number of the next one
 	forgot uint64 // newest time among those that are forgotten
 	chunks []*[chunkLen]Remembered
@@ -73,18 +86,18 @@ type IDs struct {
 // idParts is what is known of ids whose parts stand on their own.
 type idParts struct {
 	known  uint16 // bit by part: it was loaded
-	loaded [ForgottenParts][]Remembered
+	loaded [Parts][]Remembered
 	// Since the record was loaded: what was finished, the last of all, and how
 	// many of each part were forgotten, its first.
 	added   []Remembered
-	dropped [ForgottenParts]uint16
+	dropped [Parts]uint16
 	blocks  [maxBlocks]block // of what is remembered
 }
 
 // A block sums up blockLen ids, of the last block fewer.
 type block struct {
-	newest uint64                // time
-	counts [ForgottenParts]uint8 // how many are in each part
+	newest uint64       // time
+	counts [Parts]uint8 // how many are in each part
 }
 
 func (b *block) add(r *Remembered) {
@@ -101,20 +114,20 @@ func firstOf(n uint64) uint64 {
 	return (n - MaxRemembered) / blockLen * blockLen
 }
 
-func (m *IDs) first() uint64 { return firstOf(m.n) }
+func (m *Set) first() uint64 { return firstOf(m.n) }
 
 // Len returns how many ids are remembered.
-func (m *IDs) Len() int { return int(m.n - m.first()) }
+func (m *Set) Len() int { return int(m.n - m.first()) }
 
 // behind returns how many remembered ids are older than one; not less than Len
 // if it is not remembered itself.
-func (m *IDs) behind(r *Remembered) int { return int(r.seq - uint32(m.first())) }
+func (m *Set) behind(r *Remembered) int { return int(r.seq - uint32(m.first())) }
 
 // at returns the id that a number of others are older than.
-func (m *IDs) at(behind int) *Remembered { return &m.chunks[behind/chunkLen][behind%chunkLen] }
+func (m *Set) at(behind int) *Remembered { return &m.chunks[behind/chunkLen][behind%chunkLen] }
 
-// find returns what is remembered of the id, or nil.
-func (m *IDs) find(id string) *Remembered {
+// Find returns what is remembered of the id, or nil.
+func (m *Set) Find(id string) *Remembered {
 	if m.n == 0 {
 		return nil
 	}
@@ -133,7 +146,7 @@ func (m *IDs) find(id string) *Remembered {
 	return nil
 }
 
-func (m *IDs) findApart(h idHash) *Remembered {
+func (m *Set) findApart(h idHash) *Remembered {
 	m.parts.mustKnow(h.part())
 	for _, list := range [][]Remembered{m.parts.added, m.parts.loaded[h.part()]} {
 		for i := range list {
@@ -145,13 +158,13 @@ func (m *IDs) findApart(h idHash) *Remembered {
 	return nil
 }
 
-// newerThan returns the time that a new id must be newer than to be surely
+// NewerThan returns the time that a new id must be newer than to be surely
 // unknown.
-func (m *IDs) newerThan() uint64 { return m.forgot }
+func (m *Set) NewerThan() uint64 { return m.forgot }
 
-// newest returns the newest time among all ids that were ever finished here:
+// Newest returns the newest time among all ids that were ever finished here:
 // what must be raised when the whole maker is dropped.
-func (m *IDs) newest() uint64 {
+func (m *Set) Newest() uint64 {
 	t := m.forgot
 	for _, b := range m.blocks() {
 		t = max(t, b.newest)
@@ -160,7 +173,7 @@ func (m *IDs) newest() uint64 {
 }
 
 // blocks sums up what is remembered.
-func (m *IDs) blocks() (all [maxBlocks]block) {
+func (m *Set) blocks() (all [maxBlocks]block) {
 	if m.parts != nil {
 		return m.parts.blocks
 	}
@@ -170,8 +183,8 @@ func (m *IDs) blocks() (all [maxBlocks]block) {
 	return all
 }
 
-// add remembers an id, and forgets the oldest block if that makes one too many.
-func (m *IDs) add(r Remembered) {
+// Add remembers an id, and forgets the oldest block if that makes one too many.
+func (m *Set) Add(r Remembered) {
 	r.seq = uint32(m.n)
 	if m.parts != nil {
 		p := *m.parts // versions of a record share what was loaded
@@ -188,7 +201,7 @@ func (m *IDs) add(r Remembered) {
 	}
 }
 
-func (m *IDs) addHere(r Remembered) {
+func (m *Set) addHere(r Remembered) {
 	n := m.Len()
 	if n%chunkLen == 0 {
 		m.chunks = append(m.chunks, new([chunkLen]Remembered))
@@ -203,8 +216,8 @@ func (m *IDs) addHere(r Remembered) {
 }
 
 // forgetBlock forgets the block that is the first no more.
-func (m *IDs) forgetBlock() {
-	if p := m.parts; p != nil { // add's own copy
+func (m *Set) forgetBlock() {
+	if p := m.parts; p != nil { // Add's own copy
 		m.forgot = max(m.forgot, p.blocks[0].newest)
 		for i, n := range p.blocks[0].counts {
 			p.dropped[i] += uint16(n)
@@ -219,9 +232,9 @@ func (m *IDs) forgetBlock() {
 	m.chunks = m.chunks[blockLen/chunkLen:]
 }
 
-// detach returns IDs that share nothing that an append writes, for a reader
+// Detach returns Set that share nothing that an append writes, for a reader
 // that settles a published record on its own.
-func (m *IDs) detach() IDs {
+func (m *Set) Detach() Set {
 	d := *m
 	d.index = nil
 	if m.parts != nil {
@@ -243,9 +256,9 @@ func (m *IDs) detach() IDs {
 	return d
 }
 
-// IDTime returns the time in an id, in Unix milliseconds, if it is a ULID or a
+// Time returns the time in an id, in Unix milliseconds, if it is a ULID or a
 // UUIDv7; else 0.
-func IDTime(id string) uint64 {
+func Time(id string) uint64 {
 	switch len(id) {
 	case 26:
 		var t uint64
@@ -285,5 +298,8 @@ func IDTime(id string) uint64 {
 	return 0
 }
 
-// cutTime keeps a time within the 44 bits it is remembered in (the year 2527).
-func cutTime(t uint64) uint64 { return min(t, 1<<44-1) }
+// MaxTime stands for all times that do not fit in the 44 bits in which one is
+// remembered: those of the year 2527 and later.
+const MaxTime = 1<<44 - 1
+
+func cutTime(t uint64) uint64 { return min(t, MaxTime) }

@@ -1,6 +1,8 @@
-package session
+package ids
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+)
 
 // An idIndex finds ids by hash. It is derived, kept by the newest version of a
 // record alone, and rebuilt when it has filled with what is no longer there.
@@ -13,7 +15,7 @@ type idIndex struct {
 const indexModulus = 1 << 15
 
 // newIndex returns an index of all that is remembered.
-func newIndex(m *IDs) *idIndex {
+func newIndex(m *Set) *idIndex {
 	size := 64
 	for size < 2*m.Len()+2*chunkLen {
 		size *= 2
@@ -36,14 +38,14 @@ func (x *idIndex) insert(r *Remembered) {
 }
 
 // add adds an id that comes next.
-func (x *idIndex) add(m *IDs, r *Remembered) {
+func (x *idIndex) add(m *Set, r *Remembered) {
 	if x.free <= 0 {
 		*x = *newIndex(m)
 	}
 	x.insert(r)
 }
 
-func (x *idIndex) find(m *IDs, h idHash) *Remembered {
+func (x *idIndex) find(m *Set, h idHash) *Remembered {
 	mask := uint32(len(x.slots) - 1)
 	first := uint32(m.first())
 	for i := binary.LittleEndian.Uint32(h[:]) & mask; x.slots[i] != 0; i = (i + 1) & mask {

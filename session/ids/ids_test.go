@@ -1,0 +1,241 @@
+package ids
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	logv1 "example.com/govnode/proto/govnode/log/v1"
+	"example.com/govnode/session/wire"
+)
+
+const ended = 15 // a code
+
+// parted keeps ids as a backend does that stores parts on their own.
+type parted struct {
+	head  []byte
+	parts [Parts][]byte
+}
+
+func (p *parted) store(m Set) {
+	for _, c := range m.Store() {
+		if c.Whole {
+			p.parts[c.Part] = nil
+		}
+		p.parts[c.Part] = append(p.parts[c.Part], c.Bytes...)[c.Drop:]
+	}
+	p.head = m.AppendHead(nil)
+}
+
+// load returns the ids with the parts that are named; -1 stands for all.
+func (p *parted) load(t *testing.T, parts ...int) Set {
+	t.Helper()
+	m, rest, ok := ReadHead(p.head)
+	require.True(t, ok)
+	require.Empty(t, rest)
+	for part, b := range p.parts {
+		for _, named := range parts {
+			if part == named || named < 0 {
+				require.NoError(t, m.Load(part, b))
+			}
+		}
+	}
+	return m
+}
+
+func (p *parted) size() (n int) {
+	for _, b := range p.parts {
+		n += len(b)
+	}
+	return n
+}
+
+// encode returns the ids as the first field of a message.
+func encode(m *Set) []byte {
+	f := wire.NewWriter(nil)
+	for s := f.Top(); f.Visit(&s); {
+		m.Field(&f, 1)
+	}
+	return f.Bytes()
+}
+
+func decode(t *testing.T, b []byte) (m Set) {
+	t.Helper()
+	f := wire.NewReader(b, nil)
+	for s := f.Top(); f.Visit(&s); {
+		m.Field(&f, 1)
+	}
+	require.NoError(t, f.Err())
+	return m
+}
+
+// finishedID is a ULID whose time rises.
+func finishedID(i int) string { return fmt.Sprintf("01JE%06d%016d", i, i) }
+
+// numberedFrom returns the ids of a maker that has finished some, the first of
+// which had that number.
+func numberedFrom(number uint64) Set {
+	var m Set
+	for i := range 1200 {
+		m.Add(New(finishedID(1<<20+i), [8]byte{}, ended, 0, 0))
+	}
+	m.n += number
+	for i := range m.Len() {
+		m.at(i).seq += uint32(number)
+	}
+	m.index = nil
+	return m
+}
+
+// What is remembered and what is forgotten is the same where all ids stand in
+// one piece and where they stand in parts, whichever of them are loaded, and on
+// both sides of where the number that stands beside an id comes round.
+func TestIDsInOnePieceAndInParts(t *testing.T) {
+	for _, before := range []uint64{0, 1<<32 - 3*blockLen, 1<<32 - 20*blockLen, 1 << 32, 1 << 40} {
+		t.Run(fmt.Sprint(before), func(t *testing.T) {
+			var whole Set
+			if before > 0 {
+				whole = numberedFrom(before)
+			}
+			var p parted
+			p.store(whole.Detach())
+			for i := range 4000 {
+				id := finishedID(i)
+				apart := p.load(t, hashID(id).part())
+				for range 1 + i%3 { // others are finished by the way
+					r := New(id, [8]byte{}, ended, 0, uint64(i))
+					whole.Add(r)
+					apart.Add(r)
+					id = fmt.Sprint(id, "-lapsed")
+				}
+				p.store(apart)
+				require.Equal(t, whole.Len(), apart.Len())
+				require.Equal(t, whole.NewerThan(), apart.NewerThan())
+				if before > 0 {
+					require.GreaterOrEqual(t, whole.Len(), MaxRemembered)
+				}
+				require.Less(t, whole.Len(), MaxRemembered+blockLen)
+				if i%97 != 0 && i < 3990 {
+					continue
+				}
+				apart = p.load(t, -1)
+				require.Equal(t, whole.Newest(), apart.Newest())
+				for j := max(0, i-1100); j <= i; j += 13 {
+					require.Equal(t, whole.Find(finishedID(j)), apart.Find(finishedID(j)))
+				}
+				joined, err := apart.Join()
+				require.NoError(t, err)
+				require.Equal(t, encode(&whole), encode(&joined))
+				back := decode(t, encode(&whole))
+				require.NotNil(t, back.Find(finishedID(i)))
+			}
+			require.NotZero(t, whole.NewerThan())
+		})
+	}
+}
+
+// The last 1,024 are known, and an id that is not known is newer than what was
+// forgotten, if it was never finished and is newer than all that were.
+func TestTheLastIDsAreRemembered(t *testing.T) {
+	var m Set
+	for i := range 5000 {
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, uint64(i)))
+		if i%101 != 0 && i < 4990 {
+			continue
+		}
+		for j := range i + 1 {
+			r := m.Find(finishedID(j))
+			switch {
+			case i-j < MaxRemembered:
+				require.NotNil(t, r, "%d of %d", j, i)
+				require.EqualValues(t, j, r.Value)
+			case i-j >= MaxRemembered+blockLen:
+				require.Nil(t, r, "%d of %d", j, i)
+			}
+			require.True(t, r != nil || Time(finishedID(j)) <= m.NewerThan(), "%d of %d may run again", j, i)
+		}
+		require.Nil(t, m.Find(finishedID(i+1)))
+	}
+}
+
+// Parts that nobody looks at do not grow, where ids are finished by the way alone.
+func TestPartsThatNobodyLoadsStaySmall(t *testing.T) {
+	var p parted
+	p.store(Set{})
+	most := 0
+	for i := range 20_000 {
+		m := p.load(t)
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, 0))
+		p.store(m)
+		most = max(most, p.size())
+	}
+	require.LessOrEqual(t, most, (MaxRemembered+blockLen)*partEntryLen)
+	m := p.load(t, -1)
+	for i := range 20_000 {
+		require.Equal(t, 20_000-i <= m.Len(), m.Find(finishedID(i)) != nil, i)
+	}
+}
+
+// A maker that was made to forget all its ids keeps the time of the newest.
+func TestForgottenWithoutIDs(t *testing.T) {
+	m := Forgotten(1<<44 + 5)
+	var p parted
+	p.store(m)
+	require.Zero(t, p.size())
+	apart := p.load(t, -1)
+	require.EqualValues(t, 1<<44+5, apart.NewerThan())
+	joined, err := apart.Join()
+	require.NoError(t, err)
+	require.Equal(t, encode(&m), encode(&joined))
+	require.Equal(t, m, decode(t, encode(&m)))
+	require.EqualValues(t, 1<<44+5, m.Newest())
+}
+
+// What is written is message IDs of log.proto, and read as it was; an index is
+// no part of it, and how many ids there were is.
+func TestTheBytesAreThoseOfLogProto(t *testing.T) {
+	seen := map[string]bool{}
+	for _, n := range []int{0, 1, 7, 8, 9, 31, 33, 40, MaxRemembered, MaxRemembered + 200} {
+		for _, before := range []uint64{0, blockLen, 1 << 32} {
+			var m Set
+			if before > 0 {
+				m = numberedFrom(before)
+			}
+			for i := range n {
+				m.Add(New(finishedID(i), [8]byte{byte(i)}, ended, uint16(i), uint64(i)<<40))
+			}
+			want := &logv1.IDs{N: m.n, Forgot: m.forgot}
+			for i := range m.Len() {
+				r := m.at(i)
+				want.Remembered = append(append(want.Remembered, r.ID[:]...), r.Content[:]...)
+				for _, x := range []uint64{r.Value, r.meta} {
+					for i := range 8 {
+						want.Remembered = append(want.Remembered, byte(x>>(8*i)))
+					}
+				}
+			}
+			b := encode(&m)
+			require.False(t, seen[string(b)])
+			seen[string(b)] = true
+			if m.n == 0 {
+				require.Empty(t, b)
+				continue
+			}
+			inner, err := proto.MarshalOptions{Deterministic: true}.Marshal(want)
+			require.NoError(t, err)
+			require.Equal(t, protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), inner), b)
+			m.index = nil // derived
+			require.Equal(t, b, encode(&m))
+			back := decode(t, b)
+			require.Equal(t, m, back)
+			back.Add(New("next", [8]byte{}, ended, 0, 0))
+			require.NotNil(t, back.Find("next"))
+			if n > 0 {
+				require.NotNil(t, back.Find(finishedID(n-1)))
+			}
+		}
+	}
+}
