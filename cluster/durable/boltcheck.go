@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"bytes"
@@ -21,7 +21,8 @@ import (
 // out before. bbolt writes a page in one way alone, its parts behind each other
 // without a gap, and of that nothing can change unseen: each page is held to it,
 // to its place and to the order of the keys. What stands under the keys is
-// sealed; see contents.
+// sealed, and a sound page in the place of another one is noticed by what is
+// missing then; see sealedLog and values.
 func checkBolt(path string, o *bbolt.Options) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
@@ -45,6 +46,13 @@ func checkBolt(path string, o *bbolt.Options) error {
 	return errors.Join(err, f.Close(), db.Close())
 }
 
+// The buckets of raft-boltdb: entries by index, in big endian, and the values
+// beside them.
+const (
+	bucketLogs = "logs"
+	bucketConf = "conf"
+)
+
 type boltCheck struct {
 	file     io.ReaderAt
 	pageSize uint64
@@ -66,33 +74,28 @@ func (c *boltCheck) run() error {
 	if err != nil {
 		return err
 	}
-	var all contents
-	buckets := map[string]func(k, v []byte) error{string(bucketLogs): all.entry, string(bucketConf): all.value}
-	// The logs come after the values.
+	missing := map[string]bool{bucketLogs: true, bucketConf: true}
 	err = c.page(root, nil, nil, func(flags uint32, k, v []byte) error {
-		each := buckets[string(k)]
-		if flags != 1 || each == nil || len(v) < pageHead {
-			return fmt.Errorf("%w: there is no bucket %q", errDamaged, k)
+		bucket := string(k)
+		if flags != 1 || !missing[bucket] || len(v) < pageHead {
+			return fmt.Errorf("%w: there is no bucket %q", ErrDamaged, k)
 		}
-		delete(buckets, string(k))
-		plain := func(flags uint32, k, v []byte) error {
-			if flags != 0 {
-				return fmt.Errorf("%w: %x is no bucket", errDamaged, k)
+		delete(missing, bucket)
+		plain := func(flags uint32, k, _ []byte) error {
+			if flags != 0 || bucket == bucketLogs && (len(k) != 8 || binary.BigEndian.Uint64(k) == 0) {
+				return fmt.Errorf("%w: there is no key %x in bucket %q", ErrDamaged, k, bucket)
 			}
-			return each(k, v)
+			return nil
 		}
 		if root := binary.LittleEndian.Uint64(v); root != 0 {
 			return c.page(root, nil, nil, plain)
 		}
 		return c.inline(v[pageHead:], plain)
 	})
-	if err != nil {
-		return err
+	if err == nil && len(missing) == 1 {
+		err = fmt.Errorf("%w: a bucket is missing", ErrDamaged) // they are made together
 	}
-	if len(buckets) == 1 {
-		return fmt.Errorf("%w: a bucket is missing", errDamaged) // they are made together
-	}
-	return all.whole()
+	return err
 }
 
 // metas checks the two heads of the file, which are written in turns and have
@@ -101,22 +104,22 @@ func (c *boltCheck) run() error {
 func (c *boltCheck) metas() (root uint64, err error) {
 	var head [pageHead + 64]byte
 	if _, err := c.file.ReadAt(head[:], 0); err != nil {
-		return 0, fmt.Errorf("%w: %w", errDamaged, err)
+		return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	c.pageSize = uint64(binary.LittleEndian.Uint32(head[pageHead+8:]))
 	if c.pageSize < 512 || c.pageSize > 1<<20 {
-		return 0, fmt.Errorf("%w: pages of %d bytes", errDamaged, c.pageSize)
+		return 0, fmt.Errorf("%w: pages of %d bytes", ErrDamaged, c.pageSize)
 	}
 	newest := uint64(0)
 	for i := range uint64(2) {
 		if _, err := c.file.ReadAt(head[:], int64(i*c.pageSize)); err != nil {
-			return 0, fmt.Errorf("%w: %w", errDamaged, err)
+			return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 		m := head[pageHead:]
 		sum := fnv.New64a()
 		_, _ = sum.Write(m[:56]) // a hash takes everything
 		if binary.LittleEndian.Uint64(m[56:]) != sum.Sum64() || uint64(binary.LittleEndian.Uint32(m[8:])) != c.pageSize {
-			return 0, fmt.Errorf("%w: the checksum of head %d of the file is wrong", errDamaged, i)
+			return 0, fmt.Errorf("%w: the checksum of head %d of the file is wrong", ErrDamaged, i)
 		}
 		transaction := binary.LittleEndian.Uint64(m[48:])
 		if i > 0 && transaction < newest {
@@ -137,10 +140,10 @@ func (c *boltCheck) metas() (root uint64, err error) {
 func (c *boltCheck) noneFree(id uint64) error {
 	b := make([]byte, c.pageSize)
 	if _, err := c.file.ReadAt(b, int64(id*c.pageSize)); err != nil {
-		return fmt.Errorf("%w: %w", errDamaged, err)
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if binary.LittleEndian.Uint64(b) != id || binary.LittleEndian.Uint16(b[8:]) != freelistPage || binary.LittleEndian.Uint16(b[10:]) != 0 || binary.LittleEndian.Uint32(b[12:]) != 0 {
-		return fmt.Errorf("%w: page %d", errDamaged, id)
+		return fmt.Errorf("%w: page %d", ErrDamaged, id)
 	}
 	return nil
 }
@@ -148,7 +151,7 @@ func (c *boltCheck) noneFree(id uint64) error {
 // page checks a page and all below it, whose keys lie between low and high, and
 // calls leaf with what they hold.
 func (c *boltCheck) page(id uint64, low, high []byte, leaf func(flags uint32, k, v []byte) error) error {
-	bad := func(what string) error { return fmt.Errorf("%w: page %d: %s", errDamaged, id, what) }
+	bad := func(what string) error { return fmt.Errorf("%w: page %d: %s", ErrDamaged, id, what) }
 	if id < 2 || id >= c.high {
 		return bad("there is no such page")
 	}
@@ -209,11 +212,11 @@ func (c *boltCheck) inline(b []byte, leaf func(flags uint32, k, v []byte) error)
 		err = errors.New("it has another size or kind")
 	}
 	if err != nil {
-		return fmt.Errorf("%w: a bucket within a page: %w", errDamaged, err)
+		return fmt.Errorf("%w: a bucket within a page: %w", ErrDamaged, err)
 	}
 	for i, e := range n.elements {
 		if i > 0 && bytes.Compare(e.key, n.elements[i-1].key) <= 0 {
-			return fmt.Errorf("%w: a bucket within a page: its keys are not in order", errDamaged)
+			return fmt.Errorf("%w: a bucket within a page: its keys are not in order", ErrDamaged)
 		}
 		if err := leaf(e.flags, e.key, e.value); err != nil {
 			return err
