@@ -8,9 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
-
-	"github.com/spf13/cobra"
 
 	"example.com/govnode/bench"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
@@ -39,23 +36,23 @@ const (
 	snapshotAlways = 1 << 16
 )
 
-// config are the settings of dev for a cluster in a folder.
-func (c benchCluster) config(folder string) (*Config, error) {
-	config := bind(&cobra.Command{}, onDev)
-	config.Listen, config.LogLevel, config.Nodes, config.Data = "127.0.0.1:0", "warn", c.nodes, folder
+// settings are those of dev for a cluster in a folder.
+func (c benchCluster) settings(folder string) (*Config, error) {
+	s := clusterSettings()
+	s.Nodes, s.Data = c.nodes, folder
 	if c.logStore != "" {
-		config.LogStore = c.logStore
+		s.LogStore = c.logStore
 	}
 	switch c.snapshots {
 	case snapshotsNone, snapshotsSave:
-		config.SnapshotBytes = snapshotNever
+		s.SnapshotBytes = snapshotNever
 	case snapshotsRaft:
-		config.SnapshotBytes = snapshotAlways
+		s.SnapshotBytes = snapshotAlways
 	}
 	if c.snapshots != "" {
-		config.sources["raft-snapshot-bytes"] = "flag --snapshots" // dev has no such flag, and passes it on all the same
+		s.note("raft-snapshot-bytes", "flag --snapshots") // dev has no such flag, and passes it on all the same
 	}
-	return config, config.check(onDev)
+	return s, s.check(onDev)
 }
 
 // A benchNodes is a cluster that runs for as long as it is measured.
@@ -75,23 +72,13 @@ func (c benchCluster) startNodes(ctx context.Context, logs io.Writer) (_ *benchN
 			err = errors.Join(err, os.RemoveAll(folder))
 		}
 	}()
-	config, err := c.config(folder)
+	settings, err := c.settings(folder)
 	if err != nil {
 		return nil, err
 	}
-	n := &benchNodes{folder: folder, demoCluster: &demoCluster{http: &http.Client{Timeout: time.Second}, ended: make(chan error, 1), ready: make(chan struct{})}}
-	ctx, n.end = context.WithCancel(context.WithoutCancel(ctx)) // it is stopped after what works on it
-	go func() { n.ended <- dev(ctx, config, n.demoCluster, logs) }()
-	select {
-	case <-n.ready:
-		return n, nil
-	case err := <-n.ended:
-		n.end()
-		if err == nil {
-			err = errors.New("interrupted")
-		}
-		return nil, err
-	}
+	// It is stopped after what works on it.
+	cluster, err := startCluster(context.WithoutCancel(ctx), settings, logs)
+	return &benchNodes{cluster, folder}, err
 }
 
 func (n *benchNodes) stop() error { return errors.Join(n.demoCluster.stop(), os.RemoveAll(n.folder)) }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/spf13/cobra"
-
 	"example.com/govnode/bench"
 )
 
@@ -80,7 +78,7 @@ func (b *benchRun) clusters() (all []benchSystem, err error) {
 			for _, store := range orOne(o.logStore) {
 				for _, snapshots := range orOne(o.snapshots) {
 					c := benchCluster{nodes, transport, store, snapshots}
-					if _, err := c.config(""); err != nil {
+					if _, err := c.settings(""); err != nil {
 						return nil, err
 					}
 					all = append(all, benchSystem{name: c.name(), start: func(ctx context.Context, plan bench.Plan) (*benchDriver, error) {
@@ -99,7 +97,7 @@ func (c benchCluster) name() string {
 	if c.nodes == 1 {
 		name = "govnode, 1 node"
 	}
-	if c.logStore != "" && c.logStore != bind(&cobra.Command{}, onDev).LogStore {
+	if c.logStore != "" && c.logStore != clusterSettings().LogStore {
 		name += ", " + c.logStore
 	}
 	return name + transportName(c.transport) + map[string]string{

@@ -139,11 +139,11 @@ func TestBenchSnapshotSettings(t *testing.T) {
 	for snapshots, want := range map[string]string{
 		snapshotsRaft: "--raft-snapshot-bytes=65536", snapshotsNone: "--raft-snapshot-bytes=1099511627776", snapshotsSave: "--raft-snapshot-bytes=1099511627776",
 	} {
-		config, err := benchCluster{nodes: 1, snapshots: snapshots}.config("folder")
+		config, err := benchCluster{nodes: 1, snapshots: snapshots}.settings("folder")
 		require.NoError(t, err)
 		require.Contains(t, config.args(onServe), want)
 	}
-	config, err := benchCluster{nodes: 1}.config("folder")
+	config, err := benchCluster{nodes: 1}.settings("folder")
 	require.NoError(t, err)
 	for _, arg := range config.args(onServe) {
 		require.NotContains(t, arg, "snapshot")

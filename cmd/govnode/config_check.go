@@ -190,7 +190,7 @@ func (c *Config) checkServe() error {
 
 func (c *Config) checkDev() error {
 	if c.Backend == "memory" && c.Nodes != 1 {
-		if c.sources["nodes"] != fromDefault {
+		if c.given("nodes") {
 			return c.wrong("nodes", "a node in memory is alone; leave --nodes out, or use --backend raft")
 		}
 		c.Nodes = 1

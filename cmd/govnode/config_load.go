@@ -83,6 +83,12 @@ func (c *Config) load(fs *pflag.FlagSet, env func(string) (string, bool)) error 
 	return c.loadFile(fs)
 }
 
+// given reports whether a setting was given, by whatever means.
+func (c *Config) given(flag string) bool { return c.sources[flag] != fromDefault }
+
+// note says where a value came from that was written into a field.
+func (c *Config) note(flag, source string) { c.sources[flag] = source }
+
 // set writes one value and notes where it came from.
 func (c *Config) set(f *pflag.Flag, text, source string) error {
 	if err := f.Value.Set(text); err != nil {
@@ -125,7 +131,7 @@ func (c *Config) loadFile(fs *pflag.FlagSet) error {
 	}
 	for _, l := range lines {
 		f := fs.Lookup(l.key)
-		if f == nil || c.sources[l.key] != fromDefault {
+		if f == nil || c.given(l.key) {
 			continue
 		}
 		if err := c.set(f, l.text, fmt.Sprintf("file %s:%d", c.File, l.line)); err != nil {

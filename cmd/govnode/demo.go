@@ -155,7 +155,9 @@ func demo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) (err err
 		d.stderr = &lockedWriter{w: stderr}
 	}
 	d.say("starting three nodes")
-	if d.cluster, err = startCluster(ctx, o.logStore, d.stderr); err != nil {
+	settings := clusterSettings()
+	settings.LogStore = o.logStore
+	if d.cluster, err = startCluster(ctx, settings, d.stderr); err != nil {
 		return fmt.Errorf("the cluster did not start: %w", err)
 	}
 	defer func() { err = errors.Join(err, d.cluster.stop()) }()

@@ -40,17 +40,22 @@ type demoNode struct {
 	starts    int
 }
 
-// startCluster runs dev with three nodes on free ports until ctx ends or the
-// cluster is stopped.
-func startCluster(ctx context.Context, logStore string, stderr io.Writer) (*demoCluster, error) {
-	config := bind(&cobra.Command{}, onDev)
-	config.Listen, config.LogLevel, config.LogStore = "127.0.0.1:0", "warn", logStore
-	if err := config.check(onDev); err != nil {
+// clusterSettings are those of a cluster that somebody watches: on free ports,
+// and it says little by itself.
+func clusterSettings() *Config {
+	c := bind(&cobra.Command{}, onDev)
+	c.Listen, c.LogLevel = "127.0.0.1:0", "warn"
+	return c
+}
+
+// startCluster runs dev until ctx ends or the cluster is stopped.
+func startCluster(ctx context.Context, settings *Config, stderr io.Writer) (*demoCluster, error) {
+	if err := settings.check(onDev); err != nil {
 		return nil, err
 	}
 	c := &demoCluster{http: &http.Client{Timeout: time.Second}, ended: make(chan error, 1), ready: make(chan struct{})}
 	ctx, c.end = context.WithCancel(ctx)
-	go func() { c.ended <- dev(ctx, config, c, stderr) }()
+	go func() { c.ended <- dev(ctx, settings, c, stderr) }()
 	select {
 	case <-c.ready:
 		return c, nil

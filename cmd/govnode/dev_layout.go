@@ -63,9 +63,9 @@ func (l *layout) settle(c *Config) error {
 		return err
 	}
 	if kept && note.Backend == c.Backend {
-		if c.sources["listen"] != fromDefault && c.Listen != note.Listen && !asksAnyPort(c.Listen) ||
-			c.sources["nodes"] != fromDefault && c.Nodes != note.Nodes ||
-			c.sources["log-store"] != fromDefault && c.LogStore != note.LogStore {
+		if c.given("listen") && c.Listen != note.Listen && !asksAnyPort(c.Listen) ||
+			c.given("nodes") && c.Nodes != note.Nodes ||
+			c.given("log-store") && c.LogStore != note.LogStore {
 			return usagef("data: %s was made with --nodes %d --listen %s --log-store %s: give the same, or another --data", l.folder, note.Nodes, note.Listen, note.LogStore)
 		}
 		c.Nodes, c.Listen, c.LogStore = note.Nodes, note.Listen, note.LogStore
