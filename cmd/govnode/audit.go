@@ -12,12 +12,6 @@ import (
 	"example.com/govnode/internal/server"
 )
 
-// What becomes of decisions that cannot be written.
-const (
-	auditBestEffort = "best-effort"
-	auditRequired   = "required"
-)
-
 // newAudit opens where decisions are written, one JSON object a line (policy
 // engine spec 17.1, adapter contract 19.1). The returned function closes it.
 func newAudit(c *Config, stdout io.Writer) (io.Writer, func() error, error) {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -85,13 +84,4 @@ func auditedPolicies(t *testing.T, path, begin string) (names []string) {
 		names = append(names, l.Policy)
 	}
 	return names
-}
-
-// A log that cannot be opened at the start is refused, with what to do.
-func TestAuditFileThatCannotBeOpened(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	_, _, err := newAudit(&Config{Audit: folder}, io.Discard)
-	require.ErrorContains(t, err, "audit: cannot append to "+folder)
-	require.ErrorContains(t, err, "give another file with --audit")
 }

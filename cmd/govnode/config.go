@@ -177,3 +177,9 @@ var settings = []setting{
 	{"output", "o", onClient, "text", "text|json", "how to print the answer", func(c *Config) any { return &c.Output }},
 	{"timeout", "", onClient, "10s", "1ms..1h", "how long to wait for an answer", func(c *Config) any { return &c.Timeout }},
 }
+
+// What becomes of decisions that cannot be written.
+const (
+	auditBestEffort = "best-effort"
+	auditRequired   = "required"
+)

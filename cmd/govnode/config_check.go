@@ -131,8 +131,8 @@ func (c *Config) checkNoRedis() error {
 
 // checkListener refuses an address that others can reach unless that is asked
 // for.
-func (c *Config) checkListener(flag, address string) error {
-	host, port, err := net.SplitHostPort(address)
+func (c *Config) checkListener(flag, at string) error {
+	host, port, err := net.SplitHostPort(at)
 	if err != nil {
 		return c.wrong(flag, "must be an address as HOST:PORT, for instance 127.0.0.1:7070")
 	}
@@ -199,8 +199,8 @@ func (c *Config) checkDev() error {
 }
 
 func (c *Config) checkClient() error {
-	for _, address := range splitList(c.Addr) {
-		if _, _, err := net.SplitHostPort(address); err != nil {
+	for _, one := range splitList(c.Addr) {
+		if _, _, err := net.SplitHostPort(one); err != nil {
 			return c.wrong("addr", "must be addresses as HOST:PORT, separated by commas, for instance 127.0.0.1:7070")
 		}
 	}

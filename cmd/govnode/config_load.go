@@ -265,3 +265,15 @@ func (c *Config) shown(s setting) string {
 	}
 	return u.Redacted()
 }
+
+// withoutSettings is an environment in which a node finds no settings but
+// those that dev gives it.
+func withoutSettings(env []string) []string {
+	var kept []string
+	for _, e := range env {
+		if !strings.HasPrefix(e, "GOVNODE_") {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}

@@ -134,38 +134,6 @@ func find(t *testing.T, flag string) setting {
 	return setting{}
 }
 
-// What dev tells a node is what the node understands, and nothing else.
-func TestNodeArgs(t *testing.T) {
-	c, err := loadConfig(t, onDev, nil, "--data=d", "--log-level=warn", "--max-connections=7", "--request-timeout=3s")
-	require.NoError(t, err)
-	places, err := placesFrom("d", "127.0.0.1:7070", 3)
-	require.NoError(t, err)
-	f := &fleet{layout: &layout{places: places}, config: c}
-	for i, p := range places {
-		node, err := loadConfig(t, onServe, nil, f.nodeArgs(i)...)
-		require.NoError(t, err)
-		require.NoError(t, node.check(onServe))
-		require.Equal(t, p.name, node.Node)
-		require.Equal(t, p.api, node.Listen)
-		require.Equal(t, p.raft, node.RaftListen)
-		require.Equal(t, p.data, node.Data)
-		require.Equal(t, i == 0, node.Bootstrap)
-		require.Len(t, node.Join, 2)
-		require.NotContains(t, node.Join, p.raft)
-		require.Equal(t, []any{"warn", 7, 3 * time.Second}, []any{node.LogLevel, node.MaxConnections, node.RequestTimeout})
-	}
-	c.Backend = "memory"
-	node, err := loadConfig(t, onServe, nil, f.nodeArgs(0)...)
-	require.NoError(t, err)
-	require.NoError(t, node.check(onServe))
-	require.Empty(t, node.Data)
-	c.Backend, c.Redis = "redis", "redis://127.0.0.1:1"
-	node, err = loadConfig(t, onServe, map[string]string{"GOVNODE_REDIS": c.Redis}, f.nodeArgs(1)...)
-	require.NoError(t, err)
-	require.NoError(t, node.check(onServe))
-	require.Equal(t, []string{"node2", places[1].data, c.Redis}, []string{node.Node, node.Data, node.Redis})
-}
-
 func TestRedisPasswordIsNotShown(t *testing.T) {
 	c, err := loadConfig(t, onServe, nil, "--data=d", "--redis=redis://user:secret@127.0.0.1:6379")
 	require.NoError(t, err)
@@ -177,48 +145,6 @@ func TestRedisPasswordIsNotShown(t *testing.T) {
 	require.NotContains(t, c.shown(find(t, "redis")), "secret")
 	require.NotContains(t, strings.Join(c.args(onServe), " "), "secret")
 	require.Equal(t, []string{"GOVNODE_REDIS=" + c.Redis}, c.secretEnv(onServe))
-}
-
-func TestIsLoopback(t *testing.T) {
-	for host, want := range map[string]bool{
-		"127.0.0.1": true, "127.8.9.1": true, "::1": true, "::ffff:127.0.0.1": true, "localhost": true,
-		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "::ffff:10.0.0.1": false, "192.0.2.1": false,
-		"no-such-host.invalid": false,
-	} {
-		require.Equal(t, want, isLoopback(host), host)
-	}
-}
-
-func TestOffsetPort(t *testing.T) {
-	for _, c := range []struct {
-		address string
-		by      int
-		want    string
-	}{
-		{"127.0.0.1:7070", 10, "127.0.0.1:7080"},
-		{"[::1]:1", 1, "[::1]:2"},
-		{"127.0.0.1:0", 10, "127.0.0.1:0"},
-		{"127.0.0.1:65525", 10, "127.0.0.1:65535"},
-		{"127.0.0.1:65526", 10, ""},
-		{"127.0.0.1", 1, ""},
-		{"127.0.0.1:http", 1, ""},
-	} {
-		got, err := offsetPort(c.address, c.by)
-		require.Equal(t, c.want, got, c.address)
-		require.Equal(t, c.want == "", err != nil, c.address)
-	}
-}
-
-func TestPrintable(t *testing.T) {
-	for text, want := range map[string]string{
-		"plain é 漢": "plain é 漢",
-		"\x1b[2Jx":  `\x1b[2Jx`,
-		"a\tb\nc":   `a\tb\nc`,
-		"\u202e":    `\u202e`,
-	} {
-		require.Equal(t, want, printable(text))
-	}
-	require.Equal(t, `one; two \x1b`, oneLine("one\r\ntwo \x1b\n"))
 }
 
 func TestStrictNamespaces(t *testing.T) {
@@ -267,26 +193,4 @@ func TestRedisSettingsBelongTogether(t *testing.T) {
 			require.NotContains(t, err.Error(), "password1")
 		}
 	}
-}
-
-// The files of TLS are read at the start, and an error names the setting.
-func TestRedisTLSFiles(t *testing.T) {
-	dir := t.TempDir()
-	none := filepath.Join(dir, "none")
-	text := filepath.Join(dir, "text")
-	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o600))
-	for wrong, c := range map[string]*Config{
-		"redis-tls-ca: open":       {RedisTLSCA: none},
-		"redis-tls-ca: " + text:    {RedisTLSCA: text},
-		"redis-tls-cert, redis-tl": {RedisTLSCert: none, RedisTLSKey: text},
-	} {
-		_, err := redisTLS(c)
-		require.ErrorContains(t, err, wrong)
-	}
-	secure, err := redisTLS(&Config{})
-	require.NoError(t, err)
-	require.Nil(t, secure, "the URL says it")
-	secure, err = redisTLS(&Config{RedisTLS: true})
-	require.NoError(t, err)
-	require.NotNil(t, secure)
 }

@@ -99,15 +99,6 @@ func (o *demoOptions) check() error {
 	return nil
 }
 
-// exitWith makes an error end the program with 1, unless it says otherwise.
-func exitWith(err error) error {
-	var coded *exitError
-	if err == nil || errors.As(err, &coded) {
-		return err
-	}
-	return &exitError{exitNo, err}
-}
-
 // ttl is how long the leases of the demo last: short enough for what a dead
 // worker held to be free again before the next thing happens.
 func (o *demoOptions) ttl() time.Duration {

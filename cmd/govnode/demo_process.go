@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"sync"
 )
 
 // A workerProcess is a worker as its parent sees it.
@@ -67,28 +65,4 @@ func (w *workerProcess) kill() { _ = w.cmd.Process.Kill() }
 // lastWords is what the worker said last, and how it ended.
 func (w *workerProcess) lastWords() string {
 	return fmt.Sprintf("%s (%s)", w.said.String(), w.cmd.ProcessState)
-}
-
-// A tail keeps the end of what is written to it.
-type tail struct {
-	mu  sync.Mutex
-	end []byte
-}
-
-const tailLength = 4 << 10
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.end = append(t.end, p...)
-	if n := len(t.end) - tailLength; n > 0 {
-		t.end = bytes.Clone(t.end[n:])
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(bytes.TrimSpace(t.end))
 }

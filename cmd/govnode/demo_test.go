@@ -213,19 +213,3 @@ func TestDemoOptions(t *testing.T) {
 		require.ErrorContains(t, o.check(), want)
 	}
 }
-
-// The lines of dev tell which node is where, also after a restart, however they
-// are cut.
-func TestClusterHears(t *testing.T) {
-	c := &demoCluster{ready: make(chan struct{})}
-	for _, part := range []string{"node node2 api=127.0.0.1:2 pid=22\nnode no", "de1 api=127.0.0.1:1 pid=11\n", "read", "y\n\nTry it\n", "node node1 api=127.0.0.1:1 pid=12\n"} {
-		n, err := c.Write([]byte(part))
-		require.NoError(t, err)
-		require.Equal(t, len(part), n)
-	}
-	<-c.ready
-	require.Equal(t, []demoNode{{"node1", "127.0.0.1:1", 12, 2}, {"node2", "127.0.0.1:2", 22, 1}}, c.list())
-	require.Equal(t, []string{"127.0.0.1:1", "127.0.0.1:2"}, c.addresses())
-	_, known := c.node("node3")
-	require.False(t, known)
-}

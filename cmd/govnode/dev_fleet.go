@@ -187,18 +187,6 @@ func (f *fleet) nodeArgs(i int) []string {
 	return append(args, "--join="+strings.Join(others, ","))
 }
 
-// withoutSettings is an environment in which a node finds no settings but
-// those that dev gives it.
-func withoutSettings(env []string) []string {
-	var kept []string
-	for _, e := range env {
-		if !strings.HasPrefix(e, "GOVNODE_") {
-			kept = append(kept, e)
-		}
-	}
-	return kept
-}
-
 // whyEnded adds the last line of a node's log, which says why it gave up.
 func (f *fleet) whyEnded(p place, err error) error {
 	content, readErr := os.ReadFile(p.log)
@@ -218,16 +206,4 @@ func (f *fleet) stop() {
 	f.end()
 	f.keepers.Wait()
 	f.spawner.close()
-}
-
-// lockedWriter keeps what several processes write apart.
-type lockedWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }

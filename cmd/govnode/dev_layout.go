@@ -121,10 +121,10 @@ func (l *layout) portsFree(raft bool) error {
 		if raft {
 			addresses = append(addresses, p.raft)
 		}
-		for _, address := range addresses {
-			probe, err := net.Listen("tcp", address)
+		for _, a := range addresses {
+			probe, err := net.Listen("tcp", a)
 			if err != nil {
-				return fmt.Errorf("%s: %w", p.name, listenError("listen", address, err))
+				return fmt.Errorf("%s: %w", p.name, listenError("listen", a, err))
 			}
 			_ = probe.Close()
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -34,47 +33,6 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "govnode:", oneLine(failed.err.Error()))
 	}
 	return failed.code
-}
-
-// The exit codes of every command; docs/operations.md has the table.
-const (
-	exitYes   = 0 // yes: done, allowed, valid, the same
-	exitNo    = 1 // no: refused, denied, failed, or not reached
-	exitUsage = 2 // the question cannot be put: the command line or what it names is wrong
-)
-
-// exitError ends the program with a code. Its error may be nil where the
-// command has already said everything.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit code %d", e.code)
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
-
-// usagef is an error in how the program was called or set up.
-func usagef(format string, args ...any) error {
-	return &exitError{exitUsage, fmt.Errorf(format, args...)}
-}
-
-// unusable is an error in what a command was given to work on: a file that is
-// not there, or that cannot be read as what it has to be.
-func unusable(err error) error { return &exitError{exitUsage, err} }
-
-// oneLine keeps an error on one line, so that logs and scripts can rely on it.
-func oneLine(text string) string {
-	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
-	for i := range lines {
-		lines[i] = printable(strings.TrimSpace(lines[i]))
-	}
-	return strings.Join(lines, "; ")
 }
 
 func rootCommand() *cobra.Command {
@@ -111,65 +69,4 @@ Start with:  govnode dev`,
 		versionCommand(),
 	)
 	return root
-}
-
-// arguments refuses a wrong number of arguments behind a command.
-func arguments(least, most int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) >= least && len(args) <= most {
-			return nil
-		}
-		if !cmd.HasParent() {
-			return usagef("there is no command %q: see `govnode --help`", args[0])
-		}
-		given := fmt.Sprintf("%d arguments are given", len(args))
-		if len(args) == 1 {
-			given = "1 argument is given"
-		}
-		return usagef("%s: use `%s`", given, cmd.UseLine())
-	}
-}
-
-// group is a command that only holds others. Called by itself, or with a name
-// it does not have, it is a wrong use of the command line.
-func group(use, short string, subcommands ...*cobra.Command) *cobra.Command {
-	names := make([]string, len(subcommands))
-	for i, c := range subcommands {
-		names[i] = c.Name()
-	}
-	cmd := &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args:  cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("%s has no command %q: it has %s", cmd.CommandPath(), args[0], strings.Join(names, ", "))
-			}
-			return usagef("%s: say which command: %s", cmd.CommandPath(), strings.Join(names, ", "))
-		},
-	}
-	cmd.AddCommand(subcommands...)
-	return cmd
-}
-
-// leaf makes a command that does something. Its settings are complete and
-// checked when run is called; what run returns ends the program with 1 unless
-// it says otherwise.
-func leaf(cmd *cobra.Command, on scope, run func(cmd *cobra.Command, c *Config, args []string) error) *cobra.Command {
-	c := bind(cmd, on)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := c.load(cmd.Flags(), os.LookupEnv); err != nil {
-			return err
-		}
-		if err := c.check(on); err != nil {
-			return err
-		}
-		err := run(cmd, c, args)
-		var coded *exitError
-		if err != nil && !errors.As(err, &coded) {
-			err = &exitError{exitNo, err}
-		}
-		return err
-	}
-	return cmd
 }

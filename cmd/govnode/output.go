@@ -5,24 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
-
-// show prints an answer: as JSON if that is asked for, else as text makes it.
-func show(w io.Writer, c *Config, answer proto.Message, text func(io.Writer) error) error {
-	if c.Output == "json" {
-		return printJSON(w, answer)
-	}
-	return text(w)
-}
 
 // printJSON prints a message as protojson has it, zero values included, so that
 // a script finds every field.
@@ -105,4 +99,26 @@ func since(d *durationpb.Duration) string {
 // letters: admitted for OUTCOME_ADMITTED.
 func word(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
+}
+
+// outputFlag adds -o to a command that needs no node, and checks it.
+func outputFlag(cmd *cobra.Command, output *string, allowed ...string) func() error {
+	words := allowed[0]
+	for _, a := range allowed[1:] {
+		words += "|" + a
+	}
+	cmd.Flags().StringVarP(output, "output", "o", allowed[0], "how to print the answer, "+words)
+	return func() error {
+		if !slices.Contains(allowed, *output) {
+			return usagef("output: %q (flag --output): must be one of %s", *output, words)
+		}
+		return nil
+	}
+}
+
+// writeJSON prints a value that is no message of the API.
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

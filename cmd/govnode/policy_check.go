@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -10,28 +9,6 @@ import (
 
 	"example.com/govnode/engine"
 )
-
-// outputFlag adds -o to a command that needs no node, and checks it.
-func outputFlag(cmd *cobra.Command, output *string, allowed ...string) func() error {
-	words := allowed[0]
-	for _, a := range allowed[1:] {
-		words += "|" + a
-	}
-	cmd.Flags().StringVarP(output, "output", "o", allowed[0], "how to print the answer, "+words)
-	return func() error {
-		if !slices.Contains(allowed, *output) {
-			return usagef("output: %q (flag --output): must be one of %s", *output, words)
-		}
-		return nil
-	}
-}
-
-// writeJSON prints a value that is no message of the API.
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
 
 // A policyReport says what is wrong or odd in one policy.
 type policyReport struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -140,3 +142,11 @@ func reasons(err *connect.Error) []string {
 
 // newRequestID draws the id of one change.
 func newRequestID() string { return ulid.Make().String() }
+
+// show prints an answer: as JSON if that is asked for, else as text makes it.
+func show(w io.Writer, c *Config, answer proto.Message, text func(io.Writer) error) error {
+	if c.Output == "json" {
+		return printJSON(w, answer)
+	}
+	return text(w)
+}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"regexp"
 	"testing"
 
@@ -39,30 +38,4 @@ func TestWhyANodeDoesNotStartNamesFlags(t *testing.T) {
 	require.NoError(t, running.stop())
 	refused("node", []string{`belongs to node "node1"`}, "--data", kept, "--node", "b")
 	refused("log-store", []string{"kept by boltdb"}, "--data", kept, "--log-store", "wal")
-}
-
-// What the leader says to a node that asks for admission advises flags too, and
-// what is about no setting stays as it is.
-func TestErrorsInFlags(t *testing.T) {
-	for has, want := range map[string]string{
-		"cluster: Join: b is a member already: start it under a new name, or start it with Replace if its data is lost": "join: b is a member already: start it under a new name, or start it with --replace if its data is lost",
-		"cluster: Join: b is a member; it tells its new address itself when it is started with Join":                    "join: b is a member; it tells its new address itself when it is started with --join",
-		"cluster: Raft has not stopped within 5s":                                                                       "cluster: Raft has not stopped within 5s",
-		"cluster: disk: append: no space":                                                                               "cluster: disk: append: no space",
-	} {
-		require.EqualError(t, inFlags(errors.New(has)), want)
-	}
-	for _, flag := range flagOf {
-		require.True(t, isSetting(flag), flag)
-	}
-}
-
-// The commands that move a whole state have a --timeout of their own, in fact
-// and in their help.
-func TestSnapshotsTakeTheirTime(t *testing.T) {
-	for _, cmd := range snapshotCommand().Commands() {
-		if f := cmd.Flags().Lookup("timeout"); f != nil {
-			require.Equal(t, []string{"10m0s", "10m0s"}, []string{f.DefValue, f.Value.String()}, cmd.Name())
-		}
-	}
 }
