@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cmd/govnode/internal/remote"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -23,11 +24,11 @@ func TestAuditLogIsRotated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	require.NoError(t, os.WriteFile(path, []byte(`{"cut_off_by":"a cra`), 0o600))
 	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--audit", path)
-	r := newRemote(http.DefaultClient, node.mustAwait(t, nodeLine, 1)[0][2])
+	r := remote.NewNode(http.DefaultClient, node.mustAwait(t, nodeLine, 1)[0][2])
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
 	put := func(name string) {
-		_, err := r.policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 1\n"})
+		_, err := r.Policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 1\n"})
 		require.NoError(t, err)
 	}
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/cmd/govnode/internal/dev"
 )
 
 const nodeLine = `^node (\S+) api=(\S+) pid=(\d+)$`
@@ -46,7 +48,7 @@ func TestDevRestartsANode(t *testing.T) {
 	killed := time.Now()
 	kill9(t, node[3])
 	again := p.mustAwait(t, nodeLine, 2)[1]
-	require.GreaterOrEqual(t, time.Since(killed), restartAfter)
+	require.GreaterOrEqual(t, time.Since(killed), dev.RestartAfter)
 	require.Equal(t, node[1:3], again[1:3])
 	require.NotEqual(t, node[3], again[3])
 	require.NoError(t, p.stop())
@@ -91,7 +93,7 @@ func TestNodesEndWithDev(t *testing.T) {
 // does.
 func TestNodeEndsWithItsInput(t *testing.T) {
 	t.Parallel()
-	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--"+childFlag)
+	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--end-with-stdin")
 	api := node.mustAwait(t, nodeLine, 1)[0][2]
 	require.False(t, gone(api, 50*time.Millisecond))
 	require.NoError(t, node.stdin.Close())

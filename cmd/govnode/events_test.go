@@ -10,6 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cmd/govnode/internal/address"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/terminal"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -17,10 +20,10 @@ import (
 // caller begins calls in a session that may use no tool but read.
 func caller(t *testing.T, api string) func(call, tool string) *govnodev1.BeginCallResponse {
 	t.Helper()
-	r := newRemote(http.DefaultClient, api)
-	_, err := r.policies.PutPolicy(t.Context(), &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
+	r := remote.NewNode(http.DefaultClient, api)
+	_, err := r.Policies.PutPolicy(t.Context(), &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
 	require.NoError(t, err)
-	_, err = r.sessions.CreateSession(t.Context(), &govnodev1.CreateSessionRequest{
+	_, err = r.Sessions.CreateSession(t.Context(), &govnodev1.CreateSessionRequest{
 		SessionId: "s", AgentId: "a", Policy: &govnodev1.PolicyRef{Ref: &govnodev1.PolicyRef_Name{Name: "p"}},
 	})
 	require.NoError(t, err)
@@ -101,7 +104,7 @@ func TestEventsRefused(t *testing.T) {
 // A node that says nothing is given up after --timeout.
 func TestEventsOfASilentNode(t *testing.T) {
 	t.Parallel()
-	l, err := listen("listen", "127.0.0.1:0", 1)
+	l, err := address.Listen("listen", "127.0.0.1:0", 1)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	p := start(t, "events", "--addr", l.Addr().String(), "--timeout", "50ms")
@@ -117,7 +120,7 @@ func TestExplainPrintsTheRecord(t *testing.T) {
 	begin := caller(t, api)
 	denied, allowed := begin("c1", "write"), begin("c2", "read")
 	var out, stderr bytes.Buffer
-	require.Equal(t, exitYes, execute([]string{"explain", denied.DecisionId, "--addr", api}, &out, &stderr), stderr.String())
+	require.Equal(t, terminal.ExitYes, execute([]string{"explain", denied.DecisionId, "--addr", api}, &out, &stderr), stderr.String())
 	for _, row := range []string{
 		`DECISION +denied`, `REASON +` + regexp.QuoteMeta(denied.Reason), `OUTCOME +denied by policy`, `POLICY +p`,
 		`TOOL +write`, `AGENT +a`, `SESSION +s`, `CALL +c1`, `NODE +node1`, `COUNTERS +attempts=1 calls=0 `, `CONTEXT HASH +sha256:[0-9a-f]{64}$`,
@@ -139,7 +142,7 @@ func TestExplainPrintsTheRecord(t *testing.T) {
 		{"explain", denied.DecisionId, "--session", "other", "--addr", api},
 	} {
 		stderr.Reset()
-		require.Equal(t, exitNo, execute(args, &out, &stderr))
+		require.Equal(t, terminal.ExitNo, execute(args, &out, &stderr))
 		require.Contains(t, stderr.String(), "NOT_FOUND")
 	}
 }
@@ -160,7 +163,7 @@ func TestEventsOfAllNodes(t *testing.T) {
 	local.mustAwait(t, `"cursor"`, 1)
 	for !strings.Contains(all.printed(), "call=") {
 		require.NoError(t, ctx.Err(), "the event of the other node")
-		begin(newRequestID(), "write") // until it follows
+		begin(remote.NewRequestID(), "write") // until it follows
 	}
 	calls := govnodev1connect.NewCallServiceClient(http.DefaultClient, "http://"+other)
 	_, err := calls.BeginCall(ctx, &govnodev1.BeginCallRequest{SessionId: "s", CallId: "here", Tool: "write"})

@@ -7,6 +7,16 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"example.com/govnode/cmd/govnode/internal/bench"
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/demo"
+	"example.com/govnode/cmd/govnode/internal/dev"
+	"example.com/govnode/cmd/govnode/internal/operate"
+	"example.com/govnode/cmd/govnode/internal/policy"
+	"example.com/govnode/cmd/govnode/internal/serve"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	"example.com/govnode/cmd/govnode/internal/version"
 )
 
 func main() {
@@ -21,18 +31,18 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteC()
 	if err == nil {
-		return exitYes
+		return terminal.ExitYes
 	}
-	var failed *exitError
+	var failed *terminal.ExitError
 	if !errors.As(err, &failed) {
 		// Only cobra returns errors of another kind, and only about the
 		// command line itself.
-		failed = &exitError{exitUsage, fmt.Errorf("%w: see `%s --help`", err, cmd.CommandPath())}
+		failed = &terminal.ExitError{Code: terminal.ExitUsage, Err: fmt.Errorf("%w: see `%s --help`", err, cmd.CommandPath())}
 	}
-	if failed.err != nil {
-		_, _ = fmt.Fprintln(stderr, "govnode:", oneLine(failed.err.Error()))
+	if failed.Err != nil {
+		_, _ = fmt.Fprintln(stderr, "govnode:", terminal.OneLine(failed.Err.Error()))
 	}
-	return failed.code
+	return failed.Code
 }
 
 func rootCommand() *cobra.Command {
@@ -45,28 +55,28 @@ limits, and slots of shared pools, the same on every node of a cluster.
 Start with:  govnode dev`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          arguments(0, 0),
+		Args:          terminal.Arguments(0, 0),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w: see `%s --help`", err, cmd.CommandPath())
+		return terminal.Usagef("%w: see `%s --help`", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		devCommand(),
-		serveCommand(),
-		demoCommand(),
-		benchCommand(),
-		policyCommand(),
-		explainCommand(),
-		eventsCommand(),
-		sessionCommand(),
-		slotCommand(),
-		repairCommand(),
-		poolCommand(),
-		clusterCommand(),
-		snapshotCommand(),
-		configCommand(),
-		versionCommand(),
+		dev.Command(),
+		serve.Command(),
+		demo.Command(),
+		bench.Command(),
+		policy.Command(),
+		operate.Explain(),
+		operate.Events(),
+		operate.Session(),
+		operate.Slot(),
+		operate.Repair(),
+		operate.Pool(),
+		operate.Cluster(),
+		operate.Snapshot(),
+		config.Command(),
+		version.Command(),
 	)
 	return root
 }

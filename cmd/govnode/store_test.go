@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/cmd/govnode/internal/dev"
 )
 
 // Why a node of a Raft cluster does not start is said in the words of the
@@ -15,7 +17,7 @@ func TestWhyANodeDoesNotStartNamesFlags(t *testing.T) {
 	serve := func(args ...string) *process {
 		return start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--raft-heartbeat", "100ms", "--raft-election", "100ms", "--raft-leader-lease", "80ms"}, args...)...)
 	}
-	raft, err := freePorts("127.0.0.1:0", 1)
+	raft, err := dev.FreePorts("127.0.0.1:0", 1)
 	require.NoError(t, err)
 	running := serve("--data", kept, "--raft-listen", raft, "--bootstrap")
 	running.mustAwait(t, nodeLine, 1)

@@ -1,0 +1,2 @@
+// Package version says what this program was built from.
+package version
