@@ -58,9 +58,7 @@ Start with:  govnode dev`,
 		Args:          terminal.Arguments(0, 0),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return terminal.Usagef("%w: see `%s --help`", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(terminal.FlagError)
 	root.AddCommand(
 		dev.Command(),
 		serve.Command(),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"example.com/govnode/cmd/govnode/internal/terminal"
+	"example.com/govnode/internal/nearest"
 )
 
 const fromDefault = "default"
@@ -167,8 +169,8 @@ func fileSettings(content []byte) ([]fileSetting, error) {
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(top.Content); i += 2 {
 		key, value := top.Content[i], top.Content[i+1]
-		if !isSetting(key.Value) {
-			return nil, fmt.Errorf("line %d: unknown setting %q: `govnode config explain` lists them", key.Line, key.Value)
+		if !slices.Contains(settingNames(), key.Value) {
+			return nil, fmt.Errorf("line %d: unknown setting %q%s: `govnode config explain` lists them", key.Line, key.Value, nearest.Hint(key.Value, "", settingNames()))
 		}
 		if seen[key.Value] {
 			return nil, fmt.Errorf("line %d: %s stands twice: leave one", key.Line, key.Value)
@@ -183,14 +185,15 @@ func fileSettings(content []byte) ([]fileSetting, error) {
 	return found, nil
 }
 
-func isSetting(key string) bool {
+// settingNames are the keys that a file may have. A file that names another file
+// would make the order unclear.
+func settingNames() (names []string) {
 	for _, s := range settings {
-		if s.flag == key {
-			// A file that names another file would make the order unclear.
-			return key != "config"
+		if s.flag != "config" {
+			names = append(names, s.flag)
 		}
 	}
-	return false
+	return names
 }
 
 // settingText is a value as it would be typed after a flag.
