@@ -9,6 +9,6 @@
 // in the packages that it puts together, and every subcommand that works on a
 // running node is a plain client of its API.
 //
-// Exit codes: 0 yes, 1 refused or failed, 2 wrong use of the command line, and
-// for the policy commands that judge files 3 if a policy is not valid.
+// Exit codes: 0 yes, 1 refused or failed, 2 wrong use of the command line or of
+// what it names.
 package main

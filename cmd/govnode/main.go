@@ -46,6 +46,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 }
 
 func rootCommand() *cobra.Command {
+	var asked bool // for the version
 	root := &cobra.Command{
 		Use:   "govnode",
 		Short: "Govern the calls of a fleet of agents",
@@ -56,8 +57,14 @@ Start with:  govnode dev`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          terminal.Arguments(0, 0),
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asked {
+				return version.Of().Print(cmd.OutOrStdout())
+			}
+			return cmd.Help()
+		},
 	}
+	root.Flags().BoolVar(&asked, "version", false, "print the version, as `govnode version` does")
 	root.SetFlagErrorFunc(terminal.FlagError)
 	root.AddCommand(
 		dev.Command(),

@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"cmd/govnode":                         {"*"},
 	"cmd/govnode/internal/terminal":       {"internal/nearest"},
 	"cmd/govnode/internal/address":        {},
-	"cmd/govnode/internal/version":        rooms("terminal"),
+	"cmd/govnode/internal/version":        append(rooms("terminal"), "session"),
 	"cmd/govnode/internal/process":        rooms("terminal"),
 	"cmd/govnode/internal/config":         append(rooms("terminal", "address"), "internal/nearest"),
 	"cmd/govnode/internal/remote":         append(rooms("terminal", "address", "config"), "proto/govnode/v1/govnodev1connect"),

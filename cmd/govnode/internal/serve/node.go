@@ -42,7 +42,7 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 		return nil, err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Metric())
 	n := &node{audit: closeAudit}
 	members, err := n.openStore(ctx, c, api, log, registry)
 	if err != nil {
@@ -51,7 +51,7 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 	log = log.With("node", c.Node) // the store says that by itself
 	n.server, err = server.New(server.Config{
 		Store: n.store, Cluster: members, Ready: n.ready,
-		Node: c.Node, Backend: c.Backend, Version: version.String(),
+		Node: c.Node, Backend: c.Backend, Version: version.Of().Version,
 		Logger: log, Registry: registry,
 		Audit: audit, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, StrictNamespaces: c.StrictNamespaces,

@@ -74,7 +74,7 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 		return err
 	}
 	defer func() { _ = api.Close() }()
-	log.Info("starting", "node", c.Node, "backend", c.Backend, "version", version.String())
+	log.Info("starting", "node", c.Node, "backend", c.Backend, "version", version.Of().Version)
 	node, err := openNode(ctx, c, api.Addr(), log, stdout)
 	if err != nil {
 		return err
