@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"example.com/govnode/internal/nearest"
 )
 
 // A Policy is a compiled tree. It is immutable and evaluated without locks.
@@ -150,9 +153,18 @@ func (c *compiler) load(f File) {
 		if tested {
 			hint = "; tables of tests lie beside a tree, in files named *_test.yaml, and are no part of it"
 		}
+		fields := append(slices.Collect(maps.Keys(governanceFields)), "rules", "defaults")
+		for _, k := range n.keys {
+			if word := nearest.Of(k.text, fields); word != "" && !slices.Contains(sharedFields, k.text) {
+				hint += fmt.Sprintf("; did you mean %s by %s in line %d?", word, pyString(k.text), k.line)
+			}
+		}
 		c.addf(f.Path, n.line, "", "the file is neither a PolicyDocument (it has no rules and no defaults) nor a GovernancePolicy (it has none of its fields)%s", hint)
 	}
 }
+
+// sharedFields may stand in every file of a policy.
+var sharedFields = []string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}
 
 func classify(n *node) (document, governance bool) {
 	for _, k := range n.keys {
@@ -186,8 +198,9 @@ func (c *compiler) loadGovernance(f File, n *node) {
 	s := readSettings(n, ps)
 	c.settings = append(c.settings, fileSettings{f.Path, s})
 	for _, k := range n.keys {
-		if !governanceFields[k.text] && !slices.Contains([]string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}, k.text) {
-			c.unknown = append(c.unknown, Problem{Path: f.Path, Line: k.line, Field: k.text, Message: "unknown field, ignored"})
+		known := slices.AppendSeq(slices.Clone(sharedFields), maps.Keys(governanceFields))
+		if !slices.Contains(known, k.text) {
+			c.unknown = append(c.unknown, Problem{Path: f.Path, Line: k.line, Field: k.text, Message: "unknown field, ignored" + nearest.Hint(k.text, "", known)})
 		}
 	}
 	if c.governance != "" {

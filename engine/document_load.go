@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/nearest"
 )
 
 // Fields of a document by mapping. What is not here is unknown: ignored with a
@@ -336,7 +337,7 @@ func (r *documentReader) unknownFields(n *node, field string, known []string) {
 		}
 		r.unknown = append(r.unknown, Problem{
 			Path: r.path, Line: k.line, Field: join(field, k.text),
-			Message: fmt.Sprintf("unknown field, ignored; known are %s", strings.Join(known, ", ")),
+			Message: fmt.Sprintf("unknown field, ignored%s; known are %s", nearest.Hint(k.text, "", known), strings.Join(known, ", ")),
 		})
 	}
 }

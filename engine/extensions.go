@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/nearest"
 )
 
 // What a GovernancePolicy may hold beyond the fields of the specification:
@@ -71,8 +72,8 @@ func (r governanceReader) endpoint(n *node, field string) GuardrailEndpoint {
 		ep.Timeout = time.Duration(ms) * time.Millisecond
 	}
 	for _, k := range n.keys {
-		if !slices.Contains([]string{"name", "url", "timeout_ms"}, k.text) {
-			r.ps.add(k.line, join(field, k.text), "unknown field; known are name, url and timeout_ms")
+		if known := []string{"name", "url", "timeout_ms"}; !slices.Contains(known, k.text) {
+			r.ps.add(k.line, join(field, k.text), "unknown field%s; known are name, url and timeout_ms", nearest.Hint(k.text, "", known))
 		}
 	}
 	return ep

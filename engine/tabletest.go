@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/nearest"
 )
 
 // A TestReport is the outcome of the tables of tests beside a policy.
@@ -292,7 +293,7 @@ func (r *tableReader) mapping(n *node, field, name string) value.Value {
 func (r *tableReader) known(n *node, field string, names ...string) {
 	for _, k := range n.keys {
 		if !slices.Contains(names, k.text) {
-			r.add(k.line, join(field, k.text), "unknown field; known are %s", strings.Join(names, ", "))
+			r.add(k.line, join(field, k.text), "unknown field%s; known are %s", nearest.Hint(k.text, "", names), strings.Join(names, ", "))
 		}
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cmd/govnode/internal/remote"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -24,11 +24,11 @@ func TestAuditLogIsRotated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	require.NoError(t, os.WriteFile(path, []byte(`{"cut_off_by":"a cra`), 0o600))
 	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--audit", path)
-	r := newRemote(http.DefaultClient, node.mustAwait(t, nodeLine, 1)[0][2])
+	r := remote.NewNode(http.DefaultClient, node.mustAwait(t, nodeLine, 1)[0][2])
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
 	put := func(name string) {
-		_, err := r.policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 1\n"})
+		_, err := r.Policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 1\n"})
 		require.NoError(t, err)
 	}
 
@@ -85,13 +85,4 @@ func auditedPolicies(t *testing.T, path, begin string) (names []string) {
 		names = append(names, l.Policy)
 	}
 	return names
-}
-
-// A log that cannot be opened at the start is refused, with what to do.
-func TestAuditFileThatCannotBeOpened(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	_, _, err := newAudit(&Config{Audit: folder}, io.Discard)
-	require.ErrorContains(t, err, "audit: cannot append to "+folder)
-	require.ErrorContains(t, err, "give another file with --audit")
 }

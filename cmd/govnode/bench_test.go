@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/bench"
+	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
 // A wrong flag is named, nothing is started, and the exit code says so.
@@ -51,7 +52,7 @@ func TestBenchFlags(t *testing.T) {
 	} {
 		var out, errs bytes.Buffer
 		code := execute(append([]string{"bench"}, args...), &out, &errs)
-		require.Equal(t, exitUsage, code, "%v: %s", args, &errs)
+		require.Equal(t, terminal.ExitUsage, code, "%v: %s", args, &errs)
 		require.Contains(t, errs.String(), "govnode: "+field, "%v", args)
 		require.Empty(t, out.String())
 	}
@@ -66,11 +67,11 @@ func TestBenchCompareCommand(t *testing.T) {
 		return path
 	}
 	var out, errs bytes.Buffer
-	require.Equal(t, exitYes, execute([]string{"bench", "compare", write("a", 100), write("b", 250)}, &out, &errs), errs.String())
+	require.Equal(t, terminal.ExitYes, execute([]string{"bench", "compare", write("a", 100), write("b", 250)}, &out, &errs), errs.String())
 	require.Contains(t, out.String(), "2.50x")
-	require.Equal(t, exitUsage, execute([]string{"bench", "compare", write("a", 100), "absent.json"}, &out, &errs))
+	require.Equal(t, terminal.ExitUsage, execute([]string{"bench", "compare", write("a", 100), "absent.json"}, &out, &errs))
 	require.Contains(t, errs.String(), "absent.json")
-	require.Equal(t, exitUsage, execute([]string{"bench", "compare", "one.json"}, &out, &errs))
+	require.Equal(t, terminal.ExitUsage, execute([]string{"bench", "compare", "one.json"}, &out, &errs))
 }
 
 // The whole command against a node that runs: figures, files, and ledgers that
@@ -85,7 +86,7 @@ func TestBenchAgainstARunningNode(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := execute([]string{"bench", "--addr", address, "--sweep", "1,4,8", "--duration", "400ms", "--warmup", "50ms",
 		"--calls-per-agent", "6", "--json", json, "--html", html}, &out, &errs)
-	require.Equal(t, exitYes, code, errs.String())
+	require.Equal(t, terminal.ExitYes, code, errs.String())
 	require.Contains(t, out.String(), "the counts of 8 sessions equal the ledgers")
 	require.Contains(t, out.String(), "agents fit")
 	require.FileExists(t, html)
@@ -96,59 +97,6 @@ func TestBenchAgainstARunningNode(t *testing.T) {
 		require.Positive(t, p.Median().Throughput)
 	}
 	require.Positive(t, r.Fit.Agents)
-}
-
-// Every combination of what is listed is a system of its own, under a name that
-// tells it from the others.
-func TestBenchSystems(t *testing.T) {
-	o := &benchOptions{
-		nodes: []int{1, 3}, transport: []string{"exchange", "unary"}, logStore: []string{"boltdb", "wal"}, snapshots: []string{snapshotsNone, snapshotsRaft},
-		scenario: []string{bench.Apart, bench.HotPool}, slots: []int{100, 1000}, fill: []int{1000, 1_000_000},
-	}
-	b := &benchRun{options: o}
-	all, err := b.systems()
-	require.NoError(t, err)
-	seen := map[string]bool{}
-	for _, s := range all {
-		require.False(t, seen[s.name], s.name)
-		seen[s.name] = true
-	}
-	require.Len(t, seen, 128)
-	require.Equal(t, "govnode, 1 node, no snapshot, 100 slots, 1,000 sessions", all[0].name)
-	require.Equal(t, "govnode, 3 nodes, wal, unary, during snapshots, hot-pool, 1,000 slots, 1,000,000 sessions", all[127].name)
-	require.Equal(t, []any{bench.HotPool, 1000, 1_000_000}, []any{all[127].scenario, all[127].slots, all[127].fill})
-
-	o = &benchOptions{nodes: []int{3}, transport: []string{"exchange"}, scenario: []string{bench.Apart}, callers: 9}
-	all, err = (&benchRun{options: o}).systems()
-	require.NoError(t, err)
-	require.Len(t, all, 1)
-	require.Equal(t, "govnode, 3 nodes", all[0].name, "what is not asked for is not in the name")
-}
-
-func TestBenchLoads(t *testing.T) {
-	o := &benchOptions{callers: 5, sweep: []int{1, 8}, after: []int64{0, 100}, churners: 64}
-	require.Equal(t, []bench.Load{{Callers: 1}, {Callers: 8}, {Callers: 1, After: 100}, {Callers: 8, After: 100}}, o.loads())
-	require.Equal(t, 64, o.plan("n", benchSystem{}).Callers)
-	o.rate, o.after = 10, nil
-	require.Equal(t, []bench.Load{{Callers: 5, Rate: 1}, {Callers: 5, Rate: 8}}, o.loads())
-	require.Equal(t, 5, o.plan("n", benchSystem{}).Callers)
-}
-
-// The settings of a cluster that dev has no flag for reach its nodes.
-func TestBenchSnapshotSettings(t *testing.T) {
-	for snapshots, want := range map[string]string{
-		snapshotsRaft: "--raft-snapshot-bytes=65536", snapshotsNone: "--raft-snapshot-bytes=1099511627776", snapshotsSave: "--raft-snapshot-bytes=1099511627776",
-	} {
-		config, err := benchCluster{nodes: 1, snapshots: snapshots}.config("folder")
-		require.NoError(t, err)
-		require.Contains(t, config.args(onServe), want)
-	}
-	config, err := benchCluster{nodes: 1}.config("folder")
-	require.NoError(t, err)
-	for _, arg := range config.args(onServe) {
-		require.NotContains(t, arg, "snapshot")
-	}
-	require.Contains(t, config.args(onServe), "--log-store=boltdb")
 }
 
 // A cluster that it starts itself: filled, worked, watched, and gone.
@@ -178,6 +126,6 @@ func TestBenchStartsACluster(t *testing.T) {
 		}
 	}
 	var out, errs bytes.Buffer
-	require.Equal(t, exitYes, execute([]string{"bench", "table", json}, &out, &errs), errs.String())
+	require.Equal(t, terminal.ExitYes, execute([]string{"bench", "table", json}, &out, &errs), errs.String())
 	require.Contains(t, out.String(), "| govnode, 1 node, while saved, hot-pool, 500 sessions | 4 callers after 50 ops |")
 }

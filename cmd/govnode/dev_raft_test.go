@@ -14,6 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/cluster"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/serve"
+	"example.com/govnode/cmd/govnode/internal/terminal"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -22,7 +25,7 @@ func cli(t *testing.T, into any, args ...string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code := execute(append(args, "-o", "json"), &stdout, &stderr)
-	require.Equal(t, exitYes, code, "%v: %s", args, stderr.String())
+	require.Equal(t, terminal.ExitYes, code, "%v: %s", args, stderr.String())
 	if into != nil {
 		require.NoError(t, json.Unmarshal(stdout.Bytes(), into))
 	}
@@ -58,10 +61,10 @@ func testThreeNodes(t *testing.T, store string) {
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	require.NoError(t, os.WriteFile(policy, []byte("name: p\nmax_concurrent: 5\nbackpressure_threshold: 4\n"), 0o600))
 	cli(t, nil, "policy", "put", policy, "--addr", apis["node2"])
-	remote := func(node string) remote { return newRemote(http.DefaultClient, apis[node]) }
+	remote := func(node string) remote.Node { return remote.NewNode(http.DefaultClient, apis[node]) }
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	_, err := remote("node3").sessions.CreateSession(ctx, &govnodev1.CreateSessionRequest{
+	_, err := remote("node3").Sessions.CreateSession(ctx, &govnodev1.CreateSessionRequest{
 		SessionId: "s", AgentId: "a", Policy: &govnodev1.PolicyRef{Ref: &govnodev1.PolicyRef_Name{Name: "p"}},
 	})
 	require.NoError(t, err)
@@ -89,11 +92,11 @@ func testThreeNodes(t *testing.T, store string) {
 
 	stopping := time.Now()
 	require.NoError(t, dev.stop())
-	require.Less(t, time.Since(stopping), drainTimeout)
+	require.Less(t, time.Since(stopping), serve.DrainTimeout)
 
 	other := map[string]string{cluster.LogBoltDB: cluster.LogWAL, cluster.LogWAL: cluster.LogBoltDB}[store]
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, exitUsage, execute([]string{"dev", "--data", folder, "--log-store", other}, &stdout, &stderr))
+	require.Equal(t, terminal.ExitUsage, execute([]string{"dev", "--data", folder, "--log-store", other}, &stdout, &stderr))
 	require.Contains(t, stderr.String(), "--log-store "+store+": give the same")
 
 	dev = start(t, "dev", "--data", folder)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/cmd/govnode/internal/dev"
 )
 
 // needRedis returns the redis-server of this machine, or skips the test.
@@ -28,7 +30,7 @@ func needRedis(t *testing.T) string {
 func startRedis(t *testing.T) string {
 	t.Helper()
 	needRedis(t)
-	address, err := freePorts("127.0.0.1:0", 1)
+	address, err := dev.FreePorts("127.0.0.1:0", 1)
 	require.NoError(t, err)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)

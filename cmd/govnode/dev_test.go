@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/cmd/govnode/internal/dev"
 )
 
 const nodeLine = `^node (\S+) api=(\S+) pid=(\d+)$`
@@ -40,17 +42,17 @@ func gone(address string, within time.Duration) bool {
 // A node that dies is started again with the same name and port.
 func TestDevRestartsANode(t *testing.T) {
 	t.Parallel()
-	dev := start(t, "dev", "--backend", "memory", "--listen", "127.0.0.1:0")
-	dev.mustAwait(t, `^ready$`, 1)
-	node := dev.mustAwait(t, nodeLine, 1)[0]
+	p := start(t, "dev", "--backend", "memory", "--listen", "127.0.0.1:0")
+	p.mustAwait(t, `^ready$`, 1)
+	node := p.mustAwait(t, nodeLine, 1)[0]
 	killed := time.Now()
 	kill9(t, node[3])
-	again := dev.mustAwait(t, nodeLine, 2)[1]
-	require.GreaterOrEqual(t, time.Since(killed), restartAfter)
+	again := p.mustAwait(t, nodeLine, 2)[1]
+	require.GreaterOrEqual(t, time.Since(killed), dev.RestartAfter)
 	require.Equal(t, node[1:3], again[1:3])
 	require.NotEqual(t, node[3], again[3])
-	require.NoError(t, dev.stop())
-	require.Equal(t, 1, strings.Count(dev.printed(), "\nready\n"))
+	require.NoError(t, p.stop())
+	require.Equal(t, 1, strings.Count(p.printed(), "\nready\n"))
 }
 
 // With --restart=false it stays dead, and dev ends with its last node.
@@ -91,7 +93,7 @@ func TestNodesEndWithDev(t *testing.T) {
 // does.
 func TestNodeEndsWithItsInput(t *testing.T) {
 	t.Parallel()
-	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--"+childFlag)
+	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--end-with-stdin")
 	api := node.mustAwait(t, nodeLine, 1)[0][2]
 	require.False(t, gone(api, 50*time.Millisecond))
 	require.NoError(t, node.stdin.Close())
@@ -117,13 +119,4 @@ func TestTemporaryFolderIsRemoved(t *testing.T) {
 	dev.mustAwait(t, `^ready$`, 1)
 	require.NoError(t, dev.stop())
 	require.FileExists(t, filepath.Join(folder, "node1.log"))
-
-	c, err := loadConfig(t, onDev, nil, "--backend=memory", "--listen=127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, c.check(onDev))
-	l, err := openLayout(c)
-	require.NoError(t, err)
-	require.DirExists(t, l.folder)
-	require.NoError(t, l.close())
-	require.NoDirExists(t, l.folder)
 }

@@ -5,11 +5,14 @@ import (
 	"context"
 	"net/http"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/cmd/govnode/internal/address"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/terminal"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -17,10 +20,10 @@ import (
 // caller begins calls in a session that may use no tool but read.
 func caller(t *testing.T, api string) func(call, tool string) *govnodev1.BeginCallResponse {
 	t.Helper()
-	r := newRemote(http.DefaultClient, api)
-	_, err := r.policies.PutPolicy(t.Context(), &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
+	r := remote.NewNode(http.DefaultClient, api)
+	_, err := r.Policies.PutPolicy(t.Context(), &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
 	require.NoError(t, err)
-	_, err = r.sessions.CreateSession(t.Context(), &govnodev1.CreateSessionRequest{
+	_, err = r.Sessions.CreateSession(t.Context(), &govnodev1.CreateSessionRequest{
 		SessionId: "s", AgentId: "a", Policy: &govnodev1.PolicyRef{Ref: &govnodev1.PolicyRef_Name{Name: "p"}},
 	})
 	require.NoError(t, err)
@@ -101,35 +104,12 @@ func TestEventsRefused(t *testing.T) {
 // A node that says nothing is given up after --timeout.
 func TestEventsOfASilentNode(t *testing.T) {
 	t.Parallel()
-	l, err := listen("listen", "127.0.0.1:0", 1)
+	l, err := address.Listen("listen", "127.0.0.1:0", 1)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	p := start(t, "events", "--addr", l.Addr().String(), "--timeout", "50ms")
 	require.ErrorContains(t, p.wait(), "exit status 1")
 	require.Contains(t, p.printed(), "did not answer in time")
-}
-
-// Gaps and nodes that do not answer are said; what only moves the cursor is
-// not.
-func TestEventLines(t *testing.T) {
-	var out, notes bytes.Buffer
-	f := &following{config: &Config{Output: "text"}, out: &out, notes: &notes}
-	for _, m := range []*govnodev1.FollowResponse{
-		{Cursor: "n1:a:1"},
-		{Gap: &govnodev1.Gap{Node: "n1", Reason: "OVERWRITTEN", Missed: 3}},
-		{Gap: &govnodev1.Gap{Node: "n2", Reason: "RESTARTED"}, Cursor: "n1:a:5"},
-		{Cursor: "n1:a:6", Unreachable: []string{"n3"}},
-		{Cursor: "n1:a:7", Unreachable: []string{"n3"}},
-		{Event: &govnodev1.Event{Timestamp: "T", Node: "n1", Type: "drift_detected", Tool: "a\nb", Drift: &govnodev1.Drift{Score: 0.5, Threshold: 0.25}, Repeat: true}, Cursor: "n1:a:8"},
-	} {
-		require.NoError(t, f.take(m))
-	}
-	require.Equal(t, `gap  n1  3 events of all namespaces are gone (OVERWRITTEN)
-gap  n2  events may be gone (RESTARTED)
-T  n1  drift_detected  tool=a\nb  drift=0.500/0.250  repeat
-`, out.String())
-	require.Equal(t, "govnode: these nodes do not answer, so their events are missing: n3\ngovnode: all nodes answer\n", notes.String())
-	require.Equal(t, "n1:a:8", f.cursor)
 }
 
 // Explain prints the record of a decision, and says no when there is none.
@@ -140,7 +120,7 @@ func TestExplainPrintsTheRecord(t *testing.T) {
 	begin := caller(t, api)
 	denied, allowed := begin("c1", "write"), begin("c2", "read")
 	var out, stderr bytes.Buffer
-	require.Equal(t, exitYes, execute([]string{"explain", denied.DecisionId, "--addr", api}, &out, &stderr), stderr.String())
+	require.Equal(t, terminal.ExitYes, execute([]string{"explain", denied.DecisionId, "--addr", api}, &out, &stderr), stderr.String())
 	for _, row := range []string{
 		`DECISION +denied`, `REASON +` + regexp.QuoteMeta(denied.Reason), `OUTCOME +denied by policy`, `POLICY +p`,
 		`TOOL +write`, `AGENT +a`, `SESSION +s`, `CALL +c1`, `NODE +node1`, `COUNTERS +attempts=1 calls=0 `, `CONTEXT HASH +sha256:[0-9a-f]{64}$`,
@@ -162,25 +142,8 @@ func TestExplainPrintsTheRecord(t *testing.T) {
 		{"explain", denied.DecisionId, "--session", "other", "--addr", api},
 	} {
 		stderr.Reset()
-		require.Equal(t, exitNo, execute(args, &out, &stderr))
+		require.Equal(t, terminal.ExitNo, execute(args, &out, &stderr))
 		require.Contains(t, stderr.String(), "NOT_FOUND")
-	}
-}
-
-// A record that is no answer to a call says so.
-func TestRecordsOfAnotherKind(t *testing.T) {
-	for _, tt := range []struct {
-		record *govnodev1.DecisionRecord
-		want   string
-	}{
-		{&govnodev1.DecisionRecord{DryRun: true, Decision: &govnodev1.Decision{Allowed: true}}, `DECISION      allowed \(asked for by Evaluate, nothing was spent\)`},
-		{&govnodev1.DecisionRecord{Repeat: true}, `DECISION      denied \(the answer to an id that was known\)`},
-		{&govnodev1.DecisionRecord{Failure: "unavailable", FailureReason: "NOT_APPLIED"}, `OUTCOME       not applied: unavailable, NOT_APPLIED`},
-		{&govnodev1.DecisionRecord{Age: durationpb.New(1500e6)}, `AGE           1.5s`},
-	} {
-		var out bytes.Buffer
-		require.NoError(t, printRecord(&out, tt.record))
-		require.Regexp(t, tt.want, out.String())
 	}
 }
 
@@ -198,10 +161,10 @@ func TestEventsOfAllNodes(t *testing.T) {
 	all := start(t, "events", "--addr", other)
 	local := start(t, "events", "--addr", other, "--local", "-o", "json")
 	local.mustAwait(t, `"cursor"`, 1)
-	require.NoError(t, await(ctx, "the event of the other node", func() (bool, error) {
-		begin(newRequestID(), "write") // until it follows
-		return regexp.MustCompile(`call=`).MatchString(all.printed()), nil
-	}))
+	for !strings.Contains(all.printed(), "call=") {
+		require.NoError(t, ctx.Err(), "the event of the other node")
+		begin(remote.NewRequestID(), "write") // until it follows
+	}
 	calls := govnodev1connect.NewCallServiceClient(http.DefaultClient, "http://"+other)
 	_, err := calls.BeginCall(ctx, &govnodev1.BeginCallRequest{SessionId: "s", CallId: "here", Tool: "write"})
 	require.NoError(t, err)

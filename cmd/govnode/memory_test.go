@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"example.com/govnode/cmd/govnode/internal/dev"
+	"example.com/govnode/cmd/govnode/internal/remote"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -27,18 +29,18 @@ import (
 // room. Its memory stays below the limit all the time.
 func TestANodeShedsLoadNearItsMemoryLimit(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", strconv.Itoa(memoryLimit))
-	listen, err := freePorts("127.0.0.1:0", 1)
+	listen, err := dev.FreePorts("127.0.0.1:0", 1)
 	require.NoError(t, err)
 	args := []string{"serve", "--bootstrap", "--data", t.TempDir(), "--listen", listen, "--log-store", "wal"}
 	node := start(t, args...)
 	api := node.mustAwait(t, nodeLine, 1)[0][2]
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	r := newRemote(http.DefaultClient, api)
+	r := remote.NewNode(http.DefaultClient, api)
 	awaitStatus(t, api, func(s clusterStatus) bool { return s.Health == "ok" })
-	_, err = r.policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: p\nmax_concurrent: 5\n"})
+	_, err = r.Policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: p\nmax_concurrent: 5\n"})
 	require.NoError(t, err)
-	_, err = r.sessions.CreateSession(ctx, sessionOf("before"))
+	_, err = r.Sessions.CreateSession(ctx, sessionOf("before"))
 	require.NoError(t, err)
 
 	counters := countersOf(api)
@@ -61,14 +63,14 @@ func TestANodeShedsLoadNearItsMemoryLimit(t *testing.T) {
 		})
 	}
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
-		_, err := r.sessions.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: "before"})
+		_, err := r.Sessions.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: "before"})
 		require.NoError(t, err)
 		withinLimit(t, node)
 	}
 	stopPushing()
 	pushers.Wait()
 	require.Positive(t, refused.Load())
-	_, err = r.sessions.CreateSession(ctx, sessionOf("during"))
+	_, err = r.Sessions.CreateSession(ctx, sessionOf("during"))
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "%v", err)
 	require.Equal(t, 1, strings.Count(node.printed(), "near the memory limit: new sessions"), "it is logged once")
 
@@ -76,7 +78,7 @@ func TestANodeShedsLoadNearItsMemoryLimit(t *testing.T) {
 	require.NoError(t, node.stop())
 	node = start(t, args...)
 	api = node.mustAwait(t, nodeLine, 1)[0][2]
-	r, counters = newRemote(http.DefaultClient, api), countersOf(api)
+	r, counters = remote.NewNode(http.DefaultClient, api), countersOf(api)
 	awaitStatus(t, api, func(s clusterStatus) bool { return s.Health == "ok" })
 	withinLimit(t, node)
 	more := fill(ctx, t, "more-", counters)
@@ -92,7 +94,7 @@ func TestANodeShedsLoadNearItsMemoryLimit(t *testing.T) {
 	}
 	require.NoError(t, deleters.Wait())
 	require.Eventually(t, func() bool {
-		_, err := r.sessions.CreateSession(ctx, sessionOf("after"))
+		_, err := r.Sessions.CreateSession(ctx, sessionOf("after"))
 		return err == nil
 	}, longEnough, 50*time.Millisecond, "it takes new work by itself when there is room")
 	require.Contains(t, node.printed(), "no longer near the memory limit")

@@ -24,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cmd/govnode/internal/dev"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -80,7 +81,7 @@ func TestServeOnRedisWithTLS(t *testing.T) {
 	a := newAuthority(t)
 	a.make("redis", false)
 	a.make("node", false)
-	address, err := freePorts("127.0.0.1:0", 1)
+	address, err := dev.FreePorts("127.0.0.1:0", 1)
 	require.NoError(t, err)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
@@ -236,7 +237,7 @@ func TestBatchGetOnRedisIsOneInstant(t *testing.T) {
 // A node that cannot begin says what to do, in one line.
 func TestServeOnRedisSaysWhyNot(t *testing.T) {
 	t.Parallel()
-	free, err := freePorts("127.0.0.1:0", 1)
+	free, err := dev.FreePorts("127.0.0.1:0", 1)
 	require.NoError(t, err)
 	url := startRedis(t)
 	require.NoError(t, redisClient(t, url).ConfigSet(t.Context(), "appendonly", "no").Err())

@@ -1,11 +1,12 @@
 package main
 
 import (
-	"errors"
 	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/cmd/govnode/internal/dev"
 )
 
 // Why a node of a Raft cluster does not start is said in the words of the
@@ -16,7 +17,7 @@ func TestWhyANodeDoesNotStartNamesFlags(t *testing.T) {
 	serve := func(args ...string) *process {
 		return start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--raft-heartbeat", "100ms", "--raft-election", "100ms", "--raft-leader-lease", "80ms"}, args...)...)
 	}
-	raft, err := freePorts("127.0.0.1:0", 1)
+	raft, err := dev.FreePorts("127.0.0.1:0", 1)
 	require.NoError(t, err)
 	running := serve("--data", kept, "--raft-listen", raft, "--bootstrap")
 	running.mustAwait(t, nodeLine, 1)
@@ -39,30 +40,4 @@ func TestWhyANodeDoesNotStartNamesFlags(t *testing.T) {
 	require.NoError(t, running.stop())
 	refused("node", []string{`belongs to node "node1"`}, "--data", kept, "--node", "b")
 	refused("log-store", []string{"kept by boltdb"}, "--data", kept, "--log-store", "wal")
-}
-
-// What the leader says to a node that asks for admission advises flags too, and
-// what is about no setting stays as it is.
-func TestErrorsInFlags(t *testing.T) {
-	for has, want := range map[string]string{
-		"cluster: Join: b is a member already: start it under a new name, or start it with Replace if its data is lost": "join: b is a member already: start it under a new name, or start it with --replace if its data is lost",
-		"cluster: Join: b is a member; it tells its new address itself when it is started with Join":                    "join: b is a member; it tells its new address itself when it is started with --join",
-		"cluster: Raft has not stopped within 5s":                                                                       "cluster: Raft has not stopped within 5s",
-		"cluster: disk: append: no space":                                                                               "cluster: disk: append: no space",
-	} {
-		require.EqualError(t, inFlags(errors.New(has)), want)
-	}
-	for _, flag := range flagOf {
-		require.True(t, isSetting(flag), flag)
-	}
-}
-
-// The commands that move a whole state have a --timeout of their own, in fact
-// and in their help.
-func TestSnapshotsTakeTheirTime(t *testing.T) {
-	for _, cmd := range snapshotCommand().Commands() {
-		if f := cmd.Flags().Lookup("timeout"); f != nil {
-			require.Equal(t, []string{"10m0s", "10m0s"}, []string{f.DefValue, f.Value.String()}, cmd.Name())
-		}
-	}
 }

@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 	"session/ids":                         {"session/wire"},
 	"session/wire":                        {},
 	"session/sessiontest":                 {"session", "limiter"},
-	"engine":                              {"engine/value", "engine/pattern", "engine/difflib"},
+	"engine":                              {"engine/value", "engine/pattern", "engine/difflib", "internal/nearest"},
 	"engine/value":                        {},
 	"engine/internal/oracle":              {},
 	"engine/difflib":                      {},
@@ -41,8 +41,21 @@ var mayImport = map[string][]string{
 	"cluster/durable":                     {},
 	"client":                              {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
 	"internal/server":                     {"storage", "session", "session/ids", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
+	"internal/nearest":                    {},
 	"internal/tidy":                       {},
 	"cmd/govnode":                         {"*"},
+	"cmd/govnode/internal/terminal":       {"internal/nearest"},
+	"cmd/govnode/internal/address":        {},
+	"cmd/govnode/internal/version":        append(rooms("terminal"), "session"),
+	"cmd/govnode/internal/process":        rooms("terminal"),
+	"cmd/govnode/internal/config":         append(rooms("terminal", "address"), "internal/nearest"),
+	"cmd/govnode/internal/remote":         append(rooms("terminal", "address", "config"), "proto/govnode/v1/govnodev1connect"),
+	"cmd/govnode/internal/operate":        append(rooms("terminal", "address", "config", "remote", "process"), "proto/govnode/v1", "session"),
+	"cmd/govnode/internal/policy":         append(rooms("terminal", "config", "remote"), "proto/govnode/v1", "engine", "engine/value", "engine/cedar", "engine/opa"),
+	"cmd/govnode/internal/serve":          append(rooms("terminal", "address", "version", "process", "config", "policy"), "internal/server", "cluster", "storage", "proto/govnode/v1/govnodev1connect"),
+	"cmd/govnode/internal/dev":            append(rooms("terminal", "address", "process", "config", "serve"), "cluster", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"),
+	"cmd/govnode/internal/demo":           append(rooms("terminal", "process", "config", "dev"), "client", "cluster", "proto/govnode/v1"),
+	"cmd/govnode/internal/bench":          append(rooms("terminal", "address", "process", "config", "dev"), "bench", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"),
 	"bench":                               {"*"},
 	"bench/etcd":                          {"bench"}, // a module of its own
 	"bench/policy":                        {"*"},
@@ -55,6 +68,14 @@ var mayImport = map[string][]string{
 	"proto/govnode/v1/govnodev1connect":   {"proto/govnode/v1"},
 	"proto/govnode/node/v1":               {},
 	"proto/govnode/node/v1/nodev1connect": {"proto/govnode/node/v1"},
+}
+
+// rooms are packages of cmd/govnode.
+func rooms(names ...string) (paths []string) {
+	for _, name := range names {
+		paths = append(paths, "cmd/govnode/internal/"+name)
+	}
+	return paths
 }
 
 // pure packages are functions of their input.

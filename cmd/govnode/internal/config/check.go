@@ -1,0 +1,229 @@
+package config
+
+import (
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"example.com/govnode/cmd/govnode/internal/address"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+)
+
+// MaxNodes bounds dev: with eleven, the Raft port of the first node would be the
+// API port of the last, and seven voters are more than anybody needs.
+const MaxNodes = 9
+
+// RaftPortOffset is the distance from a node's API port to its Raft port where
+// nothing else is said.
+const RaftPortOffset = 10
+
+// Check refuses settings that cannot stand, or not together. It looks only at
+// those that the command has, names the one that is wrong and where it came
+// from, and changes nothing but what has no value yet.
+func (c *Config) Check(on Scope) error {
+	for _, s := range settings {
+		if s.on&on == 0 || s.may == "" {
+			continue
+		}
+		if !s.allows(c) {
+			return c.wrong(s.flag, "must be "+strings.ReplaceAll(strings.ReplaceAll(s.may, "..", " to "), "|", " or "))
+		}
+	}
+	for _, k := range []struct {
+		on    Scope
+		check func() error
+	}{
+		{OnServe | OnDev, c.checkNode},
+		{OnServe, c.checkServe},
+		{OnDev, c.checkDev},
+		{OnClient, c.checkClient},
+	} {
+		if k.on&on == 0 {
+			continue
+		}
+		if err := k.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allows reports whether the value is one that the table allows.
+func (s setting) allows(c *Config) bool {
+	least, most, isRange := strings.Cut(s.may, "..")
+	switch p := s.in(c).(type) {
+	case *string:
+		return slices.Contains(strings.Split(s.may, "|"), *p)
+	case *int:
+		lo, err := strconv.Atoi(least)
+		hi, err2 := strconv.Atoi(most)
+		return isRange && err == nil && err2 == nil && lo <= *p && *p <= hi
+	case *time.Duration:
+		lo, err := time.ParseDuration(least)
+		hi, err2 := time.ParseDuration(most)
+		return isRange && err == nil && err2 == nil && lo <= *p && *p <= hi
+	}
+	return false
+}
+
+// wrong is an error about one setting.
+func (c *Config) wrong(flag, advice string) error {
+	for _, s := range settings {
+		if s.flag == flag {
+			return terminal.Usagef("%s: %q (%s): %s", flag, c.shown(s), c.sources[flag], advice)
+		}
+	}
+	panic("no setting " + flag)
+}
+
+func (c *Config) checkNode() error {
+	if c.Backend == "redis" {
+		if err := c.checkRedis(); err != nil {
+			return err
+		}
+	} else if err := c.checkNoRedis(); err != nil {
+		return err
+	}
+	for _, ns := range c.StrictNamespaces {
+		if ns != "*" && !ValidNodeName(ns) {
+			return c.wrong("strict-namespaces", "must be names of 1 to 64 characters of A-Z a-z 0-9 . _ -, separated by commas, or *")
+		}
+	}
+	return c.checkListener("listen", c.Listen)
+}
+
+func (c *Config) checkRedis() error {
+	ways := 0
+	for _, given := range []bool{c.Redis != "", len(c.RedisCluster) > 0, len(c.RedisSentinel) > 0 || c.RedisSentinelMaster != ""} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return c.wrong("redis", "the Redis must be named; give --redis redis://HOST:PORT, --redis-cluster or --redis-sentinel")
+	case len(c.RedisCluster) > 0 && len(c.RedisSentinel) > 0:
+		return c.wrong("redis-sentinel", "a Redis Cluster has no Sentinels; leave it or --redis-cluster out")
+	case len(c.RedisSentinel) > 0 && c.RedisSentinelMaster == "":
+		return c.wrong("redis-sentinel-master", "must name the primary that the Sentinels watch")
+	case len(c.RedisSentinel) == 0 && c.RedisSentinelMaster != "":
+		return c.wrong("redis-sentinel", "must name the Sentinels that watch "+c.RedisSentinelMaster)
+	case len(c.RedisSentinel) == 0 && c.RedisSentinelUser != "":
+		return c.wrong("redis-sentinel-user", "belongs to --redis-sentinel; leave it out")
+	case len(c.RedisSentinel) == 0 && c.RedisSentinelPassword != "":
+		return c.wrong("redis-sentinel-password", "belongs to --redis-sentinel; leave it out")
+	case c.RedisTLSCert != "" && c.RedisTLSKey == "":
+		return c.wrong("redis-tls-key", "must name the file of the key of --redis-tls-cert")
+	case c.RedisTLSKey != "" && c.RedisTLSCert == "":
+		return c.wrong("redis-tls-cert", "must name the file of the certificate of --redis-tls-key")
+	}
+	return nil
+}
+
+// checkNoRedis refuses what would be ignored: whoever gives it wants a Redis.
+func (c *Config) checkNoRedis() error {
+	for _, s := range settings {
+		if strings.HasPrefix(s.flag, "redis") && settingValue(s.in(c)) != s.def {
+			return c.wrong(s.flag, "belongs to --backend redis; leave it out")
+		}
+	}
+	return nil
+}
+
+// checkListener refuses an address that others can reach unless that is asked
+// for.
+func (c *Config) checkListener(flag, at string) error {
+	host, port, err := net.SplitHostPort(at)
+	if err != nil {
+		return c.wrong(flag, "must be an address as HOST:PORT, for instance 127.0.0.1:7070")
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return c.wrong(flag, "the port must be a number from 0 to 65535")
+	}
+	if !c.Insecure && !address.IsLoopback(host) {
+		return c.wrong(flag, "is not a loopback address, and nobody who connects is asked who they are; listen on 127.0.0.1, or add --insecure if the network keeps strangers out")
+	}
+	return nil
+}
+
+func (c *Config) checkServe() error {
+	if !ValidNodeName(c.Node) {
+		return c.wrong("node", "must be 1 to 64 characters of A-Z a-z 0-9 . _ -")
+	}
+	if c.Backend != "raft" {
+		if c.Bootstrap || len(c.Join) > 0 {
+			return c.wrong("backend", "only Raft nodes join each other; leave --bootstrap and --join out")
+		}
+		return nil
+	}
+	if c.Data == "" {
+		return c.wrong("data", "a Raft node needs a folder of its own; give --data DIR")
+	}
+	if c.Replace && len(c.Join) == 0 {
+		return c.wrong("replace", "the members must be asked; give their addresses with --join")
+	}
+	if c.Bootstrap && c.Nonvoter {
+		return c.wrong("nonvoter", "the first node of a cluster must have a vote; leave --nonvoter or --bootstrap out")
+	}
+	if c.LeaderLease > c.Heartbeat {
+		return c.wrong("raft-leader-lease", "must be at most --raft-heartbeat, "+c.Heartbeat.String()+": two nodes could lead at once for longer")
+	}
+	for _, address := range c.Join {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return c.wrong("join", "must be Raft addresses of members as HOST:PORT, separated by commas")
+		}
+	}
+	if c.RaftListen == "" {
+		derived, err := address.OffsetPort(c.Listen, RaftPortOffset)
+		if err != nil {
+			return c.wrong("listen", "leaves no port for Raft at its port + 10; give --raft-listen")
+		}
+		c.RaftListen = derived
+	}
+	if err := c.checkListener("raft-listen", c.RaftListen); err != nil {
+		return err
+	}
+	if host, _, _ := net.SplitHostPort(c.RaftListen); c.Advertise == "" && address.IsUnspecified(host) {
+		return c.wrong("advertise", "must say under which host others reach this node, since it listens on all addresses")
+	}
+	return nil
+}
+
+func (c *Config) checkDev() error {
+	if c.Backend == "memory" && c.Nodes != 1 {
+		if c.Given("nodes") {
+			return c.wrong("nodes", "a node in memory is alone; leave --nodes out, or use --backend raft")
+		}
+		c.Nodes = 1
+	}
+	return nil
+}
+
+func (c *Config) checkClient() error {
+	for _, one := range address.Split(c.Addr) {
+		if _, _, err := net.SplitHostPort(one); err != nil {
+			return c.wrong("addr", "must be addresses as HOST:PORT, separated by commas, for instance 127.0.0.1:7070")
+		}
+	}
+	if len(address.Split(c.Addr)) == 0 {
+		return c.wrong("addr", "must name at least one node as HOST:PORT")
+	}
+	return nil
+}
+
+// ValidNodeName keeps names to what is safe as a name of a folder and in logs.
+func ValidNodeName(name string) bool {
+	if name == "" || len(name) > 64 || name == "." || name == ".." {
+		return false
+	}
+	for _, r := range name {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_', r == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+)
+
+// loadConfig loads settings as a command of a scope does.
+func loadConfig(t *testing.T, on Scope, env map[string]string, args ...string) (*Config, error) {
+	t.Helper()
+	cmd := &cobra.Command{Use: "test"}
+	c := Bind(cmd, on)
+	require.NoError(t, cmd.ParseFlags(args))
+	err := c.Load(cmd.Flags(), func(name string) (string, bool) {
+		v, ok := env[name]
+		return v, ok
+	})
+	return c, err
+}
+
+// Every field of Config is one line of the table, and every line can be read:
+// the default is allowed, the names are unique, the help says something.
+func TestSettingsTable(t *testing.T) {
+	fields := 0
+	for i := range reflect.TypeFor[Config]().NumField() {
+		if reflect.TypeFor[Config]().Field(i).IsExported() {
+			fields++
+		}
+	}
+	require.Len(t, settings, fields)
+	flags, shorts, targets := map[string]bool{}, map[string]bool{}, map[any]bool{}
+	for _, on := range []Scope{OnServe, OnDev, OnClient} {
+		c, err := loadConfig(t, on, nil)
+		require.NoError(t, err)
+		for _, s := range settings {
+			if s.on&on != 0 && s.may != "" {
+				require.True(t, s.allows(c), "default of %s", s.flag)
+			}
+		}
+	}
+	c := &Config{}
+	for _, s := range settings {
+		require.False(t, flags[s.flag], s.flag)
+		require.False(t, s.short != "" && shorts[s.short], s.short)
+		require.False(t, targets[s.in(c)], "%s has the field of another", s.flag)
+		flags[s.flag], shorts[s.short], targets[s.in(c)] = true, true, true
+		require.Equal(t, strings.ToLower(s.flag), s.flag)
+		require.NotEmpty(t, s.meaning, s.flag)
+		require.NotZero(t, s.on, s.flag)
+	}
+}
+
+// Both ends of every range, and what lies beyond them.
+func TestSettingsEdges(t *testing.T) {
+	for _, s := range settings {
+		least, most, isRange := strings.Cut(s.may, "..")
+		if !isRange {
+			continue
+		}
+		t.Run(s.flag, func(t *testing.T) {
+			for _, c := range []struct {
+				text  string
+				by    int
+				right bool
+			}{{least, 0, true}, {least, -1, false}, {most, 0, true}, {most, 1, false}} {
+				config, err := loadConfig(t, s.on, nil, "--"+s.flag+"="+moved(t, s, c.text, c.by))
+				require.NoError(t, err)
+				require.Equal(t, c.right, s.allows(config), "%s moved by %d", c.text, c.by)
+			}
+		})
+	}
+}
+
+// moved is a text of a range, moved by the smallest step of its type.
+func moved(t *testing.T, s setting, text string, by int) string {
+	if _, isDuration := s.in(&Config{}).(*time.Duration); isDuration {
+		d, err := time.ParseDuration(text)
+		require.NoError(t, err)
+		return (d + time.Duration(by)).String()
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return strconv.Itoa(n + by)
+}
+
+// Flag over environment over file over default, for a setting of each type.
+func TestPrecedence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "settings.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("listen: file:1\nbootstrap: true\nraft-queue: 3\nraft-heartbeat: 3s\njoin: [file:1, file:2]\n"), 0o600))
+	for _, c := range []struct {
+		flag, typed, env, inFile, byDefault string
+	}{
+		{"listen", "flag:1", "env:1", "file:1", "127.0.0.1:7070"},
+		{"bootstrap", "false", "false", "true", "false"},
+		{"raft-queue", "1", "2", "3", "4096"},
+		{"raft-heartbeat", "1s", "2s", "3s", "500ms"},
+		{"join", "flag:1,flag:2", "env:1", "file:1,file:2", ""},
+	} {
+		variable := "GOVNODE_" + strings.ToUpper(strings.ReplaceAll(c.flag, "-", "_"))
+		for _, step := range []struct {
+			want, source string
+			env          map[string]string
+			args         []string
+		}{
+			{c.typed, "flag --" + c.flag, map[string]string{variable: c.env}, []string{"--config", file, "--" + c.flag + "=" + c.typed}},
+			{c.env, "environment " + variable, map[string]string{variable: c.env, "GOVNODE_CONFIG": file}, nil},
+			{c.inFile, "file " + file, nil, []string{"--config", file}},
+			{c.byDefault, "default", nil, nil},
+		} {
+			config, err := loadConfig(t, OnServe, step.env, step.args...)
+			require.NoError(t, err)
+			require.Equal(t, step.want, settingValue(find(t, c.flag).in(config)), c.flag)
+			require.True(t, strings.HasPrefix(config.sources[c.flag], step.source), "%s: %s", c.flag, config.sources[c.flag])
+		}
+	}
+}
+
+func find(t *testing.T, flag string) setting {
+	t.Helper()
+	for _, s := range settings {
+		if s.flag == flag {
+			return s
+		}
+	}
+	t.Fatalf("no setting %s", flag)
+	return setting{}
+}
+
+func TestRedisPasswordIsNotShown(t *testing.T) {
+	c, err := loadConfig(t, OnServe, nil, "--data=d", "--redis=redis://user:secret@127.0.0.1:6379")
+	require.NoError(t, err)
+	err = c.Check(OnServe)
+	require.ErrorContains(t, err, "redis: ")
+	require.NotContains(t, err.Error(), "secret")
+	require.NotContains(t, c.shown(find(t, "redis")), "secret")
+	c.Redis = "redis://user:secret@host:no-port"
+	require.NotContains(t, c.shown(find(t, "redis")), "secret")
+	require.NotContains(t, strings.Join(c.Args(OnServe), " "), "secret")
+	require.Equal(t, []string{"GOVNODE_REDIS=" + c.Redis}, c.SecretEnv(OnServe))
+}
+
+func TestStrictNamespaces(t *testing.T) {
+	c, err := loadConfig(t, OnServe, nil, "--strict-namespaces=a,b.c", "--data=d")
+	require.NoError(t, err)
+	require.NoError(t, c.Check(OnServe))
+	require.Equal(t, []string{"a", "b.c"}, c.StrictNamespaces)
+	for text, fine := range map[string]bool{"*": true, "a/b": false, "a,,b": false, strings.Repeat("x", 65): false} {
+		c, err := loadConfig(t, OnServe, nil, "--strict-namespaces="+text, "--data=d")
+		if err == nil {
+			err = c.Check(OnServe)
+		}
+		if fine {
+			require.NoError(t, err, text)
+		} else {
+			require.ErrorContains(t, err, "strict-namespaces", text)
+		}
+	}
+}
+
+// What belongs together is given together, and what would be ignored is refused.
+func TestRedisSettingsBelongTogether(t *testing.T) {
+	for args, wrong := range map[string]string{
+		"--backend=redis": "redis: ",
+		"--backend=redis --redis=redis://h --redis-cluster=a:1":                                              "",
+		"--backend=redis --redis-sentinel=a:1":                                                               "redis-sentinel-master: ",
+		"--backend=redis --redis-sentinel-master=m":                                                          "redis-sentinel: ",
+		"--backend=redis --redis=redis://h --redis-sentinel-user=u":                                          "redis-sentinel-user: ",
+		"--backend=redis --redis=redis://h --redis-sentinel-password=p":                                      "redis-sentinel-password: ",
+		"--backend=redis --redis-sentinel=a:1 --redis-sentinel-master=m --redis-sentinel-password=password1": "",
+		"--backend=redis --redis=redis://h --redis-tls-cert=c":                                               "redis-tls-key: ",
+		"--backend=redis --redis=redis://h --redis-tls-key=k":                                                "redis-tls-cert: ",
+		"--data=d --redis-cluster=a:1":                                                                       "redis-cluster: ",
+		"--data=d --redis-tls":                                                                               "redis-tls: ",
+		"--data=d --redis-quarantine=10s":                                                                    "redis-quarantine: ",
+		"--data=d --redis-quarantine=61m":                                                                    "",
+	} {
+		c, err := loadConfig(t, OnServe, nil, strings.Fields(args)...)
+		require.NoError(t, err)
+		err = c.Check(OnServe)
+		if wrong == "" {
+			require.NoError(t, err, args)
+			require.NotContains(t, c.shown(find(t, "redis-sentinel-password")), "password1")
+		} else {
+			require.ErrorContains(t, err, wrong, args)
+			require.NotContains(t, err.Error(), "password1")
+		}
+	}
+}

@@ -1,0 +1,4 @@
+// Package demo shows a fleet being governed while nodes and workers are killed, and
+// checks the ledgers of the workers against what the service has counted. The
+// cluster under it is that of dev.
+package demo

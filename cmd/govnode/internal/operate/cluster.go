@@ -1,0 +1,151 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// Cluster is `govnode cluster`.
+func Cluster() *cobra.Command {
+	return terminal.Group("cluster", "Look at the cluster and change its members",
+		clusterStatusCommand(), clusterAddCommand(), clusterRemoveCommand(), clusterTransferCommand())
+}
+
+func clusterStatusCommand() *cobra.Command {
+	return config.Leaf(&cobra.Command{
+		Use:   "status",
+		Short: "Print who leads, who is a member and how far behind",
+		Long: `Prints who leads, who is a member and how far behind, as one node sees it. Over a Redis
+nobody leads, and nodes do not know each other: ask each. The exit code is 1 if the node
+is not well.`,
+		Args: terminal.Arguments(0, 0),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.StatusResponse, error) {
+			return r.Cluster.Status(ctx, &govnodev1.StatusRequest{})
+		})
+		if err != nil {
+			return err
+		}
+		if err := remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error { return printStatus(w, answer) }); err != nil {
+			return err
+		}
+		if answer.Health != "ok" {
+			return fmt.Errorf("%s is not well: %s", answer.Node, answer.Health)
+		}
+		return nil
+	})
+}
+
+func printStatus(w io.Writer, s *govnodev1.StatusResponse) error {
+	t := terminal.NewTable(w, "NODE", s.Node)
+	switch s.Backend {
+	case "raft":
+		t.Row("LEADER", s.Leader)
+		t.Row("TERM", s.Term)
+		t.Row("APPLIED", s.AppliedIndex)
+	case "redis":
+		t.Row("LEADER", "none: Redis puts commands in order, and its nodes are equal")
+	default:
+		t.Row("LEADER", "none: this node is alone")
+		t.Row("APPLIED", s.AppliedIndex)
+	}
+	t.Row("BACKEND", s.Backend)
+	t.Row("VERSION", s.Version)
+	t.Row("HEALTH", s.Health)
+	if err := t.Flush(); err != nil || s.Backend != "raft" {
+		return err // nodes without Raft know of no others
+	}
+	_, _ = fmt.Fprintln(w)
+	t = terminal.NewTable(w, "MEMBER", "ROLE", "RAFT", "API", "LAG")
+	for _, p := range s.Peers {
+		lag := any("")
+		if s.Node == s.Leader {
+			lag = p.Lag // nobody else knows it
+		}
+		t.Row(p.Node, p.Role, p.Address, p.ApiAddress, lag)
+	}
+	return t.Flush()
+}
+
+func clusterAddCommand() *cobra.Command {
+	var nonvoter bool
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "add NODE ADDRESS",
+		Short: "Admit a node under its name and Raft address",
+		Long: `Admits a node under its name and Raft address. A node that is started with --join asks
+for that by itself.`,
+		Args: terminal.Arguments(2, 2),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.AddNodeResponse, error) {
+			return r.Cluster.AddNode(ctx, &govnodev1.AddNodeRequest{Node: args[0], Address: args[1], Nonvoter: nonvoter})
+		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "added %s\n", terminal.Printable(args[0]))
+			return err
+		})
+	})
+	cmd.Flags().BoolVar(&nonvoter, "nonvoter", false, "give it the state and no vote")
+	return cmd
+}
+
+func clusterRemoveCommand() *cobra.Command {
+	var force bool
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "remove NODE",
+		Short: "Remove a node from the cluster",
+		Long: `Removes a node from the cluster. It is refused if too few of the voters that are left
+answer: nothing could be changed any more. Removing one that is no member succeeds, so
+that it may be said again where the outcome is unknown.`,
+		Args: terminal.Arguments(1, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RemoveNodeResponse, error) {
+			return r.Cluster.RemoveNode(ctx, &govnodev1.RemoveNodeRequest{Node: args[0], Force: force})
+		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "removed %s\n", terminal.Printable(args[0]))
+			return err
+		})
+	})
+	cmd.Flags().BoolVar(&force, "force", false, "even if no majority of the voters that are left answers: the cluster stops")
+	return cmd
+}
+
+func clusterTransferCommand() *cobra.Command {
+	return config.Leaf(&cobra.Command{
+		Use:   "transfer [NODE]",
+		Short: "Hand the leadership to a node, or to any that is caught up",
+		Args:  terminal.Arguments(0, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		req := &govnodev1.TransferLeadershipRequest{}
+		if len(args) == 1 {
+			req.Node = args[0]
+		}
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.TransferLeadershipResponse, error) {
+			return r.Cluster.TransferLeadership(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			if answer.Leader == "" {
+				answer.Leader = "another node" // the one that was asked has not heard its name yet
+			}
+			_, err := fmt.Fprintf(w, "%s leads\n", terminal.Printable(answer.Leader))
+			return err
+		})
+	})
+}

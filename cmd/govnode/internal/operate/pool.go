@@ -1,0 +1,121 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// Pool is `govnode pool`.
+func Pool() *cobra.Command {
+	return terminal.Group("pool", "Make, change and list pools of slots", poolPutCommand(), poolListCommand(), poolDeleteCommand())
+}
+
+func poolPutCommand() *cobra.Command {
+	var slots, threshold, queue int32
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "put POOL --slots N",
+		Short: "Make a pool, or change its numbers",
+		Long: `Makes a pool, or changes its numbers. Fewer slots than are in use take nothing away:
+none is given out until there is room again.`,
+		Args: terminal.Arguments(1, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		req := &govnodev1.PutPoolRequest{
+			Pool: args[0], Slots: slots, BackpressureThreshold: threshold,
+			RequestId: remote.NewRequestID(), Client: remote.ClientName,
+		}
+		if cmd.Flags().Changed("queue") {
+			req.QueueLimit = &queue
+		}
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.PutPoolResponse, error) {
+			return r.Slots.PutPool(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error { return printPools(w, answer.Pool) })
+	})
+	cmd.Flags().Int32Var(&slots, "slots", 0, "how many slots it has")
+	cmd.Flags().Int32Var(&threshold, "backpressure", 0, "slots in use from which on callers are asked to slow down; all if 0")
+	cmd.Flags().Int32Var(&queue, "queue", 0, "how many may wait; 1024 if not given, 0 for nobody")
+	_ = cmd.MarkFlagRequired("slots")
+	return cmd
+}
+
+func printPools(w io.Writer, pools ...*govnodev1.Pool) error {
+	t := terminal.NewTable(w, "POOL", "SLOTS", "IN USE", "WAITING", "BACKPRESSURE", "QUEUE", "LAST TOKEN")
+	for _, p := range pools {
+		t.Row(p.Pool, slotsOf(p), p.InUse, p.Waiting, numberOrDash(p.BackpressureThreshold), p.QueueLimit, p.LastToken)
+	}
+	return t.Flush()
+}
+
+// slotsOf is how many slots a pool has. That of a policy has no number of its
+// own: each call brings the limit that its session is pinned to.
+func slotsOf(p *govnodev1.Pool) any { return numberOrDash(p.GetSlots()) }
+
+func numberOrDash(n int32) any {
+	if n == 0 {
+		return "-"
+	}
+	return n
+}
+
+func poolListCommand() *cobra.Command {
+	var limit int
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "list",
+		Short: "List pools in the order of their names",
+		Args:  terminal.Arguments(0, 0),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
+		all := &govnodev1.ListPoolsResponse{}
+		more, err := terminal.EachPage(limit, func(size int32, token string) (int, string, error) {
+			page, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.ListPoolsResponse, error) {
+				return r.Slots.ListPools(ctx, &govnodev1.ListPoolsRequest{PageSize: size, PageToken: token})
+			})
+			if err != nil {
+				return 0, "", err
+			}
+			all.Pools = append(all.Pools, page.Pools...)
+			all.AppliedIndex, all.NextPageToken = page.AppliedIndex, page.NextPageToken
+			return len(page.Pools), page.NextPageToken, nil
+		})
+		if err != nil {
+			return err
+		}
+		terminal.NoteMore(cmd, more)
+		return remote.Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error { return printPools(w, all.Pools...) })
+	})
+	terminal.LimitFlag(cmd, &limit)
+	return cmd
+}
+
+func poolDeleteCommand() *cobra.Command {
+	var force bool
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "delete POOL",
+		Short: "Delete a pool that nobody uses",
+		Args:  terminal.Arguments(1, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		req := &govnodev1.DeletePoolRequest{Pool: args[0], Force: force, RequestId: remote.NewRequestID(), Client: remote.ClientName}
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.DeletePoolResponse, error) {
+			return r.Slots.DeletePool(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "deleted %s\n", terminal.Printable(args[0]))
+			return err
+		})
+	})
+	cmd.Flags().BoolVar(&force, "force", false, "also while slots are held: their tokens are worth nothing from then on")
+	return cmd
+}

@@ -1,0 +1,293 @@
+package operate
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+// snapshotTimeout replaces the usual --timeout of a command, unless that was
+// set: a large state takes its time.
+const snapshotTimeout = 10 * time.Minute
+
+// restoreChunk is how much of a snapshot goes into one message.
+const restoreChunk = 64 << 10
+
+// Snapshot is `govnode snapshot`.
+func Snapshot() *cobra.Command {
+	return terminal.Group("snapshot", "Save the whole state to a file, look into it, and restore it",
+		snapshotSaveCommand(), snapshotRestoreCommand(), snapshotInspectCommand())
+}
+
+// patient gives a command that moves a whole state its own default of --timeout,
+// which its help then tells.
+func patient(cmd *cobra.Command) *cobra.Command {
+	f := cmd.Flags().Lookup("timeout")
+	f.DefValue = snapshotTimeout.String()
+	if err := f.Value.Set(f.DefValue); err != nil {
+		panic(err) // the text is that of a duration
+	}
+	return cmd
+}
+
+func snapshotSaveCommand() *cobra.Command {
+	var overwrite bool
+	cmd := patient(config.Leaf(&cobra.Command{
+		Use:   "save FILE",
+		Short: "Save the whole state of the cluster to a file",
+		Long: `Saves the whole state of the cluster, all namespaces, to a file. The file appears when
+it is complete, has been read back and is on disk.`,
+		Args: terminal.Arguments(1, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		if _, err := os.Lstat(args[0]); err == nil && !overwrite {
+			return fmt.Errorf("%s is there already: name another file, or add --overwrite", args[0])
+		}
+		size, err := saveSnapshot(cmd.Context(), c, args[0])
+		if err != nil {
+			return err
+		}
+		if c.Output == "json" {
+			return terminal.WriteJSON(cmd.OutOrStdout(), map[string]any{"file": args[0], "bytes": size})
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "saved %s, %d bytes\n", args[0], size)
+		return err
+	}))
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace the file if it is there")
+	return cmd
+}
+
+// saveSnapshot writes beside the file and puts it in place at the end, so that
+// half a snapshot never has its name.
+func saveSnapshot(ctx context.Context, c *config.Config, path string) (size int64, err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		_ = tmp.Close()
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	if _, err := remote.Ask(ctx, c, func(ctx context.Context, r remote.Node) (struct{}, error) {
+		return struct{}{}, receiveSnapshot(ctx, r, tmp)
+	}); err != nil {
+		return 0, err
+	}
+	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
+		return 0, err
+	}
+	if _, err := session.ReadSnapshot(bufio.NewReader(tmp)); err != nil {
+		return 0, fmt.Errorf("what the node sent cannot be read: %w; try again", err)
+	}
+	if err := tmp.Sync(); err != nil {
+		return 0, err
+	}
+	if size, err = tmp.Seek(0, io.SeekEnd); err != nil {
+		return 0, err
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return 0, err
+	}
+	return size, syncFolder(filepath.Dir(path))
+}
+
+// receiveSnapshot fills a file from its beginning, also after an attempt at
+// another node that failed half-way.
+func receiveSnapshot(ctx context.Context, r remote.Node, file *os.File) error {
+	if err := file.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	stream, err := r.Cluster.Snapshot(ctx, &govnodev1.SnapshotRequest{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stream.Close() }()
+	for stream.Receive() {
+		if _, err := file.Write(stream.Msg().Chunk); err != nil {
+			return err
+		}
+	}
+	return stream.Err()
+}
+
+// syncFolder makes the name of a new file outlive a power cut.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+func snapshotRestoreCommand() *cobra.Command {
+	return patient(config.Leaf(&cobra.Command{
+		Use:   "restore FILE",
+		Short: "Replace the whole state of the cluster by that of a file",
+		Long: `Replaces the whole state of the cluster, all namespaces, by that of a file. What was
+changed since is lost. All leases and waits end, and tokens go on above all that were
+ever given out.`,
+		Args: terminal.Arguments(1, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		if _, err := readSnapshot(args[0]); err != nil {
+			return err
+		}
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {
+			return sendSnapshot(ctx, r, args[0])
+		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "restored %s\n", args[0])
+			return err
+		})
+	}))
+}
+
+func sendSnapshot(ctx context.Context, r remote.Node, path string) (*govnodev1.RestoreResponse, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, terminal.Unusable(err)
+	}
+	defer func() { _ = file.Close() }()
+	stream, err := r.Cluster.Restore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for buf := make([]byte, restoreChunk); ; {
+		n, err := file.Read(buf)
+		if n > 0 {
+			if err := stream.Send(&govnodev1.RestoreRequest{Chunk: buf[:n]}); err != nil {
+				break // the answer has the reason
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return stream.CloseAndReceive()
+}
+
+func readSnapshot(path string) (*session.Snapshot, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	state, err := session.ReadSnapshot(bufio.NewReaderSize(file, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return state.Snapshot(), nil
+}
+
+// snapshotReport says what a snapshot holds.
+type snapshotReport struct {
+	File       string         `json:"file"`
+	Bytes      int64          `json:"bytes"`
+	LogTime    string         `json:"logTime"`
+	Generation uint32         `json:"generation"`
+	Records    map[string]int `json:"records"`
+	Namespaces []string       `json:"namespaces"`
+}
+
+// recordKinds are the kinds of records in words, as JSON has them and as the
+// table does, in the order they are printed.
+var recordKinds = []struct {
+	kind       byte
+	word, head string
+}{
+	{session.KindSession, "sessions", "SESSIONS"},
+	{session.KindPool, "pools", "POOLS"},
+	{session.KindClient, "clients", "CLIENTS"},
+	{session.KindPolicy, "policyTrees", "POLICY TREES"},
+	{session.KindName, "policyNames", "POLICY NAMES"},
+	{session.KindPins, "pinRecords", "PIN RECORDS"},
+	{session.KindCounter, "counters", "COUNTERS"},
+	{session.KindNamespace, "namespaces", "NAMESPACES"},
+	{session.KindBaseline, "baselines", "BASELINES"},
+	{session.KindHash, "contentHashes", "CONTENT HASHES"},
+}
+
+func snapshotInspectCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "inspect FILE",
+		Short: "Check a file and print what it holds; needs no node",
+		Args:  terminal.Arguments(1, 1),
+	}
+	checkOutput := terminal.OutputFlag(cmd, &output, "text", "json")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkOutput(); err != nil {
+			return err
+		}
+		report, err := inspectSnapshot(args[0])
+		if err != nil {
+			return terminal.ExitWith(err)
+		}
+		if output == "json" {
+			return terminal.WriteJSON(cmd.OutOrStdout(), report)
+		}
+		t := terminal.NewTable(cmd.OutOrStdout(), "FILE", report.File)
+		t.Row("BYTES", report.Bytes)
+		t.Row("LOG TIME", report.LogTime)
+		t.Row("GENERATION", report.Generation)
+		for _, k := range recordKinds {
+			t.Row(k.head, report.Records[k.word])
+		}
+		return t.Flush()
+	}
+	return cmd
+}
+
+func inspectSnapshot(path string) (*snapshotReport, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, terminal.Unusable(err)
+	}
+	snap, err := readSnapshot(path)
+	if err != nil {
+		return nil, err
+	}
+	report := &snapshotReport{
+		File: path, Bytes: info.Size(), LogTime: snap.Now().String(), Generation: snap.Generation(),
+		Records: map[string]int{},
+	}
+	byKind := map[byte]int{}
+	seen := map[string]bool{}
+	for k := range snap.All() {
+		byKind[k.Kind()]++
+		if ns := k.Namespace(); !seen[ns] {
+			seen[ns] = true
+			report.Namespaces = append(report.Namespaces, ns)
+		}
+	}
+	for _, k := range recordKinds {
+		report.Records[k.word] = byKind[k.kind]
+		delete(byKind, k.kind)
+	}
+	for kind, n := range byKind {
+		report.Records[string(kind)] = n // of a kind that has no word yet
+	}
+	return report, nil
+}

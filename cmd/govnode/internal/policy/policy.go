@@ -1,0 +1,210 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// Command is `govnode policy`.
+func Command() *cobra.Command {
+	return terminal.Group("policy", "Judge policies, put them on the cluster and look at them",
+		policyValidateCommand(), policyLintCommand(), policyEvalCommand(), policyTestCommand(), policyDiffCommand(),
+		policyPutCommand(), policyListCommand(), policyGetCommand(), policyDeleteCommand())
+}
+
+func policyPutCommand() *cobra.Command {
+	var name string
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "put FILE|DIR|-",
+		Short: "Put a policy: one file, or a folder with all its policy files",
+		Long: `Puts a policy: one file, standard input (-), or a folder with all its files, where tables
+of tests and names that begin with a dot are left out. Its name points to it from then on; sessions that
+are open keep the one they began with. The same content again changes nothing.`,
+		Args: terminal.Arguments(1, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		source, err := readPolicy(args[0], cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		for _, p := range source.located(source.leftOut()) {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "warning:", terminal.Printable(p.String()))
+		}
+		req := &govnodev1.PutPolicyRequest{Name: name, RequestId: remote.NewRequestID(), Client: remote.ClientName}
+		for _, f := range source.files {
+			req.Files = append(req.Files, &govnodev1.TextFile{Path: f.Path, Content: string(f.Content)})
+		}
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.PutPolicyResponse, error) {
+			return r.Policies.PutPolicy(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			for _, warning := range answer.Warnings {
+				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "warning:", terminal.Printable(warning))
+			}
+			_, err := fmt.Fprintf(w, "%s version %d %s\n", terminal.Printable(answer.Name), answer.Version, answer.Digest)
+			return err
+		})
+	})
+	cmd.Flags().StringVar(&name, "name", "", "name of the policy; the one in its file if empty")
+	return cmd
+}
+
+func policyListCommand() *cobra.Command {
+	var limit int
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "list",
+		Short: "List policies, and how many open sessions are pinned to each",
+		Args:  terminal.Arguments(0, 0),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
+		all := &govnodev1.ListPoliciesResponse{}
+		more, err := terminal.EachPage(limit, func(size int32, token string) (int, string, error) {
+			page, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.ListPoliciesResponse, error) {
+				return r.Policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: size, PageToken: token})
+			})
+			if err != nil {
+				return 0, "", err
+			}
+			all.Policies = append(all.Policies, page.Policies...)
+			all.AppliedIndex, all.NextPageToken = page.AppliedIndex, page.NextPageToken
+			return len(page.Policies), page.NextPageToken, nil
+		})
+		if err != nil {
+			return err
+		}
+		terminal.NoteMore(cmd, more)
+		return remote.Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error {
+			t := terminal.NewTable(w, "POLICY", "VERSION", "DIGEST", "PINNED")
+			for _, p := range all.Policies {
+				t.Row(p.Name, p.Version, p.Digest, p.Pinned)
+			}
+			return t.Flush()
+		})
+	})
+	terminal.LimitFlag(cmd, &limit)
+	return cmd
+}
+
+func policyGetCommand() *cobra.Command {
+	var to string
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "get NAME|DIGEST",
+		Short: "Print the files of a policy, or write them to a folder",
+		Args:  terminal.Arguments(1, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		req := policyRef(args[0])
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.GetPolicyResponse, error) {
+			return r.Policies.GetPolicy(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		if to != "" {
+			if err := writePolicy(to, answer.Policy.GetFiles()); err != nil {
+				return err
+			}
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			p := answer.Policy
+			if to != "" {
+				_, err := fmt.Fprintf(w, "wrote %d files of %s to %s\n", len(p.GetFiles()), terminal.Printable(p.GetName()), to)
+				return err
+			}
+			_, _ = fmt.Fprintf(w, "# %s version %d %s, pinned by %d\n", terminal.Printable(p.GetName()), p.GetVersion(), p.GetDigest(), p.GetPinned())
+			for _, f := range p.GetFiles() {
+				_, _ = fmt.Fprintf(w, "\n# file %s\n%s", terminal.Printable(f.Path), printableLines(f.Content))
+			}
+			return nil
+		})
+	})
+	cmd.Flags().StringVar(&to, "to", "", "folder to write the files to, byte for byte; nothing in it is overwritten")
+	return cmd
+}
+
+// writePolicy writes files into a folder and nowhere else, whatever their paths
+// say.
+func writePolicy(folder string, files []*govnodev1.TextFile) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for _, f := range files {
+		if err := root.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
+			return err
+		}
+		file, err := root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil {
+			return err
+		}
+		if _, err := file.WriteString(f.Content); err != nil {
+			return errors.Join(err, file.Close())
+		}
+		if err := file.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printableLines is a text whose lines stay lines and end with one.
+func printableLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", "    ")
+		b.WriteString(terminal.Printable(line) + "\n")
+	}
+	return b.String()
+}
+
+// policyRef asks for a policy by its name or by its digest.
+func policyRef(ref string) *govnodev1.GetPolicyRequest {
+	if isDigest(ref) {
+		return &govnodev1.GetPolicyRequest{Ref: &govnodev1.GetPolicyRequest_Digest{Digest: ref}}
+	}
+	return &govnodev1.GetPolicyRequest{Ref: &govnodev1.GetPolicyRequest_Name{Name: ref}}
+}
+
+func isDigest(ref string) bool { return strings.HasPrefix(ref, "sha256:") }
+
+func policyDeleteCommand() *cobra.Command {
+	return config.Leaf(&cobra.Command{
+		Use:   "delete NAME|DIGEST",
+		Short: "Delete a policy that no open session is pinned to",
+		Args:  terminal.Arguments(1, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		req := &govnodev1.DeletePolicyRequest{
+			Ref:       &govnodev1.DeletePolicyRequest_Name{Name: args[0]},
+			RequestId: remote.NewRequestID(), Client: remote.ClientName,
+		}
+		if isDigest(args[0]) {
+			req.Ref = &govnodev1.DeletePolicyRequest_Digest{Digest: args[0]}
+		}
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.DeletePolicyResponse, error) {
+			return r.Policies.DeletePolicy(ctx, req)
+		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "deleted %s\n", terminal.Printable(args[0]))
+			return err
+		})
+	})
+}

@@ -1,0 +1,157 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/oklog/ulid/v2"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+
+	"example.com/govnode/cmd/govnode/internal/address"
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+)
+
+// namespaceHeader names the namespace of a request.
+const namespaceHeader = "Govnode-Namespace"
+
+// ClientName is the client in whose name the commands change things: ids of
+// requests are remembered with it.
+const ClientName = "cli"
+
+// dialTimeout is how long an address may leave a connection attempt without an
+// answer before the next one is tried.
+const dialTimeout = 3 * time.Second
+
+// A Node is the API of one node.
+type Node struct {
+	Sessions  govnodev1connect.SessionServiceClient
+	Slots     govnodev1connect.SlotServiceClient
+	Policies  govnodev1connect.PolicyServiceClient
+	Decisions govnodev1connect.DecisionServiceClient
+	Events    govnodev1connect.EventServiceClient
+	Cluster   govnodev1connect.ClusterServiceClient
+}
+
+// NewNode reaches the API at an address.
+func NewNode(client *http.Client, address string) Node {
+	base := "http://" + address
+	return Node{
+		Sessions:  govnodev1connect.NewSessionServiceClient(client, base),
+		Slots:     govnodev1connect.NewSlotServiceClient(client, base),
+		Policies:  govnodev1connect.NewPolicyServiceClient(client, base),
+		Decisions: govnodev1connect.NewDecisionServiceClient(client, base),
+		Events:    govnodev1connect.NewEventServiceClient(client, base),
+		Cluster:   govnodev1connect.NewClusterServiceClient(client, base),
+	}
+}
+
+// Ask sends a request to the first node that takes it. A node that is not
+// reached, or not able to answer, passes it on to the next address: what
+// changes something carries an id, so that it cannot happen twice.
+func Ask[T any](ctx context.Context, c *config.Config, send func(context.Context, Node) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	client := NewClient(c)
+	defer client.CloseIdleConnections()
+	var errs []error
+	for _, address := range address.Split(c.Addr) {
+		answer, err := send(ctx, NewNode(client, address))
+		if err == nil {
+			return answer, nil
+		}
+		errs = append(errs, Explain(address, err))
+		if ctx.Err() != nil || IsAnswer(err) {
+			break
+		}
+	}
+	var none T
+	return none, errors.Join(errs...)
+}
+
+// NewClient makes what reaches nodes in the namespace that is asked for.
+func NewClient(c *config.Config) *http.Client {
+	return &http.Client{Transport: namespaced{c.Namespace, &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+	}}}
+}
+
+// IsAnswer reports whether another node would say the same.
+func IsAnswer(err error) bool {
+	return connect.IsWireError(err) && connect.CodeOf(err) != connect.CodeUnavailable
+}
+
+// namespaced adds the namespace to every request.
+type namespaced struct {
+	namespace string
+	next      http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (n namespaced) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set(namespaceHeader, n.namespace)
+	return n.next.RoundTrip(req)
+}
+
+// CloseIdleConnections lets http.Client reach the transport.
+func (n namespaced) CloseIdleConnections() {
+	if t, ok := n.next.(*http.Transport); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// Explain says in one line why there is no answer and what to do.
+func Explain(address string, err error) error {
+	var dial *net.OpError
+	var refused *connect.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no node listens on %s: start one with `govnode dev`, or name another with --addr", address)
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return fmt.Errorf("cannot reach %s: %w: name another node with --addr", address, dial.Err)
+	case errors.Is(err, context.DeadlineExceeded) || connect.CodeOf(err) == connect.CodeDeadlineExceeded:
+		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr. It is not known whether a change was made; ask again", address)
+	case errors.As(err, &refused) && !connect.IsWireError(err):
+		return fmt.Errorf("lost %s before it answered: %w: it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
+	case errors.As(err, &refused):
+		return fmt.Errorf("%s (%s)", refused.Message(), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
+	}
+	return err
+}
+
+// reasons are the machine-readable reasons in an error, such as POLICY_PINNED.
+func reasons(err *connect.Error) []string {
+	var list []string
+	for _, d := range err.Details() {
+		message, decodeErr := d.Value()
+		if decodeErr != nil {
+			continue // a detail of a newer version
+		}
+		if info, ok := message.(*errdetails.ErrorInfo); ok {
+			list = append(list, info.Reason)
+		}
+	}
+	return list
+}
+
+// NewRequestID draws the id of one change.
+func NewRequestID() string { return ulid.Make().String() }
+
+// Show prints an answer: as JSON if that is asked for, else as text makes it.
+func Show(w io.Writer, c *config.Config, answer proto.Message, text func(io.Writer) error) error {
+	if c.Output == "json" {
+		return terminal.PrintJSON(w, answer)
+	}
+	return text(w)
+}

@@ -1,0 +1,137 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"example.com/govnode/cmd/govnode/internal/address"
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/process"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	"example.com/govnode/cmd/govnode/internal/version"
+)
+
+// DrainTimeout bounds the time between the signal to end and the end.
+const DrainTimeout = 10 * time.Second
+
+// gcPercent is the pace of the garbage collector on a node: it holds much that
+// lives long, and memory is cheaper than the time to look through it again.
+const gcPercent = 400
+
+// Command is `govnode serve`.
+func Command() *cobra.Command {
+	var child bool
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "serve",
+		Short: "Run one node",
+		Long: `Runs one node until SIGTERM or SIGINT, then takes no more calls, hands over those
+that wait and the leadership, and ends within 10 s. A second signal ends it at once.
+SIGHUP makes it open its audit log anew, so that it can be rotated.
+
+A new cluster begins with one node started with --bootstrap; the others are started
+with --join and the Raft addresses of members. Later starts need neither.
+
+GOMEMLIMIT is respected. The garbage collector runs at GOGC=400 unless GOGC is set.`,
+		Example: `  govnode serve --node a --data a --bootstrap
+  govnode serve --node b --data b --listen 127.0.0.1:7071 --join 127.0.0.1:7080`,
+		Args: terminal.Arguments(0, 0),
+	}, config.OnServe, func(cmd *cobra.Command, c *config.Config, _ []string) error {
+		ctx, stop := process.UntilOneOf(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		if child {
+			process.EndWithParent(os.Stdin)
+		}
+		return serve(ctx, c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	})
+	// dev starts its nodes with it.
+	cmd.Flags().BoolVar(&child, process.ChildFlag, false, "end at once when standard input ends")
+	_ = cmd.Flags().MarkHidden(process.ChildFlag)
+	return cmd
+}
+
+// serve runs a node until ctx ends, and then drains it.
+func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	log := newLogger(c, stderr)
+	hangups := make(chan os.Signal, 1) // one that comes before the node serves is not forgotten
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	api, err := address.Listen("listen", c.Listen, c.MaxConnections)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = api.Close() }()
+	log.Info("starting", "node", c.Node, "backend", c.Backend, "version", version.Of().Version)
+	node, err := openNode(ctx, c, api.Addr(), log, stdout)
+	if err != nil {
+		return err
+	}
+	log = log.With("node", c.Node)
+	if c.Insecure {
+		log.Warn("insecure: whoever can reach this node can do everything, since nobody is asked who they are", "listen", c.Listen, "raft-listen", c.RaftListen)
+	}
+	_, _ = fmt.Fprintf(stdout, "node %s api=%s pid=%d\n", c.Node, api.Addr(), os.Getpid())
+	log.Info("serving", "api", api.Addr().String())
+
+	go reopenOnHangup(ctx, hangups, node.server.ReopenAudit, log)
+	httpServer := newHTTPServer(node.server.Handler(), log)
+	failed := make(chan error, 1)
+	go func() { failed <- httpServer.Serve(api) }()
+	select {
+	case err := <-failed:
+		return errors.Join(err, node.end(context.Background(), nil))
+	case <-ctx.Done():
+	}
+	log.Info("draining")
+	drain, cancel := context.WithTimeout(context.Background(), DrainTimeout)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- node.end(drain, httpServer) }()
+	select {
+	case err := <-ended:
+		if err == nil {
+			log.Info("ended")
+		}
+		return err
+	case <-time.After(DrainTimeout):
+		// What a crash does to a node is safe, so waiting longer for a part
+		// that hangs would only keep the port taken.
+		return fmt.Errorf("ended by force: it was not done in good order within %v", DrainTimeout)
+	}
+}
+
+// reachable is an address with the host under which others reach it.
+func reachable(c *config.Config, a net.Addr) string {
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	if c.Advertise != "" {
+		host = c.Advertise
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// endHTTP lets requests under way end until ctx does, and then cuts them off.
+func endHTTP(ctx context.Context, s *http.Server) error {
+	if s == nil {
+		return nil
+	}
+	if err := s.Shutdown(ctx); err != nil {
+		return errors.Join(fmt.Errorf("requests were still under way: %w", err), s.Close())
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package terminal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// PrintJSON prints a message as protojson has it, zero values included, so that
+// a script finds every field.
+func PrintJSON(w io.Writer, m proto.Message) error {
+	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	// protojson varies its spaces on purpose; equal answers shall print alike.
+	var out bytes.Buffer
+	if err := json.Indent(&out, b, "", "  "); err != nil {
+		return err
+	}
+	out.WriteByte('\n')
+	_, err = out.WriteTo(w)
+	return err
+}
+
+// A Table prints lines in columns.
+type Table struct{ w *tabwriter.Writer }
+
+// NewTable begins a table with its first line.
+func NewTable(w io.Writer, head ...any) Table {
+	t := Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t.Row(head...)
+	return t
+}
+
+// Row adds a line.
+func (t Table) Row(cells ...any) {
+	for i, cell := range cells {
+		if i > 0 {
+			_, _ = io.WriteString(t.w, "\t")
+		}
+		text := Printable(fmt.Sprint(cell))
+		if text == "" {
+			text = "-"
+		}
+		_, _ = io.WriteString(t.w, text)
+	}
+	_, _ = io.WriteString(t.w, "\n")
+}
+
+// Flush prints what was added.
+func (t Table) Flush() error { return t.w.Flush() }
+
+// Printable writes out what a terminal would obey instead of show: names come
+// from whoever calls the service.
+func Printable(text string) string {
+	if !strings.ContainsFunc(text, unprintable) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unprintable(r) {
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// Since prints a duration as an operator reads it.
+func Since(d *durationpb.Duration) string {
+	if d == nil {
+		return ""
+	}
+	v := d.AsDuration()
+	switch {
+	case v >= time.Minute:
+		return v.Round(time.Second).String()
+	case v >= time.Second:
+		return v.Round(100 * time.Millisecond).String()
+	}
+	return v.Round(time.Millisecond).String()
+}
+
+// Word is the name of an enum value without the prefix of its type, in small
+// letters: admitted for OUTCOME_ADMITTED.
+func Word(value fmt.Stringer, prefix string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
+}
+
+// OutputFlag adds -o to a command that needs no node, and checks it.
+func OutputFlag(cmd *cobra.Command, output *string, allowed ...string) func() error {
+	words := allowed[0]
+	for _, a := range allowed[1:] {
+		words += "|" + a
+	}
+	cmd.Flags().StringVarP(output, "output", "o", allowed[0], "how to print the answer, "+words)
+	return func() error {
+		if !slices.Contains(allowed, *output) {
+			return Usagef("output: %q (flag --output): must be one of %s", *output, words)
+		}
+		return nil
+	}
+}
+
+// WriteJSON prints a value that is no message of the API.
+func WriteJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

@@ -1,0 +1,44 @@
+package nearest
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+)
+
+// longest bounds what is compared: no word that anybody knows is longer, and the
+// time it takes grows with the square.
+const longest = 64
+
+// Of returns the word that is nearest to one that is unknown, the first in
+// alphabetical order of several. It is empty if none is near: if more than a
+// third of the longer one, rounded up, would have to change.
+func Of(unknown string, words []string) string {
+	if len(unknown) > longest {
+		return ""
+	}
+	unknown = strings.ToLower(unknown)
+	best, least := "", 0
+	for _, w := range words {
+		d := levenshtein.ComputeDistance(unknown, strings.ToLower(w))
+		if long := max(len(unknown), len(w)); d > (long+2)/3 || d >= long {
+			continue
+		}
+		if best == "" || d < least || d == least && w < best {
+			best, least = w, d
+		}
+	}
+	return best
+}
+
+// Hint is " (did you mean WORD?)" for the nearest word, with what stands before
+// each such word where it is written, as -- before a flag. It is empty if none
+// is near.
+func Hint(unknown, before string, words []string) string {
+	w := Of(unknown, words)
+	if w == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %s%s?)", before, w)
+}
