@@ -28,7 +28,7 @@ func idleClient(t *testing.T) *Client {
 // onLink asks over a link, as errand.overStream does, and returns why there is no
 // answer.
 func onLink(k *link, e *errand) error {
-	f := newFrame(fieldBegin, false)
+	f := &frame{kind: fieldBegin, done: make(chan error, 1)} // of this bubble, and of no other
 	f.limit = e.limit()
 	f.told = f.limit
 	if err := k.add(f); err != nil {
