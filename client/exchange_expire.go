@@ -30,7 +30,8 @@ func (k *link) expire() {
 	defer k.mu.Unlock()
 	now := time.Now()
 	k.alarmAt = time.Time{}
-	for _, f := range k.queue {
+	queue, _ := k.window.Line()
+	for _, f := range queue {
 		k.expireOne(f, now, notSent(context.DeadlineExceeded))
 	}
 	for _, f := range k.open {

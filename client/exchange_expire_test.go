@@ -13,10 +13,8 @@ import (
 
 // idleLink is a link whose stream nobody serves.
 func idleLink(c *Client) *link {
-	k := &link{line: &line{c: c, node: &node{address: "a:1"}}, wake: make(chan struct{}, 1), limit: 1024, open: make(map[uint64]*frame)}
-	k.ctx, k.cancel = context.WithCancelCause(context.Background())
-	k.alarm = time.AfterFunc(time.Hour, k.expire)
-	return k
+	ctx, cancel := context.WithCancelCause(context.Background())
+	return newLink(ctx, cancel, &line{c: c, node: &node{address: "a:1"}}, nil, &inbox{maxInFlight: 1024})
 }
 
 func idleClient(t *testing.T) *Client {
@@ -30,7 +28,7 @@ func idleClient(t *testing.T) *Client {
 // onLink asks over a link, as errand.overStream does, and returns why there is no
 // answer.
 func onLink(k *link, e *errand) error {
-	f := newFrame(fieldBegin, false)
+	f := &frame{kind: fieldBegin, done: make(chan error, 1)} // of this bubble, and of no other
 	f.limit = e.limit()
 	f.told = f.limit
 	if err := k.add(f); err != nil {
@@ -41,10 +39,8 @@ func onLink(k *link, e *errand) error {
 
 func (k *link) packAll(t *testing.T) {
 	t.Helper()
-	k.mu.Lock()
-	k.messages = 0
-	k.mu.Unlock()
-	require.True(t, k.pack(&packet{}))
+	_, err := k.pack(&packet{}, nil)
+	require.NoError(t, err)
 }
 
 // One timer for all frames tells each at its own limit, to the moment, in
@@ -75,7 +71,15 @@ func TestEachFrameHasItsLimit(t *testing.T) {
 			ask(ms*time.Millisecond, false)
 		}
 		all.Wait()
-		require.False(t, k.pack(&packet{}), "what nobody waits for any more is not sent")
+		over := make(chan error)
+		go func() {
+			_, err := k.pack(&packet{}, nil)
+			over <- err
+		}()
+		synctest.Wait()
+		require.Len(t, k.open, 6, "what nobody waits for any more is not sent")
+		k.cancel(errors.New("over"))
+		require.Error(t, <-over)
 		ask(2*time.Second, false) // the alarm is set again
 		all.Wait()
 	})

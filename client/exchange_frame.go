@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/govnode/internal/window"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -29,11 +30,18 @@ type frame struct {
 
 	// Guarded by link.mu.
 	tag     uint64
-	gone    bool     // nobody waits for it any more
-	waits   bool     // it has a place in a queue
-	aside   bool     // it counts among link.waiting: it waits, or takes long to be judged
-	message *message // nil until it is sent
+	size    int          // of the request
+	gone    bool         // nobody waits for it any more
+	waits   bool         // it has a place in a queue
+	class   window.Class // Waiting, too, if it takes long to be judged
+	message *message     // nil until it is sent
 }
+
+// Size implements window.Item.
+func (f *frame) Size() window.Size { return window.Size{Count: 1, Bytes: f.size} }
+
+// Take implements window.Item.
+func (f *frame) Take() bool { return !f.gone }
 
 var frames = sync.Pool{New: func() any { return &frame{done: make(chan error, 1)} }}
 
@@ -45,7 +53,7 @@ func newFrame(kind protowire.Number, mayWait bool) *frame {
 
 // free makes a frame ready for its next use. Nobody else must know it any more.
 func (f *frame) free() {
-	f.raw, f.result, f.gone, f.waits, f.aside, f.message = f.raw[:0], result{}, false, false, false, nil
+	f.raw, f.result, f.gone, f.waits, f.class, f.message = f.raw[:0], result{}, false, false, window.InFlight, nil
 	if cap(f.raw) <= 4<<10 {
 		frames.Put(f)
 	}

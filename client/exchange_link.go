@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/window"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -44,17 +44,12 @@ type link struct {
 	stream *connect.BidiStreamForClient[packet, inbox]
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	wake   chan struct{} // capacity 1: there is something to send
 
 	mu       sync.Mutex
-	limit    int               // frames that may be unanswered, beside waiting
-	queue    []*frame          // not sent
+	window   *window.Queue[*frame]
 	open     map[uint64]*frame // sent and not answered
-	waiting  int               // of those: they wait for a slot, or are judged apart
-	messages int               // of which nothing is answered
 	tag      uint64
-	closed   error // why no more is taken on
-	goneAway bool  // the node has said goodbye
+	goneAway bool // the node has said goodbye
 	retired  bool
 
 	alarm   *time.Timer // calls expire
@@ -65,10 +60,11 @@ type link struct {
 type message struct{ answered bool }
 
 func newLink(ctx context.Context, cancel context.CancelCauseFunc, l *line, stream *connect.BidiStreamForClient[packet, inbox], hello *inbox) *link {
-	k := &link{
-		line: l, stream: stream, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		limit: max(int(hello.maxInFlight), 1), open: make(map[uint64]*frame),
-	}
+	k := &link{line: l, stream: stream, ctx: ctx, cancel: cancel, open: make(map[uint64]*frame)}
+	k.window = window.NewQueue[*frame](&k.mu, window.Limits{
+		InFlight: max(int(hello.maxInFlight), 1),
+		Message:  window.Size{Count: maxFrames, Bytes: maxMessage}, Messages: maxMessages,
+	})
 	k.alarm = time.AfterFunc(time.Hour, k.expire)
 	k.take(hello)
 	return k
@@ -97,82 +93,50 @@ func (k *link) serve() {
 func (k *link) add(f *frame) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch {
-	case k.closed != nil:
-		return k.closed
-	case f.mayWait && k.waiting >= maxWaits:
+	if k.retired || f.mayWait && k.window.Count(window.Waiting) >= maxWaits {
 		return errUnary
 	}
 	k.tag++
-	f.tag = k.tag
-	k.queue = append(k.queue, f)
+	f.tag, f.size = k.tag, len(f.raw)
+	if err := k.window.Add(f); err != nil {
+		return err
+	}
 	k.watch(f.limit)
-	if k.messages < maxMessages {
-		k.ring()
-	}
 	return nil
-}
-
-func (k *link) ring() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (k *link) send() {
 	var p packet
+	var room []*frame
 	for {
-		select {
-		case <-k.wake:
-		case <-k.ctx.Done():
+		frames, err := k.pack(&p, room[:0])
+		if err != nil {
 			return
 		}
-		// Those whose answers have just come are about to ask again.
-		runtime.Gosched()
-		for k.pack(&p) {
-			if err := k.stream.Send(&p); err != nil {
-				k.cancel(err) // what it was is for Receive to say
-				return
-			}
-			runtime.Gosched()
+		if err := k.stream.Send(&p); err != nil {
+			k.cancel(err) // what it was is for Receive to say
+			return
 		}
+		clear(frames)
+		room = frames
 	}
 }
 
-// pack makes a message of what waits, if one may be sent now.
-func (k *link) pack(p *packet) bool {
+// pack waits for the next message, and makes it.
+func (k *link) pack(p *packet, room []*frame) (frames []*frame, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p.raw = p.raw[:0]
-	if k.messages >= maxMessages || k.ctx.Err() != nil {
-		return false
+	if frames, err = k.window.Next(k.ctx, room); err != nil {
+		return nil, err
 	}
+	p.raw = p.raw[:0]
 	m, now := &message{}, time.Now()
-	room := min(maxFrames, k.limit-(len(k.open)-k.waiting))
-	n := 0
-	for _, f := range k.queue {
-		if f.gone {
-			n++
-			continue
-		}
-		if room <= 0 || len(p.raw) > 0 && len(p.raw)+len(f.raw) > maxMessage {
-			break
-		}
-		n++
-		room--
+	for _, f := range frames {
 		p.add(f, now)
 		f.message = m
 		k.open[f.tag] = f
 	}
-	rest := copy(k.queue, k.queue[n:])
-	clear(k.queue[rest:])
-	k.queue = k.queue[:rest]
-	if len(p.raw) == 0 {
-		return false
-	}
-	k.messages++
-	return true
+	return frames, nil
 }
 
 // take gives answers to those who wait for them.
@@ -201,9 +165,7 @@ func (k *link) take(m *inbox) {
 			continue
 		}
 		delete(k.open, f.tag)
-		if f.aside {
-			k.waiting--
-		}
+		k.window.Leave(f.class, f.Size())
 		if !f.gone {
 			f.raw, f.result = append(f.raw[:0], a.body...), a.result
 			f.done <- nil // f is no longer this link's
@@ -214,11 +176,7 @@ func (k *link) take(m *inbox) {
 	if m.goAway {
 		k.goneAway = true
 		why = &breach{error: errors.New("the node shuts down")}
-		k.closed = why
-		left, k.queue = k.queue, nil
-	}
-	if len(k.queue) > 0 && k.messages < maxMessages {
-		k.ring()
+		left = k.window.Close(why)
 	}
 	over := k.over()
 	k.mu.Unlock()
@@ -239,16 +197,16 @@ func (k *link) take(m *inbox) {
 func (k *link) heard(f *frame) {
 	if !f.message.answered {
 		f.message.answered = true
-		k.messages--
+		k.window.Heard()
 	}
 }
 
 // setAside no longer counts a frame among the unanswered, which it may be for
 // long. k.mu must be held.
 func (k *link) setAside(f *frame) {
-	if !f.aside {
-		f.aside = true
-		k.waiting++
+	if f.class == window.InFlight {
+		k.window.Move(f.class, window.Waiting, 1)
+		f.class = window.Waiting
 	}
 }
 
@@ -257,9 +215,6 @@ func (k *link) retire() {
 	k.line.lost(k)
 	k.mu.Lock()
 	k.retired = true
-	if k.closed == nil {
-		k.closed = errUnary
-	}
 	over := k.over()
 	k.mu.Unlock()
 	if over {
@@ -270,8 +225,8 @@ func (k *link) retire() {
 // over reports whether nothing is left to do on a stream that is not to be used
 // any more. k.mu must be held.
 func (k *link) over() bool {
-	waits := func(f *frame) bool { return !f.gone }
-	return k.retired && len(k.open) == 0 && !slices.ContainsFunc(k.queue, waits)
+	queue, _ := k.window.Line()
+	return k.retired && len(k.open) == 0 && !slices.ContainsFunc(queue, (*frame).Take)
 }
 
 // fail answers everything that the end of the stream leaves: what was sent may
@@ -279,11 +234,9 @@ func (k *link) over() bool {
 func (k *link) fail(err error) {
 	k.line.lost(k)
 	k.mu.Lock()
-	if k.closed == nil || k.retired {
-		k.closed = &breach{error: fmt.Errorf("the stream to %s broke: %w", k.line.node.address, err)}
-	}
-	queue, open, why := k.queue, k.open, k.closed
-	k.queue, k.open = nil, nil
+	queue := k.window.Close(&breach{error: fmt.Errorf("the stream to %s broke: %w", k.line.node.address, err)})
+	open, why := k.open, k.window.Closed()
+	k.open = nil
 	k.alarm.Stop()
 	giveBack(queue, notSent(why))
 	for _, f := range open {

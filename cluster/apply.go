@@ -66,12 +66,12 @@ type batch struct {
 }
 
 func newBatch(n int) batch {
-	n = min(n, maxGroupCommands)
+	n = min(n, batchSize.Count)
 	return batch{commands: make([]pending, 0, n), at: make([]int, 0, n), maybe: make([]error, 0, n)}
 }
 
 func (b *batch) fits(p *pending) bool {
-	return len(b.commands) == 0 || b.size+len(p.raw) <= maxGroup && len(b.commands) < maxGroupCommands
+	return len(b.commands) == 0 || b.size+len(p.raw) <= batchSize.Bytes && len(b.commands) < batchSize.Count
 }
 
 func (b *batch) add(p pending, at int) {

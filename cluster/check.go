@@ -64,8 +64,7 @@ func (n *Node) orderChecks(l *leadership) {
 			return
 		case <-time.After(n.cfg.CheckInterval - time.Since(last)):
 		}
-		g := newGroup(nil)
-		g.check = true
+		g := newCheck()
 		tried = time.Now()
 		if l.queue.first(g) != nil {
 			return

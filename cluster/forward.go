@@ -26,7 +26,6 @@ type forwarder struct {
 	metrics *metrics
 	ctx     context.Context
 	cancel  context.CancelFunc
-	places  chan struct{}
 
 	mu    sync.Mutex
 	sent  map[uint64]*sentBatch // not answered
@@ -36,7 +35,8 @@ type forwarder struct {
 // A sentBatch is under way. Its answers come in the order of its commands, in one
 // message or in several.
 type sentBatch struct {
-	groups []*group // the first has no answer yet, or not all
+	groups []*group
+	open   []*group // of those; the first has no answer yet, or not all
 	got    int      // answers of the first
 }
 
@@ -57,8 +57,8 @@ func (n *Node) forwardTo(leader string) *forwarder {
 		n.forward.cancel()
 	}
 	f := &forwarder{
-		address: leader, queue: newQueue(n.cfg.MaxQueue), metrics: n.metrics,
-		places: make(chan struct{}, inFlight), sent: make(map[uint64]*sentBatch),
+		address: leader, queue: newQueue(n.cfg.MaxQueue, batchSize), metrics: n.metrics,
+		sent: make(map[uint64]*sentBatch),
 	}
 	f.ctx, f.cancel = context.WithCancel(n.ctx)
 	n.forward = f
@@ -104,16 +104,10 @@ func (f *forwarder) run(client nodev1connect.NodeServiceClient, patience time.Du
 	}
 }
 
-// send takes what waits and sends it, while at most inFlight batches have no
-// answer.
+// send takes what waits and sends it, batch by batch.
 func (f *forwarder) send(stream *forwardStream) {
 	for {
-		select {
-		case f.places <- struct{}{}:
-		case <-f.ctx.Done():
-			return
-		}
-		groups := f.queue.take(f.ctx, maxGroup, maxGroupCommands)
+		groups := f.queue.take(f.ctx)
 		if groups == nil {
 			return
 		}
@@ -132,7 +126,7 @@ func (f *forwarder) number(groups []*group) *nodev1.ForwardRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.batch++
-	f.sent[f.batch] = &sentBatch{groups: groups}
+	f.sent[f.batch] = &sentBatch{groups: groups, open: groups}
 	m := &nodev1.ForwardRequest{Batch: f.batch}
 	now := time.Now()
 	for _, g := range groups {
@@ -160,7 +154,7 @@ func (f *forwarder) take(n uint64, over bool) *sentBatch {
 // of a part of a message.
 func (f *forwarder) unsent(n uint64, why error) {
 	if b := f.take(n, true); b != nil {
-		failAll(b.groups, storage.Refused(fmt.Errorf("%w: %w", errElsewhere, why)))
+		failAll(b.open, storage.Refused(fmt.Errorf("%w: %w", errElsewhere, why)))
 	}
 }
 
@@ -172,30 +166,23 @@ func (f *forwarder) answer(r *nodev1.ForwardResponse) {
 	}
 	b.answer(r.GetAnswers())
 	if !r.GetMore() {
-		failAll(b.groups, storage.Lost(errors.New("the leader left answers out")))
-		<-f.places
+		failAll(b.open, storage.Lost(errors.New("the leader left answers out")))
+		f.queue.free(b.groups)
 	}
 }
 
 // answer takes the next answers. A group is done with its last one.
 func (b *sentBatch) answer(answers []*nodev1.ForwardAnswer) {
 	for _, a := range answers {
-		if len(b.groups) == 0 {
+		if len(b.open) == 0 {
 			return // more than were asked for
 		}
-		g := b.groups[0]
+		g := b.open[0]
 		g.answers[b.got] = readAnswer(a)
 		if b.got++; b.got == len(g.commands) {
 			close(g.done)
-			b.groups, b.got = b.groups[1:], 0
+			b.open, b.got = b.open[1:], 0
 		}
-	}
-}
-
-// failAll gives a to all commands of groups that have no answer yet.
-func failAll(groups []*group, a storage.Answer) {
-	for _, g := range groups {
-		g.fail(a)
 	}
 }
 
@@ -208,7 +195,7 @@ func (f *forwarder) end(err error) {
 	f.sent = make(map[uint64]*sentBatch)
 	f.mu.Unlock()
 	for _, b := range sent {
-		failAll(b.groups, storage.Lost(fmt.Errorf("the stream to the leader broke: %w", err)))
+		failAll(b.open, storage.Lost(fmt.Errorf("the stream to the leader broke: %w", err)))
 	}
 }
 

@@ -37,7 +37,7 @@ func newStuck(t *testing.T, cmd session.Command) *stuck {
 	go func() { s.answer <- s.follower.Apply(within(t, 10*time.Second), cmd)[0] }()
 	require.Eventually(t, func() bool {
 		l := s.leader.leading.Load()
-		return l != nil && l.underWay.Load() > 0 && disks.of(s.leader).held.Load() > 0 && s.follower.forwarded() == 1
+		return l != nil && l.queue.underWay() > 0 && disks.of(s.leader).held.Load() > 0 && s.follower.forwarded() == 1
 	}, 5*time.Second, time.Millisecond)
 	s.net.isolate(s.leader.Address(), true)
 	return s
@@ -231,8 +231,7 @@ func TestRubbishInABatch(t *testing.T) {
 func TestAnswersThatALeaderLeftOut(t *testing.T) {
 	n := newTestForwarder()
 	groups := []*group{sized(1, 1), sized(1), sized(1)}
-	n.sent[1] = &sentBatch{groups: groups}
-	n.places <- struct{}{}
+	n.underWay(1, groups)
 	n.answer(&nodev1.ForwardResponse{Batch: 1, Answers: []*nodev1.ForwardAnswer{writeAnswer(new(storage.Done(session.Result{}, 7)))}})
 	var outcomes []storage.Outcome
 	for _, g := range groups {
@@ -242,12 +241,26 @@ func TestAnswersThatALeaderLeftOut(t *testing.T) {
 		}
 	}
 	require.Equal(t, []storage.Outcome{storage.Applied, storage.Unknown, storage.Unknown, storage.Unknown}, outcomes)
-	require.Empty(t, n.places)
+	require.Zero(t, n.queue.underWay())
 	require.Empty(t, n.sent)
 }
 
 func newTestForwarder() *forwarder {
-	return &forwarder{queue: newQueue(10), places: make(chan struct{}, inFlight), sent: make(map[uint64]*sentBatch)}
+	return &forwarder{queue: newQueue(10, entrySize), sent: make(map[uint64]*sentBatch)}
+}
+
+// underWay lets groups be under way as a batch.
+func (f *forwarder) underWay(batch uint64, groups []*group) {
+	if len(groups) == 0 {
+		groups = []*group{newGroup(nil)}
+	}
+	for _, g := range groups {
+		if err := f.queue.add(g); err != nil {
+			panic(err)
+		}
+	}
+	groups = f.queue.take(context.Background())
+	f.sent[batch] = &sentBatch{groups: groups, open: groups}
 }
 
 // Whoever looked for the leader before there was another one does not end the

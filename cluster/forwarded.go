@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/window"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -44,19 +45,21 @@ func (s *service) Forward(ctx context.Context, stream *servedStream) error {
 	var (
 		sending sync.Mutex
 		answers sync.WaitGroup
-		places  = make(chan struct{}, maxBatches)
+		lock    sync.Mutex
+		places  = window.New(&lock, window.Limits{InFlight: maxBatches})
 	)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer answers.Wait() // nothing is sent when this method has returned
 	batches := receive(ctx, stream, end)
 	for {
-		var m *nodev1.ForwardRequest
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		lock.Lock()
+		_, err := places.Admit(ctx, 1)
+		lock.Unlock()
+		if err != nil {
+			return err
 		}
+		var m *nodev1.ForwardRequest
 		select {
 		case m = <-batches:
 		case <-ctx.Done():
@@ -87,7 +90,9 @@ func (s *service) Forward(ctx context.Context, stream *servedStream) error {
 				end(err)
 				return
 			}
-			<-places
+			lock.Lock()
+			places.Leave(window.InFlight, window.Size{Count: 1})
+			lock.Unlock()
 		})
 	}
 }

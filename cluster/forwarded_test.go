@@ -94,18 +94,17 @@ func TestAnswersAreSplitBySize(t *testing.T) {
 				groups = append(groups, sized(make([]int, n)...))
 				at += n
 			}
-			f.sent[7] = &sentBatch{groups: groups}
-			f.places <- struct{}{}
+			f.underWay(7, groups)
 			messages := 0
 			require.NoError(t, sendAnswers(7, c.answers, func(r *nodev1.ForwardResponse) error {
-				require.Len(t, f.places, 1, "the batch is under way")
+				require.Equal(t, 1, f.queue.underWay(), "the batch is under way")
 				require.LessOrEqual(t, proto.Size(r), maxMessage)
 				messages++
 				f.answer(r)
 				return nil
 			}))
 			require.Equal(t, c.messages, messages)
-			require.Empty(t, f.places)
+			require.Zero(t, f.queue.underWay())
 			require.Empty(t, f.sent)
 			for _, g := range groups {
 				<-g.done
@@ -122,7 +121,7 @@ func TestAnswersAreSplitBySize(t *testing.T) {
 func TestABatchThatBreaksOffAmongItsAnswers(t *testing.T) {
 	f := newTestForwarder()
 	groups := []*group{sized(1), sized(1, 1), sized(1)}
-	f.sent[1] = &sentBatch{groups: groups}
+	f.underWay(1, groups)
 	done := writeAnswer(new(storage.Done(session.Result{}, 7)))
 	f.answer(&nodev1.ForwardResponse{Batch: 1, Answers: []*nodev1.ForwardAnswer{done}, More: true})
 	<-groups[0].done

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -35,8 +34,6 @@ type leadership struct {
 	tasks   *sync.WaitGroup // of the node
 	dead    <-chan struct{} // closed when Raft has stopped
 	idle    chan struct{}   // closed when nothing is proposed any more, and all is answered
-
-	underWay atomic.Int32 // entries
 }
 
 // submit lets a group wait for its place. Commands that are not valid get their
@@ -76,37 +73,25 @@ func (l *leadership) check(p *pending) error {
 // leadership or its queue ends. There is no timer: the entries under way are
 // the time in which the next one gathers.
 func (l *leadership) propose() {
-	places := make(chan struct{}, inFlight)
-	for range inFlight {
-		places <- struct{}{}
-	}
-	defer func() {
-		for range inFlight {
-			<-places
-		}
-		close(l.idle)
-	}()
+	defer close(l.idle)
+	defer l.queue.idle()
 	for {
-		<-places
-		groups := l.queue.take(l.ctx, maxEntry, maxEntryCommands)
+		groups := l.queue.take(l.ctx)
 		if groups == nil {
-			places <- struct{}{}
 			return
 		}
 		e := l.entry(groups)
 		if len(e.commands) == 0 && !groups[0].check {
 			e.fail(storage.Answer{})
-			places <- struct{}{}
+			l.queue.free(groups)
 			continue
 		}
 		start := time.Now()
-		l.underWay.Add(1)
 		future := l.raft.ApplyLog(raft.Log{Data: session.JoinEntry(make([]byte, 0, e.size+entrySpare), l.now(), e.commands), Extensions: termOf(l.term)}, enqueueTimeout)
 		l.tasks.Go(func() {
 			l.finish(e, future)
 			l.metrics.commitSeconds.Observe(time.Since(start).Seconds())
-			l.underWay.Add(-1)
-			places <- struct{}{}
+			l.queue.free(groups)
 		})
 	}
 }

@@ -25,14 +25,20 @@ func sized(sizes ...int) *group {
 }
 
 func TestQueue(t *testing.T) {
-	q := newQueue(10)
+	q := newQueue(10, entrySize)
 	small, large, other := sized(10, 10), sized(maxEntry), sized(5)
 	for _, g := range []*group{small, large, other} {
 		require.NoError(t, q.add(g))
 	}
 	require.ErrorIs(t, q.add(sized(1, 1, 1, 1, 1, 1, 1)), errFull)
 	require.Equal(t, 4, q.len())
-	take := func() []*group { return q.take(t.Context(), maxEntry, maxEntryCommands) }
+	take := func() []*group {
+		groups := q.take(t.Context())
+		if groups != nil {
+			q.free(groups)
+		}
+		return groups
+	}
 	require.Equal(t, []*group{small}, take(), "what does not fit waits for the next entry")
 	require.Equal(t, []*group{large}, take(), "a large one goes alone")
 	require.Equal(t, []*group{other}, take(), "and nobody overtakes")
@@ -53,9 +59,8 @@ func TestQueue(t *testing.T) {
 	require.ErrorIs(t, q.add(sized(1)), errElsewhere)
 	require.Nil(t, take())
 
-	q = newQueue(10)
-	check, before, after := newGroup(nil), sized(1), sized(1)
-	check.check = true
+	q = newQueue(10, entrySize)
+	check, before, after := newCheck(), sized(1), sized(1)
 	for _, g := range []*group{before, check, after} {
 		require.NoError(t, q.add(g))
 	}
@@ -63,14 +68,14 @@ func TestQueue(t *testing.T) {
 	require.Equal(t, []*group{check}, take(), "a check has an entry of its own")
 	require.Equal(t, []*group{after}, take())
 
-	q = newQueue(1 << 20)
+	q = newQueue(1<<20, entrySize)
 	for range maxQueueBytes / maxEntry {
 		require.NoError(t, q.add(sized(maxEntry)))
 	}
 	require.ErrorIs(t, q.add(sized(1)), errFull, "bytes are bounded, too")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.Nil(t, newQueue(1).take(ctx, 1, 1))
+	require.Nil(t, newQueue(1, entrySize).take(ctx))
 }
 
 // held is a cluster of one whose disk is held up, with both entries that may be
@@ -83,7 +88,7 @@ func held(t *testing.T, queue int) (n *testNode, open func(), underWay *sync.Wai
 	})
 	n, underWay = c.nodes[0], new(sync.WaitGroup)
 	require.Eventually(t, func() bool { // the first Tick of the leadership
-		return n.fsm.applied() > n.fsm.memberIndex() && n.leading.Load().underWay.Load() == 0
+		return n.fsm.applied() > n.fsm.memberIndex() && n.leading.Load().queue.underWay() == 0
 	}, 5*time.Second, time.Millisecond)
 	open = disks.of(n).shut()
 	t.Cleanup(open)
@@ -96,7 +101,7 @@ func held(t *testing.T, queue int) (n *testNode, open func(), underWay *sync.Wai
 		// The first stands before the disk; the second before Raft.
 		require.Eventually(t, func() bool {
 			l := n.leading.Load()
-			return disks.of(n).held.Load() == 1 && l.queue.len() == 0 && l.underWay.Load() == int32(i+1)
+			return disks.of(n).held.Load() == 1 && l.queue.len() == 0 && l.queue.underWay() == i+1
 		}, 5*time.Second, time.Millisecond)
 	}
 	return n, open, underWay
@@ -159,7 +164,8 @@ func TestTicksPassAFullQueue(t *testing.T) {
 	go func() { ticked <- l.tick(t.Context(), &session.Tick{}) }()
 	require.Eventually(t, func() bool { return n.queued() == 2 }, 5*time.Second, time.Millisecond)
 	l.queue.mu.Lock()
-	require.IsType(t, &session.Tick{}, l.queue.groups[0].commands[0].cmd)
+	line, _ := l.queue.window.Line()
+	require.IsType(t, &session.Tick{}, line[0].commands[0].cmd)
 	l.queue.mu.Unlock()
 	open()
 	require.NoError(t, <-ticked)

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"example.com/govnode/internal/window"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -19,15 +18,18 @@ const (
 	// that is larger by itself has an entry of its own.
 	maxEntry         = 256 << 10
 	maxEntryCommands = 1024
-	// maxGroup and maxGroupCommands bound what is gathered before it is known
-	// who else has something: two batches of two followers fit in an entry.
-	maxGroup         = maxEntry / 2
-	maxGroupCommands = maxEntryCommands / 2
 	// maxQueueBytes bounds what waits, whatever its number.
 	maxQueueBytes = 32 << 20
 	// inFlight is how many entries, or batches, are under way at once: one
 	// leaves the disk idle while the followers work, more make entries small.
 	inFlight = 2
+)
+
+var (
+	entrySize = window.Size{Count: maxEntryCommands, Bytes: maxEntry}
+	// batchSize bounds what is gathered before it is known who else has
+	// something: two batches of two followers fit in an entry.
+	batchSize = window.Size{Count: maxEntryCommands / 2, Bytes: maxEntry / 2}
 )
 
 var (
@@ -57,7 +59,7 @@ type pending struct {
 // whatever fails.
 type group struct {
 	commands []pending
-	size     int
+	size     window.Size
 	answers  []storage.Answer // once done is closed
 	done     chan struct{}
 	state    atomic.Int32
@@ -73,11 +75,26 @@ const (
 
 func newGroup(commands []pending) *group {
 	g := &group{commands: commands, answers: make([]storage.Answer, len(commands)), done: make(chan struct{})}
+	g.size.Count = len(commands)
 	for i := range commands {
-		g.size += len(commands[i].raw)
+		g.size.Bytes += len(commands[i].raw)
 	}
 	return g
 }
+
+// newCheck makes a group that orders a check. It counts as a whole entry, and so
+// has one of its own.
+func newCheck() *group {
+	g := newGroup(nil)
+	g.check, g.size.Bytes = true, maxEntry
+	return g
+}
+
+// Size implements window.Item.
+func (g *group) Size() window.Size { return g.size }
+
+// Take implements window.Item.
+func (g *group) Take() bool { return g.state.CompareAndSwap(groupWaits, groupTaken) }
 
 // leave withdraws the group and reports whether it had not been taken yet.
 func (g *group) leave() bool { return g.state.CompareAndSwap(groupWaits, groupGone) }
@@ -92,42 +109,43 @@ func (g *group) fail(a storage.Answer) {
 	close(g.done)
 }
 
+// failAll does that for groups.
+func failAll(groups []*group, a storage.Answer) {
+	for _, g := range groups {
+		g.fail(a)
+	}
+}
+
 // answered reports whether a command of a group that is under way has its
 // answer already.
 func answered(a *storage.Answer) bool { return a.Err != nil || a.Outcome == storage.Applied }
 
-// A queue gathers groups until somebody has a place for them: the leader's
-// proposer, or the stream to the leader.
+// A queue gathers groups until there is a place for them: in the log, by the
+// leader's proposer, or on the stream to the leader.
 type queue struct {
-	max int // commands
-
 	mu     sync.Mutex
-	groups []*group
-	count  int
-	size   int
-	closed error
-	wake   chan struct{} // has a token if something may wait
+	window *window.Queue[*group]
 }
 
-func newQueue(maxCommands int) *queue {
-	return &queue{max: maxCommands, wake: make(chan struct{}, 1)}
+// newQueue makes a queue in which as many commands may wait, and that gives
+// messages of a size.
+func newQueue(maxCommands int, message window.Size) *queue {
+	q := &queue{}
+	q.window = window.NewQueue[*group](&q.mu, window.Limits{
+		Line: window.Size{Count: maxCommands, Bytes: maxQueueBytes}, Message: message, Messages: inFlight,
+	})
+	return q
 }
 
 // add lets a group wait, or refuses it at once.
 func (q *queue) add(g *group) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed != nil {
-		return q.closed
-	}
-	if q.count+len(g.commands) > q.max || q.size+g.size > maxQueueBytes && q.count > 0 {
+	err := q.window.Add(g)
+	if errors.Is(err, window.ErrFull) {
 		return errFull
 	}
-	q.groups = append(q.groups, g)
-	q.count += len(g.commands)
-	q.size += g.size
-	q.ring()
-	return nil
+	return err
 }
 
 // first lets a group of the leadership's own wait before all others, however many
@@ -135,80 +153,43 @@ func (q *queue) add(g *group) error {
 func (q *queue) first(g *group) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed != nil {
-		return q.closed
-	}
-	q.groups = slices.Insert(q.groups, 0, g)
-	q.count += len(g.commands)
-	q.size += g.size
-	q.ring()
-	return nil
+	return q.window.AddFirst(g)
 }
 
-// take waits until something is there and returns what fits in one entry or
-// batch, at least one group. It returns nil when ctx is done or the queue is
-// closed.
-func (q *queue) take(ctx context.Context, maxSize, maxCommands int) []*group {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-q.wake:
-		}
-		// Those whose answers have just come are about to ask again.
-		runtime.Gosched()
-		taken, closed := q.drain(maxSize, maxCommands)
-		if len(taken) > 0 || closed {
-			return taken
-		}
-	}
-}
-
-func (q *queue) drain(maxSize, maxCommands int) (taken []*group, closed bool) {
+// take waits until something is there and may be under way, and returns what
+// fits in one entry or batch; free must be called when that is over. It
+// returns nil when ctx is done, or the queue is closed.
+func (q *queue) take(ctx context.Context) []*group {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	size, count, i := 0, 0, 0
-	for ; i < len(q.groups); i++ {
-		g := q.groups[i]
-		if len(taken) > 0 && (g.check || taken[0].check || size+g.size > maxSize || count+len(g.commands) > maxCommands) {
-			break
-		}
-		q.count -= len(g.commands)
-		q.size -= g.size
-		if g.state.CompareAndSwap(groupWaits, groupTaken) {
-			taken = append(taken, g)
-			size += g.size
-			count += len(g.commands)
-		}
-	}
-	rest := copy(q.groups, q.groups[i:])
-	clear(q.groups[rest:])
-	q.groups = q.groups[:rest]
-	if rest > 0 {
-		q.ring()
-	}
-	return taken, q.closed != nil
+	groups, _ := q.window.Next(ctx, nil) // why there are none is known by who ended it
+	return groups
 }
 
-func (q *queue) ring() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
+// free gives the place of what take returned to others.
+func (q *queue) free(groups []*group) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, g := range groups {
+		q.window.Leave(window.InFlight, g.size)
 	}
+	q.window.Heard()
+}
+
+// idle waits until nothing is under way.
+func (q *queue) idle() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.window.Idle()
 }
 
 // close refuses what waits and what will be added. It may be called again.
 func (q *queue) close(err error) {
 	q.mu.Lock()
-	groups := q.groups
-	q.groups, q.count, q.size = nil, 0, 0
-	if q.closed == nil {
-		q.closed = err
-	}
-	q.ring()
+	groups := q.window.Close(err)
 	q.mu.Unlock()
 	for _, g := range groups {
-		if g.state.CompareAndSwap(groupWaits, groupTaken) {
+		if g.Take() {
 			g.fail(storage.Refused(err))
 		}
 	}
@@ -218,5 +199,13 @@ func (q *queue) close(err error) {
 func (q *queue) len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.count
+	_, size := q.window.Line()
+	return size.Count
+}
+
+// underWay returns how many entries, or batches, are under way.
+func (q *queue) underWay() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.window.Messages()
 }

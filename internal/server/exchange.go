@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -97,21 +98,19 @@ type exchange struct {
 	work  sync.WaitGroup // messages and waits under way
 	ready chan struct{}  // capacity 1: the sender has something to do
 
-	mu         sync.Mutex
-	room       sync.Cond // a place has come free, or nothing is read any more
-	unanswered int
-	waiting    int
-	apart      int
-	bytes      int
-	told       []uint64 // tags of frames that were set apart, not sent yet
-	answers    []*frame // not sent yet
-	closed     bool     // nothing more is taken on
-	err        error    // why the stream cannot go on; nil at its regular end
+	mu      sync.Mutex
+	window  *window.Window // of frames that are not answered
+	told    []uint64       // tags of frames that were set apart, not sent yet
+	answers []*frame       // not sent yet
+	err     error          // why the stream cannot go on; nil at its regular end
 }
 
 func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]) *exchange {
 	x := &exchange{s: s, stream: stream, methods: s.metrics.exchangeMethods(), ready: make(chan struct{}, 1)}
-	x.room.L = &x.mu
+	x.window = window.New(&x.mu, window.Limits{
+		InFlight: maxUnanswered, Waiting: maxStreamWaits, Apart: maxStreamApart, Bytes: maxUnansweredBytes,
+		Message: window.Size{Count: maxOrdered},
+	})
 	ns, lasting := namespace(ctx), context.WithoutCancel(ctx)
 	x.base = &exchangeContext{Context: lasting, namespace: ns}
 	x.quick = &exchangeContext{Context: lasting, namespace: ns, quick: true}
@@ -148,15 +147,10 @@ func (x *exchange) receive() {
 func (x *exchange) place(frames int) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for !x.closed && (x.unanswered >= maxUnanswered || x.bytes >= maxUnansweredBytes) {
-		x.room.Wait()
+	n, err := x.window.Admit(x.base, frames)
+	if err == nil {
+		x.work.Add(1)
 	}
-	if x.closed {
-		return 0
-	}
-	n := min(frames, maxUnanswered-x.unanswered, maxOrdered)
-	x.unanswered += n
-	x.work.Add(1)
 	return n
 }
 
@@ -164,11 +158,10 @@ func (x *exchange) place(frames int) int {
 // without one when everything is answered.
 func (x *exchange) close(err error) {
 	x.mu.Lock()
-	x.closed = true
+	x.window.Close(errStreamEnded)
 	if x.err == nil {
 		x.err = err
 	}
-	x.room.Broadcast()
 	x.mu.Unlock()
 	x.wake()
 }
@@ -247,21 +240,11 @@ func (x *exchange) free(answers []*frame) (over bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, f := range answers {
-		switch {
-		case f.notice:
-		case f.waits:
-			x.waiting--
-			x.bytes -= f.size
-		case f.apart:
-			x.apart--
-			x.bytes -= f.size
-		default:
-			x.unanswered--
-			x.bytes -= f.size
+		if !f.notice {
+			x.window.Leave(f.class, window.Size{Count: 1, Bytes: f.size})
 		}
 	}
-	x.room.Signal()
-	return x.closed && x.unanswered == 0 && x.waiting == 0 && x.apart == 0
+	return x.window.Over()
 }
 
 // post hands answers to the sender, when what the audit holds of them is

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -24,13 +25,12 @@ type frame struct {
 	result *v1.OperationResult
 	kind   frameKind
 	start  time.Time
-	until  time.Time // when its caller stops waiting
-	size   int       // of its arguments, about
-	waits  bool      // it counts among the waiting of its stream
-	apart  bool      // it counts among those that are set apart
-	notice bool      // not an answer: says that another frame waits
-	done   bool      // it has its answer
-	left   bool      // it has gone to the sender, or to those who wait
+	until  time.Time    // when its caller stops waiting
+	size   int          // of its arguments, about
+	class  window.Class // how it counts in the window of its stream
+	notice bool         // not an answer: says that another frame waits
+	done   bool         // it has its answer
+	left   bool         // it has gone to the sender, or to those who wait
 }
 
 type frameKind uint8
@@ -104,7 +104,7 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 		size += f.size
 	}
 	x.mu.Lock()
-	x.bytes += size
+	x.window.Hold(size)
 	x.mu.Unlock()
 	if len(apart) > 0 {
 		x.setApart(apart)
@@ -119,14 +119,11 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 // hold up no others, here or at the other side, which is told of it.
 func (x *exchange) setApart(frames []*frame) {
 	x.mu.Lock()
-	n := min(len(frames), maxStreamApart-x.apart)
+	n := x.window.Move(window.InFlight, window.Apart, len(frames))
 	for _, f := range frames[:n] {
-		f.apart = true
+		f.class = window.Apart
 		x.told = append(x.told, f.result.Tag)
 	}
-	x.apart += n
-	x.unanswered -= n
-	x.room.Signal()
 	x.mu.Unlock()
 	x.wake()
 	for _, f := range frames[:n] {
@@ -273,15 +270,8 @@ func (f *frame) waiting() *wait {
 // notice of it.
 func (x *exchange) wait(f *frame, w *wait) *frame {
 	x.mu.Lock()
-	if x.waiting < maxStreamWaits {
-		if f.apart {
-			x.apart--
-		} else {
-			x.unanswered--
-		}
-		f.waits, f.apart = true, false
-		x.waiting++
-		x.room.Signal()
+	if x.window.Move(f.class, window.Waiting, 1) == 1 {
+		f.class = window.Waiting
 	}
 	x.mu.Unlock()
 	f.left = true
