@@ -109,31 +109,53 @@ func TestRedisClusterSlotMoves(t *testing.T) {
 	hears(t, f, "after")
 }
 
-// After the slot has moved nodes take turns as they did before: each listens where
-// the swaps of the others call it.
+// However often the slot has moved, nodes take turns as they did before: each
+// comes to listen where the swaps of the others call it.
 func TestRedisClusterTurnsAfterSlotMoved(t *testing.T) {
 	all := startCluster(t)
 	f := &fleet{t: t}
 	for i := range 3 {
 		f.nodes = append(f.nodes, openCluster(t, all, fmt.Sprint("n", i)))
 	}
+	parts, want := 0, 0
+	increment := func(times int) {
+		parts++
+		want += 3 * 8 * times
+		hammer(t, f.nodes, fmt.Sprint(parts, "-"), 8, times)
+	}
+	listen := func(at *server) {
+		ask := []any{"PUBSUB", "NUMSUB"}
+		for _, r := range f.nodes {
+			ask = append(ask, r.place(testNS).turns()+":"+r.name)
+		}
+		require.Eventually(t, func() bool {
+			increment(5)
+			hear := at.do(ask...).([]any)
+			return hear[1].(int64) == 1 && hear[3].(int64) == 1 && hear[5].(int64) == 1
+		}, 30*time.Second, time.Millisecond, "nodes do not listen where the slot is")
+	}
 	part := func(name string) float64 {
-		hammer(t, f.nodes, name+"-first", 8, 20) // by then they have met
 		var rounds, lost uint64
 		for _, r := range f.nodes {
 			rounds, lost = rounds-r.Stats().Rounds, lost-r.Stats().Lost
 		}
-		hammer(t, f.nodes, name, 8, 200)
+		increment(200)
 		for _, r := range f.nodes {
 			rounds, lost = rounds+r.Stats().Rounds, lost+r.Stats().Lost
 		}
 		t.Logf("%s: %d of %d rounds were lost", name, lost, rounds)
 		return float64(lost) / float64(rounds)
 	}
+	key := "{gov:" + testNS + "}"
+	listen(serves(t, all, key))
 	require.Less(t, part("before"), 0.05)
-	beginMove(t, all, "{gov:"+testNS+"}").end()
+	for range 4 {
+		m := beginMove(t, all, key)
+		m.end()
+		listen(m.to)
+	}
 	require.Less(t, part("after"), 0.05, "turns are not heard of")
-	require.EqualValues(t, 2*3*8*(20+200), counted(t, f.node(0)))
+	require.EqualValues(t, want, counted(t, f.node(0)))
 }
 
 // staleCluster is a pool of some slots in a Redis Cluster whose primary for it

@@ -72,6 +72,14 @@ func (d *domain) serving(ctx context.Context) (*epoch, error) {
 // current returns the epoch that was found last, served or not.
 func (d *domain) current() *epoch { return d.gate.Load().epoch }
 
+// servedBy returns the run id of the primary that was found last.
+func (d *domain) servedBy() string {
+	if e := d.current(); e != nil {
+		return e.runid
+	}
+	return ""
+}
+
 // inspect looks whose data there is and notes whether it is served, unless
 // somebody has done so since the caller saw the gate as seen. The error is that
 // of looking; then what was noted before still holds, since every script looks

@@ -213,13 +213,15 @@ func (l *lane) listen(contended []session.Key) {
 // hear notes when this node is called, until that has not happened for a while.
 func (l *lane) hear() {
 	t := &l.turns
+	defer t.setName("", false)
 	name := l.p.turns() + ":" + l.r.name
-	sub := l.r.client.Subscribe(l.r.ctx, name)
+	sub, where := l.subscribe(name)
+	if sub == nil {
+		return
+	}
 	stop := context.AfterFunc(l.r.ctx, func() { sub.Close() })
 	defer stop()
 	defer sub.Close()
-	defer t.setName("", false)
-	where := l.p.d.current().runid
 	for {
 		v, err := sub.ReceiveTimeout(l.r.ctx, quietFor)
 		if err != nil {
@@ -230,14 +232,36 @@ func (l *lane) hear() {
 			t.setName(name, true)
 		case *redis.Message:
 			l.call(readTold(l.p, v.Payload))
-			if l.p.d.current().runid != where {
-				// The slot has moved. This is still heard, since the members
-				// of a Redis Cluster pass it on, but swaps pass over whoever
-				// does not listen at their own.
-				return
+			if l.p.d.servedBy() != where {
+				return // the slot has moved
 			}
 		}
 	}
+}
+
+// subscribe listens at the server on which the swaps run, and returns which that
+// is; nil if it is not found. The members of a Redis Cluster pass on to each
+// other what is published, but a swap passes over whoever does not listen at its
+// own. When a slot has moved swaps are led to where it is now, and the client
+// learns later that it has: so where it would listen is held against the epoch.
+func (l *lane) subscribe(name string) (sub *redis.PubSub, where string) {
+	cluster, ok := l.r.client.(*redis.ClusterClient)
+	if !ok {
+		where = l.p.d.servedBy()
+		return l.r.client.Subscribe(l.r.ctx, name), where
+	}
+	ctx, cancel := context.WithTimeout(l.r.ctx, quietFor)
+	defer cancel()
+	for ; ctx.Err() == nil; rest(ctx, silentPause) {
+		where = l.p.d.servedBy()
+		if one, err := cluster.MasterForKey(ctx, name); err == nil {
+			if info, err := one.Info(ctx, "server").Result(); err == nil && parseInfo(info)["run_id"] == where {
+				return one.Subscribe(l.r.ctx, name), where
+			}
+		}
+		cluster.ReloadState(ctx)
+	}
+	return nil, ""
 }
 
 func (t *turns) setName(name string, listening bool) {
