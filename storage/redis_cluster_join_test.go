@@ -3,7 +3,6 @@ package storage
 import (
 	"context"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 )
 
 // joinCluster makes a Redis Cluster of six servers, three primaries with a
-// replica each. With is how redis-cli reaches them.
+// replica each, that is in step. With is how redis-cli reaches them.
 func joinCluster(t *testing.T, all []*server, with ...string) {
 	t.Helper()
 	cli, err := exec.LookPath("redis-cli")
@@ -24,8 +23,10 @@ func joinCluster(t *testing.T, all []*server, with ...string) {
 	require.NoError(t, err, "%s", out)
 	for _, s := range all {
 		require.Eventually(t, func() bool {
-			return strings.Contains(s.client.ClusterInfo(context.Background()).Val(), "cluster_state:ok")
-		}, 20*time.Second, 50*time.Millisecond, "the Redis Cluster does not find together")
+			info := parseInfo(s.client.ClusterInfo(context.Background()).Val(), s.client.Info(context.Background(), "replication").Val())
+			inStep := info["role"] == "master" && info["connected_slaves"] == "1" || info["master_link_status"] == "up"
+			return info["cluster_state"] == "ok" && inStep
+		}, 30*time.Second, 20*time.Millisecond, "the Redis Cluster does not find together")
 	}
 }
 

@@ -1,9 +1,7 @@
 package storage
 
 import (
-	"context"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -18,21 +16,11 @@ func startCluster(t *testing.T) []*server {
 	if !full() {
 		t.Skip("six processes: run it with make redis")
 	}
-	cli, err := exec.LookPath("redis-cli")
-	require.NoError(t, err, "install it with: sudo apt-get install -y redis-tools")
-	args := []string{"--cluster", "create"}
 	var all []*server
 	for range 6 {
-		s := startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-replica-validity-factor", "0")
-		all, args = append(all, s), append(args, s.addr())
+		all = append(all, startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-replica-validity-factor", "0"))
 	}
-	out, err := exec.Command(cli, append(args, "--cluster-replicas", "1", "--cluster-yes")...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	for _, s := range all {
-		require.Eventually(t, func() bool {
-			return strings.Contains(s.client.ClusterInfo(context.Background()).Val(), "cluster_state:ok")
-		}, 20*time.Second, 50*time.Millisecond)
-	}
+	joinCluster(t, all)
 	return all
 }
 

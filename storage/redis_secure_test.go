@@ -98,29 +98,26 @@ func (a *authority) settings(port int) [][]string {
 // user is off.
 func (a *authority) start(cluster bool, more ...string) *server {
 	a.t.Helper()
-	s := &server{t: a.t, port: freePort(a.t), dir: a.t.TempDir()}
+	s := &server{t: a.t, dir: a.t.TempDir()}
 	node := []string{"user", "govnode"}
 	for _, line := range documentedUser(a.t, cluster) {
 		for _, word := range line[3:] {
 			node = append(node, word.(string))
 		}
 	}
-	settings := append(a.settings(s.port), node,
-		[]string{"user", "default", "off"},
-		[]string{"user", "test", "on", ">all", "~*", "&*", "+@all"},
-		[]string{"user", "peer", "on", ">copy", "+psync", "+replconf", "+ping"},
-		strings.Fields("user sentinel on >watch allchannels +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info +client|setname +client|kill +script|kill"),
-		[]string{"masteruser", "peer"}, []string{"masterauth", "copy"}, []string{"appendfsync", "always"})
-	for _, setting := range settings {
-		s.args = append(append(s.args, "--"+setting[0]), setting[1:]...)
-	}
-	s.args = append(s.args, more...)
-	s.client = redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1, TLSConfig: a.client(), Username: "test", Password: "all"})
-	a.t.Cleanup(func() {
-		s.kill()
-		_ = s.client.Close()
+	s.startAnywhere(func() {
+		s.args = nil
+		for _, setting := range append(a.settings(s.port), node,
+			[]string{"user", "default", "off"},
+			[]string{"user", "test", "on", ">all", "~*", "&*", "+@all"},
+			[]string{"user", "peer", "on", ">copy", "+psync", "+replconf", "+ping"},
+			strings.Fields("user sentinel on >watch allchannels +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info +client|setname +client|kill +script|kill"),
+			[]string{"masteruser", "peer"}, []string{"masterauth", "copy"}, []string{"appendfsync", "always"}) {
+			s.args = append(append(s.args, "--"+setting[0]), setting[1:]...)
+		}
+		s.args = append(s.args, more...)
+		s.client = redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1, TLSConfig: a.client(), Username: "test", Password: "all"})
 	})
-	s.start()
 	return s
 }
 
@@ -218,7 +215,7 @@ func TestRedisSentinelWithTLSAndUsers(t *testing.T) {
 		Sentinel: RedisSentinel{Master: "main", Addresses: a.sentinels(primary), Username: "govnode-watch", Password: "look"},
 	}
 	refusesStrangers(t, cfg)
-	followsFailover(t, cfg, primary.kill)
+	followsFailover(t, cfg, func() *server { return primary })
 }
 
 // The same in a Redis Cluster.
@@ -237,7 +234,7 @@ func TestRedisClusterWithTLSAndUsers(t *testing.T) {
 	}
 	joinCluster(t, all, "--tls", "--cacert", a.file("ca"), "--cert", a.file("node"), "--key", a.file("node-key"), "--user", "test", "--pass", "all", "--no-auth-warning")
 	refusesStrangers(t, cfg)
-	followsFailover(t, cfg, func() { serves(t, all, "{gov:"+testNS+"}").kill() })
+	followsFailover(t, cfg, func() *server { return serves(t, all, "{gov:"+testNS+"}") })
 }
 
 const quarantineOfTests = 3 * time.Second
@@ -246,7 +243,7 @@ const quarantineOfTests = 3 * time.Second
 // namespace ends and its replica is promoted: nobody has the one slot while the
 // holder from before may believe in it, then the nodes serve by themselves, and
 // they hear from each other again.
-func followsFailover(t *testing.T, cfg RedisConfig, end func()) {
+func followsFailover(t *testing.T, cfg RedisConfig, primary func() *server) {
 	f := &fleet{t: t}
 	for _, name := range []string{"one", "two"} {
 		cfg.Node = name
@@ -258,11 +255,14 @@ func followsFailover(t *testing.T, cfg RedisConfig, end func()) {
 	f.must(0, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
 	f.must(1, &session.Increment{NS: testNS, Key: "k", Amount: 1, By: session.Maker{Client: "w"}}) // so that it knows the namespace
 	hears(t, f, "before")
+	ends := primary()
+	ends.do("SET", "{gov:"+testNS+"}:probe", "x")
+	require.EqualValues(t, 1, ends.do("WAIT", 1, 20_000), "the replica does not follow")
 	const ttl = quarantineOfTests - time.Second
 	held := f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "held", Pool: "one", Weight: 1, TTL: ttl})
 	require.Equal(t, session.Admitted, held.Code)
 	lapses := time.Now().Add(ttl)
-	end()
+	ends.kill()
 	var both sync.WaitGroup
 	for _, r := range f.nodes {
 		both.Go(func() { notReady(t, r, "quarantine") })

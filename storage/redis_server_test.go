@@ -59,18 +59,28 @@ func needRedis(t testing.TB) string {
 func startRedis(t testing.TB, args ...string) *server {
 	t.Helper()
 	s := &server{t: t, dir: t.TempDir(), args: append([]string{"--appendfsync", "always"}, args...)}
-	t.Cleanup(func() {
+	s.startAnywhere(func() { s.client = redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1}) })
+	return s
+}
+
+// startAnywhere starts the process on a free port. Prepare makes what knows the
+// port; somebody may be faster at it, or at that of the cluster bus.
+func (s *server) startAnywhere(prepare func()) {
+	s.t.Helper()
+	s.t.Cleanup(func() {
 		s.kill()
 		s.client.Close()
 	})
-	for {
-		s.port = freePort(t)
-		s.client = redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1})
+	for range 20 {
+		s.port = freePort(s.t)
+		prepare()
 		if s.begin() {
-			return s
+			return
 		}
-		s.client.Close() // somebody was faster at that port
+		s.client.Close()
 	}
+	log, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+	require.FailNow(s.t, "redis-server does not come up", string(log))
 }
 
 func freePort(t testing.TB) int {
