@@ -14,8 +14,10 @@ type parted struct {
 	parts [ForgottenParts][]byte
 }
 
+const partedKey = Key("cns/w")
+
 func (p *parted) store(r Record) {
-	packed := Pack(r)
+	packed := Pack(partedKey, r)
 	p.head = packed.Head
 	for _, c := range packed.Parts {
 		if c.Whole {
@@ -33,7 +35,7 @@ func (p *parted) load(t *testing.T, parts ...int) *Client {
 	for part, b := range p.parts {
 		for _, named := range parts {
 			if part == named || named < 0 {
-				r, err = WithPart(r, part, b)
+				r, err = WithPart(partedKey, r, part, b)
 				require.NoError(t, err)
 			}
 		}

@@ -160,9 +160,9 @@ type Packed struct {
 	Next Record
 }
 
-// Pack returns what is to be stored of a record that was unpacked with Unpack
-// and then changed by ApplyAll, or of a whole record.
-func Pack(r Record) Packed {
+// Pack returns what is to be stored under a key of a record that was unpacked
+// with Unpack and then changed by ApplyAll, or of a whole record.
+func Pack(k Key, r Record) Packed {
 	p := Packed{Next: shallow(r)}
 	head := make([]byte, 0, headSize(r))
 	m := idsOf(p.Next)
@@ -171,9 +171,9 @@ func Pack(r Record) Packed {
 		return p
 	}
 	if m.parts == nil {
-		p.Parts = m.split()
+		p.Parts = m.split(k)
 	} else {
-		p.Parts = m.settleParts()
+		p.Parts = m.settleParts(k)
 	}
 	bare := shallow(r)
 	*idsOf(bare) = IDs{}
@@ -197,7 +197,8 @@ func headSize(r Record) int {
 }
 
 // split turns ids that stand here into ids whose parts stand on their own.
-func (m *IDs) split() []PartChange {
+func (m *IDs) split(k Key) []PartChange {
+	seal := sealPart.under(k)
 	p := &idParts{known: 1<<ForgottenParts - 1, blocks: m.blocks()}
 	changes := make([]PartChange, ForgottenParts)
 	for i := range changes {
@@ -207,7 +208,7 @@ func (m *IDs) split() []PartChange {
 		r := m.at(i)
 		part := r.ID.part()
 		p.loaded[part] = append(p.loaded[part], *r)
-		changes[part].Bytes = r.appendEntry(changes[part].Bytes)
+		changes[part].Bytes = r.appendEntry(seal, changes[part].Bytes)
 	}
 	m.chunks, m.index, m.parts = nil, nil, p
 	return changes
@@ -215,14 +216,15 @@ func (m *IDs) split() []PartChange {
 
 // settleParts puts what was added among what is loaded, and takes away what was
 // forgotten.
-func (m *IDs) settleParts() (changes []PartChange) {
+func (m *IDs) settleParts(k Key) (changes []PartChange) {
+	seal := sealPart.under(k)
 	p := *m.parts
 	m.parts = &p
 	var bytes [ForgottenParts][]byte
 	for i := range p.added {
 		r := &p.added[i]
 		part := r.ID.part()
-		bytes[part] = r.appendEntry(bytes[part])
+		bytes[part] = r.appendEntry(seal, bytes[part])
 		if p.known&(1<<part) != 0 {
 			p.loaded[part] = append(slices.Clip(p.loaded[part]), *r)
 		}
@@ -325,16 +327,16 @@ func (m *IDs) readHead(b []byte) (rest []byte, ok bool) {
 }
 
 // WithPart returns a record like r that knows a part of its ids, which is
-// stored as b. It fails unless that is what was stored last: the head says how
-// many ids each part has. An error that wraps ErrDamaged tells that a seal does
-// not hold.
-func WithPart(r Record, part int, b []byte) (Record, error) {
+// stored for its key as b. It fails unless that is what was stored last: the head
+// says how many ids each part has. An error that wraps ErrDamaged tells that a
+// seal does not hold, or that it is the part of another record.
+func WithPart(k Key, r Record, part int, b []byte) (Record, error) {
 	next := shallow(r)
 	m := idsOf(next)
 	if m == nil || m.parts == nil || part < 0 || part >= ForgottenParts {
 		return nil, errors.New("session: a part of ids for a record that has none")
 	}
-	entries, err := m.readPart(b, part)
+	entries, err := m.readPart(k, b, part)
 	if err != nil {
 		return nil, fmt.Errorf("session: part %d of the remembered ids: %w", part, err)
 	}
@@ -347,14 +349,15 @@ func WithPart(r Record, part int, b []byte) (Record, error) {
 
 const partEntryLen = 4 + rememberedLen + sealLen
 
-func (m *IDs) readPart(b []byte, part int) ([]Remembered, error) {
+func (m *IDs) readPart(k Key, b []byte, part int) ([]Remembered, error) {
 	if len(b)%partEntryLen != 0 {
 		return nil, fmt.Errorf("%w: %d bytes are not a multiple of %d", ErrDamaged, len(b), partEntryLen)
 	}
+	seal := sealPart.under(k)
 	var counts [maxBlocks]uint8
 	entries := make([]Remembered, len(b)/partEntryLen)
 	for i := range entries {
-		x, err := sealPart.open(b[i*partEntryLen:][:partEntryLen])
+		x, err := seal.open(b[i*partEntryLen:][:partEntryLen])
 		if err != nil {
 			return nil, err
 		}
@@ -375,9 +378,9 @@ func (m *IDs) readPart(b []byte, part int) ([]Remembered, error) {
 	return entries, nil
 }
 
-func (r *Remembered) appendEntry(b []byte) []byte {
+func (r *Remembered) appendEntry(seal bound, b []byte) []byte {
 	begin := len(b)
-	return sealPart.seal(r.append(binary.LittleEndian.AppendUint32(b, r.seq)), begin)
+	return seal.seal(r.append(binary.LittleEndian.AppendUint32(b, r.seq)), begin)
 }
 
 // Join returns the whole record of one that knows all its parts, equal to what

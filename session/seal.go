@@ -40,21 +40,35 @@ var sealNames = [...]string{
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func (s sealed) sum(b []byte) uint32 { return crc32.Update(uint32(s), castagnoli, b) }
-
 // seal appends the seal of what stands in b from the index on.
-func (s sealed) seal(b []byte, from int) []byte {
+func (s sealed) seal(b []byte, from int) []byte { return s.under("").seal(b, from) }
+
+// open returns what is under a seal.
+func (s sealed) open(b []byte) ([]byte, error) { return s.under("").open(b) }
+
+// A bound seal is of what is stored for one key, and holds under no other.
+type bound struct {
+	sealed
+	start uint32
+}
+
+func (s sealed) under(k Key) bound {
+	return bound{s, crc32.Update(uint32(s), castagnoli, []byte(k))}
+}
+
+func (s bound) sum(b []byte) uint32 { return crc32.Update(s.start, castagnoli, b) }
+
+func (s bound) seal(b []byte, from int) []byte {
 	return binary.LittleEndian.AppendUint32(b, s.sum(b[from:]))
 }
 
-// open returns what is under a seal.
-func (s sealed) open(b []byte) ([]byte, error) {
+func (s bound) open(b []byte) ([]byte, error) {
 	n := len(b) - sealLen
 	if n < 0 {
-		return nil, fmt.Errorf("%w: %s of %d bytes", ErrDamaged, sealNames[s], len(b))
+		return nil, fmt.Errorf("%w: %s of %d bytes", ErrDamaged, sealNames[s.sealed], len(b))
 	}
 	if s.sum(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
-		return nil, fmt.Errorf("%w: the checksum of %s is wrong", ErrDamaged, sealNames[s])
+		return nil, fmt.Errorf("%w: the checksum of %s is wrong", ErrDamaged, sealNames[s.sealed])
 	}
 	return b[:n], nil
 }

@@ -207,7 +207,7 @@ func (p *place) entry(w want, value any, parts []any) (e entry) {
 			return fail(p.part(w.key, part), errType)
 		}
 		parts = parts[1:]
-		known, err := session.WithPart(e.record, part, []byte(v))
+		known, err := session.WithPart(w.key, e.record, part, []byte(v))
 		if err != nil && v == "" {
 			err = fmt.Errorf("%w: %w", errPartGone, err)
 		}

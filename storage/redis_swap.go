@@ -95,7 +95,7 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 	if s.values == nil {
 		s.values = make([]span, len(s.wants))
 	}
-	packed := session.Pack(after)
+	packed := session.Pack(k, after)
 	next := entry{stamp: s.stamp, record: packed.Next, due: standing(after, was.due, now)}
 	s.values[i] = s.write(func(b []byte) []byte { return appendValue(b, k, s.stamp, next.due, packed.Head) })
 	next.value = s.values[i].to - s.values[i].from

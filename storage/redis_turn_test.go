@@ -119,7 +119,7 @@ func TestReadTold(t *testing.T) {
 	p := r.place(testNS)
 	k := session.CounterKey(testNS, "k")
 	st := stamp("0123456789abcdef")
-	value := string(appendValue(nil, k, st, 7, session.Pack(&session.Counter{Value: session.Value{N: 5}}).Head))
+	value := string(appendValue(nil, k, st, 7, session.Pack(k, &session.Counter{Value: session.Value{N: 5}}).Head))
 	word := func(text string) string { return string([]byte{0, 0, 0, byte(len(text))}) + text }
 	one := word(p.record(k)) + word(value)
 
