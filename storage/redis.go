@@ -201,7 +201,7 @@ func (r *Redis) place(ns string) *place {
 	defer r.mu.Unlock()
 	p := r.places[ns]
 	if p == nil {
-		p = &place{ns: ns, tag: r.cfg.tag(ns), d: r.domainLocked(ns)}
+		p = newPlace(r.domainLocked(ns), ns, r.cfg.tag(ns))
 		r.places[ns] = p
 	}
 	return p

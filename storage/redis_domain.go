@@ -266,7 +266,7 @@ func (d *domain) beat(ctx context.Context) {
 		d.noteTrouble(d.inspect(ctx, g)) // logged there; the next beat tries again
 		return
 	}
-	s := d.r.beginSwap(&place{d: d}, g.epoch, nil)
+	s := d.r.beginSwap(newPlace(d, "", ""), g.epoch, nil)
 	s.ops = append(s.ops, "C")
 	now, mono := d.clock.now()
 	_, status, err := d.r.send(unwatch(ctx), s, nil, now, mono)

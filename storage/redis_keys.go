@@ -49,9 +49,16 @@ func (c *RedisConfig) hintsChannel() string  { return "{" + c.Prefix + "}:hints"
 
 // A place is where the records of a namespace are.
 type place struct {
-	ns  string
-	tag string
-	d   *domain
+	ns    string
+	tag   string
+	d     *domain
+	first [7]string // the keys with which every swap begins
+}
+
+func newPlace(d *domain, ns, tag string) *place {
+	p := &place{ns: ns, tag: tag, d: d}
+	p.first = [...]string{d.key("epoch"), d.key("frozen"), d.key("clock"), d.key("due"), p.turns(), p.counts(), d.key("marks")}
+	return p
 }
 
 func (p *place) record(k session.Key) string { return p.tag + ":r:" + string(k) }

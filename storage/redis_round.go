@@ -169,8 +169,10 @@ func (x *round) read(e *epoch) (*attempt, error) {
 	a := x.begin(e)
 	var missing []want
 	var at []int
-	known := make([]bool, len(a.wants))
-	if !x.doubts {
+	var known []bool
+	if x.doubts {
+		known = make([]bool, len(a.wants))
+	} else {
 		known = x.r.cache.getAll(a.wants, a.was)
 	}
 	for i, w := range a.wants {

@@ -39,7 +39,7 @@ type span struct{ from, to int }
 func (r *Redis) beginSwap(p *place, e *epoch, wants []want) *swapping {
 	s := &swapping{p: p, e: e, wants: wants, stamp: r.nextStamp(), firstIndex: 8}
 	s.keys = make([]string, 0, 10+2*len(wants))
-	s.keys = append(s.keys, p.d.key("epoch"), p.d.key("frozen"), p.d.key("clock"), p.d.key("due"), p.turns(), p.counts(), p.d.key("marks"))
+	s.keys = append(s.keys, p.first[:]...)
 	var known [256]bool
 	for i := range wants {
 		if kind := wants[i].key.Kind(); !known[kind] {
@@ -62,9 +62,9 @@ func (r *Redis) beginSwap(p *place, e *epoch, wants []want) *swapping {
 
 // indexKey and recordKey return the places of a record's keys.
 func (s *swapping) indexKey(i int) int {
-	index := s.p.index(s.wants[i].key.Kind())
+	kind := s.wants[i].key.Kind()
 	for at := s.firstIndex; ; at++ {
-		if s.keys[at-1] == index {
+		if index := s.keys[at-1]; index[len(index)-1] == kind {
 			return at
 		}
 	}

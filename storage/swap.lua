@@ -184,7 +184,7 @@ if n > 0 and call('EXISTS', KEYS[2]) == 1 then
   return {'frozen'}
 end
 
--- arguments of each operation, beside its letter
+-- arguments of each operation, beside its letter; C changes nothing but the clock
 local args = {C = 0, D = 1, W = 2, X = 1, E = 1, T = 2, Z = 2, R = 1, I = 2, J = 2}
 local parts = #KEYS - q
 local rest = first + n + parts -- the first operation
