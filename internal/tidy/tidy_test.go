@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"engine/cedar":                        {"engine", "engine/value"},
 	"engine/opa":                          {"engine", "engine/value"},
 	"storage":                             {"session", "limiter"},
+	"storage/redis":                       {"storage", "session"},
 	"storage/storagetest":                 {"storage", "session", "session/sessiontest"},
 	"cluster":                             {"storage", "session", "limiter", "proto/govnode/node/v1", "proto/govnode/node/v1/nodev1connect"},
 	"client":                              {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
