@@ -40,7 +40,7 @@ func (r *Store) check(ctx context.Context, start bool) error {
 	if notServedNow(err) && !start {
 		return err // each command finds that out by itself
 	}
-	err = fmt.Errorf("storage: Redis: %w%s", err, advice(err))
+	err = fmt.Errorf("redis: %w%s", err, advice(err))
 	if !start && r.refused.Swap(&err) == nil {
 		r.log.Error("Redis cannot keep the promise any more: commands are refused", "error", err)
 	}

@@ -121,25 +121,25 @@ func (c *Config) validate() error {
 	sentinel := c.Sentinel.Master != "" || len(c.Sentinel.Addresses) > 0
 	switch {
 	case sentinel && len(c.Cluster) > 0:
-		return errors.New("storage: Redis: Sentinel and Cluster are both set; keep one of them")
+		return errors.New("redis: Sentinel and Cluster are both set; keep one of them")
 	case sentinel && (c.Sentinel.Master == "" || len(c.Sentinel.Addresses) == 0):
-		return errors.New("storage: Redis: Sentinel needs Master and Addresses; set both")
+		return errors.New("redis: Sentinel needs Master and Addresses; set both")
 	case !sentinel && len(c.Cluster) == 0 && c.URL == "":
-		return errors.New("storage: Redis: URL is empty; set it to redis://host:port, or set Sentinel or Cluster")
+		return errors.New("redis: URL is empty; set it to redis://host:port, or set Sentinel or Cluster")
 	}
 	if len(c.Prefix) > 64 || strings.Trim(c.Prefix, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "" {
-		return fmt.Errorf("storage: Redis: Prefix %q: use at most 64 letters, digits, dots, dashes and underscores", c.Prefix)
+		return fmt.Errorf("redis: Prefix %q: use at most 64 letters, digits, dots, dashes and underscores", c.Prefix)
 	}
 	for _, risk := range c.AcceptRisk {
 		if risk != RiskAOF && risk != RiskEviction {
-			return fmt.Errorf("storage: Redis: AcceptRisk has %q; it may have %q and %q", risk, RiskAOF, RiskEviction)
+			return fmt.Errorf("redis: AcceptRisk has %q; it may have %q and %q", risk, RiskAOF, RiskEviction)
 		}
 	}
 	if c.RoundSize < 0 || c.RoundSize > 4096 {
-		return fmt.Errorf("storage: Redis: RoundSize is %d; use 1 to 4096", c.RoundSize)
+		return fmt.Errorf("redis: RoundSize is %d; use 1 to 4096", c.RoundSize)
 	}
 	if c.Timeout < 0 || c.CacheBytes < 0 {
-		return errors.New("storage: Redis: Timeout and CacheBytes cannot be negative")
+		return errors.New("redis: Timeout and CacheBytes cannot be negative")
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (c *Config) client() (redis.UniversalClient, error) {
 		u, err := redis.ParseURL(c.URL)
 		if err != nil {
 			// The text of the library may repeat the password.
-			return nil, errors.New("storage: Redis: URL cannot be read; write redis://user:password@host:port/db, or rediss:// for TLS")
+			return nil, errors.New("redis: URL cannot be read; write redis://user:password@host:port/db, or rediss:// for TLS")
 		}
 		o.Addrs, o.DB, o.Username, o.Password = []string{u.Addr}, u.DB, u.Username, u.Password
 		if o.TLSConfig == nil {
@@ -183,7 +183,7 @@ func (c *Config) client() (redis.UniversalClient, error) {
 	case len(c.Cluster) > 0:
 		o.Addrs, o.IsClusterMode = c.Cluster, true
 		if o.DB != 0 {
-			return nil, errors.New("storage: Redis: URL names a database; a Redis Cluster has database 0 alone")
+			return nil, errors.New("redis: URL names a database; a Redis Cluster has database 0 alone")
 		}
 	case c.Sentinel.Master != "":
 		o.Addrs, o.MasterName = c.Sentinel.Addresses, c.Sentinel.Master

@@ -86,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Registry != nil {
 		client.AddHook(scriptWatch{r.metrics})
 		if err := r.metrics.register(cfg.Registry, r); err != nil {
-			return nil, errors.Join(fmt.Errorf("storage: Redis: Registry: %w", err), r.Close())
+			return nil, errors.Join(fmt.Errorf("redis: Registry: %w", err), r.Close())
 		}
 	}
 	if err := r.check(ctx, true); err != nil {
@@ -94,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if !r.clustered() {
 		if err := r.domain("").inspect(ctx, nil); err != nil {
-			return nil, errors.Join(fmt.Errorf("storage: Redis: %w", err), r.Close())
+			return nil, errors.Join(fmt.Errorf("redis: %w", err), r.Close())
 		}
 	}
 	r.goWork(r.keepTime)
