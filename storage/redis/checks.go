@@ -150,9 +150,9 @@ func (r *Store) checkOne(ctx context.Context, c asker, start bool) error {
 // allowed tries what a swap does once it has begun to write: what is forbidden of
 // that is found here, and not half-way.
 func (r *Store) allowed(ctx context.Context, c asker) error {
-	if err := c.Publish(ctx, r.cfg.hintsChannel(), r.name+" ").Err(); errorKind(err, "NOPERM") {
+	if err := c.Publish(ctx, r.keys.hints(), r.name+" ").Err(); errorKind(err, "NOPERM") {
 		return fmt.Errorf("%w: this user may not publish to the channel %s, so that other nodes do not hear whose turn has come (%w); allow it with ACL SETUSER, see docs/redis.md",
-			errSettings, r.cfg.hintsChannel(), err)
+			errSettings, r.keys.hints(), err)
 	}
 	if _, member := c.(*redis.Client); member && r.clustered() {
 		return nil // which key it serves is for the others to say

@@ -21,31 +21,6 @@ import (
 // lists, housekeeping and snapshots go on without it. It is for somebody to bring
 // back what was good after all, or to drop it; see BringBack and Drop.
 
-// asideMark stands behind the stamp in the place of a record that was set aside.
-const asideMark = "aside"
-
-var errAside = errors.New("it was damaged and was set aside; bring it back or drop it, see docs/redis.md")
-
-// isAside reports whether a value is the mark of a record that was set aside.
-func isAside(v string) bool { return len(v) == stampLen+len(asideMark) && v[stampLen:] == asideMark }
-
-// A badRecord reports what stands under a key and is no record of govnode. It is
-// never taken for an absent one.
-type badRecord struct {
-	key string
-	err error
-}
-
-func (e *badRecord) Error() string {
-	if errors.Is(e.err, errAside) {
-		return fmt.Sprintf("the record under Redis key %q cannot be used: %v", e.key, e.err)
-	}
-	return fmt.Sprintf("the value of Redis key %q is damaged or not of govnode: %v", e.key, e.err)
-}
-
-// Unwrap returns the reason.
-func (e *badRecord) Unwrap() error { return e.err }
-
 // setAside sets a record aside that was found damaged, unless it was already.
 func (r *Store) setAside(p *place, e *epoch, k session.Key, bad *badRecord) {
 	if errors.Is(bad.err, errAside) || errors.Is(bad.err, errPartGone) {
@@ -146,7 +121,7 @@ func (r *Store) BringBack(ctx context.Context, k session.Key) error {
 	if session.HasParts(k) {
 		w.parts = allParts
 	}
-	keys := appendParts([]string{p.aside(k)}, p, []want{w})
+	keys := appendParts([]string{p.aside(k)}, &p.spot, []want{w})
 	values, err := r.client.MGet(ctx, keys...).Result()
 	if err != nil {
 		return storage.Fail(storage.NotApplied, err)

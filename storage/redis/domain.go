@@ -38,6 +38,12 @@ type gate struct {
 	err   error // why it is not
 }
 
+// A place is where the records of a namespace are, and what they share.
+type place struct {
+	spot
+	d *domain
+}
+
 func (r *Store) newDomain(tag, ns string) *domain {
 	return &domain{r: r, tag: tag, ns: ns, clock: &logClock{
 		monotonic: r.cfg.monotonic, fixed: r.cfg.logTime, heard: r.cfg.monotonic(),
@@ -118,7 +124,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	if d.r.clustered() && f.epoch == nil && d.known == nil && !f.other {
 		// A namespace is listed once it has an epoch, and the list may lie on
 		// another primary than what is lost.
-		if f.other, err = d.r.client.SIsMember(ctx, d.r.cfg.namespacesKey(), d.ns).Result(); err != nil {
+		if f.other, err = d.r.client.SIsMember(ctx, d.r.keys.namespaces(), d.ns).Result(); err != nil {
 			return err
 		}
 	}
@@ -266,7 +272,7 @@ func (d *domain) beat(ctx context.Context) {
 		d.noteTrouble(d.inspect(ctx, g)) // logged there; the next beat tries again
 		return
 	}
-	s := d.r.beginSwap(newPlace(d, "", ""), g.epoch, nil)
+	s := d.r.beginSwap(&place{newSpot(d.tag, "", ""), d}, g.epoch, nil)
 	s.ops = append(s.ops, "C")
 	now, mono := d.clock.now()
 	_, status, err := d.r.send(unwatch(ctx), s, nil, now, mono)

@@ -233,7 +233,7 @@ func (d *domain) marked(ctx context.Context, tx *redis.Tx) (uint64, error) {
 func (d *domain) lookAside(ctx context.Context, tx *redis.Tx, f *found) error {
 	beside := []string{d.key("due"), d.key("marks")}
 	if !d.r.clustered() {
-		n, err := tx.Exists(ctx, d.r.cfg.namespacesKey()).Result()
+		n, err := tx.Exists(ctx, d.r.keys.namespaces()).Result()
 		if err != nil {
 			return err
 		}

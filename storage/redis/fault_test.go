@@ -238,7 +238,7 @@ func (p *proxy) serve(c net.Conn) {
 			if err != nil {
 				return
 			}
-			if sent := string(b[:n]); strings.Contains(sent, swapScript.Hash()) && strings.Contains(sent, "}:r:") {
+			if sent := string(b[:n]); strings.Contains(sent, swapScript.hash) && strings.Contains(sent, "}:r:") {
 				writes.Store(true)
 			}
 			if _, err := back.Write(b[:n]); err != nil {

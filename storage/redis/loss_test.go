@@ -228,7 +228,7 @@ func unsound(t testing.TB, r *Store) string {
 			if session.HasParts(k) {
 				w.parts = allParts
 			}
-			keys := appendParts([]string{p.record(k)}, p, []want{w})
+			keys := appendParts([]string{p.record(k)}, &p.spot, []want{w})
 			values, err := c.MGet(ctx, keys...).Result()
 			require.NoError(t, err)
 			x := p.entry(w, values[0], values[1:])

@@ -205,8 +205,8 @@ func scriptOf(args []any) string {
 }
 
 var (
-	scriptNames = map[any]string{loadScript.Hash(): "load", swapScript.Hash(): "swap"}
-	scriptTexts = map[any]string{loadText: "load", swapText: "swap"}
+	scriptNames = map[any]string{loadScript.hash: loadScript.name, swapScript.hash: swapScript.name}
+	scriptTexts = map[any]string{loadScript.text: loadScript.name, swapScript.text: swapScript.name}
 )
 
 // scriptResult is the word with which a script answers, or what kept it from

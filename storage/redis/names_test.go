@@ -44,8 +44,7 @@ func TestRedisNames(t *testing.T) {
 	for _, key := range s.do("KEYS", "*").([]any) {
 		require.Regexp(t, `^\{gov(:test)?\}:`, key, "every key has the tag first")
 	}
-	c := Config{Prefix: "gov"}
-	require.Equal(t, "{gov:a%7Db%3A%0A}", c.tag("a}b:\n"))
+	require.Equal(t, "{gov:a%7Db%3A%0A}", keyPrefix("gov").tag("a}b:\n"))
 }
 
 // What somebody has put under a key of ours denies, and harms nobody else.

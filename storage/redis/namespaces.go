@@ -18,7 +18,7 @@ func (r *Store) know(ctx context.Context, ns string) (bool, error) {
 	if err := r.refusal(); err != nil {
 		return false, err
 	}
-	if ok, err := r.client.SIsMember(ctx, r.cfg.namespacesKey(), ns).Result(); err != nil || !ok {
+	if ok, err := r.client.SIsMember(ctx, r.keys.namespaces(), ns).Result(); err != nil || !ok {
 		if err != nil {
 			r.lookAround(ctx, err)
 		}
@@ -68,11 +68,8 @@ func (r *Store) enter(ctx context.Context, p *place) error {
 	if err := r.client.ZAddNX(ctx, p.counts(), redis.Z{Member: countsMark}).Err(); err != nil {
 		return err
 	}
-	return r.client.SAdd(ctx, r.cfg.namespacesKey(), p.ns).Err()
+	return r.client.SAdd(ctx, r.keys.namespaces(), p.ns).Err()
 }
-
-// countsMark is always among the counts of a namespace.
-const countsMark = "!"
 
 func (r *Store) forgetNamespaces() {
 	r.mu.Lock()

@@ -21,7 +21,7 @@ func (r *Store) Ready(ctx context.Context) error {
 	}
 	domains := r.allDomains()
 	if len(domains) == 0 {
-		if err := r.client.Exists(ctx, r.cfg.namespacesKey()).Err(); err != nil {
+		if err := r.client.Exists(ctx, r.keys.namespaces()).Err(); err != nil {
 			r.lookAround(ctx, err)
 			return fmt.Errorf("no primary of the Redis Cluster answers (%w); see that they run and that this node reaches them", err)
 		}

@@ -192,7 +192,7 @@ func (r *Store) scanRecords(ctx context.Context, d *domain) (map[string][]sessio
 		for _, key := range keys {
 			_, name, _ := strings.Cut(key, "}:r:")
 			k := session.Key(name)
-			if session.WellFormed(k) && r.cfg.tag(k.Namespace())+":r:"+name == key {
+			if session.WellFormed(k) && r.keys.tag(k.Namespace())+":r:"+name == key {
 				found[k.Namespace()] = append(found[k.Namespace()], k)
 			}
 		}

@@ -249,9 +249,9 @@ func (r *Store) verify(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		if n, err := r.client.SIsMember(ctx, r.cfg.namespacesKey(), p.ns).Result(); err == nil && !n && r.clustered() {
+		if n, err := r.client.SIsMember(ctx, r.keys.namespaces(), p.ns).Result(); err == nil && !n && r.clustered() {
 			// The list lies elsewhere, and tells nothing of what is here.
-			r.client.SAdd(ctx, r.cfg.namespacesKey(), p.ns)
+			r.client.SAdd(ctx, r.keys.namespaces(), p.ns)
 		} else if err == nil && !n {
 			_ = p.d.lost(ctx, e, "the list of all namespaces is gone, or a name of it") // logged there
 			continue

@@ -296,7 +296,7 @@ func (r *Store) removeListed(ctx context.Context, l listing) error {
 			k := l.prefix + session.Key(name)
 			keys, members = append(keys, p.record(k), p.aside(k)), append(members, name)
 			if session.HasParts(k) {
-				keys = appendParts(keys, p, []want{{key: k, parts: allParts}})
+				keys = appendParts(keys, &p.spot, []want{{key: k, parts: allParts}})
 			}
 		}
 		if err := r.client.Unlink(ctx, keys...).Err(); err != nil {

@@ -35,6 +35,7 @@ import (
 // lost, and then a node starts.
 type Store struct {
 	cfg     Config
+	keys    keyPrefix
 	log     *slog.Logger
 	metrics *metrics
 	client  redis.UniversalClient
@@ -78,7 +79,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	draw := make([]byte, 8)
 	rand.Read(draw)
 	r := &Store{
-		cfg: cfg, log: cfg.Logger, client: client, draw: string(draw), name: cfg.Node + "/" + rand.Text(),
+		cfg: cfg, keys: keyPrefix(cfg.Prefix), log: cfg.Logger, client: client, draw: string(draw), name: cfg.Node + "/" + rand.Text(),
 		metrics: newMetrics(), cache: newCache(cfg.CacheBytes), changed: make(chan struct{}, 1),
 		lanes: map[string]*lane{}, places: map[string]*place{}, domains: map[string]*domain{}, listed: map[string]bool{},
 	}
@@ -173,9 +174,9 @@ func (r *Store) domain(ns string) *domain {
 }
 
 func (r *Store) domainLocked(ns string) *domain {
-	tag := "{" + r.cfg.Prefix + "}"
+	tag := r.keys.shared()
 	if r.clustered() {
-		tag = r.cfg.tag(ns)
+		tag = r.keys.tag(ns)
 	} else {
 		ns = ""
 	}
@@ -202,7 +203,8 @@ func (r *Store) place(ns string) *place {
 	defer r.mu.Unlock()
 	p := r.places[ns]
 	if p == nil {
-		p = newPlace(r.domainLocked(ns), ns, r.cfg.tag(ns))
+		d := r.domainLocked(ns)
+		p = &place{newSpot(d.tag, ns, r.keys.tag(ns)), d}
 		r.places[ns] = p
 	}
 	return p

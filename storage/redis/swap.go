@@ -1,9 +1,6 @@
 package redis
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"math/bits"
 	"strings"
 	"sync"
@@ -12,10 +9,9 @@ import (
 	"example.com/govnode/session"
 )
 
-// A swapping is one call of swap.lua under construction.
-type swapping struct {
-	p     *place
-	e     *epoch
+// A swapCall is one call of swap.lua under construction.
+type swapCall struct {
+	at    *spot
 	wants []want
 	stamp stamp
 	keys  []string
@@ -29,16 +25,31 @@ type swapping struct {
 	ops     []any
 	tell    bool // others may wait for what changes
 	turn    turnWish
-	waits   string // what the reply says of turns
+}
+
+// A turnWish is what a swap says of turns.
+type turnWish struct {
+	name string // under which the node is called; empty: it takes none
+	more string // "1": wants another after this
+	told string // numbers of records that the next is told
+}
+
+// terms are what a swap is carried out under.
+type terms struct {
+	epoch, replid string
+	now, latest   time.Duration // log time, and what the stored clock may be
+	channel       string        // on which others are told
+	node          string
+	mark          uint64 // that the node knows to have left
 }
 
 // A span is a part of the text.
 type span struct{ from, to int }
 
-// beginSwap begins a call that checks the stamps of the records wanted.
-func (r *Store) beginSwap(p *place, e *epoch, wants []want) *swapping {
-	s := &swapping{p: p, e: e, wants: wants, stamp: r.nextStamp(), firstIndex: 8}
-	s.keys = make([]string, 0, 10+2*len(wants))
+// newSwapCall returns a call that checks the stamps of the records wanted.
+func newSwapCall(p *spot, st stamp, wants []want) swapCall {
+	s := swapCall{at: p, wants: wants, stamp: st, firstIndex: len(p.first) + 1}
+	s.keys = make([]string, 0, len(p.first)+3+2*len(wants))
 	s.keys = append(s.keys, p.first[:]...)
 	var known [256]bool
 	for i := range wants {
@@ -61,7 +72,7 @@ func (r *Store) beginSwap(p *place, e *epoch, wants []want) *swapping {
 }
 
 // indexKey and recordKey return the places of a record's keys.
-func (s *swapping) indexKey(i int) int {
+func (s *swapCall) indexKey(i int) int {
 	kind := s.wants[i].key.Kind()
 	for at := s.firstIndex; ; at++ {
 		if index := s.keys[at-1]; index[len(index)-1] == kind {
@@ -70,23 +81,23 @@ func (s *swapping) indexKey(i int) int {
 	}
 }
 
-func (s *swapping) recordKey(i int) int { return s.firstRecord + i }
+func (s *swapCall) recordKey(i int) int { return s.firstRecord + i }
 
 // partKey returns the place of a part's key: among those wanted, or behind them.
-func (s *swapping) partKey(i, part int) int {
+func (s *swapCall) partKey(i, part int) int {
 	if w := s.wants[i].parts; w&(1<<part) != 0 {
 		return s.firstPart + s.before[i] + bits.OnesCount16(w&(1<<part-1))
 	}
-	s.keys = append(s.keys, s.p.part(s.wants[i].key, part))
+	s.keys = append(s.keys, s.at.part(s.wants[i].key, part))
 	return len(s.keys)
 }
 
 // idle reports whether nothing is written.
-func (s *swapping) idle() bool { return s.values == nil && len(s.ops) == 0 }
+func (s *swapCall) idle() bool { return s.values == nil && len(s.ops) == 0 }
 
 // put adds what it takes to write a record in the place of another, and returns
 // it as it will be found.
-func (s *swapping) put(i int, was entry, after session.Record, now time.Duration) entry {
+func (s *swapCall) put(i int, was entry, after session.Record, now time.Duration) entry {
 	k := s.wants[i].key
 	if after == nil {
 		s.remove(i, was)
@@ -133,7 +144,7 @@ func (s *swapping) put(i int, was entry, after session.Record, now time.Duration
 }
 
 // append adds what is appended to the part whose key has a place.
-func (s *swapping) append(key int, bytes []byte) {
+func (s *swapCall) append(key int, bytes []byte) {
 	n := key - s.firstPart
 	for len(s.appends) <= n {
 		s.appends = append(s.appends, span{})
@@ -144,7 +155,7 @@ func (s *swapping) append(key int, bytes []byte) {
 // texts are used again, since each is long and short-lived.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-func (s *swapping) write(f func([]byte) []byte) span {
+func (s *swapCall) write(f func([]byte) []byte) span {
 	if s.text == nil {
 		s.text = texts.Get().(*[]byte)
 		*s.text = (*s.text)[:0]
@@ -154,7 +165,7 @@ func (s *swapping) write(f func([]byte) []byte) span {
 	return span{from, len(*s.text)}
 }
 
-func (s *swapping) remove(i int, was entry) {
+func (s *swapCall) remove(i int, was entry) {
 	k := s.wants[i].key
 	s.ops = append(s.ops, "D", s.recordKey(i), "J", s.indexKey(i), k.Name())
 	if was.due != 0 {
@@ -173,7 +184,7 @@ const smallRecords = 256 << 10
 
 // arguments returns the call, with three places for the command before it.
 // Pointers to texts go to the connection without a copy.
-func (s *swapping) arguments(channel string, was []entry, now time.Duration) []any {
+func (s *swapCall) arguments(was []entry, t terms) []any {
 	n := len(was)
 	all := make([]any, 3, 3+len(s.keys)+18+n+len(s.keys)-s.firstPart+1+len(s.ops))
 	for i := range s.keys {
@@ -205,13 +216,13 @@ func (s *swapping) arguments(channel string, was []entry, now time.Duration) []a
 	}
 	message := ""
 	if s.tell {
-		message = s.p.d.r.name + " " + s.p.ns
+		message = t.node + " " + s.at.ns
 	} else {
-		channel = ""
+		t.channel = ""
 	}
-	all = append(all, s.e.text, s.e.replid, clockText(now), clockText(now+maxBehind),
-		s.firstRecord-s.firstIndex, n, channel, message, s.turn.name, s.turn.more, s.turn.told, name,
-		stamps, indexes, parts, small, s.p.d.r.name, s.p.d.clock.marked())
+	all = append(all, t.epoch, t.replid, clockText(t.now), clockText(t.latest),
+		s.firstRecord-s.firstIndex, n, t.channel, message, s.turn.name, s.turn.more, s.turn.told, name,
+		stamps, indexes, parts, small, t.node, t.mark)
 	if s.idle() {
 		return all
 	}
@@ -222,7 +233,7 @@ func (s *swapping) arguments(channel string, was []entry, now time.Duration) []a
 var noStamp = strings.Repeat("\x00", stampLen)
 
 // appendWrites appends the values of n records and what is appended to parts.
-func (s *swapping) appendWrites(all []any, n int) []any {
+func (s *swapCall) appendWrites(all []any, n int) []any {
 	text := ""
 	if s.text != nil {
 		text = string(*s.text)
@@ -242,52 +253,3 @@ func (s *swapping) appendWrites(all []any, n int) []any {
 	}
 	return all
 }
-
-// send carries the swap out at a time that now returned. If it is lost, found
-// has the records as they are instead.
-func (r *Store) send(ctx context.Context, s *swapping, was []entry, now, mono time.Duration) (found []entry, status string, err error) {
-	all := s.arguments(r.cfg.hintsChannel(), was, now)
-	swaps := s.p.d.clock.swaps()
-	reply, err := r.runAll(ctx, swapScript, len(s.keys), all)
-	if err != nil {
-		return nil, "", err
-	}
-	status, _ = reply[0].(string)
-	switch {
-	case status == replyHalf:
-		return nil, "", fmt.Errorf("%w: %v", errHalf, reply[1:])
-	case status != replyOK && status != replyLost:
-		return nil, status, nil
-	}
-	if len(reply) < 3 {
-		return nil, "", errors.New("a script gave half an answer")
-	}
-	s.waits, _ = reply[2].(string)
-	if status == replyOK && !s.idle() {
-		s.p.d.clock.wrote(now, mono)
-	}
-	seq, err := s.p.d.read(s.e, reply[1])
-	switch {
-	case err != nil:
-		return nil, "", err
-	case status == replyLost && seq < swaps:
-		return nil, replyServer, nil // older data: whose is it?
-	case status == replyOK && (seq < swaps || seq == swaps && !s.idle() && len(was) > 0):
-		return nil, "", errOlder // it has counted this swap already
-	case status == replyLost:
-		if found = r.entries(s.p, s.wants, was, reply[3:]); partsGone(found) {
-			return nil, replyAbsent, nil
-		}
-	case !s.idle():
-		s.p.d.clock.left(seq, s.e.id)
-	}
-	return found, status, nil
-}
-
-// errHalf says that Redis stopped a swap between two writes, as it does if a
-// command is forbidden to this user that only some swaps need.
-var errHalf = errors.New("Redis has stopped a swap half-way")
-
-// errOlder says that a swap was applied to data that has lost what this node had
-// written, so that nobody knows what it is worth.
-var errOlder = errors.New("the data in Redis is older than what this node has written")

@@ -62,21 +62,6 @@ type told struct {
 	entry entry
 }
 
-// A turnWish is what a swap says of turns.
-type turnWish struct {
-	name string
-	more string // "1": wants another after this
-	told string // numbers of records
-}
-
-// turns returns the key of the line.
-func (p *place) turns() string {
-	if p.tag == "" {
-		return p.d.key("turns")
-	}
-	return p.tag + ":turns"
-}
-
 // wish returns what the next swap says of turns. Told are the records that other
 // nodes write too, and those that several commands of the round are about.
 // Alone means that no other node was seen to write them.

@@ -41,10 +41,6 @@ type entry struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errPartGone says that nothing is left of a part that had ids: acknowledged
-// changes are lost.
-var errPartGone = errors.New("a part of its ids is gone")
-
 // appendValue appends what is stored of a record.
 func appendValue(b []byte, k session.Key, s stamp, due time.Duration, head []byte) []byte {
 	from := len(b)

@@ -17,9 +17,6 @@ import (
 // pageKeys is how many records are loaded at once where many are read.
 const pageKeys = 128
 
-// kindsOfKeys are the letters of all kinds of keys, in the order of keys.
-const kindsOfKeys = "bchikmnpsy"
-
 // wholeView is up to how many values a view has the whole state at one instant,
 // which one script reads.
 const wholeView = 8192
@@ -236,7 +233,7 @@ func (r *Store) namespaces(ctx context.Context, prefix session.Key) ([]string, e
 		}
 		return []string{ns}, nil
 	}
-	names, err := r.client.SMembers(ctx, r.cfg.namespacesKey()).Result()
+	names, err := r.client.SMembers(ctx, r.keys.namespaces()).Result()
 	if err != nil {
 		return nil, err
 	}
