@@ -127,7 +127,7 @@ func TestRedisChannelForbiddenMeanwhile(t *testing.T) {
 	for n := 2; acquire(strings.Repeat("x", n), time.Minute).Code == session.Admitted; n++ {
 	}
 	s.do("ACL", "SETUSER", "govnode", "resetchannels")
-	s.do("RPUSH", r.place(testNS).turns(), "somebody in line")
+	s.do("RPUSH", r.place(testNS).Turns(), "somebody in line")
 	answers := r.Apply(t.Context(), &session.Release{NS: testNS, Client: "w", Slot: "1", Pool: "a", Token: first.Grants[0].Token}, add("k", "w"))
 	for _, a := range answers {
 		require.Equal(t, storage.Applied, a.Outcome, "%v", a.Err)

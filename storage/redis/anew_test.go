@@ -49,10 +49,10 @@ func TestRedisClusterNamespaceIsGone(t *testing.T) {
 	all := startCluster(t)
 	quarantine := func(c *Config) { c.Quarantine = 3 * time.Second }
 	r := openCluster(t, all, "before", quarantine)
-	lists := serves(t, all, r.keys.namespaces())
+	lists := serves(t, all, r.keys.Namespaces())
 	ns, of := "", (*server)(nil)
 	for _, ns = range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
-		if of = serves(t, all, r.keys.tag(ns)); of != lists {
+		if of = serves(t, all, r.keys.Tag(ns)); of != lists {
 			break
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // An attempt is one swap: what it was decided on, what it writes and whom it
@@ -16,18 +17,18 @@ import (
 type attempt struct {
 	e     *epoch // Redis refuses it under any other
 	s     *swapping
-	wants []want // all records that it compares
+	wants []wire.Want // all records that it compares
 	at    map[session.Key]int
-	was   []entry // as they stood when it was decided
-	fresh bool    // all of was stood in Redis at one instant
-	next  []entry // as they stand if it is applied
-	wrote []bool  // those that it writes
+	was   []wire.Entry // as they stood when it was decided
+	fresh bool         // all of was stood in Redis at one instant
+	next  []wire.Entry // as they stand if it is applied
+	wrote []bool       // those that it writes
 
 	batches []*batch // in order; behind those of the round the claims that it makes
 	results []session.Result
 
 	now, mono time.Duration
-	fences    []stamp // of what was written to keep it from being applied
+	fences    []wire.Stamp // of what was written to keep it from being applied
 }
 
 // A verdict says what became of an attempt whose answer was lost.
@@ -48,7 +49,7 @@ const (
 // A sight is what was found of all the records of an attempt at one instant.
 type sight struct {
 	epoch  string // that held then
-	stamps []stamp
+	stamps []wire.Stamp
 }
 
 // resolve tells what became of an attempt. A swap writes all of its records at
@@ -65,7 +66,7 @@ type sight struct {
 func resolve(a *attempt, at sight) verdict {
 	untouched, refused, writes := false, at.epoch != a.e.text, false
 	for i, now := range at.stamps {
-		before := a.was[i].stamp
+		before := a.was[i].Stamp
 		if before != "" && now != before {
 			refused = true
 		}
@@ -73,7 +74,7 @@ func resolve(a *attempt, at sight) verdict {
 			continue
 		}
 		writes = true
-		if after := a.next[i].stamp; after != "" && now == after {
+		if after := a.next[i].Stamp; after != "" && now == after {
 			return wasApplied
 		}
 		if before == "" {
@@ -122,10 +123,10 @@ func (a *attempt) keepOpen(yes bool) {
 // the round is sent until that is known.
 func (x *round) lostSight(a *attempt, err error) {
 	x.r.log.Warn("the connection to Redis broke with a round under way; finding out what became of it",
-		"namespace", x.p.ns, "error", err)
+		"namespace", x.p.NS, "error", err)
 	keys := make([]session.Key, len(a.wants))
 	for i := range keys {
-		keys[i] = a.wants[i].key
+		keys[i] = a.wants[i].Key
 	}
 	x.r.cache.forget(keys)
 	a.keepOpen(true)
@@ -138,9 +139,9 @@ func (x *round) findOut(e *epoch) (pause time.Duration, err error) {
 	a := x.open
 	ctx, cancel := x.r.trip()
 	defer cancel()
-	wants := make([]want, len(a.wants)) // without ids
+	wants := make([]wire.Want, len(a.wants)) // without ids
 	for i := range wants {
-		wants[i].key = a.wants[i].key
+		wants[i].Key = a.wants[i].Key
 	}
 	found, status, err := x.r.load(ctx, x.p, e, wants, false)
 	switch {
@@ -148,12 +149,12 @@ func (x *round) findOut(e *epoch) (pause time.Duration, err error) {
 		return 0, err
 	case err != nil:
 		return silentPause, nil
-	case status != replyOK:
+	case status != wire.ReplyOK:
 		return lostPause, x.p.d.note(ctx, e, status)
 	}
-	at := sight{epoch: e.text, stamps: make([]stamp, len(found))}
+	at := sight{epoch: e.text, stamps: make([]wire.Stamp, len(found))}
 	for i := range found {
-		at.stamps[i] = found[i].stamp
+		at.stamps[i] = found[i].Stamp
 	}
 	switch resolve(a, at) {
 	case wasApplied:
@@ -175,22 +176,22 @@ func (x *round) findOut(e *epoch) (pause time.Duration, err error) {
 // fence writes one of the records of the attempt that is open as it stands, under
 // another stamp: from then on Redis refuses the attempt, however late it
 // arrives. Whether the fence came first is for the next look to say.
-func (x *round) fence(ctx context.Context, e *epoch, found []entry) time.Duration {
+func (x *round) fence(ctx context.Context, e *epoch, found []wire.Entry) time.Duration {
 	a, at := x.open, -1
 	for i := range found {
-		if before := a.was[i].stamp; a.wrote[i] && before != "" && found[i].stamp == before && found[i].bad == nil &&
-			(at < 0 || found[i].value < found[at].value) {
+		if before := a.was[i].Stamp; a.wrote[i] && before != "" && found[i].Stamp == before && found[i].Bad == nil &&
+			(at < 0 || found[i].Value < found[at].Value) {
 			at = i
 		}
 	}
 	if at < 0 {
 		return silentPause // all of them are damaged
 	}
-	s := x.r.beginSwap(x.p, e, []want{{key: a.wants[at].key}})
+	s := x.r.beginSwap(x.p, e, []wire.Want{{Key: a.wants[at].Key}})
 	now, mono := x.p.d.clock.now()
-	s.put(0, found[at], found[at].record, now)
-	a.fences = append(a.fences, s.stamp)
-	if _, status, err := x.r.send(ctx, s, found[at:at+1], now, mono); err != nil || status != replyOK {
+	s.Put(0, found[at], found[at].Record, now)
+	a.fences = append(a.fences, s.Stamp)
+	if _, status, err := x.r.send(ctx, s, found[at:at+1], now, mono); err != nil || status != wire.ReplyOK {
 		return silentPause
 	}
 	return 0

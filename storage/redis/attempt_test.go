@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // What the stamps say of an attempt whose answer was lost: every combination of
@@ -18,11 +18,11 @@ import (
 // against a Redis on which all that can have happened does happen.
 func TestResolve(t *testing.T) {
 	t.Parallel()
-	const mine, fence = stamp("mine"), stamp("fence")
+	const mine, fence = wire.Stamp("mine"), wire.Stamp("fence")
 	type kind struct {
-		before stamp
+		before wire.Stamp
 		wrote  bool
-		after  stamp
+		after  wire.Stamp
 	}
 	kinds := []kind{
 		{"old", false, "old"}, // compared alone
@@ -34,7 +34,7 @@ func TestResolve(t *testing.T) {
 	// What may happen, in any order: the attempt arrives, once at most; others write
 	// a record, remove it; the fence is put up.
 	type world struct {
-		stamps  [2]stamp
+		stamps  [2]wire.Stamp
 		applied bool
 		gone    bool // it has arrived, and was refused or applied
 		fenced  bool
@@ -43,11 +43,11 @@ func TestResolve(t *testing.T) {
 	for _, x := range kinds {
 		for _, y := range kinds {
 			pair := [2]kind{x, y}
-			a := &attempt{e: &epoch{text: "epoch"}, was: make([]entry, 2), next: make([]entry, 2), wrote: make([]bool, 2)}
+			a := &attempt{e: &epoch{text: "epoch"}, was: make([]wire.Entry, 2), next: make([]wire.Entry, 2), wrote: make([]bool, 2)}
 			first := world{}
 			writes, fenceable := false, -1
 			for i, k := range pair {
-				a.was[i].stamp, a.next[i].stamp, a.wrote[i] = k.before, k.after, k.wrote
+				a.was[i].Stamp, a.next[i].Stamp, a.wrote[i] = k.before, k.after, k.wrote
 				first.stamps[i] = k.before
 				writes = writes || k.wrote
 				if k.wrote && k.before != "" {
@@ -55,7 +55,7 @@ func TestResolve(t *testing.T) {
 				}
 			}
 			if !writes {
-				require.Equal(t, neverApplied, resolve(a, sight{"epoch", []stamp{x.before, y.before}}), "it writes nothing")
+				require.Equal(t, neverApplied, resolve(a, sight{"epoch", []wire.Stamp{x.before, y.before}}), "it writes nothing")
 				continue
 			}
 			arrives := func(w world) world {
@@ -86,7 +86,7 @@ func TestResolve(t *testing.T) {
 				if seen[key] == nil {
 					seen[key] = map[verdict]bool{}
 				}
-				found[key] = sight{"epoch", []stamp{w.stamps[0], w.stamps[1]}}
+				found[key] = sight{"epoch", []wire.Stamp{w.stamps[0], w.stamps[1]}}
 				if w.applied {
 					seen[key][wasApplied] = true
 				} else {
@@ -122,7 +122,7 @@ func TestResolve(t *testing.T) {
 				}
 			}
 			walk(first)
-			a.fences = []stamp{fence}
+			a.fences = []wire.Stamp{fence}
 			for key, at := range found {
 				may := seen[key]
 				switch v := resolve(a, at); v {
@@ -182,10 +182,9 @@ func valueOf(t *testing.T, r *Store, key string) int64 {
 // delivery returns what carries an attempt out whose connection had swallowed it,
 // as often as it is called: it arrives.
 func delivery(t *testing.T, a *attempt) (arrive func() (status string)) {
-	text := bytes.Clone(*a.s.text)
+	swap := a.s.Clone()
 	return func() string {
-		again := bytes.Clone(text)
-		a.s.text = &again
+		a.s.Swap = swap.Clone()
 		_, status, err := a.s.p.d.r.send(t.Context(), a.s, a.was, a.now, a.mono)
 		require.NoError(t, err)
 		return status
@@ -209,7 +208,7 @@ func TestRedisAttemptKeepsItsRecords(t *testing.T) {
 			x, a := unsent(t, r, late, waits)
 			arrive := delivery(t, a)
 			if applied {
-				require.Equal(t, replyOK, arrive())
+				require.Equal(t, wire.ReplyOK, arrive())
 			}
 			x.lostSight(a, context.DeadlineExceeded)
 			late.until = time.Now().Add(-time.Second)
@@ -250,11 +249,11 @@ func TestRedisAttemptThatArrivesLate(t *testing.T) {
 	}
 	require.Len(t, a.fences, 1)
 	require.False(t, b.open)
-	require.Equal(t, replyLost, arrive(), "it arrives, before it was sent again")
+	require.Equal(t, wire.ReplyLost, arrive(), "it arrives, before it was sent again")
 	require.NoError(t, x.run())
 	require.Equal(t, storage.Applied, b.answers[0].Outcome)
 	require.EqualValues(t, 2, valueOf(t, r, "k"))
-	require.Equal(t, replyLost, arrive(), "it arrives again, after it")
+	require.Equal(t, wire.ReplyLost, arrive(), "it arrives again, after it")
 	require.EqualValues(t, 2, valueOf(t, r, "k"))
 }
 
@@ -286,7 +285,7 @@ func TestRedisAttemptOfWhichNothingTells(t *testing.T) {
 			b := until(t, r, time.Minute, c.command)
 			x, a := unsent(t, r, b)
 			arrive := delivery(t, a)
-			require.Equal(t, replyOK, arrive())
+			require.Equal(t, wire.ReplyOK, arrive())
 			x.lostSight(a, context.DeadlineExceeded)
 			for _, o := range c.others {
 				_, _, err := storage.One(t.Context(), other, o)
@@ -311,7 +310,7 @@ func TestRedisAttemptAfterOneOfWhichNothingTells(t *testing.T) {
 	one(t, r, add("k", "w"))
 	b := until(t, r, time.Minute, count("w", "id"))
 	x, first := unsent(t, r, b)
-	require.Equal(t, replyOK, delivery(t, first)())
+	require.Equal(t, wire.ReplyOK, delivery(t, first)())
 	x.lostSight(first, context.DeadlineExceeded)
 	one(t, other, count("w", "other-id"))
 	for x.open != nil {

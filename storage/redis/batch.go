@@ -8,6 +8,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A batch is the commands of one caller that share a round.
@@ -158,7 +159,7 @@ func (b *batch) split() []*batch {
 }
 
 // touches reports whether a command of it needs one of the records.
-func (b *batch) touches(records map[session.Key]*badRecord) *badRecord {
+func (b *batch) touches(records map[session.Key]*wire.BadRecord) *wire.BadRecord {
 	for i := range b.asks {
 		for _, k := range b.asks[i].keys {
 			if bad := records[k]; bad != nil {

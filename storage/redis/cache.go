@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"example.com/govnode/session"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A cache has the records that this node saw last, the least recently used
@@ -21,7 +22,7 @@ type cache struct {
 
 type cached struct {
 	key session.Key
-	entry
+	wire.Entry
 }
 
 // entryCost is what an entry takes beside its value, roughly; decoded, a value
@@ -32,49 +33,49 @@ func newCache(maxBytes int) *cache {
 	return &cache{max: maxBytes, items: map[session.Key]*list.Element{}, recent: list.New()}
 }
 
-func (c *cache) get(k session.Key) (entry, bool) {
+func (c *cache) get(k session.Key) (wire.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.items[k]
 	if !ok {
-		return entry{}, false
+		return wire.Entry{}, false
 	}
 	c.recent.MoveToFront(e)
-	return e.Value.(*cached).entry, true
+	return e.Value.(*cached).Entry, true
 }
 
 // getAll finds the records wanted, and says which are there with the parts that
 // are wanted of them.
-func (c *cache) getAll(wants []want, found []entry) (known []bool) {
+func (c *cache) getAll(wants []wire.Want, found []wire.Entry) (known []bool) {
 	known = make([]bool, len(wants))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range wants {
-		if e, ok := c.items[wants[i].key]; ok {
+		if e, ok := c.items[wants[i].Key]; ok {
 			c.recent.MoveToFront(e)
-			found[i] = e.Value.(*cached).entry
-			known[i] = knows(found[i], wants[i].parts)
+			found[i] = e.Value.(*cached).Entry
+			known[i] = knows(found[i], wants[i].Parts)
 		}
 	}
 	return known
 }
 
-func (c *cache) putAll(wants []want, found []entry) {
+func (c *cache) putAll(wants []wire.Want, found []wire.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range wants {
-		c.putLocked(wants[i].key, found[i])
+		c.putLocked(wants[i].Key, found[i])
 	}
 }
 
-func (c *cache) put(k session.Key, x entry) {
+func (c *cache) put(k session.Key, x wire.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.putLocked(k, x)
 }
 
-func (c *cache) putLocked(k session.Key, x entry) {
-	if x.bad != nil {
+func (c *cache) putLocked(k session.Key, x wire.Entry) {
+	if x.Bad != nil {
 		if e, ok := c.items[k]; ok {
 			c.drop(e)
 		}
@@ -82,8 +83,8 @@ func (c *cache) putLocked(k session.Key, x entry) {
 	}
 	if e, ok := c.items[k]; ok {
 		old := e.Value.(*cached)
-		c.size += cost(x) - cost(old.entry)
-		old.entry = x
+		c.size += cost(x) - cost(old.Entry)
+		old.Entry = x
 		c.recent.MoveToFront(e)
 	} else {
 		c.items[k] = c.recent.PushFront(&cached{k, x})
@@ -95,8 +96,8 @@ func (c *cache) putLocked(k session.Key, x entry) {
 }
 
 // putRead keeps what a read found, unless a round has seen it later than since.
-func (c *cache) putRead(k session.Key, x entry, since time.Duration) {
-	if old, ok := c.get(k); ok && old.seen >= since {
+func (c *cache) putRead(k session.Key, x wire.Entry, since time.Duration) {
+	if old, ok := c.get(k); ok && old.Seen >= since {
 		return
 	}
 	c.put(k, x)
@@ -105,7 +106,7 @@ func (c *cache) putRead(k session.Key, x entry, since time.Duration) {
 func (c *cache) drop(e *list.Element) {
 	x := c.recent.Remove(e).(*cached)
 	delete(c.items, x.key)
-	c.size -= cost(x.entry)
+	c.size -= cost(x.Entry)
 }
 
 func (c *cache) forget(keys []session.Key) {
@@ -126,4 +127,4 @@ func (c *cache) purge() {
 	c.size = 0
 }
 
-func cost(x entry) int { return entryCost + 2*x.size }
+func cost(x wire.Entry) int { return entryCost + 2*x.Size }

@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // What a Redis has to be, since 6.2 the oldest that scripts and commands here
@@ -150,9 +152,9 @@ func (r *Store) checkOne(ctx context.Context, c asker, start bool) error {
 // allowed tries what a swap does once it has begun to write: what is forbidden of
 // that is found here, and not half-way.
 func (r *Store) allowed(ctx context.Context, c asker) error {
-	if err := c.Publish(ctx, r.keys.hints(), r.name+" ").Err(); errorKind(err, "NOPERM") {
+	if err := c.Publish(ctx, r.keys.Hints(), r.name+" ").Err(); errorKind(err, "NOPERM") {
 		return fmt.Errorf("%w: this user may not publish to the channel %s, so that other nodes do not hear whose turn has come (%w); allow it with ACL SETUSER, see docs/redis.md",
-			errSettings, r.keys.hints(), err)
+			errSettings, r.keys.Hints(), err)
 	}
 	if _, member := c.(*redis.Client); member && r.clustered() {
 		return nil // which key it serves is for the others to say
@@ -260,15 +262,15 @@ func (s settings) weaker() (texts []string) {
 }
 
 // reportTypes logs which keys of some records are not what govnode wrote.
-func (r *Store) reportTypes(p *place, wants []want) {
+func (r *Store) reportTypes(p *place, wants []wire.Want) {
 	ctx, cancel := r.trip()
 	defer cancel()
 	kinds := map[string]string{p.d.key("epoch"): "string", p.d.key("clock"): "string",
-		p.d.key("due"): "zset", p.d.key("marks"): "zset", p.counts(): "zset"}
+		p.d.key("due"): "zset", p.d.key("marks"): "zset", p.Counts(): "zset"}
 	for _, w := range wants {
-		kinds[p.record(w.key)], kinds[p.index(w.key.Kind())] = "string", "zset"
+		kinds[p.Record(w.Key)], kinds[p.Index(w.Key.Kind())] = "string", "zset"
 		for part := 0; part < 16 && len(wants) <= 8; part++ {
-			kinds[p.part(w.key, part)] = "string"
+			kinds[p.Part(w.Key, part)] = "string"
 		}
 	}
 	for key, kind := range kinds {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A Redis that cannot keep the promise is refused, and the error brings the
@@ -145,7 +146,7 @@ func TestRedisCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	c := newCache(10 * entryCost)
 	for i := range 100 {
-		c.put(session.CounterKey(testNS, string(rune('a'+i%26))+string(rune('a'+i/26))), entry{size: 1})
+		c.put(session.CounterKey(testNS, string(rune('a'+i%26))+string(rune('a'+i/26))), wire.Entry{Size: 1})
 	}
 	require.LessOrEqual(t, c.size, 10*entryCost)
 	require.Len(t, c.items, c.recent.Len())

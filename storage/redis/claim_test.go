@@ -12,6 +12,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A desk is where callers of one node wait for slots. It claims for them as a
@@ -175,13 +176,13 @@ func TestRedisClaimOfALostAnswer(t *testing.T) {
 			x, a := unsent(t, here.r, b)
 			arrive := delivery(t, a)
 			if applied {
-				require.Equal(t, replyOK, arrive())
+				require.Equal(t, wire.ReplyOK, arrive())
 			}
 			x.lostSight(a, context.DeadlineExceeded)
 			require.NoError(t, x.run())
 			require.Equal(t, session.Released, b.answers[0].Result.Code)
 			if !applied {
-				require.Equal(t, replyLost, arrive())
+				require.Equal(t, wire.ReplyLost, arrive())
 			}
 			p := here.pool(t, storage.Latest)
 			require.Len(t, p.Leases, 1)

@@ -13,11 +13,11 @@ func TestRedisClusterFailoverOfAnIdleNode(t *testing.T) {
 	all := startCluster(t)
 	r := openCluster(t, all, "idle")
 	require.NoError(t, r.Ready(t.Context()))
-	lists := serves(t, all, r.keys.namespaces())
+	lists := serves(t, all, r.keys.Namespaces())
 	lists.kill()
 	require.Error(t, r.Ready(t.Context()))
 	require.Eventually(t, func() bool {
-		s := serves(t, all, r.keys.namespaces())
+		s := serves(t, all, r.keys.Namespaces())
 		return s != nil && s != lists
 	}, 20*time.Second, 20*time.Millisecond, "no replica is promoted")
 	ready(t, r)

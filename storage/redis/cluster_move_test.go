@@ -126,7 +126,7 @@ func TestRedisClusterTurnsAfterSlotMoved(t *testing.T) {
 	listen := func(at *server) {
 		ask := []any{"PUBSUB", "NUMSUB"}
 		for _, r := range f.nodes {
-			ask = append(ask, r.place(testNS).turns()+":"+r.name)
+			ask = append(ask, r.place(testNS).Turns()+":"+r.name)
 		}
 		require.Eventually(t, func() bool {
 			increment(5)

@@ -13,6 +13,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A record that is damaged, or in whose place somebody has put something else,
@@ -22,14 +23,14 @@ import (
 // back what was good after all, or to drop it; see BringBack and Drop.
 
 // setAside sets a record aside that was found damaged, unless it was already.
-func (r *Store) setAside(p *place, e *epoch, k session.Key, bad *badRecord) {
-	if errors.Is(bad.err, errAside) || errors.Is(bad.err, errPartGone) {
+func (r *Store) setAside(p *place, e *epoch, k session.Key, bad *wire.BadRecord) {
+	if errors.Is(bad.Err, wire.ErrAside) || errors.Is(bad.Err, wire.ErrPartGone) {
 		return
 	}
 	ctx, cancel := r.trip()
 	defer cancel()
 	sum := ""
-	v, err := r.client.Get(ctx, p.record(k)).Result()
+	v, err := r.client.Get(ctx, p.Record(k)).Result()
 	switch {
 	case err == nil:
 		b := sha1.Sum([]byte(v)) //nolint:gosec // as above
@@ -39,21 +40,21 @@ func (r *Store) setAside(p *place, e *epoch, k session.Key, bad *badRecord) {
 	}
 	if err == nil {
 		now, _ := p.d.clock.now()
-		keys := []string{p.d.key("epoch"), p.record(k), p.aside(k), p.d.key("due"), p.d.key("aside")}
+		keys := []string{p.d.key("epoch"), p.Record(k), p.Aside(k), p.d.key("due"), p.d.key("aside")}
 		var reply []any
-		reply, err = r.run(ctx, asideScript, keys, []any{e.text, e.replid, sum, string(r.nextStamp()) + asideMark, string(k), scoreReached(now)})
-		if err == nil && reply[0] != replyOK {
+		reply, err = r.run(ctx, wire.AsideScript, keys, []any{e.text, e.replid, sum, string(r.nextStamp()) + wire.AsideMark, string(k), wire.ScoreReached(now)})
+		if err == nil && reply[0] != wire.ReplyOK {
 			return // it is another by now; whoever needs it finds out
 		}
 	}
 	if err != nil {
-		r.log.Error("a record in Redis is damaged: commands that need it are refused", "key", bad.key, "why", bad.err, "cannot set it aside", err)
+		r.log.Error("a record in Redis is damaged: commands that need it are refused", "key", bad.Key, "why", bad.Err, "cannot set it aside", err)
 		return
 	}
 	r.metrics.damaged.Inc()
 	p.d.asides.Add(1)
 	r.log.Error("a record in Redis is damaged and was set aside: commands that need it are refused; bring it back or drop it, see docs/redis.md",
-		"key", bad.key, "why", bad.err, "kept as", p.aside(k))
+		"key", bad.Key, "why", bad.Err, "kept as", p.Aside(k))
 }
 
 // countAsides notes how many records of the domain are set aside.
@@ -65,12 +66,12 @@ func (d *domain) countAsides(ctx context.Context) {
 
 // without sets aside what is damaged of what was found, and returns the places of
 // the rest that is there.
-func (r *Store) without(p *place, e *epoch, keys []session.Key, found []entry) (good []int) {
+func (r *Store) without(p *place, e *epoch, keys []session.Key, found []wire.Entry) (good []int) {
 	for i := range found {
-		switch bad := found[i].bad; {
+		switch bad := found[i].Bad; {
 		case bad != nil:
 			r.setAside(p, e, keys[i], bad)
-		case found[i].record != nil:
+		case found[i].Record != nil:
 			good = append(good, i)
 		}
 	}
@@ -96,7 +97,7 @@ func (r *Store) Asides(ctx context.Context) (all []Aside, err error) {
 		}
 		for _, name := range names {
 			if k := session.Key(name); session.WellFormed(k) {
-				all = append(all, Aside{k, r.place(k.Namespace()).aside(k)})
+				all = append(all, Aside{k, r.place(k.Namespace()).Aside(k)})
 			}
 		}
 	}
@@ -117,25 +118,25 @@ func (r *Store) BringBack(ctx context.Context, k session.Key) error {
 	if err != nil {
 		return storage.Fail(storage.NotApplied, err)
 	}
-	w := want{key: k}
+	w := wire.Want{Key: k}
 	if session.HasParts(k) {
-		w.parts = allParts
+		w.Parts = wire.AllParts
 	}
-	keys := appendParts([]string{p.aside(k)}, &p.spot, []want{w})
+	keys := wire.AppendParts([]string{p.Aside(k)}, &p.Place, []wire.Want{w})
 	values, err := r.client.MGet(ctx, keys...).Result()
 	if err != nil {
 		return storage.Fail(storage.NotApplied, err)
 	}
 	if values[0] == nil {
-		return storage.Fail(storage.NotApplied, fmt.Errorf("what is kept of it is gone or no string: Redis key %q", p.aside(k)))
+		return storage.Fail(storage.NotApplied, fmt.Errorf("what is kept of it is gone or no string: Redis key %q", p.Aside(k)))
 	}
-	x := p.entry(w, values[0], values[1:])
-	if x.bad != nil {
-		return storage.Fail(storage.NotApplied, fmt.Errorf("what is kept of it under Redis key %q is damaged: %w", p.aside(k), x.bad.err))
+	x := p.Entry(w, values[0], values[1:])
+	if x.Bad != nil {
+		return storage.Fail(storage.NotApplied, fmt.Errorf("what is kept of it under Redis key %q is damaged: %w", p.Aside(k), x.Bad.Err))
 	}
 	now, mono := p.d.clock.now()
-	s := r.beginSwap(p, e, []want{{key: k}})
-	s.put(0, entry{stamp: mark}, x.record, now)
+	s := r.beginSwap(p, e, []wire.Want{{Key: k}})
+	s.Put(0, wire.Entry{Stamp: mark}, x.Record, now)
 	if err := r.sendOnce(ctx, s, mark, now, mono); err != nil {
 		return err
 	}
@@ -154,14 +155,14 @@ func (r *Store) Drop(ctx context.Context, k session.Key) error {
 	switch k.Kind() {
 	case session.KindCounter, session.KindBaseline, session.KindHash:
 		now, mono := p.d.clock.now()
-		s := r.beginSwap(p, e, []want{{key: k}})
-		s.remove(0, entry{stamp: mark, due: 1})
+		s := r.beginSwap(p, e, []wire.Want{{Key: k}})
+		s.Remove(0, wire.Entry{Stamp: mark, Due: 1})
 		if err := r.sendOnce(ctx, s, mark, now, mono); err != nil {
 			return err
 		}
 	default:
 		// The next look finds that it is listed and not there.
-		if err := r.client.Del(ctx, p.record(k)).Err(); err != nil {
+		if err := r.client.Del(ctx, p.Record(k)).Err(); err != nil {
 			return storage.Fail(storage.Unknown, err)
 		}
 		if err := p.d.lost(ctx, e, "a damaged record was dropped"); err != nil {
@@ -172,7 +173,7 @@ func (r *Store) Drop(ctx context.Context, k session.Key) error {
 }
 
 // markOf returns the stamp of the mark in the place of a record.
-func (r *Store) markOf(ctx context.Context, k session.Key) (p *place, e *epoch, mark stamp, err error) {
+func (r *Store) markOf(ctx context.Context, k session.Key) (p *place, e *epoch, mark wire.Stamp, err error) {
 	if !session.WellFormed(k) {
 		return nil, nil, "", fmt.Errorf("%w: %q is no key of a record; take one from the list of those set aside", storage.ErrInvalid, k)
 	}
@@ -183,27 +184,27 @@ func (r *Store) markOf(ctx context.Context, k session.Key) (p *place, e *epoch, 
 	if e, err = p.d.serving(ctx); err != nil {
 		return nil, nil, "", err
 	}
-	v, err := r.client.Get(ctx, p.record(k)).Result()
+	v, err := r.client.Get(ctx, p.Record(k)).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, nil, "", err
 	}
-	if !isAside(v) {
+	if !wire.IsAside(v) {
 		return nil, nil, "", fmt.Errorf("%w: the record %q is not set aside", storage.ErrInvalid, k)
 	}
-	return p, e, stamp(v[:stampLen]), nil
+	return p, e, wire.Stamp(v[:wire.StampLen]), nil
 }
 
 // sendOnce carries out a swap of one record that has a stamp.
-func (r *Store) sendOnce(ctx context.Context, s *swapping, mark stamp, now, mono time.Duration) error {
+func (r *Store) sendOnce(ctx context.Context, s *swapping, mark wire.Stamp, now, mono time.Duration) error {
 	trip, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	_, status, err := r.send(unwatch(trip), s, []entry{{stamp: mark}}, now, mono)
+	_, status, err := r.send(unwatch(trip), s, []wire.Entry{{Stamp: mark}}, now, mono)
 	switch {
 	case err != nil && !notSent(err):
 		return storage.Fail(storage.Unknown, err)
 	case err != nil:
 		return storage.Fail(storage.NotApplied, err)
-	case status != replyOK:
+	case status != wire.ReplyOK:
 		return storage.Fail(storage.NotApplied, fmt.Errorf("somebody was faster (%s); try again", status))
 	}
 	r.tell()
@@ -212,10 +213,10 @@ func (r *Store) sendOnce(ctx context.Context, s *swapping, mark stamp, now, mono
 
 func (r *Store) unlistAside(ctx context.Context, p *place, k session.Key) error {
 	err := r.client.ZRem(ctx, p.d.key("aside"), string(k)).Err()
-	err = errors.Join(err, r.client.Unlink(ctx, p.aside(k)).Err())
+	err = errors.Join(err, r.client.Unlink(ctx, p.Aside(k)).Err())
 	p.d.countAsides(ctx)
 	if err != nil {
-		r.log.Warn("a record is no longer set aside, and what was kept of it still stands there; remove it", "key", p.aside(k), "error", err)
+		r.log.Warn("a record is no longer set aside, and what was kept of it still stands there; remove it", "key", p.Aside(k), "error", err)
 	}
 	return nil
 }

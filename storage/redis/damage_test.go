@@ -14,6 +14,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // timed opens a node that does nothing by itself that hangs on log time, which is
@@ -51,9 +52,9 @@ var ruin = map[string]func(s *server, key string){
 	"a bit of the stamp": func(s *server, key string) {
 		flip(s, key, 3)
 	},
-	"a bit of what is due": func(s *server, key string) { flip(s, key, stampLen+5) },
-	"a bit of its sum":     func(s *server, key string) { flip(s, key, sumAt) },
-	"a bit of its head":    func(s *server, key string) { flip(s, key, headAt+5) },
+	"a bit of what is due": func(s *server, key string) { flip(s, key, wire.StampLen+5) },
+	"a bit of its sum":     func(s *server, key string) { flip(s, key, wire.SumAt) },
+	"a bit of its head":    func(s *server, key string) { flip(s, key, wire.HeadAt+5) },
 }
 
 func flip(s *server, key string, at int) {
@@ -107,7 +108,7 @@ func TestRedisDamagedRecord(t *testing.T) {
 			at.Store(int64(10 * time.Minute))
 			r.settle(r.domain(""))
 			require.Equal(t, []string{"good", "last"}, counters(t, r, testNS), "housekeeping has removed the short one")
-			require.Zero(t, s.do("ZCOUNT", "{gov}:due", "-inf", scoreReached(10*time.Minute)))
+			require.Zero(t, s.do("ZCOUNT", "{gov}:due", "-inf", wire.ScoreReached(10*time.Minute)))
 			var snapshot bytes.Buffer
 			require.NoError(t, r.Save(t.Context(), &snapshot))
 			m := storage.NewMemory(nil)
@@ -151,7 +152,7 @@ func TestRedisDropOfAPool(t *testing.T) {
 	}
 	held := one(t, r, acquire("1"))
 	require.NoError(t, r.Close())
-	flip(s, "{gov:test}:r:ptest/a", headAt+7)
+	flip(s, "{gov:test}:r:ptest/a", wire.HeadAt+7)
 	r = s.open("two", quick)
 	require.Equal(t, storage.NotApplied, r.Apply(t.Context(), acquire("2"))[0].Outcome)
 	require.NoError(t, r.Drop(t.Context(), session.PoolKey(testNS, "a")))
@@ -191,7 +192,7 @@ func TestRedisDamagedPart(t *testing.T) {
 	c := count("w", "id")
 	require.False(t, one(t, r, c).Repeat)
 	k, part, _ := session.IDOf(c)
-	key := r.place(testNS).part(k, part)
+	key := r.place(testNS).Part(k, part)
 	require.NoError(t, r.Close())
 	flip(s, key, 9)
 	r = s.open("two")
@@ -228,7 +229,7 @@ func TestRedisAppendToAPartThatIsGone(t *testing.T) {
 		}
 	}
 	one(t, r, gone)
-	s.do("DEL", r.place(testNS).part(session.ClientKey(testNS, client), 3))
+	s.do("DEL", r.place(testNS).Part(session.ClientKey(testNS, client), 3))
 	a := r.Apply(t.Context(), next)[0]
 	require.Equal(t, storage.NotApplied, a.Outcome)
 	require.ErrorContains(t, a.Err, "quarantine")

@@ -3,6 +3,7 @@ package redis
 import (
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // decide applies the commands of the round to what an attempt found, and makes
@@ -17,8 +18,8 @@ func (x *round) decide(a *attempt) {
 		cmds = append(cmds, b.cmds...)
 	}
 	for i, w := range a.wants {
-		if a.was[i].record != nil {
-			state.Put(w.key, a.was[i].record)
+		if a.was[i].Record != nil {
+			state.Put(w.Key, a.was[i].Record)
 		}
 	}
 	a.results = state.ApplyAll(a.now, cmds)
@@ -26,7 +27,7 @@ func (x *round) decide(a *attempt) {
 	a.s = x.r.beginSwap(x.p, a.e, a.wants)
 	after := make([]session.Record, len(a.wants))
 	for i, w := range a.wants {
-		after[i] = state.Stored(w.key)
+		after[i] = state.Stored(w.Key)
 	}
 	a.change(after)
 }
@@ -34,13 +35,13 @@ func (x *round) decide(a *attempt) {
 // change adds to the swap what has changed. A record that came up as due and had
 // nothing to settle is moved to when it will.
 func (a *attempt) change(after []session.Record) {
-	a.next, a.wrote = make([]entry, len(a.was)), make([]bool, len(a.was))
+	a.next, a.wrote = make([]wire.Entry, len(a.was)), make([]bool, len(a.was))
 	for i, was := range a.was {
 		a.next[i] = was
-		early := after[i] != nil && was.due != 0 && was.due <= a.now && standing(after[i], 0, a.now) != was.due
-		if after[i] != was.record || early {
-			a.s.tell = a.s.tell || handed(was.record, after[i])
-			a.next[i], a.wrote[i] = a.s.put(i, was, after[i], a.now), true
+		early := after[i] != nil && was.Due != 0 && was.Due <= a.now && wire.Standing(after[i], 0, a.now) != was.Due
+		if after[i] != was.Record || early {
+			a.s.Tell = a.s.Tell || handed(was.Record, after[i])
+			a.next[i], a.wrote[i] = a.s.Put(i, was, after[i], a.now), true
 		}
 	}
 }
@@ -78,11 +79,11 @@ func (x *round) claim(a *attempt, state *session.State) {
 	}
 	var cmds []session.Command
 	for i, n := 0, len(a.was); i < n; i++ { // not those that are added below
-		p, ok := state.Stored(a.wants[i].key).(*session.Pool)
-		if !ok || !handed(a.was[i].record, p) {
+		p, ok := state.Stored(a.wants[i].Key).(*session.Pool)
+		if !ok || !handed(a.was[i].Record, p) {
 			continue
 		}
-		for _, c := range (*by)(a.wants[i].key, p) {
+		for _, c := range (*by)(a.wants[i].Key, p) {
 			b := x.r.newBatch(x.r.ctx, []session.Command{c.Command})
 			b.then = c.Answered
 			if len(cmds) < x.r.cfg.RoundSize && x.include(a, state, &b.asks[0]) {
@@ -98,13 +99,13 @@ func (x *round) claim(a *attempt, state *session.State) {
 
 // include adds what a command touches to an attempt, if all of it is known.
 func (x *round) include(a *attempt, state *session.State, k *ask) bool {
-	wants, found := make([]want, len(k.keys)), make([]entry, len(k.keys))
+	wants, found := make([]wire.Want, len(k.keys)), make([]wire.Entry, len(k.keys))
 	for i := range k.keys {
-		wants[i] = want{key: k.keys[i], parts: k.parts(i)}
+		wants[i] = wire.Want{Key: k.keys[i], Parts: k.parts(i)}
 	}
 	for i, known := range x.seen(wants, found) {
-		if at, ok := a.at[wants[i].key]; ok {
-			known = knows(a.was[at], wants[i].parts)
+		if at, ok := a.at[wants[i].Key]; ok {
+			known = knows(a.was[at], wants[i].Parts)
 		}
 		if !known {
 			return false
@@ -112,12 +113,12 @@ func (x *round) include(a *attempt, state *session.State, k *ask) bool {
 	}
 	a.touch(k)
 	for i, w := range wants {
-		if a.at[w.key] < len(a.was) {
+		if a.at[w.Key] < len(a.was) {
 			continue
 		}
 		a.was, a.fresh = append(a.was, found[i]), false
-		if found[i].record != nil {
-			state.Put(w.key, found[i].record)
+		if found[i].Record != nil {
+			state.Put(w.Key, found[i].Record)
 		}
 	}
 	return true
@@ -146,10 +147,10 @@ func (x *round) prepare(a *attempt) {
 	y := l.round(batches)
 	l.ahead = y
 	defer func() { y.before = nil }() // so that no round keeps all before it
-	y.before = func(k session.Key) (entry, bool) {
+	y.before = func(k session.Key) (wire.Entry, bool) {
 		i, ok := a.at[k]
 		if !ok {
-			return entry{}, false
+			return wire.Entry{}, false
 		}
 		return a.next[i], true
 	}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A domain is what has one epoch and one clock: everything, or in a Redis
@@ -40,7 +42,7 @@ type gate struct {
 
 // A place is where the records of a namespace are, and what they share.
 type place struct {
-	spot
+	wire.Place
 	d *domain
 }
 
@@ -124,7 +126,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	if d.r.clustered() && f.epoch == nil && d.known == nil && !f.other {
 		// A namespace is listed once it has an epoch, and the list may lie on
 		// another primary than what is lost.
-		if f.other, err = d.r.client.SIsMember(ctx, d.r.keys.namespaces(), d.ns).Result(); err != nil {
+		if f.other, err = d.r.client.SIsMember(ctx, d.r.keys.Namespaces(), d.ns).Result(); err != nil {
 			return err
 		}
 	}
@@ -138,7 +140,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 		_, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			p.Set(ctx, d.key("epoch"), v.epoch.text, 0)
 			if f.epoch == nil { // nor a clock that is worth anything
-				p.Set(ctx, d.key("clock"), fmt.Sprint(clockText(max(now, f.clock)), " ", max(f.seq, know.swaps)), 0)
+				p.Set(ctx, d.key("clock"), fmt.Sprint(wire.ClockText(max(now, f.clock)), " ", max(f.seq, know.swaps)), 0)
 			}
 			if v.why != "" {
 				p.Del(ctx, d.key("marks"))
@@ -231,13 +233,13 @@ func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
 // last word.
 func (d *domain) note(ctx context.Context, e *epoch, status string) error {
 	switch status {
-	case replyEpoch, replyServer, replyBehind:
+	case wire.ReplyEpoch, wire.ReplyServer, wire.ReplyBehind:
 		g := d.gate.Load()
 		if g != nil && g.epoch != e {
 			return nil // somebody has looked since
 		}
 		return d.inspect(ctx, g)
-	case replyAbsent:
+	case wire.ReplyAbsent:
 		return d.lost(ctx, e, "a record, a part of its ids, an index or the clock is gone, or names of an index")
 	}
 	return nil
@@ -272,17 +274,17 @@ func (d *domain) beat(ctx context.Context) {
 		d.noteTrouble(d.inspect(ctx, g)) // logged there; the next beat tries again
 		return
 	}
-	s := d.r.beginSwap(&place{newSpot(d.tag, "", ""), d}, g.epoch, nil)
-	s.ops = append(s.ops, "C")
+	s := d.r.beginSwap(&place{wire.NewPlace(d.tag, "", ""), d}, g.epoch, nil)
+	s.Ops = append(s.Ops, "C")
 	now, mono := d.clock.now()
 	_, status, err := d.r.send(unwatch(ctx), s, nil, now, mono)
 	d.noteTrouble(err)
 	switch {
 	case err != nil:
 		d.r.log.Debug("no beat", "keys", d.tag, "error", err)
-	case status == replyLost:
+	case status == wire.ReplyLost:
 		// Another node is further; its time was noted.
-	case status != replyOK:
+	case status != wire.ReplyOK:
 		_ = d.note(ctx, g.epoch, status) // logged there
 	case g.epoch.state == epochShut:
 		d.refresh(g.epoch)

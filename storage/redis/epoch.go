@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // An epoch says whose data this is: a number drawn when it began, and the
@@ -183,7 +185,7 @@ func (d *domain) look(ctx context.Context, tx *redis.Tx) (f found, err error) {
 	text, err := tx.Get(ctx, d.key("epoch")).Result()
 	if err == nil {
 		if f.epoch, err = parseEpoch(text); err != nil {
-			return f, &badRecord{d.key("epoch"), err}
+			return f, &wire.BadRecord{Key: d.key("epoch"), Err: err}
 		}
 	} else if !errors.Is(err, redis.Nil) {
 		return f, err
@@ -191,9 +193,9 @@ func (d *domain) look(ctx context.Context, tx *redis.Tx) (f found, err error) {
 	clock, err := tx.Get(ctx, d.key("clock")).Result()
 	if err == nil {
 		f.other = true
-		f.clock, f.seq, err = parseClock(clock)
+		f.clock, f.seq, err = wire.ParseClock(clock)
 	}
-	if err != nil && !errors.Is(err, redis.Nil) && !errors.Is(err, errClock) {
+	if err != nil && !errors.Is(err, redis.Nil) && !errors.Is(err, wire.ErrClock) {
 		return f, err
 	} else if err != nil && f.epoch != nil {
 		f.epoch, f.other = nil, true // without its clock it is not the data that it was
@@ -233,7 +235,7 @@ func (d *domain) marked(ctx context.Context, tx *redis.Tx) (uint64, error) {
 func (d *domain) lookAside(ctx context.Context, tx *redis.Tx, f *found) error {
 	beside := []string{d.key("due"), d.key("marks")}
 	if !d.r.clustered() {
-		n, err := tx.Exists(ctx, d.r.keys.namespaces()).Result()
+		n, err := tx.Exists(ctx, d.r.keys.Namespaces()).Result()
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // What goes to Redis and comes back, and what a node learns of it whatever it
@@ -22,7 +24,7 @@ type once struct{ *redis.Cmd }
 func (once) NoRetry() bool { return true }
 
 // run calls a script, which Redis may have forgotten.
-func (r *Store) run(ctx context.Context, s *script, keys []string, args []any) ([]any, error) {
+func (r *Store) run(ctx context.Context, s *wire.Script, keys []string, args []any) ([]any, error) {
 	all := make([]any, 3, 3+len(keys)+len(args))
 	for _, k := range keys {
 		all = append(all, k)
@@ -33,12 +35,12 @@ func (r *Store) run(ctx context.Context, s *script, keys []string, args []any) (
 
 // runAll calls a script with keys and arguments that stand behind three places
 // for the command itself. The library finds the first key only if it is a string.
-func (r *Store) runAll(ctx context.Context, s *script, keys int, all []any) ([]any, error) {
-	all[0], all[1], all[2] = "evalsha", s.hash, keys
+func (r *Store) runAll(ctx context.Context, s *wire.Script, keys int, all []any) ([]any, error) {
+	all[0], all[1], all[2] = "evalsha", s.Hash, keys
 	c := once{redis.NewCmd(ctx, all...)}
 	err := r.client.Process(ctx, c)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		all[0], all[1] = "eval", s.text
+		all[0], all[1] = "eval", s.Text
 		c = once{redis.NewCmd(ctx, all...)}
 		err = r.client.Process(ctx, c)
 	}
@@ -66,15 +68,15 @@ func (r *Store) lookAround(ctx context.Context, err error) {
 // load reads records as they stand at one instant. One that is damaged comes with
 // the reason. If strict, a record or a part that is gone, and an index that has
 // lost names, is answered as replyAbsent.
-func (r *Store) load(ctx context.Context, p *place, e *epoch, wants []want, strict bool) (found []entry, status string, err error) {
-	keys, args := loadCall(&p.spot, e.text, e.replid, wants, strict)
+func (r *Store) load(ctx context.Context, p *place, e *epoch, wants []wire.Want, strict bool) (found []wire.Entry, status string, err error) {
+	keys, args := wire.LoadCall(&p.Place, e.text, e.replid, wants, strict)
 	swaps := p.d.clock.swaps()
-	reply, err := r.run(ctx, loadScript, keys, args)
+	reply, err := r.run(ctx, wire.LoadScript, keys, args)
 	if err != nil {
 		return nil, "", err
 	}
 	status, _ = reply[0].(string)
-	if status != replyOK {
+	if status != wire.ReplyOK {
 		return nil, status, nil
 	}
 	seq, err := p.d.read(e, reply[1])
@@ -82,67 +84,67 @@ func (r *Store) load(ctx context.Context, p *place, e *epoch, wants []want, stri
 		return nil, "", err
 	}
 	if seq < swaps {
-		return nil, replyServer, nil // older data: whose is it?
+		return nil, wire.ReplyServer, nil // older data: whose is it?
 	}
-	found = p.entries(wants, nil, reply[2:], r.cfg.monotonic())
-	if strict && partsGone(found) {
-		return nil, replyAbsent, nil
+	found = p.Entries(wants, nil, reply[2:], r.cfg.monotonic())
+	if strict && wire.PartsGone(found) {
+		return nil, wire.ReplyAbsent, nil
 	}
 	return found, status, nil
 }
 
 // A swapping is a swap under construction: of records of a place, under an epoch.
 type swapping struct {
-	swapCall
+	wire.Swap
 	p     *place
 	e     *epoch
 	waits string // what the reply says of turns
 }
 
 // beginSwap begins a swap that checks the stamps of the records wanted.
-func (r *Store) beginSwap(p *place, e *epoch, wants []want) *swapping {
-	return &swapping{swapCall: newSwapCall(&p.spot, r.nextStamp(), wants), p: p, e: e}
+func (r *Store) beginSwap(p *place, e *epoch, wants []wire.Want) *swapping {
+	return &swapping{Swap: wire.NewSwap(&p.Place, r.nextStamp(), wants), p: p, e: e}
 }
 
 // send carries the swap out at a time that now returned. If it is lost, found
 // has the records as they are instead.
-func (r *Store) send(ctx context.Context, s *swapping, was []entry, now, mono time.Duration) (found []entry, status string, err error) {
-	all := s.arguments(was, terms{
-		epoch: s.e.text, replid: s.e.replid, now: now, latest: now + maxBehind,
-		channel: r.keys.hints(), node: r.name, mark: s.p.d.clock.marked(),
+func (r *Store) send(ctx context.Context, s *swapping, was []wire.Entry, now, mono time.Duration) (found []wire.Entry, status string, err error) {
+	all := s.Arguments(was, wire.Terms{
+		Epoch: s.e.text, ReplID: s.e.replid, Now: now, Latest: now + maxBehind,
+		Channel: r.keys.Hints(), Node: r.name, Mark: s.p.d.clock.marked(),
 	})
 	swaps := s.p.d.clock.swaps()
-	reply, err := r.runAll(ctx, swapScript, len(s.keys), all)
+	reply, err := r.runAll(ctx, wire.SwapScript, len(s.Keys), all)
 	if err != nil {
 		return nil, "", err
 	}
 	status, _ = reply[0].(string)
 	switch {
-	case status == replyHalf:
+	case status == wire.ReplyHalf:
 		return nil, "", fmt.Errorf("%w: %v", errHalf, reply[1:])
-	case status != replyOK && status != replyLost:
+	case status != wire.ReplyOK && status != wire.ReplyLost:
 		return nil, status, nil
 	}
 	if len(reply) < 3 {
 		return nil, "", errors.New("a script gave half an answer")
 	}
 	s.waits, _ = reply[2].(string)
-	if status == replyOK && !s.idle() {
+	if status == wire.ReplyOK && !s.Idle() {
 		s.p.d.clock.wrote(now, mono)
 	}
 	seq, err := s.p.d.read(s.e, reply[1])
 	switch {
 	case err != nil:
 		return nil, "", err
-	case status == replyLost && seq < swaps:
-		return nil, replyServer, nil // older data: whose is it?
-	case status == replyOK && (seq < swaps || seq == swaps && !s.idle() && len(was) > 0):
+	case status == wire.ReplyLost && seq < swaps:
+		return nil, wire.ReplyServer, nil // older data: whose is it?
+	case status == wire.ReplyOK && (seq < swaps || seq == swaps && !s.Idle() && len(was) > 0):
 		return nil, "", errOlder // it has counted this swap already
-	case status == replyLost:
-		if found = s.p.entries(s.wants, was, reply[3:], r.cfg.monotonic()); partsGone(found) {
-			return nil, replyAbsent, nil
+	case status == wire.ReplyLost:
+		if found = s.p.Entries(s.Wants, was, reply[3:], r.cfg.monotonic()); wire.PartsGone(found) {
+			return nil, wire.ReplyAbsent, nil
 		}
-	case !s.idle():
+	case !s.Idle():
 		s.p.d.clock.left(seq, s.e.id)
 	}
 	return found, status, nil
@@ -150,7 +152,7 @@ func (r *Store) send(ctx context.Context, s *swapping, was []entry, now, mono ti
 
 // errHalf says that Redis stopped a swap between two writes, as it does if a
 // command is forbidden to this user that only some swaps need.
-var errHalf = errors.New("Redis has stopped a swap half-way")
+var errHalf = errors.New("this Redis has stopped a swap half-way")
 
 // errOlder says that a swap was applied to data that has lost what this node had
 // written, so that nobody knows what it is worth.
@@ -158,15 +160,15 @@ var errOlder = errors.New("the data in Redis is older than what this node has wr
 
 // read notes the clock that a script returned, and returns the number of swaps.
 func (d *domain) read(e *epoch, v any) (seq uint64, err error) {
-	at, seq, err := parseClock(v)
+	at, seq, err := wire.ParseClock(v)
 	if err != nil {
-		return 0, &badRecord{d.key("clock"), err}
+		return 0, &wire.BadRecord{Key: d.key("clock"), Err: err}
 	}
 	d.clock.read(at, seq, e.id)
 	return seq, nil
 }
 
 // nextStamp returns a stamp that no round ever had.
-func (r *Store) nextStamp() stamp {
-	return stamp(binary.BigEndian.AppendUint64([]byte(r.draw), r.rounds.Add(1)))
+func (r *Store) nextStamp() wire.Stamp {
+	return wire.Stamp(binary.BigEndian.AppendUint64([]byte(r.draw), r.rounds.Add(1)))
 }

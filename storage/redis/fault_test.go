@@ -16,6 +16,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // full reports whether the long form of the tests was asked for: make redis.
@@ -238,7 +239,7 @@ func (p *proxy) serve(c net.Conn) {
 			if err != nil {
 				return
 			}
-			if sent := string(b[:n]); strings.Contains(sent, swapScript.hash) && strings.Contains(sent, "}:r:") {
+			if sent := string(b[:n]); strings.Contains(sent, wire.SwapScript.Hash) && strings.Contains(sent, "}:r:") {
 				writes.Store(true)
 			}
 			if _, err := back.Write(b[:n]); err != nil {

@@ -100,7 +100,7 @@ func (r *Store) alone(busy *atomic.Bool, f func(context.Context)) {
 
 // discover makes this node keep the time of namespaces that others have made.
 func (r *Store) discover(ctx context.Context) {
-	names, err := r.client.SMembers(ctx, r.keys.namespaces()).Result()
+	names, err := r.client.SMembers(ctx, r.keys.Namespaces()).Result()
 	if err != nil {
 		r.lookAround(ctx, err)
 		r.log.Debug("cannot list namespaces", "error", err)
@@ -132,7 +132,7 @@ func (r *Store) untilCheck() time.Duration {
 // listen hears from other nodes that somebody's turn may have come. What it
 // misses is found by looking every 250 ms.
 func (r *Store) listen() {
-	sub := r.client.Subscribe(r.ctx, r.keys.hints())
+	sub := r.client.Subscribe(r.ctx, r.keys.Hints())
 	defer sub.Close()
 	messages := sub.Channel()
 	for {

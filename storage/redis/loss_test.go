@@ -14,6 +14,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A node has been given a slot and is cut off; what it wrote is lost; others, who
@@ -123,7 +124,7 @@ func TestRedisEvicted(t *testing.T) {
 	}{
 		"the parts of ids": {func(s *server, r *Store) {
 			for part := range session.ForgottenParts {
-				s.do("DEL", r.place(testNS).part(session.ClientKey(testNS, "w"), part))
+				s.do("DEL", r.place(testNS).Part(session.ClientKey(testNS, "w"), part))
 			}
 		}, again},
 		"the index of pools":          {func(s *server, r *Store) { s.do("DEL", "{gov:test}:x:p") }, acquire("l2")},
@@ -213,37 +214,37 @@ func unsound(t testing.TB, r *Store) string {
 	var due int64
 	for _, l := range lists {
 		p := r.place(l.ns)
-		names := c.ZRange(ctx, p.index(l.prefix.Kind()), 0, -1).Val()
-		n, err := c.ZScore(ctx, p.counts(), string(l.prefix.Kind())).Result()
+		names := c.ZRange(ctx, p.Index(l.prefix.Kind()), 0, -1).Val()
+		n, err := c.ZScore(ctx, p.Counts(), string(l.prefix.Kind())).Result()
 		if err != redis.Nil { // none was ever there
 			require.NoError(t, err)
 		}
 		if int(n) != len(names) {
-			return fmt.Sprintf("the count of %s is %v of %d", p.index(l.prefix.Kind()), n, len(names))
+			return fmt.Sprintf("the count of %s is %v of %d", p.Index(l.prefix.Kind()), n, len(names))
 		}
 		for _, name := range names {
 			k := l.prefix + session.Key(name)
 			listed[k] = true
-			w := want{key: k}
+			w := wire.Want{Key: k}
 			if session.HasParts(k) {
-				w.parts = allParts
+				w.Parts = wire.AllParts
 			}
-			keys := appendParts([]string{p.record(k)}, &p.spot, []want{w})
+			keys := wire.AppendParts([]string{p.Record(k)}, &p.Place, []wire.Want{w})
 			values, err := c.MGet(ctx, keys...).Result()
 			require.NoError(t, err)
-			x := p.entry(w, values[0], values[1:])
-			if x.bad != nil {
-				return x.bad.Error()
+			x := p.Entry(w, values[0], values[1:])
+			if x.Bad != nil {
+				return x.Bad.Error()
 			}
 			for _, key := range keys[1:] {
 				parts[key] = true
 			}
-			if x.due == 0 {
+			if x.Due == 0 {
 				continue
 			}
 			due++
-			if at := c.ZScore(ctx, p.d.key("due"), string(k)).Val(); int64(at) != scoreOf(x.due) {
-				return fmt.Sprintf("%s is due at %d and stands at %v", k, scoreOf(x.due), at)
+			if at := c.ZScore(ctx, p.d.key("due"), string(k)).Val(); int64(at) != wire.ScoreOf(x.Due) {
+				return fmt.Sprintf("%s is due at %d and stands at %v", k, wire.ScoreOf(x.Due), at)
 			}
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"example.com/govnode/storage"
+
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // metrics are what a node counts, beside the gauges that are read when they
@@ -205,8 +207,8 @@ func scriptOf(args []any) string {
 }
 
 var (
-	scriptNames = map[any]string{loadScript.hash: loadScript.name, swapScript.hash: swapScript.name}
-	scriptTexts = map[any]string{loadScript.text: loadScript.name, swapScript.text: swapScript.name}
+	scriptNames = map[any]string{wire.LoadScript.Hash: wire.LoadScript.Name, wire.SwapScript.Hash: wire.SwapScript.Name}
+	scriptTexts = map[any]string{wire.LoadScript.Text: wire.LoadScript.Name, wire.SwapScript.Text: wire.SwapScript.Name}
 )
 
 // scriptResult is the word with which a script answers, or what kept it from
@@ -221,7 +223,7 @@ func scriptResult(cmd redis.Cmder, err error) string {
 	if c, ok := cmd.(interface{ Slice() ([]any, error) }); ok {
 		if reply, err := c.Slice(); err == nil && len(reply) > 0 {
 			switch word, _ := reply[0].(string); word {
-			case replyOK, replyLost, replyFrozen, replyEpoch, replyServer, replyAbsent, replyBehind, replyHalf:
+			case wire.ReplyOK, wire.ReplyLost, wire.ReplyFrozen, wire.ReplyEpoch, wire.ReplyServer, wire.ReplyAbsent, wire.ReplyBehind, wire.ReplyHalf:
 				return word
 			}
 		}

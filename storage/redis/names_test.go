@@ -9,6 +9,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 func TestRedisNames(t *testing.T) {
@@ -44,7 +45,7 @@ func TestRedisNames(t *testing.T) {
 	for _, key := range s.do("KEYS", "*").([]any) {
 		require.Regexp(t, `^\{gov(:test)?\}:`, key, "every key has the tag first")
 	}
-	require.Equal(t, "{gov:a%7Db%3A%0A}", keyPrefix("gov").tag("a}b:\n"))
+	require.Equal(t, "{gov:a%7Db%3A%0A}", wire.Prefix("gov").Tag("a}b:\n"))
 }
 
 // What somebody has put under a key of ours denies, and harms nobody else.
@@ -83,7 +84,7 @@ func TestRedisWrongType(t *testing.T) {
 		r := s.open("one")
 		c := &session.Acquire{NS: testNS, Client: "wb", Slot: "new", Pool: "b", Weight: 1, TTL: time.Minute}
 		k, part, _ := session.IDOf(c)
-		key := r.place(testNS).part(k, part)
+		key := r.place(testNS).Part(k, part)
 		s.do("DEL", key)
 		s.do("HSET", key, "a", "b")
 		_, _, err := storage.One(t.Context(), s.open("two"), c)

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // know reports whether anything was ever written in a namespace, without writing
@@ -18,7 +20,7 @@ func (r *Store) know(ctx context.Context, ns string) (bool, error) {
 	if err := r.refusal(); err != nil {
 		return false, err
 	}
-	if ok, err := r.client.SIsMember(ctx, r.keys.namespaces(), ns).Result(); err != nil || !ok {
+	if ok, err := r.client.SIsMember(ctx, r.keys.Namespaces(), ns).Result(); err != nil || !ok {
 		if err != nil {
 			r.lookAround(ctx, err)
 		}
@@ -30,7 +32,7 @@ func (r *Store) know(ctx context.Context, ns string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if n, err := r.client.Exists(ctx, p.counts()).Result(); err != nil {
+	if n, err := r.client.Exists(ctx, p.Counts()).Result(); err != nil {
 		return false, err
 	} else if n == 0 {
 		if err := p.d.lost(ctx, e, "the counts of a namespace are gone"); err != nil {
@@ -65,10 +67,10 @@ func (r *Store) list(ctx context.Context, ns string) error {
 
 // enter writes the counts of a namespace, and then its name in the list of all.
 func (r *Store) enter(ctx context.Context, p *place) error {
-	if err := r.client.ZAddNX(ctx, p.counts(), redis.Z{Member: countsMark}).Err(); err != nil {
+	if err := r.client.ZAddNX(ctx, p.Counts(), redis.Z{Member: wire.CountsMark}).Err(); err != nil {
 		return err
 	}
-	return r.client.SAdd(ctx, r.keys.namespaces(), p.ns).Err()
+	return r.client.SAdd(ctx, r.keys.Namespaces(), p.NS).Err()
 }
 
 func (r *Store) forgetNamespaces() {

@@ -39,7 +39,7 @@ func TestRedisPartsAreCut(t *testing.T) {
 	}
 	bytesOfParts := func() (n int) {
 		for part := range session.ForgottenParts {
-			v, _ := s.do("GET", one.place(testNS).part(session.ClientKey(testNS, "w"), part)).(string)
+			v, _ := s.do("GET", one.place(testNS).Part(session.ClientKey(testNS, "w"), part)).(string)
 			n += len(v)
 		}
 		return n
@@ -65,7 +65,7 @@ func TestRedisPartsAreCut(t *testing.T) {
 
 	// A part that has an id less or more is damaged, and one that is gone is lost.
 	k, part, _ := session.IDOf(count(all - 1))
-	key := one.place(testNS).part(k, part)
+	key := one.place(testNS).Part(k, part)
 	v := s.do("GET", key).(string)
 	turned := []byte(v)
 	turned[50] ^= 1

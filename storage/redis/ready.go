@@ -21,7 +21,7 @@ func (r *Store) Ready(ctx context.Context) error {
 	}
 	domains := r.allDomains()
 	if len(domains) == 0 {
-		if err := r.client.Exists(ctx, r.keys.namespaces()).Err(); err != nil {
+		if err := r.client.Exists(ctx, r.keys.Namespaces()).Err(); err != nil {
 			r.lookAround(ctx, err)
 			return fmt.Errorf("no primary of the Redis Cluster answers (%w); see that they run and that this node reaches them", err)
 		}
@@ -47,7 +47,7 @@ func (d *domain) unserved() error {
 		if p := d.trouble.Load(); p != nil {
 			why = (*p).Error()
 		}
-		return fmt.Errorf("Redis has not answered as it should for %s (%s); see that it runs, that it takes writes and that this node reaches it",
+		return fmt.Errorf("this Redis has not answered as it should for %s (%s); see that it runs, that it takes writes and that this node reaches it",
 			silent.Round(time.Second), why)
 	}
 	if g := d.gate.Load(); g != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"example.com/govnode/session"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // recoverFor is how long one node has to end a quarantine before another tries.
@@ -49,18 +50,18 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	if err := r.relist(ctx, d); err != nil {
 		return err
 	}
-	was := map[session.Key]entry{}
+	was := map[session.Key]wire.Entry{}
 	state := session.New()
-	err := r.readAll(ctx, map[*domain]*epoch{d: e}, func(k session.Key, x entry) error {
+	err := r.readAll(ctx, map[*domain]*epoch{d: e}, func(k session.Key, x wire.Entry) error {
 		switch whole(r.place(k.Namespace()), k, &x); {
-		case x.bad != nil && errors.Is(x.bad.err, errPartGone):
-			x.record, x.bad = withoutIDs(x.record), nil
-		case x.bad != nil:
+		case x.Bad != nil && errors.Is(x.Bad.Err, wire.ErrPartGone):
+			x.Record, x.Bad = withoutIDs(x.Record), nil
+		case x.Bad != nil:
 			return nil // it is set aside, and stays so
 		}
 		was[k] = x
-		if x.record != nil { // else it is listed, and gone
-			state.Put(k, x.record)
+		if x.Record != nil { // else it is listed, and gone
+			state.Put(k, x.Record)
 		}
 		return nil
 	}, nil)
@@ -86,7 +87,7 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 }
 
 // standAgain enters among what is due what has fallen out of it.
-func (r *Store) standAgain(ctx context.Context, d *domain, was map[session.Key]entry) error {
+func (r *Store) standAgain(ctx context.Context, d *domain, was map[session.Key]wire.Entry) error {
 	var stand []redis.Z
 	flush := func() error {
 		if len(stand) == 0 {
@@ -97,10 +98,10 @@ func (r *Store) standAgain(ctx context.Context, d *domain, was map[session.Key]e
 		return err
 	}
 	for k, x := range was { // order-free: each for itself
-		if x.due == 0 {
+		if x.Due == 0 {
 			continue
 		}
-		if stand = append(stand, redis.Z{Score: float64(scoreOf(x.due)), Member: string(k)}); len(stand) == pageKeys {
+		if stand = append(stand, redis.Z{Score: float64(wire.ScoreOf(x.Due)), Member: string(k)}); len(stand) == pageKeys {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -136,7 +137,7 @@ func (r *Store) relist(ctx context.Context, d *domain) error {
 			n := min(len(keys), pageKeys)
 			_, err := r.client.Pipelined(ctx, func(tx redis.Pipeliner) error {
 				for _, k := range keys[:n] {
-					tx.ZAddNX(ctx, p.index(k.Kind()), redis.Z{Member: k.Name()})
+					tx.ZAddNX(ctx, p.Index(k.Kind()), redis.Z{Member: k.Name()})
 				}
 				return nil
 			})
@@ -158,10 +159,10 @@ func (r *Store) relist(ctx context.Context, d *domain) error {
 		if err := r.enter(ctx, p); err != nil {
 			return err
 		}
-		for _, kind := range []byte(kindsOfKeys) {
-			n, err := r.client.ZCard(ctx, p.index(kind)).Result()
+		for _, kind := range []byte(wire.Kinds) {
+			n, err := r.client.ZCard(ctx, p.Index(kind)).Result()
 			if err == nil {
-				err = r.client.ZAdd(ctx, p.counts(), redis.Z{Score: float64(n), Member: string(kind)}).Err()
+				err = r.client.ZAdd(ctx, p.Counts(), redis.Z{Score: float64(n), Member: string(kind)}).Err()
 			}
 			if err != nil {
 				return err
@@ -192,7 +193,7 @@ func (r *Store) scanRecords(ctx context.Context, d *domain) (map[string][]sessio
 		for _, key := range keys {
 			_, name, _ := strings.Cut(key, "}:r:")
 			k := session.Key(name)
-			if session.WellFormed(k) && r.keys.tag(k.Namespace())+":r:"+name == key {
+			if session.WellFormed(k) && r.keys.Tag(k.Namespace())+":r:"+name == key {
 				found[k.Namespace()] = append(found[k.Namespace()], k)
 			}
 		}
@@ -204,7 +205,7 @@ func (r *Store) scanRecords(ctx context.Context, d *domain) (map[string][]sessio
 
 // endAll ends leases and waits, closes sessions, and forgets all ids with a
 // time. What is remembered of others stays.
-func endAll(state *session.State, was map[session.Key]entry) {
+func endAll(state *session.State, was map[session.Key]wire.Entry) {
 	now := state.Now()
 	state.ApplyAll(now, []session.Command{&session.Restore{}})
 	forgot := uint64(max(time.Now().UnixMilli(), 0))
@@ -233,17 +234,17 @@ func endAll(state *session.State, was map[session.Key]entry) {
 		next.TokenFloor = max(next.TokenFloor, uint64(state.Generation())<<40)
 		state.Put(k, &next)
 		if _, ok := was[k]; !ok {
-			was[k] = entry{}
+			was[k] = wire.Entry{}
 		}
 	}
 }
 
 // rewrite writes the records that differ from what was read.
-func (r *Store) rewrite(ctx context.Context, e *epoch, now time.Duration, state *session.State, was map[session.Key]entry, before map[session.Key]session.Record) error {
+func (r *Store) rewrite(ctx context.Context, e *epoch, now time.Duration, state *session.State, was map[session.Key]wire.Entry, before map[session.Key]session.Record) error {
 	pages := map[*place]*rewriting{}
 	for k, x := range was {
 		after := state.Stored(k)
-		if after == before[k] && x.record != nil {
+		if after == before[k] && x.Record != nil {
 			continue
 		}
 		p := r.place(k.Namespace())

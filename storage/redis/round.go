@@ -8,6 +8,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A round carries out the commands of some callers. It applies them to the
@@ -18,11 +19,11 @@ type round struct {
 	r       *Store
 	l       *lane
 	p       *place
-	batches []*batch                        // that are not answered yet
-	ready   *attempt                        // decided, and not sent
-	before  func(session.Key) (entry, bool) // while ready is decided: what the round before it writes
-	open    *attempt                        // sent, and nobody knows what became of it
-	doubts  bool                            // Redis found a wrong type: nothing is taken from the cache
+	batches []*batch                             // that are not answered yet
+	ready   *attempt                             // decided, and not sent
+	before  func(session.Key) (wire.Entry, bool) // while ready is decided: what the round before it writes
+	open    *attempt                             // sent, and nobody knows what became of it
+	doubts  bool                                 // Redis found a wrong type: nothing is taken from the cache
 }
 
 // Pauses of a round: a lost swap means that another node is at it, a frozen or
@@ -147,7 +148,7 @@ func (x *round) begin(e *epoch) *attempt {
 			a.touch(&b.asks[i])
 		}
 	}
-	a.was = make([]entry, len(a.wants))
+	a.was = make([]wire.Entry, len(a.wants))
 	return a
 }
 
@@ -157,10 +158,10 @@ func (a *attempt) touch(k *ask) {
 		if !ok {
 			i = len(a.wants)
 			a.at[key] = i
-			a.wants = append(a.wants, want{key: key})
+			a.wants = append(a.wants, wire.Want{Key: key})
 		}
-		a.wants[i].refs++
-		a.wants[i].parts |= k.parts(j)
+		a.wants[i].Refs++
+		a.wants[i].Parts |= k.parts(j)
 	}
 }
 
@@ -168,7 +169,7 @@ func (a *attempt) touch(k *ask) {
 // seen last, or from Redis. It returns nil if one has to look again.
 func (x *round) read(e *epoch) (*attempt, error) {
 	a := x.begin(e)
-	var missing []want
+	var missing []wire.Want
 	var at []int
 	var known []bool
 	if x.doubts {
@@ -180,8 +181,8 @@ func (x *round) read(e *epoch) (*attempt, error) {
 		if known[i] {
 			continue
 		}
-		if a.was[i].record != nil && session.HasParts(w.key) {
-			w.parts = allParts // it is used here again and again, each time with another part
+		if a.was[i].Record != nil && session.HasParts(w.Key) {
+			w.Parts = wire.AllParts // it is used here again and again, each time with another part
 		}
 		missing, at = append(missing, w), append(at, i)
 	}
@@ -194,7 +195,7 @@ func (x *round) read(e *epoch) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	if status != replyOK {
+	if status != wire.ReplyOK {
 		return nil, x.p.d.note(ctx, e, status)
 	}
 	for i, f := range found {
@@ -208,14 +209,14 @@ func (x *round) read(e *epoch) (*attempt, error) {
 // refuseDamaged answers the commands that need a record that is damaged, and
 // reports whether there are such: then the others are looked at anew.
 func (x *round) refuseDamaged(a *attempt) bool {
-	var damaged map[session.Key]*badRecord
+	var damaged map[session.Key]*wire.BadRecord
 	for i := range a.was {
-		if bad := a.was[i].bad; bad != nil {
+		if bad := a.was[i].Bad; bad != nil {
 			if damaged == nil {
-				damaged = map[session.Key]*badRecord{}
+				damaged = map[session.Key]*wire.BadRecord{}
 			}
-			damaged[a.wants[i].key] = bad
-			x.r.setAside(x.p, a.e, a.wants[i].key, bad)
+			damaged[a.wants[i].Key] = bad
+			x.r.setAside(x.p, a.e, a.wants[i].Key, bad)
 		}
 	}
 	if damaged == nil {
@@ -241,26 +242,26 @@ func (x *round) refuseDamaged(a *attempt) bool {
 
 // seen finds the values of records that a round is decided on without reading
 // them, and says which are there with the parts that are wanted of them.
-func (x *round) seen(wants []want, found []entry) (known []bool) {
+func (x *round) seen(wants []wire.Want, found []wire.Entry) (known []bool) {
 	known = x.r.cache.getAll(wants, found)
 	if x.before == nil {
 		return known
 	}
 	for i, w := range wants {
-		if e, ok := x.before(w.key); ok {
-			found[i], known[i] = e, knows(e, w.parts)
+		if e, ok := x.before(w.Key); ok {
+			found[i], known[i] = e, knows(e, w.Parts)
 		}
 	}
 	return known
 }
 
 // knows reports whether an entry has the parts that are wanted.
-func knows(e entry, parts uint16) bool {
-	if e.record == nil || parts == 0 {
+func knows(e wire.Entry, parts uint16) bool {
+	if e.Record == nil || parts == 0 {
 		return true
 	}
 	for part := range session.ForgottenParts {
-		if parts&(1<<part) != 0 && !session.PartKnown(e.record, part) {
+		if parts&(1<<part) != 0 && !session.PartKnown(e.Record, part) {
 			return false
 		}
 	}
@@ -269,7 +270,7 @@ func knows(e entry, parts uint16) bool {
 
 // carry sends an attempt. It returns how long to pause before the next.
 func (x *round) carry(a *attempt) (pause time.Duration, err error) {
-	if a.s.idle() && a.fresh {
+	if a.s.Idle() && a.fresh {
 		a.answer(x.r)
 		x.batches = nil
 		return 0, nil
@@ -286,12 +287,12 @@ func (x *round) carry(a *attempt) (pause time.Duration, err error) {
 	case err != nil:
 		x.lostSight(a, err)
 		return silentPause, nil
-	case status == replyOK:
+	case status == wire.ReplyOK:
 		x.l.standIn(a.s.waits)
 		x.done(a)
-	case status == replyLost:
+	case status == wire.ReplyLost:
 		return x.yield(a, found), nil
-	case status == replyFrozen:
+	case status == wire.ReplyFrozen:
 		return frozenPause, nil
 	default:
 		return lostPause, x.p.d.note(ctx, a.e, status)
@@ -303,9 +304,9 @@ func (x *round) carry(a *attempt) (pause time.Duration, err error) {
 // meanwhile, on what this one will have written: so this node and Redis work at
 // the same time. It is sent once this one was answered, and if this one came to
 // nothing it is decided anew.
-func (x *round) exchange(ctx context.Context, a *attempt) (found []entry, status string, err error) {
+func (x *round) exchange(ctx context.Context, a *attempt) (found []wire.Entry, status string, err error) {
 	var alone bool
-	if a.s.turn, alone = x.l.wish(a.wants, a.was, true); !alone {
+	if a.s.Turn, alone = x.l.wish(a.wants, a.was, true); !alone {
 		x.l.finish()
 		return x.r.send(ctx, a.s, a.was, a.now, a.mono)
 	}
@@ -317,7 +318,7 @@ func (x *round) exchange(ctx context.Context, a *attempt) (found []entry, status
 	x.l.finish()
 	x.prepare(a)
 	<-done
-	if ahead := x.l.ahead; ahead != nil && (err != nil || status != replyOK) {
+	if ahead := x.l.ahead; ahead != nil && (err != nil || status != wire.ReplyOK) {
 		ahead.ready = nil
 	}
 	return found, status, err
@@ -340,13 +341,13 @@ func (x *round) refused(ctx context.Context, err error) error {
 
 // yield takes over what another node has written. It returns how long to pause,
 // if this node has no turn to wait for.
-func (x *round) yield(a *attempt, found []entry) time.Duration {
+func (x *round) yield(a *attempt, found []wire.Entry) time.Duration {
 	x.r.lost.Add(1)
 	x.l.standIn(a.s.waits)
 	var others []session.Key
 	for i := range found {
-		if found[i].stamp != a.was[i].stamp {
-			others = append(others, a.wants[i].key)
+		if found[i].Stamp != a.was[i].Stamp {
+			others = append(others, a.wants[i].Key)
 		}
 	}
 	x.r.cache.putAll(a.wants, found)
@@ -379,10 +380,10 @@ func (l *lane) finish() {
 func (x *round) keep(a *attempt) {
 	seen := x.r.cfg.monotonic()
 	for i := range a.next {
-		a.next[i].seen = seen
+		a.next[i].Seen = seen
 	}
 	x.r.cache.putAll(a.wants, a.next)
-	if !a.s.idle() {
+	if !a.s.Idle() {
 		x.r.tell()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"example.com/govnode/session"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 const (
@@ -118,7 +119,7 @@ func (r *Store) due(d *domain) (map[string][]session.Key, error) {
 		var members []string
 		if err == nil {
 			members, err = r.client.ZRangeByScore(ctx, d.key("due"), &redis.ZRangeBy{
-				Min: "-inf", Max: scoreReached(now), Offset: from, Count: duePage,
+				Min: "-inf", Max: wire.ScoreReached(now), Offset: from, Count: duePage,
 			}).Result()
 		}
 		cancel()
@@ -151,20 +152,20 @@ func (r *Store) tick(keys []session.Key) {
 	if err != nil {
 		return
 	}
-	wants := make([]want, len(keys))
+	wants := make([]wire.Want, len(keys))
 	for i, k := range keys {
-		wants[i].key = k
+		wants[i].Key = k
 	}
 	since := r.cfg.monotonic()
 	found, err := r.loadAgain(ctx, p, e, wants, true)
 	if err != nil {
-		r.log.Debug("cannot settle what has run out", "namespace", p.ns, "error", err)
+		r.log.Debug("cannot settle what has run out", "namespace", p.NS, "error", err)
 		return
 	}
 	now, _ := p.d.clock.now()
 	var astray []int
 	for i := range found {
-		if x := &found[i]; x.bad == nil && (x.due == 0 || scoreOf(x.due) > int64(now/time.Millisecond)) {
+		if x := &found[i]; x.Bad == nil && (x.Due == 0 || wire.ScoreOf(x.Due) > int64(now/time.Millisecond)) {
 			astray = append(astray, i)
 		}
 	}
@@ -172,7 +173,7 @@ func (r *Store) tick(keys []session.Key) {
 	t := &session.Tick{}
 	for _, i := range r.without(p, e, keys, found) {
 		r.cache.putRead(keys[i], found[i], since)
-		if needs := session.TickKeys(keys[i], found[i].record); len(t.Keys)+len(needs) <= session.MaxTick {
+		if needs := session.TickKeys(keys[i], found[i].Record); len(t.Keys)+len(needs) <= session.MaxTick {
 			t.Keys = append(t.Keys, needs...)
 		}
 	}
@@ -180,20 +181,20 @@ func (r *Store) tick(keys []session.Key) {
 		return
 	}
 	a := r.Apply(ctx, t)[0]
-	if errors.As(a.Err, new(*badRecord)) && len(keys) > 1 {
+	if errors.As(a.Err, new(*wire.BadRecord)) && len(keys) > 1 {
 		// What one of them holds elsewhere is damaged: each alone.
 		for _, k := range keys {
 			r.tick([]session.Key{k})
 		}
 	} else if a.Err != nil {
-		r.log.Debug("cannot settle what has run out", "namespace", p.ns, "error", a.Err)
+		r.log.Debug("cannot settle what has run out", "namespace", p.NS, "error", a.Err)
 	}
 }
 
 // putRight puts records that are not due where they belong among what is, if they
 // are still where they were found: somebody has removed them by hand, or put
 // them there. It is done as a swap, since they may change meanwhile.
-func (r *Store) putRight(ctx context.Context, p *place, e *epoch, now time.Duration, keys []session.Key, found []entry, astray []int) {
+func (r *Store) putRight(ctx context.Context, p *place, e *epoch, now time.Duration, keys []session.Key, found []wire.Entry, astray []int) {
 	if len(astray) == 0 {
 		return
 	}
@@ -204,28 +205,28 @@ func (r *Store) putRight(ctx context.Context, p *place, e *epoch, now time.Durat
 		}
 		return nil
 	})
-	var wants []want
-	var was []entry
+	var wants []wire.Want
+	var was []wire.Entry
 	var ops []any
 	for n, i := range astray {
 		if at, err := scores[n].Result(); err != nil || at > float64(now/time.Millisecond) {
 			continue // another node has settled it
 		}
-		wants, was = append(wants, want{key: keys[i]}), append(was, found[i])
-		if found[i].due == 0 {
+		wants, was = append(wants, wire.Want{Key: keys[i]}), append(was, found[i])
+		if found[i].Due == 0 {
 			ops = append(ops, "R", string(keys[i]))
 		} else {
-			ops = append(ops, "Z", score(found[i].due), string(keys[i]))
+			ops = append(ops, "Z", wire.Score(found[i].Due), string(keys[i]))
 		}
 	}
 	if len(wants) == 0 {
 		return
 	}
 	s := r.beginSwap(p, e, wants)
-	s.ops = ops
+	s.Ops = ops
 	at, mono := p.d.clock.now()
 	if _, _, err := r.send(unwatch(ctx), s, was, at, mono); err != nil {
-		r.log.Debug("cannot put right what is due", "namespace", p.ns, "error", err)
+		r.log.Debug("cannot put right what is due", "namespace", p.NS, "error", err)
 	}
 }
 
@@ -249,19 +250,19 @@ func (r *Store) verify(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		if n, err := r.client.SIsMember(ctx, r.keys.namespaces(), p.ns).Result(); err == nil && !n && r.clustered() {
+		if n, err := r.client.SIsMember(ctx, r.keys.Namespaces(), p.NS).Result(); err == nil && !n && r.clustered() {
 			// The list lies elsewhere, and tells nothing of what is here.
-			r.client.SAdd(ctx, r.keys.namespaces(), p.ns)
+			r.client.SAdd(ctx, r.keys.Namespaces(), p.NS)
 		} else if err == nil && !n {
 			_ = p.d.lost(ctx, e, "the list of all namespaces is gone, or a name of it") // logged there
 			continue
 		}
-		var wants []want // records that there are not, one of each kind: so its index is looked at
-		for _, kind := range []byte(kindsOfKeys) {
-			wants = append(wants, want{key: session.Prefix(kind, p.ns) + nowhere})
+		var wants []wire.Want // records that there are not, one of each kind: so its index is looked at
+		for _, kind := range []byte(wire.Kinds) {
+			wants = append(wants, wire.Want{Key: session.Prefix(kind, p.NS) + nowhere})
 		}
 		if _, err := r.loadAgain(unwatch(ctx), p, e, wants, true); err != nil {
-			r.log.Debug("cannot look whether the indexes are whole", "namespace", p.ns, "error", err)
+			r.log.Debug("cannot look whether the indexes are whole", "namespace", p.NS, "error", err)
 		}
 	}
 	for _, d := range r.allDomains() {

@@ -12,6 +12,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // frozenFor is how long changes are held up at most when a node that saves a
@@ -99,14 +100,14 @@ func (r *Store) save(ctx context.Context) (*session.State, error) {
 	defer f.thaw()
 	state := session.New()
 	var without []string
-	err = r.readAll(ctx, epochs, func(k session.Key, x entry) error {
+	err = r.readAll(ctx, epochs, func(k session.Key, x wire.Entry) error {
 		switch whole(r.place(k.Namespace()), k, &x); {
-		case x.bad != nil:
+		case x.Bad != nil:
 			without = append(without, string(k))
-		case x.record == nil:
+		case x.Record == nil:
 			return fmt.Errorf("the record %s is listed and not there", k)
 		default:
-			state.Put(k, x.record)
+			state.Put(k, x.Record)
 		}
 		return nil
 	}, func() error { return f.hold(ctx) })
@@ -123,7 +124,7 @@ func (r *Store) save(ctx context.Context) (*session.State, error) {
 
 // readAll visits every record of the domains with all its ids. After each page
 // it asks still whether to go on.
-func (r *Store) readAll(ctx context.Context, epochs map[*domain]*epoch, visit func(session.Key, entry) error, still func() error) error {
+func (r *Store) readAll(ctx context.Context, epochs map[*domain]*epoch, visit func(session.Key, wire.Entry) error, still func() error) error {
 	lists, err := r.lists(ctx, "")
 	if err != nil {
 		return err
@@ -137,7 +138,7 @@ func (r *Store) readAll(ctx context.Context, epochs map[*domain]*epoch, visit fu
 		from, more := "-", true
 		for more {
 			var failed error
-			more, err = r.page(ctx, p, e, l, l.prefix, &from, allParts, false, func(_ *place, keys []session.Key, found []entry) bool {
+			more, err = r.page(ctx, p, e, l, l.prefix, &from, wire.AllParts, false, func(_ *place, keys []session.Key, found []wire.Entry) bool {
 				for i, x := range found {
 					if failed = visit(keys[i], x); failed != nil {
 						return false
@@ -262,7 +263,7 @@ func (r *Store) replaceAll(ctx context.Context, state *session.State) error {
 			w = &rewriting{r: r, p: p, e: p.d.current(), now: state.Now()}
 			pages[p] = w
 		}
-		if err := w.add(ctx, k, entry{}, rec); err != nil {
+		if err := w.add(ctx, k, wire.Entry{}, rec); err != nil {
 			return err
 		}
 	}
@@ -276,7 +277,7 @@ func (r *Store) replaceAll(ctx context.Context, state *session.State) error {
 
 func (r *Store) removeListed(ctx context.Context, l listing) error {
 	p := r.place(l.ns)
-	index := p.index(l.prefix.Kind())
+	index := p.Index(l.prefix.Kind())
 	for {
 		names, err := r.client.ZRangeByLex(ctx, index, &redis.ZRangeBy{Min: "-", Max: "+", Count: pageKeys}).Result()
 		if err != nil {
@@ -285,7 +286,7 @@ func (r *Store) removeListed(ctx context.Context, l listing) error {
 		if len(names) == 0 {
 			_, err := r.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 				tx.Unlink(ctx, index)
-				tx.ZAdd(ctx, p.counts(), redis.Z{Member: countsMark}, redis.Z{Member: string(l.prefix.Kind())})
+				tx.ZAdd(ctx, p.Counts(), redis.Z{Member: wire.CountsMark}, redis.Z{Member: string(l.prefix.Kind())})
 				return nil
 			})
 			return err
@@ -294,9 +295,9 @@ func (r *Store) removeListed(ctx context.Context, l listing) error {
 		var members []any
 		for _, name := range names {
 			k := l.prefix + session.Key(name)
-			keys, members = append(keys, p.record(k), p.aside(k)), append(members, name)
+			keys, members = append(keys, p.Record(k), p.Aside(k)), append(members, name)
 			if session.HasParts(k) {
-				keys = appendParts(keys, &p.spot, []want{{key: k, parts: allParts}})
+				keys = wire.AppendParts(keys, &p.Place, []wire.Want{{Key: k, Parts: wire.AllParts}})
 			}
 		}
 		if err := r.client.Unlink(ctx, keys...).Err(); err != nil {
@@ -315,15 +316,15 @@ type rewriting struct {
 	p     *place
 	e     *epoch
 	now   time.Duration
-	wants []want
-	was   []entry
+	wants []wire.Want
+	was   []wire.Entry
 	after []session.Record
 	size  int
 }
 
 // add lets a record be written in the place of another, which may be absent.
-func (w *rewriting) add(ctx context.Context, k session.Key, was entry, after session.Record) error {
-	w.wants, w.was, w.after = append(w.wants, want{key: k}), append(w.was, was), append(w.after, after)
+func (w *rewriting) add(ctx context.Context, k session.Key, was wire.Entry, after session.Record) error {
+	w.wants, w.was, w.after = append(w.wants, wire.Want{Key: k}), append(w.was, was), append(w.after, after)
 	if p, ok := after.(*session.Policy); ok {
 		w.size += len(p.Tree)
 	}
@@ -339,7 +340,7 @@ func (w *rewriting) flush(ctx context.Context) error {
 	}
 	s := w.r.beginSwap(w.p, w.e, w.wants)
 	for i := range w.was {
-		s.put(i, w.was[i], w.after[i], w.now)
+		s.Put(i, w.was[i], w.after[i], w.now)
 	}
 	now, mono := w.p.d.clock.now()
 	trip, cancel := context.WithTimeout(ctx, w.r.cfg.Timeout)
@@ -348,7 +349,7 @@ func (w *rewriting) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if status != replyOK {
+	if status != wire.ReplyOK {
 		return fmt.Errorf("the data changed under the rewriting (%s)", status)
 	}
 	w.wants, w.was, w.after, w.size = nil, nil, nil, 0

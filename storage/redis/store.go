@@ -15,6 +15,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // A Store is a storage.Store whose order is that of a Redis. Any number of nodes share
@@ -35,7 +36,7 @@ import (
 // lost, and then a node starts.
 type Store struct {
 	cfg     Config
-	keys    keyPrefix
+	keys    wire.Prefix
 	log     *slog.Logger
 	metrics *metrics
 	client  redis.UniversalClient
@@ -79,7 +80,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	draw := make([]byte, 8)
 	rand.Read(draw)
 	r := &Store{
-		cfg: cfg, keys: keyPrefix(cfg.Prefix), log: cfg.Logger, client: client, draw: string(draw), name: cfg.Node + "/" + rand.Text(),
+		cfg: cfg, keys: wire.Prefix(cfg.Prefix), log: cfg.Logger, client: client, draw: string(draw), name: cfg.Node + "/" + rand.Text(),
 		metrics: newMetrics(), cache: newCache(cfg.CacheBytes), changed: make(chan struct{}, 1),
 		lanes: map[string]*lane{}, places: map[string]*place{}, domains: map[string]*domain{}, listed: map[string]bool{},
 	}
@@ -174,9 +175,9 @@ func (r *Store) domain(ns string) *domain {
 }
 
 func (r *Store) domainLocked(ns string) *domain {
-	tag := r.keys.shared()
+	tag := r.keys.Shared()
 	if r.clustered() {
-		tag = r.keys.tag(ns)
+		tag = r.keys.Tag(ns)
 	} else {
 		ns = ""
 	}
@@ -204,7 +205,7 @@ func (r *Store) place(ns string) *place {
 	p := r.places[ns]
 	if p == nil {
 		d := r.domainLocked(ns)
-		p = &place{newSpot(d.tag, ns, r.keys.tag(ns)), d}
+		p = &place{wire.NewPlace(d.tag, ns, r.keys.Tag(ns)), d}
 		r.places[ns] = p
 	}
 	return p
@@ -232,15 +233,15 @@ func (r *Store) Get(ctx context.Context, k session.Key, read storage.Read) (_ st
 	}
 	if read == storage.Nearby {
 		if x, ok := r.cache.get(k); ok && r.recent(x) {
-			return foundAt(x.record, p), nil
+			return foundAt(x.Record, p), nil
 		}
 	}
-	w := want{key: k}
+	w := wire.Want{Key: k}
 	if read == storage.Latest && session.HasParts(k) {
-		w.parts = allParts
+		w.Parts = wire.AllParts
 	}
 	since := r.cfg.monotonic()
-	found, err := r.loadAgain(ctx, p, e, []want{w}, true)
+	found, err := r.loadAgain(ctx, p, e, []wire.Want{w}, true)
 	if err != nil {
 		return storage.Found{}, err
 	}
@@ -249,24 +250,24 @@ func (r *Store) Get(ctx context.Context, k session.Key, read storage.Read) (_ st
 	if read == storage.Latest {
 		whole(p, k, &x)
 	}
-	if x.bad != nil {
-		r.setAside(p, e, k, x.bad)
-		return storage.Found{}, x.bad
+	if x.Bad != nil {
+		r.setAside(p, e, k, x.Bad)
+		return storage.Found{}, x.Bad
 	}
-	return foundAt(x.record, p), nil
+	return foundAt(x.Record, p), nil
 }
 
 // whole puts the ids of a record together whose parts are all there.
-func whole(p *place, k session.Key, x *entry) {
-	if x.record == nil || x.bad != nil {
+func whole(p *place, k session.Key, x *wire.Entry) {
+	if x.Record == nil || x.Bad != nil {
 		return
 	}
-	r, err := session.Join(x.record)
+	r, err := session.Join(x.Record)
 	if err != nil {
-		x.bad = &badRecord{p.record(k), err}
+		x.Bad = &wire.BadRecord{Key: p.Record(k), Err: err}
 		return
 	}
-	x.record = r
+	x.Record = r
 }
 
 // reads returns the place of a namespace, and the epoch under which it is read;
@@ -294,12 +295,12 @@ func (r *Store) GetAll(ctx context.Context, keys ...session.Key) (_ []storage.Fo
 	if len(keys) == 0 {
 		return out, nil
 	}
-	wants := make([]want, len(keys))
+	wants := make([]wire.Want, len(keys))
 	for i, k := range keys {
 		if k.Namespace() != keys[0].Namespace() {
 			return nil, fmt.Errorf("%w: %s and %s are in two namespaces; ask for those of one", storage.ErrInvalid, keys[0], k)
 		}
-		wants[i].key = k
+		wants[i].Key = k
 	}
 	e, p, err := r.reads(ctx, keys[0].Namespace())
 	if err != nil {
@@ -317,21 +318,21 @@ func (r *Store) GetAll(ctx context.Context, keys ...session.Key) (_ []storage.Fo
 	}
 	now, _ := p.d.clock.now()
 	for i, x := range found {
-		if x.bad != nil {
-			r.setAside(p, e, keys[i], x.bad)
-			return nil, x.bad
+		if x.Bad != nil {
+			r.setAside(p, e, keys[i], x.Bad)
+			return nil, x.Bad
 		}
 		out[i].Now = now
-		if x.record != nil {
-			out[i].Record = x.record.At(now)
+		if x.Record != nil {
+			out[i].Record = x.Record.At(now)
 		}
 	}
 	return out, nil
 }
 
 // recent reports whether an entry is good enough for a read nearby.
-func (r *Store) recent(x entry) bool {
-	return x.seen >= time.Duration(r.hinted.Load()) && r.cfg.monotonic()-x.seen < beatEvery
+func (r *Store) recent(x wire.Entry) bool {
+	return x.Seen >= time.Duration(r.hinted.Load()) && r.cfg.monotonic()-x.Seen < beatEvery
 }
 
 func foundAt(x session.Record, p *place) storage.Found {
@@ -344,7 +345,7 @@ func foundAt(x session.Record, p *place) storage.Found {
 }
 
 // loadAgain loads, and again under the epoch that holds if it has changed.
-func (r *Store) loadAgain(ctx context.Context, p *place, e *epoch, wants []want, strict bool) ([]entry, error) {
+func (r *Store) loadAgain(ctx context.Context, p *place, e *epoch, wants []wire.Want, strict bool) ([]wire.Entry, error) {
 	for {
 		trip, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 		found, status, err := r.load(trip, p, e, wants, strict)
@@ -355,7 +356,7 @@ func (r *Store) loadAgain(ctx context.Context, p *place, e *epoch, wants []want,
 			}
 			return nil, err
 		}
-		if status == replyOK {
+		if status == wire.ReplyOK {
 			return found, nil
 		}
 		if err := p.d.note(ctx, e, status); err != nil {

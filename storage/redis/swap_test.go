@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // What a swap that arrives finds, and what Redis says to it: everything that it
@@ -28,57 +29,57 @@ func TestRedisSwapIsCompared(t *testing.T) {
 		meanwhile func(s *server, other *Store, later *atomic.Int64, a *attempt)
 		says      string
 	}{
-		"nothing": {says: replyOK},
+		"nothing": {says: wire.ReplyOK},
 		"the first record is another": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, add("k", "o"))
 		},
-			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: replyLost},
+			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
 		"the one between": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, add("l", "o"))
 		},
-			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: replyLost},
+			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
 		"the last": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, add("m", "o"))
 		},
-			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: replyLost},
+			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
 		"one of the large": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, a *attempt) {
-			a.was[0].value = smallRecords + 1 // they are looked at otherwise
+			a.was[0].Value = wire.SmallRecords + 1 // they are looked at otherwise
 			one(s.t.(*testing.T), other, add("m", "o"))
-		}, change: []*session.Increment{add("k", "w"), add("m", "w")}, says: replyLost},
-		"nothing of the large": {meanwhile: func(_ *server, _ *Store, _ *atomic.Int64, a *attempt) { a.was[0].value = smallRecords + 1 }, says: replyOK},
+		}, change: []*session.Increment{add("k", "w"), add("m", "w")}, says: wire.ReplyLost},
+		"nothing of the large": {meanwhile: func(_ *server, _ *Store, _ *atomic.Int64, a *attempt) { a.was[0].Value = wire.SmallRecords + 1 }, says: wire.ReplyOK},
 		"one that is there by now": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, add("new", "o"))
 		},
-			change: []*session.Increment{add("new", "w")}, says: replyLost},
+			change: []*session.Increment{add("new", "w")}, says: wire.ReplyLost},
 		"one that is gone": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, &session.Delete{NS: testNS, Key: "k", By: session.Maker{Client: "o"}})
-		}, says: replyLost},
+		}, says: wire.ReplyLost},
 		"a later time, by little": {meanwhile: func(s *server, other *Store, later *atomic.Int64, _ *attempt) {
 			later.Add(int64(maxBehind - time.Millisecond))
 			one(s.t.(*testing.T), other, add("l", "o"))
-		}, says: replyOK},
+		}, says: wire.ReplyOK},
 		"a later time": {meanwhile: func(s *server, other *Store, later *atomic.Int64, _ *attempt) {
 			later.Add(int64(maxBehind + time.Millisecond))
 			one(s.t.(*testing.T), other, add("l", "o"))
-		}, says: replyLost},
-		"a snapshot that is saved": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("SET", "{gov}:frozen", "x") }, says: replyFrozen},
+		}, says: wire.ReplyLost},
+		"a snapshot that is saved": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("SET", "{gov}:frozen", "x") }, says: wire.ReplyFrozen},
 		"another epoch": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			var snapshot bytes.Buffer
 			require.NoError(s.t, other.Save(s.t.Context(), &snapshot))
 			require.NoError(s.t, other.Restore(s.t.Context(), &snapshot))
-		}, says: replyEpoch},
+		}, says: wire.ReplyEpoch},
 		"another primary": {meanwhile: func(_ *server, _ *Store, _ *atomic.Int64, a *attempt) {
 			other := *a.s.e
 			other.replid = "0123456789012345678901234567890123456789"
 			a.s.e = &other
-		}, says: replyServer},
-		"no clock":       {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:clock") }, says: replyAbsent},
-		"an older mark":  {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:marks") }, says: replyBehind},
-		"a shorter list": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("ZREM", "{gov:test}:x:k", "l") }, change: []*session.Increment{add("new", "w")}, says: replyAbsent},
+		}, says: wire.ReplyServer},
+		"no clock":       {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:clock") }, says: wire.ReplyAbsent},
+		"an older mark":  {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:marks") }, says: wire.ReplyBehind},
+		"a shorter list": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("ZREM", "{gov:test}:x:k", "l") }, change: []*session.Increment{add("new", "w")}, says: wire.ReplyAbsent},
 		"others in line": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, a *attempt) {
-			s.do("RPUSH", a.s.p.turns(), "somebody")
-			a.s.turn = turnWish{name: "me", more: "0"}
-		}, says: replyOK},
+			s.do("RPUSH", a.s.p.Turns(), "somebody")
+			a.s.Turn = wire.Turn{Name: "me", More: "0"}
+		}, says: wire.ReplyOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +104,7 @@ func TestRedisSwapIsCompared(t *testing.T) {
 			_, status, err := r.send(t.Context(), a.s, a.was, a.now, a.mono)
 			require.NoError(t, err)
 			require.Equal(t, c.says, status)
-			if status != replyOK {
+			if status != wire.ReplyOK {
 				require.Equal(t, before, dump(s), "it wrote something all the same")
 			}
 		})
@@ -130,7 +131,7 @@ func TestRedisStoredClockGoesForward(t *testing.T) {
 	behind := s.timed("early", &early)
 	for i := range 3 {
 		one(t, behind, count("w", fmt.Sprint(i)))
-		stored, _, err := parseClock(s.do("GET", "{gov}:clock"))
+		stored, _, err := wire.ParseClock(s.do("GET", "{gov}:clock"))
 		require.NoError(t, err)
 		require.EqualValues(t, late.Load(), stored)
 	}
@@ -139,12 +140,12 @@ func TestRedisStoredClockGoesForward(t *testing.T) {
 func TestRedisStampsAreUsedOnce(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
-	seen := map[stamp]bool{}
+	seen := map[wire.Stamp]bool{}
 	for i := range 3 {
 		r := s.open(fmt.Sprint("n", i%2)) // the same name, even
 		for range 1000 {
 			st := r.nextStamp()
-			require.Len(t, st, stampLen)
+			require.Len(t, st, wire.StampLen)
 			require.False(t, seen[st])
 			seen[st] = true
 		}
@@ -162,21 +163,21 @@ func TestRedisLoadOfOlderData(t *testing.T) {
 	p := r.place(testNS)
 	e, err := p.d.serving(t.Context())
 	require.NoError(t, err)
-	_, status, err := r.load(t.Context(), p, e, []want{{key: session.CounterKey(testNS, "k")}}, true)
+	_, status, err := r.load(t.Context(), p, e, []wire.Want{{Key: session.CounterKey(testNS, "k")}}, true)
 	require.NoError(t, err)
-	require.Equal(t, replyOK, status)
+	require.Equal(t, wire.ReplyOK, status)
 	for what, e := range map[string]*epoch{
 		"of another epoch":   epoch{state: epochOpen, id: "x", replid: e.replid, runid: e.runid}.with(),
 		"of another primary": {text: e.text, replid: "0123456789012345678901234567890123456789"},
 	} {
-		_, status, err := r.load(t.Context(), p, e, []want{{key: session.CounterKey(testNS, "k")}}, true)
+		_, status, err := r.load(t.Context(), p, e, []wire.Want{{Key: session.CounterKey(testNS, "k")}}, true)
 		require.NoError(t, err)
-		require.NotEqual(t, replyOK, status, what)
+		require.NotEqual(t, wire.ReplyOK, status, what)
 	}
 	s.do("SET", "{gov}:clock", s.do("GET", "{gov}:clock").(string)[:20]+"1")
-	_, status, err = r.load(t.Context(), p, e, []want{{key: session.CounterKey(testNS, "k")}}, true)
+	_, status, err = r.load(t.Context(), p, e, []wire.Want{{Key: session.CounterKey(testNS, "k")}}, true)
 	require.NoError(t, err)
-	require.NotEqual(t, replyOK, status)
+	require.NotEqual(t, wire.ReplyOK, status)
 }
 
 // A record stands among what is due no later than it comes up, and is moved when

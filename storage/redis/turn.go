@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"example.com/govnode/session"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // Nodes whose rounds write the same record would make each other's void: of
@@ -59,34 +60,34 @@ type turns struct {
 // told is a record as the node before has written it.
 type told struct {
 	key   session.Key
-	entry entry
+	entry wire.Entry
 }
 
 // wish returns what the next swap says of turns. Told are the records that other
 // nodes write too, and those that several commands of the round are about.
 // Alone means that no other node was seen to write them.
-func (l *lane) wish(wants []want, was []entry, more bool) (w turnWish, alone bool) {
+func (l *lane) wish(wants []wire.Want, was []wire.Entry, more bool) (w wire.Turn, alone bool) {
 	t := &l.turns
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.name == "" {
 		return w, t.called != nil && !t.listening
 	}
-	w.name, w.more = t.name, "0"
+	w.Name, w.More = t.name, "0"
 	if more {
-		w.more = "1"
+		w.More = "1"
 	}
 	now, size := l.r.cfg.monotonic(), 0
 	var numbers []string
 	for i := range wants {
-		at, hot := t.hot[wants[i].key]
-		if size += was[i].value; (wants[i].refs > 1 || hot && now-at < hotFor) && size <= maxTold {
+		at, hot := t.hot[wants[i].Key]
+		if size += was[i].Value; (wants[i].Refs > 1 || hot && now-at < hotFor) && size <= maxTold {
 			numbers = append(numbers, strconv.Itoa(i+1))
 		} else {
-			size -= was[i].value
+			size -= was[i].Value
 		}
 	}
-	w.told = strings.Join(numbers, ",")
+	w.Told = strings.Join(numbers, ",")
 	return w, false
 }
 
@@ -167,10 +168,10 @@ func (l *lane) pass() {
 		return // then nobody has a use for it
 	}
 	s := l.r.beginSwap(l.p, e, nil)
-	s.turn, _ = l.wish(nil, nil, false)
+	s.Turn, _ = l.wish(nil, nil, false)
 	now, mono := l.p.d.clock.now()
 	if _, _, err := l.r.send(unwatch(ctx), s, nil, now, mono); err != nil {
-		l.r.log.Debug("cannot pass a turn on; the next does not wait long for it", "namespace", l.p.ns, "error", err)
+		l.r.log.Debug("cannot pass a turn on; the next does not wait long for it", "namespace", l.p.NS, "error", err)
 	}
 	l.standIn(s.waits)
 }
@@ -199,7 +200,7 @@ func (l *lane) listen(contended []session.Key) {
 func (l *lane) hear() {
 	t := &l.turns
 	defer t.setName("", false)
-	name := l.p.turns() + ":" + l.r.name
+	name := l.p.Turns() + ":" + l.r.name
 	sub, where := l.subscribe(name)
 	if sub == nil {
 		return
@@ -288,9 +289,9 @@ func readTold(p *place, message string) (all []told) {
 		if !ok {
 			return all
 		}
-		k := session.Key(strings.TrimPrefix(name, p.record("")))
-		e, err := decodeValue(k, value)
-		if e.seen = p.d.r.cfg.monotonic(); err == nil {
+		k := session.Key(strings.TrimPrefix(name, p.Record("")))
+		e, err := wire.DecodeValue(k, value)
+		if e.Seen = p.d.r.cfg.monotonic(); err == nil {
 			all = append(all, told{k, e})
 		}
 	}

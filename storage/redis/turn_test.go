@@ -10,6 +10,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 func count(client, request string) *session.Increment {
@@ -61,7 +62,7 @@ func TestRedisTurns(t *testing.T) {
 	require.EqualValues(t, 3*8*(20+60), counted(t, f.node(0)))
 	// Whoever has nothing to do passes its turn on, so the line dissolves.
 	p := f.node(0).place(testNS)
-	require.Eventually(t, func() bool { return s.do("EXISTS", p.turns()) == int64(0) }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return s.do("EXISTS", p.Turns()) == int64(0) }, 30*time.Second, 5*time.Millisecond)
 }
 
 // Who stands in line and is gone is passed over.
@@ -71,14 +72,14 @@ func TestRedisTurnOfTheDead(t *testing.T) {
 	f := newFleet(t, s, 2)
 	p := f.node(0).place(testNS)
 	// To wait for each would take longer than a command may.
-	dead := []any{"RPUSH", p.turns()}
+	dead := []any{"RPUSH", p.Turns()}
 	for i := range 10 * int(defaultTimeout/leastWait) {
-		dead = append(dead, fmt.Sprint(p.turns(), ":dead", i))
+		dead = append(dead, fmt.Sprint(p.Turns(), ":dead", i))
 	}
 	s.do(dead...)
 	hammer(t, f.nodes, "c", 8, 20)
 	require.EqualValues(t, 2*8*20, counted(t, f.node(0)))
-	require.Eventually(t, func() bool { return s.do("EXISTS", p.turns()) == int64(0) }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return s.do("EXISTS", p.Turns()) == int64(0) }, 30*time.Second, 5*time.Millisecond)
 }
 
 // Turns are a hint: what is put in the place of the line stops nobody.
@@ -86,10 +87,10 @@ func TestRedisTurnsOfAnotherType(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	f := newFleet(t, s, 2)
-	s.do("SET", f.node(0).place(testNS).turns(), "no list")
+	s.do("SET", f.node(0).place(testNS).Turns(), "no list")
 	hammer(t, f.nodes, "c", 8, 20)
 	require.EqualValues(t, 2*8*20, counted(t, f.node(0)))
-	require.Equal(t, "no list", s.do("GET", f.node(0).place(testNS).turns()))
+	require.Equal(t, "no list", s.do("GET", f.node(0).place(testNS).Turns()))
 }
 
 // A node that stands in line and is not called tries its luck.
@@ -119,19 +120,19 @@ func TestReadTold(t *testing.T) {
 	r := s.open("one")
 	p := r.place(testNS)
 	k := session.CounterKey(testNS, "k")
-	st := stamp("0123456789abcdef")
-	value := string(appendValue(nil, k, st, 7, session.Pack(k, &session.Counter{Value: session.Value{N: 5}}).Head))
+	st := wire.Stamp("0123456789abcdef")
+	value := string(wire.AppendValue(nil, k, st, 7, session.Pack(k, &session.Counter{Value: session.Value{N: 5}}).Head))
 	word := func(text string) string { return string([]byte{0, 0, 0, byte(len(text))}) + text }
-	one := word(p.record(k)) + word(value)
+	one := word(p.Record(k)) + word(value)
 
 	all := readTold(p, one+one)
 	require.Len(t, all, 2)
 	require.Equal(t, k, all[1].key)
-	require.Equal(t, st, all[1].entry.stamp)
-	require.EqualValues(t, 5, all[1].entry.record.(*session.Counter).Value.N)
+	require.Equal(t, st, all[1].entry.Stamp)
+	require.EqualValues(t, 5, all[1].entry.Record.(*session.Counter).Value.N)
 	for name, bad := range map[string]string{
-		"nothing": "", "cut": one[:len(one)-1], "no value": word(p.record(k)), "too long": "\xff\xff\xff\xff" + one,
-		"of another kind": word(p.record(session.PoolKey(testNS, "k"))) + word(value), "damaged": word(p.record(k)) + word("x"),
+		"nothing": "", "cut": one[:len(one)-1], "no value": word(p.Record(k)), "too long": "\xff\xff\xff\xff" + one,
+		"of another kind": word(p.Record(session.PoolKey(testNS, "k"))) + word(value), "damaged": word(p.Record(k)) + word("x"),
 	} {
 		require.Empty(t, readTold(p, bad), name)
 	}

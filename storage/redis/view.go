@@ -12,6 +12,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // pageKeys is how many records are loaded at once where many are read.
@@ -91,14 +92,14 @@ func (r *Store) count(ctx context.Context, lists []listing) ([]int64, error) {
 	counts := make([]*redis.IntCmd, len(lists))
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, l := range lists {
-			counts[i] = p.ZCard(ctx, r.place(l.ns).index(l.prefix.Kind()))
+			counts[i] = p.ZCard(ctx, r.place(l.ns).Index(l.prefix.Kind()))
 		}
 		return nil
 	})
 	out := make([]int64, len(lists))
 	for i, c := range counts {
 		if err := c.Err(); err != nil {
-			return nil, fmt.Errorf("listing %s: %w", r.place(lists[i].ns).index(lists[i].prefix.Kind()), err)
+			return nil, fmt.Errorf("listing %s: %w", r.place(lists[i].ns).Index(lists[i].prefix.Kind()), err)
 		}
 		out[i] = c.Val()
 	}
@@ -117,22 +118,22 @@ func (r *Store) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 		if err != nil {
 			return err
 		}
-		_, seq, err := parseClock(before)
+		_, seq, err := wire.ParseClock(before)
 		if err != nil {
-			return &badRecord{d.key("clock"), err}
+			return &wire.BadRecord{Key: d.key("clock"), Err: err}
 		}
-		byPlace := map[*place][]want{}
+		byPlace := map[*place][]wire.Want{}
 		var got []session.Entry // of this try alone: what it does not find is gone
 		for _, l := range lists {
 			p := r.place(l.ns)
-			names, err := r.client.ZRange(ctx, p.index(l.prefix.Kind()), 0, -1).Result()
+			names, err := r.client.ZRange(ctx, p.Index(l.prefix.Kind()), 0, -1).Result()
 			if err != nil {
 				return err
 			}
 			for _, name := range names {
-				w := want{key: l.prefix + session.Key(name)}
-				if session.HasParts(w.key) {
-					w.parts = allParts
+				w := wire.Want{Key: l.prefix + session.Key(name)}
+				if session.HasParts(w.Key) {
+					w.Parts = wire.AllParts
 				}
 				byPlace[p] = append(byPlace[p], w)
 			}
@@ -147,10 +148,10 @@ func (r *Store) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 				return err
 			}
 			for i, x := range found {
-				if whole(p, wants[i].key, &x); x.bad != nil {
-					r.setAside(p, e, wants[i].key, x.bad)
-				} else if x.record != nil {
-					got = append(got, session.Entry{Key: wants[i].key, Record: x.record})
+				if whole(p, wants[i].Key, &x); x.Bad != nil {
+					r.setAside(p, e, wants[i].Key, x.Bad)
+				} else if x.Record != nil {
+					got = append(got, session.Entry{Key: wants[i].Key, Record: x.Record})
 				}
 			}
 		}
@@ -158,7 +159,7 @@ func (r *Store) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 		if err != nil {
 			return err
 		}
-		if _, now, err := parseClock(after); err == nil && now == seq {
+		if _, now, err := wire.ParseClock(after); err == nil && now == seq {
 			for _, x := range got {
 				state.Put(x.Key, x.Record)
 			}
@@ -181,11 +182,11 @@ func (r *Store) find(ctx context.Context, prefix, after session.Key, limit int, 
 		if len(all) >= limit {
 			break
 		}
-		err := r.walk(ctx, l, prefix, after, 0, func(p *place, keys []session.Key, found []entry) bool {
+		err := r.walk(ctx, l, prefix, after, 0, func(p *place, keys []session.Key, found []wire.Entry) bool {
 			now, _ := p.d.clock.now()
 			for _, i := range r.without(p, p.d.current(), keys, found) {
 				x := found[i]
-				if rec := x.record.At(now); rec != nil && (keep == nil || keep(keys[i], rec)) && len(all) < limit {
+				if rec := x.Record.At(now); rec != nil && (keep == nil || keep(keys[i], rec)) && len(all) < limit {
 					all = append(all, session.Entry{Key: keys[i], Record: rec})
 				}
 			}
@@ -212,7 +213,7 @@ func (r *Store) lists(ctx context.Context, prefix session.Key) ([]listing, error
 		return nil, err
 	}
 	var all []listing
-	for _, kind := range []byte(kindsOfKeys) {
+	for _, kind := range []byte(wire.Kinds) {
 		for _, ns := range names {
 			l := listing{session.Prefix(kind, ns), ns}
 			if strings.HasPrefix(string(l.prefix), string(prefix)) || strings.HasPrefix(string(prefix), string(l.prefix)) {
@@ -233,7 +234,7 @@ func (r *Store) namespaces(ctx context.Context, prefix session.Key) ([]string, e
 		}
 		return []string{ns}, nil
 	}
-	names, err := r.client.SMembers(ctx, r.keys.namespaces()).Result()
+	names, err := r.client.SMembers(ctx, r.keys.Namespaces()).Result()
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +242,7 @@ func (r *Store) namespaces(ctx context.Context, prefix session.Key) ([]string, e
 }
 
 // walk loads the records of a listing, page by page, until f has enough.
-func (r *Store) walk(ctx context.Context, l listing, prefix, after session.Key, parts uint16, f func(*place, []session.Key, []entry) bool) error {
+func (r *Store) walk(ctx context.Context, l listing, prefix, after session.Key, parts uint16, f func(*place, []session.Key, []wire.Entry) bool) error {
 	p := r.place(l.ns)
 	from := "-"
 	if len(prefix) > len(l.prefix) {
@@ -266,23 +267,23 @@ func (r *Store) walk(ctx context.Context, l listing, prefix, after session.Key, 
 
 // page loads the next records of a listing, and reports whether there may be
 // more.
-func (r *Store) page(ctx context.Context, p *place, e *epoch, l listing, prefix session.Key, from *string, parts uint16, strict bool, f func(*place, []session.Key, []entry) bool) (bool, error) {
-	names, err := r.client.ZRangeByLex(ctx, p.index(l.prefix.Kind()), &redis.ZRangeBy{Min: *from, Max: "+", Count: pageKeys}).Result()
+func (r *Store) page(ctx context.Context, p *place, e *epoch, l listing, prefix session.Key, from *string, parts uint16, strict bool, f func(*place, []session.Key, []wire.Entry) bool) (bool, error) {
+	names, err := r.client.ZRangeByLex(ctx, p.Index(l.prefix.Kind()), &redis.ZRangeBy{Min: *from, Max: "+", Count: pageKeys}).Result()
 	if err != nil {
-		return false, fmt.Errorf("listing %s: %w", p.index(l.prefix.Kind()), err)
+		return false, fmt.Errorf("listing %s: %w", p.Index(l.prefix.Kind()), err)
 	}
 	full := len(names) == pageKeys
 	var keys []session.Key
-	var wants []want
+	var wants []wire.Want
 	for _, name := range names {
 		k := l.prefix + session.Key(name)
 		if !strings.HasPrefix(string(k), string(prefix)) {
 			full = false
 			break
 		}
-		w := want{key: k}
+		w := wire.Want{Key: k}
 		if session.HasParts(k) {
-			w.parts = parts
+			w.Parts = parts
 		}
 		keys, wants = append(keys, k), append(wants, w)
 	}
@@ -291,7 +292,7 @@ func (r *Store) page(ctx context.Context, p *place, e *epoch, l listing, prefix 
 	}
 	// What is listed and gone was removed between the list and the look, or it
 	// is lost; the look itself tells which.
-	var found []entry
+	var found []wire.Entry
 	if strict {
 		found, err = r.loadAgain(ctx, p, e, wants, true)
 	} else {
@@ -305,14 +306,14 @@ func (r *Store) page(ctx context.Context, p *place, e *epoch, l listing, prefix 
 }
 
 // loadUnder loads under one epoch and no other, of what is not served.
-func (r *Store) loadUnder(ctx context.Context, p *place, e *epoch, wants []want) ([]entry, error) {
+func (r *Store) loadUnder(ctx context.Context, p *place, e *epoch, wants []wire.Want) ([]wire.Entry, error) {
 	trip, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	found, status, err := r.load(trip, p, e, wants, false)
 	if err != nil {
 		return nil, err
 	}
-	if status != replyOK {
+	if status != wire.ReplyOK {
 		return nil, fmt.Errorf("the data changed under the look (%s)", status)
 	}
 	return found, nil
