@@ -125,7 +125,7 @@ clean: ## remove what was built
 
 .PHONY: redis
 redis: ## the Redis backend at length, on real redis-server processes (Debian: apt-get install redis-server)
-	GOVNODE_REDIS=1 GOVNODE_REQUIRE_REDIS=1 $(GO) test -tags $(TAGS) ./storage ./cmd/govnode/... -run Redis -count=1 -timeout 15m
+	GOVNODE_REDIS=1 GOVNODE_REQUIRE_REDIS=1 $(GO) test -tags $(TAGS) ./storage/redis ./cmd/govnode/... -run Redis -count=1 -timeout 15m
 
 # proto/api.binpb is an image of the API as it was when nothing more was to be
 # renamed in it: buf build --path proto/govnode/v1 --exclude-source-info.

@@ -17,6 +17,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	redisstore "example.com/govnode/storage/redis"
 )
 
 // apartNamespaces is in how many namespaces the callers of "apart" are. Each lies
@@ -70,7 +71,7 @@ func (c clusterCell) measure(b *testing.B, one string, members []string, w *tabw
 		servers[1] = append(servers[1], redis.NewClient(&redis.Options{Addr: address}))
 	}
 	var systems [2]*apart
-	for i, cfg := range []storage.RedisConfig{{URL: one}, {Cluster: members}} {
+	for i, cfg := range []redisstore.Config{{URL: one}, {Cluster: members}} {
 		for _, s := range servers[i] {
 			defer func() { _ = s.Close() }()
 			if isPrimary(b, s) {
@@ -123,15 +124,15 @@ func allCPU(b *testing.B, all []*redis.Client) (ns int64) {
 // node, its session and its namespace.
 type apart struct {
 	clusterCell
-	stores []*storage.Redis
+	stores []*redisstore.Store
 }
 
-func newApart(b *testing.B, cfg storage.RedisConfig, c clusterCell) *apart {
+func newApart(b *testing.B, cfg redisstore.Config, c clusterCell) *apart {
 	ctx := context.Background()
 	s := &apart{clusterCell: c}
 	for i := range c.nodes {
 		cfg.Node = fmt.Sprint("n", i)
-		r, err := storage.OpenRedis(ctx, cfg)
+		r, err := redisstore.Open(ctx, cfg)
 		require.NoError(b, err)
 		s.stores = append(s.stores, r)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis"
 )
 
 // hotPatience bounds how long a caller waits for its turn.
@@ -26,7 +27,7 @@ func newRounds(b *testing.B, url string, h hotPool, nodes int) hotSystem {
 	ctx := context.Background()
 	s := &rounds{hotPool: h}
 	for i := range nodes {
-		r, err := storage.OpenRedis(ctx, storage.RedisConfig{URL: url, Prefix: fmt.Sprint("nodes", nodes), Node: fmt.Sprint("n", i)})
+		r, err := redis.Open(ctx, redis.Config{URL: url, Prefix: fmt.Sprint("nodes", nodes), Node: fmt.Sprint("n", i)})
 		require.NoError(b, err)
 		n := &hotNode{store: r, waiting: map[string]*hotWait{}, stop: make(chan struct{}), stopped: make(chan struct{}), kick: make(chan struct{}, 1)}
 		r.ClaimBy(n.claims)
@@ -102,7 +103,7 @@ func (s *rounds) close() {
 // For those who were handed one by another node it looks at the pool whenever the
 // store says that something has changed, and asks again for them in one request.
 type hotNode struct {
-	store         *storage.Redis
+	store         *redis.Store
 	stop, stopped chan struct{}
 	kick          chan struct{} // somebody has begun to wait
 	seen          *session.Pool // of serve: the pool when it was last looked at

@@ -136,9 +136,9 @@ type Packed struct {
 	Next Record
 }
 
-// Pack returns what is to be stored of a record that was unpacked with Unpack
-// and then changed by ApplyAll, or of a whole record.
-func Pack(r Record) Packed {
+// Pack returns what is to be stored under a key of a record that was unpacked
+// with Unpack and then changed by ApplyAll, or of a whole record.
+func Pack(k Key, r Record) Packed {
 	p := Packed{Next: shallow(r)}
 	head := make([]byte, 0, headSize(r))
 	m := idsOf(p.Next)
@@ -146,7 +146,7 @@ func Pack(r Record) Packed {
 		p.Head = wire.Head.Seal(appendRecord(append(head, headPlain), r), 0)
 		return p
 	}
-	p.Parts = m.Store()
+	p.Parts = m.Store(string(k))
 	bare := shallow(r)
 	*idsOf(bare) = ids.Set{}
 	p.Head = wire.Head.Seal(appendRecord(m.AppendHead(append(head, headMaker)), bare), 0)
@@ -210,16 +210,16 @@ func Unpack(head []byte) (Record, error) {
 }
 
 // WithPart returns a record like r that knows a part of its ids, which is
-// stored as b. It fails unless that is what was stored last: the head says how
-// many ids each part has. An error that wraps ErrDamaged tells that a seal does
-// not hold.
-func WithPart(r Record, part int, b []byte) (Record, error) {
+// stored for its key as b. It fails unless that is what was stored last: the head
+// says how many ids each part has. An error that wraps ErrDamaged tells that a
+// seal does not hold, or that it is the part of another record.
+func WithPart(k Key, r Record, part int, b []byte) (Record, error) {
 	next := shallow(r)
 	m := idsOf(next)
 	if m == nil {
 		return nil, errors.New("session: a part of ids for a record that has none")
 	}
-	if err := m.Load(part, b); err != nil {
+	if err := m.Load(string(k), part, b); err != nil {
 		return nil, err
 	}
 	return next, nil

@@ -42,7 +42,7 @@ func (s *stock) apply(t *testing.T, at time.Duration, cmds []session.Command) []
 	}
 	for _, c := range cmds {
 		if k, part, ok := session.IDOf(c); ok && before[k] != nil {
-			r, err := session.WithPart(before[k], part, s.parts[k][part])
+			r, err := session.WithPart(k, before[k], part, s.parts[k][part])
 			require.NoError(t, err)
 			before[k] = r
 		}
@@ -72,7 +72,7 @@ func (s *stock) load(t *testing.T, k session.Key, parts uint16) session.Record {
 	if session.HasParts(k) {
 		for p := range session.ForgottenParts {
 			if parts&(1<<p) != 0 {
-				r, err = session.WithPart(r, p, s.parts[k][p])
+				r, err = session.WithPart(k, r, p, s.parts[k][p])
 				require.NoError(t, err)
 			}
 		}
@@ -86,7 +86,7 @@ func (s *stock) store(t *testing.T, k session.Key, r session.Record) {
 		delete(s.parts, k)
 		return
 	}
-	packed := session.Pack(r)
+	packed := session.Pack(k, r)
 	s.heads[k] = packed.Head
 	s.wrote += len(packed.Head)
 	parts := s.parts[k]
@@ -99,8 +99,8 @@ func (s *stock) store(t *testing.T, k session.Key, r session.Record) {
 	}
 	s.parts[k] = parts
 	// What is kept is what would be loaded.
-	require.Equal(t, packed.Head, session.Pack(packed.Next).Head)
-	require.Empty(t, session.Pack(packed.Next).Parts)
+	require.Equal(t, packed.Head, session.Pack(k, packed.Next).Head)
+	require.Empty(t, session.Pack(k, packed.Next).Parts)
 }
 
 // whole returns the record as a backend has it that stores records whole.
@@ -257,10 +257,10 @@ func TestUnpackRefusesWhatIsDamaged(t *testing.T) {
 		}
 		b := parts[p]
 		for _, bad := range [][]byte{b[1:], append(append([]byte{}, b[44:88]...), b[:44]...), append([]byte{0xff, 0xff}, b[2:]...)} {
-			_, err := session.WithPart(r, p, bad)
+			_, err := session.WithPart(k, r, p, bad)
 			require.Error(t, err)
 		}
-		_, err = session.WithPart(r, (p+1)%session.ForgottenParts, b)
+		_, err = session.WithPart(k, r, (p+1)%session.ForgottenParts, b)
 		require.Error(t, err, "a part under the number of another")
 	}
 	whole := s.load(t, k, 1<<session.ForgottenParts-1)
@@ -269,15 +269,39 @@ func TestUnpackRefusesWhatIsDamaged(t *testing.T) {
 	for p := range parts {
 		if len(parts[p]) > 0 {
 			for _, bad := range [][]byte{nil, parts[p][44:], parts[p][:len(parts[p])-44], slices.Concat(parts[p], parts[p][len(parts[p])-44:])} {
-				_, err := session.WithPart(whole, p, bad)
+				_, err := session.WithPart(k, whole, p, bad)
 				require.Error(t, err, "the head has counted them")
 			}
 			for bit := range 8 * len(parts[p]) {
 				bad := slices.Clone(parts[p])
 				bad[bit/8] ^= 1 << (bit % 8)
-				_, err := session.WithPart(whole, p, bad)
+				_, err := session.WithPart(k, whole, p, bad)
 				require.ErrorIs(t, err, session.ErrDamaged)
 			}
 		}
+	}
+}
+
+// Two clients that have sent the same requests have parts that tell the same ids:
+// that of one does not hold for the other all the same.
+func TestPartOfAnotherRecord(t *testing.T) {
+	s := newStock()
+	for i := range 30 {
+		for _, client := range []string{"w", "v"} {
+			s.apply(t, 0, []session.Command{&session.Increment{NS: ns, Key: "k", Amount: 1,
+				By: session.Maker{Client: client, Request: fmt.Sprint(i)}}})
+		}
+	}
+	k, other := session.ClientKey(ns, "w"), session.ClientKey(ns, "v")
+	r, err := session.Unpack(s.heads[k])
+	require.NoError(t, err)
+	for p := range session.ForgottenParts {
+		if len(s.parts[k][p]) == 0 {
+			continue
+		}
+		_, err := session.WithPart(k, r, p, s.parts[k][p])
+		require.NoError(t, err)
+		_, err = session.WithPart(k, r, p, s.parts[other][p])
+		require.ErrorIs(t, err, session.ErrDamaged)
 	}
 }

@@ -52,7 +52,7 @@ func sealedThings(t *testing.T) map[string]struct {
 			r = randomRecord(f, i)
 		}
 		add("record "+name, EncodeRecord(r), record)
-		add("head of "+name, Pack(r).Head, head)
+		add("head of "+name, Pack("", r).Head, head)
 	}
 	add("empty result", EncodeResult(&Result{}), result)
 	add("result", EncodeResult(&Result{

@@ -28,7 +28,7 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
-	"example.com/govnode/storage"
+	redisstore "example.com/govnode/storage/redis"
 )
 
 // An authority makes certificates for 127.0.0.1, in files in PEM.
@@ -190,7 +190,7 @@ func TestBatchGetOnRedisIsOneInstant(t *testing.T) {
 	url := startRedis(t)
 	node := start(t, "serve", "--backend", "redis", "--redis", url, "--listen", "127.0.0.1:0")
 	api := node.mustAwait(t, nodeLine, 1)[0][2]
-	writer, err := storage.OpenRedis(t.Context(), storage.RedisConfig{URL: url, Node: "writer"})
+	writer, err := redisstore.Open(t.Context(), redisstore.Config{URL: url, Node: "writer"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, writer.Close()) }()
 	add := func(key string) session.Command {

@@ -14,6 +14,8 @@ import (
 
 const ended = 15 // a code
 
+const key = "cns/w"
+
 // parted keeps ids as a backend does that stores parts on their own.
 type parted struct {
 	head  []byte
@@ -21,7 +23,7 @@ type parted struct {
 }
 
 func (p *parted) store(m Set) {
-	for _, c := range m.Store() {
+	for _, c := range m.Store(key) {
 		if c.Whole {
 			p.parts[c.Part] = nil
 		}
@@ -39,7 +41,7 @@ func (p *parted) load(t *testing.T, parts ...int) Set {
 	for part, b := range p.parts {
 		for _, named := range parts {
 			if part == named || named < 0 {
-				require.NoError(t, m.Load(part, b))
+				require.NoError(t, m.Load(key, part, b))
 			}
 		}
 	}

@@ -47,17 +47,18 @@ func (p *idParts) mustKnow(part int) {
 	}
 }
 
-// Store returns what is to be stored of the parts, and takes it for stored: ids
-// that stood here stand in parts afterwards.
-func (m *Set) Store() []PartChange {
+// Store returns what is to be stored of the parts for the key of their record,
+// and takes it for stored: ids that stood here stand in parts afterwards.
+func (m *Set) Store(key string) []PartChange {
+	seal := wire.Part.Under(key)
 	if m.parts == nil {
-		return m.split()
+		return m.split(seal)
 	}
-	return m.settle()
+	return m.settle(seal)
 }
 
 // split turns ids that stand here into ids whose parts stand on their own.
-func (m *Set) split() []PartChange {
+func (m *Set) split(seal wire.Bound) []PartChange {
 	p := &idParts{known: 1<<Parts - 1, blocks: m.blocks()}
 	changes := make([]PartChange, Parts)
 	for i := range changes {
@@ -67,7 +68,7 @@ func (m *Set) split() []PartChange {
 		r := m.at(i)
 		part := r.ID.part()
 		p.loaded[part] = append(p.loaded[part], *r)
-		changes[part].Bytes = r.appendEntry(changes[part].Bytes)
+		changes[part].Bytes = r.appendEntry(seal, changes[part].Bytes)
 	}
 	m.chunks, m.index, m.parts = nil, nil, p
 	return changes
@@ -75,14 +76,14 @@ func (m *Set) split() []PartChange {
 
 // settle puts what was added among what is loaded, and takes away what was
 // forgotten.
-func (m *Set) settle() (changes []PartChange) {
+func (m *Set) settle(seal wire.Bound) (changes []PartChange) {
 	p := *m.parts
 	m.parts = &p
 	var bytes [Parts][]byte
 	for i := range p.added {
 		r := &p.added[i]
 		part := r.ID.part()
-		bytes[part] = r.appendEntry(bytes[part])
+		bytes[part] = r.appendEntry(seal, bytes[part])
 		if p.known&(1<<part) != 0 {
 			p.loaded[part] = append(slices.Clip(p.loaded[part]), *r)
 		}
@@ -145,14 +146,15 @@ func ReadHead(b []byte) (m Set, rest []byte, ok bool) {
 	return m, b, ok
 }
 
-// Load makes a part known, which is stored as b. It fails unless that is what
-// was stored last: the head says how many ids each part has. An error that wraps
-// wire.ErrDamaged tells that a seal does not hold.
-func (m *Set) Load(part int, b []byte) error {
+// Load makes a part known, which is stored as b for the key of its record. It
+// fails unless that is what was stored last: the head says how many ids each part
+// has. An error that wraps wire.ErrDamaged tells that a seal does not hold, or
+// that it is the part of another record.
+func (m *Set) Load(key string, part int, b []byte) error {
 	if m.parts == nil || part < 0 || part >= Parts {
 		return errors.New("session: a part of ids for a record that has none")
 	}
-	entries, err := m.readPart(b, part)
+	entries, err := m.readPart(wire.Part.Under(key), b, part)
 	if err != nil {
 		return fmt.Errorf("session: part %d of the remembered ids: %w", part, err)
 	}
@@ -165,14 +167,14 @@ func (m *Set) Load(part int, b []byte) error {
 
 const partEntryLen = 4 + rememberedLen + wire.SealLen
 
-func (m *Set) readPart(b []byte, part int) ([]Remembered, error) {
+func (m *Set) readPart(seal wire.Bound, b []byte, part int) ([]Remembered, error) {
 	if len(b)%partEntryLen != 0 {
 		return nil, fmt.Errorf("%w: %d bytes are not a multiple of %d", wire.ErrDamaged, len(b), partEntryLen)
 	}
 	var counts [maxBlocks]uint8
 	entries := make([]Remembered, len(b)/partEntryLen)
 	for i := range entries {
-		x, err := wire.Part.Open(b[i*partEntryLen:][:partEntryLen])
+		x, err := seal.Open(b[i*partEntryLen:][:partEntryLen])
 		if err != nil {
 			return nil, err
 		}
@@ -193,9 +195,9 @@ func (m *Set) readPart(b []byte, part int) ([]Remembered, error) {
 	return entries, nil
 }
 
-func (r *Remembered) appendEntry(b []byte) []byte {
+func (r *Remembered) appendEntry(seal wire.Bound, b []byte) []byte {
 	begin := len(b)
-	return wire.Part.Seal(r.append(binary.LittleEndian.AppendUint32(b, r.seq)), begin)
+	return seal.Seal(r.append(binary.LittleEndian.AppendUint32(b, r.seq)), begin)
 }
 
 // Join returns the ids in one piece, of which all parts are known.

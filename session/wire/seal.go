@@ -40,21 +40,38 @@ var kindNames = [...]string{
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func (k Kind) sum(b []byte) uint32 { return crc32.Update(uint32(k), castagnoli, b) }
+// Seal appends the seal of what stands in b from the index on.
+func (k Kind) Seal(b []byte, from int) []byte { return Bound{k, uint32(k)}.Seal(b, from) }
+
+// Open returns what is under a seal.
+func (k Kind) Open(b []byte) ([]byte, error) { return Bound{k, uint32(k)}.Open(b) }
+
+// A Bound seal is of what is stored for one key, and holds under no other.
+type Bound struct {
+	kind  Kind
+	start uint32
+}
+
+// Under returns the seal of a kind that is bound to a key.
+func (k Kind) Under(key string) Bound {
+	return Bound{k, crc32.Update(uint32(k), castagnoli, []byte(key))}
+}
+
+func (s Bound) sum(b []byte) uint32 { return crc32.Update(s.start, castagnoli, b) }
 
 // Seal appends the seal of what stands in b from the index on.
-func (k Kind) Seal(b []byte, from int) []byte {
-	return binary.LittleEndian.AppendUint32(b, k.sum(b[from:]))
+func (s Bound) Seal(b []byte, from int) []byte {
+	return binary.LittleEndian.AppendUint32(b, s.sum(b[from:]))
 }
 
 // Open returns what is under a seal.
-func (k Kind) Open(b []byte) ([]byte, error) {
+func (s Bound) Open(b []byte) ([]byte, error) {
 	n := len(b) - SealLen
 	if n < 0 {
-		return nil, fmt.Errorf("%w: %s of %d bytes", ErrDamaged, kindNames[k], len(b))
+		return nil, fmt.Errorf("%w: %s of %d bytes", ErrDamaged, kindNames[s.kind], len(b))
 	}
-	if k.sum(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
-		return nil, fmt.Errorf("%w: the checksum of %s is wrong", ErrDamaged, kindNames[k])
+	if s.sum(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
+		return nil, fmt.Errorf("%w: the checksum of %s is wrong", ErrDamaged, kindNames[s.kind])
 	}
 	return b[:n], nil
 }

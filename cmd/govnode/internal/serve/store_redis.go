@@ -11,22 +11,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/govnode/cmd/govnode/internal/config"
-	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis"
 )
 
 // openRedis connects to a Redis, which is checked before it is used.
-func openRedis(ctx context.Context, c *config.Config, log *slog.Logger, registry *prometheus.Registry) (*storage.Redis, error) {
+func openRedis(ctx context.Context, c *config.Config, log *slog.Logger, registry *prometheus.Registry) (*redis.Store, error) {
 	quarantine := c.RedisQuarantine
 	if quarantine == 0 {
-		quarantine = -1 // storage has 0 for its own default
+		quarantine = -1 // package redis has 0 for its own default
 	}
 	secure, err := redisTLS(c)
 	if err != nil {
 		return nil, err
 	}
-	return storage.OpenRedis(ctx, storage.RedisConfig{
+	return redis.Open(ctx, redis.Config{
 		URL: c.Redis, Cluster: c.RedisCluster, TLS: secure,
-		Sentinel: storage.RedisSentinel{
+		Sentinel: redis.Sentinel{
 			Master: c.RedisSentinelMaster, Addresses: c.RedisSentinel,
 			Username: c.RedisSentinelUser, Password: c.RedisSentinelPassword,
 		},

@@ -1,0 +1,90 @@
+package redis
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// startCluster starts six processes, three primaries with a replica each.
+func startCluster(t *testing.T) []*server {
+	if !full() {
+		t.Skip("six processes: run it with make redis")
+	}
+	var all []*server
+	for range 6 {
+		all = append(all, startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-replica-validity-factor", "0"))
+	}
+	joinCluster(t, all)
+	return all
+}
+
+func openCluster(t *testing.T, all []*server, name string, change ...func(*Config)) *Store {
+	cfg := Config{Node: name, Logger: testLog()}
+	for _, s := range all {
+		cfg.Cluster = append(cfg.Cluster, s.addr())
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	r, err := Open(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+func TestRedisClusterLastSlot(t *testing.T) {
+	all := startCluster(t)
+	f := &fleet{t: t}
+	for i := range 3 {
+		f.nodes = append(f.nodes, openCluster(t, all, fmt.Sprint("n", i)))
+	}
+	f.fire(300, 24, nil)
+
+	// Namespaces lie in slots of their own, and each is whole.
+	var cmds []session.Command
+	for i := range 30 {
+		cmds = append(cmds, &session.Increment{NS: fmt.Sprint("ns", i%10), Key: "k", Amount: 1, By: session.Maker{Client: "w", Request: fmt.Sprint(i)}})
+	}
+	for i, a := range f.nodes[0].Apply(t.Context(), cmds...) {
+		require.NoError(t, a.Err)
+		require.EqualValues(t, i/10+1, a.Result.Value)
+	}
+	v, err := f.nodes[1].View(t.Context(), storage.Latest)
+	require.NoError(t, err)
+	found, err := v.Find("k", "", 100, nil)
+	require.NoError(t, err)
+	require.Len(t, found, 10)
+}
+
+// A primary of the cluster dies and its replica is promoted: the namespaces in
+// its slots are in quarantine, and served again after it.
+func TestRedisClusterFailover(t *testing.T) {
+	all := startCluster(t)
+	const quarantine = 3 * time.Second
+	r := openCluster(t, all, "one", func(c *Config) { c.Quarantine = quarantine })
+	f := &fleet{t: t, nodes: []*Store{r}}
+	f.must(0, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
+	for _, s := range all { // the primary that has the key, not its replica
+		if n, err := s.client.Exists(t.Context(), "{gov:test}:epoch").Result(); err == nil && n == 1 {
+			s.kill()
+			break
+		}
+	}
+	acquire := &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "one", Weight: 1, TTL: time.Minute}
+	require.Eventually(t, func() bool {
+		_, _, err := storage.One(t.Context(), r, acquire)
+		return err != nil && strings.Contains(err.Error(), "quarantine")
+	}, 30*time.Second, 20*time.Millisecond)
+	require.Error(t, r.Ready(t.Context()))
+	res := f.must(0, acquire)
+	require.Equal(t, session.Admitted, res.Code)
+	require.Positive(t, res.Grants[0].Token>>40, "a new generation of tokens")
+	require.NoError(t, r.Ready(t.Context()))
+}

@@ -1,0 +1,162 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// losing is a pool of one slot on a primary whose replica does not hear any more
+// what it writes, and is made the primary in its place.
+type losing struct {
+	*fleet
+	primary, replica *server
+	proxy            *proxy
+	token            uint64
+	lapses           time.Time // of the lease that the replica does not know
+}
+
+func lose(t *testing.T, quarantine, ttl time.Duration) *losing {
+	l := &losing{primary: startRedis(t), replica: startRedis(t)}
+	l.replica.do("REPLICAOF", "127.0.0.1", l.primary.port)
+	l.proxy = newProxy(t, l.primary.addr())
+	l.fleet = newFleet(t, l.primary, 2, func(c *Config) {
+		c.URL, c.Quarantine = l.proxy.url(), quarantine
+	})
+	setup(t, l.node(0))
+	l.must(0, &session.Open{NS: testNS, Session: "s1", Agent: "a", Digest: session.Digest{2}, IdleTTL: time.Hour})
+	l.must(0, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
+	require.Eventually(t, func() bool {
+		return l.replica.do("EXISTS", "{gov:test}:r:ptest/one", "{gov:test}:r:stest/s1").(int64) == 2
+	}, 10*time.Second, 5*time.Millisecond, "the replica does not follow")
+	l.replica.do("REPLICAOF", "NO", "ONE")
+
+	r := l.must(0, l.acquire("lost", ttl))
+	require.Equal(t, session.Admitted, r.Code)
+	l.token, l.lapses = r.Grants[0].Token, time.Now().Add(ttl)
+	for range 5 {
+		l.must(1, &session.Increment{NS: testNS, Key: "k", Amount: 1, By: session.Maker{Client: "t", Request: fmt.Sprint("x", time.Now().UnixNano())}})
+	}
+	l.primary.kill()
+	l.proxy.to(l.replica.addr())
+	return l
+}
+
+func (l *losing) acquire(slot string, ttl time.Duration) session.Command {
+	return &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "one", Weight: 1, TTL: ttl}
+}
+
+// The lease was acknowledged and is lost. Nobody else gets the slot while its
+// holder may believe in it; afterwards everything from before has ended.
+func TestRedisFailoverWithQuarantine(t *testing.T) {
+	t.Parallel()
+	l := lose(t, 2500*time.Millisecond, 2*time.Second)
+	r := l.must(1, l.acquire("next", time.Minute))
+	require.Equal(t, session.Admitted, r.Code)
+	require.True(t, time.Now().After(l.lapses), "the slot was given out twice")
+	require.Greater(t, r.Grants[0].Token, l.token, "tokens go on")
+	b := l.must(0, &session.Begin{NS: testNS, Session: "s1", Call: "c", Digest: session.Digest{2}, Verdict: session.Verdict{Allow: true},
+		Pools: []session.Want{{Pool: "policy/p2", Weight: 1}}, TTL: time.Minute, Tool: "t"})
+	require.Equal(t, session.SessionClosed, b.Code, "counts of the session may be lost")
+	stale := l.must(0, &session.Increment{NS: testNS, Key: "k", Amount: 1, By: session.Maker{Client: "t", Request: "01ARZ3NDEKTSV4RRFFQ69G5FAV"}})
+	require.Equal(t, session.StaleID, stale.Code, "ids may be forgotten")
+}
+
+// The control: without quarantine the slot has two holders, so the test above
+// can fail.
+func TestRedisFailoverWithoutQuarantine(t *testing.T) {
+	t.Parallel()
+	l := lose(t, -1, 10*time.Minute)
+	r := l.must(1, l.acquire("next", time.Minute))
+	require.Equal(t, session.Admitted, r.Code)
+	require.True(t, time.Now().Before(l.lapses), "the lost lease should still have been believed in")
+}
+
+// Emptied, or a record removed by hand: noticed, never taken for a fresh start.
+func TestRedisDataIsGone(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(s *server){
+		"everything": func(s *server) { s.do("FLUSHALL") },
+		"the epoch":  func(s *server) { s.do("DEL", "{gov}:epoch") },
+		"the clock":  func(s *server) { s.do("DEL", "{gov}:clock") },
+		"a pool":     func(s *server) { s.do("DEL", "{gov:test}:r:ptest/a") },
+		"the latest changes": func(s *server) { // the clock is as in an older data set
+			s.do("SET", "{gov}:clock", s.do("GET", "{gov}:clock").(string)[:20]+"1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			const quarantine = 3 * time.Second
+			r := s.open("one", func(c *Config) { c.Quarantine = quarantine })
+			f := &fleet{t: t, nodes: []*Store{r}}
+			setup(t, r)
+			acquire := func(slot string) *session.Acquire {
+				return &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "a", Weight: 1, TTL: time.Second}
+			}
+			first := f.must(0, acquire("1"))
+			require.Equal(t, session.Admitted, first.Code)
+			began := time.Now()
+			remove(s)
+			// A node that comes later is held to it as well.
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			require.Eventually(t, func() bool {
+				_, _, err := storage.One(ctx, r, acquire("2"))
+				return err != nil
+			}, time.Second, time.Millisecond)
+			late := s.open("late", func(c *Config) { c.Quarantine = quarantine })
+			_, err := late.Get(t.Context(), session.PoolKey(testNS, "a"), storage.Latest)
+			require.ErrorAs(t, err, new(*storage.ReadError))
+			require.Contains(t, err.Error(), "quarantine")
+
+			f.must(0, &session.PutPool{NS: testNS, Pool: "a", Slots: 1, By: session.Maker{Client: "w", Request: "again"}})
+			require.GreaterOrEqual(t, time.Since(began), quarantine-300*time.Millisecond)
+			next := f.must(0, acquire("3"))
+			require.Equal(t, session.Admitted, next.Code)
+			require.Greater(t, next.Grants[0].Token, first.Grants[0].Token)
+		})
+	}
+}
+
+// A clock that jumps by an hour ends no lease: that of a node adds half a second
+// at most, that of Redis is not looked at.
+func TestRedisClockJumps(t *testing.T) {
+	t.Parallel()
+	for name, jump := range map[string]time.Duration{"forwards": time.Hour, "back": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			var ahead atomic.Int64
+			start := time.Now()
+			r := s.open("one", func(c *Config) {
+				c.monotonic = func() time.Duration { return time.Since(start) + time.Duration(ahead.Load()) }
+			})
+			two := s.open("two")
+			setup(t, r)
+			f := &fleet{t: t, nodes: []*Store{r}}
+			f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: 30 * time.Second})
+			before, err := two.Get(t.Context(), session.PoolKey(testNS, "a"), storage.Latest)
+			require.NoError(t, err)
+			ahead.Store(int64(jump))
+			f.must(0, &session.Increment{NS: testNS, By: session.Maker{Client: "w"}, Key: "k", Amount: 1})
+			after, err := two.Get(t.Context(), session.PoolKey(testNS, "a"), storage.Latest)
+			require.NoError(t, err)
+			require.Len(t, after.Record.(*session.Pool).Leases, 1)
+			require.Less(t, after.Now-before.Now, time.Since(start)+maxAhead+beatEvery)
+			// Time goes on, on this node as well.
+			require.Eventually(t, func() bool {
+				f, err := r.Get(t.Context(), session.PoolKey(testNS, "a"), storage.Latest)
+				return err == nil && f.Now > after.Now+time.Second
+			}, 10*time.Second, 20*time.Millisecond)
+			require.NotContains(t, s.do("INFO", "commandstats"), "cmdstat_time:", "something looks at the clock of Redis")
+		})
+	}
+}

@@ -1,0 +1,272 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
+)
+
+// A node has been given a slot and is cut off; what it wrote is lost; others, who
+// knew less, serve on and write more than it knew. When it comes back it notices.
+func TestRedisLossThatOnlyOneNodeKnowsOf(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args []string
+		keep func(s *server) // what there is now is what comes back
+		lose func(s *server)
+	}{
+		"restarted with an older file": {
+			keep: func(s *server) { require.NoError(s.t, exec.Command("cp", "-r", s.dir, s.dir+".copy").Run()) },
+			lose: func(s *server) {
+				s.kill()
+				require.NoError(s.t, os.RemoveAll(s.dir))
+				require.NoError(s.t, os.Rename(s.dir+".copy", s.dir))
+				s.start()
+			},
+		},
+		"restarted twice with an older file": {
+			keep: func(s *server) { require.NoError(s.t, exec.Command("cp", "-r", s.dir, s.dir+".copy").Run()) },
+			lose: func(s *server) {
+				s.kill()
+				require.NoError(s.t, os.RemoveAll(s.dir))
+				require.NoError(s.t, os.Rename(s.dir+".copy", s.dir))
+				s.start()
+				between := s.open("between") // adopts the first restart
+				serve(s.t, between, "between")
+				s.kill()
+				s.start()
+			},
+		},
+		"loaded from an older dump in place": {
+			args: []string{"--enable-debug-command", "yes"},
+			keep: func(s *server) { s.do("SAVE") },
+			lose: func(s *server) { s.do("DEBUG", "RELOAD", "NOSAVE") },
+		},
+		"emptied, and filled from a copy": {
+			keep: func(s *server) {
+				copied := filepath.Join(s.dir, "copied")
+				s.do("SAVE")
+				require.NoError(s.t, exec.Command("cp", filepath.Join(s.dir, "dump.rdb"), copied).Run())
+			},
+			args: []string{"--enable-debug-command", "yes"},
+			lose: func(s *server) {
+				s.do("FLUSHALL")
+				require.NoError(s.t, exec.Command("cp", filepath.Join(s.dir, "copied"), filepath.Join(s.dir, "dump.rdb")).Run())
+				s.do("DEBUG", "RELOAD", "NOSAVE")
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t, c.args...)
+			p := newProxy(t, s.addr())
+			quarantine := func(cfg *Config) { cfg.Quarantine = 3 * time.Second }
+			away := s.open("away", quarantine, func(cfg *Config) { cfg.URL = p.url() })
+			one(t, away, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
+			c.keep(s)
+			lost := one(t, away, &session.Acquire{NS: testNS, Client: "w", Slot: "lost", Pool: "one", Weight: 1, TTL: time.Minute})
+			require.Equal(t, session.Admitted, lost.Code)
+			p.to("127.0.0.1:1")
+			knew := away.domain("").clock.swaps()
+			c.lose(s)
+
+			here := s.open("here", quarantine)
+			serve(t, here, "here")
+			second := one(t, here, &session.Acquire{NS: testNS, Client: "w", Slot: "second", Pool: "one", Weight: 1, TTL: time.Minute})
+			require.Equal(t, session.Admitted, second.Code, "this node cannot know")
+			for i := 0; here.domain("").clock.swaps() <= knew; i++ {
+				serve(t, here, fmt.Sprint("more", i))
+			}
+
+			p.to(s.addr())
+			notReady(t, here, "quarantine for another")
+			ready(t, here)
+			ready(t, away)
+			next := (&fleet{t: t, nodes: []*Store{away, here}}).must(0,
+				&session.Acquire{NS: testNS, Client: "w", Slot: "third", Pool: "one", Weight: 1, TTL: time.Minute})
+			require.Equal(t, session.Admitted, next.Code, "the leases of both have ended")
+			require.Greater(t, next.Grants[0].Token, max(lost.Grants[0].Token, second.Grants[0].Token))
+		})
+	}
+}
+
+// serve makes a change through a node that may still be looking for Redis.
+func serve(t testing.TB, r *Store, request string) {
+	require.Eventually(t, func() bool {
+		_, _, err := storage.One(context.Background(), r, &session.Increment{NS: testNS, Key: "served", Amount: 1, By: session.Maker{Client: "t", Request: request}})
+		return err == nil
+	}, 30*time.Second, time.Millisecond)
+}
+
+// What Redis has evicted is never taken for what never was: quarantine follows,
+// and what is left of the data is whole afterwards.
+func TestRedisEvicted(t *testing.T) {
+	t.Parallel()
+	acquire := func(slot string) session.Command {
+		return &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "a", Weight: 1, TTL: time.Minute}
+	}
+	again := &session.Increment{NS: testNS, Key: "k", Amount: 1, By: session.Maker{Client: "w", Request: "r1"}}
+	put := &session.PutPool{NS: testNS, Pool: "a", Slots: 1, By: session.Maker{Client: "w", Request: "again"}}
+	for name, c := range map[string]struct {
+		evict func(s *server, r *Store)
+		then  session.Command // of a node that comes afterwards; nil: a node looks by itself
+	}{
+		"the parts of ids": {func(s *server, r *Store) {
+			for part := range session.ForgottenParts {
+				s.do("DEL", r.place(testNS).Part(session.ClientKey(testNS, "w"), part))
+			}
+		}, again},
+		"the index of pools":          {func(s *server, r *Store) { s.do("DEL", "{gov:test}:x:p") }, acquire("l2")},
+		"the index of pools, unasked": {func(s *server, r *Store) { s.do("DEL", "{gov:test}:x:p") }, nil},
+		"the index of pools and the pool": {func(s *server, r *Store) {
+			s.do("DEL", "{gov:test}:x:p", "{gov:test}:r:ptest/a")
+		}, put},
+		"a name of the index, and the pool": {func(s *server, r *Store) {
+			s.do("ZREM", "{gov:test}:x:p", "a")
+			s.do("DEL", "{gov:test}:r:ptest/a")
+		}, put},
+		"the counts of names": {func(s *server, r *Store) { s.do("DEL", "{gov:test}:counts") }, put},
+		"the counts, the index and the pools": {func(s *server, r *Store) {
+			s.do("DEL", "{gov:test}:counts", "{gov:test}:x:p", "{gov:test}:r:ptest/a", "{gov:test}:r:ptest/b")
+		}, put},
+		"the list of namespaces":          {func(s *server, r *Store) { s.do("DEL", "{gov}:namespaces") }, put},
+		"the list of namespaces, unasked": {func(s *server, r *Store) { s.do("DEL", "{gov}:namespaces") }, nil},
+		"the epoch and the clock":         {func(s *server, r *Store) { s.do("DEL", "{gov}:epoch", "{gov}:clock") }, put},
+		"all but records and indexes": {func(s *server, r *Store) {
+			s.do("DEL", "{gov}:epoch", "{gov}:clock", "{gov}:due", "{gov}:marks", "{gov:test}:counts")
+		}, put},
+		"the clock is damaged": {func(s *server, r *Store) { s.do("SET", "{gov}:clock", "12 o'clock") }, put},
+		"a record":             {func(s *server, r *Store) { s.do("DEL", "{gov:test}:r:ptest/a") }, put},
+		"the marks":            {func(s *server, r *Store) { s.do("DEL", "{gov}:marks") }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			risky := func(c *Config) { c.AcceptRisk, c.Quarantine = []string{RiskEviction}, 3*time.Second }
+			r := s.open("one", risky)
+			setup(t, r)
+			first := one(t, r, again)
+			require.False(t, first.Repeat)
+			held := one(t, r, acquire("l1"))
+			require.Equal(t, session.Admitted, held.Code)
+			if c.then != nil {
+				require.NoError(t, r.Close()) // nobody is left who knows anything
+			}
+			c.evict(s, r)
+			late := r
+			if c.then != nil {
+				late = s.open("late", risky)
+				answer := late.Apply(t.Context(), c.then)[0]
+				require.Equal(t, storage.NotApplied, answer.Outcome, "%v", answer.Result)
+				require.ErrorContains(t, answer.Err, "quarantine")
+			} else {
+				late.verify(t.Context())
+				notReady(t, late, "quarantine")
+			}
+			ready(t, late)
+			f := &fleet{t: t, nodes: []*Store{late}}
+			f.must(0, &session.PutPool{NS: testNS, Pool: "a", Slots: 1, By: session.Maker{Client: "z", Request: "anew"}})
+			next := f.must(0, acquire("l9"))
+			require.Equal(t, session.Admitted, next.Code, "the lease from before has ended")
+			require.Greater(t, next.Grants[0].Token, held.Grants[0].Token)
+			require.EqualValues(t, late.domain("").current().generation, next.Grants[0].Token>>40)
+			require.Equal(t, session.Released, f.must(0, &session.Release{NS: testNS, Client: "w", Slot: "l9", Pool: "a", Token: next.Grants[0].Token}).Code)
+			sound(t, s, late)
+		})
+	}
+}
+
+// sound looks whether indexes, counts, parts and what is due agree with the
+// records.
+func sound(t *testing.T, s *server, r *Store) {
+	t.Helper()
+	soundOf(t, r)
+}
+
+func soundOf(t testing.TB, r *Store) {
+	t.Helper()
+	wrong := ""
+	for range 200 { // housekeeping may be at it
+		if wrong = unsound(t, r); wrong == "" {
+			return
+		}
+		rest(context.Background(), 20*time.Millisecond)
+	}
+	t.Fatal(wrong)
+}
+
+func unsound(t testing.TB, r *Store) string {
+	ctx, c := context.Background(), r.client
+	lists, err := r.lists(ctx, "")
+	require.NoError(t, err)
+	listed, parts := map[session.Key]bool{}, map[string]bool{}
+	var due int64
+	for _, l := range lists {
+		p := r.place(l.ns)
+		names := c.ZRange(ctx, p.Index(l.prefix.Kind()), 0, -1).Val()
+		n, err := c.ZScore(ctx, p.Counts(), string(l.prefix.Kind())).Result()
+		if err != redis.Nil { // none was ever there
+			require.NoError(t, err)
+		}
+		if int(n) != len(names) {
+			return fmt.Sprintf("the count of %s is %v of %d", p.Index(l.prefix.Kind()), n, len(names))
+		}
+		for _, name := range names {
+			k := l.prefix + session.Key(name)
+			listed[k] = true
+			w := wire.Want{Key: k}
+			if session.HasParts(k) {
+				w.Parts = wire.AllParts
+			}
+			keys := wire.AppendParts([]string{p.Record(k)}, &p.Place, []wire.Want{w})
+			values, err := c.MGet(ctx, keys...).Result()
+			require.NoError(t, err)
+			x := p.Entry(w, values[0], values[1:])
+			if x.Bad != nil {
+				return x.Bad.Error()
+			}
+			for _, key := range keys[1:] {
+				parts[key] = true
+			}
+			if x.Due == 0 {
+				continue
+			}
+			due++
+			if at := c.ZScore(ctx, p.d.key("due"), string(k)).Val(); int64(at) != wire.ScoreOf(x.Due) {
+				return fmt.Sprintf("%s is due at %d and stands at %v", k, wire.ScoreOf(x.Due), at)
+			}
+		}
+	}
+	d := r.domain("")
+	found, err := r.scanRecords(ctx, d)
+	require.NoError(t, err)
+	for _, keys := range found {
+		for _, k := range keys {
+			if !listed[k] {
+				return fmt.Sprintf("%s is not listed", k)
+			}
+		}
+	}
+	all := c.Scan(ctx, 0, "{"+r.cfg.Prefix+":*}:i?:*", 1000).Iterator()
+	for all.Next(ctx) {
+		if !parts[all.Val()] {
+			return fmt.Sprintf("%s is of no record", all.Val())
+		}
+	}
+	require.NoError(t, all.Err())
+	if n := c.ZCard(ctx, d.key("due")).Val(); n != due {
+		return fmt.Sprintf("%d records are due, and %d stand among those", due, n)
+	}
+	return ""
+}

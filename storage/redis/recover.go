@@ -1,0 +1,267 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
+	"example.com/govnode/storage/redis/internal/wire"
+)
+
+// recoverFor is how long one node has to end a quarantine before another tries.
+const recoverFor = time.Minute
+
+// recoverDomain ends a quarantine: whoever held a lease that was lost holds it
+// no more. The leases that are left end, and tokens go on in a new generation.
+// The counts of sessions may have been lost, so all sessions from before are
+// closed. Ids may have been forgotten, so those with a time are refused as
+// stale unless they are newer than now. It can be cut off anywhere and done
+// again.
+func (r *Store) recoverDomain(d *domain, e *epoch) {
+	ctx, cancel := context.WithTimeout(r.ctx, recoverFor)
+	defer cancel()
+	token := rand.Text()
+	ok, err := r.client.SetNX(ctx, d.key("recovering"), token, recoverFor).Result()
+	if err != nil || !ok {
+		return // another node is at it
+	}
+	if err := r.recover(ctx, d, e); err != nil {
+		d.stuck.Store(&err)
+		r.metrics.recoveries.WithLabelValues("error").Inc()
+		r.log.Error("cannot end the quarantine; trying again", "keys", d.tag, "error", err)
+	} else {
+		d.stuck.Store(nil)
+		r.metrics.recoveries.WithLabelValues("ok").Inc()
+		r.log.Info("the quarantine is over: leases and sessions from before have ended", "keys", d.tag)
+		r.tell()
+	}
+	if held, err := r.client.Get(ctx, d.key("recovering")).Result(); err == nil && held == token {
+		r.client.Del(ctx, d.key("recovering"))
+	}
+}
+
+func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
+	generation := faultGeneration(e.generation)
+	if err := r.relist(ctx, d); err != nil {
+		return err
+	}
+	was := map[session.Key]wire.Entry{}
+	state := session.New()
+	err := r.readAll(ctx, map[*domain]*epoch{d: e}, func(k session.Key, x wire.Entry) error {
+		switch whole(r.place(k.Namespace()), k, &x); {
+		case x.Bad != nil && errors.Is(x.Bad.Err, wire.ErrPartGone):
+			x.Record, x.Bad = withoutIDs(x.Record), nil
+		case x.Bad != nil:
+			return nil // it is set aside, and stays so
+		}
+		was[k] = x
+		if x.Record != nil { // else it is listed, and gone
+			state.Put(k, x.Record)
+		}
+		return nil
+	}, nil)
+	if err != nil {
+		return err
+	}
+	now, _ := d.clock.now()
+	state.SetClock(now, generation-1) // Restore raises it
+	before := map[session.Key]session.Record{}
+	for k := range was {
+		before[k] = state.Stored(k)
+	}
+	endAll(state, was)
+	if err := r.standAgain(ctx, d, was); err != nil {
+		return err
+	}
+	if err := r.rewrite(ctx, e, now, state, was, before); err != nil {
+		return err
+	}
+	next := *e
+	next.state, next.id, next.generation, next.until = epochOpen, drawID(), generation, 0
+	return d.replaceEpoch(ctx, e, next.with())
+}
+
+// standAgain enters among what is due what has fallen out of it.
+func (r *Store) standAgain(ctx context.Context, d *domain, was map[session.Key]wire.Entry) error {
+	var stand []redis.Z
+	flush := func() error {
+		if len(stand) == 0 {
+			return nil
+		}
+		err := r.client.ZAddNX(ctx, d.key("due"), stand...).Err()
+		stand = stand[:0]
+		return err
+	}
+	for k, x := range was { // order-free: each for itself
+		if x.Due == 0 {
+			continue
+		}
+		if stand = append(stand, redis.Z{Score: float64(wire.ScoreOf(x.Due)), Member: string(k)}); len(stand) == pageKeys {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// withoutIDs returns what is left of a record that has lost ids which it
+// remembered. A client has nothing else that outlives quarantine.
+func withoutIDs(r session.Record) session.Record {
+	if x, ok := r.(*session.Session); ok {
+		next := *x
+		next.IDs = ids.Set{}
+		return &next
+	}
+	return nil
+}
+
+// relist enters in the indexes what has fallen out of them, and counts their
+// names anew: a list that was lost must not hide from recovery what it had.
+func (r *Store) relist(ctx context.Context, d *domain) error {
+	names, err := r.scanRecords(ctx, d)
+	if err != nil {
+		return err
+	}
+	for ns, keys := range names {
+		p := r.place(ns)
+		if err := r.enter(ctx, p); err != nil {
+			return err
+		}
+		for len(keys) > 0 {
+			n := min(len(keys), pageKeys)
+			_, err := r.client.Pipelined(ctx, func(tx redis.Pipeliner) error {
+				for _, k := range keys[:n] {
+					tx.ZAddNX(ctx, p.Index(k.Kind()), redis.Z{Member: k.Name()})
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			keys = keys[n:]
+		}
+	}
+	all, err := r.namespaces(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, ns := range all {
+		p := r.place(ns)
+		if p.d != d {
+			continue
+		}
+		if err := r.enter(ctx, p); err != nil {
+			return err
+		}
+		for _, kind := range []byte(wire.Kinds) {
+			n, err := r.client.ZCard(ctx, p.Index(kind)).Result()
+			if err == nil {
+				err = r.client.ZAdd(ctx, p.Counts(), redis.Z{Score: float64(n), Member: string(kind)}).Err()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scanRecords finds the keys of all records of a domain, by namespace, listed or
+// not.
+func (r *Store) scanRecords(ctx context.Context, d *domain) (map[string][]session.Key, error) {
+	var c redis.Cmdable = r.client
+	pattern := "{" + r.cfg.Prefix + ":*}:r:*"
+	if cluster, ok := r.client.(*redis.ClusterClient); ok {
+		one, err := cluster.MasterForKey(ctx, d.key("epoch"))
+		if err != nil {
+			return nil, err
+		}
+		c, pattern = one, d.tag+":r:*"
+	}
+	found := map[string][]session.Key{}
+	for cursor := uint64(0); ; {
+		keys, next, err := c.Scan(ctx, cursor, pattern, 1000).Result()
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			_, name, _ := strings.Cut(key, "}:r:")
+			k := session.Key(name)
+			if session.WellFormed(k) && r.keys.Tag(k.Namespace())+":r:"+name == key {
+				found[k.Namespace()] = append(found[k.Namespace()], k)
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return found, nil
+		}
+	}
+}
+
+// endAll ends leases and waits, closes sessions, and forgets all ids with a
+// time. What is remembered of others stays.
+func endAll(state *session.State, was map[session.Key]wire.Entry) {
+	now := state.Now()
+	state.ApplyAll(now, []session.Command{&session.Restore{}})
+	forgot := uint64(max(time.Now().UnixMilli(), 0))
+	namespaces := map[string]bool{}
+	for k := range was {
+		namespaces[k.Namespace()] = true
+		switch x := state.Get(k).(type) {
+		case *session.Session:
+			if x.Phase == session.PhaseOpen {
+				state.ApplyAll(now, []session.Command{&session.Close{NS: k.Namespace(), Session: k.Name(), Digest: x.Pin.Digest}})
+			}
+		case *session.Client: // is there, and has lost ids that it finished
+			next := *x
+			next.Born = max(next.Born, forgot)
+			state.Put(k, &next)
+		}
+	}
+	for ns := range namespaces {
+		k := session.NamespaceKey(ns)
+		n, _ := state.Stored(k).(*session.Namespace)
+		next := session.Namespace{}
+		if n != nil {
+			next = *n
+		}
+		next.ForgotSessions, next.ForgotClients = max(next.ForgotSessions, forgot), max(next.ForgotClients, forgot)
+		next.TokenFloor = max(next.TokenFloor, uint64(state.Generation())<<40)
+		state.Put(k, &next)
+		if _, ok := was[k]; !ok {
+			was[k] = wire.Entry{}
+		}
+	}
+}
+
+// rewrite writes the records that differ from what was read.
+func (r *Store) rewrite(ctx context.Context, e *epoch, now time.Duration, state *session.State, was map[session.Key]wire.Entry, before map[session.Key]session.Record) error {
+	pages := map[*place]*rewriting{}
+	for k, x := range was {
+		after := state.Stored(k)
+		if after == before[k] && x.Record != nil {
+			continue
+		}
+		p := r.place(k.Namespace())
+		w := pages[p]
+		if w == nil {
+			w = &rewriting{r: r, p: p, e: e, now: now}
+			pages[p] = w
+		}
+		if err := w.add(ctx, k, x, after); err != nil {
+			return err
+		}
+	}
+	for _, w := range pages {
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,357 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
+)
+
+// frozenFor is how long changes are held up at most when a node that saves a
+// snapshot dies; a node that lives says every so often that it is still at it.
+const frozenFor = 5 * time.Second
+
+// A freezing holds up all changes.
+type freezing struct {
+	r       *Store
+	domains []*domain
+	token   string
+}
+
+// freeze holds up changes until thaw is called.
+func (r *Store) freeze(ctx context.Context) (*freezing, error) {
+	f := &freezing{r: r, domains: r.allDomains(), token: rand.Text()}
+	for _, d := range f.domains {
+		for ok := false; !ok; {
+			var err error
+			if ok, err = r.client.SetNX(ctx, d.key("frozen"), f.token, frozenFor).Result(); err == nil && !ok {
+				rest(ctx, frozenPause) // another node is at it
+				err = ctx.Err()
+			}
+			if err != nil {
+				f.thaw()
+				return nil, err
+			}
+		}
+	}
+	return f, nil
+}
+
+// hold says that changes are still to be held up, and fails if they have gone on
+// meanwhile.
+func (f *freezing) hold(ctx context.Context) error {
+	for _, d := range f.domains {
+		held, err := f.r.client.GetEx(ctx, d.key("frozen"), frozenFor).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+		if held != f.token {
+			return errors.New("reading all records took too long and changes went on; try again")
+		}
+	}
+	return nil
+}
+
+// thaw lets changes go on, unless it is another that holds them up.
+func (f *freezing) thaw() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.r.ctx), f.r.cfg.Timeout)
+	defer cancel()
+	for _, d := range f.domains {
+		err := f.r.client.Watch(ctx, func(tx *redis.Tx) error {
+			held, err := tx.Get(ctx, d.key("frozen")).Result()
+			if err != nil || held != f.token {
+				return err
+			}
+			_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.Del(ctx, d.key("frozen")).Err() })
+			return err
+		}, d.key("frozen"))
+		if err != nil && !errors.Is(err, redis.Nil) {
+			f.r.log.Warn("changes stay held up for some seconds after all records were read", "error", err)
+		}
+	}
+}
+
+// save returns the whole state as it stood at one instant. Changes wait
+// meanwhile.
+func (r *Store) save(ctx context.Context) (*session.State, error) {
+	if r.clustered() {
+		r.discover(ctx)
+	}
+	epochs, generation := map[*domain]*epoch{}, uint32(0)
+	for _, d := range r.allDomains() {
+		e, err := d.serving(ctx)
+		if err != nil {
+			return nil, err
+		}
+		epochs[d], generation = e, max(generation, e.generation)
+	}
+	f, err := r.freeze(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer f.thaw()
+	state := session.New()
+	var without []string
+	err = r.readAll(ctx, epochs, func(k session.Key, x wire.Entry) error {
+		switch whole(r.place(k.Namespace()), k, &x); {
+		case x.Bad != nil:
+			without = append(without, string(k))
+		case x.Record == nil:
+			return fmt.Errorf("the record %s is listed and not there", k)
+		default:
+			state.Put(k, x.Record)
+		}
+		return nil
+	}, func() error { return f.hold(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	if len(without) > 0 {
+		r.log.Error("the snapshot is without records that are damaged; bring them back or drop them, see docs/redis.md",
+			"records", len(without), "the first", without[0])
+	}
+	state.SetClock(latest(r.allDomains()), generation)
+	return state, nil
+}
+
+// readAll visits every record of the domains with all its ids. After each page
+// it asks still whether to go on.
+func (r *Store) readAll(ctx context.Context, epochs map[*domain]*epoch, visit func(session.Key, wire.Entry) error, still func() error) error {
+	lists, err := r.lists(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, l := range lists {
+		p := r.place(l.ns)
+		e := epochs[p.d]
+		if e == nil {
+			continue // of another domain, or made since
+		}
+		from, more := "-", true
+		for more {
+			var failed error
+			more, err = r.page(ctx, p, e, l, l.prefix, &from, wire.AllParts, false, func(_ *place, keys []session.Key, found []wire.Entry) bool {
+				for i, x := range found {
+					if failed = visit(keys[i], x); failed != nil {
+						return false
+					}
+				}
+				return true
+			})
+			if err = errors.Join(err, failed); err == nil && still != nil {
+				err = still()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Restore implements Store. All other nodes are fenced off by a new epoch while
+// it works, and serve the new state afterwards. If it is cut off, nothing is
+// served until a snapshot was restored.
+func (r *Store) Restore(ctx context.Context, in io.Reader) error {
+	state, err := session.ReadSnapshot(in)
+	if err != nil {
+		return storage.Fail(storage.NotApplied, fmt.Errorf("%w: snapshot: %w", storage.ErrInvalid, err))
+	}
+	if fenced, err := r.fence(ctx, state); err != nil {
+		if !fenced {
+			return storage.Fail(storage.NotApplied, err)
+		}
+		return storage.Fail(storage.Unknown, err)
+	}
+	// From here on the data is neither the old nor the new until it is done.
+	for _, d := range r.allDomains() {
+		now, _ := d.clock.now()
+		state.SetClock(now, d.current().generation)
+	}
+	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
+	if err := r.replaceAll(ctx, state); err != nil {
+		return storage.Fail(storage.Unknown, fmt.Errorf("the restore was cut off; nothing is served until it is repeated: %w", err))
+	}
+	for _, d := range r.allDomains() {
+		old := d.current()
+		next := *old
+		next.state, next.id, next.generation = epochOpen, drawID(), state.Generation()
+		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
+			return storage.Fail(storage.Unknown, err)
+		}
+	}
+	r.tell()
+	return nil
+}
+
+// fence stops all nodes from serving, this one included. Where it fails it tells
+// whether some may have stopped.
+func (r *Store) fence(ctx context.Context, state *session.State) (fenced bool, err error) {
+	if r.clustered() {
+		r.discover(ctx)
+	}
+	for k := range state.Snapshot().All() {
+		ns := k.Namespace()
+		if err := r.place(ns).d.ready(ctx); err != nil {
+			return fenced, err
+		}
+		if err := r.enter(ctx, r.place(ns)); err != nil {
+			return fenced, err
+		}
+	}
+	for _, d := range r.allDomains() {
+		if err := d.ready(ctx); err != nil {
+			return fenced, err
+		}
+		old := d.current()
+		next := *old
+		next.state, next.id = epochRestore, drawID()
+		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
+			return fenced || !errors.Is(err, errMoved), err
+		}
+		fenced = true
+	}
+	return true, nil
+}
+
+// ready makes sure that the domain has an epoch, whatever it is.
+func (d *domain) ready(ctx context.Context) error {
+	if g := d.gate.Load(); g != nil && g.epoch != nil {
+		return nil
+	}
+	if err := d.inspect(ctx, d.gate.Load()); err != nil {
+		return err
+	}
+	g := d.gate.Load()
+	if g.epoch == nil {
+		return g.err
+	}
+	return nil
+}
+
+// replaceAll puts the records of a state in the place of all there are. What is
+// in the way and cannot be read is removed all the same.
+func (r *Store) replaceAll(ctx context.Context, state *session.State) error {
+	lists, err := r.lists(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, l := range lists {
+		if err := r.removeListed(ctx, l); err != nil {
+			return err
+		}
+	}
+	for _, d := range r.allDomains() {
+		if err := r.client.Del(ctx, d.key("due"), d.key("aside")).Err(); err != nil {
+			return err
+		}
+		d.countAsides(ctx)
+	}
+	pages := map[*place]*rewriting{}
+	for k, rec := range state.Snapshot().All() {
+		p := r.place(k.Namespace())
+		w := pages[p]
+		if w == nil {
+			w = &rewriting{r: r, p: p, e: p.d.current(), now: state.Now()}
+			pages[p] = w
+		}
+		if err := w.add(ctx, k, wire.Entry{}, rec); err != nil {
+			return err
+		}
+	}
+	for _, w := range pages {
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Store) removeListed(ctx context.Context, l listing) error {
+	p := r.place(l.ns)
+	index := p.Index(l.prefix.Kind())
+	for {
+		names, err := r.client.ZRangeByLex(ctx, index, &redis.ZRangeBy{Min: "-", Max: "+", Count: pageKeys}).Result()
+		if err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			_, err := r.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+				tx.Unlink(ctx, index)
+				tx.ZAdd(ctx, p.Counts(), redis.Z{Member: wire.CountsMark}, redis.Z{Member: string(l.prefix.Kind())})
+				return nil
+			})
+			return err
+		}
+		var keys []string
+		var members []any
+		for _, name := range names {
+			k := l.prefix + session.Key(name)
+			keys, members = append(keys, p.Record(k), p.Aside(k)), append(members, name)
+			if session.HasParts(k) {
+				keys = wire.AppendParts(keys, &p.Place, []wire.Want{{Key: k, Parts: wire.AllParts}})
+			}
+		}
+		if err := r.client.Unlink(ctx, keys...).Err(); err != nil {
+			return err
+		}
+		if err := r.client.ZRem(ctx, index, members...).Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// A rewriting writes many records of a namespace that is not served, in swaps of
+// a page each.
+type rewriting struct {
+	r     *Store
+	p     *place
+	e     *epoch
+	now   time.Duration
+	wants []wire.Want
+	was   []wire.Entry
+	after []session.Record
+	size  int
+}
+
+// add lets a record be written in the place of another, which may be absent.
+func (w *rewriting) add(ctx context.Context, k session.Key, was wire.Entry, after session.Record) error {
+	w.wants, w.was, w.after = append(w.wants, wire.Want{Key: k}), append(w.was, was), append(w.after, after)
+	if p, ok := after.(*session.Policy); ok {
+		w.size += len(p.Tree)
+	}
+	if len(w.wants) < pageKeys && w.size < maxRoundBytes {
+		return nil
+	}
+	return w.flush(ctx)
+}
+
+func (w *rewriting) flush(ctx context.Context) error {
+	if len(w.wants) == 0 {
+		return nil
+	}
+	s := w.r.beginSwap(w.p, w.e, w.wants)
+	for i := range w.was {
+		s.Put(i, w.was[i], w.after[i], w.now)
+	}
+	now, mono := w.p.d.clock.now()
+	trip, cancel := context.WithTimeout(ctx, w.r.cfg.Timeout)
+	defer cancel()
+	_, status, err := w.r.send(unwatch(trip), s, w.was, max(now, w.now), mono)
+	if err != nil {
+		return err
+	}
+	if status != wire.ReplyOK {
+		return fmt.Errorf("the data changed under the rewriting (%s)", status)
+	}
+	w.wants, w.was, w.after, w.size = nil, nil, nil, 0
+	return nil
+}

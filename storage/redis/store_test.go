@@ -1,0 +1,134 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/session/sessiontest"
+	"example.com/govnode/storage"
+)
+
+const testNS = sessiontest.NS
+
+func setup(t testing.TB, s storage.Store) {
+	t.Helper()
+	for _, a := range s.Apply(context.Background(), sessiontest.Setup()...) {
+		require.NoError(t, a.Err)
+		require.Equal(t, session.Done, a.Result.Code)
+	}
+}
+
+func TestRedisSmoke(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	setup(t, r)
+	setup(t, r)
+	acquire := &session.Acquire{NS: testNS, Client: "w", Slot: "l1", Pool: "a", Weight: 1, TTL: 10 * time.Second}
+	res, index, err := storage.One(t.Context(), r, acquire)
+	require.NoError(t, err)
+	require.Zero(t, index)
+	require.Equal(t, session.Admitted, res.Code)
+	require.Equal(t, uint64(1), res.Grants[0].Token)
+
+	two := s.open("two")
+	for _, read := range []storage.Read{storage.Nearby, storage.Latest} {
+		f, err := two.Get(t.Context(), session.PoolKey(testNS, "a"), read)
+		require.NoError(t, err)
+		require.Len(t, f.Record.(*session.Pool).Leases, 1)
+	}
+	v, err := two.View(t.Context(), storage.Latest)
+	require.NoError(t, err)
+	pools, err := v.Find(session.Prefix(session.KindPool, testNS), "", 10, nil)
+	require.NoError(t, err)
+	require.Len(t, pools, 3)
+	var b bytes.Buffer
+	require.NoError(t, two.Save(t.Context(), &b))
+	m := storage.NewMemory(nil)
+	defer m.Close()
+	require.NoError(t, m.Restore(t.Context(), bytes.NewReader(b.Bytes())))
+	require.NoError(t, r.Restore(t.Context(), bytes.NewReader(b.Bytes())))
+	// The other node sees at its next beat that the restore is over.
+	f := &fleet{t: t, nodes: []*Store{two}}
+	res = f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "l2", Pool: "a", Weight: 1, TTL: 10 * time.Second})
+	require.Equal(t, session.Admitted, res.Code, "a restore ends leases")
+	require.Equal(t, uint64(1)<<40+1, res.Grants[0].Token)
+}
+
+// Two counters are always written together; whoever reads them together sees
+// them equal.
+func TestRedisGetAllIsOneInstant(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	writer, reader := s.open("writer"), s.open("reader")
+	a, b := session.CounterKey(testNS, "a"), session.CounterKey(testNS, "b")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 200 {
+			for _, x := range writer.Apply(context.Background(),
+				&session.Increment{NS: testNS, Key: "a", Amount: 1, By: session.Maker{Client: "w"}},
+				&session.Increment{NS: testNS, Key: "b", Amount: 1, By: session.Maker{Client: "w"}}) {
+				if x.Err != nil {
+					t.Error(x.Err)
+				}
+			}
+		}
+	}()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		both, err := reader.GetAll(t.Context(), a, b)
+		require.NoError(t, err)
+		require.Equal(t, both[0].Record, both[1].Record)
+	}
+	_, err := reader.GetAll(t.Context(), a, session.CounterKey("other", "b"))
+	require.ErrorIs(t, err, storage.ErrInvalid)
+}
+
+// Of counters that are made and deleted one after the other there are never
+// more than two, and no view shows more, also one that had to look again.
+func TestRedisViewsShowNothingThatIsGone(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	writer, reader := s.open("writer"), s.open("reader")
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		by := session.Maker{Client: "w"}
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for _, c := range []session.Command{
+				&session.Increment{NS: testNS, Key: fmt.Sprint(i), Amount: 1, By: by},
+				&session.Delete{NS: testNS, Key: fmt.Sprint(i - 1), By: by},
+			} {
+				if _, _, err := storage.One(context.Background(), writer, c); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	}()
+	for range 40 {
+		v, err := reader.View(t.Context(), storage.Latest)
+		require.NoError(t, err)
+		found, err := v.Find(session.Prefix(session.KindCounter, testNS), "", 100, nil)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(found), 2)
+	}
+	close(stop)
+	<-done
+}

@@ -1,0 +1,248 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
+)
+
+// What a swap that arrives finds, and what Redis says to it: everything that it
+// was decided on is compared.
+func TestRedisSwapIsCompared(t *testing.T) {
+	t.Parallel()
+	at := func(d time.Duration) *atomic.Int64 {
+		var now atomic.Int64
+		now.Store(int64(d))
+		return &now
+	}
+	const begins = time.Minute
+	for name, c := range map[string]struct {
+		change    []*session.Increment // of the attempt; empty: k
+		meanwhile func(s *server, other *Store, later *atomic.Int64, a *attempt)
+		says      string
+	}{
+		"nothing": {says: wire.ReplyOK},
+		"the first record is another": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
+			one(s.t.(*testing.T), other, add("k", "o"))
+		},
+			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
+		"the one between": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
+			one(s.t.(*testing.T), other, add("l", "o"))
+		},
+			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
+		"the last": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
+			one(s.t.(*testing.T), other, add("m", "o"))
+		},
+			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
+		"one of the large": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, a *attempt) {
+			a.was[0].Value = wire.SmallRecords + 1 // they are looked at otherwise
+			one(s.t.(*testing.T), other, add("m", "o"))
+		}, change: []*session.Increment{add("k", "w"), add("m", "w")}, says: wire.ReplyLost},
+		"nothing of the large": {meanwhile: func(_ *server, _ *Store, _ *atomic.Int64, a *attempt) { a.was[0].Value = wire.SmallRecords + 1 }, says: wire.ReplyOK},
+		"one that is there by now": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
+			one(s.t.(*testing.T), other, add("new", "o"))
+		},
+			change: []*session.Increment{add("new", "w")}, says: wire.ReplyLost},
+		"one that is gone": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
+			one(s.t.(*testing.T), other, &session.Delete{NS: testNS, Key: "k", By: session.Maker{Client: "o"}})
+		}, says: wire.ReplyLost},
+		"a later time, by little": {meanwhile: func(s *server, other *Store, later *atomic.Int64, _ *attempt) {
+			later.Add(int64(maxBehind - time.Millisecond))
+			one(s.t.(*testing.T), other, add("l", "o"))
+		}, says: wire.ReplyOK},
+		"a later time": {meanwhile: func(s *server, other *Store, later *atomic.Int64, _ *attempt) {
+			later.Add(int64(maxBehind + time.Millisecond))
+			one(s.t.(*testing.T), other, add("l", "o"))
+		}, says: wire.ReplyLost},
+		"a snapshot that is saved": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("SET", "{gov}:frozen", "x") }, says: wire.ReplyFrozen},
+		"another epoch": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
+			var snapshot bytes.Buffer
+			require.NoError(s.t, other.Save(s.t.Context(), &snapshot))
+			require.NoError(s.t, other.Restore(s.t.Context(), &snapshot))
+		}, says: wire.ReplyEpoch},
+		"another primary": {meanwhile: func(_ *server, _ *Store, _ *atomic.Int64, a *attempt) {
+			other := *a.s.e
+			other.replid = "0123456789012345678901234567890123456789"
+			a.s.e = &other
+		}, says: wire.ReplyServer},
+		"no clock":       {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:clock") }, says: wire.ReplyAbsent},
+		"an older mark":  {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:marks") }, says: wire.ReplyBehind},
+		"a shorter list": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("ZREM", "{gov:test}:x:k", "l") }, change: []*session.Increment{add("new", "w")}, says: wire.ReplyAbsent},
+		"others in line": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, a *attempt) {
+			s.do("RPUSH", a.s.p.Turns(), "somebody")
+			a.s.Turn = wire.Turn{Name: "me", More: "0"}
+		}, says: wire.ReplyOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			now, later := at(begins), at(begins)
+			r, other := s.timed("one", now), s.timed("two", later)
+			for _, k := range []string{"k", "l", "m"} {
+				one(t, r, add(k, "w"))
+			}
+			if len(c.change) == 0 {
+				c.change = []*session.Increment{add("k", "w")}
+			}
+			var cmds []session.Command
+			for _, x := range c.change {
+				cmds = append(cmds, x)
+			}
+			_, a := unsent(t, r, until(t, r, time.Minute, cmds...))
+			if c.meanwhile != nil {
+				c.meanwhile(s, other, later, a)
+			}
+			before := dump(s)
+			_, status, err := r.send(t.Context(), a.s, a.was, a.now, a.mono)
+			require.NoError(t, err)
+			require.Equal(t, c.says, status)
+			if status != wire.ReplyOK {
+				require.Equal(t, before, dump(s), "it wrote something all the same")
+			}
+		})
+	}
+}
+
+// dump returns all records.
+func dump(s *server) map[string]any {
+	all := map[string]any{}
+	for _, key := range s.do("KEYS", "*}:r:*").([]any) {
+		all[key.(string)] = s.do("GET", key)
+	}
+	return all
+}
+
+// The clock that is stored never goes back, though nodes be behind it.
+func TestRedisStoredClockGoesForward(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	var early, late atomic.Int64
+	early.Store(int64(time.Minute))
+	late.Store(int64(time.Minute + maxBehind/2))
+	one(t, s.timed("late", &late), add("k", "w"))
+	behind := s.timed("early", &early)
+	for i := range 3 {
+		one(t, behind, count("w", fmt.Sprint(i)))
+		stored, _, err := wire.ParseClock(s.do("GET", "{gov}:clock"))
+		require.NoError(t, err)
+		require.EqualValues(t, late.Load(), stored)
+	}
+}
+
+func TestRedisStampsAreUsedOnce(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	seen := map[wire.Stamp]bool{}
+	for i := range 3 {
+		r := s.open(fmt.Sprint("n", i%2)) // the same name, even
+		for range 1000 {
+			st := r.nextStamp()
+			require.Len(t, st, wire.StampLen)
+			require.False(t, seen[st])
+			seen[st] = true
+		}
+	}
+}
+
+// Data that has lost swaps is not read.
+func TestRedisLoadOfOlderData(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	for i := range 5 {
+		one(t, r, count("w", fmt.Sprint(i)))
+	}
+	p := r.place(testNS)
+	e, err := p.d.serving(t.Context())
+	require.NoError(t, err)
+	_, status, err := r.load(t.Context(), p, e, []wire.Want{{Key: session.CounterKey(testNS, "k")}}, true)
+	require.NoError(t, err)
+	require.Equal(t, wire.ReplyOK, status)
+	for what, e := range map[string]*epoch{
+		"of another epoch":   epoch{state: epochOpen, id: "x", replid: e.replid, runid: e.runid}.with(),
+		"of another primary": {text: e.text, replid: "0123456789012345678901234567890123456789"},
+	} {
+		_, status, err := r.load(t.Context(), p, e, []wire.Want{{Key: session.CounterKey(testNS, "k")}}, true)
+		require.NoError(t, err)
+		require.NotEqual(t, wire.ReplyOK, status, what)
+	}
+	s.do("SET", "{gov}:clock", s.do("GET", "{gov}:clock").(string)[:20]+"1")
+	_, status, err = r.load(t.Context(), p, e, []wire.Want{{Key: session.CounterKey(testNS, "k")}}, true)
+	require.NoError(t, err)
+	require.NotEqual(t, wire.ReplyOK, status)
+}
+
+// A record stands among what is due no later than it comes up, and is moved when
+// it came up too early.
+func TestRedisStandsWhereItIsDue(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	var at atomic.Int64
+	r := s.timed("one", &at)
+	one(t, r, &session.PutPool{NS: testNS, Pool: "one", Slots: 5, By: session.Maker{Client: "t", Request: "put"}})
+	acquire := func(slot string, ttl time.Duration) session.Result {
+		return one(t, r, &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "one", Weight: 1, TTL: ttl})
+	}
+	stands := func() time.Duration {
+		return time.Duration(s.client.ZScore(t.Context(), "{gov}:due", "ptest/one").Val()) * time.Millisecond
+	}
+	long := acquire("long", time.Minute)
+	require.Equal(t, time.Minute, stands())
+	short := acquire("short", 10*time.Second)
+	require.Equal(t, 10*time.Second, stands(), "it comes up earlier than it stood")
+	one(t, r, &session.Release{NS: testNS, Client: "w", Slot: "short", Pool: "one", Token: short.Grants[0].Token})
+	at.Store(int64(20 * time.Second))
+	require.Eventually(t, func() bool {
+		r.settle(r.domain(""))
+		return stands() == time.Minute
+	}, 30*time.Second, time.Millisecond, "it stands where there is nothing to settle")
+	_ = long
+	sound(t, s, r)
+}
+
+// Who waits at another node is told at once that a slot was handed over.
+func TestRedisTellsOfWhatIsHandedOver(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	one(t, r, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, Queue: 10, By: session.Maker{Client: "t", Request: "put"}})
+	first := one(t, r, take("first", 0))
+	require.Equal(t, session.Queued, one(t, r, take("second", time.Minute)).Code)
+	sub := s.client.Subscribe(t.Context(), "{gov}:hints")
+	defer sub.Close()
+	_, err := sub.Receive(t.Context())
+	require.NoError(t, err)
+	one(t, r, give("first", first.Grants[0].Token))
+	select {
+	case m := <-sub.Channel():
+		require.Equal(t, r.name+" "+testNS, m.Payload)
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody was told")
+	}
+}
+
+// Redis has no memory left: what would be written is refused, and nothing of it
+// is there.
+func TestRedisFull(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	setup(t, r)
+	s.do("CONFIG", "SET", "maxmemory", "1")
+	_, _, err := storage.One(t.Context(), r, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+	s.do("CONFIG", "SET", "maxmemory", "0")
+	f := &fleet{t: t, nodes: []*Store{r}}
+	res := f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: time.Minute})
+	require.Equal(t, session.Admitted, res.Code)
+	require.False(t, res.Repeat, "the refused attempt left nothing")
+	require.Equal(t, uint64(1), res.Grants[0].Token)
+}

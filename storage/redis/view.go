@@ -1,0 +1,339 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
+)
+
+// pageKeys is how many records are loaded at once where many are read.
+const pageKeys = 128
+
+// wholeView is up to how many values a view has the whole state at one instant,
+// which one script reads.
+const wholeView = 8192
+
+// View implements Store. A small state is read whole, as it stands at one
+// instant. Of a larger one, more than some hundred sessions or some thousand other
+// records, only what is asked for is read, when it is asked for: each page is of
+// one instant, two pages may be of two, and records come without the ids that
+// they remember.
+func (r *Store) View(ctx context.Context, _ storage.Read) (_ storage.View, err error) {
+	defer func() { err = storage.Unread(err) }()
+	if r.clustered() {
+		r.discover(ctx)
+	}
+	for _, d := range r.allDomains() {
+		if _, err := d.serving(ctx); err != nil {
+			return storage.View{}, err
+		}
+	}
+	whole, err := r.whole(ctx)
+	if err != nil {
+		return storage.View{}, err
+	}
+	if whole != nil {
+		return storage.ViewOf(whole.Snapshot(), 0), nil
+	}
+	return storage.View{Now: latest(r.allDomains()),
+		Find: func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
+			found, err := r.find(ctx, prefix, after, limit, keep)
+			return found, storage.Unread(err)
+		}}, nil
+}
+
+// whole returns the state if it is small, else nil. In a Redis Cluster each
+// namespace is read at an instant of its own.
+func (r *Store) whole(ctx context.Context) (*session.State, error) {
+	lists, err := r.lists(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	counts, err := r.count(ctx, lists)
+	if err != nil {
+		return nil, err
+	}
+	byDomain := map[*domain][]listing{}
+	n := int64(0)
+	for i, l := range lists {
+		count := counts[i]
+		if session.HasParts(l.prefix) {
+			count *= 1 + session.ForgottenParts
+		}
+		if n += count; n > wholeView {
+			return nil, nil
+		}
+		if count > 0 {
+			d := r.place(l.ns).d
+			byDomain[d] = append(byDomain[d], l)
+		}
+	}
+	state := session.New()
+	for d, lists := range byDomain {
+		if err := r.wholeOf(ctx, d, lists, state); err != nil {
+			return nil, err
+		}
+	}
+	state.SetClock(latest(r.allDomains()), 0)
+	return state, nil
+}
+
+// count returns how many records each listing has, asked for in one go.
+func (r *Store) count(ctx context.Context, lists []listing) ([]int64, error) {
+	counts := make([]*redis.IntCmd, len(lists))
+	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, l := range lists {
+			counts[i] = p.ZCard(ctx, r.place(l.ns).Index(l.prefix.Kind()))
+		}
+		return nil
+	})
+	out := make([]int64, len(lists))
+	for i, c := range counts {
+		if err := c.Err(); err != nil {
+			return nil, fmt.Errorf("listing %s: %w", r.place(lists[i].ns).Index(lists[i].prefix.Kind()), err)
+		}
+		out[i] = c.Val()
+	}
+	return out, nil
+}
+
+// lookTries is how often a whole view is tried before changes are held up for
+// it.
+const lookTries = 3
+
+// wholeOf adds all records of a domain to a state. What is listed before the
+// look has to be all there is at the look: nothing was swapped in between.
+func (r *Store) wholeOf(ctx context.Context, d *domain, lists []listing, state *session.State) error {
+	for try := 0; ; try++ {
+		before, err := r.client.Get(ctx, d.key("clock")).Result()
+		if err != nil {
+			return err
+		}
+		_, seq, err := wire.ParseClock(before)
+		if err != nil {
+			return &wire.BadRecord{Key: d.key("clock"), Err: err}
+		}
+		byPlace := map[*place][]wire.Want{}
+		var got []session.Entry // of this try alone: what it does not find is gone
+		for _, l := range lists {
+			p := r.place(l.ns)
+			names, err := r.client.ZRange(ctx, p.Index(l.prefix.Kind()), 0, -1).Result()
+			if err != nil {
+				return err
+			}
+			for _, name := range names {
+				w := wire.Want{Key: l.prefix + session.Key(name)}
+				if session.HasParts(w.Key) {
+					w.Parts = wire.AllParts
+				}
+				byPlace[p] = append(byPlace[p], w)
+			}
+		}
+		for p, wants := range byPlace {
+			e, err := d.serving(ctx)
+			if err != nil {
+				return err
+			}
+			found, err := r.loadAgain(ctx, p, e, wants, true)
+			if err != nil {
+				return err
+			}
+			for i, x := range found {
+				if whole(p, wants[i].Key, &x); x.Bad != nil {
+					r.setAside(p, e, wants[i].Key, x.Bad)
+				} else if x.Record != nil {
+					got = append(got, session.Entry{Key: wants[i].Key, Record: x.Record})
+				}
+			}
+		}
+		after, err := r.client.Get(ctx, d.key("clock")).Result()
+		if err != nil {
+			return err
+		}
+		if _, now, err := wire.ParseClock(after); err == nil && now == seq {
+			for _, x := range got {
+				state.Put(x.Key, x.Record)
+			}
+			return nil
+		}
+		if try == lookTries {
+			return r.heldUp(ctx, func() error { return r.wholeOf(ctx, d, lists, state) })
+		}
+	}
+}
+
+// find lists records in the order of their keys.
+func (r *Store) find(ctx context.Context, prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
+	lists, err := r.lists(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	var all []session.Entry
+	for _, l := range lists {
+		if len(all) >= limit {
+			break
+		}
+		err := r.walk(ctx, l, prefix, after, 0, func(p *place, keys []session.Key, found []wire.Entry) bool {
+			now, _ := p.d.clock.now()
+			for _, i := range r.without(p, p.d.current(), keys, found) {
+				x := found[i]
+				if rec := x.Record.At(now); rec != nil && (keep == nil || keep(keys[i], rec)) && len(all) < limit {
+					all = append(all, session.Entry{Key: keys[i], Record: rec})
+				}
+			}
+			return len(all) < limit
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// A listing is the index of a kind of records in a namespace.
+type listing struct {
+	prefix session.Key // of all its keys
+	ns     string
+}
+
+// lists returns the listings that may have keys with a prefix, in the order of
+// their keys.
+func (r *Store) lists(ctx context.Context, prefix session.Key) ([]listing, error) {
+	names, err := r.namespaces(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	var all []listing
+	for _, kind := range []byte(wire.Kinds) {
+		for _, ns := range names {
+			l := listing{session.Prefix(kind, ns), ns}
+			if strings.HasPrefix(string(l.prefix), string(prefix)) || strings.HasPrefix(string(prefix), string(l.prefix)) {
+				all = append(all, l)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b listing) int { return strings.Compare(string(a.prefix), string(b.prefix)) })
+	return all, nil
+}
+
+// namespaces returns all, or the one that the prefix names.
+func (r *Store) namespaces(ctx context.Context, prefix session.Key) ([]string, error) {
+	if strings.Contains(string(prefix), "/") {
+		ns := prefix.Namespace()
+		if known, err := r.know(ctx, ns); err != nil || !known {
+			return nil, err
+		}
+		return []string{ns}, nil
+	}
+	names, err := r.client.SMembers(ctx, r.keys.Namespaces()).Result()
+	if err != nil {
+		return nil, err
+	}
+	return names, nil
+}
+
+// walk loads the records of a listing, page by page, until f has enough.
+func (r *Store) walk(ctx context.Context, l listing, prefix, after session.Key, parts uint16, f func(*place, []session.Key, []wire.Entry) bool) error {
+	p := r.place(l.ns)
+	from := "-"
+	if len(prefix) > len(l.prefix) {
+		from = "[" + string(prefix[len(l.prefix):])
+	}
+	if after >= l.prefix && strings.HasPrefix(string(after), string(l.prefix)) && after >= prefix {
+		from = "(" + string(after[len(l.prefix):])
+	} else if after > l.prefix && !strings.HasPrefix(string(after), string(l.prefix)) {
+		return nil // all of it comes before
+	}
+	for {
+		e, err := p.d.serving(ctx)
+		if err != nil {
+			return err
+		}
+		more, err := r.page(ctx, p, e, l, prefix, &from, parts, true, f)
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// page loads the next records of a listing, and reports whether there may be
+// more.
+func (r *Store) page(ctx context.Context, p *place, e *epoch, l listing, prefix session.Key, from *string, parts uint16, strict bool, f func(*place, []session.Key, []wire.Entry) bool) (bool, error) {
+	names, err := r.client.ZRangeByLex(ctx, p.Index(l.prefix.Kind()), &redis.ZRangeBy{Min: *from, Max: "+", Count: pageKeys}).Result()
+	if err != nil {
+		return false, fmt.Errorf("listing %s: %w", p.Index(l.prefix.Kind()), err)
+	}
+	full := len(names) == pageKeys
+	var keys []session.Key
+	var wants []wire.Want
+	for _, name := range names {
+		k := l.prefix + session.Key(name)
+		if !strings.HasPrefix(string(k), string(prefix)) {
+			full = false
+			break
+		}
+		w := wire.Want{Key: k}
+		if session.HasParts(k) {
+			w.Parts = parts
+		}
+		keys, wants = append(keys, k), append(wants, w)
+	}
+	if len(keys) == 0 {
+		return false, nil
+	}
+	// What is listed and gone was removed between the list and the look, or it
+	// is lost; the look itself tells which.
+	var found []wire.Entry
+	if strict {
+		found, err = r.loadAgain(ctx, p, e, wants, true)
+	} else {
+		found, err = r.loadUnder(ctx, p, e, wants)
+	}
+	if err != nil {
+		return false, err
+	}
+	*from = "(" + names[len(names)-1]
+	return f(p, keys, found) && full, nil
+}
+
+// loadUnder loads under one epoch and no other, of what is not served.
+func (r *Store) loadUnder(ctx context.Context, p *place, e *epoch, wants []wire.Want) ([]wire.Entry, error) {
+	trip, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	found, status, err := r.load(trip, p, e, wants, false)
+	if err != nil {
+		return nil, err
+	}
+	if status != wire.ReplyOK {
+		return nil, fmt.Errorf("the data changed under the look (%s)", status)
+	}
+	return found, nil
+}
+
+// heldUp does something while changes wait.
+func (r *Store) heldUp(ctx context.Context, f func() error) error {
+	frozen, err := r.freeze(ctx)
+	if err != nil {
+		return err
+	}
+	defer frozen.thaw()
+	return errors.Join(f(), frozen.hold(ctx))
+}
+
+// latest returns the latest time of all clocks.
+func latest(domains []*domain) (at time.Duration) {
+	for _, d := range domains {
+		now, _ := d.clock.now()
+		at = max(at, now)
+	}
+	return at
+}
