@@ -42,7 +42,7 @@ var mayImport = map[string][]string{
 	"client":                              {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window"},
 	"internal/server":                     {"storage", "session", "session/ids", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window"},
 	"internal/nearest":                    {},
-	"storage/redis":                       {"storage", "storage/redis/internal/wire", "session"},
+	"storage/redis":                       {"storage", "storage/redis/internal/wire", "session", "session/ids"},
 	"storage/redis/internal/wire":         {"session"},
 	"internal/tidy":                       {},
 	"internal/window":                     {},
