@@ -94,6 +94,8 @@ type exchange struct {
 	methods *exchangeMethods
 	leader  string // as the other side was told; only the sender's
 
+	namespace string
+
 	work  sync.WaitGroup // messages and waits under way
 	ready chan struct{}  // capacity 1: the sender has something to do
 
@@ -112,9 +114,10 @@ type exchange struct {
 func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]) *exchange {
 	x := &exchange{s: s, stream: stream, methods: s.metrics.exchangeMethods(), ready: make(chan struct{}, 1)}
 	x.room.L = &x.mu
-	ns, lasting := namespace(ctx), context.WithoutCancel(ctx)
-	x.base = &exchangeContext{Context: lasting, namespace: ns}
-	x.quick = &exchangeContext{Context: lasting, namespace: ns, quick: true}
+	lasting := context.WithoutCancel(ctx)
+	x.namespace = namespace(ctx)
+	x.base = &exchangeContext{Context: lasting, namespace: x.namespace}
+	x.quick = &exchangeContext{Context: lasting, namespace: x.namespace, quick: true}
 	x.waits, x.endWait = context.WithCancelCause(x.base)
 	return x
 }
@@ -264,23 +267,12 @@ func (x *exchange) free(answers []*frame) (over bool) {
 	return x.closed && x.unanswered == 0 && x.waiting == 0 && x.apart == 0
 }
 
-// post hands answers to the sender, when what the audit holds of them is
-// written.
+// post hands answers to the sender.
 func (x *exchange) post(answers ...*frame) {
 	if len(answers) == 0 {
 		return
 	}
-	for _, f := range answers {
-		if err := x.s.audit.written(&f.own); err != nil && f.result.GetError() == nil {
-			x.refuse(f, err)
-		}
-	}
 	x.mu.Lock()
-	for _, f := range answers {
-		if !f.left {
-			f.left = true
-		}
-	}
 	x.answers = append(x.answers, answers...)
 	x.mu.Unlock()
 	x.wake()
@@ -293,16 +285,4 @@ func (x *exchange) end() {
 	x.close(nil)
 	x.endWait(errStreamEnded)
 	x.work.Wait()
-}
-
-// exchangeProcedures are the methods under which frames are counted: those of
-// the same operation as a request of its own.
-var exchangeProcedures = [...]string{
-	frameNone:    govnodev1connect.CallServiceExchangeProcedure,
-	frameBegin:   govnodev1connect.CallServiceBeginCallProcedure,
-	frameEnd:     govnodev1connect.CallServiceEndCallProcedure,
-	frameCancel:  govnodev1connect.CallServiceCancelCallProcedure,
-	frameAcquire: govnodev1connect.SlotServiceAcquireSlotProcedure,
-	frameRenew:   govnodev1connect.SlotServiceRenewSlotsProcedure,
-	frameRelease: govnodev1connect.SlotServiceReleaseSlotProcedure,
 }
