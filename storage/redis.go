@@ -294,7 +294,7 @@ func (r *Redis) GetAll(ctx context.Context, keys ...session.Key) (_ []Found, err
 	wants := make([]want, len(keys))
 	for i, k := range keys {
 		if k.Namespace() != keys[0].Namespace() {
-			return nil, fmt.Errorf("%w: %s and %s are in two namespaces; ask for those of one", ErrInvalid, keys[0], k)
+			return nil, Invalid(fmt.Errorf("%s and %s are in two namespaces; ask for those of one", keys[0], k))
 		}
 		wants[i].key = k
 	}

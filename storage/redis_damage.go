@@ -198,10 +198,10 @@ func (r *Redis) Drop(ctx context.Context, k session.Key) error {
 // markOf returns the stamp of the mark in the place of a record.
 func (r *Redis) markOf(ctx context.Context, k session.Key) (p *place, e *epoch, mark stamp, err error) {
 	if !session.WellFormed(k) {
-		return nil, nil, "", fmt.Errorf("%w: %q is no key of a record; take one from the list of those set aside", ErrInvalid, k)
+		return nil, nil, "", Invalid(fmt.Errorf("%q is no key of a record; take one from the list of those set aside", k))
 	}
 	if known, err := r.know(ctx, k.Namespace()); err != nil || !known {
-		return nil, nil, "", errors.Join(fmt.Errorf("%w: there is no namespace %q", ErrInvalid, k.Namespace()), err)
+		return nil, nil, "", errors.Join(Invalid(fmt.Errorf("there is no namespace %q", k.Namespace())), err)
 	}
 	p = r.place(k.Namespace())
 	if e, err = p.d.serving(ctx); err != nil {
@@ -212,7 +212,7 @@ func (r *Redis) markOf(ctx context.Context, k session.Key) (p *place, e *epoch, 
 		return nil, nil, "", err
 	}
 	if !isAside(v) {
-		return nil, nil, "", fmt.Errorf("%w: the record %q is not set aside", ErrInvalid, k)
+		return nil, nil, "", Invalid(fmt.Errorf("the record %q is not set aside", k))
 	}
 	return p, e, stamp(v[:stampLen]), nil
 }

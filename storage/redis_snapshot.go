@@ -161,7 +161,7 @@ func (r *Redis) readAll(ctx context.Context, epochs map[*domain]*epoch, visit fu
 func (r *Redis) Restore(ctx context.Context, in io.Reader) error {
 	state, err := session.ReadSnapshot(in)
 	if err != nil {
-		return Fail(NotApplied, fmt.Errorf("%w: snapshot: %w", ErrInvalid, err))
+		return Fail(NotApplied, Invalid(fmt.Errorf("snapshot: %w", err)))
 	}
 	if fenced, err := r.fence(ctx, state); err != nil {
 		if !fenced {

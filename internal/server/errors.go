@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -264,7 +263,10 @@ func reasonText(err error) string {
 	if f, ok := err.(*storage.Failure); ok && f.Err != nil {
 		err = f.Err
 	}
-	return strings.TrimPrefix(err.Error(), storage.ErrInvalid.Error()+": ")
+	if bad, ok := err.(*storage.InvalidError); ok {
+		err = bad.Why
+	}
+	return err.Error()
 }
 
 // readError translates the error of a read on which a request rests. Where the

@@ -13,6 +13,7 @@ import (
 // A frame is one operation of a stream on its way.
 type frame struct {
 	op     operation // nil once it has its answer
+	in     *v1.Operation
 	kind   *kind
 	result *v1.OperationResult
 	start  time.Time
@@ -30,21 +31,20 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 	store := make([]frame, len(ops))
 	together := make([]*frame, 0, len(ops))
 	var apart []*frame
-	var slow []*v1.Operation // apart
 	size := 0
 	for i, in := range ops {
 		f := &store[i]
-		f.op, f.start = x.s.operationIn(x.namespace, in), now
+		f.op, f.in, f.start = x.s.operationIn(x.namespace, in), in, now
 		f.kind, f.size = f.op.state().kind, f.op.size()
 		f.result = &v1.OperationResult{Tag: in.GetTag()}
 		f.until = now.Add(x.s.cfg.RequestTimeout + f.op.patience())
 		if t := in.GetTimeout(); t.IsValid() {
 			f.until = earlier(f.until, now.Add(t.AsDuration()))
 		}
-		if x.s.prepareIn(x.quick, &fields{}, in, f.op) {
+		if x.s.prepareIn(x.quick, &fields{}, f.in, f.op) {
 			together = append(together, f)
 		} else {
-			apart, slow = append(apart, f), append(slow, in)
+			apart = append(apart, f)
 		}
 		size += f.size
 	}
@@ -52,7 +52,7 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 	x.bytes += size
 	x.mu.Unlock()
 	if len(apart) > 0 {
-		x.setApart(apart, slow)
+		x.setApart(apart)
 	}
 	if len(together) > 0 {
 		x.work.Go(func() { x.order(together) })
@@ -62,7 +62,7 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 
 // setApart lets frames be judged side by side, each as long as that takes. They
 // hold up no others, here or at the other side, which is told of it.
-func (x *exchange) setApart(frames []*frame, ops []*v1.Operation) {
+func (x *exchange) setApart(frames []*frame) {
 	x.mu.Lock()
 	n := min(len(frames), maxStreamApart-x.apart)
 	for _, f := range frames[:n] {
@@ -74,9 +74,9 @@ func (x *exchange) setApart(frames []*frame, ops []*v1.Operation) {
 	x.room.Signal()
 	x.mu.Unlock()
 	x.wake()
-	for i, f := range frames[:n] {
+	for _, f := range frames[:n] {
 		x.work.Go(func() {
-			x.s.prepareIn(x.base, &fields{}, ops[i], f.op)
+			x.s.prepareIn(x.base, &fields{}, f.in, f.op)
 			x.order([]*frame{f})
 		})
 	}
@@ -183,7 +183,7 @@ func (x *exchange) finish(f *frame) {
 	} else {
 		x.methods.answered(f)
 	}
-	f.op = nil
+	f.op, f.in = nil, nil
 }
 
 // exchangeMethods count the frames that were answered under the method of each,
