@@ -268,3 +268,31 @@ func TestWhereQueuedIsAnAnswer(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, last[2][0].GetAcquire().GetOutcome())
 	require.Equal(t, []any{"queued", "admitted"}, lines())
 }
+
+// A wait that ends without an answer leaves a verdict that nobody was told, which
+// is in the audit log as such.
+func TestAWaitWithoutAnAnswerIsInTheAudit(t *testing.T) {
+	n := start(t)
+	n.putPolicy("name: p", "max_concurrent: 1", "max_tool_calls: 1000")
+	n.session("s")
+	n.begin("s", "held")
+	l := n.exchange()
+	l.send(beginFrame(1, "s", "stream", waiting(time.Minute)))
+	require.Equal(t, v1.Outcome_OUTCOME_QUEUED, l.one().GetBegin().GetOutcome())
+	unary := make(chan error, 1)
+	go func() {
+		_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "unary", waiting(time.Minute)))
+		unary <- err
+	}()
+	eventually(t, "both wait", func() bool { return n.metric("gov_waiting_requests") == 2 })
+	require.NoError(t, n.server.Drain(n.ctx()))
+	requireRefused(t, <-unary, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "the place in the queue is kept")
+	require.Equal(t, "OUTCOME_UNKNOWN", l.one().GetError().GetReason())
+	failures := map[any]any{}
+	for _, line := range n.audit.all(t) {
+		if line["failure_reason"] != nil {
+			failures[line["call_id"]] = line["failure_reason"]
+		}
+	}
+	require.Equal(t, map[any]any{"unary": "OUTCOME_UNKNOWN", "stream": "OUTCOME_UNKNOWN"}, failures)
+}
