@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +43,7 @@ func unknown(err error) error    { return storage.Fail(storage.Unknown, err) }
 func invalid(err error) error    { return notApplied(wrong(err)) }
 
 // wrong is the reason of what is refused because of what it says.
-func wrong(err error) error { return fmt.Errorf("%w: %w", storage.ErrInvalid, err) }
+func wrong(err error) error { return storage.Invalid(err) }
 
 // A pending command waits for its place.
 type pending struct {

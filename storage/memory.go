@@ -51,7 +51,7 @@ func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
 	valid := make([]session.Command, 0, len(cmds))
 	for i, c := range cmds {
 		if err := session.Validate(c); err != nil {
-			answers[i] = Refused(fmt.Errorf("%w: %w", ErrInvalid, err))
+			answers[i] = Refused(Invalid(err))
 			continue
 		}
 		valid = append(valid, c)
@@ -129,7 +129,7 @@ func (m *Memory) Save(_ context.Context, w io.Writer) error {
 func (m *Memory) Restore(_ context.Context, r io.Reader) error {
 	state, err := session.ReadSnapshot(r)
 	if err != nil {
-		return Fail(NotApplied, fmt.Errorf("%w: snapshot: %w", ErrInvalid, err))
+		return Fail(NotApplied, Invalid(fmt.Errorf("snapshot: %w", err)))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -99,9 +99,23 @@ func OutcomeOf(err error) Outcome {
 	return Unknown
 }
 
-// ErrInvalid is wrapped by the reason of a change that was refused before it was
-// ordered because of what it says.
+// ErrInvalid is what errors.Is finds in an *InvalidError.
 var ErrInvalid = errors.New("storage: invalid command")
+
+// An InvalidError is the reason of a change that was refused before it was ordered
+// because of what it says.
+type InvalidError struct{ Why error }
+
+// Invalid returns an *InvalidError.
+func Invalid(why error) error { return &InvalidError{why} }
+
+func (e *InvalidError) Error() string { return ErrInvalid.Error() + ": " + e.Why.Error() }
+
+// Is reports whether target is ErrInvalid.
+func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// Unwrap returns what is wrong.
+func (e *InvalidError) Unwrap() error { return e.Why }
 
 // A ReadError says that a read had no answer. It says nothing about any change.
 type ReadError struct{ Err error }

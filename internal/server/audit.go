@@ -4,8 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"example.com/govnode/engine"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -56,7 +54,7 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	counters := res.Counters
 	r.outcome, r.index, r.counters = out.Outcome, b.answer.Index, &counters
 	r.repeat = res.Repeat && !b.queued
-	a.keep(b.trace, r, func(l line) line {
+	a.keep(&b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
 			bool("repeat", r.repeat).number("index", b.answer.Index)
 	})
@@ -66,9 +64,9 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 // knows, not spent.
 func (a *auditor) failedCall(b *begin, err error) {
 	r := b.record(decisionID(b.ns, b.cmd.Session, b.cmd.Call))
-	r.failure = connect.CodeOf(err).String()
-	r.failureReason, _ = reasonOf(err)
-	a.keep(b.trace, r, func(l line) line {
+	f := faultOf(err)
+	r.failure, r.failureReason = f.code.String(), f.reason
+	a.keep(&b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", r.id).text("outcome", "").
 			text("failure", r.failure).text("failure_reason", r.failureReason)
 	})
@@ -101,12 +99,12 @@ func (a *auditor) keep(t *trace, r *record, more func(line) line) {
 // unreadable writes that no decision could be reached, because there was no
 // policy to judge by. Nothing is admitted then.
 func (a *auditor) unreadable(t *trace, ns, sess, call string, policy session.Digest, err error) {
-	reason, _ := reasonOf(err)
+	f := faultOf(err)
 	a.add(t, func(l line) line {
 		return l.stamp(a.now()).text("event_type", string(engine.PolicyViolation)).bool("allowed", false).text("action", string(engine.Deny)).
 			text("reason", engine.Redact(err.Error())).text("category", engine.CategoryPolicyError).text("tool_name", "").
 			text("namespace", ns).text("session_id", sess).text("call_id", call).text("policy_digest", policy.String()).
-			bool("error", true).text("failure", connect.CodeOf(err).String()).text("failure_reason", reason)
+			bool("error", true).text("failure", f.code.String()).text("failure_reason", f.reason)
 	})
 }
 
@@ -123,7 +121,7 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 	}
 	a.journal.add(&record{ns: e.cmd.NS, at: in.Now, after: events, size: bareRecord})
 	for _, ev := range events {
-		a.add(e.trace, func(l line) line {
+		a.add(&e.trace, func(l line) line {
 			l = a.happened(l, string(ev.Type), ev.Reason, ev.Tool, e.cmd.NS).
 				text("agent_id", ev.AgentID).text("session_id", ev.SessionID).text("call_id", ev.CallID)
 			if ev.Checkpoint != "" {

@@ -109,7 +109,7 @@ func TestRequiredLinesAreKept(t *testing.T) {
 				require.NoError(t, err)
 			} else {
 				require.ErrorContains(t, err, full.Error())
-				reason, _ := reasonOf(err)
+				reason := faultOf(err).reason
 				require.Equal(t, reasonNotApplied, reason, "what was applied is for the trace to say")
 			}
 			require.Error(t, l.admit())

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -139,8 +138,7 @@ func (l *auditLog) flush(line uint64) error {
 
 // refusal is why nothing is decided, or a decision is not told. l.mu must be held.
 func (l *auditLog) refusal() error {
-	return newError(connect.CodeUnavailable, reasonNotApplied,
-		textNotApplied+"the audit log of this node cannot be written ("+l.why().Error()+"), and nothing is decided without it")
+	return notApplied("the audit log of this node cannot be written (" + l.why().Error() + "), and nothing is decided without it")
 }
 
 // why is why lines are not written. l.mu must be held.

@@ -24,6 +24,10 @@ const NamespaceHeader = "Govnode-Namespace"
 // address of the node that leads, so that a client may go there directly.
 const LeaderHeader = "Govnode-Leader"
 
+// ReasonHeader stands in the answer to a request of its own that has an error, and
+// holds its reason.
+const ReasonHeader = "Govnode-Reason"
+
 const defaultNamespace = "default"
 
 type namespaceKey struct{}
@@ -82,17 +86,22 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		defer cancel()
 		ctx, left := traced(ctx)
 		res, err := next(ctx, req)
-		if err != nil && !errors.As(err, new(*connect.Error)) {
-			err = changeError(err)
-		}
 		if unwritten := b.audit.written(left); err == nil && unwritten != nil {
 			res, err = nil, unwritten
 		}
-		err = left.said(err)
+		err = b.outward(err, left)
 		b.metrics.request(procedure, err, start)
 		b.nameLeader(res, err)
 		return res, err
 	}
+}
+
+// outward is an error as it leaves the node; nil for nil.
+func (*boundary) outward(err error, left *trace) error {
+	if err == nil {
+		return nil
+	}
+	return faultOf(left.said(err)).connect()
 }
 
 // nameLeader tells in an answer who leads, as far as this node knows.
@@ -124,13 +133,7 @@ func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 		start := time.Now()
 		ctx, left := traced(ctx)
 		err := next(ctx, conn)
-		if err != nil && !errors.As(err, new(*connect.Error)) {
-			err = changeError(err)
-		}
-		err = left.said(err)
-		if ce := (*connect.Error)(nil); errors.As(err, &ce) && infoOf(err) == nil {
-			err = errUnread(ce)
-		}
+		err = b.outward(err, left)
 		b.metrics.request(conn.Spec().Procedure, err, start)
 		return err
 	}
@@ -139,13 +142,7 @@ func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 // bounded gives a request a deadline of the server's own: its wait, and
 // RequestTimeout for the work. A caller's earlier deadline stands.
 func (b *boundary) bounded(ctx context.Context, req any) (context.Context, context.CancelFunc) {
-	limit := b.cfg.RequestTimeout
-	if w, ok := req.(waitingRequest); ok {
-		if d := w.GetWait(); d.IsValid() {
-			limit += min(max(d.AsDuration(), 0), caps.Wait.Max)
-		}
-	}
-	return context.WithTimeout(ctx, limit)
+	return context.WithTimeout(ctx, b.cfg.RequestTimeout+patienceOf(req))
 }
 
 // admit refuses a request of which this node can tell that it would not be done
@@ -206,7 +203,11 @@ func errHandedOver() error {
 // recovered turns a panic into an error, so that one bad request costs one
 // answer.
 func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, cause any) error {
-	s.log.Error("a handler panicked", slog.String("procedure", spec.Procedure), slog.String("cause", engine.Redact(fmt.Sprint(cause))), slog.String("stack", string(debug.Stack())))
+	return s.panicked(spec.Procedure, cause)
+}
+
+func (s *Server) panicked(where string, cause any) error {
+	s.log.Error("a handler panicked", slog.String("where", where), slog.String("cause", engine.Redact(fmt.Sprint(cause))), slog.String("stack", string(debug.Stack())))
 	s.metrics.panics.Inc()
 	return newError(connect.CodeInternal, reasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
 }

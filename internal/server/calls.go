@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -26,35 +27,13 @@ type callService struct {
 
 // BeginCall decides one call.
 func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*v1.BeginCallResponse, error) {
-	b, err := s.newBegin(ctx, traceOf(ctx), &fields{}, req) // 1 the request, the session, the compiled policy
-	if err != nil {
-		return nil, err
-	}
-	if err := b.judge(ctx); err != nil { // 2 the verdict of the pinned policy, here and once
-		b.failed(err)
-		return nil, err
-	}
-	if err := s.order(ctx, b); err != nil { // 3 the command: attempts, verdict, limits, slots
-		b.failed(err)
-		return nil, err
-	}
-	if b.answer.Result.Code == session.Queued { // 4 a place in a queue is no answer yet
-		if err := s.wait(ctx, b.waiting()); err != nil {
-			b.failed(err)
-			return nil, err
-		}
-	}
-	return b.response() // 5 in words, and in the audit
+	return unary(ctx, s.Server, &begin{}, req)
 }
 
 // A begin is one BeginCall on its way.
 type begin struct {
-	*trace
-	s        *Server
-	ns       string
-	req      *v1.BeginCallRequest
+	request[v1.BeginCallRequest, v1.BeginCallResponse]
 	cmd      *session.Begin
-	one      [1]session.Command // cmd
 	session  *session.Session
 	policy   *engine.Policy
 	input    engine.Input
@@ -64,7 +43,6 @@ type begin struct {
 	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
-	answer   storage.Answer
 }
 
 var callKinds = map[v1.Kind]struct {
@@ -84,11 +62,11 @@ var orders = map[v1.Order]engine.Order{
 	v1.Order_ORDER_PRE_EXECUTE: engine.OrderPreExecute,
 }
 
-// newBegin checks a request and finds the session and its policy.
-func (s *Server) newBegin(ctx context.Context, t *trace, f *fields, req *v1.BeginCallRequest) (*begin, error) {
-	b := &begin{trace: t, s: s, ns: namespace(ctx), req: req}
+// check finds the session and its policy.
+func (b *begin) check(ctx context.Context, f *fields) error {
+	req := b.req
 	f.id("sessionId", req.SessionId)
-	s.newID(f, "callId", req.CallId)
+	b.s.newID(f, "callId", req.CallId)
 	enum(f, "kind", req.Kind, v1.Kind_name)
 	enum(f, "order", req.Order, v1.Order_name)
 	kind := callKinds[req.Kind]
@@ -113,12 +91,12 @@ func (s *Server) newBegin(ctx context.Context, t *trace, f *fields, req *v1.Begi
 		Context:   withMetadata(f.mapping("context", req.Context, req.ContextJson), f.metadata(req.Metadata)),
 	}
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
 	b.one[0] = b.cmd
 	b.cmd.Content = beginContent(req)
-	b.input.ContentHash = s.contentHash(ctx, b.ns, &b.unread)
-	return b, b.load(ctx, storage.Nearby, f)
+	b.input.ContentHash = b.s.contentHash(ctx, b.ns, &b.unread)
+	return b.load(ctx, storage.Nearby, f)
 }
 
 // wants checks the pools that a call names and puts them in the order in which
@@ -150,7 +128,7 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *fields) error {
 	b.session = found.Record.(*session.Session)
 	b.policy, err = b.s.policies.compiled(ctx, b.ns, b.session.Pin.Digest)
 	if err != nil {
-		b.s.audit.unreadable(b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
+		b.s.audit.unreadable(&b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err
 	}
 	b.cmd.Digest = b.session.Pin.Digest
@@ -241,21 +219,13 @@ func premises(ps []engine.Premise) []session.Premise {
 	return seen
 }
 
-func (b *begin) commands() []session.Command { return b.one[:] }
-
 // take looks at the answer. Where what the verdict rests on no longer holds, it
 // judges again on what holds now.
 func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
-	b.answer = answers[0]
-	res := &b.answer.Result
-	switch {
-	case b.answer.Outcome != storage.Applied:
-		return false, answerError(&b.answer)
-	case res.Code != session.StalePremise && res.Code.Failure():
-		return false, b.failure(res)
-	case res.Code != session.StalePremise:
+	if !b.stale(answers) {
 		return false, nil
 	}
+	res := &b.answer.Result
 	read := storage.Nearby
 	if len(res.Facts) == 0 { // another session stands under this id by now
 		read = storage.Latest
@@ -307,8 +277,10 @@ func (b *begin) learn(p session.Premise, v int64) {
 	}
 }
 
-// waiting describes the wait of a call that was queued.
 func (b *begin) waiting() *wait {
+	if b.answer.Result.Code != session.Queued {
+		return nil
+	}
 	b.queued = true
 	return &wait{
 		ns: b.ns, pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), answer: &b.answer,
@@ -326,13 +298,19 @@ func poolNames(wants []session.Want) []string {
 	return names
 }
 
-// response says what came of the call, and writes it into the audit.
-func (b *begin) response() (*v1.BeginCallResponse, error) {
+func (b *begin) queue() {
+	res := &b.answer.Result
+	b.out = &v1.BeginCallResponse{
+		Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: decisionID(b.ns, b.cmd.Session, b.cmd.Call),
+		Counters: countersOf(res.Counters), Queue: placeOf(res.Queue), Index: b.answer.Index,
+	}
+}
+
+// respond says what came of the call, and writes it into the audit.
+func (b *begin) respond() error {
 	res := &b.answer.Result
 	if res.Code.Failure() {
-		err := b.failure(res)
-		b.failed(err)
-		return nil, err
+		return b.failure(res)
 	}
 	a := &beginAnswer{}
 	out := &a.out
@@ -346,14 +324,13 @@ func (b *begin) response() (*v1.BeginCallResponse, error) {
 	}
 	if out.Decision.Allowed && res.Rule == ruleModified {
 		if out.ModifiedArguments = b.modified; b.modified == nil {
-			err := errModifiedBefore(fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
-			b.failed(err)
-			return nil, err
+			return errModifiedBefore(fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
 		}
 	}
 	b.s.audit.call(b, out)
 	b.s.metrics.outcome(out.Outcome)
-	return out, nil
+	b.out = out
+	return nil
 }
 
 // A beginAnswer holds the messages of one answer, so that they are allocated
@@ -381,4 +358,11 @@ func (a *beginAnswer) grantsOf(grants []session.Grant) []*v1.Grant {
 }
 
 // failed writes a decision into the audit that was reached and not spent.
-func (b *begin) failed(err error) { b.s.audit.failedCall(b, b.trace.said(err)) }
+func (b *begin) failed(err error) { b.s.audit.failedCall(b, err) }
+
+func (b *begin) size() int {
+	if b.req.Arguments != nil || b.req.Context != nil || len(b.req.Metadata) > 0 {
+		return bareSize + proto.Size(b.req)
+	}
+	return bareSize + len(b.req.ArgumentsJson) + len(b.req.ContextJson)
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
@@ -17,29 +18,18 @@ import (
 
 // EndCall reports that a call has finished, and frees its slots.
 func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.EndCallResponse, error) {
-	e, err := s.newEnd(ctx, traceOf(ctx), &fields{}, req)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.order(ctx, e); err != nil {
-		return nil, err
-	}
-	return e.response(), nil
+	return unary(ctx, s.Server, &end{}, req)
 }
 
 // An end is one EndCall on its way.
 type end struct {
-	*trace
-	s      *Server
-	req    *v1.EndCallRequest
-	cmd    *session.End
-	one    [1]session.Command // cmd
-	agent  string
-	tool   string              // empty if this node has not seen the call
-	drift  *engine.DriftResult // nil where there is nothing to compare
-	limit  int64               // threshold of drift in millionths; 0 where it is not computed
-	text   string
-	answer storage.Answer
+	request[v1.EndCallRequest, v1.EndCallResponse]
+	cmd   *session.End
+	agent string
+	tool  string              // empty if this node has not seen the call
+	drift *engine.DriftResult // nil where there is nothing to compare
+	limit int64               // threshold of drift in millionths; 0 where it is not computed
+	text  string
 }
 
 var statuses = map[v1.Status]session.Status{
@@ -48,7 +38,8 @@ var statuses = map[v1.Status]session.Status{
 	v1.Status_STATUS_CANCELLED: session.Cancelled,
 }
 
-func (s *Server) newEnd(ctx context.Context, t *trace, f *fields, req *v1.EndCallRequest) (*end, error) {
+func (e *end) check(ctx context.Context, f *fields) error {
+	req := e.req
 	f.id("sessionId", req.SessionId)
 	f.id("callId", req.CallId)
 	status, ok := statuses[req.Status]
@@ -65,13 +56,13 @@ func (s *Server) newEnd(ctx context.Context, t *trace, f *fields, req *v1.EndCal
 		}
 	}
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
-	e := &end{trace: t, s: s, req: req, cmd: &session.End{NS: namespace(ctx), Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}}
+	e.cmd = &session.End{NS: e.ns, Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}
 	e.one[0] = e.cmd
-	found, err := s.findSession(ctx, e.cmd.NS, f, req.SessionId, storage.Nearby)
+	found, err := e.s.findSession(ctx, e.ns, f, req.SessionId, storage.Nearby)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	x := found.Record.(*session.Session)
 	e.cmd.Pools, e.agent = callPools(x, req.CallId), x.Agent.Value()
@@ -80,14 +71,14 @@ func (s *Server) newEnd(ctx context.Context, t *trace, f *fields, req *v1.EndCal
 	}
 	e.limit = x.Pin.Limits.Drift
 	if req.Output == nil || e.limit == 0 {
-		return e, nil
+		return nil
 	}
 	e.text = engine.OutputText(valueOf(req.Output))
 	var base session.Digest
 	if x.More != nil {
 		base = x.More.Baseline
 	}
-	return e, e.compare(ctx, base, storage.Nearby)
+	return e.compare(ctx, base, storage.Nearby)
 }
 
 // callPools returns the pools in which a call has slots. A call that this node
@@ -136,29 +127,26 @@ func valueOf(v *structpb.Value) value.Value {
 	return inner
 }
 
-func (e *end) commands() []session.Command { return e.one[:] }
-
 func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
-	e.answer = answers[0]
-	res := &e.answer.Result
-	switch {
-	case e.answer.Outcome != storage.Applied:
-		return false, answerError(&e.answer)
-	case res.Code == session.StalePremise && len(res.Pools) > 0:
+	switch again, res := e.stale(answers), &e.answer.Result; {
+	case !again:
+		return false, nil
+	case len(res.Pools) > 0:
 		e.cmd.Pools = res.Pools
 		return true, nil
-	case res.Code == session.StalePremise:
+	default:
 		return true, e.compare(ctx, res.Digest, storage.Latest)
-	case res.Code == session.NotFound:
-		return false, notFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
-	case res.Code.Failure() || res.Code == session.SessionClosed:
-		return false, failure(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
 	}
-	return false, nil
 }
 
-func (e *end) response() *v1.EndCallResponse {
+func (e *end) respond() error {
 	res := &e.answer.Result
+	switch {
+	case res.Code == session.NotFound:
+		return notFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
+	case res.Code.Failure() || res.Code == session.SessionClosed:
+		return failure(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
+	}
 	a := &struct { // allocated together
 		out      v1.EndCallResponse
 		counters v1.Counters
@@ -184,7 +172,15 @@ func (e *end) response() *v1.EndCallResponse {
 	}
 	e.s.audit.end(e, out)
 	e.s.metrics.outcome(out.Outcome)
-	return out
+	e.out = out
+	return nil
+}
+
+func (e *end) size() int {
+	if e.req.Output == nil {
+		return bareSize
+	}
+	return bareSize + proto.Size(e.req)
 }
 
 func driftOf(d *engine.DriftResult) *v1.Drift {
@@ -199,65 +195,48 @@ func checkpointID(n uint32) string { return fmt.Sprintf("checkpoint-%d", n) }
 
 // CancelCall gives up a call that waits.
 func (s callService) CancelCall(ctx context.Context, req *v1.CancelCallRequest) (*v1.CancelCallResponse, error) {
-	c, err := s.newCancel(ctx, traceOf(ctx), &fields{}, req)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.order(ctx, c); err != nil {
-		return nil, err
-	}
-	return c.response(), nil
+	return unary(ctx, s.Server, &cancel{}, req)
 }
 
 // A cancel is one CancelCall on its way.
 type cancel struct {
-	*trace
-	req    *v1.CancelCallRequest
-	cmd    *session.Cancel
-	answer storage.Answer
+	request[v1.CancelCallRequest, v1.CancelCallResponse]
+	cmd *session.Cancel
 }
 
-func (s *Server) newCancel(ctx context.Context, t *trace, f *fields, req *v1.CancelCallRequest) (*cancel, error) {
-	f.id("sessionId", req.SessionId)
-	f.id("callId", req.CallId)
+func (c *cancel) check(ctx context.Context, f *fields) error {
+	f.id("sessionId", c.req.SessionId)
+	f.id("callId", c.req.CallId)
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
-	ns := namespace(ctx)
-	found, err := s.findSession(ctx, ns, f, req.SessionId, storage.Nearby)
+	found, err := c.s.findSession(ctx, c.ns, f, c.req.SessionId, storage.Nearby)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	pools := callPools(found.Record.(*session.Session), req.CallId)
-	return &cancel{trace: t, req: req, cmd: &session.Cancel{NS: ns, Session: req.SessionId, Call: req.CallId, Pools: pools}}, nil
+	pools := callPools(found.Record.(*session.Session), c.req.CallId)
+	c.cmd = &session.Cancel{NS: c.ns, Session: c.req.SessionId, Call: c.req.CallId, Pools: pools}
+	c.one[0] = c.cmd
+	return nil
 }
-
-func (c *cancel) commands() []session.Command { return []session.Command{c.cmd} }
 
 func (c *cancel) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	c.answer = answers[0]
-	res := &c.answer.Result
-	switch {
-	case c.answer.Outcome != storage.Applied:
-		return false, answerError(&c.answer)
-	case res.Code == session.StalePremise:
-		c.cmd.Pools = res.Pools
-		return true, nil
-	case res.Code == session.NotWaiting:
-		return false, nil
-	case res.Code == session.NotFound:
-		return false, notFound("callId", "session %q has no call %q; begin it with BeginCall", c.req.SessionId, c.req.CallId)
-	case res.Code.Failure():
-		return false, failure(res, fmt.Sprintf("callId %q of sessionId %q", c.req.CallId, c.req.SessionId))
+	if again = c.stale(answers); again {
+		c.cmd.Pools = c.answer.Result.Pools
 	}
-	return false, nil
+	return again, nil
 }
 
-func (c *cancel) response() *v1.CancelCallResponse {
+func (c *cancel) respond() error {
 	res := &c.answer.Result
-	out := &v1.CancelCallResponse{Outcome: outcomes[res.Code], Counters: countersOf(res.Counters), Index: c.answer.Index}
-	if res.Code == session.NotWaiting { // it runs: there is a slot to give back with EndCall
-		out.Outcome = v1.Outcome_OUTCOME_ADMITTED
+	c.out = &v1.CancelCallResponse{Outcome: outcomes[res.Code], Counters: countersOf(res.Counters), Index: c.answer.Index}
+	switch {
+	case res.Code == session.NotWaiting: // it runs: there is a slot to give back with EndCall
+		c.out.Outcome = v1.Outcome_OUTCOME_ADMITTED
+	case res.Code == session.NotFound:
+		return notFound("callId", "session %q has no call %q; begin it with BeginCall", c.req.SessionId, c.req.CallId)
+	case res.Code.Failure():
+		return failure(res, fmt.Sprintf("callId %q of sessionId %q", c.req.CallId, c.req.SessionId))
 	}
-	return out
+	return nil
 }

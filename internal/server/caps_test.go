@@ -358,7 +358,7 @@ func TestCapsOfASession(t *testing.T) {
 	}
 	err := b.begin(func(r *v1.BeginCallRequest) { r.Tool = "one too many" })
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	reason, _ := reasonOf(err)
+	reason := faultOf(err).reason
 	require.Equal(t, reasonTooManyTools, reason)
 	require.NoError(t, b.begin(func(r *v1.BeginCallRequest) { r.Tool = "tool0" }), "a tool that is known goes on")
 
@@ -374,6 +374,6 @@ func TestCapsOfASession(t *testing.T) {
 	}
 	_, err = callService{Server: b.s}.BeginCall(t.Context(), &v1.BeginCallRequest{SessionId: "open", CallId: "more", Tool: "t"})
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	reason, _ = reasonOf(err)
+	reason = faultOf(err).reason
 	require.Equal(t, reasonTooManyOpen, reason)
 }

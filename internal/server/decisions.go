@@ -172,11 +172,13 @@ func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRe
 // notKept says who was asked for a decision, and who could not be.
 func (s *Server) notKept(id string, asked, silent []string) error {
 	text := "no record of the decision \"" + id + "\" is kept by " + strings.Join(append([]string{s.cfg.Node}, asked...), ", ")
-	meta := []string{"field", "decisionId"}
 	if len(silent) > 0 {
 		text += "; not reached: " + strings.Join(silent, ", ")
-		meta = append(meta, "unreachable", strings.Join(silent, ","))
 	}
 	text += ". Nodes keep their latest decisions, until they end; look into the audit logs for older ones"
-	return newError(connect.CodeNotFound, reasonNotFound, "decisionId: "+text, meta...)
+	f := notFound("decisionId", "%s", text)
+	if len(silent) > 0 {
+		f = f.with("unreachable", strings.Join(silent, ","))
+	}
+	return f
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
-	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -49,6 +51,134 @@ const (
 	reasonInternal         = "INTERNAL"
 )
 
+// A fault is why a request has no answer. What it means stands in its fields; its
+// words are for people, and nobody decides by them.
+type fault struct {
+	code      connect.Code
+	reason    string
+	field     string // which field is wrong, or names what is not there; "" for none
+	text      string
+	cause     string            // what stood in the way of a change; goes behind the text
+	retry     time.Duration     // when to send the request again; 0 where that is not known
+	newerThan uint64            // of STALE_ID
+	more      map[string]string // what else clients may read
+}
+
+func newError(code connect.Code, reason, text string) *fault {
+	return &fault{code: code, reason: reason, text: text}
+}
+
+// with adds a name and a value that clients may read.
+func (f *fault) with(name, value string) *fault {
+	if f.more == nil {
+		f.more = map[string]string{}
+	}
+	f.more[name] = value
+	return f
+}
+
+// later says when to send the request again.
+func (f *fault) later(after time.Duration) *fault {
+	f.retry = after
+	return f
+}
+
+// message is what a person reads.
+func (f *fault) message() string {
+	if f.field != "" {
+		return f.field + ": " + f.text + f.cause
+	}
+	return f.text + f.cause
+}
+
+// Error implements error.
+func (f *fault) Error() string { return f.code.String() + ": " + f.message() }
+
+// As lets connect find its own error in a fault.
+func (f *fault) As(target any) bool {
+	ce, ok := target.(**connect.Error)
+	if ok {
+		*ce = f.connect()
+	}
+	return ok
+}
+
+// connect is the one place where a fault becomes what callers get. Its reason stands
+// in a header as well, for those who would have to look for it in the details.
+func (f *fault) connect() *connect.Error {
+	err := connect.NewError(f.code, errors.New(f.message()))
+	err.Meta().Set(ReasonHeader, f.reason)
+	info := &errdetails.ErrorInfo{Reason: f.reason, Domain: errorDomain, Metadata: maps.Clone(f.more)}
+	add := func(name, value string) {
+		if info.Metadata == nil {
+			info.Metadata = map[string]string{}
+		}
+		info.Metadata[name] = value
+	}
+	details := []proto.Message{info}
+	if f.field != "" {
+		add("field", f.field)
+		if f.reason == reasonInvalidField {
+			details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: f.field, Description: f.text}}})
+		}
+	}
+	if f.newerThan > 0 {
+		add("newerThan", strconv.FormatUint(f.newerThan, 10))
+	}
+	if f.retry > 0 {
+		add("retryAfter", f.retry.String())
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.retry)})
+	}
+	for _, m := range details {
+		// It fails for messages that cannot be encoded, which these can.
+		if d, e := connect.NewErrorDetail(m); e == nil {
+			err.AddDetail(d)
+		}
+	}
+	return err
+}
+
+// faultOf is any error as a fault. One of connect's own came from another node, or
+// says that a message could not be read; what says nothing of an outcome leaves it
+// unknown.
+func faultOf(err error) *fault {
+	var f *fault
+	var ce *connect.Error
+	switch {
+	case errors.As(err, &f):
+		return f
+	case !errors.As(err, &ce):
+		return changeError(err).(*fault)
+	}
+	info := infoOf(ce)
+	if info == nil {
+		return errUnread(ce)
+	}
+	return &fault{code: ce.Code(), reason: info.GetReason(), text: ce.Message(), more: info.GetMetadata()}
+}
+
+// infoOf is the google.rpc.ErrorInfo of an error of another node; nil if it has none.
+func infoOf(err error) *errdetails.ErrorInfo {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return nil
+	}
+	for _, d := range ce.Details() {
+		if m, e := d.Value(); e == nil {
+			if info, ok := m.(*errdetails.ErrorInfo); ok {
+				return info
+			}
+		}
+	}
+	return nil
+}
+
+// operationError says in a batch or a stream what an error says to a single request.
+func operationError(err error) *v1.OperationError {
+	f := faultOf(err)
+	return &v1.OperationError{Code: f.code.String(), Message: f.message(), Reason: f.reason, NewerThan: int64(f.newerThan)}
+}
+
 // A failing is how a code of the state machine that is no answer reads as an
 // error.
 type failing struct {
@@ -74,7 +204,7 @@ var failings = map[session.Code]failing{
 	session.NotWaiting:    {connect.CodeFailedPrecondition, reasonNotWaiting, "there is no wait to give up"},
 	session.StillWaiting:  {connect.CodeFailedPrecondition, reasonStillWaiting, "the call has not been admitted yet; give up its wait with CancelCall"},
 	session.NotANumber:    {connect.CodeFailedPrecondition, reasonNotANumber, "the key holds a text; Set it to a number first"},
-	session.Overflow:      {connect.CodeInvalidArgument, reasonOverflow, "amount: the sum does not fit; it may be at most 9223372036854.775807 either way"},
+	session.Overflow:      {connect.CodeInvalidArgument, reasonOverflow, "the sum does not fit; it may be at most 9223372036854.775807 either way"},
 }
 
 // failure returns the error of a result that is no answer. Subject says what
@@ -84,54 +214,27 @@ func failure(res *session.Result, subject string) error {
 	if !ok {
 		return newError(connect.CodeInternal, reasonInternal, fmt.Sprintf("%s: the state machine answered %d, which this request cannot have", subject, res.Code))
 	}
-	text := f.text
-	if subject != "" && !strings.HasPrefix(text, subject) {
-		text = subject + ": " + text
-	}
-	if res.Code == session.StaleID {
-		return newError(f.code, f.reason, text, "newerThan", strconv.FormatUint(res.NewerThan, 10))
-	}
-	return newError(f.code, f.reason, text)
-}
-
-// How the errors begin that say what became of a change.
-const (
-	textNotApplied = "nothing was applied; send it again with the same id, here or at another node: "
-	textUnknown    = "it is not known whether this was applied; send it again with the same id: "
-)
-
-// newError makes an error with its google.rpc.ErrorInfo; meta are names and
-// values.
-func newError(code connect.Code, reason, text string, meta ...string) *connect.Error {
-	err := connect.NewError(code, errors.New(text))
-	info := &errdetails.ErrorInfo{Reason: reason, Domain: errorDomain}
-	if len(meta) > 0 {
-		info.Metadata = make(map[string]string, len(meta)/2)
-		for i := 0; i+1 < len(meta); i += 2 {
-			info.Metadata[meta[i]] = meta[i+1]
-		}
-	}
-	attach(err, info)
-	return err
-}
-
-func attach(err *connect.Error, detail proto.Message) {
-	// It fails for messages that cannot be encoded, which these can.
-	if d, e := connect.NewErrorDetail(detail); e == nil {
-		err.AddDetail(d)
-	}
+	return &fault{code: f.code, reason: f.reason, text: subject + ": " + f.text, newerThan: res.NewerThan}
 }
 
 // invalid refuses a field of a request. The text says what to do.
-func invalid(field, format string, args ...any) error {
-	text := fmt.Sprintf(format, args...)
-	err := newError(connect.CodeInvalidArgument, reasonInvalidField, field+": "+text, "field", field)
-	attach(err, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: text}}})
-	return err
+func invalid(field, format string, args ...any) *fault {
+	return &fault{code: connect.CodeInvalidArgument, reason: reasonInvalidField, field: field, text: fmt.Sprintf(format, args...)}
 }
 
-func notFound(field, format string, args ...any) error {
-	return newError(connect.CodeNotFound, reasonNotFound, field+": "+fmt.Sprintf(format, args...), "field", field)
+func notFound(field, format string, args ...any) *fault {
+	return &fault{code: connect.CodeNotFound, reason: reasonNotFound, field: field, text: fmt.Sprintf(format, args...)}
+}
+
+// notApplied and unknown say what became of a change, and why it has no answer.
+func notApplied(cause string) *fault {
+	return &fault{code: connect.CodeUnavailable, reason: reasonNotApplied, cause: cause,
+		text: "nothing was applied; send it again with the same id, here or at another node: "}
+}
+
+func unknown(cause string) *fault {
+	return &fault{code: connect.CodeUnavailable, reason: reasonOutcomeUnknown, cause: cause,
+		text: "it is not known whether this was applied; send it again with the same id: "}
 }
 
 // answerError is the error of a command that has no result; nil if it has one.
@@ -150,9 +253,9 @@ func changeError(err error) error {
 	case applied == storage.NotApplied && overloadedElsewhere(err):
 		return errLeaderOverloaded()
 	case applied == storage.NotApplied:
-		return newError(connect.CodeUnavailable, reasonNotApplied, textNotApplied+reasonText(err))
+		return notApplied(reasonText(err))
 	}
-	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, textUnknown+reasonText(err))
+	return unknown(reasonText(err))
 }
 
 // reasonText is what stands behind an outcome.
@@ -160,7 +263,10 @@ func reasonText(err error) string {
 	if f, ok := err.(*storage.Failure); ok && f.Err != nil {
 		err = f.Err
 	}
-	return strings.TrimPrefix(err.Error(), storage.ErrInvalid.Error()+": ")
+	if bad, ok := err.(*storage.InvalidError); ok {
+		err = bad.Why
+	}
+	return err.Error()
 }
 
 // readError translates the error of a read on which a request rests. Where the
@@ -169,7 +275,7 @@ func readError(err error) error {
 	if e, ok := err.(*storage.ReadError); ok {
 		err = e.Err
 	}
-	return newError(connect.CodeUnavailable, reasonNotApplied, textNotApplied+err.Error())
+	return notApplied(err.Error())
 }
 
 // gaveUp is the error of a request whose context is done while it waits for
@@ -179,41 +285,4 @@ func gaveUp(ctx context.Context) error {
 		return newError(connect.CodeDeadlineExceeded, reasonOutcomeUnknown, "the deadline passed first; send it again with the same id")
 	}
 	return newError(connect.CodeCanceled, reasonOutcomeUnknown, "the request was given up; send it again with the same id")
-}
-
-// reasonOf returns the reason that an error carries, and newerThan with it.
-func reasonOf(err error) (reason string, newerThan int64) {
-	if !errors.As(err, new(*connect.Error)) {
-		return reasonInternal, 0
-	}
-	info := infoOf(err)
-	newerThan, _ = strconv.ParseInt(info.GetMetadata()["newerThan"], 10, 64)
-	return info.GetReason(), newerThan
-}
-
-// infoOf is the google.rpc.ErrorInfo of an error; nil if it has none.
-func infoOf(err error) *errdetails.ErrorInfo {
-	var ce *connect.Error
-	if !errors.As(err, &ce) {
-		return nil
-	}
-	for _, d := range ce.Details() {
-		if m, e := d.Value(); e == nil {
-			if info, ok := m.(*errdetails.ErrorInfo); ok {
-				return info
-			}
-		}
-	}
-	return nil
-}
-
-// operationError says in a batch what an error says to a single request.
-func operationError(err error) *v1.OperationError {
-	reason, newerThan := reasonOf(err)
-	text := err.Error()
-	var ce *connect.Error
-	if errors.As(err, &ce) {
-		text = ce.Message()
-	}
-	return &v1.OperationError{Code: connect.CodeOf(err).String(), Message: text, Reason: reason, NewerThan: newerThan}
 }

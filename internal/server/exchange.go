@@ -95,6 +95,8 @@ type exchange struct {
 	methods *exchangeMethods
 	leader  string // as the other side was told; only the sender's
 
+	namespace string
+
 	work  sync.WaitGroup // messages and waits under way
 	ready chan struct{}  // capacity 1: the sender has something to do
 
@@ -111,9 +113,10 @@ func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.E
 		InFlight: maxUnanswered, Waiting: maxStreamWaits, Apart: maxStreamApart, Bytes: maxUnansweredBytes,
 		Message: window.Size{Count: maxOrdered},
 	})
-	ns, lasting := namespace(ctx), context.WithoutCancel(ctx)
-	x.base = &exchangeContext{Context: lasting, namespace: ns}
-	x.quick = &exchangeContext{Context: lasting, namespace: ns, quick: true}
+	lasting := context.WithoutCancel(ctx)
+	x.namespace = namespace(ctx)
+	x.base = &exchangeContext{Context: lasting, namespace: x.namespace}
+	x.quick = &exchangeContext{Context: lasting, namespace: x.namespace, quick: true}
 	x.waits, x.endWait = context.WithCancelCause(x.base)
 	return x
 }
@@ -247,23 +250,12 @@ func (x *exchange) free(answers []*frame) (over bool) {
 	return x.window.Over()
 }
 
-// post hands answers to the sender, when what the audit holds of them is
-// written.
+// post hands answers to the sender.
 func (x *exchange) post(answers ...*frame) {
 	if len(answers) == 0 {
 		return
 	}
-	for _, f := range answers {
-		if err := x.s.audit.written(&f.own); err != nil && f.result.GetError() == nil {
-			x.refuse(f, err)
-		}
-	}
 	x.mu.Lock()
-	for _, f := range answers {
-		if !f.left {
-			f.left = true
-		}
-	}
 	x.answers = append(x.answers, answers...)
 	x.mu.Unlock()
 	x.wake()
@@ -276,16 +268,4 @@ func (x *exchange) end() {
 	x.close(nil)
 	x.endWait(errStreamEnded)
 	x.work.Wait()
-}
-
-// exchangeProcedures are the methods under which frames are counted: those of
-// the same operation as a request of its own.
-var exchangeProcedures = [...]string{
-	frameNone:    govnodev1connect.CallServiceExchangeProcedure,
-	frameBegin:   govnodev1connect.CallServiceBeginCallProcedure,
-	frameEnd:     govnodev1connect.CallServiceEndCallProcedure,
-	frameCancel:  govnodev1connect.CallServiceCancelCallProcedure,
-	frameAcquire: govnodev1connect.SlotServiceAcquireSlotProcedure,
-	frameRenew:   govnodev1connect.SlotServiceRenewSlotsProcedure,
-	frameRelease: govnodev1connect.SlotServiceReleaseSlotProcedure,
 }

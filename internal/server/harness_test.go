@@ -115,6 +115,9 @@ func (n *node) post(method, body string, headers ...string) (int, map[string]any
 	if len(raw) > 0 {
 		require.NoError(n.t, json.Unmarshal(raw, &answer), "%s", raw)
 	}
+	if res.StatusCode != http.StatusOK {
+		require.Equal(n.t, reasonIn(answer), res.Header.Get(server.ReasonHeader), "%s", raw)
+	}
 	return res.StatusCode, answer
 }
 

@@ -30,10 +30,10 @@ func BenchmarkTakeDown(b *testing.B) {
 		b.Fatal(err)
 	}
 	call := &begin{
-		trace: &trace{}, s: s, ns: "default", policy: policy, cmd: &session.Begin{Session: "s", Call: "c"},
-		req:   &v1.BeginCallRequest{ArgumentsJson: `{"command":"ls -l"}`},
+		policy: policy, cmd: &session.Begin{Session: "s", Call: "c"},
 		input: engine.Input{Tool: "t", SessionID: "s", CallID: "c", Arguments: value.OfMap(value.Pair{Key: "command", Value: value.OfString("ls -l")})},
 	}
+	call.init(s, "default", nil, &v1.BeginCallRequest{ArgumentsJson: `{"command":"ls -l"}`})
 	call.decision = policy.Evaluate(b.Context(), call.input)
 	ids := make([]string, 1<<16)
 	for i := range ids {
@@ -45,7 +45,7 @@ func BenchmarkTakeDown(b *testing.B) {
 	for b.Loop() {
 		s.audit.call(call, &v1.BeginCallResponse{DecisionId: ids[i&(1<<16-1)], Outcome: v1.Outcome_OUTCOME_ADMITTED, Decision: said})
 		if i++; i%64 == 0 {
-			_ = s.audit.written(call.trace)
+			_ = s.audit.written(&call.trace)
 		}
 	}
 }

@@ -88,9 +88,8 @@ func (w *leaderWatch) admit() error {
 	if why == nil || w.cluster.LeaderAPI() != "" { // it may just have come
 		return nil
 	}
-	return later(newError(connect.CodeUnavailable, reasonNotApplied,
-		"this node has known no leader for more than "+w.patience.String()+" ("+*why+") and takes nothing new; nothing was applied, send it again with the same id in "+leaderlessRetry.String()+", here or at another node",
-		"retryAfter", leaderlessRetry.String()), leaderlessRetry)
+	return newError(connect.CodeUnavailable, reasonNotApplied,
+		"this node has known no leader for more than "+w.patience.String()+" ("+*why+") and takes nothing new; nothing was applied, send it again with the same id in "+leaderlessRetry.String()+", here or at another node").later(leaderlessRetry)
 }
 
 func (w *leaderWatch) close() {

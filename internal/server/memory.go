@@ -15,8 +15,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -147,15 +145,8 @@ func (g *memoryGuard) admit() error {
 		return nil
 	}
 	g.refused.Inc()
-	return later(newError(connect.CodeResourceExhausted, reasonOverloaded,
-		"this node is near its memory limit and takes nothing new; this request was not looked at, send it again with the same id in "+shedRetry.String()+", or to another node",
-		"retryAfter", shedRetry.String(), "limit", strconv.FormatInt(g.limit, 10)), shedRetry)
-}
-
-// later says in an error when to send the request again.
-func later(err *connect.Error, after time.Duration) error {
-	attach(err, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
-	return err
+	return newError(connect.CodeResourceExhausted, reasonOverloaded,
+		"this node is near its memory limit and takes nothing new; this request was not looked at, send it again with the same id in "+shedRetry.String()+", or to another node").later(shedRetry).with("limit", strconv.FormatInt(g.limit, 10))
 }
 
 // A restoreGate reads a snapshot that is to replace the state, and refuses it
@@ -180,8 +171,7 @@ func (r *restoreGate) Read(b []byte) (int, error) {
 	if limit := r.guard.limit; limit > 0 && r.guard.used.Load()+r.read*3/2 > uint64(limit) {
 		r.guard.refused.Inc()
 		r.refused = newError(connect.CodeResourceExhausted, reasonOverloaded,
-			"the snapshot does not fit into the memory limit of this node beside the state that it would replace; nothing was changed. Restore it to a new cluster, or give the nodes more memory (GOMEMLIMIT) until it is done",
-			"limit", strconv.FormatInt(limit, 10))
+			"the snapshot does not fit into the memory limit of this node beside the state that it would replace; nothing was changed. Restore it to a new cluster, or give the nodes more memory (GOMEMLIMIT) until it is done").with("limit", itoa(limit))
 		return n, r.refused
 	}
 	return n, err

@@ -58,7 +58,6 @@ func overloadedElsewhere(err error) bool {
 // errLeaderOverloaded is the refusal of memoryGuard.admit as another node than
 // the leader says it: going to a third one would not help.
 func errLeaderOverloaded() error {
-	return later(newError(connect.CodeResourceExhausted, reasonOverloaded,
-		"the node that leads is near its memory limit and takes nothing new; nothing was applied, send it again with the same id in "+shedRetry.String(),
-		"retryAfter", shedRetry.String()), shedRetry)
+	return newError(connect.CodeResourceExhausted, reasonOverloaded,
+		"the node that leads is near its memory limit and takes nothing new; nothing was applied, send it again with the same id in "+shedRetry.String()).later(shedRetry)
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/govnode/engine"
@@ -128,7 +127,7 @@ func (m *metrics) request(procedure string, err error, start time.Time) {
 	service, method := methodOf(procedure)
 	code := "ok"
 	if err != nil {
-		code = connect.CodeOf(err).String()
+		code = faultOf(err).code.String()
 	}
 	m.requests.WithLabelValues(service, method, code).Inc()
 	m.latency.WithLabelValues(service, method).Observe(time.Since(start).Seconds())

@@ -80,7 +80,7 @@ func (p *policies) compiled(ctx context.Context, ns string, d session.Digest) (*
 	switch {
 	case err == nil:
 		return policy, nil
-	case errors.As(err, new(*connect.Error)):
+	case errors.As(err, new(*fault)):
 		return nil, err
 	}
 	return nil, newError(connect.CodeFailedPrecondition, reasonPolicyUnreadable, fmt.Sprintf("the policy %s cannot be compiled on this node, so nothing is admitted under it: %v", d, err))
@@ -185,14 +185,14 @@ func policyError(err error) error {
 	if !errors.As(err, &load) {
 		return newError(connect.CodeInvalidArgument, reasonInvalidPolicy, "files: "+err.Error())
 	}
-	meta := []string{"problems", itoa(int64(len(load.Problems)))}
+	f := newError(connect.CodeInvalidArgument, reasonInvalidPolicy, load.Error()).with("problems", itoa(int64(len(load.Problems))))
 	for i, p := range load.Problems {
 		if i == 100 { // what a person reads, and what a header may carry
 			break
 		}
-		meta = append(meta, fmt.Sprintf("problem%03d", i), clip(p.String(), 500))
+		f.with(fmt.Sprintf("problem%03d", i), clip(p.String(), 500))
 	}
-	return newError(connect.CodeInvalidArgument, reasonInvalidPolicy, load.Error(), meta...)
+	return f
 }
 
 func clip(s string, n int) string {
@@ -266,7 +266,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 	policy, err := s.policies.evaluated(ctx, ns, digest)
 	if err != nil {
-		if connect.CodeOf(err) == connect.CodeFailedPrecondition {
+		if faultOf(err).reason == reasonPolicyUnreadable {
 			s.audit.unreadable(traceOf(ctx), ns, req.SessionId, "", digest, err)
 		}
 		return nil, err

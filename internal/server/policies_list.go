@@ -132,27 +132,23 @@ func (s policyService) policyRows(ctx context.Context, ns string, r *session.Pol
 // DeletePolicy removes a name, or a tree with all its names. A tree that live
 // sessions pin stays, and its names with it.
 func (s policyService) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
-	f := &fields{}
-	name, digest := f.nameOrDigest(req.GetName(), req.GetDigest())
-	d := &deletion{trace: traceOf(ctx), s: s.Server, cmd: &session.DeletePolicy{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Name: name, Digest: digest}}
-	if f.err != nil {
-		return nil, f.err
-	}
-	if err := d.resolve(ctx, storage.Latest); err != nil {
-		return nil, err
-	}
-	if err := s.order(ctx, d); err != nil {
-		return nil, err
-	}
-	return &v1.DeletePolicyResponse{Index: d.answer.Index}, nil
+	return unary(ctx, s.Server, &deletion{}, req)
 }
 
 // A deletion is one DeletePolicy on its way.
 type deletion struct {
-	*trace
-	s      *Server
-	cmd    *session.DeletePolicy
-	answer storage.Answer
+	request[v1.DeletePolicyRequest, v1.DeletePolicyResponse]
+	cmd *session.DeletePolicy
+}
+
+func (d *deletion) check(ctx context.Context, f *fields) error {
+	name, digest := f.nameOrDigest(d.req.GetName(), d.req.GetDigest())
+	d.cmd = &session.DeletePolicy{NS: d.ns, By: d.s.maker(f, d.req.Client, d.req.RequestId, d.req), Name: name, Digest: digest}
+	d.one[0] = d.cmd
+	if f.err != nil {
+		return f.err
+	}
+	return d.resolve(ctx, storage.Latest)
 }
 
 // resolve fills in what the command takes for granted: what the name points
@@ -182,27 +178,30 @@ func (d *deletion) resolve(ctx context.Context, read storage.Read) error {
 	return nil
 }
 
-func (d *deletion) commands() []session.Command { return []session.Command{d.cmd} }
-
 func (d *deletion) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
-	d.answer = answers[0]
-	res := &d.answer.Result
-	switch {
-	case d.answer.Outcome != storage.Applied:
-		return false, answerError(&d.answer)
-	case res.Code == session.StalePremise && res.Names != nil:
+	switch again, res := d.stale(answers), &d.answer.Result; {
+	case !again:
+		return false, nil
+	case res.Names != nil:
 		d.cmd.Digest, d.cmd.Names = res.Digest, res.Names
 		return true, nil
-	case res.Code == session.StalePremise:
+	default:
 		return true, d.resolve(ctx, storage.Latest)
-	case res.Code == session.NotFound && d.cmd.Name != "":
-		return false, notFound("name", "there is no policy %q", d.cmd.Name)
-	case res.Code == session.NotFound:
-		return false, notFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
-	case res.Code == session.PolicyPinned:
-		return false, failure(res, "digest "+d.cmd.Digest.String())
-	case res.Code.Failure():
-		return false, failure(res, fmt.Sprintf("requestId %q of client %q", d.cmd.By.Request, d.cmd.By.Client))
 	}
-	return false, nil
+}
+
+func (d *deletion) respond() error {
+	res := &d.answer.Result
+	switch {
+	case res.Code == session.NotFound && d.cmd.Name != "":
+		return notFound("name", "there is no policy %q", d.cmd.Name)
+	case res.Code == session.NotFound:
+		return notFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
+	case res.Code == session.PolicyPinned:
+		return failure(res, "digest "+d.cmd.Digest.String())
+	case res.Code.Failure():
+		return failure(res, fmt.Sprintf("requestId %q of client %q", d.cmd.By.Request, d.cmd.By.Client))
+	}
+	d.out = &v1.DeletePolicyResponse{Index: d.answer.Index}
+	return nil
 }

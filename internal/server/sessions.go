@@ -19,17 +19,28 @@ type sessionService struct{ *Server }
 // CreateSession starts a session under a policy that is pinned for its life
 // (adapter contract 3.5).
 func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSessionRequest) (*v1.CreateSessionResponse, error) {
-	f := &fields{}
-	o := &opening{trace: traceOf(ctx), s: s.Server, cmd: &session.Open{
-		NS: namespace(ctx), Session: req.SessionId, Agent: req.AgentId, Parent: req.ParentSessionId,
+	return unary(ctx, s.Server, &opening{}, req)
+}
+
+// An opening is one CreateSession on its way.
+type opening struct {
+	request[v1.CreateSessionRequest, v1.CreateSessionResponse]
+	cmd *session.Open
+}
+
+func (o *opening) check(ctx context.Context, f *fields) error {
+	req := o.req
+	o.cmd = &session.Open{
+		NS: o.ns, Session: req.SessionId, Agent: req.AgentId, Parent: req.ParentSessionId,
 		Content:    fingerprint(req),
 		IdleTTL:    f.duration("idleTtl", req.IdleTtl, caps.IdleTTL),
 		Attributes: f.attributes("attributes", req.Attributes),
-	}}
-	if req.SessionId == "" {
-		o.cmd.Session = s.cfg.NewID()
 	}
-	s.newID(f, "sessionId", o.cmd.Session)
+	o.one[0] = o.cmd
+	if req.SessionId == "" {
+		o.cmd.Session = o.s.cfg.NewID()
+	}
+	o.s.newID(f, "sessionId", o.cmd.Session)
 	f.id("agentId", req.AgentId)
 	f.optionalID("parentSessionId", req.ParentSessionId)
 	if req.ParentSessionId == o.cmd.Session {
@@ -37,19 +48,9 @@ func (s sessionService) CreateSession(ctx context.Context, req *v1.CreateSession
 	}
 	o.cmd.Policy, o.cmd.Digest = f.policyRef("policy", req.Policy)
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
-	if err := o.resolve(ctx); err != nil {
-		return nil, err
-	}
-	if err := s.order(ctx, o); err != nil {
-		return nil, err
-	}
-	if o.answer.Result.Repeat { // it may have done much since
-		return &v1.CreateSessionResponse{Session: sessionAfter(o.cmd.Session, &o.answer.Result), Index: o.answer.Index}, nil
-	}
-	s.metrics.sessions.Inc()
-	return &v1.CreateSessionResponse{Session: o.fresh(req), Index: o.answer.Index}, nil
+	return o.resolve(ctx)
 }
 
 // policyRef reads which policy is meant: a name, or the digest of a tree.
@@ -74,14 +75,6 @@ func (f *fields) digest(field, text string) session.Digest {
 		f.refuse(field, "is of no tree; take one from ListPolicies")
 	}
 	return session.Digest(d)
-}
-
-// An opening is one CreateSession on its way.
-type opening struct {
-	*trace
-	s      *Server
-	cmd    *session.Open
-	answer storage.Answer
 }
 
 // resolve finds the tree that the name points to now. The command carries it as
@@ -118,36 +111,65 @@ func (s *Server) digestOf(ctx context.Context, ns, field, name string) (session.
 	return n.Digest, nil
 }
 
-func (o *opening) commands() []session.Command { return []session.Command{o.cmd} }
-
 func (o *opening) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	o.answer = answers[0]
-	res := &o.answer.Result
-	switch {
-	case o.answer.Outcome != storage.Applied:
-		return false, answerError(&o.answer)
-	case res.Code == session.StalePremise:
+	if again = o.stale(answers); again {
+		res := &o.answer.Result
 		if o.cmd.Digest = res.Digest; res.After != nil { // one of this id is over and was not dropped yet
 			o.cmd.Over = res.After.Session.Pin.Digest
 		}
-		return true, nil
-	case res.Code == session.NotFound && o.cmd.Policy != "":
-		return false, notFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
-	case res.Code == session.NotFound:
-		return false, notFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
-	case res.Code.Failure():
-		return false, failure(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
 	}
-	return false, nil
+	return again, nil
+}
+
+func (o *opening) respond() error {
+	res := &o.answer.Result
+	switch {
+	case res.Code == session.NotFound && o.cmd.Policy != "":
+		return notFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
+	case res.Code == session.NotFound:
+		return notFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
+	case res.Code.Failure():
+		return failure(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
+	}
+	o.out = &v1.CreateSessionResponse{Index: o.answer.Index}
+	if res.Repeat { // it may have done much since
+		o.out.Session = sessionAfter(o.cmd.Session, res)
+		return nil
+	}
+	o.s.metrics.sessions.Inc()
+	o.out.Session = o.fresh()
+	return nil
 }
 
 // fresh is the session that was made just now.
-func (o *opening) fresh(req *v1.CreateSessionRequest) *v1.Session {
+func (o *opening) fresh() *v1.Session {
 	return &v1.Session{
 		SessionId: o.cmd.Session, AgentId: o.cmd.Agent, State: v1.SessionState_SESSION_STATE_OPEN,
 		PolicyName: o.cmd.Policy, PolicyVersion: int32(o.answer.Result.Value), PolicyDigest: o.cmd.Digest.String(),
 		Age: durationpb.New(0), IdleTtl: durationpb.New(o.cmd.IdleTTL), IdleLeft: durationpb.New(o.cmd.IdleTTL),
-		Attributes: req.Attributes, ParentSessionId: req.ParentSessionId,
+		Attributes: o.req.Attributes, ParentSessionId: o.req.ParentSessionId,
+	}
+}
+
+// findSession returns the session of that id, which f found in a request. A
+// record that is not there nearby is looked for once more.
+func (s *Server) findSession(ctx context.Context, ns string, f *fields, id string, read storage.Read) (storage.Found, error) {
+	k := session.SessionKey(ns, id)
+	for {
+		found, err := s.store.Get(ctx, k, read)
+		if err != nil {
+			return found, readError(err)
+		}
+		if x, ok := found.Record.(*session.Session); ok && x != nil {
+			return found, nil
+		}
+		if read == storage.Latest {
+			return found, notFound(f.path("sessionId"), "there is no session %q; create it with CreateSession", id)
+		}
+		if quick(ctx) {
+			return found, errTakesLong
+		}
+		read = storage.Latest // the session may be younger than what this node has seen
 	}
 }
 
@@ -199,26 +221,50 @@ func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRe
 
 // CloseSession ends a session and frees its slots, once.
 func (s sessionService) CloseSession(ctx context.Context, req *v1.CloseSessionRequest) (*v1.CloseSessionResponse, error) {
-	f := &fields{}
-	f.id("sessionId", req.SessionId)
+	return unary(ctx, s.Server, &closing{}, req)
+}
+
+// A closing is one CloseSession on its way.
+type closing struct {
+	request[v1.CloseSessionRequest, v1.CloseSessionResponse]
+	cmd *session.Close
+}
+
+func (c *closing) check(ctx context.Context, f *fields) error {
+	f.id("sessionId", c.req.SessionId)
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
-	ns := namespace(ctx)
-	found, err := s.findSession(ctx, ns, nil, req.SessionId, storage.Nearby)
+	found, err := c.s.findSession(ctx, c.ns, nil, c.req.SessionId, storage.Nearby)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	x := found.Record.(*session.Session)
-	c := &closing{trace: traceOf(ctx), cmd: &session.Close{NS: ns, Session: req.SessionId, Digest: x.Pin.Digest, Pools: openPools(x)}}
-	if err := s.order(ctx, c); err != nil {
-		return nil, err
+	c.cmd = &session.Close{NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Pools: openPools(x)}
+	c.one[0] = c.cmd
+	return nil
+}
+
+func (c *closing) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
+	if again = c.stale(answers); again {
+		c.cmd.Digest, c.cmd.Pools = c.answer.Result.Digest, c.answer.Result.Pools
 	}
-	out := &v1.CloseSessionResponse{Session: sessionAfter(req.SessionId, &c.answer.Result), Index: c.answer.Index}
-	if !c.answer.Result.Repeat {
-		out.Released = int32(c.answer.Result.Value)
+	return again, nil
+}
+
+func (c *closing) respond() error {
+	res := &c.answer.Result
+	switch {
+	case res.Code == session.NotFound:
+		return notFound("sessionId", "there is no session %q any more", c.cmd.Session)
+	case res.Code.Failure():
+		return failure(res, fmt.Sprintf("sessionId %q", c.cmd.Session))
 	}
-	return out, nil
+	c.out = &v1.CloseSessionResponse{Session: sessionAfter(c.cmd.Session, res), Index: c.answer.Index}
+	if !res.Repeat {
+		c.out.Released = int32(res.Value)
+	}
+	return nil
 }
 
 // openPools names every pool in which something of a session is open.
@@ -234,32 +280,6 @@ func openPools(x *session.Session) []string {
 		}
 	}
 	return names
-}
-
-// A closing is one CloseSession on its way.
-type closing struct {
-	*trace
-	cmd    *session.Close
-	answer storage.Answer
-}
-
-func (c *closing) commands() []session.Command { return []session.Command{c.cmd} }
-
-func (c *closing) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	c.answer = answers[0]
-	res := &c.answer.Result
-	switch {
-	case c.answer.Outcome != storage.Applied:
-		return false, answerError(&c.answer)
-	case res.Code == session.StalePremise:
-		c.cmd.Digest, c.cmd.Pools = res.Digest, res.Pools
-		return true, nil
-	case res.Code == session.NotFound:
-		return false, notFound("sessionId", "there is no session %q any more", c.cmd.Session)
-	case res.Code.Failure():
-		return false, failure(res, fmt.Sprintf("sessionId %q", c.cmd.Session))
-	}
-	return false, nil
 }
 
 var phases = map[session.Phase]v1.SessionState{

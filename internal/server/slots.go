@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -26,35 +27,22 @@ func (f *fields) pool(field, name string) {
 
 // AcquireSlot takes a slot, or waits for one.
 func (s slotService) AcquireSlot(ctx context.Context, req *v1.AcquireSlotRequest) (*v1.AcquireSlotResponse, error) {
-	a, err := s.newAcquire(ctx, traceOf(ctx), &fields{}, req)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.order(ctx, a); err != nil {
-		return nil, err
-	}
-	if a.answer.Result.Code == session.Queued {
-		if err := s.wait(ctx, a.waiting()); err != nil {
-			return nil, err
-		}
-	}
-	return a.response()
+	return unary(ctx, s.Server, &acquire{}, req)
 }
 
 // An acquire is one AcquireSlot on its way.
 type acquire struct {
-	*trace
-	s      *Server
-	cmd    *session.Acquire
-	answer storage.Answer
+	request[v1.AcquireSlotRequest, v1.AcquireSlotResponse]
+	cmd *session.Acquire
 }
 
-func (s *Server) newAcquire(ctx context.Context, t *trace, f *fields, req *v1.AcquireSlotRequest) (*acquire, error) {
+func (a *acquire) check(_ context.Context, f *fields) error {
+	req := a.req
 	f.pool("pool", req.Pool)
-	s.newID(f, "slotId", req.SlotId)
+	a.s.newID(f, "slotId", req.SlotId)
 	f.text("label", req.Label, caps.Label)
-	cmd := &session.Acquire{
-		NS: namespace(ctx), Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
+	a.cmd = &session.Acquire{
+		NS: a.ns, Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
 		Weight:   int32(f.number("weight", int64(req.Weight), caps.Weight)),
 		TTL:      f.duration("ttl", req.Ttl, caps.TTL),
 		MaxHold:  f.duration("maxHold", req.MaxHold, caps.MaxHold),
@@ -62,37 +50,17 @@ func (s *Server) newAcquire(ctx context.Context, t *trace, f *fields, req *v1.Ac
 		Priority: int32(f.number("priority", int64(req.Priority), caps.Priority)),
 	}
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
-	cmd.Content = acquireContent(req)
-	return &acquire{trace: t, s: s, cmd: cmd}, nil
-}
-
-func (a *acquire) commands() []session.Command { return []session.Command{a.cmd} }
-
-func (a *acquire) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	a.answer = answers[0]
-	if a.answer.Outcome != storage.Applied {
-		return false, answerError(&a.answer)
-	}
-	return false, a.failure()
-}
-
-// failure returns the error of a result that is no answer.
-func (a *acquire) failure() error {
-	res := &a.answer.Result
-	switch {
-	case res.Code == session.NotFound:
-		return notFound("pool", "there is no pool %q; make it with PutPool", a.cmd.Pool)
-	case res.Code == session.Invalid:
-		return invalid("weight", "is %d, and the pool %q has %d slots; ask for less", a.cmd.Weight, a.cmd.Pool, res.Limit)
-	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("slotId %q of client %q", a.cmd.Slot, a.cmd.Client))
-	}
+	a.cmd.Content = acquireContent(req)
+	a.one[0] = a.cmd
 	return nil
 }
 
 func (a *acquire) waiting() *wait {
+	if a.answer.Result.Code != session.Queued {
+		return nil
+	}
 	c := a.cmd
 	return &wait{
 		ns: c.NS, pool: session.PoolKey(c.NS, c.Pool), answer: &a.answer,
@@ -102,21 +70,29 @@ func (a *acquire) waiting() *wait {
 	}
 }
 
-func (a *acquire) response() (*v1.AcquireSlotResponse, error) {
-	if err := a.failure(); err != nil {
-		return nil, err
-	}
+func (a *acquire) queue() {
+	a.out = &v1.AcquireSlotResponse{Outcome: v1.Outcome_OUTCOME_QUEUED, Queue: placeOf(a.answer.Result.Queue), Index: a.answer.Index}
+}
+
+func (a *acquire) respond() error {
 	res := &a.answer.Result
-	out := &v1.AcquireSlotResponse{
+	switch {
+	case res.Code == session.NotFound:
+		return notFound("pool", "there is no pool %q; make it with PutPool", a.cmd.Pool)
+	case res.Code == session.Invalid:
+		return invalid("weight", "is %d, and the pool %q has %d slots; ask for less", a.cmd.Weight, a.cmd.Pool, res.Limit)
+	case res.Code.Failure():
+		return failure(res, fmt.Sprintf("slotId %q of client %q", a.cmd.Slot, a.cmd.Client))
+	}
+	a.out = &v1.AcquireSlotResponse{
 		Outcome: outcomes[res.Code], Pressure: pressureOf(res.Pressure), Queue: placeOf(res.Queue),
-		RetryAfter: someDuration(res.RetryAfter), Index: a.answer.Index,
+		RetryAfter: someDuration(res.RetryAfter), Reason: slotReasons[res.Code], Index: a.answer.Index,
 	}
 	if len(res.Grants) > 0 {
-		out.Token, out.Ttl = res.Grants[0].Token, durationpb.New(res.Grants[0].TTL)
+		a.out.Token, a.out.Ttl = res.Grants[0].Token, durationpb.New(res.Grants[0].TTL)
 	}
-	out.Reason = slotReasons[res.Code]
-	a.s.metrics.slotOutcome(out.Outcome)
-	return out, nil
+	a.s.metrics.slotOutcome(a.out.Outcome)
+	return nil
 }
 
 // slotReasons are the words of a refused slot. The limit is left to pressure,
@@ -132,43 +108,35 @@ var slotReasons = map[session.Code]string{
 
 // RenewSlots renews everything that a process holds.
 func (s slotService) RenewSlots(ctx context.Context, req *v1.RenewSlotsRequest) (*v1.RenewSlotsResponse, error) {
-	r, err := s.newRenewal(ctx, traceOf(ctx), &fields{}, req)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.order(ctx, r); err != nil {
-		return nil, err
-	}
-	return r.out, nil
+	return unary(ctx, s.Server, &renewal{}, req)
 }
 
 // A renewal is one RenewSlots on its way; every slot has a command of its own.
 type renewal struct {
-	*trace
+	request[v1.RenewSlotsRequest, v1.RenewSlotsResponse]
 	cmds []*session.Renew
 	open []int // which of cmds have no answer yet
-	out  *v1.RenewSlotsResponse
 }
 
-func (s *Server) newRenewal(ctx context.Context, t *trace, f *fields, req *v1.RenewSlotsRequest) (*renewal, error) {
-	client := f.client(req.Client)
-	ttl := f.duration("ttl", req.Ttl, caps.TTL)
-	f.count("slots", len(req.Slots), caps.Renewals)
+func (r *renewal) check(ctx context.Context, f *fields) error {
+	client := f.client(r.req.Client)
+	ttl := f.duration("ttl", r.req.Ttl, caps.TTL)
+	f.count("slots", len(r.req.Slots), caps.Renewals)
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
-	r := &renewal{trace: t, out: &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(req.Slots))}}
-	for i, slot := range req.Slots {
-		in := f.at("slots", i)
-		c, err := s.renewOne(ctx, in, client, slot)
+	r.cmds, r.open = nil, nil
+	r.out = &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(r.req.Slots))}
+	for i, slot := range r.req.Slots {
+		c, err := r.s.renewOne(ctx, f.at("slots", i), client, slot)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		c.TTL = ttl
 		r.cmds, r.open = append(r.cmds, c), append(r.open, i)
 		r.out.Results[i] = &v1.SlotRenewal{Slot: slot, Outcome: v1.Outcome_OUTCOME_LEASE_EXPIRED}
 	}
-	return r, nil
+	return nil
 }
 
 func (s *Server) renewOne(ctx context.Context, f *fields, client string, slot *v1.SlotRef) (*session.Renew, error) {
@@ -184,14 +152,22 @@ func (s *Server) renewOne(ctx context.Context, f *fields, client string, slot *v
 		return nil, f.err
 	}
 	c.Session = slot.GetSessionId()
-	found, err := s.store.Get(ctx, session.SessionKey(c.NS, c.Session), storage.Nearby)
+	var err error
+	c.Pools, err = s.poolsOf(ctx, c.NS, c.Session, c.ID)
+	return c, err
+}
+
+// poolsOf returns the pools in which a call of a session has slots, as far as this
+// node has seen; none where it knows no such session.
+func (s *Server) poolsOf(ctx context.Context, ns, sess, call string) ([]string, error) {
+	found, err := s.store.Get(ctx, session.SessionKey(ns, sess), storage.Nearby)
 	if err != nil {
 		return nil, readError(err)
 	}
 	if x, ok := found.Record.(*session.Session); ok && x != nil {
-		c.Pools = callPools(x, c.ID)
+		return callPools(x, call), nil
 	}
-	return c, nil
+	return nil, nil
 }
 
 func (r *renewal) commands() []session.Command {
@@ -206,9 +182,6 @@ func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool,
 	var open []int
 	for n, i := range r.open {
 		a := &answers[n]
-		if a.Outcome != storage.Applied {
-			return false, answerError(a)
-		}
 		r.out.Index = max(r.out.Index, a.Index)
 		if a.Result.Code == session.StalePremise && r.cmds[i].Session != "" {
 			r.cmds[i].Pools = a.Result.Pools
@@ -227,111 +200,91 @@ func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool,
 	return len(open) > 0, nil
 }
 
+func (r *renewal) respond() error { return nil }
+
+func (r *renewal) size() int { return bareSize + proto.Size(r.req) }
+
 // ReleaseSlot gives a slot back.
 func (s slotService) ReleaseSlot(ctx context.Context, req *v1.ReleaseSlotRequest) (*v1.ReleaseSlotResponse, error) {
-	r, err := s.newRelease(ctx, traceOf(ctx), &fields{}, req)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.order(ctx, r); err != nil {
-		return nil, err
-	}
-	return r.response(), nil
+	return unary(ctx, s.Server, &release{}, req)
 }
 
 // A release is one ReleaseSlot on its way.
 type release struct {
-	*trace
-	s      *Server
-	cmd    *session.Release
-	answer storage.Answer
+	request[v1.ReleaseSlotRequest, v1.ReleaseSlotResponse]
+	cmd *session.Release
 }
 
-func (s *Server) newRelease(ctx context.Context, t *trace, f *fields, req *v1.ReleaseSlotRequest) (*release, error) {
+func (r *release) check(_ context.Context, f *fields) error {
+	req := r.req
 	f.pool("pool", req.Pool)
 	f.id("slotId", req.SlotId)
-	cmd := &session.Release{NS: namespace(ctx), Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
-	return &release{trace: t, s: s, cmd: cmd}, f.err
+	r.cmd = &session.Release{NS: r.ns, Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
+	r.one[0] = r.cmd
+	return f.err
 }
 
-func (r *release) commands() []session.Command { return []session.Command{r.cmd} }
-
-func (r *release) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	r.answer = answers[0]
+func (r *release) respond() error {
 	res := &r.answer.Result
 	switch {
-	case r.answer.Outcome != storage.Applied:
-		return false, answerError(&r.answer)
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
-		return false, notFound("slotId", "client %q has no slot %q of the pool %q; check pool and client", r.cmd.Client, r.cmd.Slot, r.cmd.Pool)
+		return notFound("slotId", "client %q has no slot %q of the pool %q; check pool and client", r.cmd.Client, r.cmd.Slot, r.cmd.Pool)
 	case res.Code.Failure():
-		return false, failure(res, fmt.Sprintf("slotId %q of client %q", r.cmd.Slot, r.cmd.Client))
+		return failure(res, fmt.Sprintf("slotId %q of client %q", r.cmd.Slot, r.cmd.Client))
 	}
-	return false, nil
-}
-
-func (r *release) response() *v1.ReleaseSlotResponse {
-	out := &v1.ReleaseSlotResponse{Outcome: outcomes[r.answer.Result.Code], Index: r.answer.Index}
-	r.s.metrics.slotOutcome(out.Outcome)
-	return out
+	r.out = &v1.ReleaseSlotResponse{Outcome: outcomes[res.Code], Index: r.answer.Index}
+	r.s.metrics.slotOutcome(r.out.Outcome)
+	return nil
 }
 
 // ForceRelease frees a slot that its holder does not give back. What was not
 // held is an outcome, so that an operator can be sure that it is free.
 func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseRequest) (*v1.ForceReleaseResponse, error) {
-	f := &fields{}
-	f.id("slotId", req.SlotId)
-	f.optionalID("sessionId", req.SessionId)
-	cmd := &session.ForceRelease{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Session: req.SessionId, ID: req.SlotId}
-	if req.SessionId == "" {
-		f.pool("pool", req.Pool)
-		cmd.Holder, cmd.Pools = f.clientNamed("holderClient", req.HolderClient), []string{req.Pool}
-	} else if req.HolderClient != "" {
-		f.refuse("holderClient", "is given beside sessionId; the slot of a call is held by its session")
-	}
-	if f.err != nil {
-		return nil, f.err
-	}
-	if req.SessionId != "" {
-		found, err := s.store.Get(ctx, session.SessionKey(cmd.NS, req.SessionId), storage.Nearby)
-		if err != nil {
-			return nil, readError(err)
-		}
-		if x, ok := found.Record.(*session.Session); ok && x != nil {
-			cmd.Pools = callPools(x, req.SlotId)
-		}
-	}
-	o := &forced{trace: traceOf(ctx), cmd: cmd}
-	if err := s.order(ctx, o); err != nil {
-		return nil, err
-	}
-	s.audit.forced(o.trace, cmd, o.out.Outcome)
-	return o.out, nil
+	return unary(ctx, s.Server, &forced{}, req)
 }
 
 // A forced is one ForceRelease on its way.
 type forced struct {
-	*trace
+	request[v1.ForceReleaseRequest, v1.ForceReleaseResponse]
 	cmd *session.ForceRelease
-	out *v1.ForceReleaseResponse
 }
 
-func (o *forced) commands() []session.Command { return []session.Command{o.cmd} }
+func (o *forced) check(ctx context.Context, f *fields) error {
+	req := o.req
+	f.id("slotId", req.SlotId)
+	f.optionalID("sessionId", req.SessionId)
+	o.cmd = &session.ForceRelease{NS: o.ns, By: o.s.maker(f, req.Client, req.RequestId, req), Session: req.SessionId, ID: req.SlotId}
+	o.one[0] = o.cmd
+	if req.SessionId == "" {
+		f.pool("pool", req.Pool)
+		o.cmd.Holder, o.cmd.Pools = f.clientNamed("holderClient", req.HolderClient), []string{req.Pool}
+	} else if req.HolderClient != "" {
+		f.refuse("holderClient", "is given beside sessionId; the slot of a call is held by its session")
+	}
+	if f.err != nil || req.SessionId == "" {
+		return f.err
+	}
+	var err error
+	o.cmd.Pools, err = o.s.poolsOf(ctx, o.ns, req.SessionId, req.SlotId)
+	return err
+}
 
 func (o *forced) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	res := &answers[0].Result
-	o.out = &v1.ForceReleaseResponse{Outcome: v1.Outcome_OUTCOME_RELEASED, Index: answers[0].Index}
+	if again = o.stale(answers) && o.cmd.Session != ""; again {
+		o.cmd.Pools = o.answer.Result.Pools
+	}
+	return again, nil
+}
+
+func (o *forced) respond() error {
+	res := &o.answer.Result
+	o.out = &v1.ForceReleaseResponse{Outcome: v1.Outcome_OUTCOME_RELEASED, Index: o.answer.Index}
 	switch {
-	case answers[0].Outcome != storage.Applied:
-		return false, answerError(&answers[0])
-	case res.Code == session.StalePremise && o.cmd.Session != "":
-		o.cmd.Pools = res.Pools
-		return true, nil
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
-		return false, nil
 	case res.Code.Failure():
-		return false, failure(res, fmt.Sprintf("requestId %q of client %q", o.cmd.By.Request, o.cmd.By.Client))
+		return failure(res, fmt.Sprintf("requestId %q of client %q", o.cmd.By.Request, o.cmd.By.Client))
 	}
-	return false, nil
+	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
+	return nil
 }

@@ -1,12 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"io"
-	"strings"
-
-	"connectrpc.com/connect"
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -20,9 +17,6 @@ type trace struct {
 	changed bool   // something was put in order that took effect, or may have
 	line    uint64 // the last line of it in the audit log; 0 if it has none
 }
-
-// left makes what embeds a trace an operation that has one.
-func (t *trace) left() *trace { return t }
 
 // note takes down what became of commands.
 func (t *trace) note(answers []storage.Answer) {
@@ -47,19 +41,12 @@ func (t *trace) said(err error) error {
 	if err == nil || !t.changed {
 		return err
 	}
-	var ce *connect.Error
-	if !errors.As(err, &ce) {
-		return changeError(storage.Fail(storage.Unknown, err))
-	}
-	switch reason, _ := reasonOf(err); reason {
+	switch f := faultOf(err); f.reason {
 	case reasonNotApplied, reasonOverloaded:
-		why, told := strings.CutPrefix(ce.Message(), textNotApplied)
-		if !told {
-			why = "the node could not see it through"
-		}
-		return newError(connect.CodeUnavailable, reasonOutcomeUnknown, textUnknown+why)
+		return unknown(cmp.Or(f.cause, "the node could not see it through"))
+	default:
+		return f
 	}
-	return err
 }
 
 type traceKey struct{}
@@ -79,7 +66,7 @@ func traceOf(ctx context.Context) *trace {
 }
 
 // A reader is what handlers have of the store. What changes something goes
-// through order, change and restore, which leave a trace of it.
+// through proceed, change and restore, which leave a trace of it.
 type reader interface {
 	Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error)
 	View(ctx context.Context, r storage.Read) (storage.View, error)
@@ -96,6 +83,13 @@ func (s *Server) apply(ctx context.Context, cmds ...session.Command) []storage.A
 		}
 	}
 	return answers
+}
+
+func (s *Server) lapsed(ns string, calls []session.Lapse) {
+	for _, l := range calls {
+		s.audit.lapse(ns, l)
+		s.metrics.lapsed.Inc()
+	}
 }
 
 // change orders a command that has no premise. A result that is no answer

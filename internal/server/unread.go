@@ -10,17 +10,18 @@ import (
 )
 
 // errUnread gives the reason to an error with which connect itself refuses a
-// message that it cannot read or that is too large. Other errors stay as they
-// are.
-func errUnread(err *connect.Error) error {
+// message that it cannot read or that is too large.
+func errUnread(err *connect.Error) *fault {
 	text := strings.TrimPrefix(err.Message(), "unmarshal message: ")
 	switch err.Code() {
 	case connect.CodeInvalidArgument:
 		return invalid("request", "%s", text)
+	case connect.CodeUnimplemented: // a way to compress that is not spoken here
+		return &fault{code: err.Code(), reason: reasonInvalidField, field: "request", text: text}
 	case connect.CodeResourceExhausted:
-		return newError(err.Code(), reasonTooLarge, "request: "+text+"; send less in one message", "field", "request")
+		return &fault{code: err.Code(), reason: reasonTooLarge, field: "request", text: text + "; send less in one message"}
 	}
-	return err
+	return newError(err.Code(), reasonOutcomeUnknown, err.Message())
 }
 
 // connectUnary reports whether a type of content is that of Connect for methods
@@ -41,7 +42,7 @@ type unreadable struct {
 
 // WriteHeader implements http.ResponseWriter.
 func (u *unreadable) WriteHeader(status int) {
-	if status == http.StatusBadRequest || status == http.StatusTooManyRequests {
+	if status >= http.StatusBadRequest {
 		u.status = status
 		return
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -30,6 +32,25 @@ func TestMessagesThatAreTooLarge(t *testing.T) {
 	_, err := n.h2(connect.WithGRPC()).calls.BeginCall(n.ctx(), large.GetBegin())
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 	require.Len(t, n.getSession("s").OpenCalls, 1, "nothing changed")
+}
+
+// What connect refuses by itself, before a handler sees it, has its reason too, also
+// in the header (post looks at that).
+func TestWhatConnectRefusesHasAReason(t *testing.T) {
+	n := furnished(t)
+	for name, headers := range map[string][]string{
+		"invalid_argument": {"Connect-Timeout-Ms", "soon"},
+		"unimplemented":    {"Content-Encoding", "x-none"},
+	} {
+		status, answer := n.post("CallService/BeginCall", `{"sessionId":"s"}`, headers...)
+		require.NotEqual(t, http.StatusOK, status)
+		require.Equal(t, name, answer["code"])
+		require.Equal(t, "INVALID_FIELD", reasonIn(answer))
+	}
+	_, answer := n.post("CallService/BeginCall", `{`)
+	require.Equal(t, "INVALID_FIELD", reasonIn(answer))
+	_, answer = n.post("CallService/BeginCall", `{}`, server.NamespaceHeader, "no/such")
+	require.Equal(t, "INVALID_FIELD", reasonIn(answer))
 }
 
 // An error with details of its own goes out as it is, and an answer too.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -45,20 +46,15 @@ func benchmarkClaim(b *testing.B, all, each int) {
 			_, err = slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: pool, SlotId: "h", Client: pool, Ttl: durationpb.New(time.Hour)})
 			must(err)
 		}
-		a, err := s.newAcquire(ctx, &trace{}, &fields{}, &v1.AcquireSlotRequest{
-			Pool: pool, SlotId: "w", Client: fmt.Sprintf("c%d", i), Wait: durationpb.New(10 * time.Minute)})
-		must(err)
-		if ops = append(ops, a); len(ops) < maxOrdered && i < all-1 {
+		ops = append(ops, acquiring(ctx, s, &v1.AcquireSlotRequest{
+			Pool: pool, SlotId: "w", Client: fmt.Sprintf("c%d", i), Wait: durationpb.New(10 * time.Minute)}))
+		if len(ops) < maxOrdered && i < all-1 {
 			continue
 		}
-		for _, err := range s.orderAll(ctx, ops) {
-			must(err)
-		}
-		for _, op := range ops {
-			x := op.(*acquire).waiting()
+		s.proceed(ctx, ops, course{queued: func(_ int, x *wait) {
 			x.done = make(chan storage.Answer, 1)
 			w.add(x)
-		}
+		}})
 		ops = ops[:0]
 	}
 	_, err = slots.PutPool(ctx, &v1.PutPoolRequest{Pool: "own", Slots: 1})
@@ -68,12 +64,13 @@ func benchmarkClaim(b *testing.B, all, each int) {
 	for i := 0; b.Loop(); i++ {
 		held, err := slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i)})
 		must(err)
-		a, err := s.newAcquire(ctx, &trace{}, &fields{}, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Wait: durationpb.New(time.Minute)})
-		must(err)
-		must(s.order(ctx, a))
-		x := a.waiting()
-		x.done = make(chan storage.Answer, 1)
-		w.add(x)
+		a := acquiring(ctx, s, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Wait: durationpb.New(time.Minute)})
+		var x *wait
+		s.proceed(ctx, []operation{a}, course{queued: func(_ int, queued *wait) {
+			x = queued
+			x.done = make(chan storage.Answer, 1)
+			w.add(x)
+		}})
 		begun := time.Now()
 		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i), Token: held.Token})
 		must(err)
@@ -84,6 +81,14 @@ func benchmarkClaim(b *testing.B, all, each int) {
 		must(err)
 	}
 	b.ReportMetric(float64(worst.Microseconds())/1000, "worst-ms")
+}
+
+// acquiring is an AcquireSlot that is ready to be ordered.
+func acquiring(ctx context.Context, s *Server, req *v1.AcquireSlotRequest) operation {
+	a := &acquire{}
+	a.init(s, "default", nil, req)
+	s.prepare(ctx, &fields{}, a)
+	return a
 }
 
 func ptr[T any](v T) *T { return &v }

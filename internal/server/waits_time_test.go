@@ -248,7 +248,7 @@ func TestAStoreWithoutAnAnswer(t *testing.T) {
 			s.changes = &stuck{s.changes, c.answer}
 			_, err := s.try(t, "c", 0, time.Minute)
 			require.Equal(t, c.code, connect.CodeOf(err))
-			reason, _ := reasonOf(err)
+			reason := faultOf(err).reason
 			require.Equal(t, c.reason, reason)
 		})
 	}

@@ -85,7 +85,7 @@ type sameNamespace struct {
 // Tick may name records of many.
 func partition(c session.Command) (map[string]session.Command, error) {
 	if err := session.Validate(c); err != nil {
-		return nil, fmt.Errorf("%w: %w", storage.ErrInvalid, err)
+		return nil, storage.Invalid(err)
 	}
 	if t, ok := c.(*session.Tick); ok {
 		parts := map[string]session.Command{}
@@ -101,7 +101,7 @@ func partition(c session.Command) (map[string]session.Command, error) {
 	}
 	keys := c.Touches()
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%w: %T is a part of Store.Restore", storage.ErrInvalid, c)
+		return nil, storage.Invalid(fmt.Errorf("%T is a part of Store.Restore", c))
 	}
 	return map[string]session.Command{keys[0].Namespace(): c}, nil
 }

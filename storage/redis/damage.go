@@ -175,10 +175,10 @@ func (r *Store) Drop(ctx context.Context, k session.Key) error {
 // markOf returns the stamp of the mark in the place of a record.
 func (r *Store) markOf(ctx context.Context, k session.Key) (p *place, e *epoch, mark wire.Stamp, err error) {
 	if !session.WellFormed(k) {
-		return nil, nil, "", fmt.Errorf("%w: %q is no key of a record; take one from the list of those set aside", storage.ErrInvalid, k)
+		return nil, nil, "", storage.Invalid(fmt.Errorf("%q is no key of a record; take one from the list of those set aside", k))
 	}
 	if known, err := r.know(ctx, k.Namespace()); err != nil || !known {
-		return nil, nil, "", errors.Join(fmt.Errorf("%w: there is no namespace %q", storage.ErrInvalid, k.Namespace()), err)
+		return nil, nil, "", errors.Join(storage.Invalid(fmt.Errorf("there is no namespace %q", k.Namespace())), err)
 	}
 	p = r.place(k.Namespace())
 	if e, err = p.d.serving(ctx); err != nil {
@@ -189,7 +189,7 @@ func (r *Store) markOf(ctx context.Context, k session.Key) (p *place, e *epoch, 
 		return nil, nil, "", err
 	}
 	if !wire.IsAside(v) {
-		return nil, nil, "", fmt.Errorf("%w: the record %q is not set aside", storage.ErrInvalid, k)
+		return nil, nil, "", storage.Invalid(fmt.Errorf("the record %q is not set aside", k))
 	}
 	return p, e, wire.Stamp(v[:wire.StampLen]), nil
 }

@@ -163,7 +163,7 @@ func (r *Store) readAll(ctx context.Context, epochs map[*domain]*epoch, visit fu
 func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 	state, err := session.ReadSnapshot(in)
 	if err != nil {
-		return storage.Fail(storage.NotApplied, fmt.Errorf("%w: snapshot: %w", storage.ErrInvalid, err))
+		return storage.Fail(storage.NotApplied, storage.Invalid(fmt.Errorf("snapshot: %w", err)))
 	}
 	if fenced, err := r.fence(ctx, state); err != nil {
 		if !fenced {

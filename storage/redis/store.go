@@ -298,7 +298,7 @@ func (r *Store) GetAll(ctx context.Context, keys ...session.Key) (_ []storage.Fo
 	wants := make([]wire.Want, len(keys))
 	for i, k := range keys {
 		if k.Namespace() != keys[0].Namespace() {
-			return nil, fmt.Errorf("%w: %s and %s are in two namespaces; ask for those of one", storage.ErrInvalid, keys[0], k)
+			return nil, storage.Invalid(fmt.Errorf("%s and %s are in two namespaces; ask for those of one", keys[0], k))
 		}
 		wants[i].Key = k
 	}

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// An operation is a request on its way to its answer. This is what one of a kind
+// has of its own; the steps, and what all have in common on each of them, are in
+// pipeline.go. Commands carry premises: which pools a call holds, what a name
+// points to, what a verdict rests on. Where one no longer holds, the answer brings
+// what holds now, and the operation is ordered again.
+type operation interface {
+	// check checks the fields and finds what the request is about. It may be
+	// called again, after errTakesLong.
+	check(ctx context.Context, f *fields) error
+	// judge reaches the verdict on what was checked.
+	judge(ctx context.Context) error
+	// commands returns what is to be ordered now.
+	commands() []session.Command
+	// take looks at the answers, all of commands that were applied, and reports
+	// whether the operation has to be ordered again.
+	take(ctx context.Context, answers []storage.Answer) (again bool, err error)
+	// waiting describes the wait of an operation that was queued; nil if it was not.
+	waiting() *wait
+	// queue makes the answer that says where it stands. It is not the last one:
+	// nothing was decided that the audit or the metrics should hold.
+	queue()
+	// respond puts the answer into words, and into the audit and the metrics.
+	respond() error
+	// failed takes down a verdict that could not be told. It is called for what was
+	// checked and has an error.
+	failed(err error)
+
+	// size is about how much memory it holds, as far as its sender decides that.
+	size() int
+	// patience is how long it may stand in a queue.
+	patience() time.Duration
+	state() *progress
+}
+
+// progress is how far an operation has come. Every operation has one.
+type progress struct {
+	trace
+	s       *Server
+	ns      string
+	kind    *kind // as a part of a message; nil for a request of its own
+	checked bool
+	settled bool  // it has its answer, or err
+	err     error // why it has no answer
+}
+
+func (p *progress) state() *progress { return p }
+
+// A request is what operations embed: how they come about and are answered, and the
+// steps of one that has nothing to do on them.
+type request[Req, Res any] struct {
+	progress
+	req    *Req
+	out    *Res
+	one    [1]session.Command // of most, which are one command
+	answer storage.Answer     // to it
+}
+
+func (r *request[Req, Res]) init(s *Server, ns string, k *kind, req *Req) {
+	r.s, r.ns, r.kind, r.req = s, ns, k, req
+}
+
+func (r *request[Req, Res]) response() *Res { return r.out }
+
+func (r *request[Req, Res]) commands() []session.Command { return r.one[:] }
+
+func (r *request[Req, Res]) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
+	r.answer = answers[0]
+	return false, nil
+}
+
+// stale keeps the answer, and reports whether a premise of the command did not hold.
+func (r *request[Req, Res]) stale(answers []storage.Answer) bool {
+	r.answer = answers[0]
+	return r.answer.Result.Code == session.StalePremise
+}
+
+func (*request[Req, Res]) judge(context.Context) error { return nil }
+func (*request[Req, Res]) waiting() *wait              { return nil }
+func (*request[Req, Res]) queue()                      {}
+func (*request[Req, Res]) failed(error)                {}
+
+// bareSize is about what an operation holds that carries nothing of the caller's.
+const bareSize = 256
+
+func (*request[Req, Res]) size() int { return bareSize }
+
+func (r *request[Req, Res]) patience() time.Duration { return patienceOf(r.req) }
+
+// patienceOf is how long a request may wait for a slot.
+func patienceOf(req any) time.Duration {
+	if w, ok := req.(waitingRequest); ok && w.GetWait().IsValid() {
+		return min(max(w.GetWait().AsDuration(), 0), caps.Wait.Max)
+	}
+	return 0
+}
+
+// An operationOf is an operation whose request and answer are known.
+type operationOf[Req, Res any] interface {
+	operation
+	init(s *Server, ns string, k *kind, req *Req)
+	response() *Res
+}
+
+// unary sees a request through that is one operation.
+func unary[Req, Res any](ctx context.Context, s *Server, op operationOf[Req, Res], req *Req) (*Res, error) {
+	op.init(s, namespace(ctx), nil, req)
+	s.prepare(ctx, &fields{}, op)
+	s.proceed(ctx, []operation{op}, course{
+		queued: func(_ int, w *wait) { s.await(ctx, op, w) },
+	})
+	if err := op.state().err; err != nil {
+		return nil, err
+	}
+	return op.response(), nil
+}
+
+// errTakesLong is why an operation was not prepared under a quick context: it
+// would have asked somebody beyond this node.
+var errTakesLong = errors.New("server: this needs more than what is on this node")
+
+type quickKey struct{}
+
+// quick reports whether errTakesLong is wanted instead of what takes long.
+func quick(ctx context.Context) bool {
+	q, _ := ctx.Value(quickKey{}).(bool)
+	return q
+}

@@ -1,0 +1,205 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// The steps of operations, from a request to its answer: prepare checks and judges,
+// proceed orders many together, await lets one stand in its queue, and settle makes
+// the answer. A request of its own, a batch and a stream differ in what they do with
+// operations that take long to be judged and with those that are queued.
+
+// maxRounds bounds how often one request is ordered again because what it took
+// for granted had changed. Eight losses in a row mean that something is wrong
+// elsewhere, and the caller may ask again.
+const maxRounds = 8
+
+// prepare checks and judges an operation, of which f is the place in its message.
+// It returns false where that would take long and the context does not allow it:
+// then it is to be prepared once more.
+func (s *Server) prepare(ctx context.Context, f *fields, op operation) (done bool) {
+	p := op.state()
+	err := s.guarded(op, func() error {
+		if p.kind != nil { // else it was admitted at the boundary
+			if err := s.admit(p.kind.procedure); err != nil {
+				return err
+			}
+		}
+		if err := op.check(ctx, f); err != nil {
+			return err
+		}
+		p.checked = true
+		return op.judge(ctx)
+	})
+	if errors.Is(err, errTakesLong) {
+		p.checked = false
+		return false
+	}
+	if err != nil {
+		s.settle(op, err)
+	}
+	return true
+}
+
+// A course is what becomes of operations that are put in order together, by their
+// places in the list.
+type course struct {
+	// queued takes an operation over that waits. Nil: its place in the queue is
+	// its answer.
+	queued func(i int, w *wait)
+	// answered is told at the end of each round who has its answer by then, and
+	// that what the audit holds of it is written. Nil: nobody waits for that.
+	answered func(done []int)
+}
+
+// proceed puts operations in order together until each has an answer or waits. They
+// keep their order as long as their premises hold. What is settled is left as it is.
+func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
+	open, done := make([]int, 0, len(ops)), make([]int, 0, len(ops))
+	for i, op := range ops {
+		if op.state().settled {
+			done = append(done, i)
+		} else {
+			open = append(open, i)
+		}
+	}
+	for round := 1; ; round++ {
+		again := open[:0]
+		for n, r := range s.round(ctx, ops, open) {
+			i := open[n]
+			if r.again && round < maxRounds {
+				again = append(again, i)
+				continue
+			}
+			if r.again {
+				r.err = errRounds()
+			}
+			if r.err == nil && c.queued != nil {
+				var w *wait
+				if r.err = s.guarded(ops[i], func() error { w = ops[i].waiting(); return nil }); w != nil {
+					c.queued(i, w)
+					continue
+				}
+			}
+			s.settle(ops[i], r.err)
+			done = append(done, i)
+		}
+		for _, i := range done {
+			s.written(ops[i])
+		}
+		if c.answered != nil {
+			c.answered(done)
+		}
+		if open, done = again, done[:0]; len(open) == 0 {
+			return
+		}
+	}
+}
+
+// taken is what an operation made of its answers.
+type taken struct {
+	again bool
+	err   error
+}
+
+// round puts those operations in order that are open. What fails one of them does
+// not fail the others.
+func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken {
+	all := make([]taken, len(open))
+	if len(open) == 0 {
+		return nil
+	}
+	counts := make([]int, len(open))
+	cmds := make([]session.Command, 0, len(open))
+	for n, i := range open {
+		before := len(cmds)
+		all[n].err = s.guarded(ops[i], func() error { cmds = append(cmds, ops[i].commands()...); return nil })
+		counts[n] = len(cmds) - before
+	}
+	var answers []storage.Answer
+	if err := s.guarded(nil, func() error { answers = s.apply(ctx, cmds...); return nil }); err != nil {
+		for n := range all {
+			all[n].err = err
+		}
+		return all
+	}
+	for n, i := range open {
+		own := answers[:counts[n]]
+		answers = answers[counts[n]:]
+		if all[n].err != nil {
+			continue
+		}
+		if all[n] = s.take(ctx, ops[i], own); all[n].again {
+			s.metrics.premises.Inc()
+		}
+	}
+	return all
+}
+
+// take lets an operation look at its answers, if it has them.
+func (s *Server) take(ctx context.Context, op operation, answers []storage.Answer) (t taken) {
+	op.state().note(answers)
+	for i := range answers {
+		if answers[i].Outcome != storage.Applied {
+			return taken{err: answerError(&answers[i])}
+		}
+	}
+	t.err = s.guarded(op, func() (err error) {
+		t.again, err = op.take(ctx, answers)
+		return err
+	})
+	t.again = t.again && t.err == nil
+	return t
+}
+
+func errRounds() error {
+	f := failings[session.StalePremise]
+	return newError(f.code, f.reason, f.text)
+}
+
+// await lets an operation stand in its queue until it has its answer.
+func (s *Server) await(ctx context.Context, op operation, w *wait) {
+	s.settle(op, s.guarded(op, func() error { return s.wait(ctx, w) }))
+	s.written(op)
+}
+
+// settle makes the answer of an operation, or the error that it is answered with.
+func (s *Server) settle(op operation, err error) {
+	p := op.state()
+	if err == nil {
+		err = s.guarded(op, func() error { return op.respond() })
+	}
+	if err != nil {
+		err = faultOf(p.said(err))
+		if p.checked {
+			// A panic is in the log of the node; there is an error already.
+			_ = s.guarded(op, func() error { op.failed(err); return nil })
+		}
+	}
+	p.err, p.settled = err, true
+}
+
+// written returns when what the audit holds of an operation is written. Where that
+// is required and does not come about, it is no answer.
+func (s *Server) written(op operation) {
+	p := op.state()
+	if err := s.audit.written(&p.trace); p.err == nil {
+		p.err = err
+	}
+}
+
+// guarded does a step, and makes an error of a panic, so that one bad operation
+// costs one answer and not the node. Op is nil for a step of many.
+func (s *Server) guarded(op operation, step func() error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = s.panicked(fmt.Sprintf("%T", op), cause)
+		}
+	}()
+	return step()
+}
