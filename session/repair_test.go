@@ -122,6 +122,7 @@ func TestAFutureIDClosesAbsentClientsAlone(t *testing.T) {
 	require.Equal(t, session.Result{Value: 1}, first)
 	require.Equal(t, session.Result{Value: 1, Repeat: true}, do(at, repair))
 	require.Equal(t, session.StaleID, open(at, timed(year2027, 7)).Code)
+	require.Equal(t, session.StaleID, open(at, timed(year2027+1, 7)).Code, "what the repair names is still forgotten")
 	require.Equal(t, session.Done, open(at, timed(year2027+2, 7)).Code)
 	require.Equal(t, session.Done, count(at, "new", timed(year2027+2, 5)))
 	require.Equal(t, session.StaleID, count(at, "new", timed(year2027, 5)))
