@@ -130,6 +130,24 @@ func TestAClaimIsWithinItsLimit(t *testing.T) {
 	require.Equal(t, "b?#3(5s) |", picture(q, 6*sec), "a claim that lapses holds nobody up")
 }
 
+// Who waits under a lower limit and has no room under it, for his weight, holds up
+// nobody under a higher one; once he has room, he does.
+func TestAHeavyWaiterUnderALowerLimit(t *testing.T) {
+	p := &Pool{Slots: 4}
+	p.Acquire(0, ask("a", 0))
+	_, token, _ := p.Acquire(0, ask("b", 0))
+	heavy := ask("heavy", 600*sec)
+	heavy.Slots, heavy.Weight = 3, 2
+	how, _, _ := p.Acquire(0, heavy)
+	require.Equal(t, Queued, how)
+	how, third, _ := p.Acquire(0, ask("c", 600*sec))
+	require.Equal(t, Granted, how, "three are in use, and there is one more that heavy cannot have")
+	p.Release(sec, token)
+	require.Equal(t, "a#1(16m39s) c#3(16m39s) | heavy", picture(p, sec))
+	p.Release(sec, third)
+	require.Equal(t, "a#1(16m39s) heavy?#4(5s) |", picture(p, sec))
+}
+
 // Over random pools of askers with limits of their own, whose own limit rises
 // and falls: whoever is admitted, by a claim as well, is admitted within his
 // limit; whoever was handed a slot can claim it; nobody who waits is overtaken

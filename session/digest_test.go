@@ -134,6 +134,27 @@ func TestDigestCoversClockGenerationAndKeys(t *testing.T) {
 	require.Equal(t, build(1, 1, "in/a", "in/b"), build(1, 1, "in/b", "in/a"))
 }
 
+// A record that differs makes another digest in whatever shard it is.
+func TestDigestCoversEveryShard(t *testing.T) {
+	const shards = 256
+	s := newState(shards)
+	filled := map[int]bool{}
+	for i := 0; len(filled) < shards; i++ {
+		k := Key(fmt.Sprint("in/", i))
+		place := s.shardOf([]byte(k))
+		if filled[place] {
+			continue
+		}
+		filled[place] = true
+		empty := digest(t, s)
+		s.Put(k, &Pins{1})
+		one := digest(t, s)
+		s.Put(k, &Pins{2})
+		require.NotEqual(t, empty, one, "shard %d", place)
+		require.NotEqual(t, one, digest(t, s), "shard %d", place)
+	}
+}
+
 // Only shards that were written into are hashed again, and work that was broken
 // off goes on where it was.
 func TestDigestIsKeptByShard(t *testing.T) {

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -112,4 +113,62 @@ func TestNamesThatAreGoneDoNotCount(t *testing.T) {
 	require.Equal(t, session.Done, drop("main"))
 	require.Equal(t, session.Done, drop("more"))
 	require.Nil(t, s.Get(session.PolicyKey(ns, d)))
+}
+
+// What a verdict has seen holds within its range, both ends included, of each
+// fact; else the answer has the fact of today, and nothing is counted.
+func TestWhatWasSeenHoldsWithinItsRange(t *testing.T) {
+	d := sessiontest.Digest(1)
+	begin := func(call string, seen ...session.Premise) *session.Begin {
+		return &session.Begin{NS: ns, Session: "s", Call: call, Tool: "ls", Digest: d, Seen: seen, Verdict: session.Verdict{Allow: true},
+			Pools: []session.Want{{Pool: "policy/p1", Weight: 1}}, TTL: time.Hour, Tokens: 100}
+	}
+	end := func(call string) *session.End {
+		return &session.End{NS: ns, Session: "s", Call: call, Pools: []string{"policy/p1"}, Status: session.Succeeded, Tokens: 7}
+	}
+	denied := begin("denied")
+	denied.Verdict.Allow = false
+	for _, tt := range []struct {
+		fact session.Fact
+		name string
+		is   int64
+	}{
+		{session.FactCalls, "", 3},
+		{session.FactAttempts, "", 4},
+		{session.FactTokens, "", 7 + 200},
+		{session.FactToolCalls, "ls", 3},
+		{session.FactToolCalls, "rm", 0},
+		{session.FactActiveSlots, "", 2},
+		{session.FactElapsed, "", int64(5 * time.Second)},
+	} {
+		for _, r := range []struct {
+			lo, hi int64
+			holds  bool
+		}{
+			{math.MinInt64, tt.is, true},
+			{tt.is, tt.is, true},
+			{tt.is, math.MaxInt64, true},
+			{math.MinInt64, tt.is - 1, false},
+			{tt.is + 1, math.MaxInt64, false},
+		} {
+			s := session.NewPartial()
+			s.ApplyAll(0, sessiontest.Setup())
+			s.ApplyAll(time.Second, []session.Command{
+				&session.Open{NS: ns, Session: "s", Agent: "a", Policy: "p1", Digest: d, IdleTTL: time.Hour},
+				begin("one"), end("one"), begin("two"), begin("three"), denied,
+			})
+			seen := session.Premise{Fact: tt.fact, Name: tt.name, Lo: r.lo, Hi: r.hi}
+			c := begin("new", session.Premise{Fact: session.FactCalls, Lo: 3, Hi: 3}, seen)
+			require.NoError(t, session.Validate(c))
+			before := sessiontest.Dump(s)
+			got := s.ApplyAll(6*time.Second, []session.Command{c})[0]
+			if r.holds {
+				require.Equal(t, session.Admitted, got.Code, "%+v", seen)
+				continue
+			}
+			require.Equal(t, session.StalePremise, got.Code, "%+v", seen)
+			require.Equal(t, []int64{3, tt.is}, got.Facts)
+			require.Equal(t, before, sessiontest.Dump(s))
+		}
+	}
 }

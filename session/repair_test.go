@@ -122,6 +122,7 @@ func TestAFutureIDClosesAbsentClientsAlone(t *testing.T) {
 	require.Equal(t, session.Result{Value: 1}, first)
 	require.Equal(t, session.Result{Value: 1, Repeat: true}, do(at, repair))
 	require.Equal(t, session.StaleID, open(at, timed(year2027, 7)).Code)
+	require.Equal(t, session.StaleID, open(at, timed(year2027+1, 7)).Code, "what the repair names is still forgotten")
 	require.Equal(t, session.Done, open(at, timed(year2027+2, 7)).Code)
 	require.Equal(t, session.Done, count(at, "new", timed(year2027+2, 5)))
 	require.Equal(t, session.StaleID, count(at, "new", timed(year2027, 5)))
@@ -228,4 +229,28 @@ func TestARepairedClientIsNotClosedAgain(t *testing.T) {
 	require.Equal(t, session.Done, count(at, "a", timed(year2027+3, 1)))
 	require.Equal(t, session.Admitted, slot(at, "b", timed(year2027+3, 1)))
 	require.Equal(t, session.StaleID, count(at, "a", timed(year2027, 2)), "what the repair left forgotten stays so")
+}
+
+// A client that was named in a repair is not closed again either, if it has done
+// nothing since.
+func TestANamedClientIsNotClosedAgain(t *testing.T) {
+	s := session.NewPartial()
+	count := func(at time.Duration, client, request string) session.Code {
+		return s.ApplyAll(at, []session.Command{&session.Increment{NS: ns, By: session.Maker{Client: client, Request: request}, Key: "k", Amount: 1}})[0].Code
+	}
+	drop := func(at time.Duration, client string) {
+		s.ApplyAll(at, []session.Command{&session.Tick{Keys: []session.Key{session.ClientKey(ns, client), session.NamespaceKey(ns)}}})
+	}
+	const future = "20260101123456789012345678"
+	require.Equal(t, session.Done, count(0, "bad", future))
+	require.Equal(t, session.Done, count(30*time.Minute, "worse", future))
+	at := time.Hour
+	drop(at, "bad")
+	require.Equal(t, session.Done, count(at, "named", "plain"))
+	require.Equal(t, session.StaleID, count(at, "named", timed(year2027+1, 1)), "made while it was closed")
+	s.ApplyAll(at, []session.Command{&session.Repair{NS: ns, By: session.Maker{Client: "op", Request: "r"}, Client: "named", NewerThan: year2027}})
+	at = 90 * time.Minute
+	drop(at, "worse")
+	require.Equal(t, session.StaleID, count(at, "new", timed(year2027+1, 1)), "the namespace is closed again")
+	require.Equal(t, session.Done, count(at, "named", timed(year2027+1, 1)))
 }
