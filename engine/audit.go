@@ -158,7 +158,7 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 	dst = hex.AppendEncode(append(dst, `,"context_sha256":"`+digestPrefix...), r.ContextDigest[:])
 	dst = strconv.AppendBool(append(dst, `","error":`...), r.Error)
 	if r.PolicyChain != nil {
-		dst = listOf(r.PolicyChain, value.OfString).AppendJSON(append(dst, `,"policy_chain":`...))
+		dst = value.ListOf(r.PolicyChain, value.OfString).AppendJSON(append(dst, `,"policy_chain":`...))
 	}
 	if r.Backend != "" {
 		dst = appendMember(dst, `,"backend":`, r.Backend)

@@ -15,8 +15,8 @@ import (
 func TestMustAudit(t *testing.T) {
 	p := mustCompile(t, "log_all_calls: false\nallowed_tools: [a]")
 	ctx := context.Background()
-	require.False(t, p.MustAudit(ptr(p.Evaluate(ctx, Input{Tool: "a"}))))
-	require.True(t, p.MustAudit(ptr(p.Evaluate(ctx, Input{Tool: "b"}))))
+	require.False(t, p.MustAudit(new(p.Evaluate(ctx, Input{Tool: "a"}))))
+	require.True(t, p.MustAudit(new(p.Evaluate(ctx, Input{Tool: "b"}))))
 	require.True(t, p.MustAudit(&Decision{Allowed: true, Action: string(Audit)}))
 	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(&Decision{Allowed: true, Action: string(Allow)}))
 }

@@ -181,9 +181,9 @@ func (p *Policy) backendInput(e evaluation, b loadedBackend) BackendInput {
 	}
 	if in.SessionID == "" {
 		if out.AgentID == "" {
-			out.AgentID = contextString(in.Context, "agent_id")
+			out.AgentID = in.Context.TextAt("agent_id")
 		}
-		if said := contextString(in.Context, "action_type"); said != "" {
+		if said := in.Context.TextAt("action_type"); said != "" {
 			out.ActionType = said
 		}
 	}
@@ -234,13 +234,4 @@ func withFacts(ctx value.Value, e evaluation, wanted []FactKind) value.Value {
 		ctx = ctx.With(kind.String(), value.OfInt(x))
 	}
 	return ctx
-}
-
-func contextString(ctx value.Value, name string) string {
-	v, ok := ctx.Get(name)
-	if !ok {
-		return ""
-	}
-	s, _ := v.AsString()
-	return s
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"example.com/govnode/engine/value"
 )
 
 // Caps of the numbers of a policy, ends included: what the state that counts
@@ -24,51 +26,6 @@ const (
 	MaxToolName = 128
 )
 
-// mostOf is what a field may be; a field without a cap of its own may be all
-// that 64 bits hold.
-func mostOf(field string) int64 {
-	switch field {
-	case "max_tokens", "defaults.max_tokens":
-		return MaxTokenLimit
-	case "timeout_seconds":
-		return MaxTimeoutSeconds
-	case "max_concurrent":
-		return MaxConcurrentCalls
-	}
-	return 1<<63 - 1
-}
-
-// textAbove is what is said of a number above the cap of its field.
-func textAbove(field, got string) string {
-	return fmt.Sprintf("%s must be at most %d, got %s", field, mostOf(field), got)
-}
-
-// validateCaps comes after the checks of policy engine spec 8.3, so that what
-// these find is said first.
-func (g *GovernancePolicy) validateCaps() *FieldError {
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"max_tokens", g.MaxTokens},
-		{"timeout_seconds", g.TimeoutSeconds},
-		{"max_concurrent", g.MaxConcurrent},
-	} {
-		if f.value > mostOf(f.name) {
-			return fieldErrorf(f.name, "%s", textAbove(f.name, fmt.Sprint(f.value)))
-		}
-	}
-	if n := len(g.MaxCallsPerTool); n > MaxToolLimits {
-		return fieldErrorf("max_calls_per_tool", "max_calls_per_tool must have at most %d entries, got %d", MaxToolLimits, n)
-	}
-	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
-		if problem := toolNameProblem(tool); problem != "" {
-			return fieldErrorf("max_calls_per_tool", "%s", problem)
-		}
-	}
-	return nil
-}
-
 // toolNameProblem says why no call can name a tool of max_calls_per_tool so.
 func toolNameProblem(tool string) string {
 	problem := ""
@@ -84,5 +41,5 @@ func toolNameProblem(tool string) string {
 	default:
 		return ""
 	}
-	return "max_calls_per_tool: the name " + pyString(clip(tool, 80)) + " " + problem
+	return "max_calls_per_tool: the name " + value.Quote(clip(tool, 80)) + " " + problem
 }

@@ -64,7 +64,7 @@ func (p *Policy) check(ctx context.Context, e evaluation, c check) *Decision {
 
 func (p *Policy) denyCheck(e evaluation, category string, rule uint16, reason string) *Decision {
 	if e.in.Explain {
-		e.explain("governance policy %s: %s", pyString(p.governance.Name), reason)
+		e.explain("governance policy %s: %s", value.Quote(p.governance.Name), reason)
 	}
 	return &Decision{
 		Action:        string(Deny),
@@ -87,18 +87,10 @@ func (p *Policy) checkApproval(e evaluation) *Decision {
 }
 
 func (p *Policy) checkAllowedTools(e evaluation) *Decision {
-	if !e.ofTool() || p.permitsTool(e.tool) {
+	if !e.ofTool() || p.governance.Permits(e.tool) {
 		return nil
 	}
 	return p.denyCheck(e, CategoryNotAllowedTool, ruleAllowedTools, textNotAllowed(e.tool, p.governance.AllowedTools))
-}
-
-// permitsTool compares exactly: a name in other letters is another tool.
-func (p *Policy) permitsTool(tool string) bool {
-	if p.governance.DenyAllTools {
-		return false
-	}
-	return len(p.allowed) == 0 || p.allowed[tool]
 }
 
 func (p *Policy) checkPatterns(ctx context.Context, e evaluation) *Decision {
@@ -117,9 +109,9 @@ func (p *Policy) checkPatterns(ctx context.Context, e evaluation) *Decision {
 	hit, found, err := p.governance.patterns.FirstHit(ctx, pattern.FormsOf(args))
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return ptr(p.errorDecision(e, "", errSearchTime))
+		return new(p.errorDecision(e, "", errSearchTime))
 	case err != nil:
-		return ptr(p.errorDecision(e, "", err))
+		return new(p.errorDecision(e, "", err))
 	case !found:
 		return nil
 	}
@@ -172,7 +164,7 @@ func (p *Policy) checkConfidence(e evaluation) *Decision {
 	observed, given, err := confidenceOf(e)
 	switch {
 	case err != nil:
-		return ptr(p.errorDecision(e, "", err))
+		return new(p.errorDecision(e, "", err))
 	case !given || observed >= e.confidence:
 		return nil
 	}

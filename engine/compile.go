@@ -16,10 +16,6 @@ type Policy struct {
 	digest     Digest
 	digestText string
 	governance *GovernancePolicy // never nil
-	governed   bool              // a file of the tree holds it
-	govPath    string            // that file
-	govLines   map[string]int    // of its fields
-	allowed    map[string]bool   // governance.AllowedTools
 	limits     Limits
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
 
@@ -82,7 +78,6 @@ type compiler struct {
 
 	documents  []*Document          // all, by path
 	folders    map[string]*Document // governance.yaml and .yml, by directory
-	governance string               // path of the GovernancePolicy
 	settings   []fileSettings
 	searches   searches
 	cedarFiles []File
@@ -190,38 +185,18 @@ func (c *compiler) loadGovernance(f File, n *node) {
 			c.unknown = append(c.unknown, Problem{Path: f.Path, Line: k.line, Field: k.text, Message: "unknown field, ignored"})
 		}
 	}
-	if c.governance != "" {
-		ps.add(n.line, "", "%s holds a GovernancePolicy already; a tree has at most one", c.governance)
+	if p := c.policy.governance; p.Governed() {
+		ps.add(n.line, "", "%s holds a GovernancePolicy already; a tree has at most one", p.Path)
 	}
 	c.problems = append(c.problems, ps.list...)
-	if g == nil || len(ps.list) > 0 {
+	if len(ps.list) > 0 {
 		return
 	}
-	c.governance = f.Path
-	c.policy.governance, c.policy.governed, c.policy.govPath = g, true, f.Path
-	c.policy.govLines = fieldLines(n)
+	c.policy.governance = g
 	for _, w := range g.DetectConflicts() {
 		field, _, _ := strings.Cut(w, " ")
-		c.warnf(f.Path, c.policy.govLines[field], field, "%s", w)
+		c.warnf(f.Path, g.Line(field), field, "%s", w)
 	}
-}
-
-// fieldLines maps the fields of a mapping, and what lists and mappings in them
-// hold, to their lines.
-func fieldLines(n *node) map[string]int {
-	lines := map[string]int{}
-	for i, k := range n.keys {
-		lines[k.text] = k.line
-		item := &n.items[i]
-		for j := range item.items {
-			if item.kind == nodeMap {
-				lines[join(k.text, item.keys[j].text)] = item.keys[j].line
-			} else {
-				lines[fmt.Sprintf("%s[%d]", k.text, j)] = item.items[j].line
-			}
-		}
-	}
-	return lines
 }
 
 // checkSettings joins the options that files state; two that differ are
@@ -308,10 +283,6 @@ func (c *compiler) link() {
 				c.warnf(d.Path, r.line, r.Name, "eq null never matches: a null field counts as missing")
 			}
 		}
-	}
-	p.allowed = map[string]bool{}
-	for _, tool := range p.governance.AllowedTools {
-		p.allowed[tool] = true
 	}
 	c.linkFlat()
 	p.folders = newFolders(c.folders, p.strict)
@@ -410,4 +381,19 @@ func (c *compiler) linkBackend(files []File, language string, load BackendLoader
 		}
 	}
 	c.policy.backends = append(c.policy.backends, loaded)
+}
+
+// linkInterceptors turns what the policy names into what evaluations use.
+func (c *compiler) linkInterceptors() {
+	p, g := c.policy, c.policy.governance
+	if g.VerifiesHashes() {
+		p.hashes = &hashTable{hashes: g.ContentHashes, strict: g.ContentHashMode != ContentHashWarn}
+	}
+	chain := &GuardrailChain{Providers: slices.Clone(c.options.guardrails)}
+	for _, ep := range g.Guardrails {
+		chain.Providers = append(chain.Providers, newHTTPGuardrail(ep, c.client))
+	}
+	if len(chain.Providers) > 0 {
+		p.guardrails = chain
+	}
 }

@@ -19,7 +19,7 @@ func limitsValue(l Limits) value.Value {
 		value.Pair{Key: "max_tokens", Value: value.OfInt(l.MaxTokens)},
 		value.Pair{Key: "max_tool_calls", Value: value.OfInt(l.MaxToolCalls)},
 		value.Pair{Key: "max_attempts", Value: value.OfInt(l.MaxAttempts)},
-		value.Pair{Key: "max_calls_per_tool", Value: listOf(l.MaxCallsPerTool, func(t ToolLimit) value.Value {
+		value.Pair{Key: "max_calls_per_tool", Value: value.ListOf(l.MaxCallsPerTool, func(t ToolLimit) value.Value {
 			return value.OfList(text(t.Tool), value.OfInt(t.Max))
 		})},
 		value.Pair{Key: "timeout", Value: text(l.Timeout.String())},
@@ -42,12 +42,12 @@ func (a *archive) roundTrip(p *Policy) {
 
 func (a *archive) compare() {
 	older, newer := mustCompile(a.T, a.text("old.yaml")).Governance(), mustCompile(a.T, a.text("new.yaml")).Governance()
-	changes := listOf(older.Diff(newer), func(c Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
+	changes := value.ListOf(older.Diff(newer), func(c Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
 	a.subset("want.json", a.json("want.json"), value.OfMap(
 		value.Pair{Key: "new_is_stricter", Value: value.OfBool(newer.StricterThan(older))},
 		value.Pair{Key: "old_is_stricter", Value: value.OfBool(older.StricterThan(newer))},
 		value.Pair{Key: "changes", Value: changes},
-		value.Pair{Key: "conflicts_of_new", Value: listOf(newer.DetectConflicts(), value.OfString)},
+		value.Pair{Key: "conflicts_of_new", Value: value.ListOf(newer.DetectConflicts(), value.OfString)},
 	))
 }
 
@@ -59,11 +59,11 @@ func (a *archive) resolve() {
 		priority, _ := c.Get("priority")
 		n, _ := priority.AsInt()
 		candidates = append(candidates, Candidate{
-			Action: Action(contextString(c, "action")), Priority: n, Level: Level(contextString(c, "scope")),
-			Policy: contextString(c, "policy"), Rule: contextString(c, "rule"), Reason: contextString(c, "reason"),
+			Action: Action(c.TextAt("action")), Priority: n, Level: Level(c.TextAt("scope")),
+			Policy: c.TextAt("policy"), Rule: c.TextAt("rule"), Reason: c.TextAt("reason"),
 		})
 	}
-	r := Resolver{Strategy: Strategy(contextString(v, "strategy")), TieBreakDeny: contextString(v, "tie_break") == "deny"}
+	r := Resolver{Strategy: Strategy(v.TextAt("strategy")), TieBreakDeny: v.TextAt("tie_break") == "deny"}
 	res, err := r.Resolve(candidates)
 	message := ""
 	if err != nil {
@@ -75,7 +75,7 @@ func (a *archive) resolve() {
 		value.Pair{Key: "strategy", Value: text(string(res.Strategy))},
 		value.Pair{Key: "candidates_evaluated", Value: value.OfInt(int64(res.Candidates))},
 		value.Pair{Key: "conflict_detected", Value: value.OfBool(res.Conflict)},
-		value.Pair{Key: "trace", Value: listOf(res.Trace, value.OfString)},
+		value.Pair{Key: "trace", Value: value.ListOf(res.Trace, value.OfString)},
 		value.Pair{Key: "error", Value: text(message)},
 	))
 }
@@ -93,7 +93,7 @@ func (a *archive) drift() {
 		value.Pair{Key: "threshold", Value: value.OfFloat(r.Threshold)},
 		value.Pair{Key: "same_hash", Value: value.OfBool(r.BaselineHash == r.CurrentHash)},
 		value.Pair{Key: "current_hash", Value: text(r.CurrentHash)},
-		value.Pair{Key: "events", Value: listOf(AfterEvents(Input{}, "", &r), func(e Event) value.Value {
+		value.Pair{Key: "events", Value: value.ListOf(AfterEvents(Input{}, "", &r), func(e Event) value.Value {
 			return value.OfList(text(string(e.Type)), text(e.Reason))
 		})},
 	))

@@ -166,7 +166,7 @@ func (a *archive) policy() {
 		in := a.input(a.json(input))
 		guardrails.asked = nil
 		d := p.Evaluate(context.Background(), in)
-		got := decisionValue(p, in, d).With("asked", listOf(guardrails.asked, value.OfString))
+		got := decisionValue(p, in, d).With("asked", value.ListOf(guardrails.asked, value.OfString))
 		a.subset(want, a.json(want), got)
 		a.sameAgain(p, in, d)
 	}
@@ -220,15 +220,15 @@ func (a *archive) sameAgain(p *Policy, in Input, d Decision) {
 func (a *archive) input(v value.Value) Input {
 	a.Helper()
 	in := Input{
-		Tool: contextString(v, "tool"), AgentID: contextString(v, "agent_id"),
-		SessionID: contextString(v, "session_id"), CallID: contextString(v, "call_id"),
+		Tool: v.TextAt("tool"), AgentID: v.TextAt("agent_id"),
+		SessionID: v.TextAt("session_id"), CallID: v.TextAt("call_id"),
 		Now: time.Date(2026, 5, 16, 9, 30, 0, 123456000, time.UTC),
 	}
 	in.Arguments, _ = v.Get("arguments")
 	given, _ := v.Get("context")
 	metadata, _ := v.Get("metadata")
 	in.Context = WithMetadata(given, metadata)
-	switch kind := contextString(v, "kind"); kind {
+	switch kind := v.TextAt("kind"); kind {
 	case "", "tool":
 	case "model":
 		in.Kind = KindModel
@@ -239,7 +239,7 @@ func (a *archive) input(v value.Value) Input {
 	default:
 		a.Fatalf("unknown kind %q", kind)
 	}
-	switch order := contextString(v, "order"); order {
+	switch order := v.TextAt("order"); order {
 	case "":
 	case "interceptor":
 		in.Order = OrderInterceptor
@@ -291,14 +291,14 @@ func decisionValue(p *Policy, in Input, d Decision) value.Value {
 	if d.ModifiedArguments != nil {
 		modified = *d.ModifiedArguments
 	}
-	premises := listOf(d.Premises, func(p Premise) value.Value {
+	premises := value.ListOf(d.Premises, func(p Premise) value.Value {
 		name := p.Fact.String()
 		if p.Name != "" {
 			name += "." + p.Name
 		}
 		return value.OfList(text(name), value.OfInt(p.Lo), value.OfInt(p.Hi))
 	})
-	events := listOf(Events(in, d), func(e Event) value.Value { return text(string(e.Type)) })
+	events := value.ListOf(Events(in, d), func(e Event) value.Value { return text(string(e.Type)) })
 	return value.OfMap(
 		value.Pair{Key: "allowed", Value: value.OfBool(d.Allowed)},
 		value.Pair{Key: "action", Value: text(d.Action)},
@@ -307,7 +307,7 @@ func decisionValue(p *Policy, in Input, d Decision) value.Value {
 		value.Pair{Key: "reason", Value: text(d.Reason)},
 		value.Pair{Key: "public_message", Value: text(d.PublicMessage)},
 		value.Pair{Key: "category", Value: text(d.Category)},
-		value.Pair{Key: "policy_chain", Value: listOf(d.PolicyChain, value.OfString)},
+		value.Pair{Key: "policy_chain", Value: value.ListOf(d.PolicyChain, value.OfString)},
 		value.Pair{Key: "backend", Value: orNull(d.Backend)},
 		value.Pair{Key: "error", Value: value.OfBool(d.Error != "")},
 		value.Pair{Key: "error_text", Value: text(d.Error)},

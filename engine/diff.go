@@ -63,10 +63,10 @@ func (p *Policy) setting(name, usual string) string {
 
 func (d *differ) governance(a, b *Policy) {
 	switch {
-	case !a.governed && b.governed:
-		d.list = append(d.list, Difference{Path: b.govPath, What: "the GovernancePolicy", Added: true})
-	case a.governed && !b.governed:
-		d.list = append(d.list, Difference{Path: a.govPath, What: "the GovernancePolicy", Removed: true})
+	case !a.governance.Governed() && b.governance.Governed():
+		d.list = append(d.list, Difference{Path: b.governance.Path, What: "the GovernancePolicy", Added: true})
+	case a.governance.Governed() && !b.governance.Governed():
+		d.list = append(d.list, Difference{Path: a.governance.Path, What: "the GovernancePolicy", Removed: true})
 	}
 	for _, c := range a.governance.Diff(b.governance) {
 		d.field("", c.Field, c.Old.Repr(), c.New.Repr())
@@ -113,7 +113,7 @@ func (d *differ) document(path string, was, now *Document) {
 	texts := func(doc *Document) [][2]string {
 		scope, def := "none", doc.Defaults
 		if doc.Scope != nil {
-			scope = pyString(*doc.Scope)
+			scope = value.Quote(*doc.Scope)
 		}
 		stated := func(stated bool, of any) string {
 			if !stated {
@@ -173,7 +173,7 @@ func (d *differ) rules(path string, was, now []*Rule) {
 // text is all that a rule says.
 func (r *Rule) text() string {
 	return fmt.Sprintf("if %s %s %s then %s, priority %d, override %t, message %s",
-		r.Condition.Field, r.Condition.Operator, r.Condition.Value.Repr(), r.Action, r.Priority, r.Override, value.OfString(r.Message).Repr())
+		r.Condition.Field, r.Condition.Operator, r.Condition.Value.Repr(), r.Action, r.Priority, r.Override, value.Quote(r.Message))
 }
 
 // files compares what is judged by other languages, byte by byte.

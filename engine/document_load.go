@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -80,35 +81,14 @@ func (r *documentReader) defaults(n *node, d *Document) {
 	def := &d.Defaults
 	def.stated.action = r.action(f, "defaults", &def.Action)
 	if v, ok := present(f, "max_tokens"); ok {
-		def.MaxTokens, def.stated.maxTokens = r.limit(v, "defaults.max_tokens", 1), true
+		def.MaxTokens, def.stated.maxTokens = r.count(v, "defaults.max_tokens", 1, MaxTokenLimit), true
 	}
 	if v, ok := present(f, "max_tool_calls"); ok {
-		def.MaxToolCalls, def.stated.maxToolCalls = r.limit(v, "defaults.max_tool_calls", 0), true
+		def.MaxToolCalls, def.stated.maxToolCalls = r.count(v, "defaults.max_tool_calls", 0, math.MaxInt64), true
 	}
 	if v, ok := present(f, "confidence_threshold"); ok {
-		t, isNumber := v.number()
-		if !isNumber || !(t >= 0 && t <= 1) {
-			r.add(v.line, "defaults.confidence_threshold", "defaults.confidence_threshold must be a float between 0.0 and 1.0, got %s", v.repr())
-		}
-		def.ConfidenceThreshold, def.stated.confidence = t, true
+		def.ConfidenceThreshold, def.stated.confidence = r.threshold(v, "defaults.confidence_threshold"), true
 	}
-}
-
-func (r *documentReader) limit(f *node, field string, least int64) int64 {
-	v, ok := f.integer()
-	switch {
-	case f.beyondInt64(), ok && v > mostOf(field):
-		r.add(f.line, field, "%s", textAbove(field, f.repr()))
-		return least
-	case ok && v >= least:
-		return v
-	}
-	word := "a positive"
-	if least == 0 {
-		word = "a non-negative"
-	}
-	r.add(f.line, field, "%s must be %s integer, got %s", field, word, f.repr())
-	return least
 }
 
 func (r *documentReader) rules(n *node, d *Document) {
@@ -128,7 +108,7 @@ func (r *documentReader) rules(n *node, d *Document) {
 			continue
 		}
 		if first, twice := lines[rule.Name]; twice {
-			r.add(rule.line, field+".name", "the name %s is taken by the rule in line %d; names are unique within a document", pyString(rule.Name), first)
+			r.add(rule.line, field+".name", "the name %s is taken by the rule in line %d; names are unique within a document", value.Quote(rule.Name), first)
 			continue
 		}
 		lines[rule.Name] = rule.line
@@ -228,7 +208,7 @@ func (r *documentReader) target(n *node, field string, into *Condition) {
 	}
 	search, err := r.searches.compile(v.Str())
 	if err != nil {
-		r.add(n.line, field, "invalid regex %s: %v", pyString(clip(v.Str(), 200)), err)
+		r.add(n.line, field, "invalid regex %s: %v", value.Quote(clip(v.Str(), 200)), err)
 		return
 	}
 	into.search = search
@@ -383,14 +363,12 @@ func readSettings(n *node, ps *problems) settings {
 		return f.text
 	}
 	if w := word("mode", "strict", "standard"); w != "" {
-		s.strict = ptr(w == "strict")
+		s.strict = new(w == "strict")
 	}
 	s.combining = Strategy(strings.ToUpper(word("combining", strategyWords...)))
 	if w := word("tie_break", "deny", "first"); w != "" {
-		s.tieBreakDeny = ptr(w == "deny")
+		s.tieBreakDeny = new(w == "deny")
 	}
 	s.onBackendError = word("on_backend_error", "deny", "default")
 	return s
 }
-
-func ptr[T any](v T) *T { return &v }

@@ -118,7 +118,7 @@ func (p *Policy) selectRules(e evaluation) (*ruleset, *Decision) {
 		raw, isString := v.AsString()
 		e.chain = []string{} // a refusal is scoped as well (17.1)
 		if !isString {
-			return nil, ptr(p.errorDecision(e, "", errPathType))
+			return nil, new(p.errorDecision(e, "", errPathType))
 		}
 		given = true
 		if clean, ok = cleanPath(raw); !ok {
@@ -137,14 +137,14 @@ func (p *Policy) selectRules(e evaluation) (*ruleset, *Decision) {
 	if f := p.findFolder(clean); f != nil {
 		if set := p.chainFor(f, clean); set != nil {
 			if e.in.Explain {
-				e.explain("path %s: the documents %s apply, root first", pyString(clean), strings.Join(set.chain, ", "))
+				e.explain("path %s: the documents %s apply, root first", value.Quote(clean), strings.Join(set.chain, ", "))
 				e.trace = append(e.trace, set.trace...)
 			}
 			return set, nil
 		}
 	}
 	if e.in.Explain {
-		e.explain("path %s: no governance file applies, the flat list holds", pyString(clean))
+		e.explain("path %s: no governance file applies, the flat list holds", value.Quote(clean))
 	}
 	return p.flatSet, nil
 }
@@ -288,14 +288,14 @@ func joined(errs []error) error {
 
 // decideByDefault is policy engine spec 7.3.
 func (p *Policy) decideByDefault(set *ruleset, e evaluation, d *Decision) {
-	if p.strict && len(set.docs) == 0 && !p.governed && len(p.backends) == 0 {
+	if p.strict && len(set.docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
 		d.Action, d.Policy, d.Rule, d.Reason = string(Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return
 	}
 	set.decideByDefault(d)
 	if e.in.Explain {
-		e.explain("default action of %s: %s", pyString(set.defPolicy), set.def)
+		e.explain("default action of %s: %s", value.Quote(set.defPolicy), set.def)
 	}
 }
 

@@ -2,11 +2,7 @@ package engine
 
 import (
 	"fmt"
-	"math"
-	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
@@ -48,11 +44,38 @@ type GovernancePolicy struct {
 	ContentHashMode ContentHashMode // empty is strict where there are hashes
 	Guardrails      []GuardrailEndpoint
 
-	patterns *pattern.Set // of BlockedPatterns, by Validate
+	// Path is the file that holds the policy; empty for the defaults of a tree
+	// that has none.
+	Path  string
+	lines map[string]int // of the fields in it
+
+	patterns *pattern.Set    // of BlockedPatterns
+	allowed  map[string]bool // AllowedTools
+}
+
+// Governed reports whether a file holds the policy.
+func (g *GovernancePolicy) Governed() bool { return g.Path != "" }
+
+// Line finds the line of a field such as blocked_patterns[3], or of what holds
+// it.
+func (g *GovernancePolicy) Line(field string) int {
+	for field != "" {
+		if line, ok := g.lines[field]; ok {
+			return line
+		}
+		field = field[:max(strings.LastIndexAny(field, ".["), 0)]
+	}
+	return 0
+}
+
+// Permits compares the name of a tool with AllowedTools, exactly: a name in
+// other letters is another tool.
+func (g *GovernancePolicy) Permits(tool string) bool {
+	return !g.DenyAllTools && (len(g.allowed) == 0 || g.allowed[tool])
 }
 
 // NewGovernancePolicy returns a policy with the defaults of policy engine spec
-// 8.2. Change fields, then call Validate.
+// 8.2.
 func NewGovernancePolicy() *GovernancePolicy {
 	return &GovernancePolicy{
 		Name:                  "default",
@@ -70,142 +93,6 @@ func NewGovernancePolicy() *GovernancePolicy {
 	}
 }
 
-// MaxPatterns bounds the blocked patterns of a tree.
-const MaxPatterns = 1000
-
-// A FieldError says which field of a GovernancePolicy is invalid, in the fixed
-// words of the reference implementation.
-type FieldError struct {
-	Field   string
-	Message string
-}
-
-// Error is the message, which names the field.
-func (e *FieldError) Error() string { return e.Message }
-
-func fieldErrorf(field, format string, args ...any) *FieldError {
-	return &FieldError{Field: field, Message: fmt.Sprintf(format, args...)}
-}
-
-// Validate checks every field in the fixed order of policy engine spec 8.3 and
-// compiles the patterns. The first fault is returned, as a [*FieldError].
-func (g *GovernancePolicy) Validate() error {
-	if err := g.validate(); err != nil {
-		return err
-	}
-	return nil
-}
-
-func (g *GovernancePolicy) validate() *FieldError {
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"max_tokens", g.MaxTokens},
-		{"timeout_seconds", g.TimeoutSeconds},
-		{"max_concurrent", g.MaxConcurrent},
-		{"backpressure_threshold", g.BackpressureThreshold},
-		{"checkpoint_frequency", g.CheckpointFrequency},
-	} {
-		if f.value <= 0 {
-			return notPositive(f.name, strconv.FormatInt(f.value, 10))
-		}
-	}
-	if g.MaxToolCalls < 0 {
-		return fieldErrorf("max_tool_calls", "max_tool_calls must be a non-negative integer, got %d", g.MaxToolCalls)
-	}
-	if err := checkThreshold("confidence_threshold", g.ConfidenceThreshold); err != nil {
-		return err
-	}
-	if err := checkThreshold("drift_threshold", g.DriftThreshold); err != nil {
-		return err
-	}
-	for i, tool := range g.AllowedTools {
-		if tool == "" {
-			field := fmt.Sprintf("allowed_tools[%d]", i)
-			return fieldErrorf(field, "%s must be a non-empty string, got ''", field)
-		}
-	}
-	if g.Version == "" {
-		return fieldErrorf("version", "version must be a non-empty string, got ''")
-	}
-	if g.Name == "" {
-		return fieldErrorf("name", "name must be a non-empty string, got ''")
-	}
-	if err := g.validateText(); err != nil {
-		return err
-	}
-	if err := g.validateExtensions(); err != nil {
-		return err
-	}
-	if err := g.validateCaps(); err != nil {
-		return err
-	}
-	if err := g.validateInterceptors(); err != nil {
-		return err
-	}
-	return g.compilePatterns()
-}
-
-// validateText keeps out what no YAML document can carry.
-func (g *GovernancePolicy) validateText() *FieldError {
-	texts := append([]string{g.Name, g.Version}, g.AllowedTools...)
-	for _, p := range g.BlockedPatterns {
-		texts = append(texts, p.Text)
-	}
-	for _, s := range texts {
-		if !utf8.ValidString(s) {
-			return fieldErrorf("name", "names, tools and patterns must be valid UTF-8, got %q", clip(s, 80))
-		}
-	}
-	return nil
-}
-
-func (g *GovernancePolicy) validateExtensions() *FieldError {
-	if g.MaxAttempts <= 0 {
-		return notPositive("max_attempts", strconv.FormatInt(g.MaxAttempts, 10))
-	}
-	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
-		field := join("max_calls_per_tool", tool)
-		if n := g.MaxCallsPerTool[tool]; n < 0 {
-			return fieldErrorf(field, "%s must be a non-negative integer, got %d", field, n)
-		}
-	}
-	if g.DenyAllTools && len(g.AllowedTools) > 0 {
-		return fieldErrorf("deny_all_tools", "deny_all_tools must not stand beside a non-empty allowed_tools; remove one of them")
-	}
-	return nil
-}
-
-func (g *GovernancePolicy) compilePatterns() *FieldError {
-	if len(g.BlockedPatterns) > MaxPatterns {
-		return fieldErrorf("blocked_patterns", "blocked_patterns must have at most %d entries, got %d", MaxPatterns, len(g.BlockedPatterns))
-	}
-	set, err := pattern.NewSet(g.BlockedPatterns)
-	if err != nil {
-		field := "blocked_patterns"
-		// The set's error begins with the entry it concerns.
-		if i := strings.IndexByte(err.Error(), ']'); i > 0 && strings.HasPrefix(err.Error(), field+"[") {
-			field = err.Error()[:i+1]
-		}
-		return fieldErrorf(field, "%v", err)
-	}
-	g.patterns = set
-	return nil
-}
-
-func notPositive(field, got string) *FieldError {
-	return fieldErrorf(field, "%s must be a positive integer, got %s", field, got)
-}
-
-func checkThreshold(field string, f float64) *FieldError {
-	// Written so that NaN fails too.
-	if !(f >= 0 && f <= 1) {
-		return fieldErrorf(field, "%s must be a float between 0.0 and 1.0, got %s", field, pyFloat(f))
-	}
-	return nil
-}
-
 // DetectConflicts returns warnings about settings that contradict each other
 // (policy engine spec 8.4), in the order of that table.
 func (g *GovernancePolicy) DetectConflicts() []string {
@@ -214,7 +101,7 @@ func (g *GovernancePolicy) DetectConflicts() []string {
 		out = append(out, fmt.Sprintf("backpressure_threshold (%d) >= max_concurrent (%d): backpressure will never trigger", g.BackpressureThreshold, g.MaxConcurrent))
 	}
 	if g.MaxToolCalls == 0 && len(g.AllowedTools) > 0 {
-		out = append(out, fmt.Sprintf("max_tool_calls is 0 but allowed_tools is non-empty (%s): tools are allowed but no calls permitted", pyList(g.AllowedTools)))
+		out = append(out, fmt.Sprintf("max_tool_calls is 0 but allowed_tools is non-empty (%s): tools are allowed but no calls permitted", value.ListOf(g.AllowedTools, value.OfString).Repr()))
 	}
 	if g.ConfidenceThreshold == 0 {
 		out = append(out, "confidence_threshold is 0.0: effectively disables confidence checking")
@@ -223,39 +110,4 @@ func (g *GovernancePolicy) DetectConflicts() []string {
 		out = append(out, fmt.Sprintf("timeout_seconds (%d) is very low (under 5s), may not allow reasonable execution time", g.TimeoutSeconds))
 	}
 	return out
-}
-
-// pyList prints strings as the reference implementation prints a list.
-func pyList(list []string) string {
-	items := make([]value.Value, len(list))
-	for i, s := range list {
-		items[i] = value.OfString(s)
-	}
-	return value.OfList(items...).Repr()
-}
-
-func pyString(s string) string { return value.OfString(s).Repr() }
-
-// pyFloat prints a float as Python does: 0.8, 1.0, 1e-05, nan, inf.
-func pyFloat(f float64) string {
-	switch {
-	case math.IsNaN(f):
-		return "nan"
-	case math.IsInf(f, 1):
-		return "inf"
-	case math.IsInf(f, -1):
-		return "-inf"
-	case f == math.Trunc(f) && math.Abs(f) < 1e16:
-		return strconv.FormatFloat(f, 'f', 1, 64)
-	}
-	return value.OfFloat(f).Repr()
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

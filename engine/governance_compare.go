@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"example.com/govnode/engine/pattern"
@@ -17,8 +18,8 @@ var comparedFields = []struct {
 	{"name", func(g *GovernancePolicy) value.Value { return value.OfString(g.Name) }},
 	{"max_tokens", func(g *GovernancePolicy) value.Value { return value.OfInt(g.MaxTokens) }},
 	{"max_tool_calls", func(g *GovernancePolicy) value.Value { return value.OfInt(g.MaxToolCalls) }},
-	{"allowed_tools", func(g *GovernancePolicy) value.Value { return listOf(g.AllowedTools, value.OfString) }},
-	{"blocked_patterns", func(g *GovernancePolicy) value.Value { return listOf(g.BlockedPatterns, patternValue) }},
+	{"allowed_tools", func(g *GovernancePolicy) value.Value { return value.ListOf(g.AllowedTools, value.OfString) }},
+	{"blocked_patterns", func(g *GovernancePolicy) value.Value { return value.ListOf(g.BlockedPatterns, patternValue) }},
 	{"require_human_approval", func(g *GovernancePolicy) value.Value { return value.OfBool(g.RequireHumanApproval) }},
 	{"timeout_seconds", func(g *GovernancePolicy) value.Value { return value.OfInt(g.TimeoutSeconds) }},
 	{"confidence_threshold", func(g *GovernancePolicy) value.Value { return value.OfFloat(g.ConfidenceThreshold) }},
@@ -30,12 +31,22 @@ var comparedFields = []struct {
 	{"version", func(g *GovernancePolicy) value.Value { return value.OfString(g.Version) }},
 }
 
-func listOf[T any](list []T, convert func(T) value.Value) value.Value {
-	out := make([]value.Value, len(list))
-	for i, item := range list {
-		out[i] = convert(item)
+// Dict returns every field as a mapping with the names of policy engine spec
+// 8.2 (19.2). Reading it back gives an equal policy.
+func (g *GovernancePolicy) Dict() value.Value {
+	perTool := make([]value.Pair, 0, len(g.MaxCallsPerTool))
+	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
+		perTool = append(perTool, value.Pair{Key: tool, Value: value.OfInt(g.MaxCallsPerTool[tool])})
 	}
-	return value.OfList(out...)
+	pairs := make([]value.Pair, 0, len(comparedFields)+3)
+	for _, f := range comparedFields {
+		pairs = append(pairs, value.Pair{Key: f.name, Value: f.value(g)})
+	}
+	pairs = append(pairs,
+		value.Pair{Key: "max_attempts", Value: value.OfInt(g.MaxAttempts)},
+		value.Pair{Key: "max_calls_per_tool", Value: value.OfMap(perTool...)},
+	)
+	return value.OfMap(append(pairs, g.extensionPairs()...)...)
 }
 
 // patternValue writes a pattern as it is written in a policy: a plain string
@@ -98,24 +109,13 @@ func (g *GovernancePolicy) StricterThan(other *GovernancePolicy) bool {
 		cmp.Compare(other.ConfidenceThreshold, g.ConfidenceThreshold),
 		cmp.Compare(g.CheckpointFrequency, other.CheckpointFrequency),
 		cmp.Compare(len(other.BlockedPatterns), len(g.BlockedPatterns)),
-		trueFirst(g.RequireHumanApproval, other.RequireHumanApproval),
+		value.TrueFirst(g.RequireHumanApproval, other.RequireHumanApproval),
 	}
 	if slices.Max(signs) > 0 {
 		return false
 	}
 	subset, equal := compareTools(g, other)
 	return subset && (slices.Min(signs) < 0 || !equal)
-}
-
-// trueFirst orders true before false, as Compare functions do.
-func trueFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 // compareTools reports whether the tools that g permits are a subset of those
@@ -140,8 +140,4 @@ func containsAll(set, items []string) bool {
 		}
 	}
 	return true
-}
-
-func (g *GovernancePolicy) verifiesHashes() bool {
-	return g.ContentHashes != nil || g.ContentHashMode != ""
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"example.com/govnode/engine/pattern"
@@ -19,138 +20,132 @@ var governanceFields = map[string]bool{
 	"content_hashes": true, "content_hash_mode": true, "guardrails": true,
 }
 
-// loadGovernance builds and validates a policy. Types are checked in the same
-// fixed order as values, so that the first problem is the reference's.
+// loadGovernance reads a policy, field by field in the fixed order of policy engine
+// spec 8.3, so that the first problem is the reference's.
 func loadGovernance(n *node, ps *problems) *GovernancePolicy {
-	if n.kind != nodeMap {
-		ps.add(n.line, "", "Expected a YAML mapping, got %s", n.typeName())
-		return nil
-	}
 	g := NewGovernancePolicy()
-	r := governanceReader{n: n, ps: ps}
-	r.positive("max_tokens", &g.MaxTokens)
-	r.positive("timeout_seconds", &g.TimeoutSeconds)
-	r.positive("max_concurrent", &g.MaxConcurrent)
-	r.positive("backpressure_threshold", &g.BackpressureThreshold)
-	r.positive("checkpoint_frequency", &g.CheckpointFrequency)
-	r.nonNegative("max_tool_calls", &g.MaxToolCalls)
-	r.threshold("confidence_threshold", &g.ConfidenceThreshold)
-	r.threshold("drift_threshold", &g.DriftThreshold)
+	g.Path, g.lines = ps.path, fieldLines(n)
+	r := governanceReader{ps, n}
+	r.number("max_tokens", 1, MaxTokenLimit, &g.MaxTokens)
+	r.number("timeout_seconds", 1, MaxTimeoutSeconds, &g.TimeoutSeconds)
+	r.number("max_concurrent", 1, MaxConcurrentCalls, &g.MaxConcurrent)
+	r.number("backpressure_threshold", 1, math.MaxInt64, &g.BackpressureThreshold)
+	r.number("checkpoint_frequency", 1, math.MaxInt64, &g.CheckpointFrequency)
+	r.number("max_tool_calls", 0, math.MaxInt64, &g.MaxToolCalls)
+	r.fraction("confidence_threshold", &g.ConfidenceThreshold)
+	r.fraction("drift_threshold", &g.DriftThreshold)
 	r.tools(g)
-	r.patternList(g)
+	r.patterns(g)
 	r.version(&g.Version)
 	r.name(&g.Name)
 	r.boolean("require_human_approval", &g.RequireHumanApproval)
 	r.boolean("log_all_calls", &g.LogAllCalls)
-	r.positive("max_attempts", &g.MaxAttempts)
+	r.number("max_attempts", 1, math.MaxInt64, &g.MaxAttempts)
 	r.callsPerTool(g)
 	r.boolean("deny_all_tools", &g.DenyAllTools)
+	if g.DenyAllTools && len(g.AllowedTools) > 0 {
+		r.add(g.Line("deny_all_tools"), "deny_all_tools", "deny_all_tools must not stand beside a non-empty allowed_tools; remove one of them")
+	}
 	r.contentHashes(g)
 	r.guardrails(g)
-	if len(ps.list) > 0 {
-		return nil
-	}
-	if err := g.validate(); err != nil {
-		ps.add(r.lineOf(err.Field), err.Field, "%s", err.Message)
-		return nil
-	}
 	return g
+}
+
+// fieldLines maps the fields of a mapping, and what lists and mappings in them
+// hold, to their lines.
+func fieldLines(n *node) map[string]int {
+	lines := map[string]int{}
+	for i, k := range n.keys {
+		lines[k.text] = k.line
+		item := &n.items[i]
+		for j := range item.items {
+			if item.kind == nodeMap {
+				lines[join(k.text, item.keys[j].text)] = item.keys[j].line
+			} else {
+				lines[fmt.Sprintf("%s[%d]", k.text, j)] = item.items[j].line
+			}
+		}
+	}
+	return lines
 }
 
 // governanceReader reads fields of one mapping; what is absent keeps its
 // default.
 type governanceReader struct {
-	n  *node
-	ps *problems
+	*problems
+	n *node
 }
 
-func (r governanceReader) field(name string) (*node, bool) { return r.n.get(name) }
-
-func (r governanceReader) positive(name string, into *int64) {
-	if f, ok := r.field(name); ok {
-		if v, isInt := f.integer(); isInt && v > 0 {
-			*into = v
-			return
-		}
-		if f.beyondInt64() {
-			r.ps.add(f.line, name, "%s", textAbove(name, f.repr()))
-			return
-		}
-		r.ps.add(f.line, name, "%s must be a positive integer, got %s", name, f.repr())
+func (r governanceReader) number(name string, least, most int64, into *int64) {
+	if f, ok := r.n.get(name); ok {
+		*into = r.count(f, name, least, most)
 	}
 }
 
-func (r governanceReader) nonNegative(name string, into *int64) {
-	if f, ok := r.field(name); ok {
-		if v, isInt := f.integer(); isInt && v >= 0 {
-			*into = v
-			return
-		}
-		if f.beyondInt64() {
-			r.ps.add(f.line, name, "%s", textAbove(name, f.repr()))
-			return
-		}
-		r.ps.add(f.line, name, "%s must be a non-negative integer, got %s", name, f.repr())
-	}
-}
-
-func (r governanceReader) threshold(name string, into *float64) {
-	if f, ok := r.field(name); ok {
-		if v, isNumber := f.number(); isNumber && v >= 0 && v <= 1 {
-			*into = v
-			return
-		}
-		r.ps.add(f.line, name, "%s must be a float between 0.0 and 1.0, got %s", name, f.repr())
+func (r governanceReader) fraction(name string, into *float64) {
+	if f, ok := r.n.get(name); ok {
+		*into = r.threshold(f, name)
 	}
 }
 
 func (r governanceReader) boolean(name string, into *bool) {
-	if f, ok := r.field(name); ok {
-		if f.kind == nodeBool {
-			*into = strings.EqualFold(f.text, "true")
-			return
+	if f, ok := r.n.get(name); ok {
+		if f.kind != nodeBool {
+			r.add(f.line, name, "%s must be a boolean, got %s: %s; write true or false", name, f.typeName(), f.repr())
 		}
-		r.ps.add(f.line, name, "%s must be a boolean, got %s: %s; write true or false", name, f.typeName(), f.repr())
+		*into = strings.EqualFold(f.text, "true")
 	}
+}
+
+// holding finds a list or mapping. An empty node stands for one that is absent or
+// of another kind.
+func (r governanceReader) holding(name string, kind nodeKind, what string) *node {
+	f, ok := r.n.get(name)
+	if ok && f.kind != kind {
+		r.add(f.line, name, "%s must be a %s, got %s", name, what, f.typeName())
+	}
+	if !ok || f.kind != kind {
+		return &node{}
+	}
+	return f
 }
 
 func (r governanceReader) tools(g *GovernancePolicy) {
-	f, ok := r.field("allowed_tools")
-	if !ok {
-		return
-	}
-	if f.kind != nodeList {
-		r.ps.add(f.line, "allowed_tools", "allowed_tools must be a list, got %s", f.typeName())
-		return
-	}
-	for i := range f.items {
-		item := &f.items[i]
-		if item.kind != nodeString {
-			field := fmt.Sprintf("allowed_tools[%d]", i)
-			r.ps.add(item.line, field, "%s must be a string, got %s: %s", field, item.typeName(), item.repr())
+	g.allowed = map[string]bool{}
+	for i, item := range r.holding("allowed_tools", nodeList, "list").items {
+		field := fmt.Sprintf("allowed_tools[%d]", i)
+		switch {
+		case item.kind != nodeString:
+			r.add(item.line, field, "%s must be a string, got %s: %s", field, item.typeName(), item.repr())
+			return
+		case item.text == "":
+			r.add(item.line, field, "%s must be a non-empty string, got ''", field)
 			return
 		}
 		g.AllowedTools = append(g.AllowedTools, item.text)
+		g.allowed[item.text] = true
 	}
 }
 
-func (r governanceReader) patternList(g *GovernancePolicy) {
-	f, ok := r.field("blocked_patterns")
-	if !ok {
-		return
-	}
-	if f.kind != nodeList {
-		r.ps.add(f.line, "blocked_patterns", "blocked_patterns must be a list, got %s", f.typeName())
-		return
-	}
-	for i := range f.items {
-		p, msg := readPattern(&f.items[i])
+func (r governanceReader) patterns(g *GovernancePolicy) {
+	for i, item := range r.holding("blocked_patterns", nodeList, "list").items {
+		p, msg := readPattern(&item)
 		if msg != "" {
-			r.ps.add(f.items[i].line, fmt.Sprintf("blocked_patterns[%d]", i), "%s", msg)
+			r.add(item.line, fmt.Sprintf("blocked_patterns[%d]", i), "%s", msg)
 			return
 		}
 		g.BlockedPatterns = append(g.BlockedPatterns, p)
 	}
+	set, err := pattern.NewSet(g.BlockedPatterns)
+	if err != nil {
+		field := "blocked_patterns"
+		// The set's error begins with the entry it concerns.
+		if i := strings.IndexByte(err.Error(), ']'); i > 0 && strings.HasPrefix(err.Error(), field+"[") {
+			field = err.Error()[:i+1]
+		}
+		r.add(g.Line(field), field, "%v", err)
+	}
+	g.patterns = set
 }
 
 // readPattern reads "text" or {pattern, type, engine}.
@@ -181,92 +176,46 @@ func readPattern(n *node) (pattern.Pattern, string) {
 	}
 	for _, k := range n.keys {
 		if k.text != "pattern" && k.text != "type" && k.text != "engine" {
-			return pattern.Pattern{}, fmt.Sprintf("Invalid blocked_pattern entry: it has the unknown field %s; known are pattern, type and engine", pyString(k.text))
+			return pattern.Pattern{}, fmt.Sprintf("Invalid blocked_pattern entry: it has the unknown field %s; known are pattern, type and engine", value.Quote(k.text))
 		}
 	}
 	return p, ""
 }
 
 func (r governanceReader) version(into *string) {
-	f, ok := r.field("version")
+	f, ok := r.n.get("version")
 	switch {
 	case !ok:
 	case f.kind == nodeInt, f.kind == nodeFloat:
-		r.ps.add(f.line, "version", "version must be a non-empty string, got %s; put it in quotes", clip(f.text, 100))
+		r.add(f.line, "version", "version must be a non-empty string, got %s; put it in quotes", clip(f.text, 100))
 	case f.kind != nodeString || f.text == "":
-		r.ps.add(f.line, "version", "version must be a non-empty string, got %s", f.repr())
+		r.add(f.line, "version", "version must be a non-empty string, got %s", f.repr())
 	default:
 		*into = f.text
 	}
 }
 
 func (r governanceReader) name(into *string) {
-	if f, ok := r.field("name"); ok {
-		if f.kind == nodeString && f.text != "" {
-			*into = f.text
-			return
+	if f, ok := r.n.get("name"); ok {
+		if f.kind != nodeString || f.text == "" {
+			r.add(f.line, "name", "name must be a non-empty string, got %s", f.repr())
 		}
-		r.ps.add(f.line, "name", "name must be a non-empty string, got %s", f.repr())
+		*into = f.text
 	}
 }
 
 func (r governanceReader) callsPerTool(g *GovernancePolicy) {
-	f, ok := r.field("max_calls_per_tool")
-	if !ok {
+	f := r.holding("max_calls_per_tool", nodeMap, "mapping of tool names to numbers")
+	if n := len(f.keys); n > MaxToolLimits {
+		r.add(f.line, "max_calls_per_tool", "max_calls_per_tool must have at most %d entries, got %d", MaxToolLimits, n)
 		return
 	}
-	if f.kind != nodeMap {
-		r.ps.add(f.line, "max_calls_per_tool", "max_calls_per_tool must be a mapping of tool names to numbers, got %s", f.typeName())
-		return
-	}
+	g.MaxCallsPerTool = map[string]int64{}
 	for i, k := range f.keys {
-		field := join("max_calls_per_tool", k.text)
-		n, isInt := f.items[i].integer()
-		switch problem := toolNameProblem(k.text); {
-		case problem != "":
-			r.ps.add(k.line, "max_calls_per_tool", "%s", problem)
-			return
-		case f.items[i].beyondInt64():
-			r.ps.add(k.line, field, "%s", textAbove(field, f.items[i].repr()))
-			return
-		case !isInt || n < 0:
-			r.ps.add(k.line, field, "%s must be a non-negative integer, got %s", field, f.items[i].repr())
-			return
+		if problem := toolNameProblem(k.text); problem != "" {
+			r.add(k.line, "max_calls_per_tool", "%s", problem)
+			continue
 		}
-		if g.MaxCallsPerTool == nil {
-			g.MaxCallsPerTool = map[string]int64{}
-		}
-		g.MaxCallsPerTool[k.text] = n
+		g.MaxCallsPerTool[k.text] = r.count(&f.items[i], join("max_calls_per_tool", k.text), 0, math.MaxInt64)
 	}
-}
-
-// lineOf finds the line of a field such as blocked_patterns[3], or of what
-// holds it.
-func (r governanceReader) lineOf(field string) int {
-	lines := fieldLines(r.n)
-	for field != "" {
-		if line, ok := lines[field]; ok {
-			return line
-		}
-		field = field[:max(strings.LastIndexAny(field, ".["), 0)]
-	}
-	return 0
-}
-
-// Dict returns every field as a mapping with the names of policy engine spec
-// 8.2 (19.2). Reading it back gives an equal policy.
-func (g *GovernancePolicy) Dict() value.Value {
-	perTool := make([]value.Pair, 0, len(g.MaxCallsPerTool))
-	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
-		perTool = append(perTool, value.Pair{Key: tool, Value: value.OfInt(g.MaxCallsPerTool[tool])})
-	}
-	pairs := make([]value.Pair, 0, len(comparedFields)+3)
-	for _, f := range comparedFields {
-		pairs = append(pairs, value.Pair{Key: f.name, Value: f.value(g)})
-	}
-	pairs = append(pairs,
-		value.Pair{Key: "max_attempts", Value: value.OfInt(g.MaxAttempts)},
-		value.Pair{Key: "max_calls_per_tool", Value: value.OfMap(perTool...)},
-	)
-	return value.OfMap(append(pairs, g.extensionPairs()...)...)
 }

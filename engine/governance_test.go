@@ -1,29 +1,39 @@
 package engine
 
 import (
-	"math"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"example.com/govnode/engine/pattern"
 )
 
-func TestValidateRefusesWhatYAMLCannotSay(t *testing.T) {
-	for name, change := range map[string]func(*GovernancePolicy){
-		"confidence_threshold must be a float between 0.0 and 1.0, got nan": func(g *GovernancePolicy) { g.ConfidenceThreshold = math.NaN() },
-		"drift_threshold must be a float between 0.0 and 1.0, got inf":      func(g *GovernancePolicy) { g.DriftThreshold = math.Inf(1) },
-		"timeout_seconds must be at most 3153600000":                        func(g *GovernancePolicy) { g.TimeoutSeconds = math.MaxInt64 },
-		"deny_all_tools must not stand beside":                              func(g *GovernancePolicy) { g.DenyAllTools, g.AllowedTools = true, []string{"a"} },
-		"valid UTF-8":                                                       func(g *GovernancePolicy) { g.AllowedTools = []string{"\xff"} },
-		"max_attempts must be a positive integer, got 0":                    func(g *GovernancePolicy) { g.MaxAttempts = 0 },
-		"blocked_patterns must have at most 1000 entries, got 1001": func(g *GovernancePolicy) {
-			g.BlockedPatterns = make([]pattern.Pattern, MaxPatterns+1)
-		},
-	} {
-		g := NewGovernancePolicy()
-		change(g)
-		require.ErrorContains(t, g.Validate(), name)
+// Every fault of a GovernancePolicy is said with the line of its field.
+func TestGovernanceFaults(t *testing.T) {
+	tools := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "  t%d: 1\n", i)
+		}
+		return b.String()
 	}
-	require.NoError(t, NewGovernancePolicy().Validate())
+	for problem, doc := range map[string]string{
+		"2: deny_all_tools must not stand beside a non-empty allowed_tools":      "allowed_tools: [a]\ndeny_all_tools: true\n",
+		"1: max_attempts must be a positive integer, got 0":                      "max_attempts: 0\n",
+		"1: drift_threshold must be a float between 0.0 and 1.0, got .inf":       "drift_threshold: .inf\n",
+		"1: confidence_threshold must be a float between 0.0 and 1.0, got .nan":  "confidence_threshold: .nan\n",
+		"1: blocked_patterns has 1001 entries, 1000 are allowed":                 "blocked_patterns: [" + strings.Repeat("a, ", 1001) + "]\n",
+		"2: max_calls_per_tool must have at most 1024 entries, got 1025":         "max_calls_per_tool:\n" + tools(1025),
+		"3: guardrails[1]: the name 'a' is taken by another guardrail":           "guardrails:\n- {name: a, url: 'https://a'}\n- {name: a, url: 'https://b'}\n",
+		"2: guardrails must have at most 8 entries, got 9":                       "guardrails:\n" + strings.Repeat("- {name: a, url: 'https://a'}\n", 9),
+		"2: content_hashes.a must be 64 hexadecimal digits in quotes, got 'abc'": "content_hashes:\n  a: 'abc'\n",
+		"1: content_hash_mode must be strict or warn, got 'lax'":                 "content_hash_mode: lax\n",
+		"2: allowed_tools[1] must be a non-empty string, got ''":                 "allowed_tools: [a,\n  '']\n",
+		"2: blocked_patterns[1]: an empty pattern would match everything":        "blocked_patterns: [a,\n  '']\n",
+	} {
+		tree, err := SingleFile(doc)
+		require.NoError(t, err)
+		_, err = Compile(tree, WithLogger(discard))
+		require.ErrorContains(t, err, "policy.yaml:"+problem)
+	}
 }

@@ -236,5 +236,5 @@ func (p *Policy) agentName(e evaluation) string {
 	if e.in.AgentID != "" || e.in.SessionID != "" {
 		return e.in.AgentID
 	}
-	return contextString(e.in.Context, "agent_id")
+	return e.in.Context.TextAt("agent_id")
 }

@@ -6,62 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
-	"time"
 
 	"example.com/govnode/engine/value"
-)
-
-// A GuardrailEndpoint is a provider that a tree names: a URL that is sent the
-// call as JSON and answers with a decision.
-//
-//	POST {"tool_name": ..., "args": {...}, "agent_name": ..., "call_id": ...}
-//	200  {"decision": "allow|deny|modify", "reason": ..., "modified_args": {...}, "metadata": {...}}
-//
-// It must be https, or http to the loopback interface. Redirects are not
-// followed: a tree names every host that sees arguments.
-type GuardrailEndpoint struct {
-	Name    string
-	URL     string
-	Timeout time.Duration // of one request, response included
-}
-
-// Bounds and default of an endpoint's timeout.
-const (
-	DefaultGuardrailTimeout = time.Second
-	MaxGuardrailTimeout     = 10 * time.Second
-	maxGuardrails           = 8
 )
 
 // httpGuardrail calls an endpoint.
 type httpGuardrail struct {
 	GuardrailEndpoint
 	client *http.Client
-}
-
-// validate checks an endpoint that stands in field.
-func (ep GuardrailEndpoint) validate(field string) *FieldError {
-	for _, f := range [...][2]string{{"name", ep.Name}, {"url", ep.URL}} {
-		if f[1] == "" {
-			return fieldErrorf(field+"."+f[0], "%s.%s must be a non-empty string", field, f[0])
-		}
-	}
-	if ep.Timeout < time.Millisecond || ep.Timeout > MaxGuardrailTimeout {
-		return fieldErrorf(field+".timeout_ms", "%s.timeout_ms must be between 1 and %d, got %d", field, MaxGuardrailTimeout.Milliseconds(), ep.Timeout.Milliseconds())
-	}
-	field += ".url"
-	u, err := url.Parse(ep.URL)
-	switch {
-	case err != nil || u.Host == "":
-		return fieldErrorf(field, "%s must be an absolute https URL, got %s", field, pyString(clip(ep.URL, 100)))
-	case u.User != nil:
-		return fieldErrorf(field, "%s must not carry a user or password", field)
-	case u.Scheme == "https", u.Scheme == "http" && isLoopback(u.Hostname()):
-		return nil
-	}
-	return fieldErrorf(field, "%s must be https, or http to a loopback address, got %s", field, pyString(clip(ep.URL, 100)))
 }
 
 // newHTTPGuardrail calls a valid endpoint. A nil client means one of its own.
@@ -72,14 +25,6 @@ func newHTTPGuardrail(ep GuardrailEndpoint, client *http.Client) *httpGuardrail 
 	own := *client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &httpGuardrail{GuardrailEndpoint: ep, client: &own}
-}
-
-func isLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }
 
 // Name is the name in the tree.
@@ -137,8 +82,8 @@ func parseGuardrailResult(text []byte) (GuardrailResult, error) {
 		return GuardrailResult{}, errors.New("the answer is not a JSON object")
 	}
 	res := GuardrailResult{
-		Decision: GuardrailDecision(contextString(v, "decision")),
-		Reason:   contextString(v, "reason"),
+		Decision: GuardrailDecision(v.TextAt("decision")),
+		Reason:   v.TextAt("reason"),
 	}
 	if args, ok := v.Get("modified_args"); ok && args.Kind() != value.Null {
 		res.ModifiedArgs = &args

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"example.com/govnode/engine/pattern"
@@ -49,7 +50,7 @@ func (l *linter) unreachable() {
 		return // every document names its own candidate
 	}
 	sets := []*ruleset{p.flatSet}
-	for _, dir := range sortedKeys(p.folders) {
+	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
 		f := p.folders[dir]
 		sets = append(sets, p.buildChain(f, func(int) bool { return true }))
 	}
@@ -174,7 +175,7 @@ func (l *linter) evadable() {
 
 // governancef reports on a field of the GovernancePolicy.
 func (l *linter) governancef(field, format string, args ...any) {
-	l.addf(l.policy.govPath, l.policy.govLines[field], field, format, args...)
+	l.addf(l.policy.governance.Path, l.policy.governance.Line(field), field, format, args...)
 }
 
 func (l *linter) patterns() {
@@ -185,14 +186,14 @@ func (l *linter) patterns() {
 			l.governancef(field, "the pattern needs the backtracking engine, whose time is bounded by a limit and not by the length of the text; a limit that is hit denies")
 		}
 		if unanchored {
-			l.governancef(field, "a glob is anchored at its end alone: %s also matches text that only ends so; begin it with * to say so, or use a regex with ^", pyString(bp.Text))
+			l.governancef(field, "a glob is anchored at its end alone: %s also matches text that only ends so; begin it with * to say so, or use a regex with ^", value.Quote(bp.Text))
 		}
 	}
 }
 
 func (l *linter) limits() {
 	p, g := l.policy, l.policy.governance
-	if !p.governed {
+	if !p.governance.Governed() {
 		return
 	}
 	if g.MaxAttempts < g.MaxToolCalls {
@@ -203,7 +204,7 @@ func (l *linter) limits() {
 		if limit.Max > g.MaxToolCalls {
 			l.governancef(field, "%s (%d) > max_tool_calls (%d): it is never reached", field, limit.Max, g.MaxToolCalls)
 		}
-		if !p.permitsTool(limit.Tool) {
+		if !p.governance.Permits(limit.Tool) {
 			l.governancef(field, "%s limits a tool that allowed_tools does not permit", field)
 		}
 	}

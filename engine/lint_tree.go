@@ -1,8 +1,12 @@
 package engine
 
 import (
+	"maps"
 	"path"
+	"slices"
 	"strings"
+
+	"example.com/govnode/engine/value"
 )
 
 // What a tree as a whole may have that is valid and probably not meant.
@@ -30,10 +34,10 @@ func (l *linter) placement() {
 			l.addf(doc.Path, 0, "", "the document holds for calls without a context.path alone: at every path %s and what lies below it hold in its place", root.doc.Path)
 		}
 	}
-	for _, dir := range sortedKeys(p.folders) {
+	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
 		doc := p.folders[dir].doc
 		if doc.Scope != nil && !mayApply(*doc.Scope, dir) {
-			l.addf(doc.Path, 0, "scope", "the document never applies: no path below %s/ matches the scope %s, which is matched against the whole path from the root", dir, pyString(*doc.Scope))
+			l.addf(doc.Path, 0, "scope", "the document never applies: no path below %s/ matches the scope %s, which is matched against the whole path from the root", dir, value.Quote(*doc.Scope))
 		}
 	}
 }
@@ -61,7 +65,7 @@ func (l *linter) hiddenDenies() {
 	if p.strict {
 		return
 	}
-	for _, dir := range sortedKeys(p.folders) {
+	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
 		f := p.folders[dir]
 		merged, _ := mergeRules(f.chain, nil)
 		for _, r := range f.doc.Rules {

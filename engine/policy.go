@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -73,12 +74,12 @@ func (p *Policy) Documents() []*Document {
 // flat list, else in the governance file nearest to the root.
 func (p *Policy) Name() string {
 	switch {
-	case p.governed:
+	case p.governance.Governed():
 		return p.governance.Name
 	case len(p.flat) > 0:
 		return p.flat[0].Name
 	}
-	dirs := sortedKeys(p.folders)
+	dirs := slices.Sorted(maps.Keys(p.folders))
 	if len(dirs) == 0 {
 		return p.governance.Name
 	}
@@ -98,7 +99,7 @@ func depthOf(dir string) int {
 func (c *compiler) linkLimits() {
 	p, g := c.policy, c.policy.governance
 	tokens, calls := g.MaxTokens, g.MaxToolCalls
-	if !p.governed {
+	if !p.governance.Governed() {
 		// What is stated holds, and not the default that nobody wrote.
 		for _, d := range c.documents {
 			if d.Defaults.stated.maxTokens {
@@ -130,7 +131,7 @@ func (c *compiler) linkLimits() {
 	}
 	p.unchecked = !g.RequireHumanApproval && !g.DenyAllTools && len(g.AllowedTools) == 0 &&
 		len(g.BlockedPatterns) == 0 && calls > 0
-	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
+	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
 		p.limits.MaxCallsPerTool = append(p.limits.MaxCallsPerTool, ToolLimit{Tool: tool, Max: g.MaxCallsPerTool[tool]})
 	}
 }
@@ -140,9 +141,9 @@ func (c *compiler) linkLimits() {
 // stricter of both.
 func (p *Policy) threshold(d *Document) float64 {
 	switch {
-	case d == nil || p.governed && !d.Defaults.stated.confidence:
+	case d == nil || p.governance.Governed() && !d.Defaults.stated.confidence:
 		return p.governance.ConfidenceThreshold
-	case p.governed:
+	case p.governance.Governed():
 		return max(p.governance.ConfidenceThreshold, d.Defaults.ConfidenceThreshold)
 	}
 	return d.Defaults.ConfidenceThreshold

@@ -63,3 +63,26 @@ type problems struct {
 func (ps *problems) add(line int, field, format string, args ...any) {
 	ps.list = append(ps.list, Problem{Path: ps.path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
+
+// count reads an integer from least, which is 0 or 1, to most.
+func (ps *problems) count(f *node, field string, least, most int64) int64 {
+	v, ok := f.integer()
+	switch {
+	case f.beyondInt64(), v > most:
+		ps.add(f.line, field, "%s must be at most %d, got %s", field, most, f.repr())
+	case (!ok || v < least) && least == 0:
+		ps.add(f.line, field, "%s must be a non-negative integer, got %s", field, f.repr())
+	case !ok || v < least:
+		ps.add(f.line, field, "%s must be a positive integer, got %s", field, f.repr())
+	}
+	return v
+}
+
+// threshold reads a number from 0 to 1.
+func (ps *problems) threshold(f *node, field string) float64 {
+	v, ok := f.number()
+	if !ok || !(v >= 0 && v <= 1) { // so that NaN fails too
+		ps.add(f.line, field, "%s must be a float between 0.0 and 1.0, got %s", field, f.repr())
+	}
+	return v
+}

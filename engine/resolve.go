@@ -152,7 +152,7 @@ func (r Resolver) mostSpecific(candidates []Candidate) (int, []string) {
 			ranking += ", "
 		}
 		c := candidates[i]
-		ranking += fmt.Sprintf("(%s, '%s', %d)", value.OfString(c.Rule).Repr(), c.level(), c.level().Specificity())
+		ranking += fmt.Sprintf("(%s, '%s', %d)", value.Quote(c.Rule), c.level(), c.level().Specificity())
 	}
 	w := candidates[order[0]]
 	return order[0], []string{
@@ -178,7 +178,7 @@ func (r Resolver) rank(candidates []Candidate, bySpecificity bool) []int {
 		if c := cmp.Compare(b.Priority, a.Priority); c != 0 || !r.TieBreakDeny {
 			return c
 		}
-		return trueFirst(a.Action.Denies(), b.Action.Denies())
+		return value.TrueFirst(a.Action.Denies(), b.Action.Denies())
 	})
 	return order
 }

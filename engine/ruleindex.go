@@ -281,7 +281,7 @@ func (b *bounds) seal() {
 		if c := b.compare(x.value, y.value); c != 0 {
 			return c
 		}
-		return trueFirst(x.inclusive, y.inclusive)
+		return value.TrueFirst(x.inclusive, y.inclusive)
 	})
 	b.earliest = make([]int32, len(b.limits))
 	for i, l := range b.limits {

@@ -1,6 +1,9 @@
 package engine
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // Strict composition: what one source denies stays denied, whatever the others
 // say (policy engine spec 18.1). It is a stage of its own before any rule can
@@ -104,7 +107,7 @@ func (c *compiler) linkPathless() {
 		own = []*Document{f.doc}
 		base = p.chainFor(f, ".")
 	}
-	for _, dir := range sortedKeys(p.folders) {
+	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
 		doc := p.folders[dir].doc
 		names = append(names, doc.Name)
 		if !slices.Contains(own, doc) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"example.com/govnode/engine/value"
 )
 
 // stubs answer in the place of the guardrails in a case of a table: a test must
@@ -47,7 +49,7 @@ func (s stub) Name() string { return s.name }
 func (s stub) Evaluate(context.Context, GuardrailCall) (GuardrailResult, error) {
 	res, ok := s.of.said[s.name]
 	if !ok {
-		failure := fmt.Sprintf("the guardrail %s is asked, and tests ask none: say under stubs what it answers", pyString(s.name))
+		failure := fmt.Sprintf("the guardrail %s is asked, and tests ask none: say under stubs what it answers", value.Quote(s.name))
 		if !slices.Contains(s.of.missing, failure) {
 			s.of.missing = append(s.of.missing, failure)
 		}

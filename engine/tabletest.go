@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -212,10 +213,10 @@ func (r *tableReader) expectation(n *node, field string) expectation {
 		if a.kind != nodeBool {
 			r.add(a.line, field+".allowed", "allowed must be true or false, got %s", a.repr())
 		}
-		x.allowed = ptr(strings.EqualFold(a.text, "true"))
+		x.allowed = new(strings.EqualFold(a.text, "true"))
 	}
 	if x.action != nil && !Action(*x.action).valid() {
-		r.add(f.line, field+".action", "action must be allow, deny, audit or block, got %s", pyString(*x.action))
+		r.add(f.line, field+".action", "action must be allow, deny, audit or block, got %s", value.Quote(*x.action))
 	}
 	return x
 }
@@ -235,7 +236,7 @@ func (r *tableReader) facts(n *node, field string) *Facts {
 		"tokens_used": &facts.TokensUsed, "active_slots": &facts.ActiveSlots,
 	} {
 		if f, ok := present(n, name); ok {
-			*into = r.count(f, join(field, name))
+			*into = r.count(f, join(field, name), 0, math.MaxInt64)
 		}
 	}
 	if f, ok := present(n, "elapsed_seconds"); ok {
@@ -249,19 +250,11 @@ func (r *tableReader) facts(n *node, field string) *Facts {
 	calls := map[string]int64{}
 	if f, ok := present(n, "tool_calls"); ok {
 		for i, k := range f.keys {
-			calls[k.text] = r.count(&f.items[i], join(field+".tool_calls", k.text))
+			calls[k.text] = r.count(&f.items[i], join(field+".tool_calls", k.text), 0, math.MaxInt64)
 		}
 	}
 	facts.ToolCalls = func(tool string) int64 { return calls[tool] }
 	return facts
-}
-
-func (r *tableReader) count(f *node, field string) int64 {
-	v, ok := f.integer()
-	if !ok || v < 0 {
-		r.add(f.line, field, "%s must be a non-negative integer, got %s", field, f.repr())
-	}
-	return v
 }
 
 func (r *tableReader) text(n *node, field, name string) *string {
@@ -305,7 +298,7 @@ func word[T any](r *tableReader, n *node, field, name string, words map[string]T
 	}
 	v, ok := words[*s]
 	if !ok {
-		r.add(n.line, join(field, name), "%s must be one of %s, got %s", name, strings.Join(sortedKeys(words), ", "), pyString(*s))
+		r.add(n.line, join(field, name), "%s must be one of %s, got %s", name, strings.Join(slices.Sorted(maps.Keys(words)), ", "), value.Quote(*s))
 	}
 	return v
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"example.com/govnode/engine/value"
 )
 
 // Numbers of the texts of a decision. A number and the call that it was given
@@ -47,7 +49,7 @@ func textApproval(tool string) string {
 }
 
 func textNotAllowed(tool string, allowed []string) string {
-	return "Tool '" + tool + "' not in allowed list: " + pyList(allowed)
+	return "Tool '" + tool + "' not in allowed list: " + value.ListOf(allowed, value.OfString).Repr()
 }
 
 func textPatternTool(pattern, tool string) string {
