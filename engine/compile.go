@@ -7,8 +7,9 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
+
+	"example.com/govnode/engine/value"
 )
 
 // A Policy is a compiled tree. It is immutable and evaluated without locks.
@@ -19,24 +20,15 @@ type Policy struct {
 	limits     Limits
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
 
-	flat     []*Document // in load order
-	flatSet  *ruleset
-	answers  []Decision         // of the rules of flatSet, then of its default; nil where decideDirectly does not decide
-	folders  map[string]*folder // by directory, "." for the root
-	pathless *ruleset           // of calls without a path, in strict mode and with folders; else nil
-	deepest  int                // segments of the deepest folder
-	rules    []*Rule            // numbered: files by path, rules as written
-	compiled map[*Rule]*compiledRule
+	docs    *composition
+	answers []Decision // of the rules of the flat list, then of its default; nil where decideDirectly does not decide
 
-	strict      bool
-	resolver    *Resolver // nil without combining
-	denyOnError bool      // when all backends failed
+	denyOnError bool // when all backends failed
 	backends    []loadedBackend
 	external    []File     // of the languages of backends
 	hashes      *hashTable // nil without content hashes
 	guardrails  *GuardrailChain
 	warnings    []Problem
-	keptRules   atomic.Int64
 	budget      time.Duration
 	ceiling     time.Duration // of an evaluation without backends
 	log         *slog.Logger
@@ -51,7 +43,6 @@ func Compile(t *Tree, opts ...Option) (*Policy, error) {
 	}
 	c := &compiler{
 		options: o,
-		folders: map[string]*Document{},
 		policy: &Policy{
 			digest: t.Digest(), digestText: t.Digest().String(), governance: NewGovernancePolicy(),
 			denyOnError: true, budget: o.budget, ceiling: o.ceiling, log: o.log,
@@ -76,8 +67,8 @@ type compiler struct {
 	problems []Problem
 	unknown  []Problem // unknown fields
 
-	documents  []*Document          // all, by path
-	folders    map[string]*Document // governance.yaml and .yml, by directory
+	documents  []*Document // all, by path
+	resolver   *Resolver   // nil without combining
 	settings   []fileSettings
 	searches   searches
 	cedarFiles []File
@@ -163,13 +154,12 @@ func (c *compiler) loadDocument(f File, n *node) {
 	c.problems = append(c.problems, r.list...)
 	c.unknown = append(c.unknown, r.unknown...)
 	if isGovernanceFile(f.Path) {
-		dir := path.Dir(f.Path)
 		// Files come sorted, so governance.yaml is met before .yml.
-		if c.folders[dir] != nil {
-			c.warnf(f.Path, 0, "", "not used: %s lies beside it and is looked for first", c.folders[dir].Path)
+		beside := strings.TrimSuffix(f.Path, ".yml") + ".yaml"
+		if slices.ContainsFunc(c.documents, func(o *Document) bool { return o.Path == beside }) {
+			c.warnf(f.Path, 0, "", "not used: %s lies beside it and is looked for first", beside)
 			return
 		}
-		c.folders[dir] = d
 	}
 	c.settings = append(c.settings, fileSettings{f.Path, d.settings})
 	c.documents = append(c.documents, d)
@@ -216,10 +206,10 @@ func (c *compiler) checkSettings() {
 		return true
 	}
 	var strategy Strategy
-	tieBreakDeny := false
+	strict, tieBreakDeny := false, false
 	for _, f := range c.settings {
 		if f.strict != nil && state(f, "mode", map[bool]string{true: "strict", false: "standard"}[*f.strict]) {
-			p.strict = *f.strict
+			strict = *f.strict
 		}
 		if state(f, "combining", strings.ToLower(string(f.combining))) {
 			strategy = f.combining
@@ -231,7 +221,7 @@ func (c *compiler) checkSettings() {
 			p.denyOnError = f.onBackendError == "deny"
 		}
 	}
-	if p.strict = p.strict || c.strict; p.strict && !p.denyOnError {
+	if c.strict = c.strict || strict; c.strict && !p.denyOnError {
 		p.denyOnError = true
 		for _, f := range c.settings {
 			if f.onBackendError == "default" {
@@ -240,9 +230,9 @@ func (c *compiler) checkSettings() {
 		}
 	}
 	if strategy != "" {
-		p.resolver = &Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
+		c.resolver = &Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
 	}
-	if p.strict && strategy != "" && strategy != DenyOverrides {
+	if c.strict && strategy != "" && strategy != DenyOverrides {
 		for _, f := range c.settings {
 			if f.combining != "" {
 				c.warnf(f.path, f.lines["combining"], "combining", "%s allows nothing in strict mode that one of the documents denies; it only picks among those that allow", strings.ToLower(string(strategy)))
@@ -250,7 +240,7 @@ func (c *compiler) checkSettings() {
 		}
 	}
 	for _, u := range c.unknown {
-		if p.strict {
+		if c.strict {
 			u.Message = strings.Replace(u.Message, "unknown field, ignored", "unknown field, refused in strict mode", 1)
 			c.problems = append(c.problems, u)
 		} else {
@@ -272,26 +262,14 @@ func (c *compiler) checkCaps() {
 // link builds the policy of files that are all sound.
 func (c *compiler) link() {
 	p := c.policy
-	fields := fieldTable{}
-	p.compiled = map[*Rule]*compiledRule{}
 	for _, d := range c.documents {
 		for _, r := range d.Rules {
-			r.number = ruleFirstOfTheTree + uint16(len(p.rules))
-			p.rules = append(p.rules, r)
-			p.compiled[r] = compileRule(r, fields, p.strict)
-			if r.Condition.Operator == OpEq && r.Condition.Value.Kind() == 0 {
+			if r.Condition.Operator == OpEq && r.Condition.Value.Kind() == value.Null {
 				c.warnf(d.Path, r.line, r.Name, "eq null never matches: a null field counts as missing")
 			}
 		}
 	}
-	c.linkFlat()
-	p.folders = newFolders(c.folders, p.strict)
-	for dir := range p.folders {
-		if dir != "." {
-			p.deepest = max(p.deepest, strings.Count(dir, "/")+1)
-		}
-	}
-	c.linkPathless()
+	p.docs = compose(c.documents, p.governance, c.strict, c.resolver)
 	c.warnDefaults()
 	c.linkLimits()
 	p.external = slices.Concat(c.cedarFiles, c.regoFiles)
@@ -302,58 +280,15 @@ func (c *compiler) link() {
 	slices.SortStableFunc(p.warnings, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// linkFlat orders the flat list: *.yaml by path, then *.yml, then *.json. The
-// order decides ties and whose default holds (policy engine spec 7.3).
-func (c *compiler) linkFlat() {
-	p := c.policy
-	for _, ext := range []string{".yaml", ".yml", ".json"} {
-		for _, d := range c.documents {
-			if path.Ext(d.Path) == ext && !isGovernanceFile(d.Path) {
-				p.flat = append(p.flat, d)
-			}
-		}
-	}
-	var rules []*compiledRule
-	for _, d := range p.flat {
-		rules = append(rules, p.compiledOf(d.Rules)...)
-	}
-	p.flatSet = newRuleset(rules)
-	p.flatSet.docs = p.flat
-	p.flatSet.def, p.flatSet.defPolicy = Allow, p.governance.Name
-	p.flatSet.confidence = p.threshold(nil)
-	if len(p.flat) > 0 {
-		p.flatSet.confidence = p.threshold(p.flat[0])
-		p.flatSet.def, p.flatSet.defPolicy = p.flat[0].Defaults.Action, p.flat[0].Name
-	}
-	if p.strict {
-		p.tighten(p.flatSet, p.flat)
-		p.withDenials(p.flatSet, p.flat, nil)
-	}
-}
-
-// compiledOf returns rules as they are evaluated.
-func (p *Policy) compiledOf(rules []*Rule) []*compiledRule {
-	out := make([]*compiledRule, len(rules))
-	for i, r := range rules {
-		out[i] = p.compiled[r]
-	}
-	return out
-}
-
-func isGovernanceFile(p string) bool {
-	base := path.Base(p)
-	return base == "governance.yaml" || base == "governance.yml"
-}
-
 // warnDefaults points at documents that reset their parents' default without
 // saying so (policy engine spec 11.3).
 func (c *compiler) warnDefaults() {
-	for dir, f := range c.policy.folders {
+	for dir, f := range c.policy.docs.folders {
 		if len(f.chain) < 2 || f.doc.Defaults.stated.any {
 			continue
 		}
 		for _, parent := range f.chain[:len(f.chain)-1] {
-			if parent.Defaults.Action.Denies() && !c.policy.strict {
+			if parent.Defaults.Action.Denies() && !c.strict {
 				c.warnf(f.doc.Path, 0, "defaults", "the document states no defaults, so below %s/ the default is allow, although %s denies by default", dir, parent.Path)
 				break
 			}

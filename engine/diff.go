@@ -49,11 +49,11 @@ func (d *differ) field(path, what, was, now string) {
 // setting is what holds for the whole tree.
 func (p *Policy) setting(name, usual string) string {
 	switch {
-	case name == "mode" && p.strict:
+	case name == "mode" && p.docs.strict:
 		return "strict"
-	case name == "combining" && p.resolver != nil:
-		return strings.ToLower(string(p.resolver.Strategy))
-	case name == "tie_break" && p.resolver != nil && p.resolver.TieBreakDeny:
+	case name == "combining" && p.docs.resolver != nil:
+		return strings.ToLower(string(p.docs.resolver.Strategy))
+	case name == "tie_break" && p.docs.resolver != nil && p.docs.resolver.TieBreakDeny:
 		return "deny"
 	case name == "on_backend_error" && !p.denyOnError:
 		return "default"
@@ -106,7 +106,7 @@ func (d *differ) documents(a, b *Policy) {
 		}
 		return paths
 	}
-	d.field("", "order of the flat list", strings.Join(names(a.flat), ", "), strings.Join(names(b.flat), ", "))
+	d.field("", "order of the flat list", strings.Join(names(a.docs.flat), ", "), strings.Join(names(b.docs.flat), ", "))
 }
 
 func (d *differ) document(path string, was, now *Document) {

@@ -17,7 +17,7 @@ func (p *Policy) decideDirectly(in *Input, d *Decision) bool {
 	if len(p.answers) == 0 || in.Explain || in.CheckLimits {
 		return false
 	}
-	best := p.flatSet.index.direct(in, int32(len(p.answers)-1))
+	best := p.docs.flatSet.index.direct(in, int32(len(p.answers)-1))
 	if best < 0 {
 		return false
 	}
@@ -41,9 +41,9 @@ func (in *Input) hashed() bool {
 // linkDirect prepares decideDirectly for the policies that it is for, once
 // everything else is known of them.
 func (p *Policy) linkDirect() {
-	set := p.flatSet
-	if len(p.folders) > 0 || p.resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.hashes != nil ||
-		!p.unchecked || p.strict && len(set.docs) == 0 || set.denials != nil || !set.index.complete() {
+	set := p.docs.flatSet
+	if len(p.docs.folders) > 0 || p.docs.resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.hashes != nil ||
+		!p.unchecked || p.docs.strict && len(set.docs) == 0 || set.denials != nil || !set.index.complete() {
 		return
 	}
 	p.answers = make([]Decision, len(set.rules)+1)

@@ -125,15 +125,15 @@ func escapes(p string) bool {
 // find returns the folder nearest to a clean path, from the path itself up to
 // the root; a file has no governance file below it, so the extra step for one
 // finds nothing.
-func (p *Policy) findFolder(clean string) *folder {
+func (c *composition) findFolder(clean string) *folder {
 	dir := clean
 	// Deeper than any governance file there is nothing to find; cutting first
 	// keeps a path of ten thousand segments cheap.
-	if end := cutSegments(dir, p.deepest); end < len(dir) {
+	if end := cutSegments(dir, c.deepest); end < len(dir) {
 		dir = dir[:end]
 	}
 	for {
-		if f, ok := p.folders[dir]; ok {
+		if f, ok := c.folders[dir]; ok {
 			return f
 		}
 		slash := strings.LastIndexByte(dir, '/')
@@ -162,7 +162,7 @@ func cutSegments(p string, n int) int {
 
 // chainFor returns the ruleset of the documents of a folder that apply to a
 // path, or nil where none does.
-func (p *Policy) chainFor(f *folder, clean string) *ruleset {
+func (c *composition) chainFor(f *folder, clean string) *ruleset {
 	mask := ^uint64(0)
 	included := 0
 	scoped := false
@@ -182,28 +182,28 @@ func (p *Policy) chainFor(f *folder, clean string) *ruleset {
 	case included == 0:
 		return nil
 	case !scoped:
-		return p.cachedChain(&f.all, f)
+		return c.cachedChain(&f.all, f)
 	case len(f.chain) > 64:
-		return p.buildChain(f, func(i int) bool {
+		return c.buildChain(f, func(i int) bool {
 			return f.chain[i].Scope == nil || pattern.FnMatch(clean, *f.chain[i].Scope)
 		})
 	}
 	if s, ok := f.variants.Load(mask); ok {
 		return s.(*ruleset)
 	}
-	s := p.buildChain(f, func(i int) bool { return mask&(1<<i) != 0 })
-	if p.mayKeep(s) {
+	s := c.buildChain(f, func(i int) bool { return mask&(1<<i) != 0 })
+	if c.mayKeep(s) {
 		f.variants.Store(mask, s)
 	}
 	return s
 }
 
-func (p *Policy) cachedChain(at *atomic.Pointer[ruleset], f *folder) *ruleset {
+func (c *composition) cachedChain(at *atomic.Pointer[ruleset], f *folder) *ruleset {
 	if s := at.Load(); s != nil {
 		return s
 	}
-	s := p.buildChain(f, func(int) bool { return true })
-	if p.mayKeep(s) {
+	s := c.buildChain(f, func(int) bool { return true })
+	if c.mayKeep(s) {
 		at.Store(s)
 	}
 	return s
@@ -213,16 +213,16 @@ func (p *Policy) cachedChain(at *atomic.Pointer[ruleset], f *folder) *ruleset {
 // Beyond it a chain is merged again on each evaluation.
 const maxKeptRules = 200_000
 
-func (p *Policy) mayKeep(s *ruleset) bool {
+func (c *composition) mayKeep(s *ruleset) bool {
 	n := len(s.rules)
 	for _, d := range s.denials {
 		n += len(d.rules)
 	}
-	return p.keptRules.Add(int64(n)+1) <= maxKeptRules
+	return c.keptRules.Add(int64(n)+1) <= maxKeptRules
 }
 
 // buildChain merges the documents of a chain that in selects.
-func (p *Policy) buildChain(f *folder, in func(int) bool) *ruleset {
+func (c *composition) buildChain(f *folder, in func(int) bool) *ruleset {
 	var docs, above, cutOff []*Document
 	for i, doc := range f.chain {
 		switch {
@@ -241,7 +241,7 @@ func (p *Policy) buildChain(f *folder, in func(int) bool) *ruleset {
 	leaf := docs[len(docs)-1]
 	left := []*Document{leaf}
 	if len(cutOff)+len(above) == len(docs) {
-		left = p.flat
+		left = c.flat
 	}
 	if slices.ContainsFunc(left, func(d *Document) bool { return d.Defaults.Action.Denies() }) {
 		cutOff = append(cutOff, above...)
@@ -255,16 +255,16 @@ func (p *Policy) buildChain(f *folder, in func(int) bool) *ruleset {
 		return true
 	}
 	rules, trace := mergeRules(docs, only)
-	s := newRuleset(p.compiledOf(rules))
-	s.docs, s.scoped, s.trace = docs, true, trace
+	s := &ruleset{
+		ruleList: newRuleList(c.compiledOf(rules)), docs: docs, scoped: true, trace: trace,
+		def: leaf.Defaults.Action, defPolicy: leaf.Name, confidence: c.threshold(leaf),
+	}
 	for _, doc := range docs {
 		s.chain = append(s.chain, doc.Name)
 	}
-	s.def, s.defPolicy = leaf.Defaults.Action, leaf.Name
-	s.confidence = p.threshold(leaf)
-	if p.strict {
-		p.tighten(s, slices.Concat(docs, left))
-		s = p.withDenials(s, []*Document{leaf}, slices.Concat(docs[:len(docs)-1], p.flat))
+	if c.strict {
+		c.tighten(s, slices.Concat(docs, left))
+		s = c.withDenials(s, []*Document{leaf}, slices.Concat(docs[:len(docs)-1], c.flat))
 	}
 	return s
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"example.com/govnode/engine/value"
@@ -80,16 +79,13 @@ func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
 // judgeDocuments is policy engine spec 7: rules, then backends, then the
 // default.
 func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) {
-	set := p.flatSet
-	if len(p.folders) > 0 {
-		var deny *Decision
-		if set, deny = p.selectRules(e); deny != nil {
-			*d = *deny
-			return
-		}
+	set, err := p.docs.selectFor(e)
+	if err != nil {
+		*d = p.outOfScope(e, err)
+		return
 	}
 	e.confidence, e.chain = set.confidence, set.chain
-	rule, err := p.decide(set, e)
+	rule, err := p.docs.decide(set, e)
 	switch {
 	case err != nil:
 		name := ""
@@ -108,58 +104,19 @@ func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) 
 	p.decideByDefault(set, e, d)
 }
 
-// selectRules finds the documents that apply to the call (policy engine spec
-// 7.2) in a tree with governance files. One without them has no root, and a
-// path in the context is a field like any other.
-func (p *Policy) selectRules(e evaluation) (*ruleset, *Decision) {
-	clean, given := ".", false
-	e.chain = nil
-	if v, ok := e.in.Context.Get("path"); ok && v.Kind() != value.Null {
-		raw, isString := v.AsString()
-		e.chain = []string{} // a refusal is scoped as well (17.1)
-		if !isString {
-			return nil, new(p.errorDecision(e, "", errPathType))
-		}
-		given = true
-		if clean, ok = cleanPath(raw); !ok {
-			return nil, p.pathEscape(e)
-		}
-	}
-	switch {
-	case !given && p.pathless != nil:
-		if e.in.Explain {
-			e.explain("no path is given: in strict mode the denies of every folder stand")
-		}
-		return p.pathless, nil
-	case !given && len(p.flat) > 0:
-		return p.flatSet, nil
-	}
-	if f := p.findFolder(clean); f != nil {
-		if set := p.chainFor(f, clean); set != nil {
-			if e.in.Explain {
-				e.explain("path %s: the documents %s apply, root first", value.Quote(clean), strings.Join(set.chain, ", "))
-				e.trace = append(e.trace, set.trace...)
-			}
-			return set, nil
-		}
+// outOfScope is the decision where no documents can be selected.
+func (p *Policy) outOfScope(e evaluation, err error) Decision {
+	if !errors.Is(err, errPathEscape) {
+		return p.errorDecision(e, "", err)
 	}
 	if e.in.Explain {
-		e.explain("path %s: no governance file applies, the flat list holds", value.Quote(clean))
+		e.explain("path: %v", err)
 	}
-	return p.flatSet, nil
-}
-
-var errPathType = errors.New("context.path must be a string")
-
-func (p *Policy) pathEscape(e evaluation) *Decision {
-	if e.in.Explain {
-		e.explain("path: %s", textPathEscape)
-	}
-	return &Decision{
+	return Decision{
 		Action:        string(Deny),
 		Policy:        folderScoped,
 		Rule:          rulePathEscape,
-		Reason:        textPathEscape,
+		Reason:        err.Error(),
 		PublicMessage: publicMessages[CategoryPathEscape],
 		Category:      CategoryPathEscape,
 	}
@@ -169,75 +126,12 @@ func (p *Policy) pathEscape(e evaluation) *Decision {
 // 17.1).
 const folderScoped = "folder-scoped"
 
-// decide picks the rule that decides, or none.
-func (p *Policy) decide(set *ruleset, e evaluation) (*compiledRule, error) {
-	if rule, err := set.denial(e); rule != nil || err != nil {
-		if e.in.Explain && err == nil {
-			e.explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.doc.Path, rule.Action)
-		}
-		return rule, err
-	}
-	if p.resolver != nil {
-		return p.combine(set, e)
-	}
-	rule, err := set.first(e)
-	if e.in.Explain && err == nil {
-		if rule == nil {
-			e.explain("none of %d rules matches", len(set.rules))
-		} else {
-			e.explain("rule '%s' of %s matches: %s (priority %d)", rule.Name, rule.doc.Path, rule.Action, rule.Priority)
-		}
-	}
-	return rule, err
-}
-
-// combine lets each document name its decision and resolves between them
-// (policy engine spec 13). Under DENY_OVERRIDES a document's first deny stands
-// beside its first match, so that a deny also overrides inside one document.
-func (p *Policy) combine(set *ruleset, e evaluation) (*compiledRule, error) {
-	var candidates []Candidate
-	var rules []*compiledRule
-	for _, doc := range set.docs {
-		matched, denied := false, p.resolver.Strategy != DenyOverrides
-		for _, r := range set.rules {
-			if r.doc != doc || (matched && (denied || r.Action.Allows())) {
-				continue
-			}
-			hit, err := r.matches(e)
-			if err != nil {
-				return r, err
-			}
-			if !hit {
-				continue
-			}
-			matched = true
-			denied = denied || r.Action.Denies()
-			rules = append(rules, r)
-			candidates = append(candidates, Candidate{
-				Action: r.Action, Priority: r.Priority, Level: doc.Level,
-				Policy: doc.Name, Rule: r.Name, Reason: r.reason,
-			})
-		}
-	}
-	if len(candidates) == 0 {
-		return nil, nil
-	}
-	res, err := p.resolver.Resolve(candidates)
-	if err != nil {
-		return nil, err
-	}
-	if e.in.Explain {
-		e.trace = append(e.trace, res.Trace...)
-	}
-	return rules[res.Index], nil
-}
-
 func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 	d.Allowed = r.Action.Allows()
 	d.Action = string(r.Action)
 	d.Policy = r.doc.Name
 	d.MatchedRule = r.Name
-	d.Rule = r.number
+	d.Rule = ruleFirstOfTheTree + r.number
 	d.Reason = r.reason
 	if set.scoped {
 		d.Policy = folderScoped
@@ -288,7 +182,7 @@ func joined(errs []error) error {
 
 // decideByDefault is policy engine spec 7.3.
 func (p *Policy) decideByDefault(set *ruleset, e evaluation, d *Decision) {
-	if p.strict && len(set.docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
+	if p.docs.strict && len(set.docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
 		d.Action, d.Policy, d.Rule, d.Reason = string(Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return

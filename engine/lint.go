@@ -46,13 +46,13 @@ const maxCompared = 4_000_000
 // flat list and in the full chain of every folder.
 func (l *linter) unreachable() {
 	p := l.policy
-	if p.resolver != nil {
+	if p.docs.resolver != nil {
 		return // every document names its own candidate
 	}
-	sets := []*ruleset{p.flatSet}
-	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
-		f := p.folders[dir]
-		sets = append(sets, p.buildChain(f, func(int) bool { return true }))
+	sets := []*ruleset{p.docs.flatSet}
+	for _, dir := range slices.Sorted(maps.Keys(p.docs.folders)) {
+		f := p.docs.folders[dir]
+		sets = append(sets, p.docs.buildChain(f, func(int) bool { return true }))
 	}
 	type seen struct{ rule, by *Rule }
 	reported := map[seen]bool{}
@@ -75,7 +75,7 @@ func (l *linter) unreachable() {
 					continue
 				}
 				// In strict mode no rule of another document hides a deny.
-				if p.strict && earlier.doc != r.doc && r.Action.Denies() && earlier.Action.Allows() {
+				if p.docs.strict && earlier.doc != r.doc && r.Action.Denies() && earlier.Action.Allows() {
 					continue
 				}
 				if pair := (seen{r.Rule, earlier.Rule}); !reported[pair] {
@@ -162,10 +162,10 @@ func matchesAll(v value.Value) bool {
 }
 
 func (l *linter) evadable() {
-	if l.policy.strict {
+	if l.policy.docs.strict {
 		return // strict mode denies where the field is missing
 	}
-	for _, r := range l.policy.rules {
+	for _, r := range l.policy.docs.rules {
 		op := r.Condition.Operator
 		if r.Action.Denies() && (op == OpNe || op == OpNotIn) {
 			l.addf(r.doc.Path, r.line, r.Name, "omitting the field %s evades this rule: a missing field makes %s false; add mode: strict, or deny by default and allow what is wanted", r.Condition.Field, op)

@@ -14,8 +14,8 @@ import (
 // placement looks for documents and settings whose place takes their effect.
 func (l *linter) placement() {
 	p := l.policy
-	root := p.folders["."]
-	for _, doc := range p.flat {
+	root := p.docs.folders["."]
+	for _, doc := range p.docs.flat {
 		if base := path.Base(doc.Path); base == "governance.json" {
 			l.addf(doc.Path, 0, "", "the file is one of the flat list: only governance.yaml and governance.yml hold for their folder")
 		}
@@ -30,12 +30,12 @@ func (l *linter) placement() {
 				l.addf(doc.Path, r.line, r.Name, "override has no effect in the flat list, which is not merged")
 			}
 		}
-		if root != nil && root.doc.Scope == nil && !p.strict {
+		if root != nil && root.doc.Scope == nil && !p.docs.strict {
 			l.addf(doc.Path, 0, "", "the document holds for calls without a context.path alone: at every path %s and what lies below it hold in its place", root.doc.Path)
 		}
 	}
-	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
-		doc := p.folders[dir].doc
+	for _, dir := range slices.Sorted(maps.Keys(p.docs.folders)) {
+		doc := p.docs.folders[dir].doc
 		if doc.Scope != nil && !mayApply(*doc.Scope, dir) {
 			l.addf(doc.Path, 0, "scope", "the document never applies: no path below %s/ matches the scope %s, which is matched against the whole path from the root", dir, value.Quote(*doc.Scope))
 		}
@@ -62,11 +62,11 @@ func mayApply(scope, dir string) bool {
 // of its name that allows (policy engine spec 11.1). In strict mode it stands.
 func (l *linter) hiddenDenies() {
 	p := l.policy
-	if p.strict {
+	if p.docs.strict {
 		return
 	}
-	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
-		f := p.folders[dir]
+	for _, dir := range slices.Sorted(maps.Keys(p.docs.folders)) {
+		f := p.docs.folders[dir]
 		merged, _ := mergeRules(f.chain, nil)
 		for _, r := range f.doc.Rules {
 			if !r.Action.Denies() {

@@ -81,7 +81,7 @@ func refuseCheaply(t *testing.T, path, doc string) {
 	n, probs := parseText(path, []byte(doc))
 	if probs == nil {
 		// What parses must still be no policy.
-		c := &compiler{folders: map[string]*Document{}, policy: &Policy{governance: NewGovernancePolicy()}}
+		c := &compiler{policy: &Policy{governance: NewGovernancePolicy()}}
 		c.load(File{Path: path, Content: []byte(doc)})
 		probs = c.problems
 		require.NotNil(t, n)
@@ -103,7 +103,7 @@ func TestLargeDocuments(t *testing.T) {
 			i, strings.Repeat(fmt.Sprintf("tool_%d, ", i), 20), strings.Repeat("why ", 50))
 	}
 	p := mustCompile(t, b.String())
-	require.Len(t, p.rules, MaxRules)
+	require.Len(t, p.docs.rules, MaxRules)
 
 	b.WriteString("  - {name: one-more, condition: {field: a, operator: eq, value: 1}, action: deny}\n")
 	tree, err := SingleFile(b.String())

@@ -57,13 +57,13 @@ func (p *Policy) Limits() Limits {
 func (p *Policy) Local() bool { return len(p.backends) == 0 && p.guardrails == nil }
 
 // Strict reports whether the policy is evaluated in strict mode.
-func (p *Policy) Strict() bool { return p.strict }
+func (p *Policy) Strict() bool { return p.docs.strict }
 
 // Documents returns the PolicyDocuments of the tree in order of their paths.
 // They must not be written to.
 func (p *Policy) Documents() []*Document {
-	docs := slices.Clone(p.flat)
-	for _, f := range p.folders {
+	docs := slices.Clone(p.docs.flat)
+	for _, f := range p.docs.folders {
 		docs = append(docs, f.doc)
 	}
 	slices.SortFunc(docs, func(a, b *Document) int { return strings.Compare(a.Path, b.Path) })
@@ -76,22 +76,15 @@ func (p *Policy) Name() string {
 	switch {
 	case p.governance.Governed():
 		return p.governance.Name
-	case len(p.flat) > 0:
-		return p.flat[0].Name
+	case len(p.docs.flat) > 0:
+		return p.docs.flat[0].Name
 	}
-	dirs := slices.Sorted(maps.Keys(p.folders))
+	dirs := slices.Sorted(maps.Keys(p.docs.folders))
 	if len(dirs) == 0 {
 		return p.governance.Name
 	}
 	nearest := slices.MinFunc(dirs, func(a, b string) int { return depthOf(a) - depthOf(b) })
-	return p.folders[nearest].doc.Name
-}
-
-func depthOf(dir string) int {
-	if dir == "." {
-		return 0
-	}
-	return strings.Count(dir, "/") + 1
+	return p.docs.folders[nearest].doc.Name
 }
 
 // linkLimits joins the GovernancePolicy's numbers with those that documents
@@ -134,19 +127,6 @@ func (c *compiler) linkLimits() {
 	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
 		p.limits.MaxCallsPerTool = append(p.limits.MaxCallsPerTool, ToolLimit{Tool: tool, Max: g.MaxCallsPerTool[tool]})
 	}
-}
-
-// threshold is the confidence that calls need under the defaults of a document:
-// its own where it states one and there is no GovernancePolicy, else the
-// stricter of both.
-func (p *Policy) threshold(d *Document) float64 {
-	switch {
-	case d == nil || p.governance.Governed() && !d.Defaults.stated.confidence:
-		return p.governance.ConfidenceThreshold
-	case p.governance.Governed():
-		return max(p.governance.ConfidenceThreshold, d.Defaults.ConfidenceThreshold)
-	}
-	return d.Defaults.ConfidenceThreshold
 }
 
 // millionths rounds a threshold. One above 0 stays above it, since 0 means that

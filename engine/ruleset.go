@@ -5,38 +5,29 @@ import (
 	"slices"
 )
 
-// A ruleset is a list of rules in the order of evaluation, with what follows
-// when none of them matches. It is immutable and shared by evaluations.
-type ruleset struct {
-	docs      []*Document // flat: in load order; scoped: root first
-	chain     []string    // names of docs; scoped only
-	scoped    bool
-	rules     []*compiledRule // by priority, highest first; equal keep their order
-	def       Action
-	defPolicy string // whose default it is
-	// confidence is what a call must at least have, by the same defaults.
-	confidence float64
-	index      ruleIndex
-	denials    []*ruleset // what denies whatever rules say; strict mode only
-	trace      []string   // how a chain came to be
+// A ruleList is a list of rules in the order of evaluation. It is immutable and
+// shared by evaluations.
+type ruleList struct {
+	rules []*compiledRule // by priority, highest first; equal keep their order
+	index ruleIndex
 }
 
-// newRuleset sorts and indexes rules. The order given is the order of equal
+// newRuleList sorts and indexes rules. The order given is the order of equal
 // priorities.
-func newRuleset(rules []*compiledRule) *ruleset {
-	s := &ruleset{rules: slices.Clone(rules)}
-	slices.SortStableFunc(s.rules, func(a, b *compiledRule) int { return cmp.Compare(b.Priority, a.Priority) })
-	s.index = newRuleIndex(s.rules)
-	return s
+func newRuleList(rules []*compiledRule) *ruleList {
+	l := &ruleList{rules: slices.Clone(rules)}
+	slices.SortStableFunc(l.rules, func(a, b *compiledRule) int { return cmp.Compare(b.Priority, a.Priority) })
+	l.index = newRuleIndex(l.rules)
+	return l
 }
 
 // first returns the first rule that matches (policy engine spec 7.1), or nil.
 // With an error it returns the rule that could not be judged.
-func (s *ruleset) first(e evaluation) (*compiledRule, error) {
-	best, err, ok := s.index.first(e, s.rules)
+func (l *ruleList) first(e evaluation) (*compiledRule, error) {
+	best, err, ok := l.index.first(e, l.rules)
 	if !ok {
-		best, err = int32(len(s.rules)), nil
-		for i, r := range s.rules {
+		best, err = int32(len(l.rules)), nil
+		for i, r := range l.rules {
 			var hit bool
 			if hit, err = r.matches(e); hit || err != nil {
 				best = int32(i)
@@ -44,8 +35,8 @@ func (s *ruleset) first(e evaluation) (*compiledRule, error) {
 			}
 		}
 	}
-	if int(best) == len(s.rules) {
+	if int(best) == len(l.rules) {
 		return nil, nil
 	}
-	return s.rules[best], err
+	return l.rules[best], err
 }

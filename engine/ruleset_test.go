@@ -51,8 +51,8 @@ func TestIndexEqualsScan(t *testing.T) {
 			action := []Action{Allow, Deny}[rng.IntN(2)]
 			rules = append(rules, compileRule(&Rule{Name: fmt.Sprint(i), Condition: c, Action: action, Priority: int64(rng.IntN(3)), doc: &Document{}}, fieldsOf, strict))
 		}
-		set := newRuleset(rules)
-		scan := &ruleset{rules: set.rules}
+		set := newRuleList(rules)
+		scan := &ruleList{rules: set.rules}
 		indexed += len(set.index.groups)
 		ctx := value.OfMap()
 		for _, f := range []string{"x", "y", "z", "tool_name"} {

@@ -17,20 +17,20 @@ import (
 
 // withDenials adds the strict stage to a ruleset. Under DENY_OVERRIDES a deny
 // stands against an allow of its own document as well.
-func (p *Policy) withDenials(s *ruleset, own, others []*Document) *ruleset {
-	if p.resolver != nil && p.resolver.Strategy == DenyOverrides {
+func (c *composition) withDenials(s *ruleset, own, others []*Document) *ruleset {
+	if c.resolver != nil && c.resolver.Strategy == DenyOverrides {
 		own, others = nil, slices.Concat(others, own)
 	}
 	var denies []*compiledRule
 	for _, doc := range others {
 		for _, r := range doc.Rules {
 			if r.Action.Denies() {
-				denies = append(denies, p.compiled[r])
+				denies = append(denies, c.compiled[r])
 			}
 		}
 	}
 	if len(denies) > 0 {
-		s.denials = append(s.denials, newRuleset(denies))
+		s.denials = append(s.denials, newRuleList(denies))
 	}
 	merged := map[*compiledRule]bool{}
 	for _, r := range s.rules {
@@ -38,10 +38,10 @@ func (p *Policy) withDenials(s *ruleset, own, others []*Document) *ruleset {
 	}
 	for _, doc := range own {
 		// An allow that was dropped on merging is no exception either.
-		rules := slices.DeleteFunc(p.compiledOf(doc.Rules), func(r *compiledRule) bool { return r.Action.Allows() && !merged[r] })
+		rules := slices.DeleteFunc(c.compiledOf(doc.Rules), func(r *compiledRule) bool { return r.Action.Allows() && !merged[r] })
 		denies := slices.ContainsFunc(rules, func(r *compiledRule) bool { return r.Action.Denies() })
 		if denies && (len(own) > 1 || len(others) > 0 || len(rules) != len(s.rules)) {
-			s.denials = append(s.denials, newRuleset(rules))
+			s.denials = append(s.denials, newRuleList(rules))
 		}
 	}
 	return s
@@ -68,9 +68,9 @@ func (s *ruleset) standing() []*compiledRule {
 
 // tighten takes the strictest defaults of documents: one may tighten those of
 // the others, never loosen them.
-func (p *Policy) tighten(s *ruleset, docs []*Document) {
+func (c *composition) tighten(s *ruleset, docs []*Document) {
 	for _, doc := range docs {
-		s.confidence = max(s.confidence, p.threshold(doc))
+		s.confidence = max(s.confidence, c.threshold(doc))
 		if moreRestrictive(doc.Defaults.Action, s.def) {
 			s.def, s.defPolicy = doc.Defaults.Action, doc.Name
 		}
@@ -94,34 +94,33 @@ func moreRestrictive(a, b Action) bool {
 // concern, in strict mode and in a tree with governance files: such a call may
 // concern any of them. So every deny of every folder stands, and the strictest
 // defaults of all hold; what allows is what would without strict mode.
-func (c *compiler) linkPathless() {
-	p := c.policy
-	if !p.strict || len(p.folders) == 0 {
+func (c *composition) linkPathless() {
+	if !c.strict || len(c.folders) == 0 {
 		return
 	}
 	var others []*Document
 	var names []string
-	own := p.flat
-	base := p.flatSet
-	if f := p.folders["."]; len(own) == 0 && f != nil {
+	own := c.flat
+	base := c.flatSet
+	if f := c.folders["."]; len(own) == 0 && f != nil {
 		own = []*Document{f.doc}
-		base = p.chainFor(f, ".")
+		base = c.chainFor(f, ".")
 	}
-	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
-		doc := p.folders[dir].doc
+	for _, dir := range slices.Sorted(maps.Keys(c.folders)) {
+		doc := c.folders[dir].doc
 		names = append(names, doc.Name)
 		if !slices.Contains(own, doc) {
 			others = append(others, doc)
 		}
 	}
-	s := &ruleset{def: Allow, defPolicy: p.governance.Name, confidence: p.threshold(nil)}
+	s := &ruleset{ruleList: &ruleList{}, def: Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil)}
 	if base != nil {
-		s.docs, s.rules, s.index = base.docs, base.rules, base.index
+		s.docs, s.ruleList = base.docs, base.ruleList
 		s.def, s.defPolicy, s.confidence = base.def, base.defPolicy, base.confidence
 	}
-	if len(p.flat) == 0 {
+	if len(c.flat) == 0 {
 		s.scoped, s.chain = true, names
 	}
-	p.tighten(s, others)
-	p.pathless = p.withDenials(s, own, others)
+	c.tighten(s, others)
+	c.pathless = c.withDenials(s, own, others)
 }

@@ -71,7 +71,7 @@ type RuleCoverage struct {
 func RunTests(ctx context.Context, p *Policy, tables []File, only *regexp.Regexp) (TestReport, error) {
 	var report TestReport
 	var probs []Problem
-	hits := make([]int, len(p.rules))
+	hits := make([]int, len(p.docs.rules))
 	for _, table := range tables {
 		r := &tableReader{problems: &problems{path: table.Path}, guardrails: p.guardrailNames()}
 		cases := r.table(table)
@@ -92,7 +92,7 @@ func RunTests(ctx context.Context, p *Policy, tables []File, only *regexp.Regexp
 			if len(c.Failures) > 0 {
 				report.Failed++
 			}
-			if i := int(c.Decision.Rule) - int(ruleFirstOfTheTree); i >= 0 && i < len(p.rules) {
+			if i := int(c.Decision.Rule) - int(ruleFirstOfTheTree); i >= 0 && i < len(p.docs.rules) {
 				hits[i]++
 			}
 			report.Cases = append(report.Cases, c.TestCase)
@@ -101,7 +101,7 @@ func RunTests(ctx context.Context, p *Policy, tables []File, only *regexp.Regexp
 	if len(probs) > 0 {
 		return TestReport{}, &LoadError{Problems: probs}
 	}
-	for i, r := range p.rules {
+	for i, r := range p.docs.rules {
 		report.Coverage = append(report.Coverage, RuleCoverage{Path: r.doc.Path, Line: r.line, Rule: r.Name, Hits: hits[i]})
 	}
 	return report, nil

@@ -34,11 +34,10 @@ const (
 
 // Fixed texts. They follow the reference implementation to the letter.
 const (
-	textDefault    = "No rules matched; default action applied"
-	textError      = "Policy evaluation error — access denied (fail closed)"
-	textPathEscape = "path outside governance root"
-	textNoPolicy   = "No policy applies to this path; strict mode denies what no policy covers"
-	textNoReason   = "Policy denied by evaluator"
+	textDefault  = "No rules matched; default action applied"
+	textError    = "Policy evaluation error — access denied (fail closed)"
+	textNoPolicy = "No policy applies to this path; strict mode denies what no policy covers"
+	textNoReason = "Policy denied by evaluator"
 )
 
 func textApproval(tool string) string {
@@ -94,8 +93,8 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 	e := begun(&in)
 	g := p.governance
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {
-		if i < len(p.rules) {
-			return p.rules[i].Name, p.rules[i].reason
+		if i < len(p.docs.rules) {
+			return p.docs.rules[i].Name, p.docs.rules[i].reason
 		}
 		return "", ""
 	}
@@ -120,15 +119,13 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 		return "", textMaxToolCalls(p.limits.MaxToolCalls)
 	case ruleConfidence:
 		observed, _, _ := confidenceOf(e)
-		set := p.flatSet
-		if len(p.folders) > 0 {
-			if set, _ = p.selectRules(e); set == nil {
-				return "", ""
-			}
+		set, err := p.docs.selectFor(e)
+		if err != nil {
+			return "", ""
 		}
 		return "", textConfidence(observed, set.confidence)
 	case rulePathEscape:
-		return "", textPathEscape
+		return "", errPathEscape.Error()
 	case ruleNoPolicy:
 		return "", textNoPolicy
 	case ruleTimeout:

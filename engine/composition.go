@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"errors"
+	"path"
+	"strings"
+	"sync/atomic"
+
+	"example.com/govnode/engine/value"
+)
+
+// A composition is the documents of a tree and how they go together: which of
+// them count for a call, and which of their rules decides it.
+type composition struct {
+	flat    []*Document        // in load order
+	folders map[string]*folder // by directory, "." for the root
+	rules   []*Rule            // numbered: files by path, rules as written
+
+	strict     bool
+	resolver   *Resolver // nil without combining
+	governance *GovernancePolicy
+
+	flatSet   *ruleset
+	pathless  *ruleset // of calls without a path, in strict mode and with folders; else nil
+	deepest   int      // segments of the deepest folder
+	compiled  map[*Rule]*compiledRule
+	keptRules atomic.Int64
+}
+
+// A ruleset is what holds for a call: rules, and what follows when none of them
+// matches. It is immutable and shared by evaluations.
+type ruleset struct {
+	*ruleList
+	docs      []*Document // flat: in load order; scoped: root first
+	chain     []string    // names of docs; scoped only
+	scoped    bool
+	def       Action
+	defPolicy string // whose default it is
+	// confidence is what a call must at least have, by the same defaults.
+	confidence float64
+	denials    []*ruleList // what denies whatever rules say; strict mode only
+	trace      []string    // how a chain came to be
+}
+
+// compose links documents, which come in the order of their paths. Governance
+// files hold for their folders, one for each; all others make the flat list.
+func compose(documents []*Document, governance *GovernancePolicy, strict bool, resolver *Resolver) *composition {
+	c := &composition{strict: strict, resolver: resolver, governance: governance, compiled: map[*Rule]*compiledRule{}}
+	fields := fieldTable{}
+	inFolders := map[string]*Document{}
+	for _, d := range documents {
+		if isGovernanceFile(d.Path) {
+			inFolders[path.Dir(d.Path)] = d
+		}
+		for _, r := range d.Rules {
+			r.number = uint16(len(c.rules))
+			c.rules = append(c.rules, r)
+			c.compiled[r] = compileRule(r, fields, strict)
+		}
+	}
+	c.linkFlat(documents)
+	c.folders = newFolders(inFolders, strict)
+	for dir := range c.folders {
+		c.deepest = max(c.deepest, depthOf(dir))
+	}
+	c.linkPathless()
+	return c
+}
+
+func isGovernanceFile(p string) bool {
+	base := path.Base(p)
+	return base == "governance.yaml" || base == "governance.yml"
+}
+
+// linkFlat orders the flat list: *.yaml by path, then *.yml, then *.json. The
+// order decides ties and whose default holds (policy engine spec 7.3).
+func (c *composition) linkFlat(documents []*Document) {
+	for _, ext := range []string{".yaml", ".yml", ".json"} {
+		for _, d := range documents {
+			if path.Ext(d.Path) == ext && !isGovernanceFile(d.Path) {
+				c.flat = append(c.flat, d)
+			}
+		}
+	}
+	var rules []*compiledRule
+	for _, d := range c.flat {
+		rules = append(rules, c.compiledOf(d.Rules)...)
+	}
+	c.flatSet = &ruleset{
+		ruleList: newRuleList(rules), docs: c.flat,
+		def: Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil),
+	}
+	if len(c.flat) > 0 {
+		c.flatSet.confidence = c.threshold(c.flat[0])
+		c.flatSet.def, c.flatSet.defPolicy = c.flat[0].Defaults.Action, c.flat[0].Name
+	}
+	if c.strict {
+		c.tighten(c.flatSet, c.flat)
+		c.withDenials(c.flatSet, c.flat, nil)
+	}
+}
+
+// selectFor finds the documents that apply to the call (policy engine spec
+// 7.2) in a tree with governance files. One without them has no root, and a
+// path in the context is a field like any other.
+func (c *composition) selectFor(e evaluation) (*ruleset, error) {
+	if len(c.folders) == 0 {
+		return c.flatSet, nil
+	}
+	clean, given := ".", false
+	e.chain = nil
+	if v, ok := e.in.Context.Get("path"); ok && v.Kind() != value.Null {
+		raw, isString := v.AsString()
+		e.chain = []string{} // a refusal is scoped as well (17.1)
+		if !isString {
+			return nil, errPathType
+		}
+		given = true
+		if clean, ok = cleanPath(raw); !ok {
+			return nil, errPathEscape
+		}
+	}
+	switch {
+	case !given && c.pathless != nil:
+		if e.in.Explain {
+			e.explain("no path is given: in strict mode the denies of every folder stand")
+		}
+		return c.pathless, nil
+	case !given && len(c.flat) > 0:
+		return c.flatSet, nil
+	}
+	if f := c.findFolder(clean); f != nil {
+		if set := c.chainFor(f, clean); set != nil {
+			if e.in.Explain {
+				e.explain("path %s: the documents %s apply, root first", value.Quote(clean), strings.Join(set.chain, ", "))
+				e.trace = append(e.trace, set.trace...)
+			}
+			return set, nil
+		}
+	}
+	if e.in.Explain {
+		e.explain("path %s: no governance file applies, the flat list holds", value.Quote(clean))
+	}
+	return c.flatSet, nil
+}
+
+// Why no documents are selected.
+var (
+	errPathType   = errors.New("context.path must be a string")
+	errPathEscape = errors.New("path outside governance root")
+)
+
+// decide picks the rule that decides, or none.
+func (c *composition) decide(set *ruleset, e evaluation) (*compiledRule, error) {
+	if rule, err := set.denial(e); rule != nil || err != nil {
+		if e.in.Explain && err == nil {
+			e.explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.doc.Path, rule.Action)
+		}
+		return rule, err
+	}
+	if c.resolver != nil {
+		return c.combine(set, e)
+	}
+	rule, err := set.first(e)
+	if e.in.Explain && err == nil {
+		if rule == nil {
+			e.explain("none of %d rules matches", len(set.rules))
+		} else {
+			e.explain("rule '%s' of %s matches: %s (priority %d)", rule.Name, rule.doc.Path, rule.Action, rule.Priority)
+		}
+	}
+	return rule, err
+}
+
+// combine lets each document name its decision and resolves between them
+// (policy engine spec 13). Under DENY_OVERRIDES a document's first deny stands
+// beside its first match, so that a deny also overrides inside one document.
+func (c *composition) combine(set *ruleset, e evaluation) (*compiledRule, error) {
+	var candidates []Candidate
+	var rules []*compiledRule
+	for _, doc := range set.docs {
+		matched, denied := false, c.resolver.Strategy != DenyOverrides
+		for _, r := range set.rules {
+			if r.doc != doc || (matched && (denied || r.Action.Allows())) {
+				continue
+			}
+			hit, err := r.matches(e)
+			if err != nil {
+				return r, err
+			}
+			if !hit {
+				continue
+			}
+			matched = true
+			denied = denied || r.Action.Denies()
+			rules = append(rules, r)
+			candidates = append(candidates, Candidate{
+				Action: r.Action, Priority: r.Priority, Level: doc.Level,
+				Policy: doc.Name, Rule: r.Name, Reason: r.reason,
+			})
+		}
+	}
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	res, err := c.resolver.Resolve(candidates)
+	if err != nil {
+		return nil, err
+	}
+	if e.in.Explain {
+		e.trace = append(e.trace, res.Trace...)
+	}
+	return rules[res.Index], nil
+}
+
+// threshold is the confidence that calls need under the defaults of a document:
+// its own where it states one and there is no GovernancePolicy, else the
+// stricter of both.
+func (c *composition) threshold(d *Document) float64 {
+	switch {
+	case d == nil || c.governance.Governed() && !d.Defaults.stated.confidence:
+		return c.governance.ConfidenceThreshold
+	case c.governance.Governed():
+		return max(c.governance.ConfidenceThreshold, d.Defaults.ConfidenceThreshold)
+	}
+	return d.Defaults.ConfidenceThreshold
+}
+
+func depthOf(dir string) int {
+	if dir == "." {
+		return 0
+	}
+	return strings.Count(dir, "/") + 1
+}
+
+// compiledOf returns rules as they are evaluated.
+func (c *composition) compiledOf(rules []*Rule) []*compiledRule {
+	out := make([]*compiledRule, len(rules))
+	for i, r := range rules {
+		out[i] = c.compiled[r]
+	}
+	return out
+}
