@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -53,48 +54,6 @@ const DefaultBudget = 50 * time.Millisecond
 // maxReason bounds the free text of backends and guardrails, in bytes.
 const maxReason = 200
 
-// loadedBackend is a Backend with the facts that its files mention.
-type loadedBackend struct {
-	Backend
-	facts []FactKind
-}
-
-// backendOutcome is what became of consulting the backends.
-type backendOutcome struct {
-	decided  bool
-	decision BackendDecision
-	backend  string
-	took     time.Duration
-	errs     []error
-}
-
-// consult asks the backends in order; the first without an error decides
-// (policy engine spec 14.3).
-func (p *Policy) consult(ctx context.Context, e evaluation) backendOutcome {
-	var out backendOutcome
-	ctx, cancel := context.WithTimeout(ctx, p.budget)
-	defer cancel()
-	for _, b := range p.backends {
-		start := time.Now()
-		d, err := p.ask(ctx, b, p.backendInput(e, b))
-		took := time.Since(start)
-		if err != nil {
-			out.errs = append(out.errs, fmt.Errorf("%s: %w", b.Name(), err))
-			if e.in.Explain {
-				e.explain("backend %s: error: %v", b.Name(), err)
-			}
-			continue
-		}
-		if e.in.Explain {
-			e.explain("backend %s: %s %s", b.Name(), d.Action, d.Reason)
-			e.trace = append(e.trace, d.Trace...)
-		}
-		out.decided, out.decision, out.backend, out.took = true, d, b.Name(), took
-		return out
-	}
-	return out
-}
-
 // abandoned counts backends that are still running after their budget. Each
 // holds a goroutine, so their number is bounded.
 var abandoned atomic.Int64
@@ -106,9 +65,9 @@ var (
 	errBackendBusy = errors.New("too many earlier evaluations are still running")
 )
 
-// ask runs one backend within the budget. It runs on a goroutine of its own so
+// askBackend runs one backend within the budget. It runs on a goroutine of its own so
 // that one that ignores its context delays no decision.
-func (p *Policy) ask(ctx context.Context, b loadedBackend, in BackendInput) (BackendDecision, error) {
+func askBackend(ctx context.Context, b Backend, in BackendInput, log *slog.Logger) (BackendDecision, error) {
 	if ctx.Err() != nil {
 		return BackendDecision{}, errBackendTime
 	}
@@ -130,7 +89,7 @@ func (p *Policy) ask(ctx context.Context, b loadedBackend, in BackendInput) (Bac
 		var a answer
 		defer func() {
 			if r := recover(); r != nil {
-				p.log.Error("policy backend panicked", "backend", b.Name(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+				log.Error("policy backend panicked", "backend", b.Name(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 				a = answer{err: errors.New("the backend panicked")}
 			}
 			done <- a
@@ -167,71 +126,4 @@ func checkBackendDecision(d BackendDecision) (BackendDecision, error) {
 	}
 	d.Reason = clip(Redact(d.Reason), maxReason)
 	return d, nil
-}
-
-// backendInput builds what a backend sees. Each fact in it is a premise on the
-// exact value, because nobody knows what the backend compares it with.
-func (p *Policy) backendInput(e evaluation, b loadedBackend) BackendInput {
-	in := e.in
-	out := BackendInput{
-		AgentID:    in.AgentID,
-		ActionType: in.Kind.String(),
-		Tool:       e.tool,
-		Arguments:  e.arguments(),
-	}
-	if in.SessionID == "" {
-		if out.AgentID == "" {
-			out.AgentID = in.Context.TextAt("agent_id")
-		}
-		if said := in.Context.TextAt("action_type"); said != "" {
-			out.ActionType = said
-		}
-	}
-	if out.Arguments.Kind() != value.Map {
-		out.Arguments = emptyArguments
-	}
-	ctx := in.Context
-	if ctx.Kind() != value.Map {
-		ctx = emptyArguments
-	}
-	ctx = ctx.With("agent_id", value.OfString(out.AgentID)).
-		With("action_type", value.OfString(out.ActionType)).
-		With("tool_name", value.OfString(out.Tool)).
-		With("tool_args", out.Arguments).
-		With("arguments", out.Arguments)
-	if in.SessionID != "" {
-		ctx = ctx.With("session_id", value.OfString(in.SessionID))
-	}
-	if in.Facts != nil {
-		ctx = withFacts(ctx, e, b.facts)
-	}
-	out.Context = ctx
-	return out
-}
-
-// allFacts lists the kinds in a fixed order.
-var allFacts = [...]FactKind{CallCount, Attempts, TokensUsed, ToolCalls, ActiveSlots, Elapsed}
-
-// withFacts puts in the facts that a backend names, and takes out what the
-// context claims about the others.
-func withFacts(ctx value.Value, e evaluation, wanted []FactKind) value.Value {
-	for _, kind := range allFacts {
-		if _, claimed := ctx.Get(kind.String()); claimed {
-			ctx = ctx.With(kind.String(), value.Value{})
-		}
-	}
-	for _, kind := range wanted {
-		if kind == ToolCalls {
-			// Only the tool of this call: the names of others are not known
-			// here, and each would be one more premise.
-			x, premise := e.in.Facts.exact(kind, e.tool)
-			e.addPremise(premise)
-			ctx = ctx.With(kind.String(), value.OfMap(value.Pair{Key: e.tool, Value: value.OfInt(x)}))
-			continue
-		}
-		x, premise := e.in.Facts.exact(kind, "")
-		e.addPremise(premise)
-		ctx = ctx.With(kind.String(), value.OfInt(x))
-	}
-	return ctx
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"path"
@@ -293,42 +292,5 @@ func (c *compiler) warnDefaults() {
 				break
 			}
 		}
-	}
-}
-
-func (c *compiler) linkBackend(files []File, language string, load BackendLoader) {
-	if len(files) == 0 {
-		return
-	}
-	if load == nil {
-		c.addf(files[0].Path, 0, "", "this program was built without the %s backend; the tree cannot be evaluated here", language)
-		return
-	}
-	b, probs := load(files)
-	c.problems = append(c.problems, probs...)
-	if len(probs) > 0 {
-		return
-	}
-	loaded := loadedBackend{Backend: b}
-	for _, kind := range allFacts {
-		if slices.ContainsFunc(files, func(f File) bool { return bytes.Contains(f.Content, []byte(kind.String())) }) {
-			loaded.facts = append(loaded.facts, kind)
-		}
-	}
-	c.policy.backends = append(c.policy.backends, loaded)
-}
-
-// linkInterceptors turns what the policy names into what evaluations use.
-func (c *compiler) linkInterceptors() {
-	p, g := c.policy, c.policy.governance
-	if g.VerifiesHashes() {
-		p.hashes = &hashTable{hashes: g.ContentHashes, strict: g.ContentHashMode != ContentHashWarn}
-	}
-	chain := &GuardrailChain{Providers: slices.Clone(c.options.guardrails)}
-	for _, ep := range g.Guardrails {
-		chain.Providers = append(chain.Providers, newHTTPGuardrail(ep, c.client))
-	}
-	if len(chain.Providers) > 0 {
-		p.guardrails = chain
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -65,6 +66,16 @@ func compose(documents []*Document, governance *GovernancePolicy, strict bool, r
 	}
 	c.linkPathless()
 	return c
+}
+
+// documents lists all in the order of their paths.
+func (c *composition) documents() []*Document {
+	docs := slices.Clone(c.flat)
+	for _, f := range c.folders {
+		docs = append(docs, f.doc)
+	}
+	slices.SortFunc(docs, func(a, b *Document) int { return strings.Compare(a.Path, b.Path) })
+	return docs
 }
 
 func isGovernanceFile(p string) bool {

@@ -211,22 +211,3 @@ func member(op Operator, item, container value.Value) (bool, error) {
 func typeError(op Operator, a, b value.Value) error {
 	return fmt.Errorf("%s cannot work on %s and %s", op, kindName(a), kindName(b))
 }
-
-func kindName(v value.Value) string {
-	n := node{}
-	switch v.Kind() {
-	case value.Bool:
-		n.kind = nodeBool
-	case value.Number:
-		if n.kind = nodeFloat; v.IsInteger() {
-			n.kind = nodeInt
-		}
-	case value.String:
-		n.kind = nodeString
-	case value.List:
-		n.kind = nodeList
-	case value.Map:
-		n.kind = nodeMap
-	}
-	return n.typeName()
-}

@@ -21,11 +21,11 @@ type Difference struct {
 	Removed bool
 }
 
-// DiffPolicies lists in what two policies differ: settings of the tree, fields
+// diff lists in what two policies differ: settings of the tree, fields
 // of the GovernancePolicy, documents with their fields and rules, files of other
 // languages. Two trees of one document each are compared whatever their files
 // are called.
-func DiffPolicies(a, b *Policy) []Difference {
+func diff(a, b subject) []Difference {
 	d := &differ{}
 	for _, of := range [][2]string{
 		{"mode", "standard"}, {"combining", "first match by priority"}, {"tie_break", "first"}, {"on_backend_error", "deny"},
@@ -38,6 +38,13 @@ func DiffPolicies(a, b *Policy) []Difference {
 	return d.list
 }
 
+// A subject is what is compared of a policy.
+type subject struct {
+	docs        *composition
+	denyOnError bool   // when all backends failed
+	external    []File // of the languages of backends
+}
+
 type differ struct{ list []Difference }
 
 func (d *differ) field(path, what, was, now string) {
@@ -47,7 +54,7 @@ func (d *differ) field(path, what, was, now string) {
 }
 
 // setting is what holds for the whole tree.
-func (p *Policy) setting(name, usual string) string {
+func (p subject) setting(name, usual string) string {
 	switch {
 	case name == "mode" && p.docs.strict:
 		return "strict"
@@ -61,21 +68,21 @@ func (p *Policy) setting(name, usual string) string {
 	return usual
 }
 
-func (d *differ) governance(a, b *Policy) {
+func (d *differ) governance(a, b subject) {
 	switch {
-	case !a.governance.Governed() && b.governance.Governed():
-		d.list = append(d.list, Difference{Path: b.governance.Path, What: "the GovernancePolicy", Added: true})
-	case a.governance.Governed() && !b.governance.Governed():
-		d.list = append(d.list, Difference{Path: a.governance.Path, What: "the GovernancePolicy", Removed: true})
+	case !a.docs.governance.Governed() && b.docs.governance.Governed():
+		d.list = append(d.list, Difference{Path: b.docs.governance.Path, What: "the GovernancePolicy", Added: true})
+	case a.docs.governance.Governed() && !b.docs.governance.Governed():
+		d.list = append(d.list, Difference{Path: a.docs.governance.Path, What: "the GovernancePolicy", Removed: true})
 	}
-	for _, c := range a.governance.Diff(b.governance) {
+	for _, c := range a.docs.governance.Diff(b.docs.governance) {
 		d.field("", c.Field, c.Old.Repr(), c.New.Repr())
 	}
 }
 
 // documents compares documents by their paths, or where there is but one each.
-func (d *differ) documents(a, b *Policy) {
-	was, now := a.Documents(), b.Documents()
+func (d *differ) documents(a, b subject) {
+	was, now := a.docs.documents(), b.docs.documents()
 	if len(was) == 1 && len(now) == 1 {
 		d.document("", was[0], now[0])
 		return
@@ -177,7 +184,7 @@ func (r *Rule) text() string {
 }
 
 // files compares what is judged by other languages, byte by byte.
-func (d *differ) files(a, b *Policy) {
+func (d *differ) files(a, b subject) {
 	for _, f := range b.external {
 		i := slices.IndexFunc(a.external, func(o File) bool { return o.Path == f.Path })
 		switch {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"time"
 
 	"example.com/govnode/engine/value"
 )
@@ -38,7 +37,7 @@ func (p *Policy) Decide(ctx context.Context, in *Input, d *Decision) {
 // decideFully is the long way of Decide, for every policy and every call.
 func (p *Policy) decideFully(ctx context.Context, in *Input, d *Decision) {
 	*d = Decision{}
-	e := evaluation{in, &state{ceiling: p.ceiling}}
+	e := evaluation{in: in, state: &state{ceiling: p.ceiling}}
 	e.begin()
 	p.judge(ctx, e, d)
 	if d.Allowed && p.guardrails != nil {
@@ -50,11 +49,6 @@ func (p *Policy) decideFully(ctx context.Context, in *Input, d *Decision) {
 		d.Trace = append(d.Trace, Redact(line))
 	}
 }
-
-// now is a monotonic clock. Reading it costs half of what time.Now does.
-func now() time.Duration { return time.Since(epoch) }
-
-var epoch = time.Now()
 
 // judge asks everything that can deny and changes nothing: documents and
 // backends, the GovernancePolicy, content hashes. An allow keeps the rule,
@@ -98,7 +92,7 @@ func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) 
 		decideByRule(set, rule, d)
 		return
 	}
-	if len(p.backends) > 0 && p.decideByBackends(ctx, set, e, d) {
+	if len(p.backends) > 0 && p.decideByBackends(ctx, e, d) {
 		return
 	}
 	p.decideByDefault(set, e, d)
@@ -139,45 +133,6 @@ func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 	if !d.Allowed {
 		d.Category, d.PublicMessage = CategoryRule, publicNotPermitted
 	}
-}
-
-// decideByBackends asks the backends; it reports false where the default
-// action is to decide.
-func (p *Policy) decideByBackends(ctx context.Context, set *ruleset, e evaluation, d *Decision) bool {
-	out := p.consult(ctx, e)
-	if !out.decided {
-		err := joined(out.errs)
-		if !p.denyOnError {
-			p.logFailure(e, "", "all policy backends failed, the tree asks for the default action", err)
-			return false
-		}
-		*d = p.errorDecision(e, "", err)
-		d.Rule = ruleNone
-		d.Reason = clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
-		d.Backend = p.backends[len(p.backends)-1].Name()
-		return true
-	}
-	d.Allowed = out.decision.Allowed
-	d.Action = string(out.decision.Action)
-	d.Policy = "external:" + out.backend
-	d.Reason = out.decision.Reason
-	d.Backend, d.BackendTime = out.backend, out.took
-	if !d.Allowed {
-		d.Category, d.PublicMessage = CategoryBackend, publicMessages[CategoryBackend]
-		if d.Reason == "" {
-			d.Reason = textNoReason
-		}
-	}
-	return true
-}
-
-// joined is errors.Join on one line, for reasons and records.
-func joined(errs []error) error {
-	err := errs[0]
-	for _, next := range errs[1:] {
-		err = fmt.Errorf("%w; %w", err, next)
-	}
-	return err
 }
 
 // decideByDefault is policy engine spec 7.3.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"runtime/debug"
@@ -157,84 +156,3 @@ type panicError struct {
 }
 
 func (e *panicError) Error() string { return "the provider panicked" }
-
-// guard runs the guardrails on a call that everything else allows. What they
-// write is judged by all that can deny, the guardrails included: those are asked
-// once more, to allow or to deny what the chain has come to. A change that one
-// of them wants then is not made; a guardrail that adds something to the
-// arguments adds it once.
-func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
-	if !e.ofTool() {
-		return
-	}
-	call := GuardrailCall{ToolName: e.tool, Args: e.arguments(), AgentName: p.agentName(e), CallID: e.in.CallID}
-	if call.Args.Kind() != value.Map {
-		call.Args = emptyArguments
-	}
-	chain := p.guardrails
-	if e.in.guardrails != nil {
-		chain = e.in.guardrails
-	}
-	first := chain.run(ctx, call, false)
-	if !first.allowed {
-		*d = p.guarded(e, first)
-		d.GuardrailMetadata = metadata(first.said)
-		return
-	}
-	if !first.changed {
-		d.GuardrailMetadata = metadata(first.said)
-		return
-	}
-	call.Args = first.args
-	e.setArguments(first.args)
-	if e.in.Explain {
-		e.explain("the guardrails changed the arguments; judging them again")
-	}
-	*d = Decision{}
-	if p.judge(ctx, e, d); !d.Allowed {
-		d.GuardrailMetadata = metadata(first.said)
-		return
-	}
-	second := chain.run(ctx, call, true)
-	if second.allowed {
-		d.ModifiedArguments = &first.args
-	} else {
-		*d = p.guarded(e, second)
-	}
-	if second.changed && e.in.Explain {
-		e.explain("the guardrails would change the arguments again; what they wrote first stands")
-	}
-	d.GuardrailMetadata = metadata(first.said, second.said)
-}
-
-// guarded is the decision of a guardrail that did not let a call pass.
-func (p *Policy) guarded(e evaluation, v guardrailVerdict) Decision {
-	if v.err != nil {
-		return p.guardrailError(e, v.by, v.err)
-	}
-	if e.in.Explain {
-		e.explain("guardrail %s: %s", v.by, v.reason)
-	}
-	return Decision{
-		Action: string(Deny), Policy: "guardrail:" + v.by, Reason: v.reason,
-		PublicMessage: publicMessages[CategoryGuardrail], Category: CategoryGuardrail,
-	}
-}
-
-func (p *Policy) guardrailError(e evaluation, by string, err error) Decision {
-	if pe := (*panicError)(nil); errors.As(err, &pe) {
-		p.log.Error("guardrail panicked", "guardrail", by, "panic", Redact(fmt.Sprint(pe.cause)), "stack", string(pe.stack))
-	}
-	d := p.errorDecision(e, "", fmt.Errorf("guardrail %s: %w", by, err))
-	d.Rule = ruleNone
-	d.Policy = "guardrail:" + by
-	d.Reason = clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
-	return d
-}
-
-func (p *Policy) agentName(e evaluation) string {
-	if e.in.AgentID != "" || e.in.SessionID != "" {
-		return e.in.AgentID
-	}
-	return e.in.Context.TextAt("agent_id")
-}

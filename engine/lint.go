@@ -10,13 +10,13 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// Lint reports what is valid and probably not meant: rules that can never
+// lint reports what is valid and probably not meant: rules that can never
 // decide, denies that an agent evades by leaving a field out, patterns that
 // need care, limits that contradict each other, and what has no effect where it
 // stands. The warnings of Compile are
 // among them. Problems come ordered by path and line, each once.
-func Lint(p *Policy) []Problem {
-	l := &linter{policy: p, list: p.Warnings()}
+func lint(docs *composition, warnings []Problem) []Problem {
+	l := &linter{docs: docs, list: warnings}
 	l.unreachable()
 	l.evadable()
 	l.patterns()
@@ -30,8 +30,8 @@ func Lint(p *Policy) []Problem {
 }
 
 type linter struct {
-	policy *Policy
-	list   []Problem
+	docs *composition
+	list []Problem
 }
 
 func (l *linter) addf(path string, line int, field, format string, args ...any) {
@@ -45,14 +45,14 @@ const maxCompared = 4_000_000
 // unreachable looks for rules behind one that matches whenever they do, in the
 // flat list and in the full chain of every folder.
 func (l *linter) unreachable() {
-	p := l.policy
-	if p.docs.resolver != nil {
+	p := l.docs
+	if p.resolver != nil {
 		return // every document names its own candidate
 	}
-	sets := []*ruleset{p.docs.flatSet}
-	for _, dir := range slices.Sorted(maps.Keys(p.docs.folders)) {
-		f := p.docs.folders[dir]
-		sets = append(sets, p.docs.buildChain(f, func(int) bool { return true }))
+	sets := []*ruleset{p.flatSet}
+	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
+		f := p.folders[dir]
+		sets = append(sets, p.buildChain(f, func(int) bool { return true }))
 	}
 	type seen struct{ rule, by *Rule }
 	reported := map[seen]bool{}
@@ -75,7 +75,7 @@ func (l *linter) unreachable() {
 					continue
 				}
 				// In strict mode no rule of another document hides a deny.
-				if p.docs.strict && earlier.doc != r.doc && r.Action.Denies() && earlier.Action.Allows() {
+				if p.strict && earlier.doc != r.doc && r.Action.Denies() && earlier.Action.Allows() {
 					continue
 				}
 				if pair := (seen{r.Rule, earlier.Rule}); !reported[pair] {
@@ -162,10 +162,10 @@ func matchesAll(v value.Value) bool {
 }
 
 func (l *linter) evadable() {
-	if l.policy.docs.strict {
+	if l.docs.strict {
 		return // strict mode denies where the field is missing
 	}
-	for _, r := range l.policy.docs.rules {
+	for _, r := range l.docs.rules {
 		op := r.Condition.Operator
 		if r.Action.Denies() && (op == OpNe || op == OpNotIn) {
 			l.addf(r.doc.Path, r.line, r.Name, "omitting the field %s evades this rule: a missing field makes %s false; add mode: strict, or deny by default and allow what is wanted", r.Condition.Field, op)
@@ -175,11 +175,11 @@ func (l *linter) evadable() {
 
 // governancef reports on a field of the GovernancePolicy.
 func (l *linter) governancef(field, format string, args ...any) {
-	l.addf(l.policy.governance.Path, l.policy.governance.Line(field), field, format, args...)
+	l.addf(l.docs.governance.Path, l.docs.governance.Line(field), field, format, args...)
 }
 
 func (l *linter) patterns() {
-	for i, bp := range l.policy.governance.BlockedPatterns {
+	for i, bp := range l.docs.governance.BlockedPatterns {
 		field := fmt.Sprintf("blocked_patterns[%d]", i)
 		backtracking, unanchored := pattern.Describe(bp)
 		if backtracking {
@@ -192,19 +192,19 @@ func (l *linter) patterns() {
 }
 
 func (l *linter) limits() {
-	p, g := l.policy, l.policy.governance
-	if !p.governance.Governed() {
+	g := l.docs.governance
+	if !g.Governed() {
 		return
 	}
 	if g.MaxAttempts < g.MaxToolCalls {
 		l.governancef("max_attempts", "max_attempts (%d) < max_tool_calls (%d): the calls can never be used up", g.MaxAttempts, g.MaxToolCalls)
 	}
-	for _, limit := range p.limits.MaxCallsPerTool {
-		field := join("max_calls_per_tool", limit.Tool)
-		if limit.Max > g.MaxToolCalls {
-			l.governancef(field, "%s (%d) > max_tool_calls (%d): it is never reached", field, limit.Max, g.MaxToolCalls)
+	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
+		field := join("max_calls_per_tool", tool)
+		if most := g.MaxCallsPerTool[tool]; most > g.MaxToolCalls {
+			l.governancef(field, "%s (%d) > max_tool_calls (%d): it is never reached", field, most, g.MaxToolCalls)
 		}
-		if !p.governance.Permits(limit.Tool) {
+		if !g.Permits(tool) {
 			l.governancef(field, "%s limits a tool that allowed_tools does not permit", field)
 		}
 	}

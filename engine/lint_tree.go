@@ -13,9 +13,9 @@ import (
 
 // placement looks for documents and settings whose place takes their effect.
 func (l *linter) placement() {
-	p := l.policy
-	root := p.docs.folders["."]
-	for _, doc := range p.docs.flat {
+	p := l.docs
+	root := p.folders["."]
+	for _, doc := range p.flat {
 		if base := path.Base(doc.Path); base == "governance.json" {
 			l.addf(doc.Path, 0, "", "the file is one of the flat list: only governance.yaml and governance.yml hold for their folder")
 		}
@@ -30,12 +30,12 @@ func (l *linter) placement() {
 				l.addf(doc.Path, r.line, r.Name, "override has no effect in the flat list, which is not merged")
 			}
 		}
-		if root != nil && root.doc.Scope == nil && !p.docs.strict {
+		if root != nil && root.doc.Scope == nil && !p.strict {
 			l.addf(doc.Path, 0, "", "the document holds for calls without a context.path alone: at every path %s and what lies below it hold in its place", root.doc.Path)
 		}
 	}
-	for _, dir := range slices.Sorted(maps.Keys(p.docs.folders)) {
-		doc := p.docs.folders[dir].doc
+	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
+		doc := p.folders[dir].doc
 		if doc.Scope != nil && !mayApply(*doc.Scope, dir) {
 			l.addf(doc.Path, 0, "scope", "the document never applies: no path below %s/ matches the scope %s, which is matched against the whole path from the root", dir, value.Quote(*doc.Scope))
 		}
@@ -61,12 +61,12 @@ func mayApply(scope, dir string) bool {
 // hiddenDenies looks for a deny that merging drops because a parent has a rule
 // of its name that allows (policy engine spec 11.1). In strict mode it stands.
 func (l *linter) hiddenDenies() {
-	p := l.policy
-	if p.docs.strict {
+	p := l.docs
+	if p.strict {
 		return
 	}
-	for _, dir := range slices.Sorted(maps.Keys(p.docs.folders)) {
-		f := p.docs.folders[dir]
+	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
+		f := p.folders[dir]
 		merged, _ := mergeRules(f.chain, nil)
 		for _, r := range f.doc.Rules {
 			if !r.Action.Denies() {

@@ -72,6 +72,26 @@ func (n *node) typeName() string {
 	}
 }
 
+// kindName is the same word for a value.
+func kindName(v value.Value) string {
+	n := node{}
+	switch v.Kind() {
+	case value.Bool:
+		n.kind = nodeBool
+	case value.Number:
+		if n.kind = nodeFloat; v.IsInteger() {
+			n.kind = nodeInt
+		}
+	case value.String:
+		n.kind = nodeString
+	case value.List:
+		n.kind = nodeList
+	case value.Map:
+		n.kind = nodeMap
+	}
+	return n.typeName()
+}
+
 // repr prints the node for an error text, shortened.
 func (n *node) repr() string {
 	v, err := n.value()

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -61,14 +60,7 @@ func (p *Policy) Strict() bool { return p.docs.strict }
 
 // Documents returns the PolicyDocuments of the tree in order of their paths.
 // They must not be written to.
-func (p *Policy) Documents() []*Document {
-	docs := slices.Clone(p.docs.flat)
-	for _, f := range p.docs.folders {
-		docs = append(docs, f.doc)
-	}
-	slices.SortFunc(docs, func(a, b *Document) int { return strings.Compare(a.Path, b.Path) })
-	return docs
-}
+func (p *Policy) Documents() []*Document { return p.docs.documents() }
 
 // Name is the name in the GovernancePolicy, else in the first document of the
 // flat list, else in the governance file nearest to the root.

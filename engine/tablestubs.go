@@ -22,26 +22,16 @@ type stub struct {
 	of   *stubs
 }
 
-// chain is the policy's chain with a stub for each provider; nil without one.
-func (s *stubs) chain(p *Policy) *GuardrailChain {
-	if p.guardrails == nil {
+// chain is the guardrails of these names with a stub for each; nil without one.
+func (s *stubs) chain(names []string) *GuardrailChain {
+	if len(names) == 0 {
 		return nil
 	}
 	c := &GuardrailChain{}
-	for _, name := range p.guardrailNames() {
+	for _, name := range names {
 		c.Providers = append(c.Providers, stub{name, s})
 	}
 	return c
-}
-
-func (p *Policy) guardrailNames() (names []string) {
-	if p.guardrails == nil {
-		return nil
-	}
-	for _, provider := range p.guardrails.Providers {
-		names = append(names, provider.Name())
-	}
-	return names
 }
 
 func (s stub) Name() string { return s.name }
