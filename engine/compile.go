@@ -117,16 +117,16 @@ func (c *compiler) load(f File) {
 		c.addf(f.Path, n.line, "", "Expected a YAML mapping, got %s", n.typeName())
 		return
 	}
-	document, governance := classify(n)
+	isDocument, isGovernance := classify(n)
 	cases, tested := n.get("cases")
 	switch {
-	case tested && (document || governance):
+	case tested && (isDocument || isGovernance):
 		c.addf(f.Path, cases.line, "cases", "the file has fields of a policy and cases of a table of tests; split it into two files")
-	case document && governance:
+	case isDocument && isGovernance:
 		c.addf(f.Path, n.line, "", "the file has fields of a PolicyDocument (rules, defaults) and of a GovernancePolicy; split it into two files")
-	case document:
+	case isDocument:
 		c.loadDocument(f, n)
-	case governance:
+	case isGovernance:
 		c.loadGovernance(f, n)
 	case len(n.keys) == 0:
 		c.addf(f.Path, n.line, "", "the mapping is empty; a policy file has rules or defaults, or fields of a GovernancePolicy")
@@ -139,12 +139,12 @@ func (c *compiler) load(f File) {
 	}
 }
 
-func classify(n *node) (document, governance bool) {
+func classify(n *node) (isDocument, isGovernance bool) {
 	for _, k := range n.keys {
-		document = document || k.text == "rules" || k.text == "defaults"
-		governance = governance || governanceFields[k.text]
+		isDocument = isDocument || k.text == "rules" || k.text == "defaults"
+		isGovernance = isGovernance || governanceFields[k.text]
 	}
-	return document, governance
+	return isDocument, isGovernance
 }
 
 func (c *compiler) loadDocument(f File, n *node) {

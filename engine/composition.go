@@ -45,8 +45,8 @@ type ruleset struct {
 
 // compose links documents, which come in the order of their paths. Governance
 // files hold for their folders, one for each; all others make the flat list.
-func compose(documents []*Document, governance *GovernancePolicy, strict bool, resolver *Resolver) *composition {
-	c := &composition{strict: strict, resolver: resolver, governance: governance, compiled: map[*Rule]*compiledRule{}}
+func compose(documents []*Document, g *GovernancePolicy, strict bool, resolver *Resolver) *composition {
+	c := &composition{strict: strict, resolver: resolver, governance: g, compiled: map[*Rule]*compiledRule{}}
 	fields := fieldTable{}
 	inFolders := map[string]*Document{}
 	for _, d := range documents {

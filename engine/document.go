@@ -123,13 +123,3 @@ func newDocument(path string) *Document {
 		Path:    path,
 	}
 }
-
-// settings are the options of a tree. Any of its YAML and JSON files may state
-// one; two that differ are refused.
-type settings struct {
-	strict         *bool // mode: strict | standard
-	combining      Strategy
-	tieBreakDeny   *bool  // tie_break: deny | first
-	onBackendError string // deny | default
-	lines          map[string]int
-}

@@ -51,6 +51,15 @@ func (n *node) get(name string) (*node, bool) {
 	return nil, false
 }
 
+// present finds a field that is there and not null.
+func present(n *node, name string) (*node, bool) {
+	f, ok := n.get(name)
+	if !ok || f.kind == nodeNull {
+		return nil, false
+	}
+	return f, true
+}
+
 // typeName is the word for the kind in error texts, which keep the reference
 // implementation's vocabulary.
 func (n *node) typeName() string {

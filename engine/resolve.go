@@ -9,36 +9,6 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// A Strategy decides between candidates that disagree (policy engine spec
-// 13.2).
-type Strategy string
-
-// The four strategies. PriorityFirstMatch is the default.
-const (
-	DenyOverrides      Strategy = "DENY_OVERRIDES"
-	AllowOverrides     Strategy = "ALLOW_OVERRIDES"
-	PriorityFirstMatch Strategy = "PRIORITY_FIRST_MATCH"
-	MostSpecificWins   Strategy = "MOST_SPECIFIC_WINS"
-)
-
-// A Level is the scope of a candidate (policy engine spec 13.3).
-type Level string
-
-// The four levels, from least to most specific.
-const (
-	LevelGlobal       Level = "global"
-	LevelTenant       Level = "tenant"
-	LevelOrganization Level = "organization"
-	LevelAgent        Level = "agent"
-)
-
-// Specificity is 0 for global up to 3 for agent.
-func (l Level) Specificity() int {
-	return slices.Index([]Level{LevelGlobal, LevelTenant, LevelOrganization, LevelAgent}, l)
-}
-
-func (l Level) valid() bool { return l.Specificity() >= 0 }
-
 // A Candidate is the decision of one policy, before it is weighed against
 // those of others.
 type Candidate struct {

@@ -94,8 +94,8 @@ func isTable(f File) bool {
 		return false
 	}
 	cases, ok := n.get("cases")
-	document, governance := classify(n)
-	return ok && cases.kind == nodeList && !document && !governance
+	isDocument, isGovernance := classify(n)
+	return ok && cases.kind == nodeList && !isDocument && !isGovernance
 }
 
 // isPolicy reports whether a file would be a policy where it is not left out.
@@ -108,8 +108,8 @@ func isPolicy(f File) bool {
 		if probs != nil {
 			return false
 		}
-		document, governance := classify(n)
-		return document || governance
+		isDocument, isGovernance := classify(n)
+		return isDocument || isGovernance
 	}
 	return false
 }
