@@ -47,7 +47,7 @@ func Compile(t *Tree, opts ...Option) (*Policy, error) {
 			denyOnError: true, budget: o.budget, ceiling: o.ceiling, log: o.log,
 		},
 	}
-	c.sortFiles(t.files)
+	c.sortFiles(t.Files())
 	c.checkSettings()
 	c.checkCaps()
 	if len(c.problems) == 0 {
