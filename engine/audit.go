@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -17,7 +18,7 @@ type AuditRecord struct {
 	Timestamp       time.Time // UTC
 	EventType       EventType
 	Policy          string
-	PolicyDigest    Digest
+	PolicyDigest    source.Digest
 	Rule            string // empty where no rule decided
 	Action          string
 	Allowed         bool
@@ -30,7 +31,7 @@ type AuditRecord struct {
 	ContextSnapshot value.Value // redacted
 	// ContextDigest is the SHA-256 of the unredacted context and arguments, so
 	// that a copy elsewhere can be proven to be the same.
-	ContextDigest Digest
+	ContextDigest source.Digest
 	PolicyChain   []string // folder-scoped decisions
 	Backend       string
 	// GuardrailMetadata is what guardrails said beside their decisions, by their
@@ -139,7 +140,7 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 	dst = r.Timestamp.AppendFormat(dst, "2006-01-02T15:04:05.000000Z07:00")
 	dst = appendMember(append(dst, '"'), `,"event_type":`, string(r.EventType))
 	dst = appendMember(dst, `,"policy":`, r.Policy)
-	dst = append(dst, `,"policy_digest":"`+digestPrefix...)
+	dst = append(dst, `,"policy_digest":"`+source.DigestPrefix...)
 	dst = hex.AppendEncode(dst, r.PolicyDigest[:])
 	if r.Rule != "" {
 		dst = appendMember(append(dst, '"'), `,"rule":`, r.Rule)
@@ -155,7 +156,7 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 	dst = appendMember(dst, `,"session_id":`, r.SessionID)
 	dst = appendMember(dst, `,"call_id":`, r.CallID)
 	dst = r.ContextSnapshot.AppendJSON(append(dst, `,"context_snapshot":`...))
-	dst = hex.AppendEncode(append(dst, `,"context_sha256":"`+digestPrefix...), r.ContextDigest[:])
+	dst = hex.AppendEncode(append(dst, `,"context_sha256":"`+source.DigestPrefix...), r.ContextDigest[:])
 	dst = strconv.AppendBool(append(dst, `","error":`...), r.Error)
 	if r.PolicyChain != nil {
 		dst = value.ListOf(r.PolicyChain, value.OfString).AppendJSON(append(dst, `,"policy_chain":`...))

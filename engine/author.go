@@ -1,13 +1,16 @@
 package engine
 
-import "slices"
+import (
+	"example.com/govnode/engine/source"
+	"slices"
+)
 
 // Lint reports what is valid and probably not meant: rules that can never
 // decide, denies that an agent evades by leaving a field out, patterns that
 // need care, limits that contradict each other, and what has no effect where it
 // stands. The warnings of Compile are among them. Problems come ordered by path
 // and line, each once.
-func Lint(p *Policy) []Problem { return lint(p.docs, slices.Clone(p.warnings)) }
+func Lint(p *Policy) []source.Problem { return lint(p.docs, slices.Clone(p.warnings)) }
 
 // DiffPolicies lists in what two policies differ: settings of the tree, fields
 // of the GovernancePolicy, documents with their fields and rules, files of other

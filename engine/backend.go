@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -46,7 +47,7 @@ type BackendDecision struct {
 
 // A BackendLoader compiles the files of one language into a Backend. Problems
 // name path and line; any problem refuses the tree.
-type BackendLoader func(files []File) (Backend, []Problem)
+type BackendLoader func(files []source.File) (Backend, []source.Problem)
 
 // DefaultBudget is the time that one evaluation may spend in backends.
 const DefaultBudget = 50 * time.Millisecond
@@ -122,8 +123,8 @@ func checkBackendDecision(d BackendDecision) (BackendDecision, error) {
 		}
 	}
 	if !d.Action.valid() || d.Action.Allows() != d.Allowed {
-		return d, fmt.Errorf("the answer contradicts itself: allowed is %t and action is %q", d.Allowed, clip(string(d.Action), 40))
+		return d, fmt.Errorf("the answer contradicts itself: allowed is %t and action is %q", d.Allowed, source.Clip(string(d.Action), 40))
 	}
-	d.Reason = clip(Redact(d.Reason), maxReason)
+	d.Reason = source.Clip(Redact(d.Reason), maxReason)
 	return d, nil
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -58,7 +59,7 @@ func (p *Policy) decideByBackends(ctx context.Context, e evaluation, d *Decision
 	}
 	*d = p.errorDecision(e, "", failed)
 	d.Rule = ruleNone
-	d.Reason = clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
+	d.Reason = source.Clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
 	d.Backend = p.backends[len(p.backends)-1].Name()
 	return true
 }
@@ -130,7 +131,7 @@ func withFacts(ctx value.Value, e evaluation, wanted []FactKind) value.Value {
 	return ctx
 }
 
-func (c *compiler) linkBackend(files []File, language string, load BackendLoader) {
+func (c *compiler) linkBackend(files []source.File, language string, load BackendLoader) {
 	if len(files) == 0 {
 		return
 	}
@@ -145,7 +146,7 @@ func (c *compiler) linkBackend(files []File, language string, load BackendLoader
 	}
 	loaded := loadedBackend{Backend: b}
 	for _, kind := range allFacts {
-		if slices.ContainsFunc(files, func(f File) bool { return bytes.Contains(f.Content, []byte(kind.String())) }) {
+		if slices.ContainsFunc(files, func(f source.File) bool { return bytes.Contains(f.Content, []byte(kind.String())) }) {
 			loaded.facts = append(loaded.facts, kind)
 		}
 	}

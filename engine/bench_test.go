@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -73,8 +74,8 @@ func BenchmarkEvaluateFacts(b *testing.B) {
 
 func BenchmarkEvaluateFolders(b *testing.B) {
 	p := mustCompileFiles(b,
-		File{Path: "governance.yaml", Content: []byte("name: root\nrules: [{name: no-delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}]\n")},
-		File{Path: "src/governance.yaml", Content: []byte("name: src\nrules: [{name: read, condition: {field: tool_name, operator: eq, value: read_file}, action: allow}]\n")},
+		source.File{Path: "governance.yaml", Content: []byte("name: root\nrules: [{name: no-delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}]\n")},
+		source.File{Path: "src/governance.yaml", Content: []byte("name: src\nrules: [{name: read, condition: {field: tool_name, operator: eq, value: read_file}, action: allow}]\n")},
 	)
 	in, ctx := benchInput(b), context.Background()
 	in.Context = mustValue(b, `{"path":"src/a/b.go"}`)
@@ -91,7 +92,7 @@ func BenchmarkCompile(b *testing.B) {
 	for i := range 1000 {
 		fmt.Fprintf(&text, "  - {name: r%d, condition: {field: tool_name, operator: eq, value: t%d}, action: deny}\n", i, i)
 	}
-	tree, err := SingleFile(text.String())
+	tree, err := source.SingleFile(text.String())
 	require.NoError(b, err)
 	for b.Loop() {
 		if _, err := Compile(tree); err != nil {
@@ -128,17 +129,17 @@ func mustValue(tb testing.TB, json string) value.Value {
 
 func mustCompile(tb testing.TB, yaml string, opts ...Option) *Policy {
 	tb.Helper()
-	return mustCompileFilesWith(tb, opts, File{Path: "policy.yaml", Content: []byte(yaml)})
+	return mustCompileFilesWith(tb, opts, source.File{Path: "policy.yaml", Content: []byte(yaml)})
 }
 
-func mustCompileFiles(tb testing.TB, files ...File) *Policy {
+func mustCompileFiles(tb testing.TB, files ...source.File) *Policy {
 	tb.Helper()
 	return mustCompileFilesWith(tb, nil, files...)
 }
 
-func mustCompileFilesWith(tb testing.TB, opts []Option, files ...File) *Policy {
+func mustCompileFilesWith(tb testing.TB, opts []Option, files ...source.File) *Policy {
 	tb.Helper()
-	tree, err := NewTree(files)
+	tree, err := source.NewTree(files)
 	require.NoError(tb, err)
 	p, err := Compile(tree, append([]Option{WithLogger(discard)}, opts...)...)
 	require.NoError(tb, err)

@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -41,5 +42,5 @@ func toolNameProblem(tool string) string {
 	default:
 		return ""
 	}
-	return "max_calls_per_tool: the name " + value.Quote(clip(tool, 80)) + " " + problem
+	return "max_calls_per_tool: the name " + value.Quote(source.Clip(tool, 80)) + " " + problem
 }

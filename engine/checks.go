@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -181,7 +182,7 @@ func confidenceOf(e evaluation) (observed float64, given bool, err error) {
 		return 0, false, nil
 	}
 	if v.Kind() != value.Number {
-		return 0, true, fmt.Errorf("%w, got %s", errConfidence, kindName(*v))
+		return 0, true, fmt.Errorf("%w, got %s", errConfidence, source.TypeName(*v))
 	}
 	f, ok := v.AsFloat()
 	if !ok {

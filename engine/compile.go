@@ -8,12 +8,13 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
 // A Policy is a compiled tree. It is immutable and evaluated without locks.
 type Policy struct {
-	digest     Digest
+	digest     source.Digest
 	digestText string
 	governance *GovernancePolicy // never nil
 	limits     Limits
@@ -24,10 +25,10 @@ type Policy struct {
 
 	denyOnError bool // when all backends failed
 	backends    []loadedBackend
-	external    []File     // of the languages of backends
-	hashes      *hashTable // nil without content hashes
+	external    []source.File // of the languages of backends
+	hashes      *hashTable    // nil without content hashes
 	guardrails  *GuardrailChain
-	warnings    []Problem
+	warnings    []source.Problem
 	budget      time.Duration
 	ceiling     time.Duration // of an evaluation without backends
 	log         *slog.Logger
@@ -35,7 +36,7 @@ type Policy struct {
 
 // Compile checks every file of a tree and builds its policy. A tree with one
 // bad file is refused whole; the error is a [*LoadError].
-func Compile(t *Tree, opts ...Option) (*Policy, error) {
+func Compile(t *source.Tree, opts ...Option) (*Policy, error) {
 	o := options{budget: DefaultBudget, ceiling: DefaultCeiling, log: slog.Default()}
 	for _, opt := range opts {
 		opt(&o)
@@ -54,7 +55,7 @@ func Compile(t *Tree, opts ...Option) (*Policy, error) {
 		c.link()
 	}
 	if len(c.problems) > 0 {
-		return nil, &LoadError{Problems: c.problems}
+		return nil, &source.LoadError{Problems: c.problems}
 	}
 	return c.policy, nil
 }
@@ -63,15 +64,15 @@ func Compile(t *Tree, opts ...Option) (*Policy, error) {
 type compiler struct {
 	options
 	policy   *Policy
-	problems []Problem
-	unknown  []Problem // unknown fields
+	problems []source.Problem
+	unknown  []source.Problem // unknown fields
 
 	documents  []*Document // all, by path
 	resolver   *Resolver   // nil without combining
 	settings   []fileSettings
 	searches   searches
-	cedarFiles []File
-	regoFiles  []File
+	cedarFiles []source.File
+	regoFiles  []source.File
 }
 
 type fileSettings struct {
@@ -80,17 +81,17 @@ type fileSettings struct {
 }
 
 func (c *compiler) addf(path string, line int, field, format string, args ...any) {
-	c.problems = append(c.problems, Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+	c.problems = append(c.problems, source.Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 func (c *compiler) warnf(path string, line int, field, format string, args ...any) {
-	c.policy.warnings = append(c.policy.warnings, Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+	c.policy.warnings = append(c.policy.warnings, source.Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 // sortFiles decides by name and content what each file is.
-func (c *compiler) sortFiles(files []File) {
+func (c *compiler) sortFiles(files []source.File) {
 	has := func(ext string) bool {
-		return slices.ContainsFunc(files, func(f File) bool { return path.Ext(f.Path) == ext })
+		return slices.ContainsFunc(files, func(f source.File) bool { return path.Ext(f.Path) == ext })
 	}
 	cedar, rego := has(".cedar"), has(".rego")
 	for _, f := range files {
@@ -107,50 +108,50 @@ func (c *compiler) sortFiles(files []File) {
 	}
 }
 
-func (c *compiler) load(f File) {
-	n, probs := parseText(f.Path, f.Content)
+func (c *compiler) load(f source.File) {
+	n, probs := source.Parse(f.Path, f.Content)
 	if probs != nil {
 		c.problems = append(c.problems, probs...)
 		return
 	}
-	if n.kind != nodeMap {
-		c.addf(f.Path, n.line, "", "Expected a YAML mapping, got %s", n.typeName())
+	if n.Kind != source.Map {
+		c.addf(f.Path, n.Line, "", "Expected a YAML mapping, got %s", n.TypeName())
 		return
 	}
 	isDocument, isGovernance := classify(n)
-	cases, tested := n.get("cases")
+	cases, tested := n.Get("cases")
 	switch {
 	case tested && (isDocument || isGovernance):
-		c.addf(f.Path, cases.line, "cases", "the file has fields of a policy and cases of a table of tests; split it into two files")
+		c.addf(f.Path, cases.Line, "cases", "the file has fields of a policy and cases of a table of tests; split it into two files")
 	case isDocument && isGovernance:
-		c.addf(f.Path, n.line, "", "the file has fields of a PolicyDocument (rules, defaults) and of a GovernancePolicy; split it into two files")
+		c.addf(f.Path, n.Line, "", "the file has fields of a PolicyDocument (rules, defaults) and of a GovernancePolicy; split it into two files")
 	case isDocument:
 		c.loadDocument(f, n)
 	case isGovernance:
 		c.loadGovernance(f, n)
-	case len(n.keys) == 0:
-		c.addf(f.Path, n.line, "", "the mapping is empty; a policy file has rules or defaults, or fields of a GovernancePolicy")
+	case len(n.Keys) == 0:
+		c.addf(f.Path, n.Line, "", "the mapping is empty; a policy file has rules or defaults, or fields of a GovernancePolicy")
 	default:
 		hint := ""
 		if tested {
 			hint = "; tables of tests lie beside a tree, in files named *_test.yaml, and are no part of it"
 		}
-		c.addf(f.Path, n.line, "", "the file is neither a PolicyDocument (it has no rules and no defaults) nor a GovernancePolicy (it has none of its fields)%s", hint)
+		c.addf(f.Path, n.Line, "", "the file is neither a PolicyDocument (it has no rules and no defaults) nor a GovernancePolicy (it has none of its fields)%s", hint)
 	}
 }
 
-func classify(n *node) (isDocument, isGovernance bool) {
-	for _, k := range n.keys {
-		isDocument = isDocument || k.text == "rules" || k.text == "defaults"
-		isGovernance = isGovernance || governanceFields[k.text]
+func classify(n *source.Node) (isDocument, isGovernance bool) {
+	for _, k := range n.Keys {
+		isDocument = isDocument || k.Text == "rules" || k.Text == "defaults"
+		isGovernance = isGovernance || governanceFields[k.Text]
 	}
 	return isDocument, isGovernance
 }
 
-func (c *compiler) loadDocument(f File, n *node) {
-	r := &documentReader{problems: &problems{path: f.Path}, searches: &c.searches}
+func (c *compiler) loadDocument(f source.File, n *source.Node) {
+	r := &documentReader{Problems: &source.Problems{Path: f.Path}, searches: &c.searches}
 	d := r.document(n, f.Path)
-	c.problems = append(c.problems, r.list...)
+	c.problems = append(c.problems, r.List...)
 	c.unknown = append(c.unknown, r.unknown...)
 	if isGovernanceFile(f.Path) {
 		// Files come sorted, so governance.yaml is met before .yml.
@@ -164,21 +165,21 @@ func (c *compiler) loadDocument(f File, n *node) {
 	c.documents = append(c.documents, d)
 }
 
-func (c *compiler) loadGovernance(f File, n *node) {
-	ps := &problems{path: f.Path}
+func (c *compiler) loadGovernance(f source.File, n *source.Node) {
+	ps := &source.Problems{Path: f.Path}
 	g := loadGovernance(n, ps)
 	s := readSettings(n, ps)
 	c.settings = append(c.settings, fileSettings{f.Path, s})
-	for _, k := range n.keys {
-		if !governanceFields[k.text] && !slices.Contains([]string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}, k.text) {
-			c.unknown = append(c.unknown, Problem{Path: f.Path, Line: k.line, Field: k.text, Message: "unknown field, ignored"})
+	for _, k := range n.Keys {
+		if !governanceFields[k.Text] && !slices.Contains([]string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}, k.Text) {
+			c.unknown = append(c.unknown, source.Problem{Path: f.Path, Line: k.Line, Field: k.Text, Message: "unknown field, ignored"})
 		}
 	}
 	if p := c.policy.governance; p.Governed() {
-		ps.add(n.line, "", "%s holds a GovernancePolicy already; a tree has at most one", p.Path)
+		ps.Add(n.Line, "", "%s holds a GovernancePolicy already; a tree has at most one", p.Path)
 	}
-	c.problems = append(c.problems, ps.list...)
-	if len(ps.list) > 0 {
+	c.problems = append(c.problems, ps.List...)
+	if len(ps.List) > 0 {
 		return
 	}
 	c.policy.governance = g
@@ -276,7 +277,7 @@ func (c *compiler) link() {
 	c.linkBackend(c.regoFiles, "opa", c.rego)
 	c.linkInterceptors()
 	p.linkDirect()
-	slices.SortStableFunc(p.warnings, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(p.warnings, func(a, b source.Problem) int { return strings.Compare(a.Path, b.Path) })
 }
 
 // warnDefaults points at documents that reset their parents' default without

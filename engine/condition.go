@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -209,5 +210,5 @@ func member(op Operator, item, container value.Value) (bool, error) {
 
 // typeError names the types and never the values, which may be secret.
 func typeError(op Operator, a, b value.Value) error {
-	return fmt.Errorf("%s cannot work on %s and %s", op, kindName(a), kindName(b))
+	return fmt.Errorf("%s cannot work on %s and %s", op, source.TypeName(a), source.TypeName(b))
 }

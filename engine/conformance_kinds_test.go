@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -139,10 +140,10 @@ type scriptedBackend struct {
 }
 
 func loadScripted(name string) BackendLoader {
-	return func(files []File) (Backend, []Problem) {
+	return func(files []source.File) (Backend, []source.Problem) {
 		verb, reason, _ := strings.Cut(strings.TrimSpace(string(files[0].Content)), " ")
 		if verb == "broken" {
-			return nil, []Problem{{Path: files[0].Path, Line: 1, Message: "it does not parse"}}
+			return nil, []source.Problem{{Path: files[0].Path, Line: 1, Message: "it does not parse"}}
 		}
 		return &scriptedBackend{name: name, verb: verb, reason: reason}, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -75,7 +76,7 @@ func headline(path string) string {
 type archive struct {
 	*testing.T
 	files map[string]string
-	tree  []File
+	tree  []source.File
 	used  map[string]bool
 }
 
@@ -85,7 +86,7 @@ func runArchive(t *testing.T, path string) {
 	a := &archive{T: t, files: map[string]string{}, used: map[string]bool{}}
 	for _, f := range parsed.Files {
 		if name, ok := strings.CutPrefix(f.Name, "tree/"); ok {
-			a.tree = append(a.tree, File{Path: name, Content: f.Data})
+			a.tree = append(a.tree, source.File{Path: name, Content: f.Data})
 			continue
 		}
 		a.files[f.Name] = string(f.Data)
@@ -134,7 +135,7 @@ func (a *archive) policy() {
 	if a.has("guardrails.json") {
 		guardrails.answers = a.json("guardrails.json")
 	}
-	tree, err := NewTree(a.tree)
+	tree, err := source.NewTree(a.tree)
 	var p *Policy
 	if err == nil {
 		p, err = Compile(tree, WithLogger(discard), WithRego(loadScripted("opa")), WithCedar(loadScripted("cedar")),
@@ -188,7 +189,7 @@ func (a *archive) linesIn(name, text string) {
 	}
 }
 
-func printProblems(list []Problem) string {
+func printProblems(list []source.Problem) string {
 	var b strings.Builder
 	for _, p := range list {
 		b.WriteString(p.String() + "\n")

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"unicode"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -67,5 +68,5 @@ func shortHash(h string) string {
 // contentHash reads the hash that an adapter put into the metadata of a call
 // (adapter contract 5.5), and nowhere else.
 func contentHash(metadata value.Value) string {
-	return strings.TrimPrefix(metadata.TextAt("content_hash"), digestPrefix)
+	return strings.TrimPrefix(metadata.TextAt("content_hash"), source.DigestPrefix)
 }

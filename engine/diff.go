@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -41,8 +42,8 @@ func diff(a, b subject) []Difference {
 // A subject is what is compared of a policy.
 type subject struct {
 	docs        *composition
-	denyOnError bool   // when all backends failed
-	external    []File // of the languages of backends
+	denyOnError bool          // when all backends failed
+	external    []source.File // of the languages of backends
 }
 
 type differ struct{ list []Difference }
@@ -186,7 +187,7 @@ func (r *Rule) text() string {
 // files compares what is judged by other languages, byte by byte.
 func (d *differ) files(a, b subject) {
 	for _, f := range b.external {
-		i := slices.IndexFunc(a.external, func(o File) bool { return o.Path == f.Path })
+		i := slices.IndexFunc(a.external, func(o source.File) bool { return o.Path == f.Path })
 		switch {
 		case i < 0:
 			d.list = append(d.list, Difference{Path: f.Path, What: "the file", New: sizeText(f), Added: true})
@@ -196,13 +197,13 @@ func (d *differ) files(a, b subject) {
 		}
 	}
 	for _, f := range a.external {
-		if !slices.ContainsFunc(b.external, func(o File) bool { return o.Path == f.Path }) {
+		if !slices.ContainsFunc(b.external, func(o source.File) bool { return o.Path == f.Path }) {
 			d.list = append(d.list, Difference{Path: f.Path, What: "the file", Old: sizeText(f), Removed: true})
 		}
 	}
 }
 
-func sizeText(f File) string { return fmt.Sprintf("%d bytes", len(f.Content)) }
+func sizeText(f source.File) string { return fmt.Sprintf("%d bytes", len(f.Content)) }
 
 // changedLines are the lines between what two texts have in common at their
 // beginnings and their ends.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -36,7 +37,7 @@ func TestDiffSaysWhatDecides(t *testing.T) {
 		case 3:
 			opts = append(opts, WithStrict())
 		}
-		tree, err := NewTree(files)
+		tree, err := source.NewTree(files)
 		require.NoError(t, err)
 		before := mustCompileFilesWith(t, []Option{WithLogger(discard)}, a.files...)
 		after, err := Compile(tree, append(opts, WithLogger(discard))...)
@@ -64,15 +65,15 @@ func TestDiffSaysWhatDecides(t *testing.T) {
 
 // Every setting that a tree may have is spoken of.
 func TestDiffOfEverySetting(t *testing.T) {
-	doc := func(extra string) []File {
-		return []File{file("a.yaml", "name: a\nrules: []\n"+extra), file("limits.yaml", "version: '1'\nmax_tokens: 1\n"), file("x/governance.yaml", "name: x\nrules: []\n")}
+	doc := func(extra string) []source.File {
+		return []source.File{file("a.yaml", "name: a\nrules: []\n"+extra), file("limits.yaml", "version: '1'\nmax_tokens: 1\n"), file("x/governance.yaml", "name: x\nrules: []\n")}
 	}
-	gov := func(extra string) []File {
+	gov := func(extra string) []source.File {
 		files := doc("")
 		files[1].Content = append(files[1].Content, extra...)
 		return files
 	}
-	for what, files := range map[string][]File{
+	for what, files := range map[string][]source.File{
 		"mode":                          doc("mode: strict\n"),
 		"combining":                     doc("combining: allow_overrides\n"),
 		"tie_break":                     doc("combining: allow_overrides\ntie_break: deny\n"),

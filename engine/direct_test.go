@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -43,7 +44,7 @@ func TestDirectIsTheLongWay(t *testing.T) {
 			fmt.Fprintf(&y, "  - {name: r%d, condition: {%s}, action: %s, priority: %d}\n", i, conditions(), pick("allow", "deny", "audit", "block"), rng.IntN(3))
 		}
 		fmt.Fprintf(&y, "defaults: {action: %s}\n", pick("allow", "deny"))
-		tree, err := SingleFile(y.String())
+		tree, err := source.SingleFile(y.String())
 		require.NoError(t, err)
 		var opts []Option
 		if rng.IntN(3) == 0 {
@@ -97,9 +98,9 @@ func TestDirectIsTheLongWay(t *testing.T) {
 // What has more than rules to judge by does not go the short way.
 func TestDirectIsForRulesAlone(t *testing.T) {
 	const rules = "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: x}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: eq, value: y}, action: deny}\n"
-	doc := File{Path: "policy.yaml", Content: []byte(rules)}
+	doc := source.File{Path: "policy.yaml", Content: []byte(rules)}
 	require.NotEmpty(t, mustCompileFiles(t, doc).answers)
-	for name, more := range map[string]File{
+	for name, more := range map[string]source.File{
 		"governance policy": {Path: "g.yaml", Content: []byte("name: g\nallowed_tools: [z]\n")},
 		"approval":          {Path: "g.yaml", Content: []byte("name: g\nrequire_human_approval: true\n")},
 		"patterns":          {Path: "g.yaml", Content: []byte("name: g\nblocked_patterns: [rm]\n")},

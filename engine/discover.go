@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/source"
 )
 
 // A folder is a directory of the tree with a governance file, and everything
@@ -115,7 +116,7 @@ func percentDecode(s string) string {
 }
 
 func escapes(p string) bool {
-	if strings.HasPrefix(p, "/") || hasDriveLetter(p) || strings.IndexByte(p, 0) >= 0 {
+	if strings.HasPrefix(p, "/") || source.HasDriveLetter(p) || strings.IndexByte(p, 0) >= 0 {
 		return true
 	}
 	clean := path.Clean(p)

@@ -3,13 +3,14 @@ package engine
 import (
 	"fmt"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
 // How the condition of a rule is read.
 
-func (r *documentReader) condition(n *node, field string, into *Condition) {
-	if n.kind != nodeMap {
+func (r *documentReader) condition(n *source.Node, field string, into *Condition) {
+	if n.Kind != source.Map {
 		r.wrongType(n, field, "a mapping with field, operator and value")
 		return
 	}
@@ -18,21 +19,21 @@ func (r *documentReader) condition(n *node, field string, into *Condition) {
 		r.required(n, field, name)
 	}
 	r.str(n, field, "field", &into.Field)
-	if f, ok := present(n, "field"); ok && f.kind == nodeString && f.text == "" {
-		r.add(f.line, field+".field", "field must be a non-empty string, got ''")
+	if f, ok := source.Present(n, "field"); ok && f.Kind == source.String && f.Text == "" {
+		r.Add(f.Line, field+".field", "field must be a non-empty string, got ''")
 	}
-	op, ok := present(n, "operator")
+	op, ok := source.Present(n, "operator")
 	if !ok {
 		return
 	}
-	into.Operator = Operator(op.text)
-	if op.kind != nodeString || !into.Operator.valid() {
-		r.add(op.line, field+".operator", "operator must be one of eq, ne, gt, lt, gte, lte, in, not_in, contains, matches, got %s", op.repr())
+	into.Operator = Operator(op.Text)
+	if op.Kind != source.String || !into.Operator.valid() {
+		r.Add(op.Line, field+".operator", "operator must be one of eq, ne, gt, lt, gte, lte, in, not_in, contains, matches, got %s", op.Repr())
 		return
 	}
-	target, ok := n.get("value") // null is a value here
+	target, ok := n.Get("value") // null is a value here
 	if !ok {
-		r.add(n.line, field+".value", "value is missing; a condition has exactly field, operator and value")
+		r.Add(n.Line, field+".value", "value is missing; a condition has exactly field, operator and value")
 		return
 	}
 	r.target(target, field+".value", into)
@@ -40,19 +41,19 @@ func (r *documentReader) condition(n *node, field string, into *Condition) {
 
 // target reads the value of a condition and refuses what can never work with
 // the operator.
-func (r *documentReader) target(n *node, field string, into *Condition) {
+func (r *documentReader) target(n *source.Node, field string, into *Condition) {
 	if bad := findAmbiguous(n); bad != nil {
-		r.add(bad.line, field, "%s means different things to YAML 1.1 and 1.2; put it in quotes, or write true, false or a plain decimal number", bad.text)
+		r.Add(bad.Line, field, "%s means different things to YAML 1.1 and 1.2; put it in quotes, or write true, false or a plain decimal number", bad.Text)
 		return
 	}
-	v, err := n.value()
+	v, err := n.Value()
 	if err != nil {
-		r.add(n.line, field, "%v", err)
+		r.Add(n.Line, field, "%v", err)
 		return
 	}
 	into.Value = v
 	if msg := targetProblem(into.Operator, v); msg != "" {
-		r.add(n.line, field, "%s", msg)
+		r.Add(n.Line, field, "%s", msg)
 		return
 	}
 	if into.Operator != OpMatches {
@@ -60,18 +61,18 @@ func (r *documentReader) target(n *node, field string, into *Condition) {
 	}
 	search, err := r.searches.compile(v.Str())
 	if err != nil {
-		r.add(n.line, field, "invalid regex %s: %v", value.Quote(clip(v.Str(), 200)), err)
+		r.Add(n.Line, field, "invalid regex %s: %v", value.Quote(source.Clip(v.Str(), 200)), err)
 		return
 	}
 	into.search = search
 }
 
-func findAmbiguous(n *node) *node {
-	if n.ambiguous() {
+func findAmbiguous(n *source.Node) *source.Node {
+	if n.Ambiguous() {
 		return n
 	}
-	for i := range n.items {
-		if bad := findAmbiguous(&n.items[i]); bad != nil {
+	for i := range n.Items {
+		if bad := findAmbiguous(&n.Items[i]); bad != nil {
 			return bad
 		}
 	}
@@ -88,7 +89,7 @@ func targetProblem(op Operator, v value.Value) string {
 		}
 	case OpGt, OpLt, OpGte, OpLte:
 		if unordered(v) {
-			return fmt.Sprintf("%s needs a number, a string or a list of those, got %s", op, clip(v.Repr(), 100))
+			return fmt.Sprintf("%s needs a number, a string or a list of those, got %s", op, source.Clip(v.Repr(), 100))
 		}
 	case OpContains:
 		if v.Kind() == value.Null {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -26,15 +27,15 @@ const MaxRules = 1000
 // documentReader builds a Document from nodes. Types are exact: an integer
 // comes from an integer, null counts as absent, enums are lower case.
 type documentReader struct {
-	*problems
-	searches *searches // shared by the documents of a tree
-	unknown  []Problem // fields nobody knows
+	*source.Problems
+	searches *searches        // shared by the documents of a tree
+	unknown  []source.Problem // fields nobody knows
 }
 
-func (r *documentReader) document(n *node, path string) *Document {
+func (r *documentReader) document(n *source.Node, path string) *Document {
 	d := newDocument(path)
 	r.unknownFields(n, "", documentFields)
-	if f, ok := present(n, "version"); ok {
+	if f, ok := source.Present(n, "version"); ok {
 		text, isText := versionText(f)
 		if !isText {
 			r.wrongType(f, "version", "a non-empty string")
@@ -43,72 +44,72 @@ func (r *documentReader) document(n *node, path string) *Document {
 	}
 	r.str(n, "", "name", &d.Name)
 	if d.Name == "" {
-		r.add(n.line, "name", "name must be a non-empty string, got ''")
+		r.Add(n.Line, "name", "name must be a non-empty string, got ''")
 	}
 	r.str(n, "", "description", &d.Description)
 	r.boolean(n, "", "inherit", &d.Inherit)
 	r.boolean(n, "", "allow_cutoff", &d.AllowCutoff)
-	if f, ok := present(n, "scope"); ok {
-		if f.kind != nodeString {
+	if f, ok := source.Present(n, "scope"); ok {
+		if f.Kind != source.String {
 			r.wrongType(f, "scope", "a glob or null")
 		} else {
-			d.Scope = &f.text
+			d.Scope = &f.Text
 		}
 	}
-	if f, ok := present(n, "level"); ok {
-		d.Level = Level(f.text)
-		if f.kind != nodeString || !d.Level.valid() {
-			r.add(f.line, "level", "level must be global, tenant, organization or agent, got %s", f.repr())
+	if f, ok := source.Present(n, "level"); ok {
+		d.Level = Level(f.Text)
+		if f.Kind != source.String || !d.Level.valid() {
+			r.Add(f.Line, "level", "level must be global, tenant, organization or agent, got %s", f.Repr())
 		}
 	}
-	d.settings = readSettings(n, r.problems)
+	d.settings = readSettings(n, r.Problems)
 	r.defaults(n, d)
 	r.rules(n, d)
 	return d
 }
 
-func (r *documentReader) defaults(n *node, d *Document) {
-	f, ok := present(n, "defaults")
+func (r *documentReader) defaults(n *source.Node, d *Document) {
+	f, ok := source.Present(n, "defaults")
 	if !ok {
 		return
 	}
 	d.Defaults.stated.any = true
-	if f.kind != nodeMap {
+	if f.Kind != source.Map {
 		r.wrongType(f, "defaults", "a mapping")
 		return
 	}
 	r.unknownFields(f, "defaults", defaultsFields)
 	def := &d.Defaults
 	def.stated.action = r.action(f, "defaults", &def.Action)
-	if v, ok := present(f, "max_tokens"); ok {
-		def.MaxTokens, def.stated.maxTokens = r.count(v, "defaults.max_tokens", 1, MaxTokenLimit), true
+	if v, ok := source.Present(f, "max_tokens"); ok {
+		def.MaxTokens, def.stated.maxTokens = r.Count(v, "defaults.max_tokens", 1, MaxTokenLimit), true
 	}
-	if v, ok := present(f, "max_tool_calls"); ok {
-		def.MaxToolCalls, def.stated.maxToolCalls = r.count(v, "defaults.max_tool_calls", 0, math.MaxInt64), true
+	if v, ok := source.Present(f, "max_tool_calls"); ok {
+		def.MaxToolCalls, def.stated.maxToolCalls = r.Count(v, "defaults.max_tool_calls", 0, math.MaxInt64), true
 	}
-	if v, ok := present(f, "confidence_threshold"); ok {
-		def.ConfidenceThreshold, def.stated.confidence = r.threshold(v, "defaults.confidence_threshold"), true
+	if v, ok := source.Present(f, "confidence_threshold"); ok {
+		def.ConfidenceThreshold, def.stated.confidence = r.Threshold(v, "defaults.confidence_threshold"), true
 	}
 }
 
-func (r *documentReader) rules(n *node, d *Document) {
-	f, ok := present(n, "rules")
+func (r *documentReader) rules(n *source.Node, d *Document) {
+	f, ok := source.Present(n, "rules")
 	if !ok {
 		return
 	}
-	if f.kind != nodeList {
+	if f.Kind != source.List {
 		r.wrongType(f, "rules", "a list")
 		return
 	}
 	lines := map[string]int{}
-	for i := range f.items {
+	for i := range f.Items {
 		field := fmt.Sprintf("rules[%d]", i)
-		rule := r.rule(&f.items[i], field)
+		rule := r.rule(&f.Items[i], field)
 		if rule == nil {
 			continue
 		}
 		if first, twice := lines[rule.Name]; twice {
-			r.add(rule.line, field+".name", "the name %s is taken by the rule in line %d; names are unique within a document", value.Quote(rule.Name), first)
+			r.Add(rule.line, field+".name", "the name %s is taken by the rule in line %d; names are unique within a document", value.Quote(rule.Name), first)
 			continue
 		}
 		lines[rule.Name] = rule.line
@@ -117,28 +118,28 @@ func (r *documentReader) rules(n *node, d *Document) {
 	}
 }
 
-func (r *documentReader) rule(n *node, field string) *Rule {
-	if n.kind != nodeMap {
+func (r *documentReader) rule(n *source.Node, field string) *Rule {
+	if n.Kind != source.Map {
 		r.wrongType(n, field, "a mapping")
 		return nil
 	}
-	before := len(r.list)
+	before := len(r.List)
 	r.unknownFields(n, field, ruleFields)
-	rule := &Rule{line: n.line}
+	rule := &Rule{line: n.Line}
 	r.required(n, field, "name")
 	r.str(n, field, "name", &rule.Name)
-	if f, ok := present(n, "name"); ok && f.kind == nodeString && f.text == "" {
-		r.add(f.line, field+".name", "name must be a non-empty string, got ''")
+	if f, ok := source.Present(n, "name"); ok && f.Kind == source.String && f.Text == "" {
+		r.Add(f.Line, field+".name", "name must be a non-empty string, got ''")
 	}
-	if cond, ok := present(n, "condition"); ok {
+	if cond, ok := source.Present(n, "condition"); ok {
 		r.condition(cond, field+".condition", &rule.Condition)
 	} else {
 		r.required(n, field, "condition")
 	}
 	r.required(n, field, "action")
 	r.action(n, field, &rule.Action)
-	if f, ok := present(n, "priority"); ok {
-		v, isInt := f.integer()
+	if f, ok := source.Present(n, "priority"); ok {
+		v, isInt := f.Integer()
 		if !isInt {
 			r.wrongType(f, field+".priority", "an integer")
 		}
@@ -146,7 +147,7 @@ func (r *documentReader) rule(n *node, field string) *Rule {
 	}
 	r.str(n, field, "message", &rule.Message)
 	r.boolean(n, field, "override", &rule.Override)
-	if len(r.list) > before {
+	if len(r.List) > before {
 		return nil
 	}
 	rule.reason = rule.Message
@@ -157,61 +158,61 @@ func (r *documentReader) rule(n *node, field string) *Rule {
 }
 
 // action reads an action and reports whether it stood there.
-func (r *documentReader) action(n *node, field string, into *Action) bool {
-	f, ok := present(n, "action")
+func (r *documentReader) action(n *source.Node, field string, into *Action) bool {
+	f, ok := source.Present(n, "action")
 	if !ok {
 		return false
 	}
-	a := Action(f.text)
-	if f.kind != nodeString || !a.valid() {
-		r.add(f.line, join(field, "action"), "action must be allow, deny, audit or block, got %s", f.repr())
+	a := Action(f.Text)
+	if f.Kind != source.String || !a.valid() {
+		r.Add(f.Line, source.Join(field, "action"), "action must be allow, deny, audit or block, got %s", f.Repr())
 		return true
 	}
 	*into = a
 	return true
 }
 
-func (r *documentReader) str(n *node, field, name string, into *string) {
-	f, ok := present(n, name)
+func (r *documentReader) str(n *source.Node, field, name string, into *string) {
+	f, ok := source.Present(n, name)
 	if !ok {
 		return
 	}
-	if f.kind != nodeString {
-		r.wrongType(f, join(field, name), "a string")
+	if f.Kind != source.String {
+		r.wrongType(f, source.Join(field, name), "a string")
 		return
 	}
-	*into = f.text
+	*into = f.Text
 }
 
-func (r *documentReader) boolean(n *node, field, name string, into *bool) {
-	f, ok := present(n, name)
+func (r *documentReader) boolean(n *source.Node, field, name string, into *bool) {
+	f, ok := source.Present(n, name)
 	if !ok {
 		return
 	}
-	if f.kind != nodeBool {
-		r.wrongType(f, join(field, name), "true or false")
+	if f.Kind != source.Bool {
+		r.wrongType(f, source.Join(field, name), "true or false")
 		return
 	}
-	*into = strings.EqualFold(f.text, "true")
+	*into = strings.EqualFold(f.Text, "true")
 }
 
-func (r *documentReader) required(n *node, field, name string) {
-	if _, ok := present(n, name); !ok {
-		r.add(n.line, join(field, name), "%s is missing", name)
+func (r *documentReader) required(n *source.Node, field, name string) {
+	if _, ok := source.Present(n, name); !ok {
+		r.Add(n.Line, source.Join(field, name), "%s is missing", name)
 	}
 }
 
-func (r *documentReader) wrongType(f *node, field, want string) {
-	r.add(f.line, field, "%s must be %s, got %s: %s", field, want, f.typeName(), f.repr())
+func (r *documentReader) wrongType(f *source.Node, field, want string) {
+	r.Add(f.Line, field, "%s must be %s, got %s: %s", field, want, f.TypeName(), f.Repr())
 }
 
-func (r *documentReader) unknownFields(n *node, field string, known []string) {
-	for _, k := range n.keys {
-		if slices.Contains(known, k.text) {
+func (r *documentReader) unknownFields(n *source.Node, field string, known []string) {
+	for _, k := range n.Keys {
+		if slices.Contains(known, k.Text) {
 			continue
 		}
-		r.unknown = append(r.unknown, Problem{
-			Path: r.path, Line: k.line, Field: join(field, k.text),
+		r.unknown = append(r.unknown, source.Problem{
+			Path: r.Path, Line: k.Line, Field: source.Join(field, k.Text),
 			Message: fmt.Sprintf("unknown field, ignored; known are %s", strings.Join(known, ", ")),
 		})
 	}
@@ -219,10 +220,10 @@ func (r *documentReader) unknownFields(n *node, field string, known []string) {
 
 // versionText accepts a number as well, as its source text: authors of
 // documents write 1.0.
-func versionText(f *node) (string, bool) {
-	switch f.kind {
-	case nodeString, nodeInt, nodeFloat:
-		return f.text, f.text != ""
+func versionText(f *source.Node) (string, bool) {
+	switch f.Kind {
+	case source.String, source.Int, source.Float:
+		return f.Text, f.Text != ""
 	}
 	return "", false
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -33,28 +34,28 @@ func (g *GovernancePolicy) VerifiesHashes() bool {
 
 // parseContentHash accepts 64 hexadecimal digits, with or without sha256:.
 func parseContentHash(s string) (string, bool) {
-	s = strings.ToLower(strings.TrimPrefix(s, digestPrefix))
+	s = strings.ToLower(strings.TrimPrefix(s, source.DigestPrefix))
 	b, err := hex.DecodeString(s)
 	return s, err == nil && len(b) == 32
 }
 
 func (r governanceReader) contentHashes(g *GovernancePolicy) {
-	if f, ok := r.n.get("content_hash_mode"); ok {
-		if g.ContentHashMode = ContentHashMode(f.text); f.kind != nodeString || g.ContentHashMode != ContentHashStrict && g.ContentHashMode != ContentHashWarn {
-			r.add(f.line, "content_hash_mode", "content_hash_mode must be strict or warn, got %s", f.repr())
+	if f, ok := r.n.Get("content_hash_mode"); ok {
+		if g.ContentHashMode = ContentHashMode(f.Text); f.Kind != source.String || g.ContentHashMode != ContentHashStrict && g.ContentHashMode != ContentHashWarn {
+			r.Add(f.Line, "content_hash_mode", "content_hash_mode must be strict or warn, got %s", f.Repr())
 		}
 	}
-	f := r.holding("content_hashes", nodeMap, "mapping of tool names to SHA-256 hashes")
-	if f.kind == nodeMap {
+	f := r.holding("content_hashes", source.Map, "mapping of tool names to SHA-256 hashes")
+	if f.Kind == source.Map {
 		g.ContentHashes = map[string]string{}
 	}
-	for i, k := range f.keys {
-		hash, ok := parseContentHash(f.items[i].text)
-		if !ok || f.items[i].kind != nodeString {
-			field := join("content_hashes", k.text)
-			r.add(k.line, field, "%s must be 64 hexadecimal digits in quotes, got %s", field, f.items[i].repr())
+	for i, k := range f.Keys {
+		hash, ok := parseContentHash(f.Items[i].Text)
+		if !ok || f.Items[i].Kind != source.String {
+			field := source.Join("content_hashes", k.Text)
+			r.Add(k.Line, field, "%s must be 64 hexadecimal digits in quotes, got %s", field, f.Items[i].Repr())
 		}
-		g.ContentHashes[k.text] = hash
+		g.ContentHashes[k.Text] = hash
 	}
 }
 
@@ -80,69 +81,69 @@ const (
 )
 
 func (r governanceReader) guardrails(g *GovernancePolicy) {
-	f := r.holding("guardrails", nodeList, "list of mappings with name and url")
-	if len(f.items) > maxGuardrails {
-		r.add(f.line, "guardrails", "guardrails must have at most %d entries, got %d", maxGuardrails, len(f.items))
+	f := r.holding("guardrails", source.List, "list of mappings with name and url")
+	if len(f.Items) > maxGuardrails {
+		r.Add(f.Line, "guardrails", "guardrails must have at most %d entries, got %d", maxGuardrails, len(f.Items))
 		return
 	}
-	for i := range f.items {
+	for i := range f.Items {
 		field := fmt.Sprintf("guardrails[%d]", i)
-		ep := r.endpoint(&f.items[i], field)
+		ep := r.endpoint(&f.Items[i], field)
 		if slices.ContainsFunc(g.Guardrails, func(o GuardrailEndpoint) bool { return o.Name == ep.Name }) {
-			r.add(f.items[i].line, field, "%s: the name %s is taken by another guardrail", field, value.Quote(ep.Name))
+			r.Add(f.Items[i].Line, field, "%s: the name %s is taken by another guardrail", field, value.Quote(ep.Name))
 		}
 		g.Guardrails = append(g.Guardrails, ep)
 	}
 }
 
-func (r governanceReader) endpoint(n *node, field string) GuardrailEndpoint {
+func (r governanceReader) endpoint(n *source.Node, field string) GuardrailEndpoint {
 	ep := GuardrailEndpoint{Timeout: DefaultGuardrailTimeout}
-	if n.kind != nodeMap {
-		r.add(n.line, field, "%s must be a mapping with name and url, got %s", field, n.typeName())
+	if n.Kind != source.Map {
+		r.Add(n.Line, field, "%s must be a mapping with name and url, got %s", field, n.TypeName())
 		return ep
 	}
 	ep.Name, ep.URL = r.text(n, field, "name"), r.text(n, field, "url")
 	if problem := urlProblem(ep.URL); ep.URL != "" && problem != "" {
-		r.add(n.line, field+".url", "%s.url %s", field, problem)
+		r.Add(n.Line, field+".url", "%s.url %s", field, problem)
 	}
-	if f, ok := n.get("timeout_ms"); ok {
-		ms, _ := f.integer()
+	if f, ok := n.Get("timeout_ms"); ok {
+		ms, _ := f.Integer()
 		if ep.Timeout = time.Duration(ms) * time.Millisecond; ms <= 0 || ms > MaxGuardrailTimeout.Milliseconds() {
-			r.add(f.line, field+".timeout_ms", "%s.timeout_ms must be between 1 and %d, got %s", field, MaxGuardrailTimeout.Milliseconds(), f.repr())
+			r.Add(f.Line, field+".timeout_ms", "%s.timeout_ms must be between 1 and %d, got %s", field, MaxGuardrailTimeout.Milliseconds(), f.Repr())
 		}
 	}
-	for _, k := range n.keys {
-		if !slices.Contains([]string{"name", "url", "timeout_ms"}, k.text) {
-			r.add(k.line, join(field, k.text), "unknown field; known are name, url and timeout_ms")
+	for _, k := range n.Keys {
+		if !slices.Contains([]string{"name", "url", "timeout_ms"}, k.Text) {
+			r.Add(k.Line, source.Join(field, k.Text), "unknown field; known are name, url and timeout_ms")
 		}
 	}
 	return ep
 }
 
 // text reads a string that has to be there.
-func (r governanceReader) text(n *node, field, name string) string {
-	f, ok := n.get(name)
+func (r governanceReader) text(n *source.Node, field, name string) string {
+	f, ok := n.Get(name)
 	if !ok {
 		f = n
 	}
-	if !ok || f.kind != nodeString || f.text == "" {
-		r.add(f.line, field+"."+name, "%s.%s must be a non-empty string", field, name)
+	if !ok || f.Kind != source.String || f.Text == "" {
+		r.Add(f.Line, field+"."+name, "%s.%s must be a non-empty string", field, name)
 		return ""
 	}
-	return f.text
+	return f.Text
 }
 
 func urlProblem(text string) string {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "":
-		return "must be an absolute https URL, got " + value.Quote(clip(text, 100))
+		return "must be an absolute https URL, got " + value.Quote(source.Clip(text, 100))
 	case u.User != nil:
 		return "must not carry a user or password"
 	case u.Scheme == "https", u.Scheme == "http" && isLoopback(u.Hostname()):
 		return ""
 	}
-	return "must be https, or http to a loopback address, got " + value.Quote(clip(text, 100))
+	return "must be https, or http to a loopback address, got " + value.Quote(source.Clip(text, 100))
 }
 
 func isLoopback(host string) bool {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -54,13 +55,13 @@ func FuzzLoad(f *testing.F) {
 			path = "policy.json"
 		}
 		within(20*time.Second, "loading", func() {
-			tree, err := NewTree([]File{{Path: path, Content: []byte(text)}})
+			tree, err := source.NewTree([]source.File{{Path: path, Content: []byte(text)}})
 			if err != nil {
 				return
 			}
 			p, err := Compile(tree, WithLogger(discard))
 			if err != nil {
-				if err.(*LoadError).Problems[0].Path != path {
+				if err.(*source.LoadError).Problems[0].Path != path {
 					t.Fatalf("the problem names no file: %v", err)
 				}
 				return
@@ -69,7 +70,7 @@ func FuzzLoad(f *testing.F) {
 			p.Evaluate(context.Background(), Input{Tool: "t"})
 			Lint(p)
 			dict := p.governance.Dict().JSON()
-			again, err := NewTree([]File{file("policy.json", dict)})
+			again, err := source.NewTree([]source.File{file("policy.json", dict)})
 			if err != nil {
 				return // escapes can make it too large
 			}
@@ -101,14 +102,14 @@ func FuzzCondition(f *testing.F) {
 			}
 			outcome := map[Operator]bool{}
 			for _, op := range operators {
-				read, probs := parseText("x.json", []byte(want.JSON()))
+				read, probs := source.Parse("x.json", []byte(want.JSON()))
 				if probs != nil {
 					return
 				}
 				n := *read
-				r := &documentReader{problems: &problems{}, searches: &searches{}}
+				r := &documentReader{Problems: &source.Problems{}, searches: &searches{}}
 				c := Condition{Field: field, Operator: op}
-				if r.target(&n, "value", &c); len(r.list) > 0 {
+				if r.target(&n, "value", &c); len(r.List) > 0 {
 					continue
 				}
 				if hit, err := c.holds(have); err == nil {
@@ -151,7 +152,7 @@ func FuzzTree(f *testing.F) {
 			opts = append(opts, WithStrict())
 		}
 		within(20*time.Second, "discovery", func() {
-			tree, err := NewTree([]File{
+			tree, err := source.NewTree([]source.File{
 				{Path: "governance.yaml", Content: []byte("name: root\nrules: []\n")},
 				{Path: dir + "/governance.yaml", Content: yaml("mid")},
 				{Path: dir + "/sub/governance.yml", Content: yaml("leaf")},

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -22,9 +23,9 @@ var governanceFields = map[string]bool{
 
 // loadGovernance reads a policy, field by field in the fixed order of policy engine
 // spec 8.3, so that the first problem is the reference's.
-func loadGovernance(n *node, ps *problems) *GovernancePolicy {
+func loadGovernance(n *source.Node, ps *source.Problems) *GovernancePolicy {
 	g := NewGovernancePolicy()
-	g.Path, g.lines = ps.path, fieldLines(n)
+	g.Path, g.lines = ps.Path, fieldLines(n)
 	r := governanceReader{ps, n}
 	r.number("max_tokens", 1, MaxTokenLimit, &g.MaxTokens)
 	r.number("timeout_seconds", 1, MaxTimeoutSeconds, &g.TimeoutSeconds)
@@ -44,7 +45,7 @@ func loadGovernance(n *node, ps *problems) *GovernancePolicy {
 	r.callsPerTool(g)
 	r.boolean("deny_all_tools", &g.DenyAllTools)
 	if g.DenyAllTools && len(g.AllowedTools) > 0 {
-		r.add(g.Line("deny_all_tools"), "deny_all_tools", "deny_all_tools must not stand beside a non-empty allowed_tools; remove one of them")
+		r.Add(g.Line("deny_all_tools"), "deny_all_tools", "deny_all_tools must not stand beside a non-empty allowed_tools; remove one of them")
 	}
 	r.contentHashes(g)
 	r.guardrails(g)
@@ -53,16 +54,16 @@ func loadGovernance(n *node, ps *problems) *GovernancePolicy {
 
 // fieldLines maps the fields of a mapping, and what lists and mappings in them
 // hold, to their lines.
-func fieldLines(n *node) map[string]int {
+func fieldLines(n *source.Node) map[string]int {
 	lines := map[string]int{}
-	for i, k := range n.keys {
-		lines[k.text] = k.line
-		item := &n.items[i]
-		for j := range item.items {
-			if item.kind == nodeMap {
-				lines[join(k.text, item.keys[j].text)] = item.keys[j].line
+	for i, k := range n.Keys {
+		lines[k.Text] = k.Line
+		item := &n.Items[i]
+		for j := range item.Items {
+			if item.Kind == source.Map {
+				lines[source.Join(k.Text, item.Keys[j].Text)] = item.Keys[j].Line
 			} else {
-				lines[fmt.Sprintf("%s[%d]", k.text, j)] = item.items[j].line
+				lines[fmt.Sprintf("%s[%d]", k.Text, j)] = item.Items[j].Line
 			}
 		}
 	}
@@ -72,66 +73,66 @@ func fieldLines(n *node) map[string]int {
 // governanceReader reads fields of one mapping; what is absent keeps its
 // default.
 type governanceReader struct {
-	*problems
-	n *node
+	*source.Problems
+	n *source.Node
 }
 
 func (r governanceReader) number(name string, least, most int64, into *int64) {
-	if f, ok := r.n.get(name); ok {
-		*into = r.count(f, name, least, most)
+	if f, ok := r.n.Get(name); ok {
+		*into = r.Count(f, name, least, most)
 	}
 }
 
 func (r governanceReader) fraction(name string, into *float64) {
-	if f, ok := r.n.get(name); ok {
-		*into = r.threshold(f, name)
+	if f, ok := r.n.Get(name); ok {
+		*into = r.Threshold(f, name)
 	}
 }
 
 func (r governanceReader) boolean(name string, into *bool) {
-	if f, ok := r.n.get(name); ok {
-		if f.kind != nodeBool {
-			r.add(f.line, name, "%s must be a boolean, got %s: %s; write true or false", name, f.typeName(), f.repr())
+	if f, ok := r.n.Get(name); ok {
+		if f.Kind != source.Bool {
+			r.Add(f.Line, name, "%s must be a boolean, got %s: %s; write true or false", name, f.TypeName(), f.Repr())
 		}
-		*into = strings.EqualFold(f.text, "true")
+		*into = strings.EqualFold(f.Text, "true")
 	}
 }
 
 // holding finds a list or mapping. An empty node stands for one that is absent or
 // of another kind.
-func (r governanceReader) holding(name string, kind nodeKind, what string) *node {
-	f, ok := r.n.get(name)
-	if ok && f.kind != kind {
-		r.add(f.line, name, "%s must be a %s, got %s", name, what, f.typeName())
+func (r governanceReader) holding(name string, kind source.Kind, what string) *source.Node {
+	f, ok := r.n.Get(name)
+	if ok && f.Kind != kind {
+		r.Add(f.Line, name, "%s must be a %s, got %s", name, what, f.TypeName())
 	}
-	if !ok || f.kind != kind {
-		return &node{}
+	if !ok || f.Kind != kind {
+		return &source.Node{}
 	}
 	return f
 }
 
 func (r governanceReader) tools(g *GovernancePolicy) {
 	g.allowed = map[string]bool{}
-	for i, item := range r.holding("allowed_tools", nodeList, "list").items {
+	for i, item := range r.holding("allowed_tools", source.List, "list").Items {
 		field := fmt.Sprintf("allowed_tools[%d]", i)
 		switch {
-		case item.kind != nodeString:
-			r.add(item.line, field, "%s must be a string, got %s: %s", field, item.typeName(), item.repr())
+		case item.Kind != source.String:
+			r.Add(item.Line, field, "%s must be a string, got %s: %s", field, item.TypeName(), item.Repr())
 			return
-		case item.text == "":
-			r.add(item.line, field, "%s must be a non-empty string, got ''", field)
+		case item.Text == "":
+			r.Add(item.Line, field, "%s must be a non-empty string, got ''", field)
 			return
 		}
-		g.AllowedTools = append(g.AllowedTools, item.text)
-		g.allowed[item.text] = true
+		g.AllowedTools = append(g.AllowedTools, item.Text)
+		g.allowed[item.Text] = true
 	}
 }
 
 func (r governanceReader) patterns(g *GovernancePolicy) {
-	for i, item := range r.holding("blocked_patterns", nodeList, "list").items {
+	for i, item := range r.holding("blocked_patterns", source.List, "list").Items {
 		p, msg := readPattern(&item)
 		if msg != "" {
-			r.add(item.line, fmt.Sprintf("blocked_patterns[%d]", i), "%s", msg)
+			r.Add(item.Line, fmt.Sprintf("blocked_patterns[%d]", i), "%s", msg)
 			return
 		}
 		g.BlockedPatterns = append(g.BlockedPatterns, p)
@@ -143,79 +144,79 @@ func (r governanceReader) patterns(g *GovernancePolicy) {
 		if i := strings.IndexByte(err.Error(), ']'); i > 0 && strings.HasPrefix(err.Error(), field+"[") {
 			field = err.Error()[:i+1]
 		}
-		r.add(g.Line(field), field, "%v", err)
+		r.Add(g.Line(field), field, "%v", err)
 	}
 	g.patterns = set
 }
 
 // readPattern reads "text" or {pattern, type, engine}.
-func readPattern(n *node) (pattern.Pattern, string) {
-	if n.kind == nodeString {
-		return pattern.Pattern{Text: n.text, Type: pattern.Substring}, ""
+func readPattern(n *source.Node) (pattern.Pattern, string) {
+	if n.Kind == source.String {
+		return pattern.Pattern{Text: n.Text, Type: pattern.Substring}, ""
 	}
-	text, hasText := n.get("pattern")
-	typ, hasType := n.get("type")
-	if n.kind != nodeMap || !hasText || !hasType || text.kind != nodeString {
-		return pattern.Pattern{}, "Invalid blocked_pattern entry: " + n.repr()
+	text, hasText := n.Get("pattern")
+	typ, hasType := n.Get("type")
+	if n.Kind != source.Map || !hasText || !hasType || text.Kind != source.String {
+		return pattern.Pattern{}, "Invalid blocked_pattern entry: " + n.Repr()
 	}
-	p := pattern.Pattern{Text: text.text}
-	switch t := pattern.Type(typ.text); {
-	case typ.kind == nodeString && (t == pattern.Substring || t == pattern.Regex || t == pattern.Glob):
+	p := pattern.Pattern{Text: text.Text}
+	switch t := pattern.Type(typ.Text); {
+	case typ.Kind == source.String && (t == pattern.Substring || t == pattern.Regex || t == pattern.Glob):
 		p.Type = t
 	default:
-		return pattern.Pattern{}, "Unknown pattern type: " + typ.repr()
+		return pattern.Pattern{}, "Unknown pattern type: " + typ.Repr()
 	}
-	if engine, ok := n.get("engine"); ok {
+	if engine, ok := n.Get("engine"); ok {
 		switch {
-		case engine.kind != nodeString || engine.text != "backtracking":
-			return pattern.Pattern{}, fmt.Sprintf("engine must be backtracking or absent, got %s", engine.repr())
+		case engine.Kind != source.String || engine.Text != "backtracking":
+			return pattern.Pattern{}, fmt.Sprintf("engine must be backtracking or absent, got %s", engine.Repr())
 		case p.Type != pattern.Regex:
 			return pattern.Pattern{}, "engine: backtracking is for patterns of type regex alone"
 		}
 		p.Backtracking = true
 	}
-	for _, k := range n.keys {
-		if k.text != "pattern" && k.text != "type" && k.text != "engine" {
-			return pattern.Pattern{}, fmt.Sprintf("Invalid blocked_pattern entry: it has the unknown field %s; known are pattern, type and engine", value.Quote(k.text))
+	for _, k := range n.Keys {
+		if k.Text != "pattern" && k.Text != "type" && k.Text != "engine" {
+			return pattern.Pattern{}, fmt.Sprintf("Invalid blocked_pattern entry: it has the unknown field %s; known are pattern, type and engine", value.Quote(k.Text))
 		}
 	}
 	return p, ""
 }
 
 func (r governanceReader) version(into *string) {
-	f, ok := r.n.get("version")
+	f, ok := r.n.Get("version")
 	switch {
 	case !ok:
-	case f.kind == nodeInt, f.kind == nodeFloat:
-		r.add(f.line, "version", "version must be a non-empty string, got %s; put it in quotes", clip(f.text, 100))
-	case f.kind != nodeString || f.text == "":
-		r.add(f.line, "version", "version must be a non-empty string, got %s", f.repr())
+	case f.Kind == source.Int, f.Kind == source.Float:
+		r.Add(f.Line, "version", "version must be a non-empty string, got %s; put it in quotes", source.Clip(f.Text, 100))
+	case f.Kind != source.String || f.Text == "":
+		r.Add(f.Line, "version", "version must be a non-empty string, got %s", f.Repr())
 	default:
-		*into = f.text
+		*into = f.Text
 	}
 }
 
 func (r governanceReader) name(into *string) {
-	if f, ok := r.n.get("name"); ok {
-		if f.kind != nodeString || f.text == "" {
-			r.add(f.line, "name", "name must be a non-empty string, got %s", f.repr())
+	if f, ok := r.n.Get("name"); ok {
+		if f.Kind != source.String || f.Text == "" {
+			r.Add(f.Line, "name", "name must be a non-empty string, got %s", f.Repr())
 		}
-		*into = f.text
+		*into = f.Text
 	}
 }
 
 func (r governanceReader) callsPerTool(g *GovernancePolicy) {
-	f := r.holding("max_calls_per_tool", nodeMap, "mapping of tool names to numbers")
-	if n := len(f.keys); n > MaxToolLimits {
-		r.add(f.line, "max_calls_per_tool", "max_calls_per_tool must have at most %d entries, got %d", MaxToolLimits, n)
+	f := r.holding("max_calls_per_tool", source.Map, "mapping of tool names to numbers")
+	if n := len(f.Keys); n > MaxToolLimits {
+		r.Add(f.Line, "max_calls_per_tool", "max_calls_per_tool must have at most %d entries, got %d", MaxToolLimits, n)
 		return
 	}
 	g.MaxCallsPerTool = map[string]int64{}
-	for i, k := range f.keys {
-		if problem := toolNameProblem(k.text); problem != "" {
-			r.add(k.line, "max_calls_per_tool", "%s", problem)
+	for i, k := range f.Keys {
+		if problem := toolNameProblem(k.Text); problem != "" {
+			r.Add(k.Line, "max_calls_per_tool", "%s", problem)
 			continue
 		}
-		g.MaxCallsPerTool[k.text] = r.count(&f.items[i], join("max_calls_per_tool", k.text), 0, math.MaxInt64)
+		g.MaxCallsPerTool[k.Text] = r.Count(&f.Items[i], source.Join("max_calls_per_tool", k.Text), 0, math.MaxInt64)
 	}
 }

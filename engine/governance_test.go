@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,7 +32,7 @@ func TestGovernanceFaults(t *testing.T) {
 		"2: allowed_tools[1] must be a non-empty string, got ''":                 "allowed_tools: [a,\n  '']\n",
 		"2: blocked_patterns[1]: an empty pattern would match everything":        "blocked_patterns: [a,\n  '']\n",
 	} {
-		tree, err := SingleFile(doc)
+		tree, err := source.SingleFile(doc)
 		require.NoError(t, err)
 		_, err = Compile(tree, WithLogger(discard))
 		require.ErrorContains(t, err, "policy.yaml:"+problem)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -75,7 +76,7 @@ func (p *Policy) guardrailError(e evaluation, by string, err error) Decision {
 	d := p.errorDecision(e, "", fmt.Errorf("guardrail %s: %w", by, err))
 	d.Rule = ruleNone
 	d.Policy = "guardrail:" + by
-	d.Reason = clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
+	d.Reason = source.Clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
 	return d
 }
 

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -122,7 +123,7 @@ func textGuardrail(reason string) string {
 	if reason == "" {
 		reason = "policy violation"
 	}
-	return "Tool call denied: " + clip(Redact(reason), maxReason)
+	return "Tool call denied: " + source.Clip(Redact(reason), maxReason)
 }
 
 // askGuardrail calls one provider; a panic, an unknown decision and arguments
@@ -144,7 +145,7 @@ func askGuardrail(ctx context.Context, p GuardrailProvider, call GuardrailCall) 
 			return res, fmt.Errorf("modified arguments must be a mapping of at most %d bytes", maxModifiedBytes)
 		}
 	default:
-		return res, fmt.Errorf("the decision must be allow, deny or modify, got %q", clip(string(res.Decision), 40))
+		return res, fmt.Errorf("the decision must be allow, deny or modify, got %q", source.Clip(string(res.Decision), 40))
 	}
 	return res, nil
 }

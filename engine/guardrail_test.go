@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -270,7 +271,7 @@ func TestGuardrailEndpointsAreChecked(t *testing.T) {
 		"content_hashes: {a: xyz}":                                               "content_hashes.a must be 64 hexadecimal digits",
 		"content_hash_mode: lax":                                                 "content_hash_mode must be strict or warn, got 'lax'",
 	} {
-		tree, err := SingleFile(yaml)
+		tree, err := source.SingleFile(yaml)
 		require.NoError(t, err)
 		_, err = Compile(tree)
 		require.ErrorContains(t, err, want, yaml)
@@ -283,7 +284,7 @@ func TestGuardrailEndpointsAreChecked(t *testing.T) {
 func TestStuckBackends(t *testing.T) {
 	stuck := &stuckBackend{release: make(chan struct{})}
 	p := mustCompileFilesWith(t, []Option{
-		WithRego(func([]File) (Backend, []Problem) { return stuck, nil }), WithBudget(time.Millisecond),
+		WithRego(func([]source.File) (Backend, []source.Problem) { return stuck, nil }), WithBudget(time.Millisecond),
 	}, file("a.rego", "x"))
 	// On a busy machine the budget of some is used up before they begin.
 	for abandoned.Load() < maxAbandoned {

@@ -1,8 +1,11 @@
 package engine
 
-import "log/slog"
+import (
+	"example.com/govnode/engine/source"
+	"log/slog"
+)
 
 // discard keeps the expected failures of tests out of their output.
 var discard = slog.New(slog.DiscardHandler)
 
-func file(path, content string) File { return File{Path: path, Content: []byte(content)} }
+func file(path, content string) source.File { return source.File{Path: path, Content: []byte(content)} }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -15,7 +16,7 @@ import (
 // need care, limits that contradict each other, and what has no effect where it
 // stands. The warnings of Compile are
 // among them. Problems come ordered by path and line, each once.
-func lint(docs *composition, warnings []Problem) []Problem {
+func lint(docs *composition, warnings []source.Problem) []source.Problem {
 	l := &linter{docs: docs, list: warnings}
 	l.unreachable()
 	l.evadable()
@@ -23,7 +24,7 @@ func lint(docs *composition, warnings []Problem) []Problem {
 	l.limits()
 	l.placement()
 	l.hiddenDenies()
-	slices.SortStableFunc(l.list, func(a, b Problem) int {
+	slices.SortStableFunc(l.list, func(a, b source.Problem) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line))
 	})
 	return slices.Compact(l.list)
@@ -31,11 +32,11 @@ func lint(docs *composition, warnings []Problem) []Problem {
 
 type linter struct {
 	docs *composition
-	list []Problem
+	list []source.Problem
 }
 
 func (l *linter) addf(path string, line int, field, format string, args ...any) {
-	l.list = append(l.list, Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+	l.list = append(l.list, source.Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 // maxCompared bounds the pairs of rules that are compared, so that a tree of
@@ -200,7 +201,7 @@ func (l *linter) limits() {
 		l.governancef("max_attempts", "max_attempts (%d) < max_tool_calls (%d): the calls can never be used up", g.MaxAttempts, g.MaxToolCalls)
 	}
 	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
-		field := join("max_calls_per_tool", tool)
+		field := source.Join("max_calls_per_tool", tool)
 		if most := g.MaxCallsPerTool[tool]; most > g.MaxToolCalls {
 			l.governancef(field, "%s (%d) > max_tool_calls (%d): it is never reached", field, most, g.MaxToolCalls)
 		}

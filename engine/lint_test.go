@@ -3,6 +3,7 @@ package engine
 import (
 	"testing"
 
+	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
 )
 
@@ -74,7 +75,7 @@ func TestLintNeverInvents(t *testing.T) {
 // their folder, settings that the flat list does not know, and a deny that a
 // parent's rule of the same name hides.
 func TestLintOfPlaces(t *testing.T) {
-	files := []File{
+	files := []source.File{
 		file("governance.yaml", "name: root\nrules:\n  - {name: delete, condition: {field: tool_name, operator: eq, value: delete}, action: audit}\n"),
 		file("prod/governance.yaml", "name: prod\nrules:\n  - {name: delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}\n"),
 		file("src/governance.yaml", "name: src\nscope: 'docs/*'\nrules: []\n"),
@@ -98,7 +99,7 @@ func TestLintOfPlaces(t *testing.T) {
 	}
 	require.NotContains(t, out, "ok/")
 	require.NotContains(t, out, "fine/")
-	tree, err := NewTree(files)
+	tree, err := source.NewTree(files)
 	require.NoError(t, err)
 	strict, err := Compile(tree, WithStrict())
 	require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
 )
 
@@ -78,11 +79,11 @@ func refuseCheaply(t *testing.T, path, doc string) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start := time.Now()
-	n, probs := parseText(path, []byte(doc))
+	n, probs := source.Parse(path, []byte(doc))
 	if probs == nil {
 		// What parses must still be no policy.
 		c := &compiler{policy: &Policy{governance: NewGovernancePolicy()}}
-		c.load(File{Path: path, Content: []byte(doc)})
+		c.load(source.File{Path: path, Content: []byte(doc)})
 		probs = c.problems
 		require.NotNil(t, n)
 	}
@@ -106,7 +107,7 @@ func TestLargeDocuments(t *testing.T) {
 	require.Len(t, p.docs.rules, MaxRules)
 
 	b.WriteString("  - {name: one-more, condition: {field: a, operator: eq, value: 1}, action: deny}\n")
-	tree, err := SingleFile(b.String())
+	tree, err := source.SingleFile(b.String())
 	require.NoError(t, err)
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "1001 rules; the most is 1000")
@@ -122,7 +123,7 @@ func TestAcceptedDocuments(t *testing.T) {
 		"quoted key": "\"rules\": []\n",
 		"directive":  "%YAML 1.2\n---\nrules: []\n...\n",
 	} {
-		tree, err := SingleFile(doc)
+		tree, err := source.SingleFile(doc)
 		require.NoError(t, err)
 		_, err = Compile(tree)
 		require.NoError(t, err, name)
@@ -131,15 +132,15 @@ func TestAcceptedDocuments(t *testing.T) {
 
 // Problems name the file, the line and the field, and all of them are listed.
 func TestLoadErrorNamesThePlace(t *testing.T) {
-	tree, err := NewTree([]File{
+	tree, err := source.NewTree([]source.File{
 		file("a.yaml", "rules:\n  - name: r\n    condition: {field: x, operator: is, value: 1}\n    action: deny\n"),
 		file("b/governance.yaml", "rules: []\ndefaults:\n  action: maybe\n"),
 	})
 	require.NoError(t, err)
 	_, err = Compile(tree)
-	var load *LoadError
+	var load *source.LoadError
 	require.ErrorAs(t, err, &load)
-	require.Equal(t, []Problem{
+	require.Equal(t, []source.Problem{
 		{Path: "a.yaml", Line: 3, Field: "rules[0].condition.operator", Message: "operator must be one of eq, ne, gt, lt, gte, lte, in, not_in, contains, matches, got 'is'"},
 		{Path: "b/governance.yaml", Line: 3, Field: "defaults.action", Message: "action must be allow, deny, audit or block, got 'maybe'"},
 	}, load.Problems)
@@ -151,7 +152,7 @@ func TestLoadErrorIsShort(t *testing.T) {
 	for range 50 {
 		b.WriteString("  - {}\n")
 	}
-	tree, err := SingleFile(b.String())
+	tree, err := source.SingleFile(b.String())
 	require.NoError(t, err)
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "and 140 more")
@@ -171,7 +172,7 @@ func TestSearchesAreBounded(t *testing.T) {
 	wide := strings.Repeat(`\w`, 200)
 	start := time.Now()
 	mustCompile(t, rules(MaxRules, func(int) string { return wide }))
-	tree, err := SingleFile(rules(MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
+	tree, err := source.SingleFile(rules(MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
 	require.NoError(t, err)
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "policy.yaml:14: rules[12].condition.value: invalid regex")

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"example.com/govnode/engine/source"
 	"maps"
 	"math"
 	"slices"
@@ -31,13 +32,13 @@ type ToolLimit struct {
 }
 
 // Digest addresses the tree that the policy was compiled from.
-func (p *Policy) Digest() Digest { return p.digest }
+func (p *Policy) Digest() source.Digest { return p.digest }
 
 // DigestText is Digest().String(), which every decision carries.
 func (p *Policy) DigestText() string { return p.digestText }
 
 // Warnings are what Compile found odd and accepted.
-func (p *Policy) Warnings() []Problem { return slices.Clone(p.warnings) }
+func (p *Policy) Warnings() []source.Problem { return slices.Clone(p.warnings) }
 
 // Governance returns the GovernancePolicy of the tree, or the defaults where
 // it has none. It must not be written to.

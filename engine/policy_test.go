@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -22,7 +23,7 @@ func TestPolicyName(t *testing.T) {
 
 // Texts can be made again from a number, on every node alike.
 func TestRuleText(t *testing.T) {
-	files := []File{file("b.yaml", "rules: [{name: b, condition: {field: x, operator: eq, value: 1}, action: deny, message: no b}]"),
+	files := []source.File{file("b.yaml", "rules: [{name: b, condition: {field: x, operator: eq, value: 1}, action: deny, message: no b}]"),
 		file("a.yaml", "rules: [{name: a, condition: {field: x, operator: eq, value: 2}, action: deny}]")}
 	p := mustCompileFiles(t, files[0], files[1])
 	q := mustCompileFiles(t, files[1], files[0])
@@ -121,7 +122,7 @@ func TestCeiling(t *testing.T) {
 }
 
 func TestPolicyAccessors(t *testing.T) {
-	tree, err := NewTree([]File{file("b/governance.yaml", "name: b\nrules: []"), file("a.yaml", "name: a\nmode: strict\nrules: []")})
+	tree, err := source.NewTree([]source.File{file("b/governance.yaml", "name: b\nrules: []"), file("a.yaml", "name: a\nmode: strict\nrules: []")})
 	require.NoError(t, err)
 	p, err := Compile(tree)
 	require.NoError(t, err)

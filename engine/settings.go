@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"example.com/govnode/engine/source"
 	"slices"
 	"strings"
 )
@@ -53,19 +54,19 @@ var strategyWords = []string{
 }
 
 // readSettings reads the options of a tree from any of its files.
-func readSettings(n *node, ps *problems) settings {
+func readSettings(n *source.Node, ps *source.Problems) settings {
 	s := settings{lines: map[string]int{}}
 	word := func(name string, allowed ...string) string {
-		f, ok := present(n, name)
+		f, ok := source.Present(n, name)
 		if !ok {
 			return ""
 		}
-		s.lines[name] = f.line
-		if f.kind != nodeString || !slices.Contains(allowed, f.text) {
-			ps.add(f.line, name, "%s must be %s, got %s", name, strings.Join(allowed, " or "), f.repr())
+		s.lines[name] = f.Line
+		if f.Kind != source.String || !slices.Contains(allowed, f.Text) {
+			ps.Add(f.Line, name, "%s must be %s, got %s", name, strings.Join(allowed, " or "), f.Repr())
 			return ""
 		}
-		return f.text
+		return f.Text
 	}
 	if w := word("mode", "strict", "standard"); w != "" {
 		s.strict = new(w == "strict")

@@ -10,13 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
 // A strictTree is a random tree of folders and flat documents, and the
 // documents of it by the folder they lie in; "" holds the flat ones.
 type strictTree struct {
-	files []File
+	files []source.File
 	texts map[string][]string
 	scope map[string]string // of the document of a folder; empty for none
 }
@@ -124,7 +125,7 @@ func TestStrictDeniesWhatAnyDocumentDenies(t *testing.T) {
 	require.Greater(t, allowed, 500)
 }
 
-func printTree(files []File) string {
+func printTree(files []source.File) string {
 	var b strings.Builder
 	for _, f := range files {
 		fmt.Fprintf(&b, "-- %s --\n%s", f.Path, f.Content)

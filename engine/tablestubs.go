@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -49,35 +50,35 @@ func (s stub) Evaluate(context.Context, GuardrailCall) (GuardrailResult, error) 
 }
 
 // stubs reads the stubs of a table or of a case, which go before others.
-func (r *tableReader) stubs(n *node, field string, others map[string]GuardrailResult) map[string]GuardrailResult {
-	f, ok := present(n, "stubs")
+func (r *tableReader) stubs(n *source.Node, field string, others map[string]GuardrailResult) map[string]GuardrailResult {
+	f, ok := source.Present(n, "stubs")
 	if !ok {
 		return others
 	}
-	if f.kind != nodeMap {
-		r.add(f.line, field, "stubs must be a mapping of guardrails to their answers, got %s", f.typeName())
+	if f.Kind != source.Map {
+		r.Add(f.Line, field, "stubs must be a mapping of guardrails to their answers, got %s", f.TypeName())
 		return others
 	}
 	said := map[string]GuardrailResult{}
 	for name, res := range others {
 		said[name] = res
 	}
-	for i, k := range f.keys {
-		at := join(field, k.text)
-		if !slices.Contains(r.guardrails, k.text) {
-			r.add(k.line, at, "the policy has no guardrail of this name")
+	for i, k := range f.Keys {
+		at := source.Join(field, k.Text)
+		if !slices.Contains(r.guardrails, k.Text) {
+			r.Add(k.Line, at, "the policy has no guardrail of this name")
 			continue
 		}
-		said[k.text] = r.stub(&f.items[i], at)
+		said[k.Text] = r.stub(&f.Items[i], at)
 	}
 	return said
 }
 
-func (r *tableReader) stub(n *node, field string) (res GuardrailResult) {
-	switch n.kind {
-	case nodeString:
-		res.Decision = GuardrailDecision(n.text)
-	case nodeMap:
+func (r *tableReader) stub(n *source.Node, field string) (res GuardrailResult) {
+	switch n.Kind {
+	case source.String:
+		res.Decision = GuardrailDecision(n.Text)
+	case source.Map:
 		r.known(n, field, "decision", "reason", "modified_args")
 		if s := r.text(n, field, "decision"); s != nil {
 			res.Decision = GuardrailDecision(*s)
@@ -85,13 +86,13 @@ func (r *tableReader) stub(n *node, field string) (res GuardrailResult) {
 		if s := r.text(n, field, "reason"); s != nil {
 			res.Reason = *s
 		}
-		if _, ok := present(n, "modified_args"); ok {
+		if _, ok := source.Present(n, "modified_args"); ok {
 			args := r.mapping(n, field, "modified_args")
 			res.ModifiedArgs = &args
 		}
 	}
 	if !slices.Contains([]GuardrailDecision{GuardrailAllow, GuardrailDeny, GuardrailModify}, res.Decision) {
-		r.add(n.line, field, "a guardrail answers allow, deny or modify, or a mapping with that as its decision, got %s", n.repr())
+		r.Add(n.Line, field, "a guardrail answers allow, deny or modify, or a mapping with that as its decision, got %s", n.Repr())
 	}
 	return res
 }

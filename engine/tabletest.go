@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"example.com/govnode/engine/source"
 	"fmt"
 	"regexp"
 	"time"
@@ -62,9 +63,9 @@ type RuleCoverage struct {
 //
 // The error is a [*LoadError] for a table that cannot be read; a case that
 // fails is no error and stands in the report.
-func RunTests(ctx context.Context, p *Policy, tables []File, only *regexp.Regexp) (TestReport, error) {
+func RunTests(ctx context.Context, p *Policy, tables []source.File, only *regexp.Regexp) (TestReport, error) {
 	var report TestReport
-	var probs []Problem
+	var probs []source.Problem
 	var names []string // of the guardrails
 	if p.guardrails != nil {
 		for _, provider := range p.guardrails.Providers {
@@ -100,7 +101,7 @@ func RunTests(ctx context.Context, p *Policy, tables []File, only *regexp.Regexp
 		}
 	}
 	if len(probs) > 0 {
-		return TestReport{}, &LoadError{Problems: probs}
+		return TestReport{}, &source.LoadError{Problems: probs}
 	}
 	for i, r := range p.docs.rules {
 		report.Coverage = append(report.Coverage, RuleCoverage{Path: r.doc.Path, Line: r.line, Rule: r.Name, Hits: hits[i]})

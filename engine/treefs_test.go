@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,12 +34,12 @@ func TestReadFiles(t *testing.T) {
 	require.Equal(t, []string{"both_test.yaml", "broken_test.yaml", "latest_test.yaml", "odd_test.yaml", "policy.yaml", "src/governance.yml"}, paths(tree))
 	require.Equal(t, []string{"policy_test.yaml"}, paths(tests))
 
-	both, err := NewTree([]File{tree[0]})
+	both, err := source.NewTree([]source.File{tree[0]})
 	require.NoError(t, err)
 	_, err = Compile(both)
 	require.ErrorContains(t, err, "both_test.yaml:1: cases: the file has fields of a policy and cases of a table of tests")
 
-	_, _, err = ReadFiles(fstest.MapFS{"big.yaml": {Data: make([]byte, MaxTreeBytes+1)}})
+	_, _, err = ReadFiles(fstest.MapFS{"big.yaml": {Data: make([]byte, source.MaxTreeBytes+1)}})
 	require.ErrorContains(t, err, "larger than")
 }
 
@@ -51,7 +52,7 @@ func TestReadFilesRefusesLinks(t *testing.T) {
 	require.ErrorContains(t, err, "governance.yaml: the file is a symbolic link")
 }
 
-func paths(files []File) []string {
+func paths(files []source.File) []string {
 	var out []string
 	for _, f := range files {
 		out = append(out, f.Path)

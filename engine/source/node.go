@@ -1,4 +1,4 @@
-package engine
+package source
 
 import (
 	"fmt"
@@ -10,112 +10,112 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// A node is a parsed value with the line it stands on: what YAML and JSON have
+// A Node is a parsed value with the line it stands on: what YAML and JSON have
 // in common, and all that the loaders of documents look at.
-type node struct {
-	kind  nodeKind
-	text  string // scalars: the source text, unquoted
+type Node struct {
+	Kind  Kind
+	Text  string // scalars: the source text, unquoted
 	plain bool   // scalars: written without quotes in YAML
-	line  int
-	keys  []key  // maps: one per item
-	items []node // maps and lists
+	Line  int
+	Keys  []key  // maps: one per item
+	Items []Node // maps and lists
 }
 
 type key struct {
-	text string
-	line int
+	Text string
+	Line int
 }
 
-type nodeKind uint8
+type Kind uint8
 
 const (
-	nodeNull nodeKind = iota
-	nodeBool
-	nodeInt
-	nodeFloat
-	nodeString
-	nodeList
-	nodeMap
+	Null Kind = iota
+	Bool
+	Int
+	Float
+	String
+	List
+	Map
 )
 
 // maxDepth bounds nesting in every document; real policies use four levels.
 const maxDepth = 32
 
-// get finds a field of a map.
-func (n *node) get(name string) (*node, bool) {
-	for i := range n.keys {
-		if n.keys[i].text == name {
-			return &n.items[i], true
+// Get finds a field of a map.
+func (n *Node) Get(name string) (*Node, bool) {
+	for i := range n.Keys {
+		if n.Keys[i].Text == name {
+			return &n.Items[i], true
 		}
 	}
 	return nil, false
 }
 
-// present finds a field that is there and not null.
-func present(n *node, name string) (*node, bool) {
-	f, ok := n.get(name)
-	if !ok || f.kind == nodeNull {
+// Present finds a field that is there and not null.
+func Present(n *Node, name string) (*Node, bool) {
+	f, ok := n.Get(name)
+	if !ok || f.Kind == Null {
 		return nil, false
 	}
 	return f, true
 }
 
-// typeName is the word for the kind in error texts, which keep the reference
+// TypeName is the word for the kind in error texts, which keep the reference
 // implementation's vocabulary.
-func (n *node) typeName() string {
-	switch n.kind {
-	case nodeNull:
+func (n *Node) TypeName() string {
+	switch n.Kind {
+	case Null:
 		return "NoneType"
-	case nodeBool:
+	case Bool:
 		return "bool"
-	case nodeInt:
+	case Int:
 		return "int"
-	case nodeFloat:
+	case Float:
 		return "float"
-	case nodeString:
+	case String:
 		return "str"
-	case nodeList:
+	case List:
 		return "list"
 	default:
 		return "dict"
 	}
 }
 
-// kindName is the same word for a value.
-func kindName(v value.Value) string {
-	n := node{}
+// TypeName is the same word for a value.
+func TypeName(v value.Value) string {
+	n := Node{}
 	switch v.Kind() {
 	case value.Bool:
-		n.kind = nodeBool
+		n.Kind = Bool
 	case value.Number:
-		if n.kind = nodeFloat; v.IsInteger() {
-			n.kind = nodeInt
+		if n.Kind = Float; v.IsInteger() {
+			n.Kind = Int
 		}
 	case value.String:
-		n.kind = nodeString
+		n.Kind = String
 	case value.List:
-		n.kind = nodeList
+		n.Kind = List
 	case value.Map:
-		n.kind = nodeMap
+		n.Kind = Map
 	}
-	return n.typeName()
+	return n.TypeName()
 }
 
-// repr prints the node for an error text, shortened.
-func (n *node) repr() string {
-	v, err := n.value()
+// Repr prints the node for an error text, shortened.
+func (n *Node) Repr() string {
+	v, err := n.Value()
 	if err != nil {
-		return clip(n.text, 100)
+		return Clip(n.Text, 100)
 	}
-	return clip(v.Repr(), 100)
+	return Clip(v.Repr(), 100)
 }
 
-// integer returns the value of an integer that fits 64 bits.
-func (n *node) integer() (int64, bool) {
-	if n.kind != nodeInt {
+// Integer returns the value of an integer that fits 64 bits.
+func (n *Node) Integer() (int64, bool) {
+	if n.Kind != Int {
 		return 0, false
 	}
-	i, ok := parseInt(n.text)
+	i, ok := parseInt(n.Text)
 	if !ok || !i.IsInt64() {
 		return 0, false
 	}
@@ -124,59 +124,59 @@ func (n *node) integer() (int64, bool) {
 
 // beyondInt64 reports whether the node is a positive integer that is too large
 // for integer.
-func (n *node) beyondInt64() bool {
-	if n.kind != nodeInt {
+func (n *Node) beyondInt64() bool {
+	if n.Kind != Int {
 		return false
 	}
-	i, ok := parseInt(n.text)
+	i, ok := parseInt(n.Text)
 	return ok && i.Sign() > 0 && !i.IsInt64()
 }
 
-// number returns the value of an integer or float that is finite.
-func (n *node) number() (float64, bool) {
-	switch n.kind {
-	case nodeInt:
-		i, ok := parseInt(n.text)
+// Number returns the value of an integer or float that is finite.
+func (n *Node) Number() (float64, bool) {
+	switch n.Kind {
+	case Int:
+		i, ok := parseInt(n.Text)
 		if !ok {
 			return 0, false
 		}
 		f, _ := new(big.Float).SetInt(i).Float64()
 		return f, true
-	case nodeFloat:
-		f, err := strconv.ParseFloat(n.text, 64)
+	case Float:
+		f, err := strconv.ParseFloat(n.Text, 64)
 		return f, err == nil
 	}
 	return 0, false
 }
 
-// value converts the node to the tree that rules compare with.
-func (n *node) value() (value.Value, error) {
-	switch n.kind {
-	case nodeNull:
+// Value converts the node to the tree that rules compare with.
+func (n *Node) Value() (value.Value, error) {
+	switch n.Kind {
+	case Null:
 		return value.Value{}, nil
-	case nodeBool:
-		return value.OfBool(strings.EqualFold(n.text, "true")), nil
-	case nodeInt:
-		i, ok := parseInt(n.text)
+	case Bool:
+		return value.OfBool(strings.EqualFold(n.Text, "true")), nil
+	case Int:
+		i, ok := parseInt(n.Text)
 		if !ok {
-			return value.Value{}, fmt.Errorf("%q is not an integer", clip(n.text, 40))
+			return value.Value{}, fmt.Errorf("%q is not an integer", Clip(n.Text, 40))
 		}
 		return value.OfNumber(i.String())
-	case nodeFloat:
-		f, err := strconv.ParseFloat(n.text, 64)
-		if err != nil || strings.ContainsAny(n.text, "nNfF") {
-			return value.Value{}, fmt.Errorf("%s is not a finite number", clip(n.text, 40))
+	case Float:
+		f, err := strconv.ParseFloat(n.Text, 64)
+		if err != nil || strings.ContainsAny(n.Text, "nNfF") {
+			return value.Value{}, fmt.Errorf("%s is not a finite number", Clip(n.Text, 40))
 		}
-		if jsonNumber.MatchString(n.text) {
-			return value.OfNumber(n.text)
+		if jsonNumber.MatchString(n.Text) {
+			return value.OfNumber(n.Text)
 		}
 		return value.OfFloat(f), nil
-	case nodeString:
-		return value.OfString(n.text), nil
-	case nodeList:
-		list := make([]value.Value, len(n.items))
-		for i := range n.items {
-			v, err := n.items[i].value()
+	case String:
+		return value.OfString(n.Text), nil
+	case List:
+		list := make([]value.Value, len(n.Items))
+		for i := range n.Items {
+			v, err := n.Items[i].Value()
 			if err != nil {
 				return value.Value{}, err
 			}
@@ -184,13 +184,13 @@ func (n *node) value() (value.Value, error) {
 		}
 		return value.OfList(list...), nil
 	}
-	pairs := make([]value.Pair, len(n.items))
-	for i := range n.items {
-		v, err := n.items[i].value()
+	pairs := make([]value.Pair, len(n.Items))
+	for i := range n.Items {
+		v, err := n.Items[i].Value()
 		if err != nil {
 			return value.Value{}, err
 		}
-		pairs[i] = value.Pair{Key: n.keys[i].text, Value: v}
+		pairs[i] = value.Pair{Key: n.Keys[i].Text, Value: v}
 	}
 	return value.OfMap(pairs...), nil
 }
@@ -204,20 +204,20 @@ var (
 )
 
 // resolvePlain gives an unquoted YAML scalar its kind.
-func resolvePlain(s string) nodeKind {
+func resolvePlain(s string) Kind {
 	switch s {
 	case "", "~", "null", "Null", "NULL":
-		return nodeNull
+		return Null
 	case "true", "True", "TRUE", "false", "False", "FALSE":
-		return nodeBool
+		return Bool
 	}
 	switch {
 	case coreInt.MatchString(s):
-		return nodeInt
+		return Int
 	case coreFloat.MatchString(s), coreSpec.MatchString(s):
-		return nodeFloat
+		return Float
 	}
-	return nodeString
+	return String
 }
 
 // Scalars that YAML 1.1 and 1.2 read differently. As the value of a condition
@@ -229,15 +229,15 @@ var (
 	oldDate   = regexp.MustCompile(`^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt \t].*)?$`)
 )
 
-// ambiguous reports whether a plain scalar means different things to
+// Ambiguous reports whether a plain scalar means different things to
 // different YAML versions.
-func (n *node) ambiguous() bool {
+func (n *Node) Ambiguous() bool {
 	if !n.plain {
 		return false
 	}
-	switch n.kind {
-	case nodeString, nodeInt, nodeFloat:
-		return oldBool.MatchString(n.text) || oldNumber.MatchString(n.text) || oldDate.MatchString(n.text)
+	switch n.Kind {
+	case String, Int, Float:
+		return oldBool.MatchString(n.Text) || oldNumber.MatchString(n.Text) || oldDate.MatchString(n.Text)
 	}
 	return false
 }

@@ -1,4 +1,4 @@
-package engine
+package source
 
 import (
 	"bytes"
@@ -18,30 +18,30 @@ import (
 // of a mebibyte take a hundred on the heap.
 const maxElements = 60_000
 
-// parseText reads one YAML or JSON document, whichever the path names. Either
+// Parse reads one YAML or JSON document, whichever the path names. Either
 // a node or problems come back.
-func parseText(path string, content []byte) (*node, []Problem) {
-	ps := &problems{path: path}
+func Parse(path string, content []byte) (*Node, []Problem) {
+	ps := &Problems{Path: path}
 	if len(content) > MaxTreeBytes {
-		ps.add(0, "", "the document is larger than %d bytes", MaxTreeBytes)
-		return nil, ps.list
+		ps.Add(0, "", "the document is larger than %d bytes", MaxTreeBytes)
+		return nil, ps.List
 	}
 	if msg := encodingProblem(content); msg != "" {
-		ps.add(0, "", "%s", msg)
-		return nil, ps.list
+		ps.Add(0, "", "%s", msg)
+		return nil, ps.List
 	}
 	if line, ok := tooManyElements(content); ok {
-		ps.add(line, "", "the document has more than %d elements; split it", maxElements)
-		return nil, ps.list
+		ps.Add(line, "", "the document has more than %d elements; split it", maxElements)
+		return nil, ps.List
 	}
-	var n *node
+	var n *Node
 	if strings.HasSuffix(path, ".json") {
 		n = parseJSON(content, ps)
 	} else {
 		n = parseYAML(content, ps)
 	}
-	if len(ps.list) > 0 {
-		return nil, ps.list
+	if len(ps.List) > 0 {
+		return nil, ps.List
 	}
 	return n, nil
 }
@@ -62,19 +62,19 @@ func encodingProblem(content []byte) string {
 
 // parseYAML parses one document. What the cheap scans refuse never reaches the
 // parser, so that its cost is bounded by them.
-func parseYAML(content []byte, ps *problems) *node {
+func parseYAML(content []byte, ps *Problems) *Node {
 	if line, ok := tooDeep(content); ok {
-		ps.add(line, "", "nesting is deeper than %d levels", maxDepth)
+		ps.Add(line, "", "nesting is deeper than %d levels", maxDepth)
 		return nil
 	}
 	root, err := decodeYAML(content)
 	if err != nil {
 		line, msg := yamlMessage(err)
-		ps.add(line, "", "%s", msg)
+		ps.Add(line, "", "%s", msg)
 		return nil
 	}
 	if root == nil || len(root.Content) == 0 {
-		ps.add(0, "", "the file is empty; a policy file holds one YAML mapping")
+		ps.Add(0, "", "the file is empty; a policy file holds one YAML mapping")
 		return nil
 	}
 	n := convertYAML(root.Content[0], "", 0, ps)
@@ -122,89 +122,89 @@ func yamlMessage(err error) (line int, msg string) {
 	return 0, "not valid YAML: " + strings.TrimPrefix(text, "yaml: ")
 }
 
-func convertYAML(y *yaml.Node, field string, depth int, ps *problems) node {
-	n := node{line: y.Line}
+func convertYAML(y *yaml.Node, field string, depth int, ps *Problems) Node {
+	n := Node{Line: y.Line}
 	switch {
 	case depth > maxDepth:
-		ps.add(y.Line, field, "nesting is deeper than %d levels", maxDepth)
+		ps.Add(y.Line, field, "nesting is deeper than %d levels", maxDepth)
 		return n
 	case y.Kind == yaml.AliasNode:
-		ps.add(y.Line, field, "aliases are not accepted; write the value out")
+		ps.Add(y.Line, field, "aliases are not accepted; write the value out")
 		return n
 	case y.Anchor != "":
-		ps.add(y.Line, field, "anchors are not accepted; write the value where it is used")
+		ps.Add(y.Line, field, "anchors are not accepted; write the value where it is used")
 		return n
 	}
 	switch y.Kind {
 	case yaml.ScalarNode:
 		convertScalar(y, &n)
 	case yaml.SequenceNode:
-		n.kind = nodeList
-		n.items = make([]node, 0, len(y.Content))
+		n.Kind = List
+		n.Items = make([]Node, 0, len(y.Content))
 		for i, item := range y.Content {
-			n.items = append(n.items, convertYAML(item, field+"["+strconv.Itoa(i)+"]", depth+1, ps))
+			n.Items = append(n.Items, convertYAML(item, field+"["+strconv.Itoa(i)+"]", depth+1, ps))
 		}
 	case yaml.MappingNode:
-		n.kind = nodeMap
+		n.Kind = Map
 		convertMapping(y, &n, field, depth, ps)
 	}
 	checkTag(y, &n, field, ps)
 	return n
 }
 
-func convertScalar(y *yaml.Node, n *node) {
-	n.text = y.Value
-	n.kind = nodeString
+func convertScalar(y *yaml.Node, n *Node) {
+	n.Text = y.Value
+	n.Kind = String
 	if y.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0 {
 		n.plain = true
-		n.kind = resolvePlain(y.Value)
+		n.Kind = resolvePlain(y.Value)
 	}
 }
 
-func convertMapping(y *yaml.Node, n *node, field string, depth int, ps *problems) {
+func convertMapping(y *yaml.Node, n *Node, field string, depth int, ps *Problems) {
 	seen := make(map[string]bool, len(y.Content)/2)
 	for i := 0; i+1 < len(y.Content); i += 2 {
 		k, v := y.Content[i], y.Content[i+1]
-		name := join(field, k.Value)
+		name := Join(field, k.Value)
 		switch {
 		case k.Kind != yaml.ScalarNode || k.Anchor != "":
-			ps.add(k.Line, field, "a key must be a plain name, without an anchor or alias")
+			ps.Add(k.Line, field, "a key must be a plain name, without an anchor or alias")
 			continue
 		case k.Tag == "!!merge" || k.Value == "<<":
-			ps.add(k.Line, name, "merge keys are not accepted; write the fields out")
+			ps.Add(k.Line, name, "merge keys are not accepted; write the fields out")
 			continue
 		case k.Style&yaml.TaggedStyle != 0 && k.Tag != "!!str":
-			ps.add(k.Line, name, "a key must not carry the tag %s", clip(k.Tag, 60))
+			ps.Add(k.Line, name, "a key must not carry the tag %s", Clip(k.Tag, 60))
 			continue
 		case seen[k.Value]:
-			ps.add(k.Line, name, "the key appears twice; keep one of them")
+			ps.Add(k.Line, name, "the key appears twice; keep one of them")
 			continue
 		}
 		seen[k.Value] = true
-		n.keys = append(n.keys, key{text: k.Value, line: k.Line})
-		n.items = append(n.items, convertYAML(v, name, depth+1, ps))
+		n.Keys = append(n.Keys, key{Text: k.Value, Line: k.Line})
+		n.Items = append(n.Items, convertYAML(v, name, depth+1, ps))
 	}
 }
 
 // checkTag accepts an explicit tag only where it says what the value is
 // anyway, and !!str, which makes a string of a plain scalar.
-func checkTag(y *yaml.Node, n *node, field string, ps *problems) {
+func checkTag(y *yaml.Node, n *Node, field string, ps *Problems) {
 	if y.Style&yaml.TaggedStyle == 0 {
 		return
 	}
-	want, known := map[string]nodeKind{
-		"!!null": nodeNull, "!!bool": nodeBool, "!!int": nodeInt, "!!float": nodeFloat,
-		"!!str": nodeString, "!!seq": nodeList, "!!map": nodeMap,
+	want, known := map[string]Kind{
+		"!!null": Null, "!!bool": Bool, "!!int": Int, "!!float": Float,
+		"!!str": String, "!!seq": List, "!!map": Map,
 	}[y.ShortTag()]
 	switch {
-	case known && want == nodeString && y.Kind == yaml.ScalarNode:
-		n.kind, n.plain = nodeString, false
-	case !known || want != n.kind:
-		ps.add(y.Line, field, "the tag %s is not accepted; write the value without a tag", clip(y.Tag, 60))
+	case known && want == String && y.Kind == yaml.ScalarNode:
+		n.Kind, n.plain = String, false
+	case !known || want != n.Kind:
+		ps.Add(y.Line, field, "the tag %s is not accepted; write the value without a tag", Clip(y.Tag, 60))
 	}
 }
 
-func join(field, name string) string {
+func Join(field, name string) string {
 	if field == "" {
 		return name
 	}

@@ -1,4 +1,4 @@
-package engine
+package source
 
 import (
 	"fmt"
@@ -54,35 +54,35 @@ func (e *LoadError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// problems gathers what is wrong in one file.
-type problems struct {
-	path string
-	list []Problem
+// Problems gathers what is wrong in one file.
+type Problems struct {
+	Path string
+	List []Problem
 }
 
-func (ps *problems) add(line int, field, format string, args ...any) {
-	ps.list = append(ps.list, Problem{Path: ps.path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+func (ps *Problems) Add(line int, field, format string, args ...any) {
+	ps.List = append(ps.List, Problem{Path: ps.Path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// count reads an integer from least, which is 0 or 1, to most.
-func (ps *problems) count(f *node, field string, least, most int64) int64 {
-	v, ok := f.integer()
+// Count reads an integer from least, which is 0 or 1, to most.
+func (ps *Problems) Count(f *Node, field string, least, most int64) int64 {
+	v, ok := f.Integer()
 	switch {
 	case f.beyondInt64(), v > most:
-		ps.add(f.line, field, "%s must be at most %d, got %s", field, most, f.repr())
+		ps.Add(f.Line, field, "%s must be at most %d, got %s", field, most, f.Repr())
 	case (!ok || v < least) && least == 0:
-		ps.add(f.line, field, "%s must be a non-negative integer, got %s", field, f.repr())
+		ps.Add(f.Line, field, "%s must be a non-negative integer, got %s", field, f.Repr())
 	case !ok || v < least:
-		ps.add(f.line, field, "%s must be a positive integer, got %s", field, f.repr())
+		ps.Add(f.Line, field, "%s must be a positive integer, got %s", field, f.Repr())
 	}
 	return v
 }
 
-// threshold reads a number from 0 to 1.
-func (ps *problems) threshold(f *node, field string) float64 {
-	v, ok := f.number()
+// Threshold reads a number from 0 to 1.
+func (ps *Problems) Threshold(f *Node, field string) float64 {
+	v, ok := f.Number()
 	if !ok || !(v >= 0 && v <= 1) { // so that NaN fails too
-		ps.add(f.line, field, "%s must be a float between 0.0 and 1.0, got %s", field, f.repr())
+		ps.Add(f.Line, field, "%s must be a float between 0.0 and 1.0, got %s", field, f.Repr())
 	}
 	return v
 }

@@ -1,4 +1,4 @@
-package engine
+package source
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 // come from encoding/json; what it lets pass and a policy must not (duplicate
 // keys, depth, infinite numbers, a second value) is refused here, with the
 // line.
-func parseJSON(content []byte, ps *problems) *node {
+func parseJSON(content []byte, ps *Problems) *Node {
 	r := &jsonReader{dec: json.NewDecoder(bytes.NewReader(content)), content: content, ps: ps}
 	r.dec.UseNumber()
 	n, ok := r.value("", 0)
@@ -20,7 +20,7 @@ func parseJSON(content []byte, ps *problems) *node {
 		return nil
 	}
 	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
-		ps.add(r.line(), "", "something follows the JSON value; keep one value per file")
+		ps.Add(r.line(), "", "something follows the JSON value; keep one value per file")
 		return nil
 	}
 	return &n
@@ -29,7 +29,7 @@ func parseJSON(content []byte, ps *problems) *node {
 type jsonReader struct {
 	dec     *json.Decoder
 	content []byte
-	ps      *problems
+	ps      *Problems
 	counted int // bytes of content whose newlines are counted
 	lines   int
 }
@@ -49,33 +49,33 @@ func (r *jsonReader) token(field string) (json.Token, bool) {
 	}
 	switch {
 	case errors.Is(err, io.EOF) && r.dec.InputOffset() == 0:
-		r.ps.add(0, "", "the file is empty; a policy file holds one JSON object")
+		r.ps.Add(0, "", "the file is empty; a policy file holds one JSON object")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		r.ps.add(r.line(), field, "not valid JSON: the file ends in the middle of a value")
+		r.ps.Add(r.line(), field, "not valid JSON: the file ends in the middle of a value")
 	default:
-		r.ps.add(r.line(), field, "not valid JSON: %v", err)
+		r.ps.Add(r.line(), field, "not valid JSON: %v", err)
 	}
 	return nil, false
 }
 
-func (r *jsonReader) value(field string, depth int) (node, bool) {
+func (r *jsonReader) value(field string, depth int) (Node, bool) {
 	tok, ok := r.token(field)
 	if !ok {
-		return node{}, false
+		return Node{}, false
 	}
-	n := node{line: r.line()}
+	n := Node{Line: r.line()}
 	switch t := tok.(type) {
 	case nil:
 	case bool:
-		n.kind, n.text = nodeBool, strconv.FormatBool(t)
+		n.Kind, n.Text = Bool, strconv.FormatBool(t)
 	case string:
-		n.kind, n.text = nodeString, t
+		n.Kind, n.Text = String, t
 	case json.Number:
 		return r.number(n, t.String(), field)
 	case json.Delim:
 		if depth >= maxDepth {
-			r.ps.add(n.line, field, "nesting is deeper than %d levels", maxDepth)
-			return node{}, false
+			r.ps.Add(n.Line, field, "nesting is deeper than %d levels", maxDepth)
+			return Node{}, false
 		}
 		if t == '[' {
 			return r.list(n, field, depth)
@@ -85,52 +85,52 @@ func (r *jsonReader) value(field string, depth int) (node, bool) {
 	return n, true
 }
 
-func (r *jsonReader) number(n node, text, field string) (node, bool) {
-	n.kind, n.text = nodeFloat, text
+func (r *jsonReader) number(n Node, text, field string) (Node, bool) {
+	n.Kind, n.Text = Float, text
 	if coreInt.MatchString(text) {
-		n.kind = nodeInt
+		n.Kind = Int
 	}
-	if _, ok := n.number(); !ok {
-		r.ps.add(n.line, field, "the number %s is beyond what can be represented", clip(text, 40))
-		return node{}, false
+	if _, ok := n.Number(); !ok {
+		r.ps.Add(n.Line, field, "the number %s is beyond what can be represented", Clip(text, 40))
+		return Node{}, false
 	}
 	return n, true
 }
 
-func (r *jsonReader) list(n node, field string, depth int) (node, bool) {
-	n.kind = nodeList
+func (r *jsonReader) list(n Node, field string, depth int) (Node, bool) {
+	n.Kind = List
 	for i := 0; r.dec.More(); i++ {
 		item, ok := r.value(field+"["+strconv.Itoa(i)+"]", depth+1)
 		if !ok {
-			return node{}, false
+			return Node{}, false
 		}
-		n.items = append(n.items, item)
+		n.Items = append(n.Items, item)
 	}
 	_, ok := r.token(field)
 	return n, ok
 }
 
-func (r *jsonReader) object(n node, field string, depth int) (node, bool) {
-	n.kind = nodeMap
+func (r *jsonReader) object(n Node, field string, depth int) (Node, bool) {
+	n.Kind = Map
 	seen := map[string]bool{}
 	for r.dec.More() {
 		tok, ok := r.token(field)
 		if !ok {
-			return node{}, false
+			return Node{}, false
 		}
 		name, _ := tok.(string)
 		line := r.line()
 		if seen[name] {
-			r.ps.add(line, join(field, name), "the key appears twice; keep one of them")
-			return node{}, false
+			r.ps.Add(line, Join(field, name), "the key appears twice; keep one of them")
+			return Node{}, false
 		}
 		seen[name] = true
-		item, ok := r.value(join(field, name), depth+1)
+		item, ok := r.value(Join(field, name), depth+1)
 		if !ok {
-			return node{}, false
+			return Node{}, false
 		}
-		n.keys = append(n.keys, key{text: name, line: line})
-		n.items = append(n.items, item)
+		n.Keys = append(n.Keys, key{Text: name, Line: line})
+		n.Items = append(n.Items, item)
 	}
 	_, ok := r.token(field)
 	return n, ok

@@ -1,4 +1,4 @@
-package engine
+package source
 
 import (
 	"bytes"
@@ -32,20 +32,20 @@ type File struct {
 // (policy engine spec 18.2).
 type Digest [sha256.Size]byte
 
-const digestPrefix = "sha256:"
+const DigestPrefix = "sha256:"
 
 // String prints "sha256:" and 64 hexadecimal digits.
-func (d Digest) String() string { return digestPrefix + hex.EncodeToString(d[:]) }
+func (d Digest) String() string { return DigestPrefix + hex.EncodeToString(d[:]) }
 
 // ParseDigest reads what String prints.
 func ParseDigest(s string) (Digest, error) {
 	var d Digest
-	text, ok := strings.CutPrefix(s, digestPrefix)
+	text, ok := strings.CutPrefix(s, DigestPrefix)
 	if !ok || len(text) != 2*len(d) || strings.ToLower(text) != text {
-		return Digest{}, fmt.Errorf("digest %q must be sha256: followed by 64 lower-case hexadecimal digits", clip(s, 80))
+		return Digest{}, fmt.Errorf("digest %q must be sha256: followed by 64 lower-case hexadecimal digits", Clip(s, 80))
 	}
 	if _, err := hex.Decode(d[:], []byte(text)); err != nil {
-		return Digest{}, fmt.Errorf("digest %q must be sha256: followed by 64 lower-case hexadecimal digits", clip(s, 80))
+		return Digest{}, fmt.Errorf("digest %q must be sha256: followed by 64 lower-case hexadecimal digits", Clip(s, 80))
 	}
 	return d, nil
 }
@@ -72,7 +72,7 @@ func NewTree(files []File) (*Tree, error) {
 	slices.SortFunc(sorted, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i].Path == sorted[i-1].Path {
-			return nil, treeProblem(sorted[i].Path, "the path appears twice; keep one file of that name")
+			return nil, TreeProblem(sorted[i].Path, "the path appears twice; keep one file of that name")
 		}
 	}
 	t := &Tree{files: sorted}
@@ -152,19 +152,19 @@ func cutChunk(b []byte) (chunk, rest []byte, err error) {
 
 func checkFiles(files []File) error {
 	if len(files) == 0 {
-		return treeProblem("", "the tree has no files; put at least one policy file into it")
+		return TreeProblem("", "the tree has no files; put at least one policy file into it")
 	}
 	if len(files) > MaxFiles {
-		return treeProblem("", fmt.Sprintf("the tree has %d files; the most is %d", len(files), MaxFiles))
+		return TreeProblem("", fmt.Sprintf("the tree has %d files; the most is %d", len(files), MaxFiles))
 	}
 	total := 0
 	for _, f := range files {
 		if msg := pathProblem(f.Path); msg != "" {
-			return treeProblem(clip(f.Path, MaxPathBytes), msg)
+			return TreeProblem(Clip(f.Path, MaxPathBytes), msg)
 		}
 		total += len(f.Path) + len(f.Content)
 		if total > MaxTreeBytes {
-			return treeProblem("", fmt.Sprintf("the tree is larger than %d bytes; split it or remove what is not policy", MaxTreeBytes))
+			return TreeProblem("", fmt.Sprintf("the tree is larger than %d bytes; split it or remove what is not policy", MaxTreeBytes))
 		}
 	}
 	return nil
@@ -183,7 +183,7 @@ func pathProblem(p string) string {
 		return "the path holds a control character"
 	case strings.Contains(p, `\`):
 		return `the path holds a backslash; write it with forward slashes`
-	case strings.HasPrefix(p, "/") || hasDriveLetter(p):
+	case strings.HasPrefix(p, "/") || HasDriveLetter(p):
 		return "the path is absolute; write it relative to the root of the tree"
 	case path.Clean(p) != p || p == "." || p == ".." || strings.HasPrefix(p, "../"):
 		return "the path is not clean; write it without . and .. and without doubled or trailing slashes"
@@ -191,16 +191,16 @@ func pathProblem(p string) string {
 	return ""
 }
 
-func hasDriveLetter(p string) bool {
+func HasDriveLetter(p string) bool {
 	return len(p) >= 2 && p[1] == ':' && (p[0]|0x20 >= 'a' && p[0]|0x20 <= 'z')
 }
 
-func treeProblem(path, message string) *LoadError {
+func TreeProblem(path, message string) *LoadError {
 	return &LoadError{Problems: []Problem{{Path: path, Message: message}}}
 }
 
-// clip shortens s for a message, at a rune boundary.
-func clip(s string, n int) string {
+// Clip shortens s for a message, at a rune boundary.
+func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

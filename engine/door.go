@@ -1,0 +1,30 @@
+package engine
+
+import "example.com/govnode/engine/source"
+
+// What callers need of the rooms below this folder, under the names they know.
+// They import this package alone.
+
+// What a policy is written in.
+type (
+	File      = source.File
+	Tree      = source.Tree
+	Digest    = source.Digest
+	Problem   = source.Problem
+	LoadError = source.LoadError
+)
+
+// MaxTreeBytes caps all paths and contents of a tree together.
+const MaxTreeBytes = source.MaxTreeBytes
+
+// NewTree builds a tree from files in any order; see [source.NewTree].
+func NewTree(files []File) (*Tree, error) { return source.NewTree(files) }
+
+// SingleFile is a tree of one file, named policy.yaml.
+func SingleFile(yaml string) (*Tree, error) { return source.SingleFile(yaml) }
+
+// DecodeTree reads what [Tree.Encode] wrote.
+func DecodeTree(b []byte) (*Tree, error) { return source.DecodeTree(b) }
+
+// ParseDigest reads what [Digest.String] prints.
+func ParseDigest(s string) (Digest, error) { return source.ParseDigest(s) }
