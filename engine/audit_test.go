@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/enginetest"
 )
 
 // Turning the log of calls off never hides a refusal.
@@ -27,7 +29,7 @@ func TestFailuresAreLoggedRedacted(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&out, nil))
 	p := mustCompile(t, "rules: [{name: cap, condition: {field: n, operator: gt, value: 1}, action: deny}]", WithLogger(log))
-	p.Evaluate(context.Background(), Input{Tool: "mail", Context: mustValue(t, `{"n":"x","password":"hunter2","to":"jane@example.org","path":"AKIAIOSFODNN7EXAMPLE"}`)})
+	p.Evaluate(context.Background(), Input{Tool: "mail", Context: enginetest.Value(t, `{"n":"x","password":"hunter2","to":"jane@example.org","path":"AKIAIOSFODNN7EXAMPLE"}`)})
 	line := out.String()
 	require.Contains(t, line, `"level":"ERROR"`)
 	require.Contains(t, line, `"rule":"cap"`)
@@ -53,7 +55,7 @@ func TestRedact(t *testing.T) {
 	} {
 		require.Equal(t, want, Redact(text))
 	}
-	in := mustValue(t, `{"apiKey":"x","session_token":"y","token_count":3,"max_tokens":4,"userPassword":7,"list":["a@b.io"],"a@b.io":1,"secret":null,"key":"z"}`)
+	in := enginetest.Value(t, `{"apiKey":"x","session_token":"y","token_count":3,"max_tokens":4,"userPassword":7,"list":["a@b.io"],"a@b.io":1,"secret":null,"key":"z"}`)
 	require.Equal(t, `{"apiKey":"[REDACTED]","session_token":"[REDACTED]","token_count":3,"max_tokens":4,"userPassword":"[REDACTED]","list":["[REDACTED:email]"],"[REDACTED:email]":1,"secret":null,"key":"z"}`, RedactValue(in).JSON())
 }
 
@@ -80,7 +82,7 @@ func TestFactsAreNotRedacted(t *testing.T) {
 	p := mustCompile(t, "rules: []")
 	in := Input{
 		Tool: "t", Facts: &Facts{Elapsed: 3141592653 * time.Nanosecond, ToolCalls: func(string) int64 { return 2 }},
-		Context: mustValue(t, `{"call_count": 99, "ssn": "123-45-6789", "elapsed_seconds": "soon"}`),
+		Context: enginetest.Value(t, `{"call_count": 99, "ssn": "123-45-6789", "elapsed_seconds": "soon"}`),
 	}
 	require.Equal(t, `{"ssn":"[REDACTED:ssn]","tool_name":"t","call_count":0,"attempts":0,"tokens_used":0,"active_slots":0,"tool_calls":{"t":2},"`+Elapsed.String()+`":3.141592653}`,
 		p.Audit(in, p.Evaluate(context.Background(), in)).ContextSnapshot.JSON())

@@ -1,8 +1,9 @@
 package engine
 
 import (
-	"example.com/govnode/engine/source"
 	"slices"
+
+	"example.com/govnode/engine/source"
 )
 
 // Lint reports what is valid and probably not meant: rules that can never

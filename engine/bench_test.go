@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/source"
-	"example.com/govnode/engine/value"
 )
 
 // benchPolicy has n deny rules, each for another tool, and one allow rule that
@@ -39,8 +39,8 @@ func benchInput(tb testing.TB) Input {
 	return Input{
 		Tool:      "read_file",
 		AgentID:   "agent-1",
-		Arguments: mustValue(tb, `{"path":"docs/readme.md","limit":10}`),
-		Context:   mustValue(tb, `{"token_count":120,"environment":"production"}`),
+		Arguments: enginetest.Value(tb, `{"path":"docs/readme.md","limit":10}`),
+		Context:   enginetest.Value(tb, `{"token_count":120,"environment":"production"}`),
 	}
 }
 
@@ -78,7 +78,7 @@ func BenchmarkEvaluateFolders(b *testing.B) {
 		source.File{Path: "src/governance.yaml", Content: []byte("name: src\nrules: [{name: read, condition: {field: tool_name, operator: eq, value: read_file}, action: allow}]\n")},
 	)
 	in, ctx := benchInput(b), context.Background()
-	in.Context = mustValue(b, `{"path":"src/a/b.go"}`)
+	in.Context = enginetest.Value(b, `{"path":"src/a/b.go"}`)
 	require.True(b, p.Evaluate(ctx, in).Allowed)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -115,16 +115,6 @@ func TestNoAllocation(t *testing.T) {
 			require.Zero(t, testing.AllocsPerRun(100, func() { p.Evaluate(ctx, in) }), "%s/%d, the long way", name, n)
 		}
 	}
-}
-
-func mustValue(tb testing.TB, json string) value.Value {
-	tb.Helper()
-	if json == "" {
-		return value.Value{}
-	}
-	v, err := value.Parse([]byte(json))
-	require.NoError(tb, err)
-	return v
 }
 
 func mustCompile(tb testing.TB, yaml string, opts ...Option) *Policy {

@@ -2,9 +2,10 @@ package engine
 
 import (
 	"container/list"
-	"example.com/govnode/engine/source"
 	"fmt"
 	"sync"
+
+	"example.com/govnode/engine/source"
 )
 
 // A Cache keeps compiled policies by digest, the least recently used one

@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/source"
 )
 
 func TestCache(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -61,7 +62,7 @@ func TestDirectIsTheLongWay(t *testing.T) {
 				if rng.IntN(3) > 0 {
 					continue
 				}
-				ctx = ctx.With(f, mustValue(t, pick(`1`, `2.5`, `-9`, `1000`, `"a"`, `"b"`, `null`, `true`, `0.1`, `["a"]`)))
+				ctx = ctx.With(f, enginetest.Value(t, pick(`1`, `2.5`, `-9`, `1000`, `"a"`, `"b"`, `null`, `true`, `0.1`, `["a"]`)))
 			}
 			in.Context = ctx
 			if rng.IntN(3) == 0 {
@@ -117,7 +118,7 @@ func TestDirectIsForRulesAlone(t *testing.T) {
 		"explained":    {Tool: "z", Explain: true},
 		"limits":       {Tool: "z", CheckLimits: true},
 		"long":         {Tool: strings.Repeat("z", longText/3)},
-		"confidence":   {Tool: "z", Context: mustValue(t, `{"confidence":1}`)},
+		"confidence":   {Tool: "z", Context: enginetest.Value(t, `{"confidence":1}`)},
 		"content hash": {Tool: "z", ContentHash: func(string) (string, bool) { return "x", true }},
 	} {
 		require.False(t, p.decideDirectly(&in, &d), name)

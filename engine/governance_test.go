@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/source"
 )
 
 // Every fault of a GovernancePolicy is said with the line of its field.

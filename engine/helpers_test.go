@@ -1,8 +1,9 @@
 package engine
 
 import (
-	"example.com/govnode/engine/source"
 	"log/slog"
+
+	"example.com/govnode/engine/source"
 )
 
 // discard keeps the expected failures of tests out of their output.

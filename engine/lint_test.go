@@ -3,8 +3,10 @@ package engine
 import (
 	"testing"
 
-	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/source"
 )
 
 func TestLint(t *testing.T) {
@@ -47,7 +49,7 @@ func TestLintNeverInvents(t *testing.T) {
 	var conds []Condition
 	for _, op := range []Operator{OpEq, OpNe, OpGt, OpGte, OpLt, OpLte, OpIn, OpNotIn, OpContains} {
 		for _, target := range []string{`"a"`, `1`, `2`, `["a", 1]`, `["a"]`} {
-			c := Condition{Field: "x", Operator: op, Value: mustValue(t, target)}
+			c := Condition{Field: "x", Operator: op, Value: enginetest.Value(t, target)}
 			if targetProblem(op, c.Value) == "" {
 				conds = append(conds, c)
 			}
@@ -61,8 +63,8 @@ func TestLintNeverInvents(t *testing.T) {
 			}
 			found++
 			for _, v := range values {
-				if ok, err := a.holds(mustValue(t, v)); ok && err == nil {
-					hit, err := b.holds(mustValue(t, v))
+				if ok, err := a.holds(enginetest.Value(t, v)); ok && err == nil {
+					hit, err := b.holds(enginetest.Value(t, v))
 					require.True(t, hit || err != nil, "%s %s implies %s %s, but not for %s", a.Operator, a.Value.JSON(), b.Operator, b.Value.JSON(), v)
 				}
 			}

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/source"
 )
 
 // Documents made to cost more than they weigh are refused, without growing the

@@ -1,11 +1,12 @@
 package engine
 
 import (
-	"example.com/govnode/engine/source"
 	"maps"
 	"math"
 	"slices"
 	"time"
+
+	"example.com/govnode/engine/source"
 )
 
 // Limits are the numbers of a policy, for the one who counts. They are the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -27,7 +28,7 @@ func TestRuleText(t *testing.T) {
 		file("a.yaml", "rules: [{name: a, condition: {field: x, operator: eq, value: 2}, action: deny}]")}
 	p := mustCompileFiles(t, files[0], files[1])
 	q := mustCompileFiles(t, files[1], files[0])
-	d := p.Evaluate(context.Background(), Input{Context: mustValue(t, `{"x":1}`)})
+	d := p.Evaluate(context.Background(), Input{Context: enginetest.Value(t, `{"x":1}`)})
 	require.Equal(t, "b", d.MatchedRule)
 	for _, policy := range []*Policy{p, q} {
 		rule, reason := policy.RuleText(d.Rule)
@@ -63,9 +64,9 @@ func TestContentHashRegisteredOutside(t *testing.T) {
 	ctx := context.Background()
 	in := Input{Tool: "known", ContentHash: registered}
 	require.Equal(t, CategoryContentHash, p.Evaluate(ctx, in).Category)
-	in.Context = mustValue(t, `{"metadata":{"content_hash":"SHA256"}}`)
+	in.Context = enginetest.Value(t, `{"metadata":{"content_hash":"SHA256"}}`)
 	require.False(t, p.Evaluate(ctx, in).Allowed)
-	in.Context = mustValue(t, `{"metadata":{"content_hash":"sha256:`+strings.ToUpper(h)+`"}}`)
+	in.Context = enginetest.Value(t, `{"metadata":{"content_hash":"sha256:`+strings.ToUpper(h)+`"}}`)
 	require.True(t, p.Evaluate(ctx, in).Allowed)
 	require.True(t, p.Evaluate(ctx, Input{Tool: "other", ContentHash: registered}).Allowed)
 
@@ -153,11 +154,11 @@ func TestKinds(t *testing.T) {
 	}
 	p = mustCompile(t, "rules: [{name: k, condition: {field: action_type, operator: in, value: [model_call, agent_call]}, action: audit}]")
 	for kind, want := range map[Kind]string{KindTool: "", KindModel: "k", KindAgent: "k", KindHandoff: ""} {
-		in := Input{Kind: kind, SessionID: "s", Context: mustValue(t, `{"action_type":"tool_call"}`)}
+		in := Input{Kind: kind, SessionID: "s", Context: enginetest.Value(t, `{"action_type":"tool_call"}`)}
 		require.Equal(t, want, p.Evaluate(context.Background(), in).MatchedRule, kind.String())
 	}
 	// Without a session the caller may describe a call of any kind.
-	require.Equal(t, "k", p.Evaluate(context.Background(), Input{Context: mustValue(t, `{"action_type":"model_call"}`)}).MatchedRule)
+	require.Equal(t, "k", p.Evaluate(context.Background(), Input{Context: enginetest.Value(t, `{"action_type":"model_call"}`)}).MatchedRule)
 }
 
 // Within a session a context cannot name an agent or claim counts, for rules,
@@ -166,8 +167,8 @@ func TestSessionOverridesClaims(t *testing.T) {
 	p := mustCompileFilesWith(t, []Option{WithRego(loadScripted("opa"))},
 		file("rules.yaml", "rules:\n  - {name: agent, condition: {field: agent_id, operator: eq, value: root}, action: audit}\n  - {name: counts, condition: {field: tool_calls, operator: eq, value: {t: 0}}, action: audit}\n"),
 		file("p.rego", "echo"))
-	claims := Input{Tool: "t", Context: mustValue(t, `{"agent_id":"root"}`)}
-	counts := Input{Tool: "t", Context: mustValue(t, `{"tool_calls":{"t":0}}`)}
+	claims := Input{Tool: "t", Context: enginetest.Value(t, `{"agent_id":"root"}`)}
+	counts := Input{Tool: "t", Context: enginetest.Value(t, `{"tool_calls":{"t":0}}`)}
 	require.Equal(t, "agent", p.Evaluate(context.Background(), claims).MatchedRule)
 	require.Equal(t, "counts", p.Evaluate(context.Background(), counts).MatchedRule)
 	claims.SessionID, counts.SessionID = "s", "s"

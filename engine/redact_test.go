@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/value"
 )
 
@@ -101,7 +102,7 @@ var plainText = strings.Repeat(`{"path":"docs/read-me.md","limit":10,"since":"20
 func TestRedactOfPlainTextAllocatesNothing(t *testing.T) {
 	require.Zero(t, piiCandidates(plainText))
 	require.Equal(t, plainText, Redact(plainText))
-	v := mustValue(t, `{"path":"docs/read-me.md","limit":10,"list":["a",{"b":[15,true,null]}],"token_count":12345678}`)
+	v := enginetest.Value(t, `{"path":"docs/read-me.md","limit":10,"list":["a",{"b":[15,true,null]}],"token_count":12345678}`)
 	require.Equal(t, v.JSON(), RedactValue(v).JSON())
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		Redact(plainText)
@@ -121,7 +122,7 @@ func TestRedactValueInPlace(t *testing.T) {
 		`{"token":"x","token_count":5,"token_ok":true}`:  `{"token":"[REDACTED]","token_count":5,"token_ok":true}`,
 		`{"secret":null,"x":"plain"}`:                    `{"secret":null,"x":"plain"}`,
 	} {
-		require.Equal(t, want, RedactValue(mustValue(t, in)).JSON(), in)
+		require.Equal(t, want, RedactValue(enginetest.Value(t, in)).JSON(), in)
 	}
 }
 
@@ -173,7 +174,7 @@ func BenchmarkRedact(b *testing.B) {
 }
 
 func BenchmarkRedactValue(b *testing.B) {
-	v := mustValue(b, `{"path":"docs/readme.md","limit":10,"command":"ls -l","environment":"production","token_count":120}`)
+	v := enginetest.Value(b, `{"path":"docs/readme.md","limit":10,"command":"ls -l","environment":"production","token_count":120}`)
 	b.ReportAllocs()
 	for b.Loop() {
 		RedactValue(v)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
@@ -31,7 +32,7 @@ func TestIndexEqualsScan(t *testing.T) {
 		extremes := []int{5, len(numbers)}[rng.IntN(2)] // whether limits are beyond 64 bits
 		var rules []*compiledRule
 		for i := range 20 + rng.IntN(60) {
-			c := Condition{Field: fields[rng.IntN(len(fields))], Operator: operators[rng.IntN(len(operators))], Value: mustValue(t, targets[rng.IntN(len(targets))])}
+			c := Condition{Field: fields[rng.IntN(len(fields))], Operator: operators[rng.IntN(len(operators))], Value: enginetest.Value(t, targets[rng.IntN(len(targets))])}
 			if c.Field == "tool_name" { // a field of texts, which no bound refuses
 				c.Operator = []Operator{OpEq, OpIn, OpMatches, OpMatches, OpNotIn}[rng.IntN(5)]
 			}
@@ -43,7 +44,7 @@ func TestIndexEqualsScan(t *testing.T) {
 				c.search, err = pattern.Search(expr)
 				require.NoError(t, err)
 			case c.Field == "x": // a field of numbers, which are not refused as text is
-				c.Value = mustValue(t, numbers[rng.IntN(extremes)])
+				c.Value = enginetest.Value(t, numbers[rng.IntN(extremes)])
 			}
 			if targetProblem(c.Operator, c.Value) != "" {
 				continue
@@ -56,12 +57,12 @@ func TestIndexEqualsScan(t *testing.T) {
 		indexed += len(set.index.groups)
 		ctx := value.OfMap()
 		for _, f := range []string{"x", "y", "z", "tool_name"} {
-			v := mustValue(t, values[rng.IntN(len(values))])
+			v := enginetest.Value(t, values[rng.IntN(len(values))])
 			switch {
 			case rng.IntN(4) == 0:
 				continue
 			case f == "x" && rng.IntN(3) > 0:
-				v = mustValue(t, numbers[rng.IntN(len(numbers))])
+				v = enginetest.Value(t, numbers[rng.IntN(len(numbers))])
 			case f == "tool_name" && rng.IntN(3) > 0:
 				v = value.OfString([]string{"a", "ab", "abc", "abc_1", "abc_x"}[rng.IntN(5)])
 			case f == "z":
@@ -143,7 +144,7 @@ func TestPremisesHold(t *testing.T) {
 func TestFactTestEqualsCondition(t *testing.T) {
 	for _, op := range []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn} {
 		for _, target := range []string{"0", "1", "-3", "2.5", "-0.5", "1e3", "true", "9223372036854775807", "-9223372036854775808", "1e40", "-1e40", "1e-40", `"x"`, "[1, 2, 2.5, true]", "[]", `{"a": 1}`} {
-			c := Condition{Field: "call_count", Operator: op, Value: mustValue(t, target)}
+			c := Condition{Field: "call_count", Operator: op, Value: enginetest.Value(t, target)}
 			if targetProblem(op, c.Value) != "" {
 				continue
 			}
@@ -230,9 +231,9 @@ func TestEvaluateConcurrently(t *testing.T) {
 		file("src/x/governance.yaml", "name: x\nrules: []\n"),
 	)
 	inputs := []Input{
-		{Tool: "u", Context: mustValue(t, `{"path": "src/x/a.go"}`)},
-		{Tool: "u", Context: mustValue(t, `{"path": "src/x/a.md"}`)},
-		{Tool: "t", Context: mustValue(t, `{"path": "docs"}`)},
+		{Tool: "u", Context: enginetest.Value(t, `{"path": "src/x/a.go"}`)},
+		{Tool: "u", Context: enginetest.Value(t, `{"path": "src/x/a.md"}`)},
+		{Tool: "t", Context: enginetest.Value(t, `{"path": "docs"}`)},
 	}
 	want := []string{"b", "", "a"}
 	done := make(chan string, 16)

@@ -1,9 +1,10 @@
 package engine
 
 import (
-	"example.com/govnode/engine/source"
 	"slices"
 	"strings"
+
+	"example.com/govnode/engine/source"
 )
 
 // A Strategy decides between candidates that disagree (policy engine spec

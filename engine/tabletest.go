@@ -2,10 +2,11 @@ package engine
 
 import (
 	"context"
-	"example.com/govnode/engine/source"
 	"fmt"
 	"regexp"
 	"time"
+
+	"example.com/govnode/engine/source"
 )
 
 // A TestReport is the outcome of the tables of tests beside a policy.

@@ -7,8 +7,9 @@ import (
 	"regexp"
 	"testing"
 
-	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/source"
 )
 
 func TestRunTests(t *testing.T) {

@@ -2,12 +2,13 @@ package engine
 
 import (
 	"errors"
-	"example.com/govnode/engine/source"
 	"fmt"
 	"io"
 	"io/fs"
 	"path"
 	"strings"
+
+	"example.com/govnode/engine/source"
 )
 
 // ReadFiles reads the files of a policy directory for NewTree. Only regular

@@ -6,8 +6,9 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"example.com/govnode/engine/source"
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/source"
 )
 
 func TestReadFiles(t *testing.T) {

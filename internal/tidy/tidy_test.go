@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"session/sessiontest":                 {"session", "limiter"},
 	"engine":                              {"engine/value", "engine/pattern", "engine/difflib", "engine/source"},
 	"engine/source":                       {"engine/value"},
+	"engine/enginetest":                   {"engine/value"},
 	"engine/value":                        {},
 	"engine/internal/oracle":              {},
 	"engine/difflib":                      {},
