@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -55,9 +56,9 @@ func (p *Policy) Audit(in Input, d Decision) AuditRecord {
 		Action:            d.Action,
 		Allowed:           d.Allowed,
 		Category:          d.Category,
-		Reason:            Redact(d.Reason),
-		ToolName:          Redact(e.tool),
-		AgentID:           Redact(p.agentName(e)),
+		Reason:            redact.Text(d.Reason),
+		ToolName:          redact.Text(e.tool),
+		AgentID:           redact.Text(p.agentName(e)),
 		SessionID:         in.SessionID,
 		CallID:            in.CallID,
 		ContextSnapshot:   p.snapshot(e),
@@ -110,13 +111,13 @@ func (p *Policy) snapshot(e evaluation) value.Value {
 		n++
 	}
 	if e.tool != "" {
-		add("tool_name", value.OfString(Redact(e.tool)))
+		add("tool_name", value.OfString(redact.Text(e.tool)))
 	}
 	if f := e.in.Facts; f != nil {
 		for _, kind := range [...]FactKind{CallCount, Attempts, TokensUsed, ActiveSlots} {
 			add(kind.String(), value.OfInt(f.read(kind, "")))
 		}
-		add(ToolCalls.String(), value.OfMap(value.Pair{Key: Redact(e.tool), Value: value.OfInt(f.read(ToolCalls, e.tool))}))
+		add(ToolCalls.String(), value.OfMap(value.Pair{Key: redact.Text(e.tool), Value: value.OfInt(f.read(ToolCalls, e.tool))}))
 		add(Elapsed.String(), value.OfFloat(f.Elapsed.Seconds()))
 	}
 	ctx := e.in.Context
@@ -124,7 +125,7 @@ func (p *Policy) snapshot(e evaluation) value.Value {
 		return value.OfMap(own[:n]...)
 	}
 	pairs := make([]value.Pair, 0, ctx.Len()+n)
-	for k, v := range RedactValue(ctx).All() {
+	for k, v := range redact.Value(ctx).All() {
 		if !slices.ContainsFunc(own[:n], func(o value.Pair) bool { return o.Key == k }) {
 			pairs = append(pairs, value.Pair{Key: k, Value: v})
 		}

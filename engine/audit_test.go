@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/redact"
 )
 
 // Turning the log of calls off never hides a refusal.
@@ -53,10 +54,10 @@ func TestRedact(t *testing.T) {
 		"AKIAIOSFODNN7EXAMPLE":                   "[REDACTED:access_key]",
 		"nothing to see, max_tokens is 5":        "nothing to see, max_tokens is 5",
 	} {
-		require.Equal(t, want, Redact(text))
+		require.Equal(t, want, redact.Text(text))
 	}
 	in := enginetest.Value(t, `{"apiKey":"x","session_token":"y","token_count":3,"max_tokens":4,"userPassword":7,"list":["a@b.io"],"a@b.io":1,"secret":null,"key":"z"}`)
-	require.Equal(t, `{"apiKey":"[REDACTED]","session_token":"[REDACTED]","token_count":3,"max_tokens":4,"userPassword":"[REDACTED]","list":["[REDACTED:email]"],"[REDACTED:email]":1,"secret":null,"key":"z"}`, RedactValue(in).JSON())
+	require.Equal(t, `{"apiKey":"[REDACTED]","session_token":"[REDACTED]","token_count":3,"max_tokens":4,"userPassword":"[REDACTED]","list":["[REDACTED:email]"],"[REDACTED:email]":1,"secret":null,"key":"z"}`, redact.Value(in).JSON())
 }
 
 func TestAfterEvents(t *testing.T) {

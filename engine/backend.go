@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -125,6 +126,6 @@ func checkBackendDecision(d BackendDecision) (BackendDecision, error) {
 	if !d.Action.valid() || d.Action.Allows() != d.Allowed {
 		return d, fmt.Errorf("the answer contradicts itself: allowed is %t and action is %q", d.Allowed, source.Clip(string(d.Action), 40))
 	}
-	d.Reason = source.Clip(Redact(d.Reason), maxReason)
+	d.Reason = source.Clip(redact.Text(d.Reason), maxReason)
 	return d, nil
 }

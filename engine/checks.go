@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -203,7 +204,7 @@ func (p *Policy) checkContentHash(e evaluation) *Decision {
 	verdict := p.hashes.check(e.in, e.tool)
 	switch {
 	case verdict.unknown:
-		p.log.Warn("no content hash is registered for a tool, allowed in mode warn", "tool", Redact(e.tool))
+		p.log.Warn("no content hash is registered for a tool, allowed in mode warn", "tool", redact.Text(e.tool))
 		return nil
 	case verdict.allowed:
 		return nil

@@ -1,6 +1,9 @@
 package engine
 
-import "example.com/govnode/engine/source"
+import (
+	"example.com/govnode/engine/redact"
+	"example.com/govnode/engine/source"
+)
 
 // What callers need of the rooms below this folder, under the names they know.
 // They import this package alone.
@@ -28,3 +31,6 @@ func DecodeTree(b []byte) (*Tree, error) { return source.DecodeTree(b) }
 
 // ParseDigest reads what [Digest.String] prints.
 func ParseDigest(s string) (Digest, error) { return source.ParseDigest(s) }
+
+// Redact replaces personal data and credentials in a text; see [redact.Text].
+func Redact(text string) string { return redact.Text(text) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/value"
 )
 
@@ -46,7 +47,7 @@ func (p *Policy) decideFully(ctx context.Context, in *Input, d *Decision) {
 	d.PolicyChain = e.chain
 	d.Premises = e.premises
 	for _, line := range e.trace {
-		d.Trace = append(d.Trace, Redact(line))
+		d.Trace = append(d.Trace, redact.Text(line))
 	}
 }
 
@@ -180,7 +181,7 @@ func (p *Policy) errorDecision(e evaluation, rule string, err error) Decision {
 		Reason:        textError,
 		PublicMessage: publicMessages[category],
 		Category:      category,
-		Error:         Redact(err.Error()),
+		Error:         redact.Text(err.Error()),
 		errorRule:     rule,
 	}
 }
@@ -188,14 +189,14 @@ func (p *Policy) errorDecision(e evaluation, rule string, err error) Decision {
 // logFailure is policy engine spec 16.3, with the snapshot redacted.
 func (p *Policy) logFailure(e evaluation, rule, msg string, err error) {
 	p.log.Error(msg,
-		"error", Redact(err.Error()), "rule", rule, "policy_digest", p.digest.String(),
-		"tool", Redact(e.tool), "context", RedactValue(e.in.Context).JSON(), "stack", string(debug.Stack()))
+		"error", redact.Text(err.Error()), "rule", rule, "policy_digest", p.digest.String(),
+		"tool", redact.Text(e.tool), "context", redact.Value(e.in.Context).JSON(), "stack", string(debug.Stack()))
 }
 
 func (p *Policy) panicDecision(in *Input, cause any, stack []byte) Decision {
 	p.log.Error(textError,
-		"panic", Redact(fmt.Sprint(cause)), "policy_digest", p.digest.String(),
-		"tool", Redact(in.Tool), "stack", string(stack))
+		"panic", redact.Text(fmt.Sprint(cause)), "policy_digest", p.digest.String(),
+		"tool", redact.Text(in.Tool), "stack", string(stack))
 	return Decision{
 		Action:        string(Deny),
 		Policy:        p.Name(),

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"example.com/govnode/engine/redact"
 	"time"
 )
 
@@ -38,8 +39,8 @@ type Event struct {
 func Events(in Input, d Decision) []Event {
 	ev := Event{
 		Type: PolicyCheck, Time: moment(in.Now),
-		AgentID: Redact(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: Redact(in.Tool),
-		Policy: d.Policy, Rule: d.MatchedRule, Category: d.Category, Reason: Redact(d.Reason),
+		AgentID: redact.Text(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: redact.Text(in.Tool),
+		Policy: d.Policy, Rule: d.MatchedRule, Category: d.Category, Reason: redact.Text(d.Reason),
 	}
 	events := []Event{ev}
 	if d.Allowed {
@@ -57,7 +58,7 @@ func Events(in Input, d Decision) []Event {
 // AfterEvents returns what the end of a call gives rise to (adapter contract
 // 3.7): a checkpoint where one fell due, a drift beyond the threshold.
 func AfterEvents(in Input, checkpoint string, drift *DriftResult) []Event {
-	ev := Event{Time: moment(in.Now), AgentID: Redact(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: Redact(in.Tool)}
+	ev := Event{Time: moment(in.Now), AgentID: redact.Text(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: redact.Text(in.Tool)}
 	var events []Event
 	if drift != nil && drift.Exceeded {
 		d := ev

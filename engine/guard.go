@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -71,7 +72,7 @@ func (p *Policy) guarded(e evaluation, v guardrailVerdict) Decision {
 
 func (p *Policy) guardrailError(e evaluation, by string, err error) Decision {
 	if pe := (*panicError)(nil); errors.As(err, &pe) {
-		p.log.Error("guardrail panicked", "guardrail", by, "panic", Redact(fmt.Sprint(pe.cause)), "stack", string(pe.stack))
+		p.log.Error("guardrail panicked", "guardrail", by, "panic", redact.Text(fmt.Sprint(pe.cause)), "stack", string(pe.stack))
 	}
 	d := p.errorDecision(e, "", fmt.Errorf("guardrail %s: %w", by, err))
 	d.Rule = ruleNone

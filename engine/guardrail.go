@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 
+	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -101,7 +102,7 @@ func metadata(said ...[]value.Pair) *value.Value {
 	all := map[string]value.Value{}
 	for _, pairs := range said {
 		for _, p := range pairs {
-			m := RedactValue(p.Value)
+			m := redact.Value(p.Value)
 			if n := len(m.JSON()); n > maxGuardrailMetadata {
 				m = value.OfString(fmt.Sprintf("left out: %d bytes", n))
 			}
@@ -123,7 +124,7 @@ func textGuardrail(reason string) string {
 	if reason == "" {
 		reason = "policy violation"
 	}
-	return "Tool call denied: " + source.Clip(Redact(reason), maxReason)
+	return "Tool call denied: " + source.Clip(redact.Text(reason), maxReason)
 }
 
 // askGuardrail calls one provider; a panic, an unknown decision and arguments

@@ -1,4 +1,4 @@
-package engine
+package redact
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ func checkRedact(t *testing.T, text string) {
 			require.True(t, may.has(piiKind(kind)), "%s is in %q", p.Name, text)
 		}
 	}
-	require.Equal(t, redactPlain(text), Redact(text), "%q", text)
+	require.Equal(t, redactPlain(text), Text(text), "%q", text)
 }
 
 // piiSamples hold each pattern, and what is nearly one.
@@ -101,12 +101,12 @@ var plainText = strings.Repeat(`{"path":"docs/read-me.md","limit":10,"since":"20
 
 func TestRedactOfPlainTextAllocatesNothing(t *testing.T) {
 	require.Zero(t, piiCandidates(plainText))
-	require.Equal(t, plainText, Redact(plainText))
+	require.Equal(t, plainText, Text(plainText))
 	v := enginetest.Value(t, `{"path":"docs/read-me.md","limit":10,"list":["a",{"b":[15,true,null]}],"token_count":12345678}`)
-	require.Equal(t, v.JSON(), RedactValue(v).JSON())
+	require.Equal(t, v.JSON(), Value(v).JSON())
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		Redact(plainText)
-		RedactValue(v)
+		Text(plainText)
+		Value(v)
 	}))
 }
 
@@ -122,7 +122,7 @@ func TestRedactValueInPlace(t *testing.T) {
 		`{"token":"x","token_count":5,"token_ok":true}`:  `{"token":"[REDACTED]","token_count":5,"token_ok":true}`,
 		`{"secret":null,"x":"plain"}`:                    `{"secret":null,"x":"plain"}`,
 	} {
-		require.Equal(t, want, RedactValue(enginetest.Value(t, in)).JSON(), in)
+		require.Equal(t, want, Value(enginetest.Value(t, in)).JSON(), in)
 	}
 }
 
@@ -161,7 +161,7 @@ func BenchmarkRedact(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			b.ReportAllocs()
 			for b.Loop() {
-				Redact(text)
+				Text(text)
 			}
 		})
 	}
@@ -177,6 +177,6 @@ func BenchmarkRedactValue(b *testing.B) {
 	v := enginetest.Value(b, `{"path":"docs/readme.md","limit":10,"command":"ls -l","environment":"production","token_count":120}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		RedactValue(v)
+		Value(v)
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package redact
 
 import (
 	"regexp"
@@ -31,10 +31,10 @@ var piiPatterns = [...]PIIPattern{
 	piiSSN:        {"ssn", regexp.MustCompile(`\b\d{3}[\s.-]?\d{2}[\s.-]?\d{4}\b`)},
 }
 
-// Redact replaces what the patterns find by a mark of its kind. Texts are
+// Text replaces what the patterns find by a mark of its kind. Texts are
 // redacted before anything is logged, recorded or returned. A text in which
 // nothing can be found costs one look at each byte and is returned as it is.
-func Redact(text string) string {
+func Text(text string) string {
 	may := piiCandidates(text)
 	for kind := 0; may != 0 && kind < len(piiPatterns); kind++ {
 		if !may.has(piiKind(kind)) {
@@ -52,10 +52,10 @@ func Redact(text string) string {
 
 const redactedValue = "[REDACTED]"
 
-// RedactValue redacts every string of a tree, keys included, and whatever
+// Value redacts every string of a tree, keys included, and whatever
 // stands under a key that names a secret. What holds nothing to redact is
 // returned as it is.
-func RedactValue(v value.Value) value.Value {
+func Value(v value.Value) value.Value {
 	v, _ = redactValue(v)
 	return v
 }
@@ -64,7 +64,7 @@ func redactValue(v value.Value) (out value.Value, changed bool) {
 	switch v.Kind() {
 	case value.String:
 		s, _ := v.AsString()
-		if redacted := Redact(s); redacted != s {
+		if redacted := Text(s); redacted != s {
 			return value.OfString(redacted), true
 		}
 	case value.Number:
@@ -84,7 +84,7 @@ func redactNumber(v value.Value) (out value.Value, changed bool) {
 		return v, false
 	}
 	text := v.JSON()
-	redacted := Redact(text)
+	redacted := Text(text)
 	if redacted == text {
 		return v, false
 	}
@@ -119,7 +119,7 @@ func redactMap(v value.Value) (out value.Value, changed bool) {
 		if !secretKey(k, old) {
 			item, redacted = redactValue(old)
 		}
-		key := Redact(k)
+		key := Text(k)
 		if pairs == nil && (redacted || key != k) {
 			pairs = make([]value.Pair, 0, v.Len())
 			for k, item := range v.All() {
