@@ -108,7 +108,7 @@ func (p *Policy) checkPatterns(ctx context.Context, e evaluation) *Decision {
 		ctx, cancel = context.WithTimeout(ctx, e.ceiling-e.searched())
 		defer cancel()
 	}
-	hit, found, err := p.governance.patterns.FirstHit(ctx, pattern.FormsOf(args))
+	hit, found, err := p.governance.Patterns.FirstHit(ctx, pattern.FormsOf(args))
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return new(p.errorDecision(e, "", errSearchTime))

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -16,7 +17,7 @@ import (
 type Policy struct {
 	digest     source.Digest
 	digestText string
-	governance *GovernancePolicy // never nil
+	governance *governance.Policy // never nil
 	limits     Limits
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
 
@@ -44,7 +45,7 @@ func Compile(t *source.Tree, opts ...Option) (*Policy, error) {
 	c := &compiler{
 		options: o,
 		policy: &Policy{
-			digest: t.Digest(), digestText: t.Digest().String(), governance: NewGovernancePolicy(),
+			digest: t.Digest(), digestText: t.Digest().String(), governance: governance.Default(),
 			denyOnError: true, budget: o.budget, ceiling: o.ceiling, log: o.log,
 		},
 	}
@@ -143,7 +144,7 @@ func (c *compiler) load(f source.File) {
 func classify(n *source.Node) (isDocument, isGovernance bool) {
 	for _, k := range n.Keys {
 		isDocument = isDocument || k.Text == "rules" || k.Text == "defaults"
-		isGovernance = isGovernance || governanceFields[k.Text]
+		isGovernance = isGovernance || governance.Fields[k.Text]
 	}
 	return isDocument, isGovernance
 }
@@ -167,11 +168,11 @@ func (c *compiler) loadDocument(f source.File, n *source.Node) {
 
 func (c *compiler) loadGovernance(f source.File, n *source.Node) {
 	ps := &source.Problems{Path: f.Path}
-	g := loadGovernance(n, ps)
+	g := governance.Read(n, ps)
 	s := readSettings(n, ps)
 	c.settings = append(c.settings, fileSettings{f.Path, s})
 	for _, k := range n.Keys {
-		if !governanceFields[k.Text] && !slices.Contains([]string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}, k.Text) {
+		if !governance.Fields[k.Text] && !slices.Contains([]string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}, k.Text) {
 			c.unknown = append(c.unknown, source.Problem{Path: f.Path, Line: k.Line, Field: k.Text, Message: "unknown field, ignored"})
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/value"
 )
 
@@ -19,7 +20,7 @@ type composition struct {
 
 	strict     bool
 	resolver   *Resolver // nil without combining
-	governance *GovernancePolicy
+	governance *governance.Policy
 
 	flatSet   *ruleset
 	pathless  *ruleset // of calls without a path, in strict mode and with folders; else nil
@@ -45,7 +46,7 @@ type ruleset struct {
 
 // compose links documents, which come in the order of their paths. Governance
 // files hold for their folders, one for each; all others make the flat list.
-func compose(documents []*Document, g *GovernancePolicy, strict bool, resolver *Resolver) *composition {
+func compose(documents []*Document, g *governance.Policy, strict bool, resolver *Resolver) *composition {
 	c := &composition{strict: strict, resolver: resolver, governance: g, compiled: map[*Rule]*compiledRule{}}
 	fields := fieldTable{}
 	inFolders := map[string]*Document{}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -43,7 +44,7 @@ func (a *archive) roundTrip(p *Policy) {
 
 func (a *archive) compare() {
 	older, newer := mustCompile(a.T, a.text("old.yaml")).Governance(), mustCompile(a.T, a.text("new.yaml")).Governance()
-	changes := value.ListOf(older.Diff(newer), func(c Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
+	changes := value.ListOf(older.Diff(newer), func(c governance.Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
 	a.subset("want.json", a.json("want.json"), value.OfMap(
 		value.Pair{Key: "new_is_stricter", Value: value.OfBool(newer.StricterThan(older))},
 		value.Pair{Key: "old_is_stricter", Value: value.OfBool(older.StricterThan(newer))},

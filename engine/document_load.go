@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -82,7 +83,7 @@ func (r *documentReader) defaults(n *source.Node, d *Document) {
 	def := &d.Defaults
 	def.stated.action = r.action(f, "defaults", &def.Action)
 	if v, ok := source.Present(f, "max_tokens"); ok {
-		def.MaxTokens, def.stated.maxTokens = r.Count(v, "defaults.max_tokens", 1, MaxTokenLimit), true
+		def.MaxTokens, def.stated.maxTokens = r.Count(v, "defaults.max_tokens", 1, governance.MaxTokenLimit), true
 	}
 	if v, ok := source.Present(f, "max_tool_calls"); ok {
 		def.MaxToolCalls, def.stated.maxToolCalls = r.Count(v, "defaults.max_tool_calls", 0, math.MaxInt64), true

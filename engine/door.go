@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 )
@@ -34,3 +35,12 @@ func ParseDigest(s string) (Digest, error) { return source.ParseDigest(s) }
 
 // Redact replaces personal data and credentials in a text; see [redact.Text].
 func Redact(text string) string { return redact.Text(text) }
+
+// Caps of the numbers of a policy.
+const (
+	MaxTokenLimit      = governance.MaxTokenLimit
+	MaxTimeoutSeconds  = governance.MaxTimeoutSeconds
+	MaxConcurrentCalls = governance.MaxConcurrentCalls
+	MaxToolLimits      = governance.MaxToolLimits
+	MaxToolName        = governance.MaxToolName
+)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -92,7 +93,7 @@ func (p *Policy) agentName(e evaluation) string {
 func (c *compiler) linkInterceptors() {
 	p, g := c.policy, c.policy.governance
 	if g.VerifiesHashes() {
-		p.hashes = &hashTable{hashes: g.ContentHashes, strict: g.ContentHashMode != ContentHashWarn}
+		p.hashes = &hashTable{hashes: g.ContentHashes, strict: g.ContentHashMode != governance.ContentHashWarn}
 	}
 	chain := &GuardrailChain{Providers: slices.Clone(c.options.guardrails)}
 	for _, ep := range g.Guardrails {

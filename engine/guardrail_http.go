@@ -8,17 +8,18 @@ import (
 	"io"
 	"net/http"
 
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/value"
 )
 
 // httpGuardrail calls an endpoint.
 type httpGuardrail struct {
-	GuardrailEndpoint
+	governance.GuardrailEndpoint
 	client *http.Client
 }
 
 // newHTTPGuardrail calls a valid endpoint. A nil client means one of its own.
-func newHTTPGuardrail(ep GuardrailEndpoint, client *http.Client) *httpGuardrail {
+func newHTTPGuardrail(ep governance.GuardrailEndpoint, client *http.Client) *httpGuardrail {
 	if client == nil {
 		client = &http.Client{}
 	}

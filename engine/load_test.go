@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 )
 
@@ -83,7 +84,7 @@ func refuseCheaply(t *testing.T, path, doc string) {
 	n, probs := source.Parse(path, []byte(doc))
 	if probs == nil {
 		// What parses must still be no policy.
-		c := &compiler{policy: &Policy{governance: NewGovernancePolicy()}}
+		c := &compiler{policy: &Policy{governance: governance.Default()}}
 		c.load(source.File{Path: path, Content: []byte(doc)})
 		probs = c.problems
 		require.NotNil(t, n)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 )
 
@@ -43,7 +44,7 @@ func (p *Policy) Warnings() []source.Problem { return slices.Clone(p.warnings) }
 
 // Governance returns the GovernancePolicy of the tree, or the defaults where
 // it has none. It must not be written to.
-func (p *Policy) Governance() *GovernancePolicy { return p.governance }
+func (p *Policy) Governance() *governance.Policy { return p.governance }
 
 // Limits returns the numbers to count against.
 func (p *Policy) Limits() Limits {

@@ -1,4 +1,4 @@
-package engine
+package governance
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// A GovernancePolicy is the set of constraints that adapters enforce on every
+// A Policy is the set of constraints that adapters enforce on every
 // call (policy engine spec 8, adapter contract 4). The fields from Name to
 // Version are the fourteen of the specifications; MaxAttempts,
 // MaxCallsPerTool and DenyAllTools stand beside them: round trips keep them,
@@ -16,7 +16,7 @@ import (
 //
 // A GovernancePolicy that [Policy.Governance] returned is shared and must not
 // be written to.
-type GovernancePolicy struct {
+type Policy struct {
 	Name                  string
 	MaxTokens             int64 // tokens per request, > 0
 	MaxToolCalls          int64 // calls per session, >= 0; 0 permits none
@@ -49,16 +49,16 @@ type GovernancePolicy struct {
 	Path  string
 	lines map[string]int // of the fields in it
 
-	patterns *pattern.Set    // of BlockedPatterns
+	Patterns *pattern.Set    // of BlockedPatterns
 	allowed  map[string]bool // AllowedTools
 }
 
 // Governed reports whether a file holds the policy.
-func (g *GovernancePolicy) Governed() bool { return g.Path != "" }
+func (g *Policy) Governed() bool { return g.Path != "" }
 
 // Line finds the line of a field such as blocked_patterns[3], or of what holds
 // it.
-func (g *GovernancePolicy) Line(field string) int {
+func (g *Policy) Line(field string) int {
 	for field != "" {
 		if line, ok := g.lines[field]; ok {
 			return line
@@ -70,14 +70,14 @@ func (g *GovernancePolicy) Line(field string) int {
 
 // Permits compares the name of a tool with AllowedTools, exactly: a name in
 // other letters is another tool.
-func (g *GovernancePolicy) Permits(tool string) bool {
+func (g *Policy) Permits(tool string) bool {
 	return !g.DenyAllTools && (len(g.allowed) == 0 || g.allowed[tool])
 }
 
-// NewGovernancePolicy returns a policy with the defaults of policy engine spec
+// Default returns a policy with the defaults of policy engine spec
 // 8.2.
-func NewGovernancePolicy() *GovernancePolicy {
-	return &GovernancePolicy{
+func Default() *Policy {
+	return &Policy{
 		Name:                  "default",
 		MaxTokens:             4096,
 		MaxToolCalls:          10,
@@ -95,7 +95,7 @@ func NewGovernancePolicy() *GovernancePolicy {
 
 // DetectConflicts returns warnings about settings that contradict each other
 // (policy engine spec 8.4), in the order of that table.
-func (g *GovernancePolicy) DetectConflicts() []string {
+func (g *Policy) DetectConflicts() []string {
 	var out []string
 	if g.BackpressureThreshold >= g.MaxConcurrent {
 		out = append(out, fmt.Sprintf("backpressure_threshold (%d) >= max_concurrent (%d): backpressure will never trigger", g.BackpressureThreshold, g.MaxConcurrent))

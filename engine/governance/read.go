@@ -1,4 +1,4 @@
-package engine
+package governance
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// governanceFields are the fields that only a GovernancePolicy has: what they
+// Fields are the fields that only a GovernancePolicy has: what they
 // occur in is one. Name and version belong to both kinds of file.
-var governanceFields = map[string]bool{
+var Fields = map[string]bool{
 	"max_tokens": true, "max_tool_calls": true, "allowed_tools": true, "blocked_patterns": true,
 	"require_human_approval": true, "timeout_seconds": true, "confidence_threshold": true,
 	"drift_threshold": true, "log_all_calls": true, "checkpoint_frequency": true,
@@ -21,12 +21,12 @@ var governanceFields = map[string]bool{
 	"content_hashes": true, "content_hash_mode": true, "guardrails": true,
 }
 
-// loadGovernance reads a policy, field by field in the fixed order of policy engine
+// Read reads a policy, field by field in the fixed order of policy engine
 // spec 8.3, so that the first problem is the reference's.
-func loadGovernance(n *source.Node, ps *source.Problems) *GovernancePolicy {
-	g := NewGovernancePolicy()
+func Read(n *source.Node, ps *source.Problems) *Policy {
+	g := Default()
 	g.Path, g.lines = ps.Path, fieldLines(n)
-	r := governanceReader{ps, n}
+	r := reader{ps, n}
 	r.number("max_tokens", 1, MaxTokenLimit, &g.MaxTokens)
 	r.number("timeout_seconds", 1, MaxTimeoutSeconds, &g.TimeoutSeconds)
 	r.number("max_concurrent", 1, MaxConcurrentCalls, &g.MaxConcurrent)
@@ -70,26 +70,26 @@ func fieldLines(n *source.Node) map[string]int {
 	return lines
 }
 
-// governanceReader reads fields of one mapping; what is absent keeps its
+// reader reads fields of one mapping; what is absent keeps its
 // default.
-type governanceReader struct {
+type reader struct {
 	*source.Problems
 	n *source.Node
 }
 
-func (r governanceReader) number(name string, least, most int64, into *int64) {
+func (r reader) number(name string, least, most int64, into *int64) {
 	if f, ok := r.n.Get(name); ok {
 		*into = r.Count(f, name, least, most)
 	}
 }
 
-func (r governanceReader) fraction(name string, into *float64) {
+func (r reader) fraction(name string, into *float64) {
 	if f, ok := r.n.Get(name); ok {
 		*into = r.Threshold(f, name)
 	}
 }
 
-func (r governanceReader) boolean(name string, into *bool) {
+func (r reader) boolean(name string, into *bool) {
 	if f, ok := r.n.Get(name); ok {
 		if f.Kind != source.Bool {
 			r.Add(f.Line, name, "%s must be a boolean, got %s: %s; write true or false", name, f.TypeName(), f.Repr())
@@ -100,7 +100,7 @@ func (r governanceReader) boolean(name string, into *bool) {
 
 // holding finds a list or mapping. An empty node stands for one that is absent or
 // of another kind.
-func (r governanceReader) holding(name string, kind source.Kind, what string) *source.Node {
+func (r reader) holding(name string, kind source.Kind, what string) *source.Node {
 	f, ok := r.n.Get(name)
 	if ok && f.Kind != kind {
 		r.Add(f.Line, name, "%s must be a %s, got %s", name, what, f.TypeName())
@@ -111,7 +111,7 @@ func (r governanceReader) holding(name string, kind source.Kind, what string) *s
 	return f
 }
 
-func (r governanceReader) tools(g *GovernancePolicy) {
+func (r reader) tools(g *Policy) {
 	g.allowed = map[string]bool{}
 	for i, item := range r.holding("allowed_tools", source.List, "list").Items {
 		field := fmt.Sprintf("allowed_tools[%d]", i)
@@ -128,7 +128,7 @@ func (r governanceReader) tools(g *GovernancePolicy) {
 	}
 }
 
-func (r governanceReader) patterns(g *GovernancePolicy) {
+func (r reader) patterns(g *Policy) {
 	for i, item := range r.holding("blocked_patterns", source.List, "list").Items {
 		p, msg := readPattern(&item)
 		if msg != "" {
@@ -146,7 +146,7 @@ func (r governanceReader) patterns(g *GovernancePolicy) {
 		}
 		r.Add(g.Line(field), field, "%v", err)
 	}
-	g.patterns = set
+	g.Patterns = set
 }
 
 // readPattern reads "text" or {pattern, type, engine}.
@@ -183,7 +183,7 @@ func readPattern(n *source.Node) (pattern.Pattern, string) {
 	return p, ""
 }
 
-func (r governanceReader) version(into *string) {
+func (r reader) version(into *string) {
 	f, ok := r.n.Get("version")
 	switch {
 	case !ok:
@@ -196,7 +196,7 @@ func (r governanceReader) version(into *string) {
 	}
 }
 
-func (r governanceReader) name(into *string) {
+func (r reader) name(into *string) {
 	if f, ok := r.n.Get("name"); ok {
 		if f.Kind != source.String || f.Text == "" {
 			r.Add(f.Line, "name", "name must be a non-empty string, got %s", f.Repr())
@@ -205,7 +205,7 @@ func (r governanceReader) name(into *string) {
 	}
 }
 
-func (r governanceReader) callsPerTool(g *GovernancePolicy) {
+func (r reader) callsPerTool(g *Policy) {
 	f := r.holding("max_calls_per_tool", source.Map, "mapping of tool names to numbers")
 	if n := len(f.Keys); n > MaxToolLimits {
 		r.Add(f.Line, "max_calls_per_tool", "max_calls_per_tool must have at most %d entries, got %d", MaxToolLimits, n)

@@ -1,4 +1,4 @@
-package engine
+package governance
 
 import (
 	"encoding/hex"
@@ -28,7 +28,7 @@ const (
 )
 
 // VerifiesHashes reports whether tools have to bring their hashes.
-func (g *GovernancePolicy) VerifiesHashes() bool {
+func (g *Policy) VerifiesHashes() bool {
 	return g.ContentHashes != nil || g.ContentHashMode != ""
 }
 
@@ -39,7 +39,7 @@ func parseContentHash(s string) (string, bool) {
 	return s, err == nil && len(b) == 32
 }
 
-func (r governanceReader) contentHashes(g *GovernancePolicy) {
+func (r reader) contentHashes(g *Policy) {
 	if f, ok := r.n.Get("content_hash_mode"); ok {
 		if g.ContentHashMode = ContentHashMode(f.Text); f.Kind != source.String || g.ContentHashMode != ContentHashStrict && g.ContentHashMode != ContentHashWarn {
 			r.Add(f.Line, "content_hash_mode", "content_hash_mode must be strict or warn, got %s", f.Repr())
@@ -80,7 +80,7 @@ const (
 	maxGuardrails           = 8
 )
 
-func (r governanceReader) guardrails(g *GovernancePolicy) {
+func (r reader) guardrails(g *Policy) {
 	f := r.holding("guardrails", source.List, "list of mappings with name and url")
 	if len(f.Items) > maxGuardrails {
 		r.Add(f.Line, "guardrails", "guardrails must have at most %d entries, got %d", maxGuardrails, len(f.Items))
@@ -96,7 +96,7 @@ func (r governanceReader) guardrails(g *GovernancePolicy) {
 	}
 }
 
-func (r governanceReader) endpoint(n *source.Node, field string) GuardrailEndpoint {
+func (r reader) endpoint(n *source.Node, field string) GuardrailEndpoint {
 	ep := GuardrailEndpoint{Timeout: DefaultGuardrailTimeout}
 	if n.Kind != source.Map {
 		r.Add(n.Line, field, "%s must be a mapping with name and url, got %s", field, n.TypeName())
@@ -121,7 +121,7 @@ func (r governanceReader) endpoint(n *source.Node, field string) GuardrailEndpoi
 }
 
 // text reads a string that has to be there.
-func (r governanceReader) text(n *source.Node, field, name string) string {
+func (r reader) text(n *source.Node, field, name string) string {
 	f, ok := n.Get(name)
 	if !ok {
 		f = n
@@ -152,7 +152,7 @@ func isLoopback(host string) bool {
 }
 
 // extensionPairs writes what is set, for Dict.
-func (g *GovernancePolicy) extensionPairs() []value.Pair {
+func (g *Policy) extensionPairs() []value.Pair {
 	var pairs []value.Pair
 	if g.DenyAllTools {
 		pairs = append(pairs, value.Pair{Key: "deny_all_tools", Value: value.OfBool(true)})

@@ -1,4 +1,4 @@
-package engine
+package governance
 
 import (
 	"cmp"
@@ -13,27 +13,27 @@ import (
 // order, which Dict begins with.
 var comparedFields = []struct {
 	name  string
-	value func(*GovernancePolicy) value.Value
+	value func(*Policy) value.Value
 }{
-	{"name", func(g *GovernancePolicy) value.Value { return value.OfString(g.Name) }},
-	{"max_tokens", func(g *GovernancePolicy) value.Value { return value.OfInt(g.MaxTokens) }},
-	{"max_tool_calls", func(g *GovernancePolicy) value.Value { return value.OfInt(g.MaxToolCalls) }},
-	{"allowed_tools", func(g *GovernancePolicy) value.Value { return value.ListOf(g.AllowedTools, value.OfString) }},
-	{"blocked_patterns", func(g *GovernancePolicy) value.Value { return value.ListOf(g.BlockedPatterns, patternValue) }},
-	{"require_human_approval", func(g *GovernancePolicy) value.Value { return value.OfBool(g.RequireHumanApproval) }},
-	{"timeout_seconds", func(g *GovernancePolicy) value.Value { return value.OfInt(g.TimeoutSeconds) }},
-	{"confidence_threshold", func(g *GovernancePolicy) value.Value { return value.OfFloat(g.ConfidenceThreshold) }},
-	{"drift_threshold", func(g *GovernancePolicy) value.Value { return value.OfFloat(g.DriftThreshold) }},
-	{"log_all_calls", func(g *GovernancePolicy) value.Value { return value.OfBool(g.LogAllCalls) }},
-	{"checkpoint_frequency", func(g *GovernancePolicy) value.Value { return value.OfInt(g.CheckpointFrequency) }},
-	{"max_concurrent", func(g *GovernancePolicy) value.Value { return value.OfInt(g.MaxConcurrent) }},
-	{"backpressure_threshold", func(g *GovernancePolicy) value.Value { return value.OfInt(g.BackpressureThreshold) }},
-	{"version", func(g *GovernancePolicy) value.Value { return value.OfString(g.Version) }},
+	{"name", func(g *Policy) value.Value { return value.OfString(g.Name) }},
+	{"max_tokens", func(g *Policy) value.Value { return value.OfInt(g.MaxTokens) }},
+	{"max_tool_calls", func(g *Policy) value.Value { return value.OfInt(g.MaxToolCalls) }},
+	{"allowed_tools", func(g *Policy) value.Value { return value.ListOf(g.AllowedTools, value.OfString) }},
+	{"blocked_patterns", func(g *Policy) value.Value { return value.ListOf(g.BlockedPatterns, patternValue) }},
+	{"require_human_approval", func(g *Policy) value.Value { return value.OfBool(g.RequireHumanApproval) }},
+	{"timeout_seconds", func(g *Policy) value.Value { return value.OfInt(g.TimeoutSeconds) }},
+	{"confidence_threshold", func(g *Policy) value.Value { return value.OfFloat(g.ConfidenceThreshold) }},
+	{"drift_threshold", func(g *Policy) value.Value { return value.OfFloat(g.DriftThreshold) }},
+	{"log_all_calls", func(g *Policy) value.Value { return value.OfBool(g.LogAllCalls) }},
+	{"checkpoint_frequency", func(g *Policy) value.Value { return value.OfInt(g.CheckpointFrequency) }},
+	{"max_concurrent", func(g *Policy) value.Value { return value.OfInt(g.MaxConcurrent) }},
+	{"backpressure_threshold", func(g *Policy) value.Value { return value.OfInt(g.BackpressureThreshold) }},
+	{"version", func(g *Policy) value.Value { return value.OfString(g.Version) }},
 }
 
 // Dict returns every field as a mapping with the names of policy engine spec
 // 8.2 (19.2). Reading it back gives an equal policy.
-func (g *GovernancePolicy) Dict() value.Value {
+func (g *Policy) Dict() value.Value {
 	perTool := make([]value.Pair, 0, len(g.MaxCallsPerTool))
 	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
 		perTool = append(perTool, value.Pair{Key: tool, Value: value.OfInt(g.MaxCallsPerTool[tool])})
@@ -73,7 +73,7 @@ type Change struct {
 
 // Diff lists the fields in which g and other differ: those of policy engine spec
 // 8.2 in its order (adapter contract 4.5.1), then all others.
-func (g *GovernancePolicy) Diff(other *GovernancePolicy) []Change {
+func (g *Policy) Diff(other *Policy) []Change {
 	var out []Change
 	was, now := g.Dict(), other.Dict()
 	compare := func(field string) {
@@ -98,7 +98,7 @@ func (g *GovernancePolicy) Diff(other *GovernancePolicy) []Change {
 // field that policy engine spec 8.5 or adapter contract 4.5.2 names, and more
 // so in at least one. Allowed tools compare as sets, where an empty list is
 // the set of all tools.
-func (g *GovernancePolicy) StricterThan(other *GovernancePolicy) bool {
+func (g *Policy) StricterThan(other *Policy) bool {
 	// Negative where g is the stricter, positive where other is.
 	signs := []int{
 		cmp.Compare(g.MaxTokens, other.MaxTokens),
@@ -120,7 +120,7 @@ func (g *GovernancePolicy) StricterThan(other *GovernancePolicy) bool {
 
 // compareTools reports whether the tools that g permits are a subset of those
 // that other permits, and whether both permit the same.
-func compareTools(g, other *GovernancePolicy) (subset, equal bool) {
+func compareTools(g, other *Policy) (subset, equal bool) {
 	switch {
 	case g.DenyAllTools || other.DenyAllTools:
 		return g.DenyAllTools, g.DenyAllTools == other.DenyAllTools
