@@ -150,10 +150,9 @@ func classify(n *source.Node) (isDocument, isGovernance bool) {
 }
 
 func (c *compiler) loadDocument(f source.File, n *source.Node) {
-	r := &documentReader{Problems: &source.Problems{Path: f.Path}, searches: &c.searches}
-	d := r.document(n, f.Path)
-	c.problems = append(c.problems, r.List...)
-	c.unknown = append(c.unknown, r.unknown...)
+	d, wrong, unknown := readDocument(n, f.Path, &c.searches)
+	c.problems = append(c.problems, wrong...)
+	c.unknown = append(c.unknown, unknown...)
 	if isGovernanceFile(f.Path) {
 		// Files come sorted, so governance.yaml is met before .yml.
 		beside := strings.TrimSuffix(f.Path, ".yml") + ".yaml"

@@ -113,7 +113,7 @@ func (r *compiledRule) matches(e evaluation) (bool, error) {
 	if r.Condition.Operator == OpMatches {
 		return e.finds(r.Condition.search, v.Str())
 	}
-	return r.Condition.holds(*v)
+	return holds(&r.Condition, *v)
 }
 
 // finds searches a text for the expression of a matches condition. One search
@@ -144,7 +144,7 @@ func (r *compiledRule) matchesFact(e evaluation) (bool, error) {
 // holds tests a value that is present against the condition, with Python's
 // meaning of the operators. An error is a pair of types that cannot be
 // compared.
-func (c *Condition) holds(v value.Value) (bool, error) {
+func holds(c *Condition, v value.Value) (bool, error) {
 	switch c.Operator {
 	case OpEq:
 		return value.Equal(v, c.Value), nil

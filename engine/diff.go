@@ -163,14 +163,14 @@ func (d *differ) rules(path string, was, now []*Rule) {
 		what := "rule " + r.Name
 		if old := named(was, r.Name); old != nil {
 			common = append(common, r.Name)
-			d.field(path, what, old.text(), r.text())
+			d.field(path, what, ruleText(old), ruleText(r))
 			continue
 		}
-		d.list = append(d.list, Difference{Path: path, What: what, New: r.text(), Added: true})
+		d.list = append(d.list, Difference{Path: path, What: what, New: ruleText(r), Added: true})
 	}
 	for _, r := range was {
 		if named(now, r.Name) == nil {
-			d.list = append(d.list, Difference{Path: path, What: "rule " + r.Name, Old: r.text(), Removed: true})
+			d.list = append(d.list, Difference{Path: path, What: "rule " + r.Name, Old: ruleText(r), Removed: true})
 			continue
 		}
 		before = append(before, r.Name)
@@ -178,8 +178,8 @@ func (d *differ) rules(path string, was, now []*Rule) {
 	d.field(path, "order of the rules", strings.Join(before, ", "), strings.Join(common, ", "))
 }
 
-// text is all that a rule says.
-func (r *Rule) text() string {
+// ruleText is all that a rule says.
+func ruleText(r *Rule) string {
 	return fmt.Sprintf("if %s %s %s then %s, priority %d, override %t, message %s",
 		r.Condition.Field, r.Condition.Operator, r.Condition.Value.Repr(), r.Action, r.Priority, r.Override, value.Quote(r.Message))
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 
 	"example.com/govnode/engine/source"
@@ -39,32 +40,36 @@ func (r *documentReader) condition(n *source.Node, field string, into *Condition
 	r.target(target, field+".value", into)
 }
 
-// target reads the value of a condition and refuses what can never work with
-// the operator.
+// target reads the value of a condition.
 func (r *documentReader) target(n *source.Node, field string, into *Condition) {
 	if bad := findAmbiguous(n); bad != nil {
 		r.Add(bad.Line, field, "%s means different things to YAML 1.1 and 1.2; put it in quotes, or write true, false or a plain decimal number", bad.Text)
 		return
 	}
 	v, err := n.Value()
+	if err == nil {
+		*into, err = NewCondition(into.Field, into.Operator, v, r.searches)
+	}
 	if err != nil {
 		r.Add(n.Line, field, "%v", err)
-		return
 	}
-	into.Value = v
-	if msg := targetProblem(into.Operator, v); msg != "" {
-		r.Add(n.Line, field, "%s", msg)
-		return
+}
+
+// NewCondition refuses a value that can never work with the operator, and
+// compiles the expression of matches.
+func NewCondition(field string, op Operator, v value.Value, compiled *searches) (Condition, error) {
+	c := Condition{Field: field, Operator: op, Value: v}
+	if msg := targetProblem(op, v); msg != "" {
+		return c, errors.New(msg)
 	}
-	if into.Operator != OpMatches {
-		return
+	if op != OpMatches {
+		return c, nil
 	}
-	search, err := r.searches.compile(v.Str())
-	if err != nil {
-		r.Add(n.Line, field, "invalid regex %s: %v", value.Quote(source.Clip(v.Str(), 200)), err)
-		return
+	var err error
+	if c.search, err = compiled.compile(v.Str()); err != nil {
+		return c, fmt.Errorf("invalid regex %s: %w", value.Quote(source.Clip(v.Str(), 200)), err)
 	}
-	into.search = search
+	return c, nil
 }
 
 func findAmbiguous(n *source.Node) *source.Node {

@@ -33,6 +33,14 @@ type documentReader struct {
 	unknown  []source.Problem // fields nobody knows
 }
 
+// readDocument reads a document, what is wrong with it, and the fields that nobody
+// knows.
+func readDocument(n *source.Node, path string, compiled *searches) (d *Document, wrong, unknown []source.Problem) {
+	r := &documentReader{Problems: &source.Problems{Path: path}, searches: compiled}
+	d = r.document(n, path)
+	return d, r.List, r.unknown
+}
+
 func (r *documentReader) document(n *source.Node, path string) *Document {
 	d := newDocument(path)
 	r.unknownFields(n, "", documentFields)

@@ -1,8 +1,9 @@
 package engine
 
 import (
-	"example.com/govnode/engine/redact"
 	"time"
+
+	"example.com/govnode/engine/redact"
 )
 
 // An EventType names a governance event (policy engine spec 17.2).

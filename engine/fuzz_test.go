@@ -102,17 +102,11 @@ func FuzzCondition(f *testing.F) {
 			}
 			outcome := map[Operator]bool{}
 			for _, op := range operators {
-				read, probs := source.Parse("x.json", []byte(want.JSON()))
-				if probs != nil {
-					return
-				}
-				n := *read
-				r := &documentReader{Problems: &source.Problems{}, searches: &searches{}}
-				c := Condition{Field: field, Operator: op}
-				if r.target(&n, "value", &c); len(r.List) > 0 {
+				c, err := NewCondition(field, op, want, &searches{})
+				if err != nil {
 					continue
 				}
-				if hit, err := c.holds(have); err == nil {
+				if hit, err := holds(&c, have); err == nil {
 					outcome[op] = hit
 				}
 				rule := compileRule(&Rule{Name: "r", Condition: c, Action: Deny, doc: &Document{}}, fieldTable{}, false)

@@ -132,7 +132,7 @@ func holdsFor(c *Condition, v value.Value) bool {
 	if v.Kind() == value.Null {
 		return false
 	}
-	ok, err := c.holds(v)
+	ok, err := holds(c, v)
 	return ok && err == nil
 }
 
