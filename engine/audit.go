@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -97,7 +98,7 @@ var canonicals = sync.Pool{New: func() any { return new([]byte) }}
 // and with log_all_calls every allow too. Turning the log off never hides a
 // refusal.
 func (p *Policy) MustAudit(d *Decision) bool {
-	return !d.Allowed || d.Error != "" || d.Action == string(Audit) || p.limits.LogAllCalls
+	return !d.Allowed || d.Error != "" || d.Action == string(document.Audit) || p.limits.LogAllCalls
 }
 
 // snapshot is the context as it was judged, redacted, with the facts of the

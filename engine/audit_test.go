@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/redact"
 )
@@ -20,8 +21,8 @@ func TestMustAudit(t *testing.T) {
 	ctx := context.Background()
 	require.False(t, p.MustAudit(new(p.Evaluate(ctx, Input{Tool: "a"}))))
 	require.True(t, p.MustAudit(new(p.Evaluate(ctx, Input{Tool: "b"}))))
-	require.True(t, p.MustAudit(&Decision{Allowed: true, Action: string(Audit)}))
-	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(&Decision{Allowed: true, Action: string(Allow)}))
+	require.True(t, p.MustAudit(&Decision{Allowed: true, Action: string(document.Audit)}))
+	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(&Decision{Allowed: true, Action: string(document.Allow)}))
 }
 
 // Fail-closed events are logged at ERROR with the stack and a snapshot in which

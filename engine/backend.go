@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -41,7 +42,7 @@ type BackendInput struct {
 // error are recorded by the engine.
 type BackendDecision struct {
 	Allowed bool
-	Action  Action // empty means allow or deny, after Allowed
+	Action  document.Action // empty means allow or deny, after Allowed
 	Reason  string
 	Trace   []string // ids of the external policies that decided
 }
@@ -118,12 +119,12 @@ func askBackend(ctx context.Context, b Backend, in BackendInput, log *slog.Logge
 // checkBackendDecision refuses an answer that contradicts itself.
 func checkBackendDecision(d BackendDecision) (BackendDecision, error) {
 	if d.Action == "" {
-		d.Action = Deny
+		d.Action = document.Deny
 		if d.Allowed {
-			d.Action = Allow
+			d.Action = document.Allow
 		}
 	}
-	if !d.Action.valid() || d.Action.Allows() != d.Allowed {
+	if !d.Action.Valid() || d.Action.Allows() != d.Allowed {
 		return d, fmt.Errorf("the answer contradicts itself: allowed is %t and action is %q", d.Allowed, source.Clip(string(d.Action), 40))
 	}
 	d.Reason = source.Clip(redact.Text(d.Reason), maxReason)

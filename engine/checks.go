@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
@@ -69,7 +70,7 @@ func (p *Policy) denyCheck(e evaluation, category string, rule uint16, reason st
 		e.explain("governance policy %s: %s", value.Quote(p.governance.Name), reason)
 	}
 	return &Decision{
-		Action:        string(Deny),
+		Action:        string(document.Deny),
 		Policy:        p.governance.Name,
 		Rule:          rule,
 		Reason:        reason,

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -68,17 +69,17 @@ type compiler struct {
 	problems []source.Problem
 	unknown  []source.Problem // unknown fields
 
-	documents  []*Document // all, by path
-	resolver   *Resolver   // nil without combining
+	documents  []*document.Document // all, by path
+	resolver   *Resolver            // nil without combining
 	settings   []fileSettings
-	searches   searches
+	searches   document.Searches
 	cedarFiles []source.File
 	regoFiles  []source.File
 }
 
 type fileSettings struct {
 	path string
-	settings
+	document.Settings
 }
 
 func (c *compiler) addf(path string, line int, field, format string, args ...any) {
@@ -150,25 +151,25 @@ func classify(n *source.Node) (isDocument, isGovernance bool) {
 }
 
 func (c *compiler) loadDocument(f source.File, n *source.Node) {
-	d, wrong, unknown := readDocument(n, f.Path, &c.searches)
+	d, wrong, unknown := document.Read(n, f.Path, &c.searches)
 	c.problems = append(c.problems, wrong...)
 	c.unknown = append(c.unknown, unknown...)
 	if isGovernanceFile(f.Path) {
 		// Files come sorted, so governance.yaml is met before .yml.
 		beside := strings.TrimSuffix(f.Path, ".yml") + ".yaml"
-		if slices.ContainsFunc(c.documents, func(o *Document) bool { return o.Path == beside }) {
+		if slices.ContainsFunc(c.documents, func(o *document.Document) bool { return o.Path == beside }) {
 			c.warnf(f.Path, 0, "", "not used: %s lies beside it and is looked for first", beside)
 			return
 		}
 	}
-	c.settings = append(c.settings, fileSettings{f.Path, d.settings})
+	c.settings = append(c.settings, fileSettings{f.Path, d.Settings})
 	c.documents = append(c.documents, d)
 }
 
 func (c *compiler) loadGovernance(f source.File, n *source.Node) {
 	ps := &source.Problems{Path: f.Path}
 	g := governance.Read(n, ps)
-	s := readSettings(n, ps)
+	s := document.ReadSettings(n, ps)
 	c.settings = append(c.settings, fileSettings{f.Path, s})
 	for _, k := range n.Keys {
 		if !governance.Fields[k.Text] && !slices.Contains([]string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}, k.Text) {
@@ -199,43 +200,43 @@ func (c *compiler) checkSettings() {
 			return false
 		}
 		if have, ok := stated[name]; ok && have != value {
-			c.addf(f.path, f.lines[name], name, "another file of the tree says %s; a tree has one", have)
+			c.addf(f.path, f.Lines[name], name, "another file of the tree says %s; a tree has one", have)
 			return false
 		}
 		stated[name] = value
 		return true
 	}
-	var strategy Strategy
+	var strategy document.Strategy
 	strict, tieBreakDeny := false, false
 	for _, f := range c.settings {
-		if f.strict != nil && state(f, "mode", map[bool]string{true: "strict", false: "standard"}[*f.strict]) {
-			strict = *f.strict
+		if f.Strict != nil && state(f, "mode", map[bool]string{true: "strict", false: "standard"}[*f.Strict]) {
+			strict = *f.Strict
 		}
-		if state(f, "combining", strings.ToLower(string(f.combining))) {
-			strategy = f.combining
+		if state(f, "combining", strings.ToLower(string(f.Combining))) {
+			strategy = f.Combining
 		}
-		if f.tieBreakDeny != nil && state(f, "tie_break", map[bool]string{true: "deny", false: "first"}[*f.tieBreakDeny]) {
-			tieBreakDeny = *f.tieBreakDeny
+		if f.TieBreakDeny != nil && state(f, "tie_break", map[bool]string{true: "deny", false: "first"}[*f.TieBreakDeny]) {
+			tieBreakDeny = *f.TieBreakDeny
 		}
-		if state(f, "on_backend_error", f.onBackendError) {
-			p.denyOnError = f.onBackendError == "deny"
+		if state(f, "on_backend_error", f.OnBackendError) {
+			p.denyOnError = f.OnBackendError == "deny"
 		}
 	}
 	if c.strict = c.strict || strict; c.strict && !p.denyOnError {
 		p.denyOnError = true
 		for _, f := range c.settings {
-			if f.onBackendError == "default" {
-				c.warnf(f.path, f.lines["on_backend_error"], "on_backend_error", "on_backend_error has no effect in strict mode: where all backends err, the call is denied; remove it")
+			if f.OnBackendError == "default" {
+				c.warnf(f.path, f.Lines["on_backend_error"], "on_backend_error", "on_backend_error has no effect in strict mode: where all backends err, the call is denied; remove it")
 			}
 		}
 	}
 	if strategy != "" {
 		c.resolver = &Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
 	}
-	if c.strict && strategy != "" && strategy != DenyOverrides {
+	if c.strict && strategy != "" && strategy != document.DenyOverrides {
 		for _, f := range c.settings {
-			if f.combining != "" {
-				c.warnf(f.path, f.lines["combining"], "combining", "%s allows nothing in strict mode that one of the documents denies; it only picks among those that allow", strings.ToLower(string(strategy)))
+			if f.Combining != "" {
+				c.warnf(f.path, f.Lines["combining"], "combining", "%s allows nothing in strict mode that one of the documents denies; it only picks among those that allow", strings.ToLower(string(strategy)))
 			}
 		}
 	}
@@ -254,8 +255,8 @@ func (c *compiler) checkCaps() {
 	for _, d := range c.documents {
 		rules += len(d.Rules)
 	}
-	if rules > MaxRules {
-		c.addf("", 0, "", "the tree has %d rules; the most is %d", rules, MaxRules)
+	if rules > document.MaxRules {
+		c.addf("", 0, "", "the tree has %d rules; the most is %d", rules, document.MaxRules)
 	}
 }
 
@@ -264,8 +265,8 @@ func (c *compiler) link() {
 	p := c.policy
 	for _, d := range c.documents {
 		for _, r := range d.Rules {
-			if r.Condition.Operator == OpEq && r.Condition.Value.Kind() == value.Null {
-				c.warnf(d.Path, r.line, r.Name, "eq null never matches: a null field counts as missing")
+			if r.Condition.Operator == document.OpEq && r.Condition.Value.Kind() == value.Null {
+				c.warnf(d.Path, r.Line, r.Name, "eq null never matches: a null field counts as missing")
 			}
 		}
 	}
@@ -284,7 +285,7 @@ func (c *compiler) link() {
 // saying so (policy engine spec 11.3).
 func (c *compiler) warnDefaults() {
 	for dir, f := range c.policy.docs.folders {
-		if len(f.chain) < 2 || f.doc.Defaults.stated.any {
+		if len(f.chain) < 2 || f.doc.Defaults.Stated.Any {
 			continue
 		}
 		for _, parent := range f.chain[:len(f.chain)-1] {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/value"
 )
@@ -14,9 +15,9 @@ import (
 // A composition is the documents of a tree and how they go together: which of
 // them count for a call, and which of their rules decides it.
 type composition struct {
-	flat    []*Document        // in load order
-	folders map[string]*folder // by directory, "." for the root
-	rules   []*Rule            // numbered: files by path, rules as written
+	flat    []*document.Document // in load order
+	folders map[string]*folder   // by directory, "." for the root
+	rules   []*document.Rule     // numbered: files by path, rules as written
 
 	strict     bool
 	resolver   *Resolver // nil without combining
@@ -25,7 +26,7 @@ type composition struct {
 	flatSet   *ruleset
 	pathless  *ruleset // of calls without a path, in strict mode and with folders; else nil
 	deepest   int      // segments of the deepest folder
-	compiled  map[*Rule]*compiledRule
+	compiled  map[*document.Rule]*compiledRule
 	keptRules atomic.Int64
 }
 
@@ -33,10 +34,10 @@ type composition struct {
 // matches. It is immutable and shared by evaluations.
 type ruleset struct {
 	*ruleList
-	docs      []*Document // flat: in load order; scoped: root first
-	chain     []string    // names of docs; scoped only
+	docs      []*document.Document // flat: in load order; scoped: root first
+	chain     []string             // names of docs; scoped only
 	scoped    bool
-	def       Action
+	def       document.Action
 	defPolicy string // whose default it is
 	// confidence is what a call must at least have, by the same defaults.
 	confidence float64
@@ -46,16 +47,16 @@ type ruleset struct {
 
 // compose links documents, which come in the order of their paths. Governance
 // files hold for their folders, one for each; all others make the flat list.
-func compose(documents []*Document, g *governance.Policy, strict bool, resolver *Resolver) *composition {
-	c := &composition{strict: strict, resolver: resolver, governance: g, compiled: map[*Rule]*compiledRule{}}
+func compose(documents []*document.Document, g *governance.Policy, strict bool, resolver *Resolver) *composition {
+	c := &composition{strict: strict, resolver: resolver, governance: g, compiled: map[*document.Rule]*compiledRule{}}
 	fields := fieldTable{}
-	inFolders := map[string]*Document{}
+	inFolders := map[string]*document.Document{}
 	for _, d := range documents {
 		if isGovernanceFile(d.Path) {
 			inFolders[path.Dir(d.Path)] = d
 		}
 		for _, r := range d.Rules {
-			r.number = uint16(len(c.rules))
+			r.Number = uint16(len(c.rules))
 			c.rules = append(c.rules, r)
 			c.compiled[r] = compileRule(r, fields, strict)
 		}
@@ -70,12 +71,12 @@ func compose(documents []*Document, g *governance.Policy, strict bool, resolver 
 }
 
 // documents lists all in the order of their paths.
-func (c *composition) documents() []*Document {
+func (c *composition) documents() []*document.Document {
 	docs := slices.Clone(c.flat)
 	for _, f := range c.folders {
 		docs = append(docs, f.doc)
 	}
-	slices.SortFunc(docs, func(a, b *Document) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(docs, func(a, b *document.Document) int { return strings.Compare(a.Path, b.Path) })
 	return docs
 }
 
@@ -86,7 +87,7 @@ func isGovernanceFile(p string) bool {
 
 // linkFlat orders the flat list: *.yaml by path, then *.yml, then *.json. The
 // order decides ties and whose default holds (policy engine spec 7.3).
-func (c *composition) linkFlat(documents []*Document) {
+func (c *composition) linkFlat(documents []*document.Document) {
 	for _, ext := range []string{".yaml", ".yml", ".json"} {
 		for _, d := range documents {
 			if path.Ext(d.Path) == ext && !isGovernanceFile(d.Path) {
@@ -100,7 +101,7 @@ func (c *composition) linkFlat(documents []*Document) {
 	}
 	c.flatSet = &ruleset{
 		ruleList: newRuleList(rules), docs: c.flat,
-		def: Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil),
+		def: document.Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil),
 	}
 	if len(c.flat) > 0 {
 		c.flatSet.confidence = c.threshold(c.flat[0])
@@ -166,7 +167,7 @@ var (
 func (c *composition) decide(set *ruleset, e evaluation) (*compiledRule, error) {
 	if rule, err := set.denial(e); rule != nil || err != nil {
 		if e.in.Explain && err == nil {
-			e.explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.doc.Path, rule.Action)
+			e.explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.Doc.Path, rule.Action)
 		}
 		return rule, err
 	}
@@ -178,7 +179,7 @@ func (c *composition) decide(set *ruleset, e evaluation) (*compiledRule, error) 
 		if rule == nil {
 			e.explain("none of %d rules matches", len(set.rules))
 		} else {
-			e.explain("rule '%s' of %s matches: %s (priority %d)", rule.Name, rule.doc.Path, rule.Action, rule.Priority)
+			e.explain("rule '%s' of %s matches: %s (priority %d)", rule.Name, rule.Doc.Path, rule.Action, rule.Priority)
 		}
 	}
 	return rule, err
@@ -191,9 +192,9 @@ func (c *composition) combine(set *ruleset, e evaluation) (*compiledRule, error)
 	var candidates []Candidate
 	var rules []*compiledRule
 	for _, doc := range set.docs {
-		matched, denied := false, c.resolver.Strategy != DenyOverrides
+		matched, denied := false, c.resolver.Strategy != document.DenyOverrides
 		for _, r := range set.rules {
-			if r.doc != doc || (matched && (denied || r.Action.Allows())) {
+			if r.Doc != doc || (matched && (denied || r.Action.Allows())) {
 				continue
 			}
 			hit, err := r.matches(e)
@@ -208,7 +209,7 @@ func (c *composition) combine(set *ruleset, e evaluation) (*compiledRule, error)
 			rules = append(rules, r)
 			candidates = append(candidates, Candidate{
 				Action: r.Action, Priority: r.Priority, Level: doc.Level,
-				Policy: doc.Name, Rule: r.Name, Reason: r.reason,
+				Policy: doc.Name, Rule: r.Name, Reason: r.Reason,
 			})
 		}
 	}
@@ -228,9 +229,9 @@ func (c *composition) combine(set *ruleset, e evaluation) (*compiledRule, error)
 // threshold is the confidence that calls need under the defaults of a document:
 // its own where it states one and there is no GovernancePolicy, else the
 // stricter of both.
-func (c *composition) threshold(d *Document) float64 {
+func (c *composition) threshold(d *document.Document) float64 {
 	switch {
-	case d == nil || c.governance.Governed() && !d.Defaults.stated.confidence:
+	case d == nil || c.governance.Governed() && !d.Defaults.Stated.Confidence:
 		return c.governance.ConfidenceThreshold
 	case c.governance.Governed():
 		return max(c.governance.ConfidenceThreshold, d.Defaults.ConfidenceThreshold)
@@ -246,7 +247,7 @@ func depthOf(dir string) int {
 }
 
 // compiledOf returns rules as they are evaluated.
-func (c *composition) compiledOf(rules []*Rule) []*compiledRule {
+func (c *composition) compiledOf(rules []*document.Rule) []*compiledRule {
 	out := make([]*compiledRule, len(rules))
 	for i, r := range rules {
 		out[i] = c.compiled[r]

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -79,13 +80,13 @@ func (t fieldTable) path(name string) *fieldPath {
 
 // A compiledRule is a rule ready to be tested.
 type compiledRule struct {
-	*Rule
+	*document.Rule
 	field  *fieldPath
 	fact   *factTest // the field is a fact
 	strict bool      // a deny whose field is missing cannot be judged
 }
 
-func compileRule(r *Rule, fields fieldTable, strict bool) *compiledRule {
+func compileRule(r *document.Rule, fields fieldTable, strict bool) *compiledRule {
 	return &compiledRule{
 		Rule:   r,
 		field:  fields.path(r.Condition.Field),
@@ -110,8 +111,8 @@ func (r *compiledRule) matches(e evaluation) (bool, error) {
 		}
 		return false, nil // policy engine spec 5.2
 	}
-	if r.Condition.Operator == OpMatches {
-		return e.finds(r.Condition.search, v.Str())
+	if r.Condition.Operator == document.OpMatches {
+		return e.finds(r.Condition.Search, v.Str())
 	}
 	return holds(&r.Condition, *v)
 }
@@ -134,7 +135,7 @@ func (r *compiledRule) matchesFact(e evaluation) (bool, error) {
 	case t.asText:
 		x, premise := e.in.Facts.exact(t.kind, t.tool)
 		e.addPremise(premise)
-		return r.Condition.search.Match(value.OfInt(x).Str()), nil
+		return r.Condition.Search.Match(value.OfInt(x).Str()), nil
 	}
 	truth, lo, hi := t.match(e.in.Facts.read(t.kind, t.tool))
 	e.addPremise(Premise{Fact: t.kind, Name: t.tool, Lo: lo, Hi: hi})
@@ -144,41 +145,41 @@ func (r *compiledRule) matchesFact(e evaluation) (bool, error) {
 // holds tests a value that is present against the condition, with Python's
 // meaning of the operators. An error is a pair of types that cannot be
 // compared.
-func holds(c *Condition, v value.Value) (bool, error) {
+func holds(c *document.Condition, v value.Value) (bool, error) {
 	switch c.Operator {
-	case OpEq:
+	case document.OpEq:
 		return value.Equal(v, c.Value), nil
-	case OpNe:
+	case document.OpNe:
 		return !value.Equal(v, c.Value), nil
-	case OpIn:
-		return member(OpIn, v, c.Value)
-	case OpNotIn:
-		in, err := member(OpNotIn, v, c.Value)
+	case document.OpIn:
+		return member(document.OpIn, v, c.Value)
+	case document.OpNotIn:
+		in, err := member(document.OpNotIn, v, c.Value)
 		return !in && err == nil, err
-	case OpContains:
-		return member(OpContains, c.Value, v)
-	case OpMatches:
-		return c.search.Match(v.Str()), nil
+	case document.OpContains:
+		return member(document.OpContains, c.Value, v)
+	case document.OpMatches:
+		return c.Search.Match(v.Str()), nil
 	}
 	order, err := value.Compare(v, c.Value)
 	if err != nil {
 		return false, typeError(c.Operator, v, c.Value)
 	}
 	switch c.Operator {
-	case OpGt:
+	case document.OpGt:
 		return order > 0, nil
-	case OpGte:
+	case document.OpGte:
 		return order >= 0, nil
-	case OpLt:
+	case document.OpLt:
 		return order < 0, nil
-	case OpLte:
+	case document.OpLte:
 		return order <= 0, nil
 	}
 	return false, fmt.Errorf("the operator %q is unknown", c.Operator)
 }
 
 // member is Python's "item in container".
-func member(op Operator, item, container value.Value) (bool, error) {
+func member(op document.Operator, item, container value.Value) (bool, error) {
 	switch container.Kind() {
 	case value.String:
 		text, _ := container.AsString()
@@ -209,6 +210,6 @@ func member(op Operator, item, container value.Value) (bool, error) {
 }
 
 // typeError names the types and never the values, which may be secret.
-func typeError(op Operator, a, b value.Value) error {
+func typeError(op document.Operator, a, b value.Value) error {
 	return fmt.Errorf("%s cannot work on %s and %s", op, source.TypeName(a), source.TypeName(b))
 }

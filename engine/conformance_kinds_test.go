@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -61,11 +62,11 @@ func (a *archive) resolve() {
 		priority, _ := c.Get("priority")
 		n, _ := priority.AsInt()
 		candidates = append(candidates, Candidate{
-			Action: Action(c.TextAt("action")), Priority: n, Level: Level(c.TextAt("scope")),
+			Action: document.Action(c.TextAt("action")), Priority: n, Level: document.Level(c.TextAt("scope")),
 			Policy: c.TextAt("policy"), Rule: c.TextAt("rule"), Reason: c.TextAt("reason"),
 		})
 	}
-	r := Resolver{Strategy: Strategy(v.TextAt("strategy")), TieBreakDeny: v.TextAt("tie_break") == "deny"}
+	r := Resolver{Strategy: document.Strategy(v.TextAt("strategy")), TieBreakDeny: v.TextAt("tie_break") == "deny"}
 	res, err := r.Resolve(candidates)
 	message := ""
 	if err != nil {
@@ -157,13 +158,13 @@ func (b *scriptedBackend) Evaluate(ctx context.Context, in BackendInput) (Backen
 	case "allow":
 		return BackendDecision{Allowed: true, Reason: b.reason}, nil
 	case "audit":
-		return BackendDecision{Allowed: true, Action: Audit, Reason: b.reason}, nil
+		return BackendDecision{Allowed: true, Action: document.Audit, Reason: b.reason}, nil
 	case "deny":
 		return BackendDecision{Reason: b.reason}, nil
 	case "echo":
 		return BackendDecision{Allowed: true, Reason: in.Context.JSON()}, nil
 	case "nonsense":
-		return BackendDecision{Allowed: true, Action: Deny}, nil
+		return BackendDecision{Allowed: true, Action: document.Deny}, nil
 	case "panic":
 		panic(b.reason)
 	case "hang":

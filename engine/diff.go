@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -88,8 +89,8 @@ func (d *differ) documents(a, b subject) {
 		d.document("", was[0], now[0])
 		return
 	}
-	at := func(docs []*Document, path string) *Document {
-		if i := slices.IndexFunc(docs, func(doc *Document) bool { return doc.Path == path }); i >= 0 {
+	at := func(docs []*document.Document, path string) *document.Document {
+		if i := slices.IndexFunc(docs, func(doc *document.Document) bool { return doc.Path == path }); i >= 0 {
 			return docs[i]
 		}
 		return nil
@@ -100,15 +101,15 @@ func (d *differ) documents(a, b subject) {
 			continue
 		}
 		d.list = append(d.list, Difference{Path: doc.Path, What: "the document", New: doc.Name, Added: true})
-		d.document(doc.Path, newDocument(doc.Path), doc)
+		d.document(doc.Path, document.New(doc.Path), doc)
 	}
 	for _, doc := range was {
 		if at(now, doc.Path) == nil {
 			d.list = append(d.list, Difference{Path: doc.Path, What: "the document", Old: doc.Name, Removed: true})
-			d.document(doc.Path, doc, newDocument(doc.Path))
+			d.document(doc.Path, doc, document.New(doc.Path))
 		}
 	}
-	names := func(docs []*Document) (paths []string) {
+	names := func(docs []*document.Document) (paths []string) {
 		for _, doc := range docs {
 			paths = append(paths, doc.Path)
 		}
@@ -117,8 +118,8 @@ func (d *differ) documents(a, b subject) {
 	d.field("", "order of the flat list", strings.Join(names(a.docs.flat), ", "), strings.Join(names(b.docs.flat), ", "))
 }
 
-func (d *differ) document(path string, was, now *Document) {
-	texts := func(doc *Document) [][2]string {
+func (d *differ) document(path string, was, now *document.Document) {
+	texts := func(doc *document.Document) [][2]string {
 		scope, def := "none", doc.Defaults
 		if doc.Scope != nil {
 			scope = value.Quote(*doc.Scope)
@@ -137,9 +138,9 @@ func (d *differ) document(path string, was, now *Document) {
 			{"holds for", holds}, {"name", doc.Name}, {"version", doc.Version}, {"description", doc.Description},
 			{"inherit", fmt.Sprint(doc.Inherit)}, {"scope", scope}, {"level", string(doc.Level)}, {"allow_cutoff", fmt.Sprint(doc.AllowCutoff)},
 			{"defaults.action", string(def.Action)},
-			{"defaults.max_tokens", stated(def.stated.maxTokens, def.MaxTokens)},
-			{"defaults.max_tool_calls", stated(def.stated.maxToolCalls, def.MaxToolCalls)},
-			{"defaults.confidence_threshold", stated(def.stated.confidence, def.ConfidenceThreshold)},
+			{"defaults.max_tokens", stated(def.Stated.MaxTokens, def.MaxTokens)},
+			{"defaults.max_tool_calls", stated(def.Stated.MaxToolCalls, def.MaxToolCalls)},
+			{"defaults.confidence_threshold", stated(def.Stated.Confidence, def.ConfidenceThreshold)},
 		}
 	}
 	before := texts(was)
@@ -151,9 +152,9 @@ func (d *differ) document(path string, was, now *Document) {
 
 // rules compares rules by their names. Their order counts too: it decides
 // between equal priorities.
-func (d *differ) rules(path string, was, now []*Rule) {
-	named := func(rules []*Rule, name string) *Rule {
-		if i := slices.IndexFunc(rules, func(r *Rule) bool { return r.Name == name }); i >= 0 {
+func (d *differ) rules(path string, was, now []*document.Rule) {
+	named := func(rules []*document.Rule, name string) *document.Rule {
+		if i := slices.IndexFunc(rules, func(r *document.Rule) bool { return r.Name == name }); i >= 0 {
 			return rules[i]
 		}
 		return nil
@@ -179,7 +180,7 @@ func (d *differ) rules(path string, was, now []*Rule) {
 }
 
 // ruleText is all that a rule says.
-func ruleText(r *Rule) string {
+func ruleText(r *document.Rule) string {
 	return fmt.Sprintf("if %s %s %s then %s, priority %d, override %t, message %s",
 		r.Condition.Field, r.Condition.Operator, r.Condition.Value.Repr(), r.Action, r.Priority, r.Override, value.Quote(r.Message))
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 )
@@ -16,8 +17,8 @@ import (
 // that follows from its place: which documents above it count. Chains are
 // found once per tree; a path only selects one.
 type folder struct {
-	doc   *Document
-	chain []*Document // root first, this folder's document last
+	doc   *document.Document
+	chain []*document.Document // root first, this folder's document last
 	// denyOnly is how many documents at the head of the chain were cut off by
 	// inherit: false and contribute their denies alone (strict mode).
 	denyOnly int
@@ -30,12 +31,12 @@ type folder struct {
 }
 
 // newFolders finds the chain of every governance file (policy engine spec 12).
-func newFolders(docs map[string]*Document, strict bool) map[string]*folder {
+func newFolders(docs map[string]*document.Document, strict bool) map[string]*folder {
 	folders := make(map[string]*folder, len(docs))
 	for dir, doc := range docs {
-		f := &folder{doc: doc, chain: []*Document{doc}}
+		f := &folder{doc: doc, chain: []*document.Document{doc}}
 		// Leaf first while climbing, reversed at the end (12.1).
-		leafFirst := []*Document{doc}
+		leafFirst := []*document.Document{doc}
 		cut, denyFrom, aboveFrom := !doc.Inherit, -1, -1
 		for parent := dir; parent != "."; {
 			parent = path.Dir(parent)
@@ -60,7 +61,7 @@ func newFolders(docs map[string]*Document, strict bool) map[string]*folder {
 			leafFirst = append(leafFirst, above)
 			cut = !above.Inherit
 		}
-		f.chain = make([]*Document, 0, len(leafFirst))
+		f.chain = make([]*document.Document, 0, len(leafFirst))
 		for i := len(leafFirst) - 1; i >= 0; i-- {
 			f.chain = append(f.chain, leafFirst[i])
 		}
@@ -224,7 +225,7 @@ func (c *composition) mayKeep(s *ruleset) bool {
 
 // buildChain merges the documents of a chain that in selects.
 func (c *composition) buildChain(f *folder, in func(int) bool) *ruleset {
-	var docs, above, cutOff []*Document
+	var docs, above, cutOff []*document.Document
 	for i, doc := range f.chain {
 		switch {
 		case !in(i):
@@ -240,16 +241,16 @@ func (c *composition) buildChain(f *folder, in func(int) bool) *ruleset {
 	// none of those is in scope the flat list. What denies by default there is
 	// not opened by what is allowed above.
 	leaf := docs[len(docs)-1]
-	left := []*Document{leaf}
+	left := []*document.Document{leaf}
 	if len(cutOff)+len(above) == len(docs) {
 		left = c.flat
 	}
-	if slices.ContainsFunc(left, func(d *Document) bool { return d.Defaults.Action.Denies() }) {
+	if slices.ContainsFunc(left, func(d *document.Document) bool { return d.Defaults.Action.Denies() }) {
 		cutOff = append(cutOff, above...)
 	}
-	only := func(r *Rule) bool {
+	only := func(r *document.Rule) bool {
 		for _, doc := range cutOff {
-			if r.doc == doc {
+			if r.Doc == doc {
 				return r.Action.Denies()
 			}
 		}
@@ -265,7 +266,7 @@ func (c *composition) buildChain(f *folder, in func(int) bool) *ruleset {
 	}
 	if c.strict {
 		c.tighten(s, slices.Concat(docs, left))
-		s = c.withDenials(s, []*Document{leaf}, slices.Concat(docs[:len(docs)-1], c.flat))
+		s = c.withDenials(s, []*document.Document{leaf}, slices.Concat(docs[:len(docs)-1], c.flat))
 	}
 	return s
 }

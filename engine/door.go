@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
@@ -43,4 +44,15 @@ const (
 	MaxConcurrentCalls = governance.MaxConcurrentCalls
 	MaxToolLimits      = governance.MaxToolLimits
 	MaxToolName        = governance.MaxToolName
+)
+
+// An Action is what a rule, a default or a backend prescribes.
+type Action = document.Action
+
+// The four actions.
+const (
+	Allow = document.Allow
+	Deny  = document.Deny
+	Audit = document.Audit
+	Block = document.Block
 )

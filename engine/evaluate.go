@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/value"
 )
@@ -108,7 +109,7 @@ func (p *Policy) outOfScope(e evaluation, err error) Decision {
 		e.explain("path: %v", err)
 	}
 	return Decision{
-		Action:        string(Deny),
+		Action:        string(document.Deny),
 		Policy:        folderScoped,
 		Rule:          rulePathEscape,
 		Reason:        err.Error(),
@@ -124,10 +125,10 @@ const folderScoped = "folder-scoped"
 func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 	d.Allowed = r.Action.Allows()
 	d.Action = string(r.Action)
-	d.Policy = r.doc.Name
+	d.Policy = r.Doc.Name
 	d.MatchedRule = r.Name
-	d.Rule = ruleFirstOfTheTree + r.number
-	d.Reason = r.reason
+	d.Rule = ruleFirstOfTheTree + r.Number
+	d.Reason = r.Reason
 	if set.scoped {
 		d.Policy = folderScoped
 	}
@@ -139,7 +140,7 @@ func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 // decideByDefault is policy engine spec 7.3.
 func (p *Policy) decideByDefault(set *ruleset, e evaluation, d *Decision) {
 	if p.docs.strict && len(set.docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
-		d.Action, d.Policy, d.Rule, d.Reason = string(Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
+		d.Action, d.Policy, d.Rule, d.Reason = string(document.Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return
 	}
@@ -175,7 +176,7 @@ func (p *Policy) errorDecision(e evaluation, rule string, err error) Decision {
 		category = CategoryBudgetExhausted
 	}
 	return Decision{
-		Action:        string(Deny),
+		Action:        string(document.Deny),
 		Policy:        p.Name(),
 		Rule:          ruleError,
 		Reason:        textError,
@@ -198,7 +199,7 @@ func (p *Policy) panicDecision(in *Input, cause any, stack []byte) Decision {
 		"panic", redact.Text(fmt.Sprint(cause)), "policy_digest", p.digest.String(),
 		"tool", redact.Text(in.Tool), "stack", string(stack))
 	return Decision{
-		Action:        string(Deny),
+		Action:        string(document.Deny),
 		Policy:        p.Name(),
 		Rule:          ruleError,
 		Reason:        textError,

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/value"
 )
 
@@ -43,18 +44,18 @@ type factTest struct {
 }
 
 // newFactTest compiles a condition whose field is a fact; nil if it is not.
-func newFactTest(c *Condition) *factTest {
+func newFactTest(c *document.Condition) *factTest {
 	kind, tool := factField(c.Field)
 	if kind == 0 {
 		return nil
 	}
 	t := &factTest{kind: kind, tool: tool}
 	switch c.Operator {
-	case OpMatches:
+	case document.OpMatches:
 		t.asText = true
-	case OpContains:
+	case document.OpContains:
 		t.typeError = true
-	case OpIn, OpNotIn:
+	case document.OpIn, document.OpNotIn:
 		t.membership(c)
 	default:
 		t.comparison(c)
@@ -62,7 +63,7 @@ func newFactTest(c *Condition) *factTest {
 	return t
 }
 
-func (t *factTest) membership(c *Condition) {
+func (t *factTest) membership(c *document.Condition) {
 	switch c.Value.Kind() {
 	case value.String:
 		t.typeError = true
@@ -75,27 +76,27 @@ func (t *factTest) membership(c *Condition) {
 		}
 		t.normalise()
 	}
-	if c.Operator == OpNotIn {
+	if c.Operator == document.OpNotIn {
 		t.complement()
 	}
 }
 
-func (t *factTest) comparison(c *Condition) {
+func (t *factTest) comparison(c *document.Condition) {
 	r, ok := t.scaled(c.Value)
 	if !ok {
 		// A number never equals a string, list or mapping, and cannot be
 		// ordered against one.
-		t.typeError = c.Operator != OpEq && c.Operator != OpNe
-		if c.Operator == OpNe {
+		t.typeError = c.Operator != document.OpEq && c.Operator != document.OpNe
+		if c.Operator == document.OpNe {
 			t.complement()
 		}
 		return
 	}
 	if beyond := outOfRange(r); beyond != 0 {
 		// Every integer lies on one side of the target.
-		always := c.Operator == OpNe ||
-			beyond > 0 && (c.Operator == OpLt || c.Operator == OpLte) ||
-			beyond < 0 && (c.Operator == OpGt || c.Operator == OpGte)
+		always := c.Operator == document.OpNe ||
+			beyond > 0 && (c.Operator == document.OpLt || c.Operator == document.OpLte) ||
+			beyond < 0 && (c.Operator == document.OpGt || c.Operator == document.OpGte)
 		if always {
 			t.complement()
 		}
@@ -107,21 +108,21 @@ func (t *factTest) comparison(c *Condition) {
 		ceil++
 	}
 	switch c.Operator {
-	case OpEq, OpNe:
+	case document.OpEq, document.OpNe:
 		if r.IsInt() {
 			t.ranges = [][2]int64{{floor, floor}}
 		}
-		if c.Operator == OpNe {
+		if c.Operator == document.OpNe {
 			t.complement()
 		}
-	case OpGte:
+	case document.OpGte:
 		t.ranges = [][2]int64{{ceil, math.MaxInt64}}
-	case OpLte:
+	case document.OpLte:
 		t.ranges = [][2]int64{{math.MinInt64, floor}}
-	case OpGt:
+	case document.OpGt:
 		t.ranges = [][2]int64{{math.MinInt64, floor}}
 		t.complement()
-	case OpLt:
+	case document.OpLt:
 		t.ranges = [][2]int64{{ceil, math.MaxInt64}}
 		t.complement()
 	}

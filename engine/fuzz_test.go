@@ -12,6 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -89,7 +90,7 @@ func FuzzCondition(f *testing.F) {
 			f.Add(target, v, "x.y")
 		}
 	}
-	operators := []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn, OpContains, OpMatches}
+	operators := []document.Operator{document.OpEq, document.OpNe, document.OpGt, document.OpLt, document.OpGte, document.OpLte, document.OpIn, document.OpNotIn, document.OpContains, document.OpMatches}
 	f.Fuzz(func(t *testing.T, target, v, field string) {
 		within(20*time.Second, "evaluating", func() {
 			want, err := value.Parse([]byte(target))
@@ -100,19 +101,19 @@ func FuzzCondition(f *testing.F) {
 			if err != nil {
 				return
 			}
-			outcome := map[Operator]bool{}
+			outcome := map[document.Operator]bool{}
 			for _, op := range operators {
-				c, err := NewCondition(field, op, want, &searches{})
+				c, err := document.NewCondition(field, op, want, &document.Searches{})
 				if err != nil {
 					continue
 				}
 				if hit, err := holds(&c, have); err == nil {
 					outcome[op] = hit
 				}
-				rule := compileRule(&Rule{Name: "r", Condition: c, Action: Deny, doc: &Document{}}, fieldTable{}, false)
+				rule := compileRule(&document.Rule{Name: "r", Condition: c, Action: document.Deny, Doc: &document.Document{}}, fieldTable{}, false)
 				_, _ = rule.matches(begun(&Input{Context: value.OfMap(value.Pair{Key: field, Value: have}), Facts: &Facts{}}))
 			}
-			for _, pair := range [][2]Operator{{OpEq, OpNe}, {OpIn, OpNotIn}, {OpGt, OpLte}, {OpLt, OpGte}} {
+			for _, pair := range [][2]document.Operator{{document.OpEq, document.OpNe}, {document.OpIn, document.OpNotIn}, {document.OpGt, document.OpLte}, {document.OpLt, document.OpGte}} {
 				a, okA := outcome[pair[0]]
 				b, okB := outcome[pair[1]]
 				if okA != okB || okA && a == b {

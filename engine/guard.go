@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
@@ -66,7 +67,7 @@ func (p *Policy) guarded(e evaluation, v guardrailVerdict) Decision {
 		e.explain("guardrail %s: %s", v.by, v.reason)
 	}
 	return Decision{
-		Action: string(Deny), Policy: "guardrail:" + v.by, Reason: v.reason,
+		Action: string(document.Deny), Policy: "guardrail:" + v.by, Reason: v.reason,
 		PublicMessage: publicMessages[CategoryGuardrail], Category: CategoryGuardrail,
 	}
 }

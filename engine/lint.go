@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -55,7 +56,7 @@ func (l *linter) unreachable() {
 		f := p.folders[dir]
 		sets = append(sets, p.buildChain(f, func(int) bool { return true }))
 	}
-	type seen struct{ rule, by *Rule }
+	type seen struct{ rule, by *document.Rule }
 	reported := map[seen]bool{}
 	compared := 0
 	for _, set := range sets {
@@ -72,17 +73,17 @@ func (l *linter) unreachable() {
 			for _, earlier := range before {
 				// A document with a scope of its own does not stand before
 				// the rule on every path.
-				if earlier.doc != r.doc && earlier.doc.Scope != nil || !implies(&r.Condition, &earlier.Condition) {
+				if earlier.Doc != r.Doc && earlier.Doc.Scope != nil || !implies(&r.Condition, &earlier.Condition) {
 					continue
 				}
 				// In strict mode no rule of another document hides a deny.
-				if p.strict && earlier.doc != r.doc && r.Action.Denies() && earlier.Action.Allows() {
+				if p.strict && earlier.Doc != r.Doc && r.Action.Denies() && earlier.Action.Allows() {
 					continue
 				}
 				if pair := (seen{r.Rule, earlier.Rule}); !reported[pair] {
 					reported[pair] = true
-					l.addf(r.doc.Path, r.line, r.Name, "the rule is never reached%s: rule '%s' (%s:%d) matches whenever it does and is evaluated first",
-						where(set), earlier.Name, earlier.doc.Path, earlier.line)
+					l.addf(r.Doc.Path, r.Line, r.Name, "the rule is never reached%s: rule '%s' (%s:%d) matches whenever it does and is evaluated first",
+						where(set), earlier.Name, earlier.Doc.Path, earlier.Line)
 				}
 				break
 			}
@@ -99,20 +100,20 @@ func where(set *ruleset) string {
 
 // implies reports whether b holds wherever a does. It may miss cases and never
 // invents one.
-func implies(a, b *Condition) bool {
+func implies(a, b *document.Condition) bool {
 	if a.Field != b.Field {
 		return false
 	}
 	if a.Operator == b.Operator && value.Equal(a.Value, b.Value) {
 		return true
 	}
-	if b.Operator == OpMatches && matchesAll(b.Value) {
+	if b.Operator == document.OpMatches && matchesAll(b.Value) {
 		return true
 	}
 	switch a.Operator {
-	case OpEq:
+	case document.OpEq:
 		return a.Value.Kind() != value.Null && holdsFor(b, a.Value)
-	case OpIn:
+	case document.OpIn:
 		if a.Value.Kind() != value.List || a.Value.Len() == 0 {
 			return false
 		}
@@ -122,13 +123,13 @@ func implies(a, b *Condition) bool {
 			}
 		}
 		return true
-	case OpGt, OpGte, OpLt, OpLte:
+	case document.OpGt, document.OpGte, document.OpLt, document.OpLte:
 		return impliesOrder(a, b)
 	}
 	return false
 }
 
-func holdsFor(c *Condition, v value.Value) bool {
+func holdsFor(c *document.Condition, v value.Value) bool {
 	if v.Kind() == value.Null {
 		return false
 	}
@@ -137,7 +138,7 @@ func holdsFor(c *Condition, v value.Value) bool {
 }
 
 // impliesOrder compares bounds of numbers in the same direction.
-func impliesOrder(a, b *Condition) bool {
+func impliesOrder(a, b *document.Condition) bool {
 	if a.Value.Kind() != value.Number || b.Value.Kind() != value.Number {
 		return false
 	}
@@ -145,13 +146,13 @@ func impliesOrder(a, b *Condition) bool {
 	if err != nil {
 		return false
 	}
-	up := func(o Operator) bool { return o == OpGt || o == OpGte }
-	down := func(o Operator) bool { return o == OpLt || o == OpLte }
+	up := func(o document.Operator) bool { return o == document.OpGt || o == document.OpGte }
+	down := func(o document.Operator) bool { return o == document.OpLt || o == document.OpLte }
 	switch {
 	case up(a.Operator) && up(b.Operator):
-		return order > 0 || order == 0 && (a.Operator == OpGt || b.Operator == OpGte)
+		return order > 0 || order == 0 && (a.Operator == document.OpGt || b.Operator == document.OpGte)
 	case down(a.Operator) && down(b.Operator):
-		return order < 0 || order == 0 && (a.Operator == OpLt || b.Operator == OpLte)
+		return order < 0 || order == 0 && (a.Operator == document.OpLt || b.Operator == document.OpLte)
 	}
 	return false
 }
@@ -168,8 +169,8 @@ func (l *linter) evadable() {
 	}
 	for _, r := range l.docs.rules {
 		op := r.Condition.Operator
-		if r.Action.Denies() && (op == OpNe || op == OpNotIn) {
-			l.addf(r.doc.Path, r.line, r.Name, "omitting the field %s evades this rule: a missing field makes %s false; add mode: strict, or deny by default and allow what is wanted", r.Condition.Field, op)
+		if r.Action.Denies() && (op == document.OpNe || op == document.OpNotIn) {
+			l.addf(r.Doc.Path, r.Line, r.Name, "omitting the field %s evades this rule: a missing field makes %s false; add mode: strict, or deny by default and allow what is wanted", r.Condition.Field, op)
 		}
 	}
 }

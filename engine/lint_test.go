@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/source"
 )
@@ -46,10 +47,10 @@ func TestLint(t *testing.T) {
 // A rule behind one that implies it is unreachable: no context reaches it.
 func TestLintNeverInvents(t *testing.T) {
 	values := []string{`"a"`, `"ab"`, `1`, `2`, `2.5`, `true`, `["a"]`, `""`, `0`}
-	var conds []Condition
-	for _, op := range []Operator{OpEq, OpNe, OpGt, OpGte, OpLt, OpLte, OpIn, OpNotIn, OpContains} {
+	var conds []document.Condition
+	for _, op := range []document.Operator{document.OpEq, document.OpNe, document.OpGt, document.OpGte, document.OpLt, document.OpLte, document.OpIn, document.OpNotIn, document.OpContains} {
 		for _, target := range []string{`"a"`, `1`, `2`, `["a", 1]`, `["a"]`} {
-			if c, err := NewCondition("x", op, enginetest.Value(t, target), &searches{}); err == nil {
+			if c, err := document.NewCondition("x", op, enginetest.Value(t, target), &document.Searches{}); err == nil {
 				conds = append(conds, c)
 			}
 		}

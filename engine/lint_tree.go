@@ -27,7 +27,7 @@ func (l *linter) placement() {
 		}
 		for _, r := range doc.Rules {
 			if r.Override {
-				l.addf(doc.Path, r.line, r.Name, "override has no effect in the flat list, which is not merged")
+				l.addf(doc.Path, r.Line, r.Name, "override has no effect in the flat list, which is not merged")
 			}
 		}
 		if root != nil && root.doc.Scope == nil && !p.strict {
@@ -74,8 +74,8 @@ func (l *linter) hiddenDenies() {
 			}
 			for _, kept := range merged {
 				if kept != r && kept.Name == r.Name && kept.Action.Allows() {
-					l.addf(r.doc.Path, r.line, r.Name, "the %s is dropped: %s (line %d) has a rule of this name, which does not deny; rename this one, or set override: true",
-						r.Action, kept.doc.Path, kept.line)
+					l.addf(r.Doc.Path, r.Line, r.Name, "the %s is dropped: %s (line %d) has a rule of this name, which does not deny; rename this one, or set override: true",
+						r.Action, kept.Doc.Path, kept.Line)
 				}
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 )
@@ -101,12 +102,12 @@ func refuseCheaply(t *testing.T, path, doc string) {
 func TestLargeDocuments(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("rules:\n")
-	for i := range MaxRules {
+	for i := range document.MaxRules {
 		fmt.Fprintf(&b, "  - name: rule-%d\n    condition:\n      field: tool_name\n      operator: in\n      value: [%s]\n    action: deny\n    message: %q\n",
 			i, strings.Repeat(fmt.Sprintf("tool_%d, ", i), 20), strings.Repeat("why ", 50))
 	}
 	p := mustCompile(t, b.String())
-	require.Len(t, p.docs.rules, MaxRules)
+	require.Len(t, p.docs.rules, document.MaxRules)
 
 	b.WriteString("  - {name: one-more, condition: {field: a, operator: eq, value: 1}, action: deny}\n")
 	tree, err := source.SingleFile(b.String())
@@ -173,8 +174,8 @@ func TestSearchesAreBounded(t *testing.T) {
 	}
 	wide := strings.Repeat(`\w`, 200)
 	start := time.Now()
-	mustCompile(t, rules(MaxRules, func(int) string { return wide }))
-	tree, err := source.SingleFile(rules(MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
+	mustCompile(t, rules(document.MaxRules, func(int) string { return wide }))
+	tree, err := source.SingleFile(rules(document.MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
 	require.NoError(t, err)
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "policy.yaml:14: rules[12].condition.value: invalid regex")

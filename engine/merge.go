@@ -1,6 +1,9 @@
 package engine
 
-import "fmt"
+import (
+	"example.com/govnode/engine/document"
+	"fmt"
+)
 
 // mergeRules merges the rules of a chain, root first, into one list (policy
 // engine spec 11.1). It is deterministic and keeps the order of equal
@@ -8,7 +11,7 @@ import "fmt"
 //
 // A child cannot replace a parent's deny, whatever it says (11.2); block is an
 // alias of deny and just as immutable.
-func mergeRules(chain []*Document, only func(*Rule) bool) (merged []*Rule, trace []string) {
+func mergeRules(chain []*document.Document, only func(*document.Rule) bool) (merged []*document.Rule, trace []string) {
 	at := map[string]int{}
 	for _, doc := range chain {
 		// Names are unique within a document, so every clash is with a parent.
@@ -21,13 +24,13 @@ func mergeRules(chain []*Document, only func(*Rule) bool) (merged []*Rule, trace
 			switch {
 			case !clash:
 			case !rule.Override:
-				trace = append(trace, fmt.Sprintf("rule '%s' of %s is dropped: %s has it, and override is not set", rule.Name, doc.Path, merged[i].doc.Path))
+				trace = append(trace, fmt.Sprintf("rule '%s' of %s is dropped: %s has it, and override is not set", rule.Name, doc.Path, merged[i].Doc.Path))
 				continue
 			case merged[i].Action.Denies():
 				trace = append(trace, fmt.Sprintf("rule '%s' of %s is dropped: a parent's %s cannot be overridden", rule.Name, doc.Path, merged[i].Action))
 				continue
 			default:
-				trace = append(trace, fmt.Sprintf("rule '%s' of %s replaces that of %s", rule.Name, doc.Path, merged[i].doc.Path))
+				trace = append(trace, fmt.Sprintf("rule '%s' of %s replaces that of %s", rule.Name, doc.Path, merged[i].Doc.Path))
 				merged[i] = nil
 			}
 			at[rule.Name] = len(merged)

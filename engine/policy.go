@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 )
@@ -63,7 +64,7 @@ func (p *Policy) Strict() bool { return p.docs.strict }
 
 // Documents returns the PolicyDocuments of the tree in order of their paths.
 // They must not be written to.
-func (p *Policy) Documents() []*Document { return p.docs.documents() }
+func (p *Policy) Documents() []*document.Document { return p.docs.documents() }
 
 // Name is the name in the GovernancePolicy, else in the first document of the
 // flat list, else in the governance file nearest to the root.
@@ -90,19 +91,19 @@ func (c *compiler) linkLimits() {
 	if !p.governance.Governed() {
 		// What is stated holds, and not the default that nobody wrote.
 		for _, d := range c.documents {
-			if d.Defaults.stated.maxTokens {
+			if d.Defaults.Stated.MaxTokens {
 				tokens = math.MaxInt64
 			}
-			if d.Defaults.stated.maxToolCalls {
+			if d.Defaults.Stated.MaxToolCalls {
 				calls = math.MaxInt64
 			}
 		}
 	}
 	for _, d := range c.documents {
-		if d.Defaults.stated.maxTokens {
+		if d.Defaults.Stated.MaxTokens {
 			tokens = min(tokens, d.Defaults.MaxTokens)
 		}
-		if d.Defaults.stated.maxToolCalls {
+		if d.Defaults.Stated.MaxToolCalls {
 			calls = min(calls, d.Defaults.MaxToolCalls)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -78,19 +79,19 @@ func TestContentHashRegisteredOutside(t *testing.T) {
 }
 
 func TestMerge(t *testing.T) {
-	root, leaf := newDocument("governance.yaml"), newDocument("a/governance.yaml")
-	rule := func(d *Document, name string, a Action, override bool) {
-		d.Rules = append(d.Rules, &Rule{Name: name, Action: a, Override: override, doc: d, Condition: Condition{Field: "x", Operator: OpEq, Value: value.OfInt(1)}})
+	root, leaf := document.New("governance.yaml"), document.New("a/governance.yaml")
+	rule := func(d *document.Document, name string, a document.Action, override bool) {
+		d.Rules = append(d.Rules, &document.Rule{Name: name, Action: a, Override: override, Doc: d, Condition: document.Condition{Field: "x", Operator: document.OpEq, Value: value.OfInt(1)}})
 	}
-	rule(root, "kept", Deny, false)
-	rule(root, "replaced", Allow, false)
-	rule(leaf, "kept", Allow, true)
-	rule(leaf, "replaced", Audit, true)
-	rule(leaf, "own", Allow, false)
-	rules, trace := mergeRules([]*Document{root, leaf}, nil)
+	rule(root, "kept", document.Deny, false)
+	rule(root, "replaced", document.Allow, false)
+	rule(leaf, "kept", document.Allow, true)
+	rule(leaf, "replaced", document.Audit, true)
+	rule(leaf, "own", document.Allow, false)
+	rules, trace := mergeRules([]*document.Document{root, leaf}, nil)
 	var got []string
 	for _, r := range rules {
-		got = append(got, r.Name+" "+string(r.Action)+" "+r.doc.Path)
+		got = append(got, r.Name+" "+string(r.Action)+" "+r.Doc.Path)
 	}
 	require.Equal(t, []string{"kept deny governance.yaml", "replaced audit a/governance.yaml", "own allow a/governance.yaml"}, got)
 	require.Equal(t, []string{
@@ -136,10 +137,10 @@ func TestPolicyAccessors(t *testing.T) {
 	require.Equal(t, []string{"a.yaml", "b/governance.yaml"}, got)
 	require.True(t, mustCompile(t, "rules: []", WithStrict()).Strict())
 
-	res, err := Resolver{Strategy: DenyOverrides}.Resolve([]Candidate{{Rule: "a", Action: Allow}, {Rule: "d", Action: Deny}})
+	res, err := Resolver{Strategy: document.DenyOverrides}.Resolve([]Candidate{{Rule: "a", Action: document.Allow}, {Rule: "d", Action: document.Deny}})
 	require.NoError(t, err)
 	require.Equal(t, "d", res.Winner.Rule)
-	_, err = Resolver{Strategy: "COIN_TOSS"}.Resolve([]Candidate{{Action: Allow}, {Action: Deny}})
+	_, err = Resolver{Strategy: "COIN_TOSS"}.Resolve([]Candidate{{Action: document.Allow}, {Action: document.Deny}})
 	require.ErrorContains(t, err, "unknown strategy")
 }
 

@@ -6,27 +6,28 @@ import (
 	"fmt"
 	"slices"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/value"
 )
 
 // A Candidate is the decision of one policy, before it is weighed against
 // those of others.
 type Candidate struct {
-	Action   Action
+	Action   document.Action
 	Priority int64
-	Level    Level // empty means global
+	Level    document.Level // empty means global
 	Policy   string
 	Rule     string
 	Reason   string
 }
 
-func (c Candidate) level() Level { return cmp.Or(c.Level, LevelGlobal) }
+func (c Candidate) level() document.Level { return cmp.Or(c.Level, document.LevelGlobal) }
 
 // A Resolution is the outcome of Resolve (policy engine spec 13.4).
 type Resolution struct {
 	Winner     Candidate
 	Index      int // of the winner among the candidates
-	Strategy   Strategy
+	Strategy   document.Strategy
 	Candidates int
 	Conflict   bool // both classes of action occurred
 	Trace      []string
@@ -40,7 +41,7 @@ var ErrNoCandidates = errors.New("Cannot resolve conflict with zero candidates")
 
 // A Resolver weighs candidates under one strategy.
 type Resolver struct {
-	Strategy Strategy // empty means PriorityFirstMatch
+	Strategy document.Strategy // empty means PriorityFirstMatch
 	// TieBreakDeny lets the denying candidate win where the strategy finds two
 	// candidates exactly equal; without it the one given first wins.
 	TieBreakDeny bool
@@ -48,13 +49,13 @@ type Resolver struct {
 
 // Resolve picks the winner among candidates and explains how.
 func (r Resolver) Resolve(candidates []Candidate) (Resolution, error) {
-	s := cmp.Or(r.Strategy, PriorityFirstMatch)
+	s := cmp.Or(r.Strategy, document.PriorityFirstMatch)
 	res := Resolution{Strategy: s, Candidates: len(candidates)}
 	if len(candidates) == 0 {
 		return res, ErrNoCandidates
 	}
 	for i, c := range candidates {
-		if !c.Action.valid() || !c.level().valid() {
+		if !c.Action.Valid() || !c.level().Valid() {
 			return res, fmt.Errorf("candidate %d (%s) has the action %q and the level %q; use allow, deny, audit or block, and global, tenant, organization or agent", i, c.Rule, c.Action, c.Level)
 		}
 		res.Conflict = res.Conflict || c.Action.Allows() != candidates[0].Action.Allows()
@@ -65,13 +66,13 @@ func (r Resolver) Resolve(candidates []Candidate) (Resolution, error) {
 		return res, nil
 	}
 	switch s {
-	case DenyOverrides:
-		res.Index, res.Trace = r.overrides(candidates, s, "deny", "allow", Action.Denies)
-	case AllowOverrides:
-		res.Index, res.Trace = r.overrides(candidates, s, "allow", "deny", Action.Allows)
-	case PriorityFirstMatch:
+	case document.DenyOverrides:
+		res.Index, res.Trace = r.overrides(candidates, s, "deny", "allow", document.Action.Denies)
+	case document.AllowOverrides:
+		res.Index, res.Trace = r.overrides(candidates, s, "allow", "deny", document.Action.Allows)
+	case document.PriorityFirstMatch:
 		res.Index, res.Trace = r.firstMatch(candidates)
-	case MostSpecificWins:
+	case document.MostSpecificWins:
 		res.Index, res.Trace = r.mostSpecific(candidates)
 	default:
 		return res, fmt.Errorf("unknown strategy %q; use DENY_OVERRIDES, ALLOW_OVERRIDES, PRIORITY_FIRST_MATCH or MOST_SPECIFIC_WINS", s)
@@ -81,7 +82,7 @@ func (r Resolver) Resolve(candidates []Candidate) (Resolution, error) {
 }
 
 // overrides lets any candidate of one class win over all of the other.
-func (r Resolver) overrides(candidates []Candidate, s Strategy, class, other string, in func(Action) bool) (int, []string) {
+func (r Resolver) overrides(candidates []Candidate, s document.Strategy, class, other string, in func(document.Action) bool) (int, []string) {
 	order := r.rank(candidates, false)
 	count, winner := 0, -1
 	for _, i := range order {
@@ -109,7 +110,7 @@ func (r Resolver) firstMatch(candidates []Candidate) (int, []string) {
 	order := r.rank(candidates, false)
 	w := candidates[order[0]]
 	return order[0], []string{
-		fmt.Sprintf("%s: %d candidates", PriorityFirstMatch, len(candidates)),
+		fmt.Sprintf("%s: %d candidates", document.PriorityFirstMatch, len(candidates)),
 		fmt.Sprintf("Winner: %s (priority=%d, action=%s)", w.Rule, w.Priority, w.Action),
 	}
 }
@@ -126,7 +127,7 @@ func (r Resolver) mostSpecific(candidates []Candidate) (int, []string) {
 	}
 	w := candidates[order[0]]
 	return order[0], []string{
-		fmt.Sprintf("%s: %d candidates", MostSpecificWins, len(candidates)),
+		fmt.Sprintf("%s: %d candidates", document.MostSpecificWins, len(candidates)),
 		"Specificity ranking: " + ranking + "]",
 		fmt.Sprintf("Winner: %s (scope=%s, priority=%d, action=%s)", w.Rule, w.level(), w.Priority, w.Action),
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/value"
 )
 
@@ -59,8 +60,8 @@ func newRuleIndex(rules []*compiledRule) ruleIndex {
 		case shape == belowShape:
 			x.groups[g].below.add(&r.Condition, int32(i))
 		case shape == prefixShape:
-			x.groups[g].replaced = x.groups[g].replaced || replaced(r.Condition.search.Prefix())
-			x.groups[g].prefix.add(r.Condition.search, int32(i))
+			x.groups[g].replaced = x.groups[g].replaced || replaced(r.Condition.Search.Prefix())
+			x.groups[g].prefix.add(r.Condition.Search, int32(i))
 		default:
 			for _, w := range constants(&r.Condition) {
 				x.groups[g].replaced = x.groups[g].replaced || replaced(w)
@@ -116,11 +117,11 @@ func shapeOf(r *compiledRule) ruleShape {
 	switch c := &r.Condition; {
 	case r.fact != nil:
 		return otherShape
-	case c.Value.Kind() == value.Number && (c.Operator == OpGt || c.Operator == OpGte):
+	case c.Value.Kind() == value.Number && (c.Operator == document.OpGt || c.Operator == document.OpGte):
 		return aboveShape
-	case c.Value.Kind() == value.Number && (c.Operator == OpLt || c.Operator == OpLte):
+	case c.Value.Kind() == value.Number && (c.Operator == document.OpLt || c.Operator == document.OpLte):
 		return belowShape
-	case c.Operator == OpMatches && c.search.Prefix() != "":
+	case c.Operator == document.OpMatches && c.Search.Prefix() != "":
 		return prefixShape
 	case len(constants(c)) > 0:
 		return constantShape
@@ -130,13 +131,13 @@ func shapeOf(r *compiledRule) ruleShape {
 
 // constants returns the strings that a condition compares its field with, each
 // once, or nothing where it does more than that.
-func constants(c *Condition) []string {
+func constants(c *document.Condition) []string {
 	switch {
-	case c.Operator == OpEq:
+	case c.Operator == document.OpEq:
 		if s, ok := c.Value.AsString(); ok {
 			return []string{s}
 		}
-	case c.Operator == OpIn && c.Value.Kind() == value.List:
+	case c.Operator == document.OpIn && c.Value.Kind() == value.List:
 		var words []string
 		for item := range c.Value.Items() {
 			s, ok := item.AsString()
@@ -272,8 +273,8 @@ type limit struct {
 	rule      int32
 }
 
-func (b *bounds) add(c *Condition, rule int32) {
-	b.limits = append(b.limits, limit{value: c.Value, inclusive: c.Operator == OpGte || c.Operator == OpLte, rule: rule})
+func (b *bounds) add(c *document.Condition, rule int32) {
+	b.limits = append(b.limits, limit{value: c.Value, inclusive: c.Operator == document.OpGte || c.Operator == document.OpLte, rule: rule})
 }
 
 func (b *bounds) seal() {

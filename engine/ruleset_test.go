@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/value"
 )
@@ -22,31 +23,31 @@ func TestIndexEqualsScan(t *testing.T) {
 	numbers := []string{`2`, `3`, `3.5`, `-2.5`, `4` /* extremes: */, `9223372036854775807`, `-9223372036854775808`, `9223372036854775808`, `1e30`, `3.0`}
 	expressions := []string{"^a", "^ab", "^ab[a-z_]+$", "^abc$", "^b.*", "^a|c", "^3", "b", "^abc_[0-9]*", "^(ab)c"}
 	values := []string{`"ab"`, `"abc"`, `"abc\n"`, `"abc_1"`, `"b"`, `9223372036854775807`, `-3`, `2`, `"a"`, `"c"`, `3`, `3.5`, `4`, `-2`, `true`, `null`, `["a"]`, `{"a": 1}`, `"3"`, `1e30`}
-	operators := []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn, OpContains, OpMatches}
+	operators := []document.Operator{document.OpEq, document.OpNe, document.OpGt, document.OpLt, document.OpGte, document.OpLte, document.OpIn, document.OpNotIn, document.OpContains, document.OpMatches}
 	fields := []string{"x", "y", "z.w", "tool_name", "call_count"}
-	indexed, decided := 0, map[Operator]int{}
+	indexed, decided := 0, map[document.Operator]int{}
 	for range 3000 {
 		fieldsOf := fieldTable{}
 		strict := rng.IntN(3) == 0
 		extremes := []int{5, len(numbers)}[rng.IntN(2)] // whether limits are beyond 64 bits
 		var rules []*compiledRule
 		for i := range 20 + rng.IntN(60) {
-			c := Condition{Field: fields[rng.IntN(len(fields))], Operator: operators[rng.IntN(len(operators))], Value: enginetest.Value(t, targets[rng.IntN(len(targets))])}
+			c := document.Condition{Field: fields[rng.IntN(len(fields))], Operator: operators[rng.IntN(len(operators))], Value: enginetest.Value(t, targets[rng.IntN(len(targets))])}
 			if c.Field == "tool_name" { // a field of texts, which no bound refuses
-				c.Operator = []Operator{OpEq, OpIn, OpMatches, OpMatches, OpNotIn}[rng.IntN(5)]
+				c.Operator = []document.Operator{document.OpEq, document.OpIn, document.OpMatches, document.OpMatches, document.OpNotIn}[rng.IntN(5)]
 			}
 			switch {
-			case c.Operator == OpMatches:
+			case c.Operator == document.OpMatches:
 				c.Value = value.OfString(expressions[rng.IntN(len(expressions))])
 			case c.Field == "x": // a field of numbers, which are not refused as text is
 				c.Value = enginetest.Value(t, numbers[rng.IntN(extremes)])
 			}
 			var err error
-			if c, err = NewCondition(c.Field, c.Operator, c.Value, &searches{}); err != nil {
+			if c, err = document.NewCondition(c.Field, c.Operator, c.Value, &document.Searches{}); err != nil {
 				continue
 			}
-			action := []Action{Allow, Deny}[rng.IntN(2)]
-			rules = append(rules, compileRule(&Rule{Name: fmt.Sprint(i), Condition: c, Action: action, Priority: int64(rng.IntN(3)), doc: &Document{}}, fieldsOf, strict))
+			action := []document.Action{document.Allow, document.Deny}[rng.IntN(2)]
+			rules = append(rules, compileRule(&document.Rule{Name: fmt.Sprint(i), Condition: c, Action: action, Priority: int64(rng.IntN(3)), Doc: &document.Document{}}, fieldsOf, strict))
 		}
 		set := newRuleList(rules)
 		scan := &ruleList{rules: set.rules}
@@ -90,13 +91,13 @@ func TestIndexEqualsScan(t *testing.T) {
 // integers the range is also as wide as it can be.
 func TestPremisesHold(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	ops := []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn}
+	ops := []document.Operator{document.OpEq, document.OpNe, document.OpGt, document.OpLt, document.OpGte, document.OpLte, document.OpIn, document.OpNotIn}
 	for range 2000 {
 		yaml := "rules:\n"
 		for i := range 1 + rng.IntN(5) {
 			op, target := ops[rng.IntN(len(ops))], fmt.Sprint(rng.IntN(12)-1)
 			switch {
-			case op == OpIn || op == OpNotIn:
+			case op == document.OpIn || op == document.OpNotIn:
 				target = fmt.Sprintf("[%d, %d, x, %d]", rng.IntN(12), rng.IntN(12), rng.IntN(12))
 			case rng.IntN(3) == 0:
 				target += ".5"
@@ -138,9 +139,9 @@ func TestPremisesHold(t *testing.T) {
 // A test of a fact agrees with the comparison of the value that it stands for,
 // at and around every limit.
 func TestFactTestEqualsCondition(t *testing.T) {
-	for _, op := range []Operator{OpEq, OpNe, OpGt, OpLt, OpGte, OpLte, OpIn, OpNotIn} {
+	for _, op := range []document.Operator{document.OpEq, document.OpNe, document.OpGt, document.OpLt, document.OpGte, document.OpLte, document.OpIn, document.OpNotIn} {
 		for _, target := range []string{"0", "1", "-3", "2.5", "-0.5", "1e3", "true", "9223372036854775807", "-9223372036854775808", "1e40", "-1e40", "1e-40", `"x"`, "[1, 2, 2.5, true]", "[]", `{"a": 1}`} {
-			c, err := NewCondition("call_count", op, enginetest.Value(t, target), &searches{})
+			c, err := document.NewCondition("call_count", op, enginetest.Value(t, target), &document.Searches{})
 			if err != nil {
 				continue
 			}
@@ -168,31 +169,31 @@ func TestFactTestEqualsCondition(t *testing.T) {
 // tenth and not the double next to it.
 func TestElapsedIsExact(t *testing.T) {
 	for _, c := range []struct {
-		op          Operator
+		op          document.Operator
 		target      string
 		first, last int64 // of the times from 0 on for which it is true; none if last is before first
 	}{
-		{OpEq, "0.1", 1e8, 1e8},
-		{OpEq, "0.30", 3e8, 3e8},
-		{OpGte, "0.1", 1e8, math.MaxInt64},
-		{OpGt, "0.1", 1e8 + 1, math.MaxInt64},
-		{OpLt, "0.7", 0, 7e8 - 1},
-		{OpLte, "2.5", 0, 25e8},
-		{OpGt, "1e2", 1e11 + 1, math.MaxInt64},
-		{OpGt, "1e-9", 2, math.MaxInt64},
-		{OpGt, "1e-10", 1, math.MaxInt64},
-		{OpLt, "1e-10", 0, 0},
-		{OpEq, "1e-10", 0, -1},
-		{OpGte, "-0.1", 0, math.MaxInt64},
-		{OpLt, "-0.1", 0, -1},
-		{OpEq, "true", 1e9, 1e9},
-		{OpIn, "[0.1, 1e-10, x]", 1e8, 1e8},
-		{OpGt, "9223372036.854775806", math.MaxInt64, math.MaxInt64},
-		{OpGt, "9223372036.854775807", 0, -1},
-		{OpLte, "9223372036.854775807", 0, math.MaxInt64},
-		{OpLt, "1e300", 0, math.MaxInt64},
-		{OpGt, "1e-300", 1, math.MaxInt64},
-		{OpGt, "123456789012345678901234567890", 0, -1},
+		{document.OpEq, "0.1", 1e8, 1e8},
+		{document.OpEq, "0.30", 3e8, 3e8},
+		{document.OpGte, "0.1", 1e8, math.MaxInt64},
+		{document.OpGt, "0.1", 1e8 + 1, math.MaxInt64},
+		{document.OpLt, "0.7", 0, 7e8 - 1},
+		{document.OpLte, "2.5", 0, 25e8},
+		{document.OpGt, "1e2", 1e11 + 1, math.MaxInt64},
+		{document.OpGt, "1e-9", 2, math.MaxInt64},
+		{document.OpGt, "1e-10", 1, math.MaxInt64},
+		{document.OpLt, "1e-10", 0, 0},
+		{document.OpEq, "1e-10", 0, -1},
+		{document.OpGte, "-0.1", 0, math.MaxInt64},
+		{document.OpLt, "-0.1", 0, -1},
+		{document.OpEq, "true", 1e9, 1e9},
+		{document.OpIn, "[0.1, 1e-10, x]", 1e8, 1e8},
+		{document.OpGt, "9223372036.854775806", math.MaxInt64, math.MaxInt64},
+		{document.OpGt, "9223372036.854775807", 0, -1},
+		{document.OpLte, "9223372036.854775807", 0, math.MaxInt64},
+		{document.OpLt, "1e300", 0, math.MaxInt64},
+		{document.OpGt, "1e-300", 1, math.MaxInt64},
+		{document.OpGt, "123456789012345678901234567890", 0, -1},
 	} {
 		p := mustCompile(t, fmt.Sprintf("rules: [{name: r, condition: {field: elapsed_seconds, operator: %s, value: %s}, action: deny}]", c.op, c.target))
 		for _, x := range []int64{0, 1, c.first - 1, c.first, c.first + 1, c.last - 1, c.last, min(c.last, math.MaxInt64-1) + 1, math.MaxInt64} {

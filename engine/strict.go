@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"example.com/govnode/engine/document"
 	"maps"
 	"slices"
 )
@@ -17,8 +18,8 @@ import (
 
 // withDenials adds the strict stage to a ruleset. Under DENY_OVERRIDES a deny
 // stands against an allow of its own document as well.
-func (c *composition) withDenials(s *ruleset, own, others []*Document) *ruleset {
-	if c.resolver != nil && c.resolver.Strategy == DenyOverrides {
+func (c *composition) withDenials(s *ruleset, own, others []*document.Document) *ruleset {
+	if c.resolver != nil && c.resolver.Strategy == document.DenyOverrides {
 		own, others = nil, slices.Concat(others, own)
 	}
 	var denies []*compiledRule
@@ -68,7 +69,7 @@ func (s *ruleset) standing() []*compiledRule {
 
 // tighten takes the strictest defaults of documents: one may tighten those of
 // the others, never loosen them.
-func (c *composition) tighten(s *ruleset, docs []*Document) {
+func (c *composition) tighten(s *ruleset, docs []*document.Document) {
 	for _, doc := range docs {
 		s.confidence = max(s.confidence, c.threshold(doc))
 		if moreRestrictive(doc.Defaults.Action, s.def) {
@@ -77,12 +78,12 @@ func (c *composition) tighten(s *ruleset, docs []*Document) {
 	}
 }
 
-func moreRestrictive(a, b Action) bool {
-	rank := func(a Action) int {
+func moreRestrictive(a, b document.Action) bool {
+	rank := func(a document.Action) int {
 		switch a {
-		case Allow:
+		case document.Allow:
 			return 0
-		case Audit:
+		case document.Audit:
 			return 1
 		}
 		return 2
@@ -98,12 +99,12 @@ func (c *composition) linkPathless() {
 	if !c.strict || len(c.folders) == 0 {
 		return
 	}
-	var others []*Document
+	var others []*document.Document
 	var names []string
 	own := c.flat
 	base := c.flatSet
 	if f := c.folders["."]; len(own) == 0 && f != nil {
-		own = []*Document{f.doc}
+		own = []*document.Document{f.doc}
 		base = c.chainFor(f, ".")
 	}
 	for _, dir := range slices.Sorted(maps.Keys(c.folders)) {
@@ -113,7 +114,7 @@ func (c *composition) linkPathless() {
 			others = append(others, doc)
 		}
 	}
-	s := &ruleset{ruleList: &ruleList{}, def: Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil)}
+	s := &ruleset{ruleList: &ruleList{}, def: document.Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil)}
 	if base != nil {
 		s.docs, s.ruleList = base.docs, base.ruleList
 		s.def, s.defPolicy, s.confidence = base.def, base.defPolicy, base.confidence

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -107,7 +108,7 @@ func (r *tableReader) expectation(n *source.Node, field string) expectation {
 		}
 		x.allowed = new(strings.EqualFold(a.Text, "true"))
 	}
-	if x.action != nil && !Action(*x.action).valid() {
+	if x.action != nil && !document.Action(*x.action).Valid() {
 		r.Add(f.Line, field+".action", "action must be allow, deny, audit or block, got %s", value.Quote(*x.action))
 	}
 	return x

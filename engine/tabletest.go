@@ -105,7 +105,7 @@ func RunTests(ctx context.Context, p *Policy, tables []source.File, only *regexp
 		return TestReport{}, &source.LoadError{Problems: probs}
 	}
 	for i, r := range p.docs.rules {
-		report.Coverage = append(report.Coverage, RuleCoverage{Path: r.doc.Path, Line: r.line, Rule: r.Name, Hits: hits[i]})
+		report.Coverage = append(report.Coverage, RuleCoverage{Path: r.Doc.Path, Line: r.Line, Rule: r.Name, Hits: hits[i]})
 	}
 	return report, nil
 }

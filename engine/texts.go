@@ -94,7 +94,7 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 	g := p.governance
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {
 		if i < len(p.docs.rules) {
-			return p.docs.rules[i].Name, p.docs.rules[i].reason
+			return p.docs.rules[i].Name, p.docs.rules[i].Reason
 		}
 		return "", ""
 	}

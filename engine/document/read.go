@@ -1,4 +1,4 @@
-package engine
+package document
 
 import (
 	"fmt"
@@ -25,24 +25,24 @@ var (
 // MaxRules bounds the rules of a tree.
 const MaxRules = 1000
 
-// documentReader builds a Document from nodes. Types are exact: an integer
+// reader builds a Document from nodes. Types are exact: an integer
 // comes from an integer, null counts as absent, enums are lower case.
-type documentReader struct {
+type reader struct {
 	*source.Problems
-	searches *searches        // shared by the documents of a tree
+	searches *Searches        // shared by the documents of a tree
 	unknown  []source.Problem // fields nobody knows
 }
 
-// readDocument reads a document, what is wrong with it, and the fields that nobody
+// Read reads a document, what is wrong with it, and the fields that nobody
 // knows.
-func readDocument(n *source.Node, path string, compiled *searches) (d *Document, wrong, unknown []source.Problem) {
-	r := &documentReader{Problems: &source.Problems{Path: path}, searches: compiled}
+func Read(n *source.Node, path string, compiled *Searches) (d *Document, wrong, unknown []source.Problem) {
+	r := &reader{Problems: &source.Problems{Path: path}, searches: compiled}
 	d = r.document(n, path)
 	return d, r.List, r.unknown
 }
 
-func (r *documentReader) document(n *source.Node, path string) *Document {
-	d := newDocument(path)
+func (r *reader) document(n *source.Node, path string) *Document {
+	d := New(path)
 	r.unknownFields(n, "", documentFields)
 	if f, ok := source.Present(n, "version"); ok {
 		text, isText := versionText(f)
@@ -67,41 +67,41 @@ func (r *documentReader) document(n *source.Node, path string) *Document {
 	}
 	if f, ok := source.Present(n, "level"); ok {
 		d.Level = Level(f.Text)
-		if f.Kind != source.String || !d.Level.valid() {
+		if f.Kind != source.String || !d.Level.Valid() {
 			r.Add(f.Line, "level", "level must be global, tenant, organization or agent, got %s", f.Repr())
 		}
 	}
-	d.settings = readSettings(n, r.Problems)
+	d.Settings = ReadSettings(n, r.Problems)
 	r.defaults(n, d)
 	r.rules(n, d)
 	return d
 }
 
-func (r *documentReader) defaults(n *source.Node, d *Document) {
+func (r *reader) defaults(n *source.Node, d *Document) {
 	f, ok := source.Present(n, "defaults")
 	if !ok {
 		return
 	}
-	d.Defaults.stated.any = true
+	d.Defaults.Stated.Any = true
 	if f.Kind != source.Map {
 		r.wrongType(f, "defaults", "a mapping")
 		return
 	}
 	r.unknownFields(f, "defaults", defaultsFields)
 	def := &d.Defaults
-	def.stated.action = r.action(f, "defaults", &def.Action)
+	def.Stated.action = r.action(f, "defaults", &def.Action)
 	if v, ok := source.Present(f, "max_tokens"); ok {
-		def.MaxTokens, def.stated.maxTokens = r.Count(v, "defaults.max_tokens", 1, governance.MaxTokenLimit), true
+		def.MaxTokens, def.Stated.MaxTokens = r.Count(v, "defaults.max_tokens", 1, governance.MaxTokenLimit), true
 	}
 	if v, ok := source.Present(f, "max_tool_calls"); ok {
-		def.MaxToolCalls, def.stated.maxToolCalls = r.Count(v, "defaults.max_tool_calls", 0, math.MaxInt64), true
+		def.MaxToolCalls, def.Stated.MaxToolCalls = r.Count(v, "defaults.max_tool_calls", 0, math.MaxInt64), true
 	}
 	if v, ok := source.Present(f, "confidence_threshold"); ok {
-		def.ConfidenceThreshold, def.stated.confidence = r.Threshold(v, "defaults.confidence_threshold"), true
+		def.ConfidenceThreshold, def.Stated.Confidence = r.Threshold(v, "defaults.confidence_threshold"), true
 	}
 }
 
-func (r *documentReader) rules(n *source.Node, d *Document) {
+func (r *reader) rules(n *source.Node, d *Document) {
 	f, ok := source.Present(n, "rules")
 	if !ok {
 		return
@@ -118,23 +118,23 @@ func (r *documentReader) rules(n *source.Node, d *Document) {
 			continue
 		}
 		if first, twice := lines[rule.Name]; twice {
-			r.Add(rule.line, field+".name", "the name %s is taken by the rule in line %d; names are unique within a document", value.Quote(rule.Name), first)
+			r.Add(rule.Line, field+".name", "the name %s is taken by the rule in line %d; names are unique within a document", value.Quote(rule.Name), first)
 			continue
 		}
-		lines[rule.Name] = rule.line
-		rule.doc = d
+		lines[rule.Name] = rule.Line
+		rule.Doc = d
 		d.Rules = append(d.Rules, rule)
 	}
 }
 
-func (r *documentReader) rule(n *source.Node, field string) *Rule {
+func (r *reader) rule(n *source.Node, field string) *Rule {
 	if n.Kind != source.Map {
 		r.wrongType(n, field, "a mapping")
 		return nil
 	}
 	before := len(r.List)
 	r.unknownFields(n, field, ruleFields)
-	rule := &Rule{line: n.Line}
+	rule := &Rule{Line: n.Line}
 	r.required(n, field, "name")
 	r.str(n, field, "name", &rule.Name)
 	if f, ok := source.Present(n, "name"); ok && f.Kind == source.String && f.Text == "" {
@@ -159,21 +159,21 @@ func (r *documentReader) rule(n *source.Node, field string) *Rule {
 	if len(r.List) > before {
 		return nil
 	}
-	rule.reason = rule.Message
-	if rule.reason == "" {
-		rule.reason = "Matched rule '" + rule.Name + "'"
+	rule.Reason = rule.Message
+	if rule.Reason == "" {
+		rule.Reason = "Matched rule '" + rule.Name + "'"
 	}
 	return rule
 }
 
 // action reads an action and reports whether it stood there.
-func (r *documentReader) action(n *source.Node, field string, into *Action) bool {
+func (r *reader) action(n *source.Node, field string, into *Action) bool {
 	f, ok := source.Present(n, "action")
 	if !ok {
 		return false
 	}
 	a := Action(f.Text)
-	if f.Kind != source.String || !a.valid() {
+	if f.Kind != source.String || !a.Valid() {
 		r.Add(f.Line, source.Join(field, "action"), "action must be allow, deny, audit or block, got %s", f.Repr())
 		return true
 	}
@@ -181,7 +181,7 @@ func (r *documentReader) action(n *source.Node, field string, into *Action) bool
 	return true
 }
 
-func (r *documentReader) str(n *source.Node, field, name string, into *string) {
+func (r *reader) str(n *source.Node, field, name string, into *string) {
 	f, ok := source.Present(n, name)
 	if !ok {
 		return
@@ -193,7 +193,7 @@ func (r *documentReader) str(n *source.Node, field, name string, into *string) {
 	*into = f.Text
 }
 
-func (r *documentReader) boolean(n *source.Node, field, name string, into *bool) {
+func (r *reader) boolean(n *source.Node, field, name string, into *bool) {
 	f, ok := source.Present(n, name)
 	if !ok {
 		return
@@ -205,17 +205,17 @@ func (r *documentReader) boolean(n *source.Node, field, name string, into *bool)
 	*into = strings.EqualFold(f.Text, "true")
 }
 
-func (r *documentReader) required(n *source.Node, field, name string) {
+func (r *reader) required(n *source.Node, field, name string) {
 	if _, ok := source.Present(n, name); !ok {
 		r.Add(n.Line, source.Join(field, name), "%s is missing", name)
 	}
 }
 
-func (r *documentReader) wrongType(f *source.Node, field, want string) {
+func (r *reader) wrongType(f *source.Node, field, want string) {
 	r.Add(f.Line, field, "%s must be %s, got %s: %s", field, want, f.TypeName(), f.Repr())
 }
 
-func (r *documentReader) unknownFields(n *source.Node, field string, known []string) {
+func (r *reader) unknownFields(n *source.Node, field string, known []string) {
 	for _, k := range n.Keys {
 		if slices.Contains(known, k.Text) {
 			continue

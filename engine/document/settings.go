@@ -1,4 +1,4 @@
-package engine
+package document
 
 import (
 	"slices"
@@ -35,16 +35,16 @@ func (l Level) Specificity() int {
 	return slices.Index([]Level{LevelGlobal, LevelTenant, LevelOrganization, LevelAgent}, l)
 }
 
-func (l Level) valid() bool { return l.Specificity() >= 0 }
+func (l Level) Valid() bool { return l.Specificity() >= 0 }
 
-// settings are the options of a tree. Any of its YAML and JSON files may state
+// Settings are the options of a tree. Any of its YAML and JSON files may state
 // one; two that differ are refused.
-type settings struct {
-	strict         *bool // mode: strict | standard
-	combining      Strategy
-	tieBreakDeny   *bool  // tie_break: deny | first
-	onBackendError string // deny | default
-	lines          map[string]int
+type Settings struct {
+	Strict         *bool // mode: strict | standard
+	Combining      Strategy
+	TieBreakDeny   *bool  // tie_break: deny | first
+	OnBackendError string // deny | default
+	Lines          map[string]int
 }
 
 // strategyWords are the strategies in lower case, as everything else in a
@@ -54,15 +54,15 @@ var strategyWords = []string{
 	string(DenyOverrides), string(AllowOverrides), string(PriorityFirstMatch), string(MostSpecificWins),
 }
 
-// readSettings reads the options of a tree from any of its files.
-func readSettings(n *source.Node, ps *source.Problems) settings {
-	s := settings{lines: map[string]int{}}
+// ReadSettings reads the options of a tree from any of its files.
+func ReadSettings(n *source.Node, ps *source.Problems) Settings {
+	s := Settings{Lines: map[string]int{}}
 	word := func(name string, allowed ...string) string {
 		f, ok := source.Present(n, name)
 		if !ok {
 			return ""
 		}
-		s.lines[name] = f.Line
+		s.Lines[name] = f.Line
 		if f.Kind != source.String || !slices.Contains(allowed, f.Text) {
 			ps.Add(f.Line, name, "%s must be %s, got %s", name, strings.Join(allowed, " or "), f.Repr())
 			return ""
@@ -70,12 +70,12 @@ func readSettings(n *source.Node, ps *source.Problems) settings {
 		return f.Text
 	}
 	if w := word("mode", "strict", "standard"); w != "" {
-		s.strict = new(w == "strict")
+		s.Strict = new(w == "strict")
 	}
-	s.combining = Strategy(strings.ToUpper(word("combining", strategyWords...)))
+	s.Combining = Strategy(strings.ToUpper(word("combining", strategyWords...)))
 	if w := word("tie_break", "deny", "first"); w != "" {
-		s.tieBreakDeny = new(w == "deny")
+		s.TieBreakDeny = new(w == "deny")
 	}
-	s.onBackendError = word("on_backend_error", "deny", "default")
+	s.OnBackendError = word("on_backend_error", "deny", "default")
 	return s
 }

@@ -1,4 +1,4 @@
-package engine
+package document
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"example.com/govnode/engine/pattern"
 )
 
-// searches compiles the expressions of matches conditions, each once per tree,
+// Searches compiles the expressions of matches conditions, each once per tree,
 // and bounds what all of them together take.
-type searches struct {
+type Searches struct {
 	compiled map[string]*pattern.Searcher
 	ranges   int
 }
@@ -20,7 +20,7 @@ type searches struct {
 // to keep.
 const maxSearchRanges = 2_000_000
 
-func (s *searches) compile(text string) (*pattern.Searcher, error) {
+func (s *Searches) compile(text string) (*pattern.Searcher, error) {
 	if re, ok := s.compiled[text]; ok {
 		return re, nil
 	}

@@ -1,4 +1,4 @@
-package engine
+package document
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 // How the condition of a rule is read.
 
-func (r *documentReader) condition(n *source.Node, field string, into *Condition) {
+func (r *reader) condition(n *source.Node, field string, into *Condition) {
 	if n.Kind != source.Map {
 		r.wrongType(n, field, "a mapping with field, operator and value")
 		return
@@ -41,7 +41,7 @@ func (r *documentReader) condition(n *source.Node, field string, into *Condition
 }
 
 // target reads the value of a condition.
-func (r *documentReader) target(n *source.Node, field string, into *Condition) {
+func (r *reader) target(n *source.Node, field string, into *Condition) {
 	if bad := findAmbiguous(n); bad != nil {
 		r.Add(bad.Line, field, "%s means different things to YAML 1.1 and 1.2; put it in quotes, or write true, false or a plain decimal number", bad.Text)
 		return
@@ -57,7 +57,7 @@ func (r *documentReader) target(n *source.Node, field string, into *Condition) {
 
 // NewCondition refuses a value that can never work with the operator, and
 // compiles the expression of matches.
-func NewCondition(field string, op Operator, v value.Value, compiled *searches) (Condition, error) {
+func NewCondition(field string, op Operator, v value.Value, compiled *Searches) (Condition, error) {
 	c := Condition{Field: field, Operator: op, Value: v}
 	if msg := targetProblem(op, v); msg != "" {
 		return c, errors.New(msg)
@@ -66,7 +66,7 @@ func NewCondition(field string, op Operator, v value.Value, compiled *searches) 
 		return c, nil
 	}
 	var err error
-	if c.search, err = compiled.compile(v.Str()); err != nil {
+	if c.Search, err = compiled.compile(v.Str()); err != nil {
 		return c, fmt.Errorf("invalid regex %s: %w", value.Quote(source.Clip(v.Str(), 200)), err)
 	}
 	return c, nil

@@ -1,4 +1,4 @@
-package engine
+package document
 
 import (
 	"example.com/govnode/engine/pattern"
@@ -25,7 +25,7 @@ func (a Action) Allows() bool { return a == Allow || a == Audit }
 // not known to allow denies.
 func (a Action) Denies() bool { return !a.Allows() }
 
-func (a Action) valid() bool { return a == Allow || a == Deny || a == Audit || a == Block }
+func (a Action) Valid() bool { return a == Allow || a == Deny || a == Audit || a == Block }
 
 // An Operator compares a field of the context with a target value (policy
 // engine spec 5.1, and not_in, which every implementation has).
@@ -59,7 +59,7 @@ type Condition struct {
 	Operator Operator
 	Value    value.Value
 
-	search *pattern.Searcher // of Value, for matches
+	Search *pattern.Searcher // of Value, for matches
 }
 
 // A Rule is one condition and the action that follows from it (policy engine
@@ -72,10 +72,10 @@ type Rule struct {
 	Message   string
 	Override  bool // replaces a parent's rule of the same name on merging
 
-	line   int
-	doc    *Document
-	number uint16 // place in the tree, see texts.go
-	reason string
+	Line   int
+	Doc    *Document
+	Number uint16 // place in the tree, see texts.go
+	Reason string
 }
 
 // Defaults is what holds where no rule matches (policy engine spec 3.2). The
@@ -86,8 +86,8 @@ type Defaults struct {
 	MaxToolCalls        int64
 	ConfidenceThreshold float64
 
-	// stated says which of them the document itself wrote.
-	stated struct{ any, action, maxTokens, maxToolCalls, confidence bool }
+	// Stated says which of them the document itself wrote.
+	Stated struct{ Any, action, MaxTokens, MaxToolCalls, Confidence bool }
 }
 
 // A Document is one declarative policy file (policy engine spec 3.1), with the
@@ -108,10 +108,10 @@ type Document struct {
 	AllowCutoff bool
 
 	Path     string // of the file in the tree
-	settings settings
+	Settings Settings
 }
 
-func newDocument(path string) *Document {
+func New(path string) *Document {
 	return &Document{
 		Version: "1.0",
 		Name:    "unnamed",
