@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
@@ -46,7 +47,7 @@ type AuditRecord struct {
 
 // Audit makes the record of a decision. Every decision has one, also those of
 // error paths.
-func (p *Policy) Audit(in Input, d Decision) AuditRecord {
+func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 	e := begun(&in)
 	r := AuditRecord{
 		Timestamp:         moment(in.Now),
@@ -115,11 +116,11 @@ func (p *Policy) snapshot(e evaluation) value.Value {
 		add("tool_name", value.OfString(redact.Text(e.tool)))
 	}
 	if f := e.in.Facts; f != nil {
-		for _, kind := range [...]FactKind{CallCount, Attempts, TokensUsed, ActiveSlots} {
-			add(kind.String(), value.OfInt(f.read(kind, "")))
+		for _, kind := range [...]call.FactKind{call.CallCount, call.Attempts, call.TokensUsed, call.ActiveSlots} {
+			add(kind.String(), value.OfInt(f.Read(kind, "")))
 		}
-		add(ToolCalls.String(), value.OfMap(value.Pair{Key: redact.Text(e.tool), Value: value.OfInt(f.read(ToolCalls, e.tool))}))
-		add(Elapsed.String(), value.OfFloat(f.Elapsed.Seconds()))
+		add(call.ToolCalls.String(), value.OfMap(value.Pair{Key: redact.Text(e.tool), Value: value.OfInt(f.Read(call.ToolCalls, e.tool))}))
+		add(call.Elapsed.String(), value.OfFloat(f.Elapsed.Seconds()))
 	}
 	ctx := e.in.Context
 	if ctx.Len() == 0 {

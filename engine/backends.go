@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -17,7 +18,7 @@ import (
 // loadedBackend is a Backend with the facts that its files mention.
 type loadedBackend struct {
 	Backend
-	facts []FactKind
+	facts []call.FactKind
 }
 
 // decideByBackends asks the backends in order; the first without an error
@@ -105,26 +106,26 @@ func (p *Policy) backendInput(e evaluation, b loadedBackend) BackendInput {
 }
 
 // allFacts lists the kinds in a fixed order.
-var allFacts = [...]FactKind{CallCount, Attempts, TokensUsed, ToolCalls, ActiveSlots, Elapsed}
+var allFacts = [...]call.FactKind{call.CallCount, call.Attempts, call.TokensUsed, call.ToolCalls, call.ActiveSlots, call.Elapsed}
 
 // withFacts puts in the facts that a backend names, and takes out what the
 // context claims about the others.
-func withFacts(ctx value.Value, e evaluation, wanted []FactKind) value.Value {
+func withFacts(ctx value.Value, e evaluation, wanted []call.FactKind) value.Value {
 	for _, kind := range allFacts {
 		if _, claimed := ctx.Get(kind.String()); claimed {
 			ctx = ctx.With(kind.String(), value.Value{})
 		}
 	}
 	for _, kind := range wanted {
-		if kind == ToolCalls {
+		if kind == call.ToolCalls {
 			// Only the tool of this call: the names of others are not known
 			// here, and each would be one more premise.
-			x, premise := e.in.Facts.exact(kind, e.tool)
+			x, premise := e.in.Facts.Exact(kind, e.tool)
 			e.addPremise(premise)
 			ctx = ctx.With(kind.String(), value.OfMap(value.Pair{Key: e.tool, Value: value.OfInt(x)}))
 			continue
 		}
-		x, premise := e.in.Facts.exact(kind, "")
+		x, premise := e.in.Facts.Exact(kind, "")
 		e.addPremise(premise)
 		ctx = ctx.With(kind.String(), value.OfInt(x))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/source"
 )
@@ -35,8 +36,8 @@ func benchNumbers(tb testing.TB, n int) *Policy {
 	return mustCompile(tb, b.String())
 }
 
-func benchInput(tb testing.TB) Input {
-	return Input{
+func benchInput(tb testing.TB) call.Input {
+	return call.Input{
 		Tool:      "read_file",
 		AgentID:   "agent-1",
 		Arguments: enginetest.Value(tb, `{"path":"docs/readme.md","limit":10}`),
@@ -65,7 +66,7 @@ func BenchmarkEvaluate(b *testing.B) {
 func BenchmarkEvaluateFacts(b *testing.B) {
 	p := mustCompile(b, "name: n\nrules:\n  - {name: cap, condition: {field: call_count, operator: gte, value: 100}, action: deny}\n")
 	in, ctx := benchInput(b), context.Background()
-	in.Facts = &Facts{CallCount: 5}
+	in.Facts = &call.Facts{CallCount: 5}
 	b.ReportAllocs()
 	for b.Loop() {
 		p.Evaluate(ctx, in)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/redact"
@@ -36,7 +37,7 @@ func (p *Policy) checkGovernance(ctx context.Context, e evaluation) *Decision {
 		return p.checkConfidence(e)
 	}
 	order := &interceptorOrder
-	if e.in.Order == OrderPreExecute {
+	if e.in.Order == call.OrderPreExecute {
 		order = &preExecuteOrder
 	}
 	for _, c := range order {
@@ -83,7 +84,7 @@ func (p *Policy) checkApproval(e evaluation) *Decision {
 	if !p.governance.RequireHumanApproval {
 		return nil
 	}
-	if e.in.Order == OrderPreExecute || !e.ofTool() {
+	if e.in.Order == call.OrderPreExecute || !e.ofTool() {
 		return p.denyCheck(e, CategoryApproval, ruleApprovalAny, textApproval(""))
 	}
 	return p.denyCheck(e, CategoryApproval, ruleApprovalTool, textApproval(e.tool))
@@ -120,7 +121,7 @@ func (p *Policy) checkPatterns(ctx context.Context, e evaluation) *Decision {
 	}
 	text := p.governance.BlockedPatterns[hit.Index].Text
 	category, rule, reason := CategoryPatternTool, rulePatternTool, textPatternTool(text, e.tool)
-	if e.in.Order == OrderPreExecute {
+	if e.in.Order == call.OrderPreExecute {
 		category, rule, reason = CategoryPatternInput, rulePatternInput, textPatternInput(text)
 	}
 	d := p.denyCheck(e, category, rule+uint16(hit.Index), reason)
@@ -138,7 +139,7 @@ var emptyArguments = value.OfMap()
 // checkCallCount judges the count where nobody else will: on Facts when asked
 // to, and a limit of 0 wherever there is no session to count in.
 func (p *Policy) checkCallCount(e evaluation) *Decision {
-	if !e.ofTool() && e.in.Kind != KindModel {
+	if !e.ofTool() && e.in.Kind != call.KindModel {
 		return nil
 	}
 	var count int64

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
@@ -133,12 +134,12 @@ func (r *compiledRule) matchesFact(e evaluation) (bool, error) {
 	case t.typeError:
 		return false, typeError(r.Condition.Operator, value.OfInt(0), r.Condition.Value)
 	case t.asText:
-		x, premise := e.in.Facts.exact(t.kind, t.tool)
+		x, premise := e.in.Facts.Exact(t.kind, t.tool)
 		e.addPremise(premise)
 		return r.Condition.Search.Match(value.OfInt(x).Str()), nil
 	}
-	truth, lo, hi := t.match(e.in.Facts.read(t.kind, t.tool))
-	e.addPremise(Premise{Fact: t.kind, Name: t.tool, Lo: lo, Hi: hi})
+	truth, lo, hi := t.match(e.in.Facts.Read(t.kind, t.tool))
+	e.addPremise(call.Premise{Fact: t.kind, Name: t.tool, Lo: lo, Hi: hi})
 	return truth, nil
 }
 

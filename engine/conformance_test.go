@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -199,7 +200,7 @@ func printProblems(list []source.Problem) string {
 
 // sameAgain holds two laws for every case: the numbered text of a decision is
 // its text, and explaining changes nothing.
-func (a *archive) sameAgain(p *Policy, in Input, d Decision) {
+func (a *archive) sameAgain(p *Policy, in call.Input, d Decision) {
 	a.Helper()
 	if d.Rule != ruleNone {
 		rule, reason := p.RuleTextFor(d.Rule, in)
@@ -218,9 +219,9 @@ func (a *archive) sameAgain(p *Policy, in Input, d Decision) {
 }
 
 // input reads a call from JSON with the names of the wire.
-func (a *archive) input(v value.Value) Input {
+func (a *archive) input(v value.Value) call.Input {
 	a.Helper()
-	in := Input{
+	in := call.Input{
 		Tool: v.TextAt("tool"), AgentID: v.TextAt("agent_id"),
 		SessionID: v.TextAt("session_id"), CallID: v.TextAt("call_id"),
 		Now: time.Date(2026, 5, 16, 9, 30, 0, 123456000, time.UTC),
@@ -228,24 +229,24 @@ func (a *archive) input(v value.Value) Input {
 	in.Arguments, _ = v.Get("arguments")
 	given, _ := v.Get("context")
 	metadata, _ := v.Get("metadata")
-	in.Context = WithMetadata(given, metadata)
+	in.Context = call.WithMetadata(given, metadata)
 	switch kind := v.TextAt("kind"); kind {
 	case "", "tool":
 	case "model":
-		in.Kind = KindModel
+		in.Kind = call.KindModel
 	case "agent":
-		in.Kind = KindAgent
+		in.Kind = call.KindAgent
 	case "handoff":
-		in.Kind = KindHandoff
+		in.Kind = call.KindHandoff
 	default:
 		a.Fatalf("unknown kind %q", kind)
 	}
 	switch order := v.TextAt("order"); order {
 	case "":
 	case "interceptor":
-		in.Order = OrderInterceptor
+		in.Order = call.OrderInterceptor
 	case "pre_execute":
-		in.Order = OrderPreExecute
+		in.Order = call.OrderPreExecute
 	default:
 		a.Fatalf("unknown order %q", order)
 	}
@@ -258,7 +259,7 @@ func (a *archive) input(v value.Value) Input {
 	return in
 }
 
-func factsOf(v value.Value) *Facts {
+func factsOf(v value.Value) *call.Facts {
 	number := func(name string) int64 {
 		n, _ := v.Get(name)
 		i, _ := n.AsInt()
@@ -266,7 +267,7 @@ func factsOf(v value.Value) *Facts {
 	}
 	elapsed, _ := v.Get("elapsed_seconds")
 	seconds, _ := elapsed.AsFloat()
-	return &Facts{
+	return &call.Facts{
 		CallCount: number("call_count"), Attempts: number("attempts"), TokensUsed: number("tokens_used"),
 		ActiveSlots: number("active_slots"), Elapsed: time.Duration(seconds * float64(time.Second)),
 		ToolCalls: func(tool string) int64 {
@@ -287,12 +288,12 @@ func orNull(s string) value.Value {
 	return text(s)
 }
 
-func decisionValue(p *Policy, in Input, d Decision) value.Value {
+func decisionValue(p *Policy, in call.Input, d Decision) value.Value {
 	modified := value.Value{}
 	if d.ModifiedArguments != nil {
 		modified = *d.ModifiedArguments
 	}
-	premises := value.ListOf(d.Premises, func(p Premise) value.Value {
+	premises := value.ListOf(d.Premises, func(p call.Premise) value.Value {
 		name := p.Fact.String()
 		if p.Name != "" {
 			name += "." + p.Name
@@ -320,7 +321,7 @@ func decisionValue(p *Policy, in Input, d Decision) value.Value {
 }
 
 // auditOf is the record of a decision, as the line of it reads.
-func auditOf(p *Policy, in Input, d Decision) value.Value {
+func auditOf(p *Policy, in call.Input, d Decision) value.Value {
 	rec := p.Audit(in, d)
 	v, err := value.Parse(append(rec.AppendJSON([]byte{'{'}), '}'))
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"unicode"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -24,7 +25,7 @@ type hashVerdict struct {
 
 // check compares the hash that came with a call with the registered one. A
 // tool that has a hash must bring it, in either mode.
-func (t *hashTable) check(in *Input, tool string) hashVerdict {
+func (t *hashTable) check(in *call.Input, tool string) hashVerdict {
 	want, known := "", false
 	if t != nil {
 		want, known = t.hashes[tool]

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/value"
 )
 
@@ -23,7 +24,7 @@ type Decision struct {
 
 	EvaluationTime    time.Duration // set by Evaluate; Decide leaves it to its caller
 	BackendTime       time.Duration // part of it spent in Backend
-	Premises          []Premise
+	Premises          []call.Premise
 	ModifiedArguments *value.Value // what to call the tool with instead
 	GuardrailMetadata *value.Value // of those that gave some, by name; redacted
 	Trace             []string     // with Input.Explain

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -54,7 +55,7 @@ func TestDiffSaysWhatDecides(t *testing.T) {
 			if p := []string{"", "x", "x/y/z/f.go", "w/f.go"}[rng.IntN(4)]; p != "" {
 				ctx = ctx.With("path", value.OfString(p))
 			}
-			in := Input{Tool: []string{"a", "b", "c", "d"}[rng.IntN(4)], Context: ctx}
+			in := call.Input{Tool: []string{"a", "b", "c", "d"}[rng.IntN(4)], Context: ctx}
 			d, e := before.Evaluate(context.Background(), in), after.Evaluate(context.Background(), in)
 			require.Equal(t, d.Action+d.Reason+d.Policy, e.Action+e.Reason+e.Policy, "%s\n=====\n%s", printTree(a.files), printTree(files))
 		}

@@ -1,12 +1,14 @@
 package engine
 
+import "example.com/govnode/engine/call"
+
 // decideDirectly is the short way of Decide for the most common policies and
 // calls: a flat list whose rules are all found through the index, by what a call
 // says in so many words, and beside them no more than a threshold of confidence.
 // There is no state to keep then, and ten rules take a third of the time. It reports false, and has written nothing,
 // where the call has to be judged the long way; where it decides, the long way
 // would decide the same.
-func (p *Policy) decideDirectly(in *Input, d *Decision) bool {
+func (p *Policy) decideDirectly(in *call.Input, d *Decision) bool {
 	if len(p.answers) == 0 || in.Explain || in.CheckLimits {
 		return false
 	}
@@ -23,7 +25,7 @@ func (p *Policy) decideDirectly(in *Input, d *Decision) bool {
 }
 
 // hashed reports whether a hash is registered for the tool of a call, or may be.
-func hashed(in *Input) bool {
+func hashed(in *call.Input) bool {
 	if in.Tool == "" {
 		return true // the context may name one
 	}

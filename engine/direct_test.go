@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
@@ -56,7 +57,7 @@ func TestDirectIsTheLongWay(t *testing.T) {
 			continue // a target that an operator cannot work on
 		}
 		for range 20 {
-			in := Input{Tool: pick("", "a", "ab", "abc_1", "abc_x", "abz", "c", "long_name_of_a_tool", "\xff", "é", strings.Repeat("a", longText)), Kind: Kind(rng.IntN(2))}
+			in := call.Input{Tool: pick("", "a", "ab", "abc_1", "abc_x", "abz", "c", "long_name_of_a_tool", "\xff", "é", strings.Repeat("a", longText)), Kind: call.Kind(rng.IntN(2))}
 			ctx := value.OfMap()
 			for _, f := range []string{"x", "y", "tool_name", "confidence"} {
 				if rng.IntN(3) > 0 {
@@ -66,7 +67,7 @@ func TestDirectIsTheLongWay(t *testing.T) {
 			}
 			in.Context = ctx
 			if rng.IntN(3) == 0 {
-				in.Facts = &Facts{CallCount: rng.Int64N(8)}
+				in.Facts = &call.Facts{CallCount: rng.Int64N(8)}
 			}
 			if rng.IntN(4) == 0 {
 				known := rng.IntN(2) == 0
@@ -114,7 +115,7 @@ func TestDirectIsForRulesAlone(t *testing.T) {
 	}
 	p := mustCompileFiles(t, doc)
 	var d Decision
-	for name, in := range map[string]Input{
+	for name, in := range map[string]call.Input{
 		"explained":    {Tool: "z", Explain: true},
 		"limits":       {Tool: "z", CheckLimits: true},
 		"long":         {Tool: strings.Repeat("z", longText/3)},
@@ -123,20 +124,20 @@ func TestDirectIsForRulesAlone(t *testing.T) {
 	} {
 		require.False(t, p.decideDirectly(&in, &d), name)
 	}
-	require.True(t, p.decideDirectly(&Input{Tool: "z"}, &d))
+	require.True(t, p.decideDirectly(&call.Input{Tool: "z"}, &d))
 }
 
 // Decide writes over whatever was in the decision, on either way.
 func TestDecideLeavesNothingOfTheLastDecision(t *testing.T) {
 	p := mustCompile(t, "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: x}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: eq, value: y}, action: deny}\n")
 	for _, explain := range []bool{false, true} {
-		in := Input{Tool: "z", Explain: explain}
+		in := call.Input{Tool: "z", Explain: explain}
 		want := p.Evaluate(context.Background(), in)
 		want.EvaluationTime = 0
 		modified := value.OfInt(1)
 		d := Decision{
 			Error: "x", errorRule: "x", Backend: "x", BackendTime: 1, EvaluationTime: 1, Category: "x", PublicMessage: "x", MatchedRule: "x",
-			PolicyChain: []string{"x"}, Premises: []Premise{{}}, Trace: []string{"x"}, ModifiedArguments: &modified,
+			PolicyChain: []string{"x"}, Premises: []call.Premise{{}}, Trace: []string{"x"}, ModifiedArguments: &modified,
 		}
 		p.Decide(context.Background(), &in, &d)
 		require.Equal(t, want, d)
@@ -156,7 +157,7 @@ func TestToolThatIsNoUTF8(t *testing.T) {
 				continue
 			}
 			for _, explain := range []bool{false, true} { // true takes the long way
-				require.Equal(t, rule, p.Evaluate(context.Background(), Input{Tool: tool, Explain: explain}).MatchedRule, "%q", tool)
+				require.Equal(t, rule, p.Evaluate(context.Background(), call.Input{Tool: tool, Explain: explain}).MatchedRule, "%q", tool)
 			}
 		}
 	}

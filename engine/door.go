@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
+	"example.com/govnode/engine/value"
 )
 
 // What callers need of the rooms below this folder, under the names they know.
@@ -33,6 +35,39 @@ func DecodeTree(b []byte) (*Tree, error) { return source.DecodeTree(b) }
 
 // ParseDigest reads what [Digest.String] prints.
 func ParseDigest(s string) (Digest, error) { return source.ParseDigest(s) }
+
+// What is judged.
+type (
+	Input    = call.Input
+	Kind     = call.Kind
+	Order    = call.Order
+	Facts    = call.Facts
+	FactKind = call.FactKind
+	Premise  = call.Premise
+)
+
+// The kinds of calls, the orders of checks, and the facts.
+const (
+	KindTool    = call.KindTool
+	KindModel   = call.KindModel
+	KindAgent   = call.KindAgent
+	KindHandoff = call.KindHandoff
+
+	OrderUnion       = call.OrderUnion
+	OrderInterceptor = call.OrderInterceptor
+	OrderPreExecute  = call.OrderPreExecute
+
+	CallCount   = call.CallCount
+	Attempts    = call.Attempts
+	TokensUsed  = call.TokensUsed
+	ToolCalls   = call.ToolCalls
+	ActiveSlots = call.ActiveSlots
+	Elapsed     = call.Elapsed
+)
+
+// WithMetadata returns the context of a call that brought metadata; see
+// [call.WithMetadata].
+func WithMetadata(ctx, metadata value.Value) value.Value { return call.WithMetadata(ctx, metadata) }
 
 // Redact replaces personal data and credentials in a text; see [redact.Text].
 func Redact(text string) string { return redact.Text(text) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/value"
@@ -14,7 +15,7 @@ import (
 // Evaluate judges one call and measures how long that took. It never fails:
 // what cannot be judged, also by a defect of the program, is denied and logged
 // (policy engine spec 16).
-func (p *Policy) Evaluate(ctx context.Context, in Input) (d Decision) {
+func (p *Policy) Evaluate(ctx context.Context, in call.Input) (d Decision) {
 	start := now()
 	p.Decide(ctx, &in, &d)
 	d.EvaluationTime = now() - start
@@ -25,7 +26,7 @@ func (p *Policy) Evaluate(ctx context.Context, in Input) (d Decision) {
 // twice can take longer than judging a call does. It writes over all of d and
 // leaves d.EvaluationTime zero. It keeps neither in nor d, and writes nothing
 // into in.
-func (p *Policy) Decide(ctx context.Context, in *Input, d *Decision) {
+func (p *Policy) Decide(ctx context.Context, in *call.Input, d *Decision) {
 	defer func() {
 		if r := recover(); r != nil {
 			*d = p.panicDecision(in, r, debug.Stack())
@@ -37,7 +38,7 @@ func (p *Policy) Decide(ctx context.Context, in *Input, d *Decision) {
 }
 
 // decideFully is the long way of Decide, for every policy and every call.
-func (p *Policy) decideFully(ctx context.Context, in *Input, d *Decision) {
+func (p *Policy) decideFully(ctx context.Context, in *call.Input, d *Decision) {
 	*d = Decision{}
 	e := evaluation{in: in, state: &state{ceiling: p.ceiling}}
 	e.begin()
@@ -194,7 +195,7 @@ func (p *Policy) logFailure(e evaluation, rule, msg string, err error) {
 		"tool", redact.Text(e.tool), "context", redact.Value(e.in.Context).JSON(), "stack", string(debug.Stack()))
 }
 
-func (p *Policy) panicDecision(in *Input, cause any, stack []byte) Decision {
+func (p *Policy) panicDecision(in *call.Input, cause any, stack []byte) Decision {
 	p.log.Error(textError,
 		"panic", redact.Text(fmt.Sprint(cause)), "policy_digest", p.digest.String(),
 		"tool", redact.Text(in.Tool), "stack", string(stack))

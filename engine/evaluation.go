@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/value"
 )
 
@@ -13,7 +14,7 @@ import (
 // make the compiler take the call for kept, which would put every call on the
 // heap.
 type evaluation struct {
-	in *Input // read only
+	in *call.Input // read only
 	*state
 }
 
@@ -33,7 +34,7 @@ type state struct {
 	known uint8                  // slots looked up
 	named value.Value            // the field of the request itself that was looked up last
 
-	premises []Premise
+	premises []call.Premise
 	trace    []string
 	chain    []string // names of the documents, once a path has selected them; empty if it is refused
 
@@ -70,7 +71,7 @@ func now() time.Duration { return time.Since(epoch) }
 var epoch = time.Now()
 
 // begun is an evaluation that has begun, for those who decide nothing.
-func begun(in *Input) evaluation {
+func begun(in *call.Input) evaluation {
 	e := evaluation{in: in, state: &state{}}
 	e.begin()
 	return e
@@ -87,7 +88,7 @@ func (e evaluation) begin() {
 
 // ofTool reports whether the call is judged as one of a tool. The kind is the
 // caller's word, so a call that names a tool is one whatever it calls itself.
-func (e evaluation) ofTool() bool { return e.in.Kind == KindTool || e.tool != "" }
+func (e evaluation) ofTool() bool { return e.in.Kind == call.KindTool || e.tool != "" }
 
 // arguments returns the effective arguments. Most rules look at none, so they
 // are looked for when somebody asks.
@@ -251,7 +252,7 @@ func listIndex(s string) (int, bool) {
 }
 
 // addPremise narrows what is already known of the same fact.
-func (e evaluation) addPremise(p Premise) {
+func (e evaluation) addPremise(p call.Premise) {
 	p.Lo = max(p.Lo, 0) // no fact is ever negative
 	for i := range e.premises {
 		have := &e.premises[i]

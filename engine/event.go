@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/redact"
 )
 
@@ -37,7 +38,7 @@ type Event struct {
 // Events returns what a decision gives rise to: a policy_check always; a
 // policy_violation for every denial; a tool_call_blocked where what was denied
 // is a tool call.
-func Events(in Input, d Decision) []Event {
+func Events(in call.Input, d Decision) []Event {
 	ev := Event{
 		Type: PolicyCheck, Time: moment(in.Now),
 		AgentID: redact.Text(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: redact.Text(in.Tool),
@@ -58,7 +59,7 @@ func Events(in Input, d Decision) []Event {
 
 // AfterEvents returns what the end of a call gives rise to (adapter contract
 // 3.7): a checkpoint where one fell due, a drift beyond the threshold.
-func AfterEvents(in Input, checkpoint string, drift *DriftResult) []Event {
+func AfterEvents(in call.Input, checkpoint string, drift *DriftResult) []Event {
 	ev := Event{Time: moment(in.Now), AgentID: redact.Text(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: redact.Text(in.Tool)}
 	var events []Event
 	if drift != nil && drift.Exceeded {

@@ -8,26 +8,27 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/value"
 )
 
 // factField recognises a field that is a fact.
-func factField(name string) (kind FactKind, tool string) {
+func factField(name string) (kind call.FactKind, tool string) {
 	switch name {
 	case "call_count":
-		return CallCount, ""
+		return call.CallCount, ""
 	case "attempts":
-		return Attempts, ""
+		return call.Attempts, ""
 	case "tokens_used":
-		return TokensUsed, ""
+		return call.TokensUsed, ""
 	case "active_slots":
-		return ActiveSlots, ""
+		return call.ActiveSlots, ""
 	case "elapsed_seconds":
-		return Elapsed, ""
+		return call.Elapsed, ""
 	}
 	if tool, ok := strings.CutPrefix(name, "tool_calls."); ok {
-		return ToolCalls, tool
+		return call.ToolCalls, tool
 	}
 	return 0, ""
 }
@@ -36,7 +37,7 @@ func factField(name string) (kind FactKind, tool string) {
 // which it is true. Comparing integers instead of values makes the test and
 // its premise agree to the last unit, and costs no allocation.
 type factTest struct {
-	kind      FactKind
+	kind      call.FactKind
 	tool      string
 	ranges    [][2]int64 // ascending, disjoint: where the condition is true
 	asText    bool       // matches: the regular expression sees the decimal text
@@ -148,7 +149,7 @@ func (t *factTest) scaled(v value.Value) (*big.Rat, bool) {
 	if !ok {
 		return nil, false
 	}
-	if t.kind == Elapsed {
+	if t.kind == call.Elapsed {
 		r.Mul(r, new(big.Rat).SetInt64(int64(time.Second)))
 	}
 	return r, true

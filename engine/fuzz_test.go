@@ -12,6 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -68,7 +69,7 @@ func FuzzLoad(f *testing.F) {
 				return
 			}
 			p.guardrails = nil // nothing is sent anywhere from a fuzz target
-			p.Evaluate(context.Background(), Input{Tool: "t"})
+			p.Evaluate(context.Background(), call.Input{Tool: "t"})
 			Lint(p)
 			dict := p.governance.Dict().JSON()
 			again, err := source.NewTree([]source.File{file("policy.json", dict)})
@@ -111,7 +112,7 @@ func FuzzCondition(f *testing.F) {
 					outcome[op] = hit
 				}
 				rule := compileRule(&document.Rule{Name: "r", Condition: c, Action: document.Deny, Doc: &document.Document{}}, fieldTable{}, false)
-				_, _ = rule.matches(begun(&Input{Context: value.OfMap(value.Pair{Key: field, Value: have}), Facts: &Facts{}}))
+				_, _ = rule.matches(begun(&call.Input{Context: value.OfMap(value.Pair{Key: field, Value: have}), Facts: &call.Facts{}}))
 			}
 			for _, pair := range [][2]document.Operator{{document.OpEq, document.OpNe}, {document.OpIn, document.OpNotIn}, {document.OpGt, document.OpLte}, {document.OpLt, document.OpGte}} {
 				a, okA := outcome[pair[0]]
@@ -159,7 +160,7 @@ func FuzzTree(f *testing.F) {
 			if err != nil {
 				return
 			}
-			d := p.Evaluate(context.Background(), Input{Context: value.OfMap(value.Pair{Key: "path", Value: value.OfString(path)})})
+			d := p.Evaluate(context.Background(), call.Input{Context: value.OfMap(value.Pair{Key: "path", Value: value.OfString(path)})})
 			clean, inside := cleanPath(path)
 			if !inside && (d.Allowed || d.Category != CategoryPathEscape) {
 				t.Fatalf("%q leaves the root and was judged: %+v", path, d)

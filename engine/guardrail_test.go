@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -48,7 +49,7 @@ const guardedPolicy = "name: guarded\nblocked_patterns: [evil]\nallowed_tools: [
 func guarded(t *testing.T, providers ...GuardrailProvider) Decision {
 	t.Helper()
 	p := mustCompile(t, guardedPolicy, WithGuardrails(providers...))
-	in := Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
+	in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
 	d := p.Evaluate(context.Background(), in)
 	require.Equal(t, d.Error != "", p.Audit(in, d).Error)
 	return d
@@ -103,10 +104,10 @@ func TestGuardrailChain(t *testing.T) {
 				args := call.Args.With("q", wish)
 				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
 			}}))
-		d := p.Evaluate(context.Background(), Input{Tool: "t", Arguments: enginetest.Value(t, `{"q":"good","wish":"evil"}`)})
+		d := p.Evaluate(context.Background(), call.Input{Tool: "t", Arguments: enginetest.Value(t, `{"q":"good","wish":"evil"}`)})
 		require.False(t, d.Allowed)
 		require.Equal(t, "evil", d.MatchedRule)
-		d = p.Evaluate(context.Background(), Input{Tool: "t", Arguments: enginetest.Value(t, `{"q":"good","wish":"plain"}`)})
+		d = p.Evaluate(context.Background(), call.Input{Tool: "t", Arguments: enginetest.Value(t, `{"q":"good","wish":"plain"}`)})
 		require.True(t, d.Allowed)
 		require.Empty(t, d.MatchedRule, "what matched the first arguments decides nothing")
 		require.Equal(t, "allow", d.Action)
@@ -146,7 +147,7 @@ func TestGuardrailChain(t *testing.T) {
 		long := strings.Repeat("x", maxGuardrailMetadata)
 		p := mustCompile(t, guardedPolicy, WithGuardrails(saying("one", `{"score":0.5,"password":"hunter2"}`, GuardrailAllow),
 			saying("two", `{"text":"`+long+`"}`, GuardrailAllow), saying("three", `{}`, GuardrailAllow), saying("four", `{"list":"spam"}`, GuardrailDeny)))
-		in := Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
+		in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
 		r := p.Audit(in, p.Evaluate(context.Background(), in))
 		require.False(t, r.Allowed)
 		line := string(r.AppendJSON(nil))
@@ -178,7 +179,7 @@ func TestGuardrailChain(t *testing.T) {
 			t.Error("asked about a denied call")
 			return GuardrailResult{}, nil
 		}}))
-		require.False(t, p.Evaluate(context.Background(), Input{Tool: "other"}).Allowed)
+		require.False(t, p.Evaluate(context.Background(), call.Input{Tool: "other"}).Allowed)
 	})
 }
 
@@ -209,7 +210,7 @@ func TestGuardrailEndpoint(t *testing.T) {
 	defer server.Close()
 	defer close(release)
 	p := mustCompile(t, "name: g\nguardrails:\n  - {name: scrubber, url: '"+server.URL+"/check', timeout_ms: 200}\n")
-	in := Input{Tool: "t", CallID: "c-1", AgentID: "a-1", Arguments: enginetest.Value(t, `{"q":"x"}`)}
+	in := call.Input{Tool: "t", CallID: "c-1", AgentID: "a-1", Arguments: enginetest.Value(t, `{"q":"x"}`)}
 	ask := func(code int, text string) Decision {
 		mu.Lock()
 		status, answer = code, text
@@ -289,12 +290,12 @@ func TestStuckBackends(t *testing.T) {
 	}, file("a.rego", "x"))
 	// On a busy machine the budget of some is used up before they begin.
 	for abandoned.Load() < maxAbandoned {
-		d := p.Evaluate(context.Background(), Input{Tool: "t"})
+		d := p.Evaluate(context.Background(), call.Input{Tool: "t"})
 		require.False(t, d.Allowed)
 		require.Equal(t, CategoryBudgetExhausted, d.Category)
 	}
 	p.budget = time.Minute
-	d := p.Evaluate(context.Background(), Input{Tool: "t"})
+	d := p.Evaluate(context.Background(), call.Input{Tool: "t"})
 	require.False(t, d.Allowed)
 	require.Contains(t, d.Error, "still running")
 	close(stuck.release)

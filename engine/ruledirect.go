@@ -4,6 +4,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/value"
 )
 
@@ -21,7 +22,7 @@ func (l *ruleList) complete() bool {
 // direct is first without an evaluation, for a list that is complete: it returns
 // the place of the first rule that matches, the number of rules where none does,
 // and undecided where that takes an evaluation.
-func (l *ruleList) direct(in *Input) int32 {
+func (l *ruleList) direct(in *call.Input) int32 {
 	best := int32(len(l.rules))
 	for i := range l.index.groups {
 		if best = l.index.groups[i].direct(in, best); best < 0 {
@@ -40,7 +41,7 @@ const undecided = -1
 // Bytes that are no UTF-8 stand for U+FFFD, which takes up to three times their
 // room. They need to be looked for only where there is a constant or a literal
 // that holds this character; an expression reads them so by itself.
-func (g *indexGroup) direct(in *Input, best int32) int32 {
+func (g *indexGroup) direct(in *call.Input, best int32) int32 {
 	text := ""
 	if g.isTool {
 		text = in.Tool

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/value"
@@ -67,7 +68,7 @@ func TestIndexEqualsScan(t *testing.T) {
 			}
 			ctx = ctx.With(f, v)
 		}
-		in := Input{Context: ctx, Facts: &Facts{CallCount: rng.Int64N(5)}}
+		in := call.Input{Context: ctx, Facts: &call.Facts{CallCount: rng.Int64N(5)}}
 		if rng.IntN(3) == 0 {
 			in.Tool = []string{"a", "ab", "abc", "abc_1", "abc\n", "b\xff", "é"}[rng.IntN(7)]
 		}
@@ -106,11 +107,11 @@ func TestPremisesHold(t *testing.T) {
 			yaml += fmt.Sprintf("  - {name: r%d, condition: {field: %s, operator: %s, value: %s}, action: %s}\n", i, field, op, target, []string{"allow", "deny"}[rng.IntN(2)])
 		}
 		p := mustCompile(t, yaml)
-		facts := Facts{CallCount: rng.Int64N(10), Attempts: rng.Int64N(10), TokensUsed: rng.Int64N(10), ActiveSlots: rng.Int64N(10)}
+		facts := call.Facts{CallCount: rng.Int64N(10), Attempts: rng.Int64N(10), TokensUsed: rng.Int64N(10), ActiveSlots: rng.Int64N(10)}
 		ofTool := rng.Int64N(10)
-		at := func(f Facts, tool int64) Decision {
+		at := func(f call.Facts, tool int64) Decision {
 			f.ToolCalls = func(string) int64 { return tool }
-			return p.Evaluate(context.Background(), Input{Tool: "t", SessionID: "s", Facts: &f})
+			return p.Evaluate(context.Background(), call.Input{Tool: "t", SessionID: "s", Facts: &f})
 		}
 		d := at(facts, ofTool)
 		for _, premise := range d.Premises {
@@ -118,15 +119,15 @@ func TestPremisesHold(t *testing.T) {
 			for x := max(premise.Lo, 0); x <= min(premise.Hi, 14); x++ {
 				moved, tool := facts, ofTool
 				switch premise.Fact {
-				case CallCount:
+				case call.CallCount:
 					moved.CallCount = x
-				case Attempts:
+				case call.Attempts:
 					moved.Attempts = x
-				case TokensUsed:
+				case call.TokensUsed:
 					moved.TokensUsed = x
-				case ActiveSlots:
+				case call.ActiveSlots:
 					moved.ActiveSlots = x
-				case ToolCalls:
+				case call.ToolCalls:
 					tool = x
 				}
 				again := at(moved, tool)
@@ -200,7 +201,7 @@ func TestElapsedIsExact(t *testing.T) {
 			if x < 0 {
 				continue
 			}
-			d := p.Evaluate(context.Background(), Input{Facts: &Facts{Elapsed: time.Duration(x)}})
+			d := p.Evaluate(context.Background(), call.Input{Facts: &call.Facts{Elapsed: time.Duration(x)}})
 			require.Equal(t, c.first <= x && x <= c.last, !d.Allowed, "%d ns %s %s", x, c.op, c.target)
 			require.Len(t, d.Premises, 1)
 			lo, hi := d.Premises[0].Lo, d.Premises[0].Hi
@@ -214,9 +215,9 @@ func TestElapsedIsExact(t *testing.T) {
 
 func TestElapsedPremise(t *testing.T) {
 	p := mustCompile(t, "rules: [{name: r, condition: {field: elapsed_seconds, operator: matches, value: '^1'}, action: deny}]")
-	d := p.Evaluate(context.Background(), Input{SessionID: "s", Facts: &Facts{Elapsed: 12*time.Second + 7}})
+	d := p.Evaluate(context.Background(), call.Input{SessionID: "s", Facts: &call.Facts{Elapsed: 12*time.Second + 7}})
 	require.Equal(t, "r", d.MatchedRule)
-	require.Equal(t, []Premise{{Fact: Elapsed, Lo: int64(12 * time.Second), Hi: int64(13*time.Second) - 1}}, d.Premises)
+	require.Equal(t, []call.Premise{{Fact: call.Elapsed, Lo: int64(12 * time.Second), Hi: int64(13*time.Second) - 1}}, d.Premises)
 }
 
 // Merged chains are shared between goroutines; whoever builds one, all see the
@@ -227,7 +228,7 @@ func TestEvaluateConcurrently(t *testing.T) {
 		file("src/governance.yaml", "name: src\nscope: 'src/*.go'\nrules: [{name: b, condition: {field: tool_name, operator: eq, value: u}, action: deny}]\n"),
 		file("src/x/governance.yaml", "name: x\nrules: []\n"),
 	)
-	inputs := []Input{
+	inputs := []call.Input{
 		{Tool: "u", Context: enginetest.Value(t, `{"path": "src/x/a.go"}`)},
 		{Tool: "u", Context: enginetest.Value(t, `{"path": "src/x/a.md"}`)},
 		{Tool: "t", Context: enginetest.Value(t, `{"path": "docs"}`)},
@@ -256,7 +257,7 @@ func TestDeepPath(t *testing.T) {
 	p := mustCompileFiles(t, file("a/b/governance.yaml", "name: ab\nrules: []\n"), file("governance.yaml", "name: root\nrules: []\n"))
 	deep := value.OfString("a/b/" + repeat("x/", 30_000))
 	start := time.Now()
-	d := p.Evaluate(context.Background(), Input{Context: value.OfMap(value.Pair{Key: "path", Value: deep})})
+	d := p.Evaluate(context.Background(), call.Input{Context: value.OfMap(value.Pair{Key: "path", Value: deep})})
 	require.Equal(t, []string{"root", "ab"}, d.PolicyChain)
 	require.Less(t, time.Since(start), time.Second)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -17,7 +18,7 @@ import (
 type tableCase struct {
 	line   int
 	name   string
-	input  Input
+	input  call.Input
 	stubs  map[string]GuardrailResult
 	expect expectation
 }
@@ -78,10 +79,10 @@ func (r *tableReader) testCase(n *source.Node, field string) (tableCase, bool) {
 			*into = *s
 		}
 	}
-	c.input.Kind = word(r, n, field, "kind", map[string]Kind{"tool": KindTool, "model": KindModel, "agent": KindAgent, "handoff": KindHandoff})
-	c.input.Order = word(r, n, field, "order", map[string]Order{"union": OrderUnion, "interceptor": OrderInterceptor, "pre_execute": OrderPreExecute})
+	c.input.Kind = word(r, n, field, "kind", map[string]call.Kind{"tool": call.KindTool, "model": call.KindModel, "agent": call.KindAgent, "handoff": call.KindHandoff})
+	c.input.Order = word(r, n, field, "order", map[string]call.Order{"union": call.OrderUnion, "interceptor": call.OrderInterceptor, "pre_execute": call.OrderPreExecute})
 	c.input.Arguments = r.mapping(n, field, "arguments")
-	c.input.Context = WithMetadata(r.mapping(n, field, "context"), r.mapping(n, field, "metadata"))
+	c.input.Context = call.WithMetadata(r.mapping(n, field, "context"), r.mapping(n, field, "metadata"))
 	if f, ok := source.Present(n, "facts"); ok {
 		c.input.Facts = r.facts(f, field+".facts")
 		c.input.CheckLimits = true
@@ -117,8 +118,8 @@ func (r *tableReader) expectation(n *source.Node, field string) expectation {
 // maxSeconds keeps seconds within a time.Duration.
 const maxSeconds = math.MaxInt64 / int64(time.Second)
 
-func (r *tableReader) facts(n *source.Node, field string) *Facts {
-	facts := &Facts{}
+func (r *tableReader) facts(n *source.Node, field string) *call.Facts {
+	facts := &call.Facts{}
 	if n.Kind != source.Map {
 		r.Add(n.Line, field, "facts must be a mapping, got %s", n.TypeName())
 		return facts

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/value"
 )
 
@@ -85,11 +86,11 @@ func textConfidence(observed, threshold float64) string {
 // reason names the tool of the call, use [Policy.RuleTextFor]; free texts, of
 // backends and guardrails, have no number and cannot be made again.
 func (p *Policy) RuleText(n uint16) (matchedRule, reason string) {
-	return p.RuleTextFor(n, Input{})
+	return p.RuleTextFor(n, call.Input{})
 }
 
 // RuleTextFor is RuleText for the call that the decision was about.
-func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
+func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason string) {
 	e := begun(&in)
 	g := p.governance
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {

@@ -1,4 +1,4 @@
-package engine
+package call
 
 import (
 	"time"
@@ -60,8 +60,8 @@ type Premise struct {
 	Lo, Hi int64  // nanoseconds for Elapsed
 }
 
-// read returns the fact as premises count it.
-func (f *Facts) read(kind FactKind, tool string) int64 {
+// Read returns the fact as premises count it.
+func (f *Facts) Read(kind FactKind, tool string) int64 {
 	switch kind {
 	case CallCount:
 		return f.CallCount
@@ -81,11 +81,11 @@ func (f *Facts) read(kind FactKind, tool string) int64 {
 	return 0
 }
 
-// exact returns the fact as matches and backends see it, and the premise that
+// Exact returns the fact as matches and backends see it, and the premise that
 // this rests on. Time is seen in whole seconds there: no premise on the exact
 // nanosecond could ever hold until the decision is spent.
-func (f *Facts) exact(kind FactKind, tool string) (int64, Premise) {
-	x := f.read(kind, tool)
+func (f *Facts) Exact(kind FactKind, tool string) (int64, Premise) {
+	x := f.Read(kind, tool)
 	if kind != Elapsed {
 		return x, Premise{Fact: kind, Name: tool, Lo: x, Hi: x}
 	}
