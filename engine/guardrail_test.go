@@ -9,13 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/enginetest"
-	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -144,7 +142,7 @@ func TestGuardrailChain(t *testing.T) {
 				return GuardrailResult{Decision: decision, Metadata: enginetest.Value(t, meta)}, nil
 			}}
 		}
-		long := strings.Repeat("x", maxGuardrailMetadata)
+		long := strings.Repeat("x", 4<<10)
 		p := mustCompile(t, guardedPolicy, WithGuardrails(saying("one", `{"score":0.5,"password":"hunter2"}`, GuardrailAllow),
 			saying("two", `{"text":"`+long+`"}`, GuardrailAllow), saying("three", `{}`, GuardrailAllow), saying("four", `{"list":"spam"}`, GuardrailDeny)))
 		in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
@@ -242,7 +240,7 @@ func TestGuardrailEndpoint(t *testing.T) {
 		"no object":  {200, `["allow"]`, "not a JSON object"},
 		"no answer":  {200, `{}`, "the decision must be"},
 		"other case": {200, `{"decision":"Allow"}`, "the decision must be"},
-		"too large":  {200, `{"decision":"allow","reason":"` + strings.Repeat("x", 3*maxModifiedBytes) + `"}`, "larger than"},
+		"too large":  {200, `{"decision":"allow","reason":"` + strings.Repeat("x", 3*64<<10) + `"}`, "larger than"},
 		"too slow":   {200, "hang", "no answer within 200ms"},
 	} {
 		d := ask(failing.status, failing.text)
@@ -254,59 +252,4 @@ func TestGuardrailEndpoint(t *testing.T) {
 	d = ask(200, "")
 	require.False(t, d.Allowed)
 	require.Contains(t, d.Error, "could not be reached")
-}
-
-func TestGuardrailEndpointsAreChecked(t *testing.T) {
-	for yaml, want := range map[string]string{
-		"guardrails: x":                                                          "guardrails must be a list",
-		"guardrails: [{url: 'https://a'}]":                                       "guardrails[0].name must be a non-empty string",
-		"guardrails: [{name: a}]":                                                "guardrails[0].url must be a non-empty string",
-		"guardrails: [{name: a, url: 'http://example.com/'}]":                    "url must be https, or http to a loopback address",
-		"guardrails: [{name: a, url: 'ftp://localhost/'}]":                       "url must be https",
-		"guardrails: [{name: a, url: '/check'}]":                                 "url must be an absolute https URL",
-		"guardrails: [{name: a, url: 'https://u:p@h/'}]":                         "must not carry a user or password",
-		"guardrails: [{name: a, url: 'https://h/', timeout_ms: 0}]":              "timeout_ms must be between 1 and 10000, got 0",
-		"guardrails: [{name: a, url: 'https://h/', timeout_ms: 10001}]":          "timeout_ms must be between 1 and 10000",
-		"guardrails: [{name: a, url: 'https://h/', retries: 3}]":                 "guardrails[0].retries: unknown field",
-		"guardrails: [{name: a, url: 'https://h'}, {name: a, url: 'https://h'}]": "the name 'a' is taken",
-		"content_hashes: [a]":                                                    "content_hashes must be a mapping",
-		"content_hashes: {a: xyz}":                                               "content_hashes.a must be 64 hexadecimal digits",
-		"content_hash_mode: lax":                                                 "content_hash_mode must be strict or warn, got 'lax'",
-	} {
-		tree, err := source.SingleFile(yaml)
-		require.NoError(t, err)
-		_, err = Compile(tree)
-		require.ErrorContains(t, err, want, yaml)
-		require.ErrorContains(t, err, "policy.yaml:1: ", yaml)
-	}
-}
-
-// A backend that ignores its context delays no decision, and only so many of
-// them may be left running.
-func TestStuckBackends(t *testing.T) {
-	stuck := &stuckBackend{release: make(chan struct{})}
-	p := mustCompileFilesWith(t, []Option{
-		WithRego(func([]source.File) (Backend, []source.Problem) { return stuck, nil }), WithBudget(time.Millisecond),
-	}, file("a.rego", "x"))
-	// On a busy machine the budget of some is used up before they begin.
-	for abandoned.Load() < maxAbandoned {
-		d := p.Evaluate(context.Background(), call.Input{Tool: "t"})
-		require.False(t, d.Allowed)
-		require.Equal(t, CategoryBudgetExhausted, d.Category)
-	}
-	p.budget = time.Minute
-	d := p.Evaluate(context.Background(), call.Input{Tool: "t"})
-	require.False(t, d.Allowed)
-	require.Contains(t, d.Error, "still running")
-	close(stuck.release)
-	require.Eventually(t, func() bool { return abandoned.Load() == 0 }, 5*time.Second, time.Millisecond)
-}
-
-type stuckBackend struct{ release chan struct{} }
-
-func (b *stuckBackend) Name() string { return "stuck" }
-
-func (b *stuckBackend) Evaluate(context.Context, BackendInput) (BackendDecision, error) {
-	<-b.release
-	return BackendDecision{Allowed: true}, nil
 }

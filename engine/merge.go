@@ -1,8 +1,9 @@
 package engine
 
 import (
-	"example.com/govnode/engine/document"
 	"fmt"
+
+	"example.com/govnode/engine/document"
 )
 
 // mergeRules merges the rules of a chain, root first, into one list (policy

@@ -1,9 +1,10 @@
 package engine
 
 import (
-	"example.com/govnode/engine/document"
 	"maps"
 	"slices"
+
+	"example.com/govnode/engine/document"
 )
 
 // Strict composition: what one source denies stays denied, whatever the others
