@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -17,7 +18,7 @@ import (
 
 // loadedBackend is a Backend with the facts that its files mention.
 type loadedBackend struct {
-	Backend
+	external.Backend
 	facts []call.FactKind
 }
 
@@ -30,7 +31,7 @@ func (p *Policy) decideByBackends(ctx context.Context, e evaluation, d *Decision
 	var failed error
 	for _, b := range p.backends {
 		start := time.Now()
-		said, err := askBackend(ctx, b.Backend, p.backendInput(e, b), p.log)
+		said, err := external.AskBackend(ctx, b.Backend, p.backendInput(e, b), p.log)
 		if err != nil {
 			if e.in.Explain {
 				e.explain("backend %s: error: %v", b.Name(), err)
@@ -60,16 +61,16 @@ func (p *Policy) decideByBackends(ctx context.Context, e evaluation, d *Decision
 	}
 	*d = p.errorDecision(e, "", failed)
 	d.Rule = ruleNone
-	d.Reason = source.Clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
+	d.Reason = source.Clip("Policy evaluation error (fail-closed): "+d.Error, external.MaxReason)
 	d.Backend = p.backends[len(p.backends)-1].Name()
 	return true
 }
 
 // backendInput builds what a backend sees. Each fact in it is a premise on the
 // exact value, because nobody knows what the backend compares it with.
-func (p *Policy) backendInput(e evaluation, b loadedBackend) BackendInput {
+func (p *Policy) backendInput(e evaluation, b loadedBackend) external.BackendInput {
 	in := e.in
-	out := BackendInput{
+	out := external.BackendInput{
 		AgentID:    in.AgentID,
 		ActionType: in.Kind.String(),
 		Tool:       e.tool,
@@ -132,7 +133,7 @@ func withFacts(ctx value.Value, e evaluation, wanted []call.FactKind) value.Valu
 	return ctx
 }
 
-func (c *compiler) linkBackend(files []source.File, language string, load BackendLoader) {
+func (c *compiler) linkBackend(files []source.File, language string, load external.BackendLoader) {
 	if len(files) == 0 {
 		return
 	}

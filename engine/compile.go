@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -29,7 +30,7 @@ type Policy struct {
 	backends    []loadedBackend
 	external    []source.File // of the languages of backends
 	hashes      *hashTable    // nil without content hashes
-	guardrails  *GuardrailChain
+	guardrails  *external.GuardrailChain
 	warnings    []source.Problem
 	budget      time.Duration
 	ceiling     time.Duration // of an evaluation without backends
@@ -39,7 +40,7 @@ type Policy struct {
 // Compile checks every file of a tree and builds its policy. A tree with one
 // bad file is refused whole; the error is a [*LoadError].
 func Compile(t *source.Tree, opts ...Option) (*Policy, error) {
-	o := options{budget: DefaultBudget, ceiling: DefaultCeiling, log: slog.Default()}
+	o := options{budget: external.DefaultBudget, ceiling: DefaultCeiling, log: slog.Default()}
 	for _, opt := range opts {
 		opt(&o)
 	}

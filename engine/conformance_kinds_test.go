@@ -13,6 +13,7 @@ import (
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -142,8 +143,8 @@ type scriptedBackend struct {
 	name, verb, reason string
 }
 
-func loadScripted(name string) BackendLoader {
-	return func(files []source.File) (Backend, []source.Problem) {
+func loadScripted(name string) external.BackendLoader {
+	return func(files []source.File) (external.Backend, []source.Problem) {
 		verb, reason, _ := strings.Cut(strings.TrimSpace(string(files[0].Content)), " ")
 		if verb == "broken" {
 			return nil, []source.Problem{{Path: files[0].Path, Line: 1, Message: "it does not parse"}}
@@ -154,23 +155,23 @@ func loadScripted(name string) BackendLoader {
 
 func (b *scriptedBackend) Name() string { return b.name }
 
-func (b *scriptedBackend) Evaluate(ctx context.Context, in BackendInput) (BackendDecision, error) {
+func (b *scriptedBackend) Evaluate(ctx context.Context, in external.BackendInput) (external.BackendDecision, error) {
 	switch b.verb {
 	case "allow":
-		return BackendDecision{Allowed: true, Reason: b.reason}, nil
+		return external.BackendDecision{Allowed: true, Reason: b.reason}, nil
 	case "audit":
-		return BackendDecision{Allowed: true, Action: document.Audit, Reason: b.reason}, nil
+		return external.BackendDecision{Allowed: true, Action: document.Audit, Reason: b.reason}, nil
 	case "deny":
-		return BackendDecision{Reason: b.reason}, nil
+		return external.BackendDecision{Reason: b.reason}, nil
 	case "echo":
-		return BackendDecision{Allowed: true, Reason: in.Context.JSON()}, nil
+		return external.BackendDecision{Allowed: true, Reason: in.Context.JSON()}, nil
 	case "nonsense":
-		return BackendDecision{Allowed: true, Action: document.Deny}, nil
+		return external.BackendDecision{Allowed: true, Action: document.Deny}, nil
 	case "panic":
 		panic(b.reason)
 	case "hang":
 		<-ctx.Done()
-		return BackendDecision{}, ctx.Err()
+		return external.BackendDecision{}, ctx.Err()
 	}
-	return BackendDecision{}, errors.New(b.reason)
+	return external.BackendDecision{}, errors.New(b.reason)
 }

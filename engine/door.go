@@ -3,6 +3,7 @@ package engine
 import (
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
@@ -68,6 +69,25 @@ const (
 // WithMetadata returns the context of a call that brought metadata; see
 // [call.WithMetadata].
 func WithMetadata(ctx, metadata value.Value) value.Value { return call.WithMetadata(ctx, metadata) }
+
+// Who else is asked.
+type (
+	Backend           = external.Backend
+	BackendInput      = external.BackendInput
+	BackendDecision   = external.BackendDecision
+	BackendLoader     = external.BackendLoader
+	GuardrailProvider = external.GuardrailProvider
+	GuardrailCall     = external.GuardrailCall
+	GuardrailDecision = external.GuardrailDecision
+	GuardrailResult   = external.GuardrailResult
+)
+
+// What guardrails answer.
+const (
+	GuardrailAllow  = external.GuardrailAllow
+	GuardrailDeny   = external.GuardrailDeny
+	GuardrailModify = external.GuardrailModify
+)
 
 // Redact replaces personal data and credentials in a text; see [redact.Text].
 func Redact(text string) string { return redact.Text(text) }

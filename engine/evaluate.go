@@ -8,6 +8,7 @@ import (
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/value"
 )
@@ -173,7 +174,7 @@ func (p *Policy) errorDecision(e evaluation, rule string, err error) Decision {
 		e.explain("error: %v", err)
 	}
 	category := CategoryPolicyError
-	if errors.Is(err, errBackendTime) || errors.Is(err, errSearchTime) {
+	if errors.Is(err, external.ErrBackendTime) || errors.Is(err, errSearchTime) {
 		category = CategoryBudgetExhausted
 	}
 	return Decision{

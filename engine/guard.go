@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
@@ -22,64 +23,64 @@ func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 	if !e.ofTool() {
 		return
 	}
-	call := GuardrailCall{ToolName: e.tool, Args: e.arguments(), AgentName: p.agentName(e), CallID: e.in.CallID}
+	call := external.GuardrailCall{ToolName: e.tool, Args: e.arguments(), AgentName: p.agentName(e), CallID: e.in.CallID}
 	if call.Args.Kind() != value.Map {
 		call.Args = emptyArguments
 	}
-	first := p.guardrails.run(ctx, call, false)
-	if !first.allowed {
+	first := p.guardrails.Run(ctx, call, false)
+	if !first.Allowed {
 		*d = p.guarded(e, first)
-		d.GuardrailMetadata = metadata(first.said)
+		d.GuardrailMetadata = external.Metadata(first.Said)
 		return
 	}
-	if !first.changed {
-		d.GuardrailMetadata = metadata(first.said)
+	if !first.Changed {
+		d.GuardrailMetadata = external.Metadata(first.Said)
 		return
 	}
-	call.Args = first.args
-	e.setArguments(first.args)
+	call.Args = first.Args
+	e.setArguments(first.Args)
 	if e.in.Explain {
 		e.explain("the guardrails changed the arguments; judging them again")
 	}
 	*d = Decision{}
 	if p.judge(ctx, e, d); !d.Allowed {
-		d.GuardrailMetadata = metadata(first.said)
+		d.GuardrailMetadata = external.Metadata(first.Said)
 		return
 	}
-	second := p.guardrails.run(ctx, call, true)
-	if second.allowed {
-		d.ModifiedArguments = &first.args
+	second := p.guardrails.Run(ctx, call, true)
+	if second.Allowed {
+		d.ModifiedArguments = &first.Args
 	} else {
 		*d = p.guarded(e, second)
 	}
-	if second.changed && e.in.Explain {
+	if second.Changed && e.in.Explain {
 		e.explain("the guardrails would change the arguments again; what they wrote first stands")
 	}
-	d.GuardrailMetadata = metadata(first.said, second.said)
+	d.GuardrailMetadata = external.Metadata(first.Said, second.Said)
 }
 
 // guarded is the decision of a guardrail that did not let a call pass.
-func (p *Policy) guarded(e evaluation, v guardrailVerdict) Decision {
-	if v.err != nil {
-		return p.guardrailError(e, v.by, v.err)
+func (p *Policy) guarded(e evaluation, v external.GuardrailVerdict) Decision {
+	if v.Err != nil {
+		return p.guardrailError(e, v.By, v.Err)
 	}
 	if e.in.Explain {
-		e.explain("guardrail %s: %s", v.by, v.reason)
+		e.explain("guardrail %s: %s", v.By, v.Reason)
 	}
 	return Decision{
-		Action: string(document.Deny), Policy: "guardrail:" + v.by, Reason: v.reason,
+		Action: string(document.Deny), Policy: "guardrail:" + v.By, Reason: v.Reason,
 		PublicMessage: publicMessages[CategoryGuardrail], Category: CategoryGuardrail,
 	}
 }
 
 func (p *Policy) guardrailError(e evaluation, by string, err error) Decision {
-	if pe := (*panicError)(nil); errors.As(err, &pe) {
-		p.log.Error("guardrail panicked", "guardrail", by, "panic", redact.Text(fmt.Sprint(pe.cause)), "stack", string(pe.stack))
+	if pe := (*external.PanicError)(nil); errors.As(err, &pe) {
+		p.log.Error("guardrail panicked", "guardrail", by, "panic", redact.Text(fmt.Sprint(pe.Cause)), "stack", string(pe.Stack))
 	}
 	d := p.errorDecision(e, "", fmt.Errorf("guardrail %s: %w", by, err))
 	d.Rule = ruleNone
 	d.Policy = "guardrail:" + by
-	d.Reason = source.Clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
+	d.Reason = source.Clip("Policy evaluation error (fail-closed): "+d.Error, external.MaxReason)
 	return d
 }
 
@@ -96,9 +97,9 @@ func (c *compiler) linkInterceptors() {
 	if g.VerifiesHashes() {
 		p.hashes = &hashTable{hashes: g.ContentHashes, strict: g.ContentHashMode != governance.ContentHashWarn}
 	}
-	chain := &GuardrailChain{Providers: slices.Clone(c.options.guardrails)}
+	chain := &external.GuardrailChain{Providers: slices.Clone(c.options.guardrails)}
 	for _, ep := range g.Guardrails {
-		chain.Providers = append(chain.Providers, newHTTPGuardrail(ep, c.client))
+		chain.Providers = append(chain.Providers, external.NewHTTPGuardrail(ep, c.client))
 	}
 	if len(chain.Providers) > 0 {
 		p.guardrails = chain

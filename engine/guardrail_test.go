@@ -14,37 +14,38 @@ import (
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/value"
 )
 
 // provider is a guardrail made of a function.
 type provider struct {
 	name string
-	do   func(context.Context, GuardrailCall) (GuardrailResult, error)
+	do   func(context.Context, external.GuardrailCall) (external.GuardrailResult, error)
 }
 
 func (p provider) Name() string { return p.name }
 
-func (p provider) Evaluate(ctx context.Context, call GuardrailCall) (GuardrailResult, error) {
+func (p provider) Evaluate(ctx context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 	return p.do(ctx, call)
 }
 
-func answering(name string, d GuardrailDecision, reason string) provider {
-	return provider{name, func(context.Context, GuardrailCall) (GuardrailResult, error) {
-		return GuardrailResult{Decision: d, Reason: reason}, nil
+func answering(name string, d external.GuardrailDecision, reason string) provider {
+	return provider{name, func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+		return external.GuardrailResult{Decision: d, Reason: reason}, nil
 	}}
 }
 
 func setting(name, key, text string) provider {
-	return provider{name, func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+	return provider{name, func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 		args := call.Args.With(key, value.OfString(text))
-		return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+		return external.GuardrailResult{Decision: external.GuardrailModify, ModifiedArgs: &args}, nil
 	}}
 }
 
 const guardedPolicy = "name: guarded\nblocked_patterns: [evil]\nallowed_tools: [t]\n"
 
-func guarded(t *testing.T, providers ...GuardrailProvider) Decision {
+func guarded(t *testing.T, providers ...external.GuardrailProvider) Decision {
 	t.Helper()
 	p := mustCompile(t, guardedPolicy, WithGuardrails(providers...))
 	in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
@@ -55,14 +56,14 @@ func guarded(t *testing.T, providers ...GuardrailProvider) Decision {
 
 func TestGuardrailChain(t *testing.T) {
 	t.Run("allow changes nothing", func(t *testing.T) {
-		d := guarded(t, answering("one", GuardrailAllow, ""))
+		d := guarded(t, answering("one", external.GuardrailAllow, ""))
 		require.True(t, d.Allowed)
 		require.Nil(t, d.ModifiedArguments)
 	})
 	t.Run("any deny ends the chain", func(t *testing.T) {
-		d := guarded(t, answering("one", GuardrailDeny, "not today"), provider{"two", func(context.Context, GuardrailCall) (GuardrailResult, error) {
+		d := guarded(t, answering("one", external.GuardrailDeny, "not today"), provider{"two", func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
 			t.Error("asked after a deny")
-			return GuardrailResult{}, nil
+			return external.GuardrailResult{}, nil
 		}})
 		require.False(t, d.Allowed)
 		require.Equal(t, "Tool call denied: not today", d.Reason)
@@ -70,22 +71,22 @@ func TestGuardrailChain(t *testing.T) {
 		require.Equal(t, "guardrail:one", d.Policy)
 	})
 	t.Run("a deny without a reason", func(t *testing.T) {
-		require.Equal(t, "Tool call denied: policy violation", guarded(t, answering("one", GuardrailDeny, "")).Reason)
+		require.Equal(t, "Tool call denied: policy violation", guarded(t, answering("one", external.GuardrailDeny, "")).Reason)
 	})
 	t.Run("modified arguments reach the next provider and the caller", func(t *testing.T) {
 		var seen string
-		d := guarded(t, setting("one", "q", "clean"), provider{"two", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+		d := guarded(t, setting("one", "q", "clean"), provider{"two", func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 			seen = call.Args.JSON()
 			require.Equal(t, "t", call.ToolName)
 			require.Equal(t, "a", call.AgentName)
-			return GuardrailResult{Decision: GuardrailAllow}, nil
+			return external.GuardrailResult{Decision: external.GuardrailAllow}, nil
 		}})
 		require.True(t, d.Allowed)
 		require.Equal(t, `{"q":"clean"}`, seen)
 		require.Equal(t, `{"q":"clean"}`, d.ModifiedArguments.JSON())
 	})
 	t.Run("modify without arguments changes nothing", func(t *testing.T) {
-		d := guarded(t, answering("one", GuardrailModify, ""))
+		d := guarded(t, answering("one", external.GuardrailModify, ""))
 		require.True(t, d.Allowed)
 		require.Nil(t, d.ModifiedArguments)
 	})
@@ -97,10 +98,10 @@ func TestGuardrailChain(t *testing.T) {
 	})
 	t.Run("rules see the modified arguments", func(t *testing.T) {
 		p := mustCompile(t, "rules:\n  - {name: good, condition: {field: arguments.q, operator: eq, value: good}, action: audit}\n  - {name: evil, condition: {field: arguments.q, operator: eq, value: evil}, action: deny}\n",
-			WithGuardrails(provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+			WithGuardrails(provider{"one", func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 				wish, _ := call.Args.Get("wish")
 				args := call.Args.With("q", wish)
-				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+				return external.GuardrailResult{Decision: external.GuardrailModify, ModifiedArgs: &args}, nil
 			}}))
 		d := p.Evaluate(context.Background(), call.Input{Tool: "t", Arguments: enginetest.Value(t, `{"q":"good","wish":"evil"}`)})
 		require.False(t, d.Allowed)
@@ -111,22 +112,22 @@ func TestGuardrailChain(t *testing.T) {
 		require.Equal(t, "allow", d.Action)
 	})
 	t.Run("earlier providers judge later modifications", func(t *testing.T) {
-		d := guarded(t, provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+		d := guarded(t, provider{"one", func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 			if strings.Contains(call.Args.JSON(), "late") {
-				return GuardrailResult{Decision: GuardrailDeny, Reason: "too late"}, nil
+				return external.GuardrailResult{Decision: external.GuardrailDeny, Reason: "too late"}, nil
 			}
-			return GuardrailResult{Decision: GuardrailAllow}, nil
+			return external.GuardrailResult{Decision: external.GuardrailAllow}, nil
 		}}, setting("two", "q", "late"))
 		require.Equal(t, "Tool call denied: too late", d.Reason)
 	})
 	t.Run("what a provider adds is added once", func(t *testing.T) {
 		adding := func(name, what string, seen *[]string) provider {
-			return provider{name, func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+			return provider{name, func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 				*seen = append(*seen, call.Args.JSON())
 				q, _ := call.Args.Get("q")
 				s, _ := q.AsString()
 				args := call.Args.With("q", value.OfString(s+what))
-				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+				return external.GuardrailResult{Decision: external.GuardrailModify, ModifiedArgs: &args}, nil
 			}}
 		}
 		var one, two []string
@@ -137,14 +138,14 @@ func TestGuardrailChain(t *testing.T) {
 		require.Equal(t, []string{`{"q":"good1"}`, `{"q":"good12"}`}, two, "the second time all see what will run")
 	})
 	t.Run("metadata stands in the audit record, redacted and bounded", func(t *testing.T) {
-		saying := func(name, meta string, decision GuardrailDecision) provider {
-			return provider{name, func(context.Context, GuardrailCall) (GuardrailResult, error) {
-				return GuardrailResult{Decision: decision, Metadata: enginetest.Value(t, meta)}, nil
+		saying := func(name, meta string, decision external.GuardrailDecision) provider {
+			return provider{name, func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				return external.GuardrailResult{Decision: decision, Metadata: enginetest.Value(t, meta)}, nil
 			}}
 		}
 		long := strings.Repeat("x", 4<<10)
-		p := mustCompile(t, guardedPolicy, WithGuardrails(saying("one", `{"score":0.5,"password":"hunter2"}`, GuardrailAllow),
-			saying("two", `{"text":"`+long+`"}`, GuardrailAllow), saying("three", `{}`, GuardrailAllow), saying("four", `{"list":"spam"}`, GuardrailDeny)))
+		p := mustCompile(t, guardedPolicy, WithGuardrails(saying("one", `{"score":0.5,"password":"hunter2"}`, external.GuardrailAllow),
+			saying("two", `{"text":"`+long+`"}`, external.GuardrailAllow), saying("three", `{}`, external.GuardrailAllow), saying("four", `{"list":"spam"}`, external.GuardrailDeny)))
 		in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
 		r := p.Audit(in, p.Evaluate(context.Background(), in))
 		require.False(t, r.Allowed)
@@ -153,16 +154,18 @@ func TestGuardrailChain(t *testing.T) {
 	})
 	t.Run("a provider that fails denies", func(t *testing.T) {
 		list := value.OfList()
-		for name, do := range map[string]func(context.Context, GuardrailCall) (GuardrailResult, error){
-			"error": func(context.Context, GuardrailCall) (GuardrailResult, error) {
-				return GuardrailResult{}, errors.New("down")
+		for name, do := range map[string]func(context.Context, external.GuardrailCall) (external.GuardrailResult, error){
+			"error": func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				return external.GuardrailResult{}, errors.New("down")
 			},
-			"panic": func(context.Context, GuardrailCall) (GuardrailResult, error) { panic("password=hunter2") },
-			"nonsense": func(context.Context, GuardrailCall) (GuardrailResult, error) {
-				return GuardrailResult{Decision: "maybe"}, nil
+			"panic": func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				panic("password=hunter2")
 			},
-			"no mapping": func(context.Context, GuardrailCall) (GuardrailResult, error) {
-				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &list}, nil
+			"nonsense": func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				return external.GuardrailResult{Decision: "maybe"}, nil
+			},
+			"no mapping": func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				return external.GuardrailResult{Decision: external.GuardrailModify, ModifiedArgs: &list}, nil
 			},
 		} {
 			d := guarded(t, provider{"one", do})
@@ -173,9 +176,9 @@ func TestGuardrailChain(t *testing.T) {
 		}
 	})
 	t.Run("a call that is denied anyway is not sent", func(t *testing.T) {
-		p := mustCompile(t, guardedPolicy, WithGuardrails(provider{"one", func(context.Context, GuardrailCall) (GuardrailResult, error) {
+		p := mustCompile(t, guardedPolicy, WithGuardrails(provider{"one", func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
 			t.Error("asked about a denied call")
-			return GuardrailResult{}, nil
+			return external.GuardrailResult{}, nil
 		}}))
 		require.False(t, p.Evaluate(context.Background(), call.Input{Tool: "other"}).Allowed)
 	})

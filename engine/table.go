@@ -10,6 +10,7 @@ import (
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -19,7 +20,7 @@ type tableCase struct {
 	line   int
 	name   string
 	input  call.Input
-	stubs  map[string]GuardrailResult
+	stubs  map[string]external.GuardrailResult
 	expect expectation
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -13,7 +14,7 @@ import (
 // stubs answer in the place of the guardrails in a case of a table: a test must
 // reach no other host, and prove the same wherever it runs.
 type stubs struct {
-	said    map[string]GuardrailResult
+	said    map[string]external.GuardrailResult
 	missing []string // failures of the case: guardrails that nobody answers for
 }
 
@@ -24,11 +25,11 @@ type stub struct {
 }
 
 // chain is the guardrails of these names with a stub for each; nil without one.
-func (s *stubs) chain(names []string) *GuardrailChain {
+func (s *stubs) chain(names []string) *external.GuardrailChain {
 	if len(names) == 0 {
 		return nil
 	}
-	c := &GuardrailChain{}
+	c := &external.GuardrailChain{}
 	for _, name := range names {
 		c.Providers = append(c.Providers, stub{name, s})
 	}
@@ -37,7 +38,7 @@ func (s *stubs) chain(names []string) *GuardrailChain {
 
 func (s stub) Name() string { return s.name }
 
-func (s stub) Evaluate(context.Context, GuardrailCall) (GuardrailResult, error) {
+func (s stub) Evaluate(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
 	res, ok := s.of.said[s.name]
 	if !ok {
 		failure := fmt.Sprintf("the guardrail %s is asked, and tests ask none: say under stubs what it answers", value.Quote(s.name))
@@ -50,7 +51,7 @@ func (s stub) Evaluate(context.Context, GuardrailCall) (GuardrailResult, error) 
 }
 
 // stubs reads the stubs of a table or of a case, which go before others.
-func (r *tableReader) stubs(n *source.Node, field string, others map[string]GuardrailResult) map[string]GuardrailResult {
+func (r *tableReader) stubs(n *source.Node, field string, others map[string]external.GuardrailResult) map[string]external.GuardrailResult {
 	f, ok := source.Present(n, "stubs")
 	if !ok {
 		return others
@@ -59,7 +60,7 @@ func (r *tableReader) stubs(n *source.Node, field string, others map[string]Guar
 		r.Add(f.Line, field, "stubs must be a mapping of guardrails to their answers, got %s", f.TypeName())
 		return others
 	}
-	said := map[string]GuardrailResult{}
+	said := map[string]external.GuardrailResult{}
 	for name, res := range others {
 		said[name] = res
 	}
@@ -74,14 +75,14 @@ func (r *tableReader) stubs(n *source.Node, field string, others map[string]Guar
 	return said
 }
 
-func (r *tableReader) stub(n *source.Node, field string) (res GuardrailResult) {
+func (r *tableReader) stub(n *source.Node, field string) (res external.GuardrailResult) {
 	switch n.Kind {
 	case source.String:
-		res.Decision = GuardrailDecision(n.Text)
+		res.Decision = external.GuardrailDecision(n.Text)
 	case source.Map:
 		r.known(n, field, "decision", "reason", "modified_args")
 		if s := r.text(n, field, "decision"); s != nil {
-			res.Decision = GuardrailDecision(*s)
+			res.Decision = external.GuardrailDecision(*s)
 		}
 		if s := r.text(n, field, "reason"); s != nil {
 			res.Reason = *s
@@ -91,7 +92,7 @@ func (r *tableReader) stub(n *source.Node, field string) (res GuardrailResult) {
 			res.ModifiedArgs = &args
 		}
 	}
-	if !slices.Contains([]GuardrailDecision{GuardrailAllow, GuardrailDeny, GuardrailModify}, res.Decision) {
+	if !slices.Contains([]external.GuardrailDecision{external.GuardrailAllow, external.GuardrailDeny, external.GuardrailModify}, res.Decision) {
 		r.Add(n.Line, field, "a guardrail answers allow, deny or modify, or a mapping with that as its decision, got %s", n.Repr())
 	}
 	return res

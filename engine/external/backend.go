@@ -1,4 +1,4 @@
-package engine
+package external
 
 import (
 	"context"
@@ -54,8 +54,8 @@ type BackendLoader func(files []source.File) (Backend, []source.Problem)
 // DefaultBudget is the time that one evaluation may spend in backends.
 const DefaultBudget = 50 * time.Millisecond
 
-// maxReason bounds the free text of backends and guardrails, in bytes.
-const maxReason = 200
+// MaxReason bounds the free text of backends and guardrails, in bytes.
+const MaxReason = 200
 
 // abandoned counts backends that are still running after their budget. Each
 // holds a goroutine, so their number is bounded.
@@ -64,15 +64,15 @@ var abandoned atomic.Int64
 const maxAbandoned = 64
 
 var (
-	errBackendTime = errors.New("the time budget is used up")
+	ErrBackendTime = errors.New("the time budget is used up")
 	errBackendBusy = errors.New("too many earlier evaluations are still running")
 )
 
-// askBackend runs one backend within the budget. It runs on a goroutine of its own so
+// AskBackend runs one backend within the budget. It runs on a goroutine of its own so
 // that one that ignores its context delays no decision.
-func askBackend(ctx context.Context, b Backend, in BackendInput, log *slog.Logger) (BackendDecision, error) {
+func AskBackend(ctx context.Context, b Backend, in BackendInput, log *slog.Logger) (BackendDecision, error) {
 	if ctx.Err() != nil {
-		return BackendDecision{}, errBackendTime
+		return BackendDecision{}, ErrBackendTime
 	}
 	if abandoned.Load() >= maxAbandoned {
 		return BackendDecision{}, errBackendBusy
@@ -103,7 +103,7 @@ func askBackend(ctx context.Context, b Backend, in BackendInput, log *slog.Logge
 	case a := <-done:
 		if a.err != nil {
 			if ctx.Err() != nil {
-				return BackendDecision{}, errBackendTime
+				return BackendDecision{}, ErrBackendTime
 			}
 			return BackendDecision{}, a.err
 		}
@@ -112,7 +112,7 @@ func askBackend(ctx context.Context, b Backend, in BackendInput, log *slog.Logge
 		if over.CompareAndSwap(false, true) {
 			abandoned.Add(1)
 		}
-		return BackendDecision{}, errBackendTime
+		return BackendDecision{}, ErrBackendTime
 	}
 }
 
@@ -127,6 +127,6 @@ func checkBackendDecision(d BackendDecision) (BackendDecision, error) {
 	if !d.Action.Valid() || d.Action.Allows() != d.Allowed {
 		return d, fmt.Errorf("the answer contradicts itself: allowed is %t and action is %q", d.Allowed, source.Clip(string(d.Action), 40))
 	}
-	d.Reason = source.Clip(redact.Text(d.Reason), maxReason)
+	d.Reason = source.Clip(redact.Text(d.Reason), MaxReason)
 	return d, nil
 }

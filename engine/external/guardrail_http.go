@@ -1,4 +1,4 @@
-package engine
+package external
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ type httpGuardrail struct {
 	client *http.Client
 }
 
-// newHTTPGuardrail calls a valid endpoint. A nil client means one of its own.
-func newHTTPGuardrail(ep governance.GuardrailEndpoint, client *http.Client) *httpGuardrail {
+// NewHTTPGuardrail calls a valid endpoint. A nil client means one of its own.
+func NewHTTPGuardrail(ep governance.GuardrailEndpoint, client *http.Client) *httpGuardrail {
 	if client == nil {
 		client = &http.Client{}
 	}

@@ -1,4 +1,4 @@
-package engine
+package external
 
 import (
 	"context"
@@ -16,11 +16,11 @@ func TestStuckBackends(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for abandoned.Load() < maxAbandoned {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-		_, err := askBackend(ctx, stuck, BackendInput{}, log)
-		require.ErrorIs(t, err, errBackendTime)
+		_, err := AskBackend(ctx, stuck, BackendInput{}, log)
+		require.ErrorIs(t, err, ErrBackendTime)
 		cancel()
 	}
-	_, err := askBackend(context.Background(), stuck, BackendInput{}, log)
+	_, err := AskBackend(context.Background(), stuck, BackendInput{}, log)
 	require.ErrorIs(t, err, errBackendBusy)
 	close(stuck.release)
 	require.Eventually(t, func() bool { return abandoned.Load() == 0 }, 5*time.Second, time.Millisecond)

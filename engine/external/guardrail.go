@@ -1,4 +1,4 @@
-package engine
+package external
 
 import (
 	"context"
@@ -51,44 +51,44 @@ type GuardrailChain struct {
 	Providers []GuardrailProvider
 }
 
-// guardrailVerdict is the outcome of one pass through a chain.
-type guardrailVerdict struct {
-	allowed bool
-	by      string // the provider that ended the chain
-	reason  string
-	args    value.Value
-	changed bool
-	err     error
-	said    []value.Pair // metadata by provider
+// GuardrailVerdict is the outcome of one pass through a chain.
+type GuardrailVerdict struct {
+	Allowed bool
+	By      string // the provider that ended the chain
+	Reason  string
+	Args    value.Value
+	Changed bool
+	Err     error
+	Said    []value.Pair // metadata by provider
 }
 
 // maxModifiedBytes bounds what a guardrail may put in the place of arguments.
 const maxModifiedBytes = 64 << 10
 
-// run asks all providers in order. Once the arguments are final, a change that a
+// Run asks all providers in order. Once the arguments are final, a change that a
 // provider wants is not passed on to the next.
-func (c *GuardrailChain) run(ctx context.Context, call GuardrailCall, final bool) guardrailVerdict {
-	var v guardrailVerdict
+func (c *GuardrailChain) Run(ctx context.Context, call GuardrailCall, final bool) GuardrailVerdict {
+	var v GuardrailVerdict
 	before := call.Args.JSON()
 	for _, provider := range c.Providers {
 		res, err := askGuardrail(ctx, provider, call)
 		if err == nil && res.Metadata.Len() > 0 {
-			v.said = append(v.said, value.Pair{Key: provider.Name(), Value: res.Metadata})
+			v.Said = append(v.Said, value.Pair{Key: provider.Name(), Value: res.Metadata})
 		}
 		switch {
 		case err != nil:
-			v.by, v.err = provider.Name(), err
+			v.By, v.Err = provider.Name(), err
 			return v
 		case res.Decision == GuardrailDeny:
-			v.by, v.reason = provider.Name(), textGuardrail(res.Reason)
+			v.By, v.Reason = provider.Name(), textGuardrail(res.Reason)
 			return v
 		case res.Decision == GuardrailModify && res.ModifiedArgs != nil && final:
-			v.changed = v.changed || res.ModifiedArgs.JSON() != before
+			v.Changed = v.Changed || res.ModifiedArgs.JSON() != before
 		case res.Decision == GuardrailModify && res.ModifiedArgs != nil:
 			call.Args = *res.ModifiedArgs
 		}
 	}
-	v.allowed, v.args, v.changed = true, call.Args, v.changed || call.Args.JSON() != before
+	v.Allowed, v.Args, v.Changed = true, call.Args, v.Changed || call.Args.JSON() != before
 	return v
 }
 
@@ -96,9 +96,9 @@ func (c *GuardrailChain) run(ctx context.Context, call GuardrailCall, final bool
 // audit record.
 const maxGuardrailMetadata = 4 << 10
 
-// metadata is what guardrails said beside their decisions, by their names;
+// Metadata is what guardrails said beside their decisions, by their names;
 // nil if nothing. Where one was asked twice, what it said last counts.
-func metadata(said ...[]value.Pair) *value.Value {
+func Metadata(said ...[]value.Pair) *value.Value {
 	all := map[string]value.Value{}
 	for _, pairs := range said {
 		for _, p := range pairs {
@@ -124,7 +124,7 @@ func textGuardrail(reason string) string {
 	if reason == "" {
 		reason = "policy violation"
 	}
-	return "Tool call denied: " + source.Clip(redact.Text(reason), maxReason)
+	return "Tool call denied: " + source.Clip(redact.Text(reason), MaxReason)
 }
 
 // askGuardrail calls one provider; a panic, an unknown decision and arguments
@@ -132,7 +132,7 @@ func textGuardrail(reason string) string {
 func askGuardrail(ctx context.Context, p GuardrailProvider, call GuardrailCall) (res GuardrailResult, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			res, err = GuardrailResult{}, &panicError{cause: r, stack: debug.Stack()}
+			res, err = GuardrailResult{}, &PanicError{Cause: r, Stack: debug.Stack()}
 		}
 	}()
 	res, err = p.Evaluate(ctx, call)
@@ -151,10 +151,10 @@ func askGuardrail(ctx context.Context, p GuardrailProvider, call GuardrailCall) 
 	return res, nil
 }
 
-// panicError carries a stack to the log and none of it to a caller.
-type panicError struct {
-	cause any
-	stack []byte
+// PanicError carries a stack to the log and none of it to a caller.
+type PanicError struct {
+	Cause any
+	Stack []byte
 }
 
-func (e *panicError) Error() string { return "the provider panicked" }
+func (e *PanicError) Error() string { return "the provider panicked" }
