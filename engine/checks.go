@@ -180,8 +180,8 @@ var errConfidence = errors.New("context.confidence must be a number")
 // confidenceOf reads context.confidence. A bool is no number: it would pass
 // for full confidence.
 func confidenceOf(e evaluation) (observed float64, given bool, err error) {
-	v := orMissing(e.in.Context.Find("confidence"))
-	if v == nil {
+	v := e.in.Context.Find("confidence")
+	if v == nil || v.Is(value.Null) {
 		return 0, false, nil
 	}
 	if v.Kind() != value.Number {

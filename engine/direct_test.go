@@ -11,7 +11,6 @@ import (
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/enginetest"
-	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -57,7 +56,7 @@ func TestDirectIsTheLongWay(t *testing.T) {
 			continue // a target that an operator cannot work on
 		}
 		for range 20 {
-			in := call.Input{Tool: pick("", "a", "ab", "abc_1", "abc_x", "abz", "c", "long_name_of_a_tool", "\xff", "é", strings.Repeat("a", longText)), Kind: call.Kind(rng.IntN(2))}
+			in := call.Input{Tool: pick("", "a", "ab", "abc_1", "abc_x", "abz", "c", "long_name_of_a_tool", "\xff", "é", strings.Repeat("a", 4<<10)), Kind: call.Kind(rng.IntN(2))}
 			ctx := value.OfMap()
 			for _, f := range []string{"x", "y", "tool_name", "confidence"} {
 				if rng.IntN(3) > 0 {
@@ -118,7 +117,7 @@ func TestDirectIsForRulesAlone(t *testing.T) {
 	for name, in := range map[string]call.Input{
 		"explained":    {Tool: "z", Explain: true},
 		"limits":       {Tool: "z", CheckLimits: true},
-		"long":         {Tool: strings.Repeat("z", longText/3)},
+		"long":         {Tool: strings.Repeat("z", 4<<10/3)},
 		"confidence":   {Tool: "z", Context: enginetest.Value(t, `{"confidence":1}`)},
 		"content hash": {Tool: "z", ContentHash: func(string) (string, bool) { return "x", true }},
 	} {
@@ -161,58 +160,4 @@ func TestToolThatIsNoUTF8(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Of any number of literals the longest is found that a text begins with, and
-// from it all shorter ones.
-func TestLongestPrefix(t *testing.T) {
-	rng := rand.New(rand.NewPCG(9, 10))
-	word := func(most int) string {
-		b := make([]byte, 1+rng.IntN(most))
-		for i := range b {
-			b[i] = "ab"[rng.IntN(2)]
-		}
-		return string(b)
-	}
-	deep := 0
-	for range 2000 {
-		var p prefixes
-		longest, stem := 4, ""
-		if rng.IntN(2) == 0 {
-			stem = "a_head__" // which says nothing then
-		}
-		for i := range 1 + rng.IntN(20) {
-			search, err := pattern.Search("^" + stem + word(longest))
-			require.NoError(t, err)
-			p.add(search, int32(i))
-		}
-		p.seal()
-		text := stem + word(longest+1)
-		var want []string
-		for _, f := range p.list { // sorted, so that of those a text begins with the longest is last
-			if strings.HasPrefix(text, f.text) {
-				want = append([]string{f.text}, want...)
-			}
-		}
-		var got []string
-		for n := p.longest(text); n >= 0; n = p.list[n].shorter {
-			got = append(got, p.list[n].text)
-		}
-		require.Equal(t, want, got, "of %q", text)
-		if len(got) > 1 {
-			deep++
-		}
-		if len(want) > 0 {
-			require.True(t, p.mayBegin(text))
-		}
-	}
-	require.Greater(t, deep, 200)
-
-	var p prefixes
-	search, err := pattern.Search(`^a\x00`)
-	require.NoError(t, err)
-	p.add(search, 0)
-	p.seal()
-	require.EqualValues(t, -1, p.longest("a"), "a head is filled with zeros, a text is not")
-	require.EqualValues(t, 0, p.longest("a\x00"))
 }
