@@ -10,6 +10,7 @@ import (
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -48,7 +49,7 @@ type AuditRecord struct {
 // Audit makes the record of a decision. Every decision has one, also those of
 // error paths.
 func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
-	e := begun(&in)
+	e := matching.Begun(&in)
 	r := AuditRecord{
 		Timestamp:         moment(in.Now),
 		EventType:         PolicyCheck,
@@ -59,7 +60,7 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 		Allowed:           d.Allowed,
 		Category:          d.Category,
 		Reason:            redact.Text(d.Reason),
-		ToolName:          redact.Text(e.tool),
+		ToolName:          redact.Text(e.Tool),
 		AgentID:           redact.Text(p.agentName(e)),
 		SessionID:         in.SessionID,
 		CallID:            in.CallID,
@@ -72,7 +73,7 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 		ErrorDetail:       d.Error,
 	}
 	canonical := canonicals.Get().(*[]byte)
-	*canonical = e.arguments().AppendJSON(in.Context.AppendJSON((*canonical)[:0]))
+	*canonical = e.Arguments().AppendJSON(in.Context.AppendJSON((*canonical)[:0]))
 	r.ContextDigest = sha256.Sum256(*canonical)
 	if cap(*canonical) <= 64<<10 {
 		canonicals.Put(canonical)
@@ -82,7 +83,7 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 	}
 	if !d.Allowed {
 		r.EventType = PolicyViolation
-		if e.ofTool() {
+		if e.OfTool() {
 			r.EventType = ToolCallBlocked
 		}
 	}
@@ -105,24 +106,24 @@ func (p *Policy) MustAudit(d *Decision) bool {
 // snapshot is the context as it was judged, redacted, with the facts of the
 // service in the place of what the caller claimed. Those are no secrets, and a
 // time in seconds may look like one.
-func (p *Policy) snapshot(e evaluation) value.Value {
+func (p *Policy) snapshot(e matching.Evaluation) value.Value {
 	var own [7]value.Pair
 	n := 0
 	add := func(name string, v value.Value) {
 		own[n] = value.Pair{Key: name, Value: v}
 		n++
 	}
-	if e.tool != "" {
-		add("tool_name", value.OfString(redact.Text(e.tool)))
+	if e.Tool != "" {
+		add("tool_name", value.OfString(redact.Text(e.Tool)))
 	}
-	if f := e.in.Facts; f != nil {
+	if f := e.In.Facts; f != nil {
 		for _, kind := range [...]call.FactKind{call.CallCount, call.Attempts, call.TokensUsed, call.ActiveSlots} {
 			add(kind.String(), value.OfInt(f.Read(kind, "")))
 		}
-		add(call.ToolCalls.String(), value.OfMap(value.Pair{Key: redact.Text(e.tool), Value: value.OfInt(f.Read(call.ToolCalls, e.tool))}))
+		add(call.ToolCalls.String(), value.OfMap(value.Pair{Key: redact.Text(e.Tool), Value: value.OfInt(f.Read(call.ToolCalls, e.Tool))}))
 		add(call.Elapsed.String(), value.OfFloat(f.Elapsed.Seconds()))
 	}
-	ctx := e.in.Context
+	ctx := e.In.Context
 	if ctx.Len() == 0 {
 		return value.OfMap(own[:n]...)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/external"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -25,7 +26,7 @@ type loadedBackend struct {
 // decideByBackends asks the backends in order; the first without an error
 // decides (policy engine spec 14.3). It reports false where the default action
 // is to decide.
-func (p *Policy) decideByBackends(ctx context.Context, e evaluation, d *Decision) bool {
+func (p *Policy) decideByBackends(ctx context.Context, e matching.Evaluation, d *Decision) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.budget)
 	defer cancel()
 	var failed error
@@ -33,8 +34,8 @@ func (p *Policy) decideByBackends(ctx context.Context, e evaluation, d *Decision
 		start := time.Now()
 		said, err := external.AskBackend(ctx, b.Backend, p.backendInput(e, b), p.log)
 		if err != nil {
-			if e.in.Explain {
-				e.explain("backend %s: error: %v", b.Name(), err)
+			if e.In.Explain {
+				e.Explain("backend %s: error: %v", b.Name(), err)
 			}
 			if err = fmt.Errorf("%s: %w", b.Name(), err); failed != nil {
 				err = fmt.Errorf("%w; %w", failed, err)
@@ -42,9 +43,9 @@ func (p *Policy) decideByBackends(ctx context.Context, e evaluation, d *Decision
 			failed = err
 			continue
 		}
-		if e.in.Explain {
-			e.explain("backend %s: %s %s", b.Name(), said.Action, said.Reason)
-			e.trace = append(e.trace, said.Trace...)
+		if e.In.Explain {
+			e.Explain("backend %s: %s %s", b.Name(), said.Action, said.Reason)
+			e.Trace = append(e.Trace, said.Trace...)
 		}
 		d.Allowed, d.Action, d.Reason = said.Allowed, string(said.Action), said.Reason
 		d.Policy = "external:" + b.Name()
@@ -68,13 +69,13 @@ func (p *Policy) decideByBackends(ctx context.Context, e evaluation, d *Decision
 
 // backendInput builds what a backend sees. Each fact in it is a premise on the
 // exact value, because nobody knows what the backend compares it with.
-func (p *Policy) backendInput(e evaluation, b loadedBackend) external.BackendInput {
-	in := e.in
+func (p *Policy) backendInput(e matching.Evaluation, b loadedBackend) external.BackendInput {
+	in := e.In
 	out := external.BackendInput{
 		AgentID:    in.AgentID,
 		ActionType: in.Kind.String(),
-		Tool:       e.tool,
-		Arguments:  e.arguments(),
+		Tool:       e.Tool,
+		Arguments:  e.Arguments(),
 	}
 	if in.SessionID == "" {
 		if out.AgentID == "" {
@@ -111,7 +112,7 @@ var allFacts = [...]call.FactKind{call.CallCount, call.Attempts, call.TokensUsed
 
 // withFacts puts in the facts that a backend names, and takes out what the
 // context claims about the others.
-func withFacts(ctx value.Value, e evaluation, wanted []call.FactKind) value.Value {
+func withFacts(ctx value.Value, e matching.Evaluation, wanted []call.FactKind) value.Value {
 	for _, kind := range allFacts {
 		if _, claimed := ctx.Get(kind.String()); claimed {
 			ctx = ctx.With(kind.String(), value.Value{})
@@ -121,13 +122,13 @@ func withFacts(ctx value.Value, e evaluation, wanted []call.FactKind) value.Valu
 		if kind == call.ToolCalls {
 			// Only the tool of this call: the names of others are not known
 			// here, and each would be one more premise.
-			x, premise := e.in.Facts.Exact(kind, e.tool)
-			e.addPremise(premise)
-			ctx = ctx.With(kind.String(), value.OfMap(value.Pair{Key: e.tool, Value: value.OfInt(x)}))
+			x, premise := e.In.Facts.Exact(kind, e.Tool)
+			e.AddPremise(premise)
+			ctx = ctx.With(kind.String(), value.OfMap(value.Pair{Key: e.Tool, Value: value.OfInt(x)}))
 			continue
 		}
-		x, premise := e.in.Facts.Exact(kind, "")
-		e.addPremise(premise)
+		x, premise := e.In.Facts.Exact(kind, "")
+		e.AddPremise(premise)
 		ctx = ctx.With(kind.String(), value.OfInt(x))
 	}
 	return ctx

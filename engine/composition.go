@@ -9,6 +9,7 @@ import (
 
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/value"
 )
 
@@ -26,14 +27,14 @@ type composition struct {
 	flatSet   *ruleset
 	pathless  *ruleset // of calls without a path, in strict mode and with folders; else nil
 	deepest   int      // segments of the deepest folder
-	compiled  map[*document.Rule]*compiledRule
+	compiled  map[*document.Rule]*matching.Rule
 	keptRules atomic.Int64
 }
 
 // A ruleset is what holds for a call: rules, and what follows when none of them
 // matches. It is immutable and shared by evaluations.
 type ruleset struct {
-	*ruleList
+	*matching.List
 	docs      []*document.Document // flat: in load order; scoped: root first
 	chain     []string             // names of docs; scoped only
 	scoped    bool
@@ -41,15 +42,15 @@ type ruleset struct {
 	defPolicy string // whose default it is
 	// confidence is what a call must at least have, by the same defaults.
 	confidence float64
-	denials    []*ruleList // what denies whatever rules say; strict mode only
-	trace      []string    // how a chain came to be
+	denials    []*matching.List // what denies whatever rules say; strict mode only
+	trace      []string         // how a chain came to be
 }
 
 // compose links documents, which come in the order of their paths. Governance
 // files hold for their folders, one for each; all others make the flat list.
 func compose(documents []*document.Document, g *governance.Policy, strict bool, resolver *Resolver) *composition {
-	c := &composition{strict: strict, resolver: resolver, governance: g, compiled: map[*document.Rule]*compiledRule{}}
-	fields := fieldTable{}
+	c := &composition{strict: strict, resolver: resolver, governance: g, compiled: map[*document.Rule]*matching.Rule{}}
+	fields := matching.Fields{}
 	inFolders := map[string]*document.Document{}
 	for _, d := range documents {
 		if isGovernanceFile(d.Path) {
@@ -58,7 +59,7 @@ func compose(documents []*document.Document, g *governance.Policy, strict bool, 
 		for _, r := range d.Rules {
 			r.Number = uint16(len(c.rules))
 			c.rules = append(c.rules, r)
-			c.compiled[r] = compileRule(r, fields, strict)
+			c.compiled[r] = matching.Compile(r, fields, strict)
 		}
 	}
 	c.linkFlat(documents)
@@ -95,12 +96,12 @@ func (c *composition) linkFlat(documents []*document.Document) {
 			}
 		}
 	}
-	var rules []*compiledRule
+	var rules []*matching.Rule
 	for _, d := range c.flat {
 		rules = append(rules, c.compiledOf(d.Rules)...)
 	}
 	c.flatSet = &ruleset{
-		ruleList: newRuleList(rules), docs: c.flat,
+		List: matching.NewList(rules), docs: c.flat,
 		def: document.Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil),
 	}
 	if len(c.flat) > 0 {
@@ -116,15 +117,15 @@ func (c *composition) linkFlat(documents []*document.Document) {
 // selectFor finds the documents that apply to the call (policy engine spec
 // 7.2) in a tree with governance files. One without them has no root, and a
 // path in the context is a field like any other.
-func (c *composition) selectFor(e evaluation) (*ruleset, error) {
+func (c *composition) selectFor(e matching.Evaluation) (*ruleset, error) {
 	if len(c.folders) == 0 {
 		return c.flatSet, nil
 	}
 	clean, given := ".", false
-	e.chain = nil
-	if v, ok := e.in.Context.Get("path"); ok && v.Kind() != value.Null {
+	e.Chain = nil
+	if v, ok := e.In.Context.Get("path"); ok && v.Kind() != value.Null {
 		raw, isString := v.AsString()
-		e.chain = []string{} // a refusal is scoped as well (17.1)
+		e.Chain = []string{} // a refusal is scoped as well (17.1)
 		if !isString {
 			return nil, errPathType
 		}
@@ -135,8 +136,8 @@ func (c *composition) selectFor(e evaluation) (*ruleset, error) {
 	}
 	switch {
 	case !given && c.pathless != nil:
-		if e.in.Explain {
-			e.explain("no path is given: in strict mode the denies of every folder stand")
+		if e.In.Explain {
+			e.Explain("no path is given: in strict mode the denies of every folder stand")
 		}
 		return c.pathless, nil
 	case !given && len(c.flat) > 0:
@@ -144,15 +145,15 @@ func (c *composition) selectFor(e evaluation) (*ruleset, error) {
 	}
 	if f := c.findFolder(clean); f != nil {
 		if set := c.chainFor(f, clean); set != nil {
-			if e.in.Explain {
-				e.explain("path %s: the documents %s apply, root first", value.Quote(clean), strings.Join(set.chain, ", "))
-				e.trace = append(e.trace, set.trace...)
+			if e.In.Explain {
+				e.Explain("path %s: the documents %s apply, root first", value.Quote(clean), strings.Join(set.chain, ", "))
+				e.Trace = append(e.Trace, set.trace...)
 			}
 			return set, nil
 		}
 	}
-	if e.in.Explain {
-		e.explain("path %s: no governance file applies, the flat list holds", value.Quote(clean))
+	if e.In.Explain {
+		e.Explain("path %s: no governance file applies, the flat list holds", value.Quote(clean))
 	}
 	return c.flatSet, nil
 }
@@ -164,22 +165,22 @@ var (
 )
 
 // decide picks the rule that decides, or none.
-func (c *composition) decide(set *ruleset, e evaluation) (*compiledRule, error) {
+func (c *composition) decide(set *ruleset, e matching.Evaluation) (*matching.Rule, error) {
 	if rule, err := set.denial(e); rule != nil || err != nil {
-		if e.in.Explain && err == nil {
-			e.explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.Doc.Path, rule.Action)
+		if e.In.Explain && err == nil {
+			e.Explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.Doc.Path, rule.Action)
 		}
 		return rule, err
 	}
 	if c.resolver != nil {
 		return c.combine(set, e)
 	}
-	rule, err := set.first(e)
-	if e.in.Explain && err == nil {
+	rule, err := set.First(e)
+	if e.In.Explain && err == nil {
 		if rule == nil {
-			e.explain("none of %d rules matches", len(set.rules))
+			e.Explain("none of %d rules matches", len(set.Rules))
 		} else {
-			e.explain("rule '%s' of %s matches: %s (priority %d)", rule.Name, rule.Doc.Path, rule.Action, rule.Priority)
+			e.Explain("rule '%s' of %s matches: %s (priority %d)", rule.Name, rule.Doc.Path, rule.Action, rule.Priority)
 		}
 	}
 	return rule, err
@@ -188,16 +189,16 @@ func (c *composition) decide(set *ruleset, e evaluation) (*compiledRule, error) 
 // combine lets each document name its decision and resolves between them
 // (policy engine spec 13). Under DENY_OVERRIDES a document's first deny stands
 // beside its first match, so that a deny also overrides inside one document.
-func (c *composition) combine(set *ruleset, e evaluation) (*compiledRule, error) {
+func (c *composition) combine(set *ruleset, e matching.Evaluation) (*matching.Rule, error) {
 	var candidates []Candidate
-	var rules []*compiledRule
+	var rules []*matching.Rule
 	for _, doc := range set.docs {
 		matched, denied := false, c.resolver.Strategy != document.DenyOverrides
-		for _, r := range set.rules {
+		for _, r := range set.Rules {
 			if r.Doc != doc || (matched && (denied || r.Action.Allows())) {
 				continue
 			}
-			hit, err := r.matches(e)
+			hit, err := r.Matches(e)
 			if err != nil {
 				return r, err
 			}
@@ -220,8 +221,8 @@ func (c *composition) combine(set *ruleset, e evaluation) (*compiledRule, error)
 	if err != nil {
 		return nil, err
 	}
-	if e.in.Explain {
-		e.trace = append(e.trace, res.Trace...)
+	if e.In.Explain {
+		e.Trace = append(e.Trace, res.Trace...)
 	}
 	return rules[res.Index], nil
 }
@@ -247,8 +248,8 @@ func depthOf(dir string) int {
 }
 
 // compiledOf returns rules as they are evaluated.
-func (c *composition) compiledOf(rules []*document.Rule) []*compiledRule {
-	out := make([]*compiledRule, len(rules))
+func (c *composition) compiledOf(rules []*document.Rule) []*matching.Rule {
+	out := make([]*matching.Rule, len(rules))
 	for i, r := range rules {
 		out[i] = c.compiled[r]
 	}

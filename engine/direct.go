@@ -12,7 +12,7 @@ func (p *Policy) decideDirectly(in *call.Input, d *Decision) bool {
 	if len(p.answers) == 0 || in.Explain || in.CheckLimits {
 		return false
 	}
-	best := p.docs.flatSet.direct(in)
+	best := p.docs.flatSet.Direct(in)
 	if best < 0 {
 		return false
 	}
@@ -38,12 +38,12 @@ func hashed(in *call.Input) bool {
 func (p *Policy) linkDirect() {
 	set := p.docs.flatSet
 	if len(p.docs.folders) > 0 || p.docs.resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.hashes != nil ||
-		!p.unchecked || p.docs.strict && len(set.docs) == 0 || set.denials != nil || !set.complete() {
+		!p.unchecked || p.docs.strict && len(set.docs) == 0 || set.denials != nil || !set.Complete() {
 		return
 	}
-	p.answers = make([]Decision, len(set.rules)+1)
-	for i, r := range set.rules {
+	p.answers = make([]Decision, len(set.Rules)+1)
+	for i, r := range set.Rules {
 		decideByRule(set, r, &p.answers[i])
 	}
-	set.decideByDefault(&p.answers[len(set.rules)])
+	set.decideByDefault(&p.answers[len(set.Rules)])
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 )
@@ -216,9 +217,9 @@ func (c *composition) cachedChain(at *atomic.Pointer[ruleset], f *folder) *rules
 const maxKeptRules = 200_000
 
 func (c *composition) mayKeep(s *ruleset) bool {
-	n := len(s.rules)
+	n := len(s.Rules)
 	for _, d := range s.denials {
-		n += len(d.rules)
+		n += len(d.Rules)
 	}
 	return c.keptRules.Add(int64(n)+1) <= maxKeptRules
 }
@@ -258,7 +259,7 @@ func (c *composition) buildChain(f *folder, in func(int) bool) *ruleset {
 	}
 	rules, trace := mergeRules(docs, only)
 	s := &ruleset{
-		ruleList: newRuleList(c.compiledOf(rules)), docs: docs, scoped: true, trace: trace,
+		List: matching.NewList(c.compiledOf(rules)), docs: docs, scoped: true, trace: trace,
 		def: leaf.Defaults.Action, defPolicy: leaf.Name, confidence: c.threshold(leaf),
 	}
 	for _, doc := range docs {

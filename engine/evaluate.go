@@ -9,6 +9,7 @@ import (
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/external"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/value"
 )
@@ -17,9 +18,9 @@ import (
 // what cannot be judged, also by a defect of the program, is denied and logged
 // (policy engine spec 16).
 func (p *Policy) Evaluate(ctx context.Context, in call.Input) (d Decision) {
-	start := now()
+	start := matching.Now()
 	p.Decide(ctx, &in, &d)
-	d.EvaluationTime = now() - start
+	d.EvaluationTime = matching.Now() - start
 	return d
 }
 
@@ -41,15 +42,15 @@ func (p *Policy) Decide(ctx context.Context, in *call.Input, d *Decision) {
 // decideFully is the long way of Decide, for every policy and every call.
 func (p *Policy) decideFully(ctx context.Context, in *call.Input, d *Decision) {
 	*d = Decision{}
-	e := evaluation{in: in, state: &state{ceiling: p.ceiling}}
-	e.begin()
+	e := matching.Evaluation{In: in, State: &matching.State{Ceiling: p.ceiling}}
+	e.Begin()
 	p.judge(ctx, e, d)
 	if d.Allowed && p.guardrails != nil {
 		p.guard(ctx, e, d)
 	}
-	d.PolicyChain = e.chain
-	d.Premises = e.premises
-	for _, line := range e.trace {
+	d.PolicyChain = e.Chain
+	d.Premises = e.Premises
+	for _, line := range e.Trace {
 		d.Trace = append(d.Trace, redact.Text(line))
 	}
 }
@@ -58,7 +59,7 @@ func (p *Policy) decideFully(ctx context.Context, in *call.Input, d *Decision) {
 // backends, the GovernancePolicy, content hashes. An allow keeps the rule,
 // backend or default that gave it. Decisions are written where the caller has
 // them, because copying one costs as much as finding it.
-func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
+func (p *Policy) judge(ctx context.Context, e matching.Evaluation, d *Decision) {
 	p.judgeDocuments(ctx, e, d)
 	if !d.Allowed {
 		return
@@ -67,7 +68,7 @@ func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
 		*d = *deny
 		return
 	}
-	if (p.hashes != nil || e.in.ContentHash != nil) && e.ofTool() {
+	if (p.hashes != nil || e.In.ContentHash != nil) && e.OfTool() {
 		if deny := p.checkContentHash(e); deny != nil {
 			*d = *deny
 		}
@@ -76,13 +77,13 @@ func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
 
 // judgeDocuments is policy engine spec 7: rules, then backends, then the
 // default.
-func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) {
+func (p *Policy) judgeDocuments(ctx context.Context, e matching.Evaluation, d *Decision) {
 	set, err := p.docs.selectFor(e)
 	if err != nil {
 		*d = p.outOfScope(e, err)
 		return
 	}
-	e.confidence, e.chain = set.confidence, set.chain
+	e.Confidence, e.Chain = set.confidence, set.chain
 	rule, err := p.docs.decide(set, e)
 	switch {
 	case err != nil:
@@ -103,12 +104,12 @@ func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) 
 }
 
 // outOfScope is the decision where no documents can be selected.
-func (p *Policy) outOfScope(e evaluation, err error) Decision {
+func (p *Policy) outOfScope(e matching.Evaluation, err error) Decision {
 	if !errors.Is(err, errPathEscape) {
 		return p.errorDecision(e, "", err)
 	}
-	if e.in.Explain {
-		e.explain("path: %v", err)
+	if e.In.Explain {
+		e.Explain("path: %v", err)
 	}
 	return Decision{
 		Action:        string(document.Deny),
@@ -124,7 +125,7 @@ func (p *Policy) outOfScope(e evaluation, err error) Decision {
 // 17.1).
 const folderScoped = "folder-scoped"
 
-func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
+func decideByRule(set *ruleset, r *matching.Rule, d *Decision) {
 	d.Allowed = r.Action.Allows()
 	d.Action = string(r.Action)
 	d.Policy = r.Doc.Name
@@ -140,15 +141,15 @@ func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 }
 
 // decideByDefault is policy engine spec 7.3.
-func (p *Policy) decideByDefault(set *ruleset, e evaluation, d *Decision) {
+func (p *Policy) decideByDefault(set *ruleset, e matching.Evaluation, d *Decision) {
 	if p.docs.strict && len(set.docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
 		d.Action, d.Policy, d.Rule, d.Reason = string(document.Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return
 	}
 	set.decideByDefault(d)
-	if e.in.Explain {
-		e.explain("default action of %s: %s", value.Quote(set.defPolicy), set.def)
+	if e.In.Explain {
+		e.Explain("default action of %s: %s", value.Quote(set.defPolicy), set.def)
 	}
 }
 
@@ -168,13 +169,13 @@ func (set *ruleset) decideByDefault(d *Decision) {
 
 // errorDecision is the fail-closed decision of policy engine spec 16.2. The
 // error names types and places, never values of the call.
-func (p *Policy) errorDecision(e evaluation, rule string, err error) Decision {
+func (p *Policy) errorDecision(e matching.Evaluation, rule string, err error) Decision {
 	p.logFailure(e, rule, textError, err)
-	if e.in.Explain {
-		e.explain("error: %v", err)
+	if e.In.Explain {
+		e.Explain("error: %v", err)
 	}
 	category := CategoryPolicyError
-	if errors.Is(err, external.ErrBackendTime) || errors.Is(err, errSearchTime) {
+	if errors.Is(err, external.ErrBackendTime) || errors.Is(err, matching.ErrSearchTime) {
 		category = CategoryBudgetExhausted
 	}
 	return Decision{
@@ -190,10 +191,10 @@ func (p *Policy) errorDecision(e evaluation, rule string, err error) Decision {
 }
 
 // logFailure is policy engine spec 16.3, with the snapshot redacted.
-func (p *Policy) logFailure(e evaluation, rule, msg string, err error) {
+func (p *Policy) logFailure(e matching.Evaluation, rule, msg string, err error) {
 	p.log.Error(msg,
 		"error", redact.Text(err.Error()), "rule", rule, "policy_digest", p.digest.String(),
-		"tool", redact.Text(e.tool), "context", redact.Value(e.in.Context).JSON(), "stack", string(debug.Stack()))
+		"tool", redact.Text(e.Tool), "context", redact.Value(e.In.Context).JSON(), "stack", string(debug.Stack()))
 }
 
 func (p *Policy) panicDecision(in *call.Input, cause any, stack []byte) Decision {

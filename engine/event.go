@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/redact"
 )
 
@@ -50,7 +51,7 @@ func Events(in call.Input, d Decision) []Event {
 	}
 	ev.Type = PolicyViolation
 	events = append(events, ev)
-	if begun(&in).ofTool() {
+	if matching.Begun(&in).OfTool() {
 		ev.Type = ToolCallBlocked
 		events = append(events, ev)
 	}

@@ -9,6 +9,7 @@ import (
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -19,11 +20,11 @@ import (
 // once more, to allow or to deny what the chain has come to. A change that one
 // of them wants then is not made; a guardrail that adds something to the
 // arguments adds it once.
-func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
-	if !e.ofTool() {
+func (p *Policy) guard(ctx context.Context, e matching.Evaluation, d *Decision) {
+	if !e.OfTool() {
 		return
 	}
-	call := external.GuardrailCall{ToolName: e.tool, Args: e.arguments(), AgentName: p.agentName(e), CallID: e.in.CallID}
+	call := external.GuardrailCall{ToolName: e.Tool, Args: e.Arguments(), AgentName: p.agentName(e), CallID: e.In.CallID}
 	if call.Args.Kind() != value.Map {
 		call.Args = emptyArguments
 	}
@@ -38,9 +39,9 @@ func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 		return
 	}
 	call.Args = first.Args
-	e.setArguments(first.Args)
-	if e.in.Explain {
-		e.explain("the guardrails changed the arguments; judging them again")
+	e.SetArguments(first.Args)
+	if e.In.Explain {
+		e.Explain("the guardrails changed the arguments; judging them again")
 	}
 	*d = Decision{}
 	if p.judge(ctx, e, d); !d.Allowed {
@@ -53,19 +54,19 @@ func (p *Policy) guard(ctx context.Context, e evaluation, d *Decision) {
 	} else {
 		*d = p.guarded(e, second)
 	}
-	if second.Changed && e.in.Explain {
-		e.explain("the guardrails would change the arguments again; what they wrote first stands")
+	if second.Changed && e.In.Explain {
+		e.Explain("the guardrails would change the arguments again; what they wrote first stands")
 	}
 	d.GuardrailMetadata = external.Metadata(first.Said, second.Said)
 }
 
 // guarded is the decision of a guardrail that did not let a call pass.
-func (p *Policy) guarded(e evaluation, v external.GuardrailVerdict) Decision {
+func (p *Policy) guarded(e matching.Evaluation, v external.GuardrailVerdict) Decision {
 	if v.Err != nil {
 		return p.guardrailError(e, v.By, v.Err)
 	}
-	if e.in.Explain {
-		e.explain("guardrail %s: %s", v.By, v.Reason)
+	if e.In.Explain {
+		e.Explain("guardrail %s: %s", v.By, v.Reason)
 	}
 	return Decision{
 		Action: string(document.Deny), Policy: "guardrail:" + v.By, Reason: v.Reason,
@@ -73,7 +74,7 @@ func (p *Policy) guarded(e evaluation, v external.GuardrailVerdict) Decision {
 	}
 }
 
-func (p *Policy) guardrailError(e evaluation, by string, err error) Decision {
+func (p *Policy) guardrailError(e matching.Evaluation, by string, err error) Decision {
 	if pe := (*external.PanicError)(nil); errors.As(err, &pe) {
 		p.log.Error("guardrail panicked", "guardrail", by, "panic", redact.Text(fmt.Sprint(pe.Cause)), "stack", string(pe.Stack))
 	}
@@ -84,11 +85,11 @@ func (p *Policy) guardrailError(e evaluation, by string, err error) Decision {
 	return d
 }
 
-func (p *Policy) agentName(e evaluation) string {
-	if e.in.AgentID != "" || e.in.SessionID != "" {
-		return e.in.AgentID
+func (p *Policy) agentName(e matching.Evaluation) string {
+	if e.In.AgentID != "" || e.In.SessionID != "" {
+		return e.In.AgentID
 	}
-	return e.in.Context.TextAt("agent_id")
+	return e.In.Context.TextAt("agent_id")
 }
 
 // linkInterceptors turns what the policy names into what evaluations use.

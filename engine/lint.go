@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -60,11 +61,11 @@ func (l *linter) unreachable() {
 	reported := map[seen]bool{}
 	compared := 0
 	for _, set := range sets {
-		for i, r := range set.rules {
+		for i, r := range set.Rules {
 			if compared += i; compared > maxCompared {
 				return
 			}
-			before := set.rules[:i]
+			before := set.Rules[:i]
 			if stands := set.standing(); r.Action.Allows() {
 				before = slices.Concat(stands, before)
 			} else if slices.Contains(stands, r) {
@@ -133,7 +134,7 @@ func holdsFor(c *document.Condition, v value.Value) bool {
 	if v.Kind() == value.Null {
 		return false
 	}
-	ok, err := holds(c, v)
+	ok, err := matching.Holds(c, v)
 	return ok && err == nil
 }
 

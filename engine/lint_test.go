@@ -7,6 +7,7 @@ import (
 
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/source"
 )
 
@@ -63,8 +64,8 @@ func TestLintNeverInvents(t *testing.T) {
 			}
 			found++
 			for _, v := range values {
-				if ok, err := holds(&a, enginetest.Value(t, v)); ok && err == nil {
-					hit, err := holds(&b, enginetest.Value(t, v))
+				if ok, err := matching.Holds(&a, enginetest.Value(t, v)); ok && err == nil {
+					hit, err := matching.Holds(&b, enginetest.Value(t, v))
 					require.True(t, hit || err != nil, "%s %s implies %s %s, but not for %s", a.Operator, a.Value.JSON(), b.Operator, b.Value.JSON(), v)
 				}
 			}

@@ -110,7 +110,7 @@ func TestEvaluateIgnoresItsClock(t *testing.T) {
 
 // Searches that would take too long are given up and denied.
 func TestCeiling(t *testing.T) {
-	long := value.OfMap(value.Pair{Key: "x", Value: value.OfString(strings.Repeat("a", longText))})
+	long := value.OfMap(value.Pair{Key: "x", Value: value.OfString(strings.Repeat("a", (4 << 10)))})
 	for name, yaml := range map[string]string{
 		"condition": "rules: [{name: r, condition: {field: x, operator: matches, value: 'b'}, action: deny}]",
 		"pattern":   "blocked_patterns: [{pattern: '[g-z][h-z]{40}', type: regex}]",

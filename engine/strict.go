@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/matching"
 )
 
 // Strict composition: what one source denies stays denied, whatever the others
@@ -23,7 +24,7 @@ func (c *composition) withDenials(s *ruleset, own, others []*document.Document) 
 	if c.resolver != nil && c.resolver.Strategy == document.DenyOverrides {
 		own, others = nil, slices.Concat(others, own)
 	}
-	var denies []*compiledRule
+	var denies []*matching.Rule
 	for _, doc := range others {
 		for _, r := range doc.Rules {
 			if r.Action.Denies() {
@@ -32,18 +33,18 @@ func (c *composition) withDenials(s *ruleset, own, others []*document.Document) 
 		}
 	}
 	if len(denies) > 0 {
-		s.denials = append(s.denials, newRuleList(denies))
+		s.denials = append(s.denials, matching.NewList(denies))
 	}
-	merged := map[*compiledRule]bool{}
-	for _, r := range s.rules {
+	merged := map[*matching.Rule]bool{}
+	for _, r := range s.Rules {
 		merged[r] = true
 	}
 	for _, doc := range own {
 		// An allow that was dropped on merging is no exception either.
-		rules := slices.DeleteFunc(c.compiledOf(doc.Rules), func(r *compiledRule) bool { return r.Action.Allows() && !merged[r] })
-		denies := slices.ContainsFunc(rules, func(r *compiledRule) bool { return r.Action.Denies() })
-		if denies && (len(own) > 1 || len(others) > 0 || len(rules) != len(s.rules)) {
-			s.denials = append(s.denials, newRuleList(rules))
+		rules := slices.DeleteFunc(c.compiledOf(doc.Rules), func(r *matching.Rule) bool { return r.Action.Allows() && !merged[r] })
+		denies := slices.ContainsFunc(rules, func(r *matching.Rule) bool { return r.Action.Denies() })
+		if denies && (len(own) > 1 || len(others) > 0 || len(rules) != len(s.Rules)) {
+			s.denials = append(s.denials, matching.NewList(rules))
 		}
 	}
 	return s
@@ -51,9 +52,9 @@ func (c *composition) withDenials(s *ruleset, own, others []*document.Document) 
 
 // denial is the strict stage: the rule that denies whatever else is said, or the
 // one that cannot be judged.
-func (s *ruleset) denial(e evaluation) (*compiledRule, error) {
+func (s *ruleset) denial(e matching.Evaluation) (*matching.Rule, error) {
 	for _, of := range s.denials {
-		if rule, err := of.first(e); err != nil || rule != nil && rule.Action.Denies() {
+		if rule, err := of.First(e); err != nil || rule != nil && rule.Action.Denies() {
 			return rule, err
 		}
 	}
@@ -61,11 +62,11 @@ func (s *ruleset) denial(e evaluation) (*compiledRule, error) {
 }
 
 // standing are the denies that stand against the rules of every document.
-func (s *ruleset) standing() []*compiledRule {
-	if len(s.denials) == 0 || slices.ContainsFunc(s.denials[0].rules, func(r *compiledRule) bool { return r.Action.Allows() }) {
+func (s *ruleset) standing() []*matching.Rule {
+	if len(s.denials) == 0 || slices.ContainsFunc(s.denials[0].Rules, func(r *matching.Rule) bool { return r.Action.Allows() }) {
 		return nil
 	}
-	return s.denials[0].rules
+	return s.denials[0].Rules
 }
 
 // tighten takes the strictest defaults of documents: one may tighten those of
@@ -115,9 +116,9 @@ func (c *composition) linkPathless() {
 			others = append(others, doc)
 		}
 	}
-	s := &ruleset{ruleList: &ruleList{}, def: document.Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil)}
+	s := &ruleset{List: &matching.List{}, def: document.Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil)}
 	if base != nil {
-		s.docs, s.ruleList = base.docs, base.ruleList
+		s.docs, s.List = base.docs, base.List
 		s.def, s.defPolicy, s.confidence = base.def, base.defPolicy, base.confidence
 	}
 	if len(c.flat) == 0 {

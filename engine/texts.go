@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/value"
 )
 
@@ -91,7 +92,7 @@ func (p *Policy) RuleText(n uint16) (matchedRule, reason string) {
 
 // RuleTextFor is RuleText for the call that the decision was about.
 func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason string) {
-	e := begun(&in)
+	e := matching.Begun(&in)
 	g := p.governance
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {
 		if i < len(p.docs.rules) {
@@ -103,7 +104,7 @@ func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason strin
 		return "", textPatternInput(g.BlockedPatterns[i].Text)
 	}
 	if i := int(n) - int(rulePatternTool); i >= 0 && i < len(g.BlockedPatterns) {
-		return "", textPatternTool(g.BlockedPatterns[i].Text, e.tool)
+		return "", textPatternTool(g.BlockedPatterns[i].Text, e.Tool)
 	}
 	switch n {
 	case ruleDefault:
@@ -111,11 +112,11 @@ func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason strin
 	case ruleError:
 		return "", textError
 	case ruleApprovalTool:
-		return "", textApproval(e.tool)
+		return "", textApproval(e.Tool)
 	case ruleApprovalAny:
 		return "", textApproval("")
 	case ruleAllowedTools:
-		return "", textNotAllowed(e.tool, g.AllowedTools)
+		return "", textNotAllowed(e.Tool, g.AllowedTools)
 	case ruleMaxToolCalls:
 		return "", textMaxToolCalls(p.limits.MaxToolCalls)
 	case ruleConfidence:
@@ -136,14 +137,14 @@ func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason strin
 		}
 		return "", textTimeout(p.limits.Timeout, elapsed)
 	case ruleHashUnknown:
-		return "", textHashUnknown(e.tool)
+		return "", textHashUnknown(e.Tool)
 	case ruleHashMissing:
-		return "", textHashMissing(e.tool)
+		return "", textHashMissing(e.Tool)
 	case ruleHashMismatch:
-		if v := p.hashes.check(&in, e.tool); v.rule == ruleHashMismatch {
+		if v := p.hashes.check(&in, e.Tool); v.rule == ruleHashMismatch {
 			return "", v.reason
 		}
-		return "", "Tool '" + e.tool + "' content hash mismatch (possible tampering or wrapper)" // another is registered by now
+		return "", "Tool '" + e.Tool + "' content hash mismatch (possible tampering or wrapper)" // another is registered by now
 	}
 	return "", ""
 }

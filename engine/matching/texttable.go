@@ -1,4 +1,4 @@
-package engine
+package matching
 
 // A textTable maps texts to ranks. It is built once and then only read.
 type textTable struct {

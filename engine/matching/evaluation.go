@@ -1,4 +1,4 @@
-package engine
+package matching
 
 import (
 	"errors"
@@ -9,19 +9,19 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// An evaluation is one judgement under way: of which call, and how far it is.
+// An Evaluation is one judgement under way: of which call, and how far it is.
 // It is handed on by value. So what a decision takes from its state does not
 // make the compiler take the call for kept, which would put every call on the
 // heap.
-type evaluation struct {
-	in *call.Input // read only
-	*state
+type Evaluation struct {
+	In *call.Input // read only
+	*State
 }
 
-// A state is what is worked out in the course of an evaluation. It lives on the
+// A State is what is worked out in the course of an evaluation. It lives on the
 // stack of Decide and is never shared.
-type state struct {
-	tool string // effective name; empty if nobody said one
+type State struct {
+	Tool string // effective name; empty if nobody said one
 
 	// args are the effective arguments, null if nobody gave any; see arguments.
 	args    value.Value
@@ -34,73 +34,73 @@ type state struct {
 	known uint8                  // slots looked up
 	named value.Value            // the field of the request itself that was looked up last
 
-	premises []call.Premise
-	trace    []string
-	chain    []string // names of the documents, once a path has selected them; empty if it is refused
+	Premises []call.Premise
+	Trace    []string
+	Chain    []string // names of the documents, once a path has selected them; empty if it is refused
 
-	confidence float64 // what the call needs, by the documents that apply
+	Confidence float64 // what the call needs, by the documents that apply
 
 	start   time.Duration // by now(), when the first long text was searched; 0 before
-	ceiling time.Duration // how long texts may be searched from then on; 0 sets no bound
+	Ceiling time.Duration // how long texts may be searched from then on; 0 sets no bound
 }
 
-// errSearchTime is why an evaluation was given up.
-var errSearchTime = errors.New("the evaluation took too long")
+// ErrSearchTime is why an evaluation was given up.
+var ErrSearchTime = errors.New("the evaluation took too long")
 
 // longText is the length from which searching a text is worth a look at the
 // clock first.
 const longText = 4 << 10
 
 // mayTake reports whether there is time left to search a text.
-func (e evaluation) mayTake(text string) bool {
-	return len(text) < longText || e.ceiling == 0 || e.searched() < e.ceiling
+func (e Evaluation) mayTake(text string) bool {
+	return len(text) < longText || e.Ceiling == 0 || e.Searched() < e.Ceiling
 }
 
-// searched is the time since a long text was searched first.
-func (e evaluation) searched() time.Duration {
-	t := now()
+// Searched is the time since a long text was searched first.
+func (e Evaluation) Searched() time.Duration {
+	t := Now()
 	if e.start == 0 {
 		e.start = t
 	}
 	return t - e.start
 }
 
-// now is a monotonic clock. Reading it costs half of what time.Now does.
-func now() time.Duration { return time.Since(epoch) }
+// Now is a monotonic clock. Reading it costs half of what time.Now does.
+func Now() time.Duration { return time.Since(epoch) }
 
 var epoch = time.Now()
 
-// begun is an evaluation that has begun, for those who decide nothing.
-func begun(in *call.Input) evaluation {
-	e := evaluation{in: in, state: &state{}}
-	e.begin()
+// Begun is an evaluation that has begun, for those who decide nothing.
+func Begun(in *call.Input) Evaluation {
+	e := Evaluation{In: in, State: &State{}}
+	e.Begin()
 	return e
 }
 
-// begin fills in the effective name of the tool.
-func (e evaluation) begin() {
-	if e.tool = e.in.Tool; e.tool == "" {
-		if v := e.in.Context.Find("tool_name"); v != nil {
-			e.tool, _ = v.AsString()
+// Begin fills in the effective name of the tool.
+func (e Evaluation) Begin() {
+	if e.Tool = e.In.Tool; e.Tool == "" {
+		if v := e.In.Context.Find("tool_name"); v != nil {
+			e.Tool, _ = v.AsString()
 		}
 	}
 }
 
-// ofTool reports whether the call is judged as one of a tool. The kind is the
+// OfTool reports whether the call is judged as one of a tool. The kind is the
 // caller's word, so a call that names a tool is one whatever it calls itself.
-func (e evaluation) ofTool() bool { return e.in.Kind == call.KindTool || e.tool != "" }
+func (e Evaluation) OfTool() bool { return e.In.Kind == call.KindTool || e.Tool != "" }
 
-// arguments returns the effective arguments. Most rules look at none, so they
+// Arguments returns the effective arguments. Most rules look at none, so they
 // are looked for when somebody asks.
-func (e evaluation) arguments() value.Value {
+func (e Evaluation) Arguments() value.Value {
 	if e.settled {
 		return e.args
 	}
-	e.args, e.given, e.settled = e.in.Arguments, true, true
+	e.args, e.given, e.settled = e.In.Arguments, true, true
 	if e.args.Len() == 0 {
 		e.given = false
 		for _, name := range [...]string{"arguments", "tool_args"} {
-			if v := orMissing(e.in.Context.Find(name)); v != nil {
+			if v := orMissing(e.In.Context.Find(name)); v != nil {
 				e.args = *v
 				break
 			}
@@ -109,16 +109,16 @@ func (e evaluation) arguments() value.Value {
 	return e.args
 }
 
-// setArguments puts args in the place of what was judged before, and forgets
+// SetArguments puts args in the place of what was judged before, and forgets
 // what was looked up in them.
-func (e evaluation) setArguments(args value.Value) {
+func (e Evaluation) SetArguments(args value.Value) {
 	e.args, e.given, e.settled = args, true, true
 	e.known = 0
 }
 
 // lookup finds the value of a field, nil if it is missing, be it null or absent.
 // What it points to stands until the next lookup.
-func (e evaluation) lookup(f *fieldPath) *value.Value {
+func (e Evaluation) lookup(f *fieldPath) *value.Value {
 	if f.root != contextField {
 		if v, decided := e.findWellKnown(f); decided {
 			return v
@@ -136,7 +136,7 @@ func (e evaluation) lookup(f *fieldPath) *value.Value {
 
 // ownText returns a field that is a text which the request itself carries, as
 // findWellKnown would.
-func (e evaluation) ownText(f *fieldPath) (text string, known bool) {
+func (e Evaluation) ownText(f *fieldPath) (text string, known bool) {
 	if f.root == contextField || f.segments != nil {
 		return "", false
 	}
@@ -146,8 +146,8 @@ func (e evaluation) ownText(f *fieldPath) (text string, known bool) {
 
 // find looks into the context. A literal key wins over a path; where it is null
 // it ends the search.
-func (e evaluation) find(f *fieldPath) *value.Value {
-	if v := e.in.Context.Find(f.name); v != nil {
+func (e Evaluation) find(f *fieldPath) *value.Value {
+	if v := e.In.Context.Find(f.name); v != nil {
 		return orMissing(v)
 	}
 	if f.segments == nil {
@@ -155,7 +155,7 @@ func (e evaluation) find(f *fieldPath) *value.Value {
 	}
 	// The first step is taken here, so that nothing that is kept in e can point
 	// into e itself, which would move it to the heap.
-	return walk(e.in.Context.Find(f.segments[0]), f.segments[1:])
+	return walk(e.In.Context.Find(f.segments[0]), f.segments[1:])
 }
 
 // orMissing is v, or nil where it is null or absent.
@@ -167,10 +167,10 @@ func orMissing(v *value.Value) *value.Value {
 }
 
 // findWellKnown answers for fields that the request itself carries.
-func (e evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) {
+func (e Evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) {
 	switch {
 	case f.root == argumentsField:
-		e.arguments()
+		e.Arguments()
 		switch {
 		case !e.given:
 			return nil, false
@@ -179,7 +179,7 @@ func (e evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) {
 		}
 		return walk(&e.args, f.segments[1:]), true
 	case f.root == maskedField:
-		return nil, e.in.Facts != nil
+		return nil, e.In.Facts != nil
 	case f.segments != nil:
 		return nil, false
 	}
@@ -187,7 +187,7 @@ func (e evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) {
 	if text == "" {
 		// A session has the agent that it was opened for, or none; a context
 		// cannot name another.
-		return nil, f.root == agentIDField && e.in.SessionID != ""
+		return nil, f.root == agentIDField && e.In.SessionID != ""
 	}
 	e.named = value.OfString(text)
 	return &e.named, true
@@ -195,20 +195,20 @@ func (e evaluation) findWellKnown(f *fieldPath) (v *value.Value, decided bool) {
 
 // textOf is what the request itself says in a field; empty where it leaves that
 // to the context.
-func (e evaluation) textOf(f wellKnown) string {
+func (e Evaluation) textOf(f wellKnown) string {
 	switch f {
 	case toolNameField:
-		return e.in.Tool
+		return e.In.Tool
 	case agentIDField:
-		return e.in.AgentID
+		return e.In.AgentID
 	case sessionIDField:
-		return e.in.SessionID
+		return e.In.SessionID
 	case callIDField:
-		return e.in.CallID
+		return e.In.CallID
 	case actionTypeField:
 		// Without a session the caller may describe a call of another kind.
-		if _, said := e.in.Context.Get("action_type"); !said || e.in.SessionID != "" {
-			return e.in.Kind.String()
+		if _, said := e.In.Context.Get("action_type"); !said || e.In.SessionID != "" {
+			return e.In.Kind.String()
 		}
 	}
 	return ""
@@ -251,19 +251,19 @@ func listIndex(s string) (int, bool) {
 	return n, true
 }
 
-// addPremise narrows what is already known of the same fact.
-func (e evaluation) addPremise(p call.Premise) {
+// AddPremise narrows what is already known of the same fact.
+func (e Evaluation) AddPremise(p call.Premise) {
 	p.Lo = max(p.Lo, 0) // no fact is ever negative
-	for i := range e.premises {
-		have := &e.premises[i]
+	for i := range e.Premises {
+		have := &e.Premises[i]
 		if have.Fact == p.Fact && have.Name == p.Name {
 			have.Lo, have.Hi = max(have.Lo, p.Lo), min(have.Hi, p.Hi)
 			return
 		}
 	}
-	e.premises = append(e.premises, p)
+	e.Premises = append(e.Premises, p)
 }
 
-func (e evaluation) explain(format string, args ...any) {
-	e.trace = append(e.trace, fmt.Sprintf(format, args...))
+func (e Evaluation) Explain(format string, args ...any) {
+	e.Trace = append(e.Trace, fmt.Sprintf(format, args...))
 }

@@ -1,4 +1,4 @@
-package engine
+package matching
 
 import (
 	"encoding/binary"
@@ -101,7 +101,7 @@ func head(text string) (h uint64) {
 
 // try tests the rules before rank best whose literal text begins with, and
 // returns the first that matches or fails, else what it was given.
-func (p *prefixes) try(e evaluation, text string, best int32, err error) (int32, error) {
+func (p *prefixes) try(e Evaluation, text string, best int32, err error) (int32, error) {
 	for n := p.longest(text); n >= 0; n = p.list[n].shorter {
 		for _, r := range p.list[n].rules {
 			if r.rank >= best {

@@ -1,4 +1,4 @@
-package engine
+package matching
 
 import (
 	"errors"
@@ -58,10 +58,10 @@ func wellKnownField(name string) wellKnown {
 // maxSlots bounds the lookups that one evaluation remembers.
 const maxSlots = 8
 
-// fieldTable hands out slots, one per distinct field of a tree.
-type fieldTable map[string]*fieldPath
+// Fields hands out slots, one per distinct field of a tree.
+type Fields map[string]*fieldPath
 
-func (t fieldTable) path(name string) *fieldPath {
+func (t Fields) path(name string) *fieldPath {
 	if f, ok := t[name]; ok {
 		return f
 	}
@@ -79,16 +79,16 @@ func (t fieldTable) path(name string) *fieldPath {
 	return f
 }
 
-// A compiledRule is a rule ready to be tested.
-type compiledRule struct {
+// A Rule is a rule ready to be tested.
+type Rule struct {
 	*document.Rule
 	field  *fieldPath
 	fact   *factTest // the field is a fact
 	strict bool      // a deny whose field is missing cannot be judged
 }
 
-func compileRule(r *document.Rule, fields fieldTable, strict bool) *compiledRule {
-	return &compiledRule{
+func Compile(r *document.Rule, fields Fields, strict bool) *Rule {
+	return &Rule{
 		Rule:   r,
 		field:  fields.path(r.Condition.Field),
 		fact:   newFactTest(&r.Condition),
@@ -99,10 +99,10 @@ func compileRule(r *document.Rule, fields fieldTable, strict bool) *compiledRule
 // errMissing is why strict mode cannot judge a deny rule.
 var errMissing = errors.New("the field is missing, and in strict mode a deny rule needs it")
 
-// matches tests the rule. An error means that it cannot be judged, which
+// Matches tests the rule. An error means that it cannot be judged, which
 // denies the whole call (policy engine spec 16.1).
-func (r *compiledRule) matches(e evaluation) (bool, error) {
-	if r.fact != nil && e.in.Facts != nil {
+func (r *Rule) Matches(e Evaluation) (bool, error) {
+	if r.fact != nil && e.In.Facts != nil {
 		return r.matchesFact(e)
 	}
 	v := e.lookup(r.field)
@@ -115,38 +115,38 @@ func (r *compiledRule) matches(e evaluation) (bool, error) {
 	if r.Condition.Operator == document.OpMatches {
 		return e.finds(r.Condition.Search, v.Str())
 	}
-	return holds(&r.Condition, *v)
+	return Holds(&r.Condition, *v)
 }
 
 // finds searches a text for the expression of a matches condition. One search
 // is linear in the text; a thousand of them over a long one may still be more
 // than a caller can wait for.
-func (e evaluation) finds(s *pattern.Searcher, text string) (bool, error) {
+func (e Evaluation) finds(s *pattern.Searcher, text string) (bool, error) {
 	if !e.mayTake(text) {
-		return false, errSearchTime
+		return false, ErrSearchTime
 	}
 	return s.Match(text), nil
 }
 
-func (r *compiledRule) matchesFact(e evaluation) (bool, error) {
+func (r *Rule) matchesFact(e Evaluation) (bool, error) {
 	t := r.fact
 	switch {
 	case t.typeError:
 		return false, typeError(r.Condition.Operator, value.OfInt(0), r.Condition.Value)
 	case t.asText:
-		x, premise := e.in.Facts.Exact(t.kind, t.tool)
-		e.addPremise(premise)
+		x, premise := e.In.Facts.Exact(t.kind, t.tool)
+		e.AddPremise(premise)
 		return r.Condition.Search.Match(value.OfInt(x).Str()), nil
 	}
-	truth, lo, hi := t.match(e.in.Facts.Read(t.kind, t.tool))
-	e.addPremise(call.Premise{Fact: t.kind, Name: t.tool, Lo: lo, Hi: hi})
+	truth, lo, hi := t.match(e.In.Facts.Read(t.kind, t.tool))
+	e.AddPremise(call.Premise{Fact: t.kind, Name: t.tool, Lo: lo, Hi: hi})
 	return truth, nil
 }
 
-// holds tests a value that is present against the condition, with Python's
+// Holds tests a value that is present against the condition, with Python's
 // meaning of the operators. An error is a pair of types that cannot be
 // compared.
-func holds(c *document.Condition, v value.Value) (bool, error) {
+func Holds(c *document.Condition, v value.Value) (bool, error) {
 	switch c.Operator {
 	case document.OpEq:
 		return value.Equal(v, c.Value), nil

@@ -1,4 +1,4 @@
-package engine
+package matching
 
 import (
 	"math/rand/v2"

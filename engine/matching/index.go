@@ -1,4 +1,4 @@
-package engine
+package matching
 
 import (
 	"cmp"
@@ -10,14 +10,14 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// A ruleIndex finds the rules that may match without walking over all of them.
+// A index finds the rules that may match without walking over all of them.
 // It never changes which rule is first: it leaves out only rules that are
 // known not to match, or to come after one that does.
 //
 // Three shapes of conditions are indexed by their field: equality with constant
 // strings (eq, in), bounds on numbers (gt, gte, lt, lte), and expressions that
 // can only be found at the beginning of a text, after a literal (matches).
-type ruleIndex struct {
+type index struct {
 	groups []indexGroup
 	rest   []int32 // rules that must be tried
 }
@@ -46,8 +46,8 @@ const maxIndexed = 4
 // than trying them.
 const minIndexed = 2
 
-func newRuleIndex(rules []*compiledRule) ruleIndex {
-	var x ruleIndex
+func newIndex(rules []*Rule) index {
+	var x index
 	group := x.chooseFields(rules)
 	for i, r := range rules {
 		g, indexed := group[r.field]
@@ -82,7 +82,7 @@ func newRuleIndex(rules []*compiledRule) ruleIndex {
 }
 
 // chooseFields makes a group of each field that enough rules can be found by.
-func (x *ruleIndex) chooseFields(rules []*compiledRule) map[*fieldPath]int {
+func (x *index) chooseFields(rules []*Rule) map[*fieldPath]int {
 	count := map[*fieldPath]int{}
 	var order []*fieldPath
 	for _, r := range rules {
@@ -113,7 +113,7 @@ const (
 	prefixShape
 )
 
-func shapeOf(r *compiledRule) ruleShape {
+func shapeOf(r *Rule) ruleShape {
 	switch c := &r.Condition; {
 	case r.fact != nil:
 		return otherShape
@@ -159,7 +159,7 @@ func constants(c *document.Condition) []string {
 //
 // The rest come last, because of all rules these alone leave premises, and no
 // rule behind the one that decides may leave any.
-func (x *ruleIndex) first(e evaluation, rules []*compiledRule) (best int32, err error, ok bool) {
+func (x *index) first(e Evaluation, rules []*Rule) (best int32, err error, ok bool) {
 	if len(x.groups) == 0 {
 		return 0, nil, false
 	}
@@ -196,7 +196,7 @@ func (x *ruleIndex) first(e evaluation, rules []*compiledRule) (best int32, err 
 		if i >= best {
 			break
 		}
-		if hit, failed := rules[i].matches(e); hit || failed != nil {
+		if hit, failed := rules[i].Matches(e); hit || failed != nil {
 			return i, failed, true
 		}
 	}
@@ -204,7 +204,7 @@ func (x *ruleIndex) first(e evaluation, rules []*compiledRule) (best int32, err 
 }
 
 // firstOther is the part of first for a value that is no text.
-func (g *indexGroup) firstOther(e evaluation, v *value.Value, best int32, err error) (int32, error, bool) {
+func (g *indexGroup) firstOther(e Evaluation, v *value.Value, best int32, err error) (int32, error, bool) {
 	switch v.Kind() {
 	case value.Number, value.Bool:
 		if rank := g.firstNumber(v, best); rank < best {

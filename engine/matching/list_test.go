@@ -1,4 +1,4 @@
-package engine
+package matching
 
 import (
 	"fmt"
@@ -26,10 +26,10 @@ func TestIndexEqualsScan(t *testing.T) {
 	fields := []string{"x", "y", "z.w", "tool_name", "call_count"}
 	indexed, decided := 0, map[document.Operator]int{}
 	for range 3000 {
-		fieldsOf := fieldTable{}
+		fieldsOf := Fields{}
 		strict := rng.IntN(3) == 0
 		extremes := []int{5, len(numbers)}[rng.IntN(2)] // whether limits are beyond 64 bits
-		var rules []*compiledRule
+		var rules []*Rule
 		for i := range 20 + rng.IntN(60) {
 			c := document.Condition{Field: fields[rng.IntN(len(fields))], Operator: operators[rng.IntN(len(operators))], Value: enginetest.Value(t, targets[rng.IntN(len(targets))])}
 			if c.Field == "tool_name" { // a field of texts, which no bound refuses
@@ -46,10 +46,10 @@ func TestIndexEqualsScan(t *testing.T) {
 				continue
 			}
 			action := []document.Action{document.Allow, document.Deny}[rng.IntN(2)]
-			rules = append(rules, compileRule(&document.Rule{Name: fmt.Sprint(i), Condition: c, Action: action, Priority: int64(rng.IntN(3)), Doc: &document.Document{}}, fieldsOf, strict))
+			rules = append(rules, Compile(&document.Rule{Name: fmt.Sprint(i), Condition: c, Action: action, Priority: int64(rng.IntN(3)), Doc: &document.Document{}}, fieldsOf, strict))
 		}
-		set := newRuleList(rules)
-		scan := &ruleList{rules: set.rules}
+		set := NewList(rules)
+		scan := &List{Rules: set.Rules}
 		indexed += len(set.index.groups)
 		ctx := value.OfMap()
 		for _, f := range []string{"x", "y", "z", "tool_name"} {
@@ -70,12 +70,12 @@ func TestIndexEqualsScan(t *testing.T) {
 		if rng.IntN(3) == 0 {
 			in.Tool = []string{"a", "ab", "abc", "abc_1", "abc\n", "b\xff", "é"}[rng.IntN(7)]
 		}
-		fast, slow := begun(&in), begun(&in)
-		got, gotErr := set.first(fast)
-		want, wantErr := scan.first(slow)
+		fast, slow := Begun(&in), Begun(&in)
+		got, gotErr := set.First(fast)
+		want, wantErr := scan.First(slow)
 		require.Equal(t, want, got, "context %s", ctx.JSON())
 		require.Equal(t, wantErr, gotErr)
-		require.Equal(t, slow.premises, fast.premises)
+		require.Equal(t, slow.Premises, fast.Premises)
 		if want != nil {
 			decided[want.Condition.Operator]++
 		}
@@ -97,7 +97,7 @@ func TestFactTestEqualsCondition(t *testing.T) {
 			}
 			test := newFactTest(&c)
 			for _, x := range []int64{0, 1, 2, 3, 999, 1000, 1001, math.MaxInt64 - 1, math.MaxInt64} {
-				want, err := holds(&c, value.OfInt(x))
+				want, err := Holds(&c, value.OfInt(x))
 				if err != nil {
 					require.True(t, test.typeError, "%s %s", op, target)
 					continue
@@ -106,7 +106,7 @@ func TestFactTestEqualsCondition(t *testing.T) {
 				require.Equal(t, want, got, "%d %s %s", x, op, target)
 				require.True(t, lo <= x && x <= hi, "%d %s %s: range %d to %d", x, op, target, lo, hi)
 				for _, edge := range []int64{lo, hi} {
-					same, err := holds(&c, value.OfInt(edge))
+					same, err := Holds(&c, value.OfInt(edge))
 					require.NoError(t, err)
 					require.Equal(t, want, same, "%d is in the range of %d %s %s", edge, x, op, target)
 				}

@@ -1,4 +1,4 @@
-package engine
+package matching
 
 import (
 	"strings"
@@ -8,9 +8,9 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// complete reports whether the index finds every rule, each by a field that a
+// Complete reports whether the index finds every rule, each by a field that a
 // call states itself.
-func (l *ruleList) complete() bool {
+func (l *List) Complete() bool {
 	for i := range l.index.groups {
 		if f := l.index.groups[i].field; f.segments != nil || f.root != contextField && f.root != toolNameField {
 			return false
@@ -19,11 +19,11 @@ func (l *ruleList) complete() bool {
 	return len(l.index.rest) == 0
 }
 
-// direct is first without an evaluation, for a list that is complete: it returns
+// Direct is first without an evaluation, for a list that is complete: it returns
 // the place of the first rule that matches, the number of rules where none does,
 // and undecided where that takes an evaluation.
-func (l *ruleList) direct(in *call.Input) int32 {
-	best := int32(len(l.rules))
+func (l *List) Direct(in *call.Input) int32 {
+	best := int32(len(l.Rules))
 	for i := range l.index.groups {
 		if best = l.index.groups[i].direct(in, best); best < 0 {
 			break

@@ -1,4 +1,4 @@
-package engine
+package matching
 
 import (
 	"testing"
@@ -34,11 +34,11 @@ func FuzzCondition(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if hit, err := holds(&c, have); err == nil {
+			if hit, err := Holds(&c, have); err == nil {
 				outcome[op] = hit
 			}
-			rule := compileRule(&document.Rule{Name: "r", Condition: c, Action: document.Deny, Doc: &document.Document{}}, fieldTable{}, false)
-			_, _ = rule.matches(begun(&call.Input{Context: value.OfMap(value.Pair{Key: field, Value: have}), Facts: &call.Facts{}}))
+			rule := Compile(&document.Rule{Name: "r", Condition: c, Action: document.Deny, Doc: &document.Document{}}, Fields{}, false)
+			_, _ = rule.Matches(Begun(&call.Input{Context: value.OfMap(value.Pair{Key: field, Value: have}), Facts: &call.Facts{}}))
 		}
 		for _, pair := range [][2]document.Operator{{document.OpEq, document.OpNe}, {document.OpIn, document.OpNotIn}, {document.OpGt, document.OpLte}, {document.OpLt, document.OpGte}} {
 			a, okA := outcome[pair[0]]
