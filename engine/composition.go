@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -79,6 +80,23 @@ func (c *composition) documents() []*document.Document {
 	}
 	slices.SortFunc(docs, func(a, b *document.Document) int { return strings.Compare(a.Path, b.Path) })
 	return docs
+}
+
+// name is the name in the GovernancePolicy, else in the first document of the
+// flat list, else in the governance file nearest to the root.
+func (c *composition) name() string {
+	switch {
+	case c.governance.Governed():
+		return c.governance.Name
+	case len(c.flat) > 0:
+		return c.flat[0].Name
+	}
+	dirs := slices.Sorted(maps.Keys(c.folders))
+	if len(dirs) == 0 {
+		return c.governance.Name
+	}
+	nearest := slices.MinFunc(dirs, func(a, b string) int { return depthOf(a) - depthOf(b) })
+	return c.folders[nearest].doc.Name
 }
 
 func isGovernanceFile(p string) bool {

@@ -45,5 +45,5 @@ func (p *Policy) linkDirect() {
 	for i, r := range set.Rules {
 		decideByRule(set, r, &p.answers[i])
 	}
-	set.decideByDefault(&p.answers[len(set.Rules)])
+	byDefault(set, &p.answers[len(set.Rules)])
 }

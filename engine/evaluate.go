@@ -147,13 +147,14 @@ func (p *Policy) decideByDefault(set *ruleset, e matching.Evaluation, d *Decisio
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return
 	}
-	set.decideByDefault(d)
+	byDefault(set, d)
 	if e.In.Explain {
 		e.Explain("default action of %s: %s", value.Quote(set.defPolicy), set.def)
 	}
 }
 
-func (set *ruleset) decideByDefault(d *Decision) {
+// byDefault writes the default action of a ruleset.
+func byDefault(set *ruleset, d *Decision) {
 	d.Allowed = set.def.Allows()
 	d.Action = string(set.def)
 	d.Policy = set.defPolicy

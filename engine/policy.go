@@ -68,20 +68,7 @@ func (p *Policy) Documents() []*document.Document { return p.docs.documents() }
 
 // Name is the name in the GovernancePolicy, else in the first document of the
 // flat list, else in the governance file nearest to the root.
-func (p *Policy) Name() string {
-	switch {
-	case p.governance.Governed():
-		return p.governance.Name
-	case len(p.docs.flat) > 0:
-		return p.docs.flat[0].Name
-	}
-	dirs := slices.Sorted(maps.Keys(p.docs.folders))
-	if len(dirs) == 0 {
-		return p.governance.Name
-	}
-	nearest := slices.MinFunc(dirs, func(a, b string) int { return depthOf(a) - depthOf(b) })
-	return p.docs.folders[nearest].doc.Name
-}
+func (p *Policy) Name() string { return p.docs.name() }
 
 // linkLimits joins the GovernancePolicy's numbers with those that documents
 // state.
