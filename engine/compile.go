@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
@@ -23,7 +24,7 @@ type Policy struct {
 	limits     Limits
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
 
-	docs    *composition
+	docs    *composition.Documents
 	answers []Decision // of the rules of the flat list, then of its default; nil where decideDirectly does not decide
 
 	denyOnError bool // when all backends failed
@@ -70,8 +71,8 @@ type compiler struct {
 	problems []source.Problem
 	unknown  []source.Problem // unknown fields
 
-	documents  []*document.Document // all, by path
-	resolver   *Resolver            // nil without combining
+	documents  []*document.Document  // all, by path
+	resolver   *composition.Resolver // nil without combining
 	settings   []fileSettings
 	searches   document.Searches
 	cedarFiles []source.File
@@ -155,7 +156,7 @@ func (c *compiler) loadDocument(f source.File, n *source.Node) {
 	d, wrong, unknown := document.Read(n, f.Path, &c.searches)
 	c.problems = append(c.problems, wrong...)
 	c.unknown = append(c.unknown, unknown...)
-	if isGovernanceFile(f.Path) {
+	if composition.IsGovernanceFile(f.Path) {
 		// Files come sorted, so governance.yaml is met before .yml.
 		beside := strings.TrimSuffix(f.Path, ".yml") + ".yaml"
 		if slices.ContainsFunc(c.documents, func(o *document.Document) bool { return o.Path == beside }) {
@@ -232,7 +233,7 @@ func (c *compiler) checkSettings() {
 		}
 	}
 	if strategy != "" {
-		c.resolver = &Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
+		c.resolver = &composition.Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
 	}
 	if c.strict && strategy != "" && strategy != document.DenyOverrides {
 		for _, f := range c.settings {
@@ -271,7 +272,7 @@ func (c *compiler) link() {
 			}
 		}
 	}
-	p.docs = compose(c.documents, p.governance, c.strict, c.resolver)
+	p.docs = composition.New(c.documents, p.governance, c.strict, c.resolver)
 	c.warnDefaults()
 	c.linkLimits()
 	p.external = slices.Concat(c.cedarFiles, c.regoFiles)
@@ -285,13 +286,13 @@ func (c *compiler) link() {
 // warnDefaults points at documents that reset their parents' default without
 // saying so (policy engine spec 11.3).
 func (c *compiler) warnDefaults() {
-	for dir, f := range c.policy.docs.folders {
-		if len(f.chain) < 2 || f.doc.Defaults.Stated.Any {
+	for dir, f := range c.policy.docs.Folders {
+		if len(f.Chain) < 2 || f.Doc.Defaults.Stated.Any {
 			continue
 		}
-		for _, parent := range f.chain[:len(f.chain)-1] {
+		for _, parent := range f.Chain[:len(f.Chain)-1] {
 			if parent.Defaults.Action.Denies() && !c.strict {
-				c.warnf(f.doc.Path, 0, "defaults", "the document states no defaults, so below %s/ the default is allow, although %s denies by default", dir, parent.Path)
+				c.warnf(f.Doc.Path, 0, "defaults", "the document states no defaults, so below %s/ the default is allow, although %s denies by default", dir, parent.Path)
 				break
 			}
 		}

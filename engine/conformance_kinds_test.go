@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
@@ -59,16 +60,16 @@ func (a *archive) compare() {
 func (a *archive) resolve() {
 	v := a.json("resolve.json")
 	list, _ := v.Get("candidates")
-	var candidates []Candidate
+	var candidates []composition.Candidate
 	for c := range list.Items() {
 		priority, _ := c.Get("priority")
 		n, _ := priority.AsInt()
-		candidates = append(candidates, Candidate{
+		candidates = append(candidates, composition.Candidate{
 			Action: document.Action(c.TextAt("action")), Priority: n, Level: document.Level(c.TextAt("scope")),
 			Policy: c.TextAt("policy"), Rule: c.TextAt("rule"), Reason: c.TextAt("reason"),
 		})
 	}
-	r := Resolver{Strategy: document.Strategy(v.TextAt("strategy")), TieBreakDeny: v.TextAt("tie_break") == "deny"}
+	r := composition.Resolver{Strategy: document.Strategy(v.TextAt("strategy")), TieBreakDeny: v.TextAt("tie_break") == "deny"}
 	res, err := r.Resolve(candidates)
 	message := ""
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -42,7 +43,7 @@ func diff(a, b subject) []Difference {
 
 // A subject is what is compared of a policy.
 type subject struct {
-	docs        *composition
+	docs        *composition.Documents
 	denyOnError bool          // when all backends failed
 	external    []source.File // of the languages of backends
 }
@@ -58,11 +59,11 @@ func (d *differ) field(path, what, was, now string) {
 // setting is what holds for the whole tree.
 func (p subject) setting(name, usual string) string {
 	switch {
-	case name == "mode" && p.docs.strict:
+	case name == "mode" && p.docs.Strict:
 		return "strict"
-	case name == "combining" && p.docs.resolver != nil:
-		return strings.ToLower(string(p.docs.resolver.Strategy))
-	case name == "tie_break" && p.docs.resolver != nil && p.docs.resolver.TieBreakDeny:
+	case name == "combining" && p.docs.Resolver != nil:
+		return strings.ToLower(string(p.docs.Resolver.Strategy))
+	case name == "tie_break" && p.docs.Resolver != nil && p.docs.Resolver.TieBreakDeny:
 		return "deny"
 	case name == "on_backend_error" && !p.denyOnError:
 		return "default"
@@ -72,19 +73,19 @@ func (p subject) setting(name, usual string) string {
 
 func (d *differ) governance(a, b subject) {
 	switch {
-	case !a.docs.governance.Governed() && b.docs.governance.Governed():
-		d.list = append(d.list, Difference{Path: b.docs.governance.Path, What: "the GovernancePolicy", Added: true})
-	case a.docs.governance.Governed() && !b.docs.governance.Governed():
-		d.list = append(d.list, Difference{Path: a.docs.governance.Path, What: "the GovernancePolicy", Removed: true})
+	case !a.docs.Governance.Governed() && b.docs.Governance.Governed():
+		d.list = append(d.list, Difference{Path: b.docs.Governance.Path, What: "the GovernancePolicy", Added: true})
+	case a.docs.Governance.Governed() && !b.docs.Governance.Governed():
+		d.list = append(d.list, Difference{Path: a.docs.Governance.Path, What: "the GovernancePolicy", Removed: true})
 	}
-	for _, c := range a.docs.governance.Diff(b.docs.governance) {
+	for _, c := range a.docs.Governance.Diff(b.docs.Governance) {
 		d.field("", c.Field, c.Old.Repr(), c.New.Repr())
 	}
 }
 
 // documents compares documents by their paths, or where there is but one each.
 func (d *differ) documents(a, b subject) {
-	was, now := a.docs.documents(), b.docs.documents()
+	was, now := a.docs.All(), b.docs.All()
 	if len(was) == 1 && len(now) == 1 {
 		d.document("", was[0], now[0])
 		return
@@ -115,7 +116,7 @@ func (d *differ) documents(a, b subject) {
 		}
 		return paths
 	}
-	d.field("", "order of the flat list", strings.Join(names(a.docs.flat), ", "), strings.Join(names(b.docs.flat), ", "))
+	d.field("", "order of the flat list", strings.Join(names(a.docs.Flat), ", "), strings.Join(names(b.docs.Flat), ", "))
 }
 
 func (d *differ) document(path string, was, now *document.Document) {
@@ -131,7 +132,7 @@ func (d *differ) document(path string, was, now *document.Document) {
 			return fmt.Sprint(of)
 		}
 		holds := "every call, in the flat list"
-		if isGovernanceFile(doc.Path) {
+		if composition.IsGovernanceFile(doc.Path) {
 			holds = "its folder and those below"
 		}
 		return [][2]string{

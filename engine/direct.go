@@ -12,7 +12,7 @@ func (p *Policy) decideDirectly(in *call.Input, d *Decision) bool {
 	if len(p.answers) == 0 || in.Explain || in.CheckLimits {
 		return false
 	}
-	best := p.docs.flatSet.Direct(in)
+	best := p.docs.FlatSet.Direct(in)
 	if best < 0 {
 		return false
 	}
@@ -36,9 +36,9 @@ func hashed(in *call.Input) bool {
 // linkDirect prepares decideDirectly for the policies that it is for, once
 // everything else is known of them.
 func (p *Policy) linkDirect() {
-	set := p.docs.flatSet
-	if len(p.docs.folders) > 0 || p.docs.resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.hashes != nil ||
-		!p.unchecked || p.docs.strict && len(set.docs) == 0 || set.denials != nil || !set.Complete() {
+	set := p.docs.FlatSet
+	if len(p.docs.Folders) > 0 || p.docs.Resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.hashes != nil ||
+		!p.unchecked || p.docs.Strict && len(set.Docs) == 0 || set.Denials != nil || !set.Complete() {
 		return
 	}
 	p.answers = make([]Decision, len(set.Rules)+1)

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/matching"
@@ -78,13 +79,13 @@ func (p *Policy) judge(ctx context.Context, e matching.Evaluation, d *Decision) 
 // judgeDocuments is policy engine spec 7: rules, then backends, then the
 // default.
 func (p *Policy) judgeDocuments(ctx context.Context, e matching.Evaluation, d *Decision) {
-	set, err := p.docs.selectFor(e)
+	set, err := p.docs.SelectFor(e)
 	if err != nil {
 		*d = p.outOfScope(e, err)
 		return
 	}
-	e.Confidence, e.Chain = set.confidence, set.chain
-	rule, err := p.docs.decide(set, e)
+	e.Confidence, e.Chain = set.Confidence, set.Chain
+	rule, err := p.docs.Decide(set, e)
 	switch {
 	case err != nil:
 		name := ""
@@ -105,7 +106,7 @@ func (p *Policy) judgeDocuments(ctx context.Context, e matching.Evaluation, d *D
 
 // outOfScope is the decision where no documents can be selected.
 func (p *Policy) outOfScope(e matching.Evaluation, err error) Decision {
-	if !errors.Is(err, errPathEscape) {
+	if !errors.Is(err, composition.ErrPathEscape) {
 		return p.errorDecision(e, "", err)
 	}
 	if e.In.Explain {
@@ -125,14 +126,14 @@ func (p *Policy) outOfScope(e matching.Evaluation, err error) Decision {
 // 17.1).
 const folderScoped = "folder-scoped"
 
-func decideByRule(set *ruleset, r *matching.Rule, d *Decision) {
+func decideByRule(set *composition.Ruleset, r *matching.Rule, d *Decision) {
 	d.Allowed = r.Action.Allows()
 	d.Action = string(r.Action)
 	d.Policy = r.Doc.Name
 	d.MatchedRule = r.Name
 	d.Rule = ruleFirstOfTheTree + r.Number
 	d.Reason = r.Reason
-	if set.scoped {
+	if set.Scoped {
 		d.Policy = folderScoped
 	}
 	if !d.Allowed {
@@ -141,26 +142,26 @@ func decideByRule(set *ruleset, r *matching.Rule, d *Decision) {
 }
 
 // decideByDefault is policy engine spec 7.3.
-func (p *Policy) decideByDefault(set *ruleset, e matching.Evaluation, d *Decision) {
-	if p.docs.strict && len(set.docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
+func (p *Policy) decideByDefault(set *composition.Ruleset, e matching.Evaluation, d *Decision) {
+	if p.docs.Strict && len(set.Docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
 		d.Action, d.Policy, d.Rule, d.Reason = string(document.Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return
 	}
 	byDefault(set, d)
 	if e.In.Explain {
-		e.Explain("default action of %s: %s", value.Quote(set.defPolicy), set.def)
+		e.Explain("default action of %s: %s", value.Quote(set.DefPolicy), set.Def)
 	}
 }
 
 // byDefault writes the default action of a ruleset.
-func byDefault(set *ruleset, d *Decision) {
-	d.Allowed = set.def.Allows()
-	d.Action = string(set.def)
-	d.Policy = set.defPolicy
+func byDefault(set *composition.Ruleset, d *Decision) {
+	d.Allowed = set.Def.Allows()
+	d.Action = string(set.Def)
+	d.Policy = set.DefPolicy
 	d.Rule = ruleDefault
 	d.Reason = textDefault
-	if set.scoped {
+	if set.Scoped {
 		d.Policy = folderScoped
 	}
 	if !d.Allowed {

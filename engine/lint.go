@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/pattern"
@@ -18,7 +19,7 @@ import (
 // need care, limits that contradict each other, and what has no effect where it
 // stands. The warnings of Compile are
 // among them. Problems come ordered by path and line, each once.
-func lint(docs *composition, warnings []source.Problem) []source.Problem {
+func lint(docs *composition.Documents, warnings []source.Problem) []source.Problem {
 	l := &linter{docs: docs, list: warnings}
 	l.unreachable()
 	l.evadable()
@@ -33,7 +34,7 @@ func lint(docs *composition, warnings []source.Problem) []source.Problem {
 }
 
 type linter struct {
-	docs *composition
+	docs *composition.Documents
 	list []source.Problem
 }
 
@@ -49,13 +50,13 @@ const maxCompared = 4_000_000
 // flat list and in the full chain of every folder.
 func (l *linter) unreachable() {
 	p := l.docs
-	if p.resolver != nil {
+	if p.Resolver != nil {
 		return // every document names its own candidate
 	}
-	sets := []*ruleset{p.flatSet}
-	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
-		f := p.folders[dir]
-		sets = append(sets, p.buildChain(f, func(int) bool { return true }))
+	sets := []*composition.Ruleset{p.FlatSet}
+	for _, dir := range slices.Sorted(maps.Keys(p.Folders)) {
+		f := p.Folders[dir]
+		sets = append(sets, p.BuildChain(f, func(int) bool { return true }))
 	}
 	type seen struct{ rule, by *document.Rule }
 	reported := map[seen]bool{}
@@ -66,7 +67,7 @@ func (l *linter) unreachable() {
 				return
 			}
 			before := set.Rules[:i]
-			if stands := set.standing(); r.Action.Allows() {
+			if stands := set.Standing(); r.Action.Allows() {
 				before = slices.Concat(stands, before)
 			} else if slices.Contains(stands, r) {
 				continue
@@ -78,7 +79,7 @@ func (l *linter) unreachable() {
 					continue
 				}
 				// In strict mode no rule of another document hides a deny.
-				if p.strict && earlier.Doc != r.Doc && r.Action.Denies() && earlier.Action.Allows() {
+				if p.Strict && earlier.Doc != r.Doc && r.Action.Denies() && earlier.Action.Allows() {
 					continue
 				}
 				if pair := (seen{r.Rule, earlier.Rule}); !reported[pair] {
@@ -92,11 +93,11 @@ func (l *linter) unreachable() {
 	}
 }
 
-func where(set *ruleset) string {
-	if !set.scoped {
+func where(set *composition.Ruleset) string {
+	if !set.Scoped {
 		return ""
 	}
-	return " below the folder of " + set.docs[len(set.docs)-1].Path
+	return " below the folder of " + set.Docs[len(set.Docs)-1].Path
 }
 
 // implies reports whether b holds wherever a does. It may miss cases and never
@@ -165,10 +166,10 @@ func matchesAll(v value.Value) bool {
 }
 
 func (l *linter) evadable() {
-	if l.docs.strict {
+	if l.docs.Strict {
 		return // strict mode denies where the field is missing
 	}
-	for _, r := range l.docs.rules {
+	for _, r := range l.docs.Rules {
 		op := r.Condition.Operator
 		if r.Action.Denies() && (op == document.OpNe || op == document.OpNotIn) {
 			l.addf(r.Doc.Path, r.Line, r.Name, "omitting the field %s evades this rule: a missing field makes %s false; add mode: strict, or deny by default and allow what is wanted", r.Condition.Field, op)
@@ -178,11 +179,11 @@ func (l *linter) evadable() {
 
 // governancef reports on a field of the GovernancePolicy.
 func (l *linter) governancef(field, format string, args ...any) {
-	l.addf(l.docs.governance.Path, l.docs.governance.Line(field), field, format, args...)
+	l.addf(l.docs.Governance.Path, l.docs.Governance.Line(field), field, format, args...)
 }
 
 func (l *linter) patterns() {
-	for i, bp := range l.docs.governance.BlockedPatterns {
+	for i, bp := range l.docs.Governance.BlockedPatterns {
 		field := fmt.Sprintf("blocked_patterns[%d]", i)
 		backtracking, unanchored := pattern.Describe(bp)
 		if backtracking {
@@ -195,7 +196,7 @@ func (l *linter) patterns() {
 }
 
 func (l *linter) limits() {
-	g := l.docs.governance
+	g := l.docs.Governance
 	if !g.Governed() {
 		return
 	}

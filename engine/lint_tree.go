@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/value"
 )
 
@@ -14,8 +15,8 @@ import (
 // placement looks for documents and settings whose place takes their effect.
 func (l *linter) placement() {
 	p := l.docs
-	root := p.folders["."]
-	for _, doc := range p.flat {
+	root := p.Folders["."]
+	for _, doc := range p.Flat {
 		if base := path.Base(doc.Path); base == "governance.json" {
 			l.addf(doc.Path, 0, "", "the file is one of the flat list: only governance.yaml and governance.yml hold for their folder")
 		}
@@ -30,12 +31,12 @@ func (l *linter) placement() {
 				l.addf(doc.Path, r.Line, r.Name, "override has no effect in the flat list, which is not merged")
 			}
 		}
-		if root != nil && root.doc.Scope == nil && !p.strict {
-			l.addf(doc.Path, 0, "", "the document holds for calls without a context.path alone: at every path %s and what lies below it hold in its place", root.doc.Path)
+		if root != nil && root.Doc.Scope == nil && !p.Strict {
+			l.addf(doc.Path, 0, "", "the document holds for calls without a context.path alone: at every path %s and what lies below it hold in its place", root.Doc.Path)
 		}
 	}
-	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
-		doc := p.folders[dir].doc
+	for _, dir := range slices.Sorted(maps.Keys(p.Folders)) {
+		doc := p.Folders[dir].Doc
 		if doc.Scope != nil && !mayApply(*doc.Scope, dir) {
 			l.addf(doc.Path, 0, "scope", "the document never applies: no path below %s/ matches the scope %s, which is matched against the whole path from the root", dir, value.Quote(*doc.Scope))
 		}
@@ -62,13 +63,13 @@ func mayApply(scope, dir string) bool {
 // of its name that allows (policy engine spec 11.1). In strict mode it stands.
 func (l *linter) hiddenDenies() {
 	p := l.docs
-	if p.strict {
+	if p.Strict {
 		return
 	}
-	for _, dir := range slices.Sorted(maps.Keys(p.folders)) {
-		f := p.folders[dir]
-		merged, _ := mergeRules(f.chain, nil)
-		for _, r := range f.doc.Rules {
+	for _, dir := range slices.Sorted(maps.Keys(p.Folders)) {
+		f := p.Folders[dir]
+		merged, _ := composition.Merge(f.Chain, nil)
+		for _, r := range f.Doc.Rules {
 			if !r.Action.Denies() {
 				continue
 			}

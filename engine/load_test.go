@@ -107,7 +107,7 @@ func TestLargeDocuments(t *testing.T) {
 			i, strings.Repeat(fmt.Sprintf("tool_%d, ", i), 20), strings.Repeat("why ", 50))
 	}
 	p := mustCompile(t, b.String())
-	require.Len(t, p.docs.rules, document.MaxRules)
+	require.Len(t, p.docs.Rules, document.MaxRules)
 
 	b.WriteString("  - {name: one-more, condition: {field: a, operator: eq, value: 1}, action: deny}\n")
 	tree, err := source.SingleFile(b.String())

@@ -60,15 +60,15 @@ func (p *Policy) Limits() Limits {
 func (p *Policy) Local() bool { return len(p.backends) == 0 && p.guardrails == nil }
 
 // Strict reports whether the policy is evaluated in strict mode.
-func (p *Policy) Strict() bool { return p.docs.strict }
+func (p *Policy) Strict() bool { return p.docs.Strict }
 
 // Documents returns the PolicyDocuments of the tree in order of their paths.
 // They must not be written to.
-func (p *Policy) Documents() []*document.Document { return p.docs.documents() }
+func (p *Policy) Documents() []*document.Document { return p.docs.All() }
 
 // Name is the name in the GovernancePolicy, else in the first document of the
 // flat list, else in the governance file nearest to the root.
-func (p *Policy) Name() string { return p.docs.name() }
+func (p *Policy) Name() string { return p.docs.Name() }
 
 // linkLimits joins the GovernancePolicy's numbers with those that documents
 // state.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/source"
@@ -50,7 +51,7 @@ func TestPanicDenies(t *testing.T) {
 	for _, explain := range []bool{false, true} {
 		var out bytes.Buffer
 		p := mustCompile(t, "rules: []\n", WithLogger(slog.New(slog.NewJSONHandler(&out, nil))))
-		p.docs.flatSet = nil
+		p.docs.FlatSet = nil
 		d := p.Evaluate(context.Background(), call.Input{Tool: "t", Explain: explain})
 		require.False(t, d.Allowed)
 		require.Equal(t, "deny", d.Action)
@@ -116,10 +117,10 @@ func TestPolicyAccessors(t *testing.T) {
 	require.Equal(t, []string{"a.yaml", "b/governance.yaml"}, got)
 	require.True(t, mustCompile(t, "rules: []", WithStrict()).Strict())
 
-	res, err := Resolver{Strategy: document.DenyOverrides}.Resolve([]Candidate{{Rule: "a", Action: document.Allow}, {Rule: "d", Action: document.Deny}})
+	res, err := composition.Resolver{Strategy: document.DenyOverrides}.Resolve([]composition.Candidate{{Rule: "a", Action: document.Allow}, {Rule: "d", Action: document.Deny}})
 	require.NoError(t, err)
 	require.Equal(t, "d", res.Winner.Rule)
-	_, err = Resolver{Strategy: "COIN_TOSS"}.Resolve([]Candidate{{Action: document.Allow}, {Action: document.Deny}})
+	_, err = composition.Resolver{Strategy: "COIN_TOSS"}.Resolve([]composition.Candidate{{Action: document.Allow}, {Action: document.Deny}})
 	require.ErrorContains(t, err, "unknown strategy")
 }
 

@@ -73,7 +73,7 @@ func RunTests(ctx context.Context, p *Policy, tables []source.File, only *regexp
 			names = append(names, provider.Name())
 		}
 	}
-	hits := make([]int, len(p.docs.rules))
+	hits := make([]int, len(p.docs.Rules))
 	for _, table := range tables {
 		cases, bad := readTable(table, names)
 		if probs = append(probs, bad...); len(probs) > 0 {
@@ -95,7 +95,7 @@ func RunTests(ctx context.Context, p *Policy, tables []source.File, only *regexp
 			if len(tested.Failures) > 0 {
 				report.Failed++
 			}
-			if i := int(d.Rule) - int(ruleFirstOfTheTree); i >= 0 && i < len(p.docs.rules) {
+			if i := int(d.Rule) - int(ruleFirstOfTheTree); i >= 0 && i < len(p.docs.Rules) {
 				hits[i]++
 			}
 			report.Cases = append(report.Cases, tested)
@@ -104,7 +104,7 @@ func RunTests(ctx context.Context, p *Policy, tables []source.File, only *regexp
 	if len(probs) > 0 {
 		return TestReport{}, &source.LoadError{Problems: probs}
 	}
-	for i, r := range p.docs.rules {
+	for i, r := range p.docs.Rules {
 		report.Coverage = append(report.Coverage, RuleCoverage{Path: r.Doc.Path, Line: r.Line, Rule: r.Name, Hits: hits[i]})
 	}
 	return report, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/value"
 )
@@ -95,8 +96,8 @@ func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason strin
 	e := matching.Begun(&in)
 	g := p.governance
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {
-		if i < len(p.docs.rules) {
-			return p.docs.rules[i].Name, p.docs.rules[i].Reason
+		if i < len(p.docs.Rules) {
+			return p.docs.Rules[i].Name, p.docs.Rules[i].Reason
 		}
 		return "", ""
 	}
@@ -121,13 +122,13 @@ func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason strin
 		return "", textMaxToolCalls(p.limits.MaxToolCalls)
 	case ruleConfidence:
 		observed, _, _ := confidenceOf(e)
-		set, err := p.docs.selectFor(e)
+		set, err := p.docs.SelectFor(e)
 		if err != nil {
 			return "", ""
 		}
-		return "", textConfidence(observed, set.confidence)
+		return "", textConfidence(observed, set.Confidence)
 	case rulePathEscape:
-		return "", errPathEscape.Error()
+		return "", composition.ErrPathEscape.Error()
 	case ruleNoPolicy:
 		return "", textNoPolicy
 	case ruleTimeout:

@@ -1,4 +1,4 @@
-package engine
+package composition
 
 import (
 	"testing"
@@ -19,7 +19,7 @@ func TestMerge(t *testing.T) {
 	rule(leaf, "kept", document.Allow, true)
 	rule(leaf, "replaced", document.Audit, true)
 	rule(leaf, "own", document.Allow, false)
-	rules, trace := mergeRules([]*document.Document{root, leaf}, nil)
+	rules, trace := Merge([]*document.Document{root, leaf}, nil)
 	var got []string
 	for _, r := range rules {
 		got = append(got, r.Name+" "+string(r.Action)+" "+r.Doc.Path)

@@ -1,4 +1,4 @@
-package engine
+package composition
 
 import (
 	"encoding/hex"
@@ -18,8 +18,8 @@ import (
 // that follows from its place: which documents above it count. Chains are
 // found once per tree; a path only selects one.
 type folder struct {
-	doc   *document.Document
-	chain []*document.Document // root first, this folder's document last
+	Doc   *document.Document
+	Chain []*document.Document // root first, this folder's document last
 	// denyOnly is how many documents at the head of the chain were cut off by
 	// inherit: false and contribute their denies alone (strict mode).
 	denyOnly int
@@ -27,7 +27,7 @@ type folder struct {
 	// have cut off, had they allowed it (strict mode).
 	above int
 
-	all      atomic.Pointer[ruleset] // every document of the chain in scope
+	all      atomic.Pointer[Ruleset] // every document of the chain in scope
 	variants sync.Map                // uint64, a bit per document in scope -> *ruleset
 }
 
@@ -35,7 +35,7 @@ type folder struct {
 func newFolders(docs map[string]*document.Document, strict bool) map[string]*folder {
 	folders := make(map[string]*folder, len(docs))
 	for dir, doc := range docs {
-		f := &folder{doc: doc, chain: []*document.Document{doc}}
+		f := &folder{Doc: doc, Chain: []*document.Document{doc}}
 		// Leaf first while climbing, reversed at the end (12.1).
 		leafFirst := []*document.Document{doc}
 		cut, denyFrom, aboveFrom := !doc.Inherit, -1, -1
@@ -62,9 +62,9 @@ func newFolders(docs map[string]*document.Document, strict bool) map[string]*fol
 			leafFirst = append(leafFirst, above)
 			cut = !above.Inherit
 		}
-		f.chain = make([]*document.Document, 0, len(leafFirst))
+		f.Chain = make([]*document.Document, 0, len(leafFirst))
 		for i := len(leafFirst) - 1; i >= 0; i-- {
-			f.chain = append(f.chain, leafFirst[i])
+			f.Chain = append(f.Chain, leafFirst[i])
 		}
 		if denyFrom >= 0 {
 			f.denyOnly = len(leafFirst) - denyFrom
@@ -128,7 +128,7 @@ func escapes(p string) bool {
 // find returns the folder nearest to a clean path, from the path itself up to
 // the root; a file has no governance file below it, so the extra step for one
 // finds nothing.
-func (c *composition) findFolder(clean string) *folder {
+func (c *Documents) findFolder(clean string) *folder {
 	dir := clean
 	// Deeper than any governance file there is nothing to find; cutting first
 	// keeps a path of ten thousand segments cheap.
@@ -136,7 +136,7 @@ func (c *composition) findFolder(clean string) *folder {
 		dir = dir[:end]
 	}
 	for {
-		if f, ok := c.folders[dir]; ok {
+		if f, ok := c.Folders[dir]; ok {
 			return f
 		}
 		slash := strings.LastIndexByte(dir, '/')
@@ -165,11 +165,11 @@ func cutSegments(p string, n int) int {
 
 // chainFor returns the ruleset of the documents of a folder that apply to a
 // path, or nil where none does.
-func (c *composition) chainFor(f *folder, clean string) *ruleset {
+func (c *Documents) chainFor(f *folder, clean string) *Ruleset {
 	mask := ^uint64(0)
 	included := 0
 	scoped := false
-	for i, doc := range f.chain {
+	for i, doc := range f.Chain {
 		if doc.Scope == nil {
 			included++
 			continue
@@ -186,26 +186,26 @@ func (c *composition) chainFor(f *folder, clean string) *ruleset {
 		return nil
 	case !scoped:
 		return c.cachedChain(&f.all, f)
-	case len(f.chain) > 64:
-		return c.buildChain(f, func(i int) bool {
-			return f.chain[i].Scope == nil || pattern.FnMatch(clean, *f.chain[i].Scope)
+	case len(f.Chain) > 64:
+		return c.BuildChain(f, func(i int) bool {
+			return f.Chain[i].Scope == nil || pattern.FnMatch(clean, *f.Chain[i].Scope)
 		})
 	}
 	if s, ok := f.variants.Load(mask); ok {
-		return s.(*ruleset)
+		return s.(*Ruleset)
 	}
-	s := c.buildChain(f, func(i int) bool { return mask&(1<<i) != 0 })
+	s := c.BuildChain(f, func(i int) bool { return mask&(1<<i) != 0 })
 	if c.mayKeep(s) {
 		f.variants.Store(mask, s)
 	}
 	return s
 }
 
-func (c *composition) cachedChain(at *atomic.Pointer[ruleset], f *folder) *ruleset {
+func (c *Documents) cachedChain(at *atomic.Pointer[Ruleset], f *folder) *Ruleset {
 	if s := at.Load(); s != nil {
 		return s
 	}
-	s := c.buildChain(f, func(int) bool { return true })
+	s := c.BuildChain(f, func(int) bool { return true })
 	if c.mayKeep(s) {
 		at.Store(s)
 	}
@@ -216,18 +216,18 @@ func (c *composition) cachedChain(at *atomic.Pointer[ruleset], f *folder) *rules
 // Beyond it a chain is merged again on each evaluation.
 const maxKeptRules = 200_000
 
-func (c *composition) mayKeep(s *ruleset) bool {
+func (c *Documents) mayKeep(s *Ruleset) bool {
 	n := len(s.Rules)
-	for _, d := range s.denials {
+	for _, d := range s.Denials {
 		n += len(d.Rules)
 	}
 	return c.keptRules.Add(int64(n)+1) <= maxKeptRules
 }
 
-// buildChain merges the documents of a chain that in selects.
-func (c *composition) buildChain(f *folder, in func(int) bool) *ruleset {
+// BuildChain merges the documents of a chain that in selects.
+func (c *Documents) BuildChain(f *folder, in func(int) bool) *Ruleset {
 	var docs, above, cutOff []*document.Document
-	for i, doc := range f.chain {
+	for i, doc := range f.Chain {
 		switch {
 		case !in(i):
 			continue
@@ -244,7 +244,7 @@ func (c *composition) buildChain(f *folder, in func(int) bool) *ruleset {
 	leaf := docs[len(docs)-1]
 	left := []*document.Document{leaf}
 	if len(cutOff)+len(above) == len(docs) {
-		left = c.flat
+		left = c.Flat
 	}
 	if slices.ContainsFunc(left, func(d *document.Document) bool { return d.Defaults.Action.Denies() }) {
 		cutOff = append(cutOff, above...)
@@ -257,17 +257,17 @@ func (c *composition) buildChain(f *folder, in func(int) bool) *ruleset {
 		}
 		return true
 	}
-	rules, trace := mergeRules(docs, only)
-	s := &ruleset{
-		List: matching.NewList(c.compiledOf(rules)), docs: docs, scoped: true, trace: trace,
-		def: leaf.Defaults.Action, defPolicy: leaf.Name, confidence: c.threshold(leaf),
+	rules, trace := Merge(docs, only)
+	s := &Ruleset{
+		List: matching.NewList(c.compiledOf(rules)), Docs: docs, Scoped: true, trace: trace,
+		Def: leaf.Defaults.Action, DefPolicy: leaf.Name, Confidence: c.threshold(leaf),
 	}
 	for _, doc := range docs {
-		s.chain = append(s.chain, doc.Name)
+		s.Chain = append(s.Chain, doc.Name)
 	}
-	if c.strict {
+	if c.Strict {
 		c.tighten(s, slices.Concat(docs, left))
-		s = c.withDenials(s, []*document.Document{leaf}, slices.Concat(docs[:len(docs)-1], c.flat))
+		s = c.withDenials(s, []*document.Document{leaf}, slices.Concat(docs[:len(docs)-1], c.Flat))
 	}
 	return s
 }

@@ -1,4 +1,4 @@
-package engine
+package composition
 
 import (
 	"fmt"
@@ -6,13 +6,13 @@ import (
 	"example.com/govnode/engine/document"
 )
 
-// mergeRules merges the rules of a chain, root first, into one list (policy
+// Merge merges the rules of a chain, root first, into one list (policy
 // engine spec 11.1). It is deterministic and keeps the order of equal
 // priorities: root before leaf, a replaced rule at the end.
 //
 // A child cannot replace a parent's deny, whatever it says (11.2); block is an
 // alias of deny and just as immutable.
-func mergeRules(chain []*document.Document, only func(*document.Rule) bool) (merged []*document.Rule, trace []string) {
+func Merge(chain []*document.Document, only func(*document.Rule) bool) (merged []*document.Rule, trace []string) {
 	at := map[string]int{}
 	for _, doc := range chain {
 		// Names are unique within a document, so every clash is with a parent.

@@ -1,4 +1,4 @@
-package engine
+package composition
 
 import (
 	"net/url"

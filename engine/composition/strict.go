@@ -1,4 +1,4 @@
-package engine
+package composition
 
 import (
 	"maps"
@@ -20,8 +20,8 @@ import (
 
 // withDenials adds the strict stage to a ruleset. Under DENY_OVERRIDES a deny
 // stands against an allow of its own document as well.
-func (c *composition) withDenials(s *ruleset, own, others []*document.Document) *ruleset {
-	if c.resolver != nil && c.resolver.Strategy == document.DenyOverrides {
+func (c *Documents) withDenials(s *Ruleset, own, others []*document.Document) *Ruleset {
+	if c.Resolver != nil && c.Resolver.Strategy == document.DenyOverrides {
 		own, others = nil, slices.Concat(others, own)
 	}
 	var denies []*matching.Rule
@@ -33,7 +33,7 @@ func (c *composition) withDenials(s *ruleset, own, others []*document.Document) 
 		}
 	}
 	if len(denies) > 0 {
-		s.denials = append(s.denials, matching.NewList(denies))
+		s.Denials = append(s.Denials, matching.NewList(denies))
 	}
 	merged := map[*matching.Rule]bool{}
 	for _, r := range s.Rules {
@@ -44,7 +44,7 @@ func (c *composition) withDenials(s *ruleset, own, others []*document.Document) 
 		rules := slices.DeleteFunc(c.compiledOf(doc.Rules), func(r *matching.Rule) bool { return r.Action.Allows() && !merged[r] })
 		denies := slices.ContainsFunc(rules, func(r *matching.Rule) bool { return r.Action.Denies() })
 		if denies && (len(own) > 1 || len(others) > 0 || len(rules) != len(s.Rules)) {
-			s.denials = append(s.denials, matching.NewList(rules))
+			s.Denials = append(s.Denials, matching.NewList(rules))
 		}
 	}
 	return s
@@ -52,8 +52,8 @@ func (c *composition) withDenials(s *ruleset, own, others []*document.Document) 
 
 // denial is the strict stage: the rule that denies whatever else is said, or the
 // one that cannot be judged.
-func (s *ruleset) denial(e matching.Evaluation) (*matching.Rule, error) {
-	for _, of := range s.denials {
+func (s *Ruleset) denial(e matching.Evaluation) (*matching.Rule, error) {
+	for _, of := range s.Denials {
 		if rule, err := of.First(e); err != nil || rule != nil && rule.Action.Denies() {
 			return rule, err
 		}
@@ -61,21 +61,21 @@ func (s *ruleset) denial(e matching.Evaluation) (*matching.Rule, error) {
 	return nil, nil
 }
 
-// standing are the denies that stand against the rules of every document.
-func (s *ruleset) standing() []*matching.Rule {
-	if len(s.denials) == 0 || slices.ContainsFunc(s.denials[0].Rules, func(r *matching.Rule) bool { return r.Action.Allows() }) {
+// Standing are the denies that stand against the rules of every document.
+func (s *Ruleset) Standing() []*matching.Rule {
+	if len(s.Denials) == 0 || slices.ContainsFunc(s.Denials[0].Rules, func(r *matching.Rule) bool { return r.Action.Allows() }) {
 		return nil
 	}
-	return s.denials[0].Rules
+	return s.Denials[0].Rules
 }
 
 // tighten takes the strictest defaults of documents: one may tighten those of
 // the others, never loosen them.
-func (c *composition) tighten(s *ruleset, docs []*document.Document) {
+func (c *Documents) tighten(s *Ruleset, docs []*document.Document) {
 	for _, doc := range docs {
-		s.confidence = max(s.confidence, c.threshold(doc))
-		if moreRestrictive(doc.Defaults.Action, s.def) {
-			s.def, s.defPolicy = doc.Defaults.Action, doc.Name
+		s.Confidence = max(s.Confidence, c.threshold(doc))
+		if moreRestrictive(doc.Defaults.Action, s.Def) {
+			s.Def, s.DefPolicy = doc.Defaults.Action, doc.Name
 		}
 	}
 }
@@ -97,32 +97,32 @@ func moreRestrictive(a, b document.Action) bool {
 // concern, in strict mode and in a tree with governance files: such a call may
 // concern any of them. So every deny of every folder stands, and the strictest
 // defaults of all hold; what allows is what would without strict mode.
-func (c *composition) linkPathless() {
-	if !c.strict || len(c.folders) == 0 {
+func (c *Documents) linkPathless() {
+	if !c.Strict || len(c.Folders) == 0 {
 		return
 	}
 	var others []*document.Document
 	var names []string
-	own := c.flat
-	base := c.flatSet
-	if f := c.folders["."]; len(own) == 0 && f != nil {
-		own = []*document.Document{f.doc}
+	own := c.Flat
+	base := c.FlatSet
+	if f := c.Folders["."]; len(own) == 0 && f != nil {
+		own = []*document.Document{f.Doc}
 		base = c.chainFor(f, ".")
 	}
-	for _, dir := range slices.Sorted(maps.Keys(c.folders)) {
-		doc := c.folders[dir].doc
+	for _, dir := range slices.Sorted(maps.Keys(c.Folders)) {
+		doc := c.Folders[dir].Doc
 		names = append(names, doc.Name)
 		if !slices.Contains(own, doc) {
 			others = append(others, doc)
 		}
 	}
-	s := &ruleset{List: &matching.List{}, def: document.Allow, defPolicy: c.governance.Name, confidence: c.threshold(nil)}
+	s := &Ruleset{List: &matching.List{}, Def: document.Allow, DefPolicy: c.Governance.Name, Confidence: c.threshold(nil)}
 	if base != nil {
-		s.docs, s.List = base.docs, base.List
-		s.def, s.defPolicy, s.confidence = base.def, base.defPolicy, base.confidence
+		s.Docs, s.List = base.Docs, base.List
+		s.Def, s.DefPolicy, s.Confidence = base.Def, base.DefPolicy, base.Confidence
 	}
-	if len(c.flat) == 0 {
-		s.scoped, s.chain = true, names
+	if len(c.Flat) == 0 {
+		s.Scoped, s.Chain = true, names
 	}
 	c.tighten(s, others)
 	c.pathless = c.withDenials(s, own, others)
