@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"example.com/govnode/engine/authoring"
 	"example.com/govnode/engine/source"
 )
 
@@ -11,14 +12,16 @@ import (
 // need care, limits that contradict each other, and what has no effect where it
 // stands. The warnings of Compile are among them. Problems come ordered by path
 // and line, each once.
-func Lint(p *Policy) []source.Problem { return lint(p.docs, slices.Clone(p.warnings)) }
+func Lint(p *Policy) []source.Problem { return authoring.Lint(p.docs, slices.Clone(p.warnings)) }
 
 // DiffPolicies lists in what two policies differ: settings of the tree, fields
 // of the GovernancePolicy, documents with their fields and rules, files of other
 // languages. Two trees of one document each are compared whatever their files
 // are called.
-func DiffPolicies(a, b *Policy) []Difference { return diff(a.subject(), b.subject()) }
+func DiffPolicies(a, b *Policy) []authoring.Difference {
+	return authoring.Diff(a.subject(), b.subject())
+}
 
-func (p *Policy) subject() subject {
-	return subject{docs: p.docs, denyOnError: p.denyOnError, external: p.external}
+func (p *Policy) subject() authoring.Subject {
+	return authoring.Subject{Docs: p.docs, DenyOnError: p.denyOnError, External: p.external}
 }

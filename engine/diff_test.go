@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/authoring"
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
@@ -98,7 +99,7 @@ func TestDiffOfEverySetting(t *testing.T) {
 		"the document":                  doc("")[:2],
 	} {
 		diff := DiffPolicies(mustCompileFiles(t, doc("")...), mustCompileFiles(t, files...))
-		require.True(t, slices.ContainsFunc(diff, func(d Difference) bool { return d.What == what }), "%s: %v", what, diff)
+		require.True(t, slices.ContainsFunc(diff, func(d authoring.Difference) bool { return d.What == what }), "%s: %v", what, diff)
 		require.Empty(t, DiffPolicies(mustCompileFiles(t, files...), mustCompileFiles(t, files...)))
 	}
 }

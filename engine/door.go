@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"example.com/govnode/engine/authoring"
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/external"
@@ -36,6 +37,9 @@ func DecodeTree(b []byte) (*Tree, error) { return source.DecodeTree(b) }
 
 // ParseDigest reads what [Digest.String] prints.
 func ParseDigest(s string) (Digest, error) { return source.ParseDigest(s) }
+
+// A Difference is one thing in which two policies differ.
+type Difference = authoring.Difference
 
 // What is judged.
 type (

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"time"
 
+	"example.com/govnode/engine/authoring"
 	"example.com/govnode/engine/source"
 )
 
@@ -75,22 +76,22 @@ func RunTests(ctx context.Context, p *Policy, tables []source.File, only *regexp
 	}
 	hits := make([]int, len(p.docs.Rules))
 	for _, table := range tables {
-		cases, bad := readTable(table, names)
+		cases, bad := authoring.ReadTable(table, names)
 		if probs = append(probs, bad...); len(probs) > 0 {
 			continue
 		}
 		for _, c := range cases {
-			if only != nil && !only.MatchString(c.name) {
+			if only != nil && !only.MatchString(c.Name) {
 				continue
 			}
-			answers := stubs{said: c.stubs}
+			answers := authoring.Stubs{Said: c.Stubs}
 			stubbed := *p
-			stubbed.guardrails = answers.chain(names)
+			stubbed.guardrails = answers.Chain(names)
 			start := time.Now()
-			d := stubbed.Evaluate(ctx, c.input)
+			d := stubbed.Evaluate(ctx, c.Input)
 			tested := TestCase{
-				Path: table.Path, Line: c.line, Name: c.name, Decision: d, Duration: time.Since(start),
-				Failures: append(differences(c.expect, d), answers.missing...),
+				Path: table.Path, Line: c.Line, Name: c.Name, Decision: d, Duration: time.Since(start),
+				Failures: append(differences(c.Expect, d), answers.Missing...),
 			}
 			if len(tested.Failures) > 0 {
 				report.Failed++
@@ -111,18 +112,18 @@ func RunTests(ctx context.Context, p *Policy, tables []source.File, only *regexp
 }
 
 // differences compares what a case states.
-func differences(x expectation, d Decision) []string {
+func differences(x authoring.Expectation, d Decision) []string {
 	var out []string
-	if x.allowed != nil && *x.allowed != d.Allowed {
-		out = append(out, fmt.Sprintf("allowed: expected %t, got %t (%s)", *x.allowed, d.Allowed, d.Reason))
+	if x.Allowed != nil && *x.Allowed != d.Allowed {
+		out = append(out, fmt.Sprintf("allowed: expected %t, got %t (%s)", *x.Allowed, d.Allowed, d.Reason))
 	}
 	for _, f := range []struct {
 		name string
 		want *string
 		got  string
 	}{
-		{"action", x.action, d.Action}, {"rule", x.rule, d.MatchedRule},
-		{"reason", x.reason, d.Reason}, {"category", x.category, d.Category},
+		{"action", x.Action, d.Action}, {"rule", x.Rule, d.MatchedRule},
+		{"reason", x.Reason, d.Reason}, {"category", x.Category, d.Category},
 	} {
 		if f.want != nil && *f.want != f.got {
 			out = append(out, fmt.Sprintf("%s: expected %q, got %q", f.name, *f.want, f.got))

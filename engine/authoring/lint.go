@@ -1,4 +1,4 @@
-package engine
+package authoring
 
 import (
 	"cmp"
@@ -14,12 +14,12 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// lint reports what is valid and probably not meant: rules that can never
+// Lint reports what is valid and probably not meant: rules that can never
 // decide, denies that an agent evades by leaving a field out, patterns that
 // need care, limits that contradict each other, and what has no effect where it
 // stands. The warnings of Compile are
 // among them. Problems come ordered by path and line, each once.
-func lint(docs *composition.Documents, warnings []source.Problem) []source.Problem {
+func Lint(docs *composition.Documents, warnings []source.Problem) []source.Problem {
 	l := &linter{docs: docs, list: warnings}
 	l.unreachable()
 	l.evadable()

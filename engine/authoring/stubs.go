@@ -1,4 +1,4 @@
-package engine
+package authoring
 
 import (
 	"context"
@@ -11,21 +11,21 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// stubs answer in the place of the guardrails in a case of a table: a test must
+// Stubs answer in the place of the guardrails in a case of a table: a test must
 // reach no other host, and prove the same wherever it runs.
-type stubs struct {
-	said    map[string]external.GuardrailResult
-	missing []string // failures of the case: guardrails that nobody answers for
+type Stubs struct {
+	Said    map[string]external.GuardrailResult
+	Missing []string // failures of the case: guardrails that nobody answers for
 }
 
 // stub is one of them. An evaluation asks guardrails one after the other.
 type stub struct {
 	name string
-	of   *stubs
+	of   *Stubs
 }
 
-// chain is the guardrails of these names with a stub for each; nil without one.
-func (s *stubs) chain(names []string) *external.GuardrailChain {
+// Chain is the guardrails of these names with a stub for each; nil without one.
+func (s *Stubs) Chain(names []string) *external.GuardrailChain {
 	if len(names) == 0 {
 		return nil
 	}
@@ -39,11 +39,11 @@ func (s *stubs) chain(names []string) *external.GuardrailChain {
 func (s stub) Name() string { return s.name }
 
 func (s stub) Evaluate(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
-	res, ok := s.of.said[s.name]
+	res, ok := s.of.Said[s.name]
 	if !ok {
 		failure := fmt.Sprintf("the guardrail %s is asked, and tests ask none: say under stubs what it answers", value.Quote(s.name))
-		if !slices.Contains(s.of.missing, failure) {
-			s.of.missing = append(s.of.missing, failure)
+		if !slices.Contains(s.of.Missing, failure) {
+			s.of.Missing = append(s.of.Missing, failure)
 		}
 		return res, errors.New("the test has no stub for it")
 	}

@@ -1,4 +1,4 @@
-package engine
+package authoring
 
 import (
 	"bytes"
@@ -24,11 +24,11 @@ type Difference struct {
 	Removed bool
 }
 
-// diff lists in what two policies differ: settings of the tree, fields
+// Diff lists in what two policies differ: settings of the tree, fields
 // of the GovernancePolicy, documents with their fields and rules, files of other
 // languages. Two trees of one document each are compared whatever their files
 // are called.
-func diff(a, b subject) []Difference {
+func Diff(a, b Subject) []Difference {
 	d := &differ{}
 	for _, of := range [][2]string{
 		{"mode", "standard"}, {"combining", "first match by priority"}, {"tie_break", "first"}, {"on_backend_error", "deny"},
@@ -41,11 +41,11 @@ func diff(a, b subject) []Difference {
 	return d.list
 }
 
-// A subject is what is compared of a policy.
-type subject struct {
-	docs        *composition.Documents
-	denyOnError bool          // when all backends failed
-	external    []source.File // of the languages of backends
+// A Subject is what is compared of a policy.
+type Subject struct {
+	Docs        *composition.Documents
+	DenyOnError bool          // when all backends failed
+	External    []source.File // of the languages of backends
 }
 
 type differ struct{ list []Difference }
@@ -57,35 +57,35 @@ func (d *differ) field(path, what, was, now string) {
 }
 
 // setting is what holds for the whole tree.
-func (p subject) setting(name, usual string) string {
+func (p Subject) setting(name, usual string) string {
 	switch {
-	case name == "mode" && p.docs.Strict:
+	case name == "mode" && p.Docs.Strict:
 		return "strict"
-	case name == "combining" && p.docs.Resolver != nil:
-		return strings.ToLower(string(p.docs.Resolver.Strategy))
-	case name == "tie_break" && p.docs.Resolver != nil && p.docs.Resolver.TieBreakDeny:
+	case name == "combining" && p.Docs.Resolver != nil:
+		return strings.ToLower(string(p.Docs.Resolver.Strategy))
+	case name == "tie_break" && p.Docs.Resolver != nil && p.Docs.Resolver.TieBreakDeny:
 		return "deny"
-	case name == "on_backend_error" && !p.denyOnError:
+	case name == "on_backend_error" && !p.DenyOnError:
 		return "default"
 	}
 	return usual
 }
 
-func (d *differ) governance(a, b subject) {
+func (d *differ) governance(a, b Subject) {
 	switch {
-	case !a.docs.Governance.Governed() && b.docs.Governance.Governed():
-		d.list = append(d.list, Difference{Path: b.docs.Governance.Path, What: "the GovernancePolicy", Added: true})
-	case a.docs.Governance.Governed() && !b.docs.Governance.Governed():
-		d.list = append(d.list, Difference{Path: a.docs.Governance.Path, What: "the GovernancePolicy", Removed: true})
+	case !a.Docs.Governance.Governed() && b.Docs.Governance.Governed():
+		d.list = append(d.list, Difference{Path: b.Docs.Governance.Path, What: "the GovernancePolicy", Added: true})
+	case a.Docs.Governance.Governed() && !b.Docs.Governance.Governed():
+		d.list = append(d.list, Difference{Path: a.Docs.Governance.Path, What: "the GovernancePolicy", Removed: true})
 	}
-	for _, c := range a.docs.Governance.Diff(b.docs.Governance) {
+	for _, c := range a.Docs.Governance.Diff(b.Docs.Governance) {
 		d.field("", c.Field, c.Old.Repr(), c.New.Repr())
 	}
 }
 
 // documents compares documents by their paths, or where there is but one each.
-func (d *differ) documents(a, b subject) {
-	was, now := a.docs.All(), b.docs.All()
+func (d *differ) documents(a, b Subject) {
+	was, now := a.Docs.All(), b.Docs.All()
 	if len(was) == 1 && len(now) == 1 {
 		d.document("", was[0], now[0])
 		return
@@ -116,7 +116,7 @@ func (d *differ) documents(a, b subject) {
 		}
 		return paths
 	}
-	d.field("", "order of the flat list", strings.Join(names(a.docs.Flat), ", "), strings.Join(names(b.docs.Flat), ", "))
+	d.field("", "order of the flat list", strings.Join(names(a.Docs.Flat), ", "), strings.Join(names(b.Docs.Flat), ", "))
 }
 
 func (d *differ) document(path string, was, now *document.Document) {
@@ -187,19 +187,19 @@ func ruleText(r *document.Rule) string {
 }
 
 // files compares what is judged by other languages, byte by byte.
-func (d *differ) files(a, b subject) {
-	for _, f := range b.external {
-		i := slices.IndexFunc(a.external, func(o source.File) bool { return o.Path == f.Path })
+func (d *differ) files(a, b Subject) {
+	for _, f := range b.External {
+		i := slices.IndexFunc(a.External, func(o source.File) bool { return o.Path == f.Path })
 		switch {
 		case i < 0:
 			d.list = append(d.list, Difference{Path: f.Path, What: "the file", New: sizeText(f), Added: true})
-		case !bytes.Equal(a.external[i].Content, f.Content):
-			was, now := changedLines(a.external[i].Content, f.Content)
+		case !bytes.Equal(a.External[i].Content, f.Content):
+			was, now := changedLines(a.External[i].Content, f.Content)
 			d.list = append(d.list, Difference{Path: f.Path, What: "the file", Old: was, New: now})
 		}
 	}
-	for _, f := range a.external {
-		if !slices.ContainsFunc(b.external, func(o source.File) bool { return o.Path == f.Path }) {
+	for _, f := range a.External {
+		if !slices.ContainsFunc(b.External, func(o source.File) bool { return o.Path == f.Path }) {
 			d.list = append(d.list, Difference{Path: f.Path, What: "the file", Old: sizeText(f), Removed: true})
 		}
 	}

@@ -1,4 +1,4 @@
-package engine
+package authoring
 
 import (
 	"fmt"
@@ -17,17 +17,17 @@ import (
 
 // A tableCase is one case of a table of tests.
 type tableCase struct {
-	line   int
-	name   string
-	input  call.Input
-	stubs  map[string]external.GuardrailResult
-	expect expectation
+	Line   int
+	Name   string
+	Input  call.Input
+	Stubs  map[string]external.GuardrailResult
+	Expect Expectation
 }
 
-// expectation holds what a case states; nil is not compared.
-type expectation struct {
-	allowed                        *bool
-	action, rule, reason, category *string
+// Expectation holds what a case states; nil is not compared.
+type Expectation struct {
+	Allowed                        *bool
+	Action, Rule, Reason, Category *string
 }
 
 type tableReader struct {
@@ -35,8 +35,8 @@ type tableReader struct {
 	guardrails []string // that may have stubs
 }
 
-// readTable reads a table for a policy that has the named guardrails.
-func readTable(f source.File, guardrails []string) ([]tableCase, []source.Problem) {
+// ReadTable reads a table for a policy that has the named guardrails.
+func ReadTable(f source.File, guardrails []string) ([]tableCase, []source.Problem) {
 	r := &tableReader{Problems: &source.Problems{Path: f.Path}, guardrails: guardrails}
 	return r.table(f), r.List
 }
@@ -57,7 +57,7 @@ func (r *tableReader) table(f source.File) []tableCase {
 	var cases []tableCase
 	for i := range list.Items {
 		if c, ok := r.testCase(&list.Items[i], fmt.Sprintf("cases[%d]", i)); ok {
-			c.stubs = r.stubs(&list.Items[i], fmt.Sprintf("cases[%d].stubs", i), all)
+			c.Stubs = r.stubs(&list.Items[i], fmt.Sprintf("cases[%d].stubs", i), all)
 			cases = append(cases, c)
 		}
 	}
@@ -65,7 +65,7 @@ func (r *tableReader) table(f source.File) []tableCase {
 }
 
 func (r *tableReader) testCase(n *source.Node, field string) (tableCase, bool) {
-	c := tableCase{line: n.Line, name: field}
+	c := tableCase{Line: n.Line, Name: field}
 	if n.Kind != source.Map {
 		r.Add(n.Line, field, "a case must be a mapping, got %s", n.TypeName())
 		return c, false
@@ -73,45 +73,45 @@ func (r *tableReader) testCase(n *source.Node, field string) (tableCase, bool) {
 	before := len(r.List)
 	r.known(n, field, "name", "tool", "kind", "agent_id", "session_id", "call_id", "arguments", "context", "metadata", "stubs", "facts", "order", "expect")
 	for name, into := range map[string]*string{
-		"name": &c.name, "tool": &c.input.Tool, "agent_id": &c.input.AgentID,
-		"session_id": &c.input.SessionID, "call_id": &c.input.CallID,
+		"name": &c.Name, "tool": &c.Input.Tool, "agent_id": &c.Input.AgentID,
+		"session_id": &c.Input.SessionID, "call_id": &c.Input.CallID,
 	} {
 		if s := r.text(n, field, name); s != nil {
 			*into = *s
 		}
 	}
-	c.input.Kind = word(r, n, field, "kind", map[string]call.Kind{"tool": call.KindTool, "model": call.KindModel, "agent": call.KindAgent, "handoff": call.KindHandoff})
-	c.input.Order = word(r, n, field, "order", map[string]call.Order{"union": call.OrderUnion, "interceptor": call.OrderInterceptor, "pre_execute": call.OrderPreExecute})
-	c.input.Arguments = r.mapping(n, field, "arguments")
-	c.input.Context = call.WithMetadata(r.mapping(n, field, "context"), r.mapping(n, field, "metadata"))
+	c.Input.Kind = word(r, n, field, "kind", map[string]call.Kind{"tool": call.KindTool, "model": call.KindModel, "agent": call.KindAgent, "handoff": call.KindHandoff})
+	c.Input.Order = word(r, n, field, "order", map[string]call.Order{"union": call.OrderUnion, "interceptor": call.OrderInterceptor, "pre_execute": call.OrderPreExecute})
+	c.Input.Arguments = r.mapping(n, field, "arguments")
+	c.Input.Context = call.WithMetadata(r.mapping(n, field, "context"), r.mapping(n, field, "metadata"))
 	if f, ok := source.Present(n, "facts"); ok {
-		c.input.Facts = r.facts(f, field+".facts")
-		c.input.CheckLimits = true
+		c.Input.Facts = r.facts(f, field+".facts")
+		c.Input.CheckLimits = true
 	}
-	c.expect = r.expectation(n, field)
+	c.Expect = r.expectation(n, field)
 	return c, len(r.List) == before
 }
 
-func (r *tableReader) expectation(n *source.Node, field string) expectation {
+func (r *tableReader) expectation(n *source.Node, field string) Expectation {
 	field += ".expect"
 	f, ok := source.Present(n, "expect")
 	if !ok || f.Kind != source.Map || len(f.Keys) == 0 {
 		r.Add(n.Line, field, "expect must say at least one of allowed, action, rule, reason, category")
-		return expectation{}
+		return Expectation{}
 	}
 	r.known(f, field, "allowed", "action", "rule", "reason", "category")
-	x := expectation{
-		action: r.text(f, field, "action"), rule: r.text(f, field, "rule"),
-		reason: r.text(f, field, "reason"), category: r.text(f, field, "category"),
+	x := Expectation{
+		Action: r.text(f, field, "action"), Rule: r.text(f, field, "rule"),
+		Reason: r.text(f, field, "reason"), Category: r.text(f, field, "category"),
 	}
 	if a, ok := source.Present(f, "allowed"); ok {
 		if a.Kind != source.Bool {
 			r.Add(a.Line, field+".allowed", "allowed must be true or false, got %s", a.Repr())
 		}
-		x.allowed = new(strings.EqualFold(a.Text, "true"))
+		x.Allowed = new(strings.EqualFold(a.Text, "true"))
 	}
-	if x.action != nil && !document.Action(*x.action).Valid() {
-		r.Add(f.Line, field+".action", "action must be allow, deny, audit or block, got %s", value.Quote(*x.action))
+	if x.Action != nil && !document.Action(*x.Action).Valid() {
+		r.Add(f.Line, field+".action", "action must be allow, deny, audit or block, got %s", value.Quote(*x.Action))
 	}
 	return x
 }
