@@ -8,6 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/matching"
+	"example.com/govnode/engine/redact"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -17,7 +22,7 @@ type AuditRecord struct {
 	Timestamp       time.Time // UTC
 	EventType       EventType
 	Policy          string
-	PolicyDigest    Digest
+	PolicyDigest    source.Digest
 	Rule            string // empty where no rule decided
 	Action          string
 	Allowed         bool
@@ -30,7 +35,7 @@ type AuditRecord struct {
 	ContextSnapshot value.Value // redacted
 	// ContextDigest is the SHA-256 of the unredacted context and arguments, so
 	// that a copy elsewhere can be proven to be the same.
-	ContextDigest Digest
+	ContextDigest source.Digest
 	PolicyChain   []string // folder-scoped decisions
 	Backend       string
 	// GuardrailMetadata is what guardrails said beside their decisions, by their
@@ -43,8 +48,8 @@ type AuditRecord struct {
 
 // Audit makes the record of a decision. Every decision has one, also those of
 // error paths.
-func (p *Policy) Audit(in Input, d Decision) AuditRecord {
-	e := begun(&in)
+func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
+	e := matching.Begun(&in)
 	r := AuditRecord{
 		Timestamp:         moment(in.Now),
 		EventType:         PolicyCheck,
@@ -54,9 +59,9 @@ func (p *Policy) Audit(in Input, d Decision) AuditRecord {
 		Action:            d.Action,
 		Allowed:           d.Allowed,
 		Category:          d.Category,
-		Reason:            Redact(d.Reason),
-		ToolName:          Redact(e.tool),
-		AgentID:           Redact(p.agentName(e)),
+		Reason:            redact.Text(d.Reason),
+		ToolName:          redact.Text(e.Tool),
+		AgentID:           redact.Text(p.agentName(e)),
 		SessionID:         in.SessionID,
 		CallID:            in.CallID,
 		ContextSnapshot:   p.snapshot(e),
@@ -68,7 +73,7 @@ func (p *Policy) Audit(in Input, d Decision) AuditRecord {
 		ErrorDetail:       d.Error,
 	}
 	canonical := canonicals.Get().(*[]byte)
-	*canonical = e.arguments().AppendJSON(in.Context.AppendJSON((*canonical)[:0]))
+	*canonical = e.Arguments().AppendJSON(in.Context.AppendJSON((*canonical)[:0]))
 	r.ContextDigest = sha256.Sum256(*canonical)
 	if cap(*canonical) <= 64<<10 {
 		canonicals.Put(canonical)
@@ -78,7 +83,7 @@ func (p *Policy) Audit(in Input, d Decision) AuditRecord {
 	}
 	if !d.Allowed {
 		r.EventType = PolicyViolation
-		if e.ofTool() {
+		if e.OfTool() {
 			r.EventType = ToolCallBlocked
 		}
 	}
@@ -95,35 +100,35 @@ var canonicals = sync.Pool{New: func() any { return new([]byte) }}
 // and with log_all_calls every allow too. Turning the log off never hides a
 // refusal.
 func (p *Policy) MustAudit(d *Decision) bool {
-	return !d.Allowed || d.Error != "" || d.Action == string(Audit) || p.limits.LogAllCalls
+	return !d.Allowed || d.Error != "" || d.Action == string(document.Audit) || p.limits.LogAllCalls
 }
 
 // snapshot is the context as it was judged, redacted, with the facts of the
 // service in the place of what the caller claimed. Those are no secrets, and a
 // time in seconds may look like one.
-func (p *Policy) snapshot(e evaluation) value.Value {
+func (p *Policy) snapshot(e matching.Evaluation) value.Value {
 	var own [7]value.Pair
 	n := 0
 	add := func(name string, v value.Value) {
 		own[n] = value.Pair{Key: name, Value: v}
 		n++
 	}
-	if e.tool != "" {
-		add("tool_name", value.OfString(Redact(e.tool)))
+	if e.Tool != "" {
+		add("tool_name", value.OfString(redact.Text(e.Tool)))
 	}
-	if f := e.in.Facts; f != nil {
-		for _, kind := range [...]FactKind{CallCount, Attempts, TokensUsed, ActiveSlots} {
-			add(kind.String(), value.OfInt(f.read(kind, "")))
+	if f := e.In.Facts; f != nil {
+		for _, kind := range [...]call.FactKind{call.CallCount, call.Attempts, call.TokensUsed, call.ActiveSlots} {
+			add(kind.String(), value.OfInt(f.Read(kind, "")))
 		}
-		add(ToolCalls.String(), value.OfMap(value.Pair{Key: Redact(e.tool), Value: value.OfInt(f.read(ToolCalls, e.tool))}))
-		add(Elapsed.String(), value.OfFloat(f.Elapsed.Seconds()))
+		add(call.ToolCalls.String(), value.OfMap(value.Pair{Key: redact.Text(e.Tool), Value: value.OfInt(f.Read(call.ToolCalls, e.Tool))}))
+		add(call.Elapsed.String(), value.OfFloat(f.Elapsed.Seconds()))
 	}
-	ctx := e.in.Context
+	ctx := e.In.Context
 	if ctx.Len() == 0 {
 		return value.OfMap(own[:n]...)
 	}
 	pairs := make([]value.Pair, 0, ctx.Len()+n)
-	for k, v := range RedactValue(ctx).All() {
+	for k, v := range redact.Value(ctx).All() {
 		if !slices.ContainsFunc(own[:n], func(o value.Pair) bool { return o.Key == k }) {
 			pairs = append(pairs, value.Pair{Key: k, Value: v})
 		}
@@ -139,7 +144,7 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 	dst = r.Timestamp.AppendFormat(dst, "2006-01-02T15:04:05.000000Z07:00")
 	dst = appendMember(append(dst, '"'), `,"event_type":`, string(r.EventType))
 	dst = appendMember(dst, `,"policy":`, r.Policy)
-	dst = append(dst, `,"policy_digest":"`+digestPrefix...)
+	dst = append(dst, `,"policy_digest":"`+source.DigestPrefix...)
 	dst = hex.AppendEncode(dst, r.PolicyDigest[:])
 	if r.Rule != "" {
 		dst = appendMember(append(dst, '"'), `,"rule":`, r.Rule)
@@ -155,10 +160,10 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 	dst = appendMember(dst, `,"session_id":`, r.SessionID)
 	dst = appendMember(dst, `,"call_id":`, r.CallID)
 	dst = r.ContextSnapshot.AppendJSON(append(dst, `,"context_snapshot":`...))
-	dst = hex.AppendEncode(append(dst, `,"context_sha256":"`+digestPrefix...), r.ContextDigest[:])
+	dst = hex.AppendEncode(append(dst, `,"context_sha256":"`+source.DigestPrefix...), r.ContextDigest[:])
 	dst = strconv.AppendBool(append(dst, `","error":`...), r.Error)
 	if r.PolicyChain != nil {
-		dst = listOf(r.PolicyChain, value.OfString).AppendJSON(append(dst, `,"policy_chain":`...))
+		dst = value.ListOf(r.PolicyChain, value.OfString).AppendJSON(append(dst, `,"policy_chain":`...))
 	}
 	if r.Backend != "" {
 		dst = appendMember(dst, `,"backend":`, r.Backend)

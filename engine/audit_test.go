@@ -9,16 +9,21 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/redact"
 )
 
 // Turning the log of calls off never hides a refusal.
 func TestMustAudit(t *testing.T) {
 	p := mustCompile(t, "log_all_calls: false\nallowed_tools: [a]")
 	ctx := context.Background()
-	require.False(t, p.MustAudit(ptr(p.Evaluate(ctx, Input{Tool: "a"}))))
-	require.True(t, p.MustAudit(ptr(p.Evaluate(ctx, Input{Tool: "b"}))))
-	require.True(t, p.MustAudit(&Decision{Allowed: true, Action: string(Audit)}))
-	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(&Decision{Allowed: true, Action: string(Allow)}))
+	require.False(t, p.MustAudit(new(p.Evaluate(ctx, call.Input{Tool: "a"}))))
+	require.True(t, p.MustAudit(new(p.Evaluate(ctx, call.Input{Tool: "b"}))))
+	require.True(t, p.MustAudit(&Decision{Allowed: true, Action: string(document.Audit)}))
+	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(&Decision{Allowed: true, Action: string(document.Allow)}))
 }
 
 // Fail-closed events are logged at ERROR with the stack and a snapshot in which
@@ -27,7 +32,7 @@ func TestFailuresAreLoggedRedacted(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&out, nil))
 	p := mustCompile(t, "rules: [{name: cap, condition: {field: n, operator: gt, value: 1}, action: deny}]", WithLogger(log))
-	p.Evaluate(context.Background(), Input{Tool: "mail", Context: mustValue(t, `{"n":"x","password":"hunter2","to":"jane@example.org","path":"AKIAIOSFODNN7EXAMPLE"}`)})
+	p.Evaluate(context.Background(), call.Input{Tool: "mail", Context: enginetest.Value(t, `{"n":"x","password":"hunter2","to":"jane@example.org","path":"AKIAIOSFODNN7EXAMPLE"}`)})
 	line := out.String()
 	require.Contains(t, line, `"level":"ERROR"`)
 	require.Contains(t, line, `"rule":"cap"`)
@@ -51,19 +56,19 @@ func TestRedact(t *testing.T) {
 		"AKIAIOSFODNN7EXAMPLE":                   "[REDACTED:access_key]",
 		"nothing to see, max_tokens is 5":        "nothing to see, max_tokens is 5",
 	} {
-		require.Equal(t, want, Redact(text))
+		require.Equal(t, want, redact.Text(text))
 	}
-	in := mustValue(t, `{"apiKey":"x","session_token":"y","token_count":3,"max_tokens":4,"userPassword":7,"list":["a@b.io"],"a@b.io":1,"secret":null,"key":"z"}`)
-	require.Equal(t, `{"apiKey":"[REDACTED]","session_token":"[REDACTED]","token_count":3,"max_tokens":4,"userPassword":"[REDACTED]","list":["[REDACTED:email]"],"[REDACTED:email]":1,"secret":null,"key":"z"}`, RedactValue(in).JSON())
+	in := enginetest.Value(t, `{"apiKey":"x","session_token":"y","token_count":3,"max_tokens":4,"userPassword":7,"list":["a@b.io"],"a@b.io":1,"secret":null,"key":"z"}`)
+	require.Equal(t, `{"apiKey":"[REDACTED]","session_token":"[REDACTED]","token_count":3,"max_tokens":4,"userPassword":"[REDACTED]","list":["[REDACTED:email]"],"[REDACTED:email]":1,"secret":null,"key":"z"}`, redact.Value(in).JSON())
 }
 
 func TestAfterEvents(t *testing.T) {
-	events := AfterEvents(Input{Tool: "t"}, "checkpoint-5", &DriftResult{Score: 0.96, Exceeded: true, Threshold: 0.15})
+	events := AfterEvents(call.Input{Tool: "t"}, "checkpoint-5", &DriftResult{Score: 0.96, Exceeded: true, Threshold: 0.15})
 	require.Equal(t, DriftDetected, events[0].Type)
 	require.Equal(t, "Drift score 0.96 exceeds threshold 0.15", events[0].Reason)
 	require.Equal(t, CheckpointCreated, events[1].Type)
 	require.Equal(t, "checkpoint-5", events[1].Checkpoint)
-	require.Empty(t, AfterEvents(Input{}, "", &DriftResult{}))
+	require.Empty(t, AfterEvents(call.Input{}, "", &DriftResult{}))
 }
 
 func TestDriftIsBounded(t *testing.T) {
@@ -78,10 +83,10 @@ func TestDriftIsBounded(t *testing.T) {
 // the service's own word and stays, whatever the caller says in its place.
 func TestFactsAreNotRedacted(t *testing.T) {
 	p := mustCompile(t, "rules: []")
-	in := Input{
-		Tool: "t", Facts: &Facts{Elapsed: 3141592653 * time.Nanosecond, ToolCalls: func(string) int64 { return 2 }},
-		Context: mustValue(t, `{"call_count": 99, "ssn": "123-45-6789", "elapsed_seconds": "soon"}`),
+	in := call.Input{
+		Tool: "t", Facts: &call.Facts{Elapsed: 3141592653 * time.Nanosecond, ToolCalls: func(string) int64 { return 2 }},
+		Context: enginetest.Value(t, `{"call_count": 99, "ssn": "123-45-6789", "elapsed_seconds": "soon"}`),
 	}
-	require.Equal(t, `{"ssn":"[REDACTED:ssn]","tool_name":"t","call_count":0,"attempts":0,"tokens_used":0,"active_slots":0,"tool_calls":{"t":2},"`+Elapsed.String()+`":3.141592653}`,
+	require.Equal(t, `{"ssn":"[REDACTED:ssn]","tool_name":"t","call_count":0,"attempts":0,"tokens_used":0,"active_slots":0,"tool_calls":{"t":2},"`+call.Elapsed.String()+`":3.141592653}`,
 		p.Audit(in, p.Evaluate(context.Background(), in)).ContextSnapshot.JSON())
 }

@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"example.com/govnode/engine/value"
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/source"
 )
 
 // benchPolicy has n deny rules, each for another tool, and one allow rule that
@@ -34,12 +36,12 @@ func benchNumbers(tb testing.TB, n int) *Policy {
 	return mustCompile(tb, b.String())
 }
 
-func benchInput(tb testing.TB) Input {
-	return Input{
+func benchInput(tb testing.TB) call.Input {
+	return call.Input{
 		Tool:      "read_file",
 		AgentID:   "agent-1",
-		Arguments: mustValue(tb, `{"path":"docs/readme.md","limit":10}`),
-		Context:   mustValue(tb, `{"token_count":120,"environment":"production"}`),
+		Arguments: enginetest.Value(tb, `{"path":"docs/readme.md","limit":10}`),
+		Context:   enginetest.Value(tb, `{"token_count":120,"environment":"production"}`),
 	}
 }
 
@@ -64,7 +66,7 @@ func BenchmarkEvaluate(b *testing.B) {
 func BenchmarkEvaluateFacts(b *testing.B) {
 	p := mustCompile(b, "name: n\nrules:\n  - {name: cap, condition: {field: call_count, operator: gte, value: 100}, action: deny}\n")
 	in, ctx := benchInput(b), context.Background()
-	in.Facts = &Facts{CallCount: 5}
+	in.Facts = &call.Facts{CallCount: 5}
 	b.ReportAllocs()
 	for b.Loop() {
 		p.Evaluate(ctx, in)
@@ -73,11 +75,11 @@ func BenchmarkEvaluateFacts(b *testing.B) {
 
 func BenchmarkEvaluateFolders(b *testing.B) {
 	p := mustCompileFiles(b,
-		File{Path: "governance.yaml", Content: []byte("name: root\nrules: [{name: no-delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}]\n")},
-		File{Path: "src/governance.yaml", Content: []byte("name: src\nrules: [{name: read, condition: {field: tool_name, operator: eq, value: read_file}, action: allow}]\n")},
+		source.File{Path: "governance.yaml", Content: []byte("name: root\nrules: [{name: no-delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}]\n")},
+		source.File{Path: "src/governance.yaml", Content: []byte("name: src\nrules: [{name: read, condition: {field: tool_name, operator: eq, value: read_file}, action: allow}]\n")},
 	)
 	in, ctx := benchInput(b), context.Background()
-	in.Context = mustValue(b, `{"path":"src/a/b.go"}`)
+	in.Context = enginetest.Value(b, `{"path":"src/a/b.go"}`)
 	require.True(b, p.Evaluate(ctx, in).Allowed)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -91,7 +93,7 @@ func BenchmarkCompile(b *testing.B) {
 	for i := range 1000 {
 		fmt.Fprintf(&text, "  - {name: r%d, condition: {field: tool_name, operator: eq, value: t%d}, action: deny}\n", i, i)
 	}
-	tree, err := SingleFile(text.String())
+	tree, err := source.SingleFile(text.String())
 	require.NoError(b, err)
 	for b.Loop() {
 		if _, err := Compile(tree); err != nil {
@@ -116,29 +118,19 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-func mustValue(tb testing.TB, json string) value.Value {
-	tb.Helper()
-	if json == "" {
-		return value.Value{}
-	}
-	v, err := value.Parse([]byte(json))
-	require.NoError(tb, err)
-	return v
-}
-
 func mustCompile(tb testing.TB, yaml string, opts ...Option) *Policy {
 	tb.Helper()
-	return mustCompileFilesWith(tb, opts, File{Path: "policy.yaml", Content: []byte(yaml)})
+	return mustCompileFilesWith(tb, opts, source.File{Path: "policy.yaml", Content: []byte(yaml)})
 }
 
-func mustCompileFiles(tb testing.TB, files ...File) *Policy {
+func mustCompileFiles(tb testing.TB, files ...source.File) *Policy {
 	tb.Helper()
 	return mustCompileFilesWith(tb, nil, files...)
 }
 
-func mustCompileFilesWith(tb testing.TB, opts []Option, files ...File) *Policy {
+func mustCompileFilesWith(tb testing.TB, opts []Option, files ...source.File) *Policy {
 	tb.Helper()
-	tree, err := NewTree(files)
+	tree, err := source.NewTree(files)
 	require.NoError(tb, err)
 	p, err := Compile(tree, append([]Option{WithLogger(discard)}, opts...)...)
 	require.NoError(tb, err)

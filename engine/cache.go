@@ -4,6 +4,8 @@ import (
 	"container/list"
 	"fmt"
 	"sync"
+
+	"example.com/govnode/engine/source"
 )
 
 // A Cache keeps compiled policies by digest, the least recently used one
@@ -13,12 +15,12 @@ type Cache struct {
 	max  int
 
 	mu      sync.Mutex
-	entries map[Digest]*list.Element
+	entries map[source.Digest]*list.Element
 	recent  *list.List // of *cacheEntry, most recently used first
 }
 
 type cacheEntry struct {
-	digest Digest
+	digest source.Digest
 	once   sync.Once
 	policy *Policy
 	err    error
@@ -30,13 +32,13 @@ func NewCache(max int, opts ...Option) *Cache {
 	if max <= 0 {
 		panic(fmt.Sprintf("engine: a cache needs room for at least one policy, got %d", max))
 	}
-	return &Cache{opts: opts, max: max, entries: map[Digest]*list.Element{}, recent: list.New()}
+	return &Cache{opts: opts, max: max, entries: map[source.Digest]*list.Element{}, recent: list.New()}
 }
 
 // Policy returns the policy of a digest, compiling what load returns if it is
 // not in the cache. A tree of another digest is refused: what is evaluated is
 // what was pinned, or nothing. Failures are not kept.
-func (c *Cache) Policy(digest Digest, load func() (*Tree, error)) (*Policy, error) {
+func (c *Cache) Policy(digest source.Digest, load func() (*source.Tree, error)) (*Policy, error) {
 	entry := c.entry(digest)
 	entry.once.Do(func() {
 		t, err := load()
@@ -62,7 +64,7 @@ func (c *Cache) Len() int {
 	return c.recent.Len()
 }
 
-func (c *Cache) entry(digest Digest) *cacheEntry {
+func (c *Cache) entry(digest source.Digest) *cacheEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if el, ok := c.entries[digest]; ok {

@@ -5,7 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/redact"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -28,12 +33,12 @@ var (
 )
 
 // checkGovernance runs the checks; the first denial ends it.
-func (p *Policy) checkGovernance(ctx context.Context, e evaluation) *Decision {
-	if p.unchecked && !e.in.CheckLimits {
+func (p *Policy) checkGovernance(ctx context.Context, e matching.Evaluation) *Decision {
+	if p.unchecked && !e.In.CheckLimits {
 		return p.checkConfidence(e)
 	}
 	order := &interceptorOrder
-	if e.in.Order == OrderPreExecute {
+	if e.In.Order == call.OrderPreExecute {
 		order = &preExecuteOrder
 	}
 	for _, c := range order {
@@ -46,7 +51,7 @@ func (p *Policy) checkGovernance(ctx context.Context, e evaluation) *Decision {
 
 // check returns a denial, or nil where the call passes. It is a switch and no table
 // of functions, so that the state of an evaluation stays on the stack.
-func (p *Policy) check(ctx context.Context, e evaluation, c check) *Decision {
+func (p *Policy) check(ctx context.Context, e matching.Evaluation, c check) *Decision {
 	switch c {
 	case approvalCheck:
 		return p.checkApproval(e)
@@ -62,12 +67,12 @@ func (p *Policy) check(ctx context.Context, e evaluation, c check) *Decision {
 	return p.checkConfidence(e)
 }
 
-func (p *Policy) denyCheck(e evaluation, category string, rule uint16, reason string) *Decision {
-	if e.in.Explain {
-		e.explain("governance policy %s: %s", pyString(p.governance.Name), reason)
+func (p *Policy) denyCheck(e matching.Evaluation, category string, rule uint16, reason string) *Decision {
+	if e.In.Explain {
+		e.Explain("governance policy %s: %s", value.Quote(p.governance.Name), reason)
 	}
 	return &Decision{
-		Action:        string(Deny),
+		Action:        string(document.Deny),
 		Policy:        p.governance.Name,
 		Rule:          rule,
 		Reason:        reason,
@@ -76,56 +81,48 @@ func (p *Policy) denyCheck(e evaluation, category string, rule uint16, reason st
 	}
 }
 
-func (p *Policy) checkApproval(e evaluation) *Decision {
+func (p *Policy) checkApproval(e matching.Evaluation) *Decision {
 	if !p.governance.RequireHumanApproval {
 		return nil
 	}
-	if e.in.Order == OrderPreExecute || !e.ofTool() {
+	if e.In.Order == call.OrderPreExecute || !e.OfTool() {
 		return p.denyCheck(e, CategoryApproval, ruleApprovalAny, textApproval(""))
 	}
-	return p.denyCheck(e, CategoryApproval, ruleApprovalTool, textApproval(e.tool))
+	return p.denyCheck(e, CategoryApproval, ruleApprovalTool, textApproval(e.Tool))
 }
 
-func (p *Policy) checkAllowedTools(e evaluation) *Decision {
-	if !e.ofTool() || p.permitsTool(e.tool) {
+func (p *Policy) checkAllowedTools(e matching.Evaluation) *Decision {
+	if !e.OfTool() || p.governance.Permits(e.Tool) {
 		return nil
 	}
-	return p.denyCheck(e, CategoryNotAllowedTool, ruleAllowedTools, textNotAllowed(e.tool, p.governance.AllowedTools))
+	return p.denyCheck(e, CategoryNotAllowedTool, ruleAllowedTools, textNotAllowed(e.Tool, p.governance.AllowedTools))
 }
 
-// permitsTool compares exactly: a name in other letters is another tool.
-func (p *Policy) permitsTool(tool string) bool {
-	if p.governance.DenyAllTools {
-		return false
-	}
-	return len(p.allowed) == 0 || p.allowed[tool]
-}
-
-func (p *Policy) checkPatterns(ctx context.Context, e evaluation) *Decision {
+func (p *Policy) checkPatterns(ctx context.Context, e matching.Evaluation) *Decision {
 	if len(p.governance.BlockedPatterns) == 0 {
 		return nil
 	}
-	args := e.arguments()
+	args := e.Arguments()
 	if args.Kind() == value.Null {
 		args = emptyArguments
 	}
-	if e.ceiling != 0 {
+	if e.Ceiling != 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, e.ceiling-e.searched())
+		ctx, cancel = context.WithTimeout(ctx, e.Ceiling-e.Searched())
 		defer cancel()
 	}
-	hit, found, err := p.governance.patterns.FirstHit(ctx, pattern.FormsOf(args))
+	hit, found, err := p.governance.Patterns.FirstHit(ctx, pattern.FormsOf(args))
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return ptr(p.errorDecision(e, "", errSearchTime))
+		return new(p.errorDecision(e, "", matching.ErrSearchTime))
 	case err != nil:
-		return ptr(p.errorDecision(e, "", err))
+		return new(p.errorDecision(e, "", err))
 	case !found:
 		return nil
 	}
 	text := p.governance.BlockedPatterns[hit.Index].Text
-	category, rule, reason := CategoryPatternTool, rulePatternTool, textPatternTool(text, e.tool)
-	if e.in.Order == OrderPreExecute {
+	category, rule, reason := CategoryPatternTool, rulePatternTool, textPatternTool(text, e.Tool)
+	if e.In.Order == call.OrderPreExecute {
 		category, rule, reason = CategoryPatternInput, rulePatternInput, textPatternInput(text)
 	}
 	d := p.denyCheck(e, category, rule+uint16(hit.Index), reason)
@@ -142,14 +139,14 @@ var emptyArguments = value.OfMap()
 
 // checkCallCount judges the count where nobody else will: on Facts when asked
 // to, and a limit of 0 wherever there is no session to count in.
-func (p *Policy) checkCallCount(e evaluation) *Decision {
-	if !e.ofTool() && e.in.Kind != KindModel {
+func (p *Policy) checkCallCount(e matching.Evaluation) *Decision {
+	if !e.OfTool() && e.In.Kind != call.KindModel {
 		return nil
 	}
 	var count int64
-	switch f := e.in.Facts; {
+	switch f := e.In.Facts; {
 	case f == nil:
-	case e.in.CheckLimits:
+	case e.In.CheckLimits:
 		count = f.CallCount
 	default:
 		return nil
@@ -160,36 +157,36 @@ func (p *Policy) checkCallCount(e evaluation) *Decision {
 	return p.denyCheck(e, CategoryMaxToolCalls, ruleMaxToolCalls, textMaxToolCalls(p.limits.MaxToolCalls))
 }
 
-func (p *Policy) checkTimeout(e evaluation) *Decision {
-	f := e.in.Facts
-	if f == nil || !e.in.CheckLimits || f.Elapsed <= p.limits.Timeout {
+func (p *Policy) checkTimeout(e matching.Evaluation) *Decision {
+	f := e.In.Facts
+	if f == nil || !e.In.CheckLimits || f.Elapsed <= p.limits.Timeout {
 		return nil
 	}
 	return p.denyCheck(e, CategoryTimeout, ruleTimeout, textTimeout(p.limits.Timeout, f.Elapsed))
 }
 
-func (p *Policy) checkConfidence(e evaluation) *Decision {
+func (p *Policy) checkConfidence(e matching.Evaluation) *Decision {
 	observed, given, err := confidenceOf(e)
 	switch {
 	case err != nil:
-		return ptr(p.errorDecision(e, "", err))
-	case !given || observed >= e.confidence:
+		return new(p.errorDecision(e, "", err))
+	case !given || observed >= e.Confidence:
 		return nil
 	}
-	return p.denyCheck(e, CategoryConfidence, ruleConfidence, textConfidence(observed, e.confidence))
+	return p.denyCheck(e, CategoryConfidence, ruleConfidence, textConfidence(observed, e.Confidence))
 }
 
 var errConfidence = errors.New("context.confidence must be a number")
 
 // confidenceOf reads context.confidence. A bool is no number: it would pass
 // for full confidence.
-func confidenceOf(e evaluation) (observed float64, given bool, err error) {
-	v := orMissing(e.in.Context.Find("confidence"))
-	if v == nil {
+func confidenceOf(e matching.Evaluation) (observed float64, given bool, err error) {
+	v := e.In.Context.Find("confidence")
+	if v == nil || v.Is(value.Null) {
 		return 0, false, nil
 	}
 	if v.Kind() != value.Number {
-		return 0, true, fmt.Errorf("%w, got %s", errConfidence, kindName(*v))
+		return 0, true, fmt.Errorf("%w, got %s", errConfidence, source.TypeName(*v))
 	}
 	f, ok := v.AsFloat()
 	if !ok {
@@ -201,16 +198,16 @@ func confidenceOf(e evaluation) (observed float64, given bool, err error) {
 // checkContentHash verifies the identity of the tool (adapter contract 5.5).
 // A service that registers hashes by itself, beside a tree without any,
 // verifies those it has.
-func (p *Policy) checkContentHash(e evaluation) *Decision {
+func (p *Policy) checkContentHash(e matching.Evaluation) *Decision {
 	if p.hashes == nil {
-		if _, known := e.in.ContentHash(e.tool); !known {
+		if _, known := e.In.ContentHash(e.Tool); !known {
 			return nil
 		}
 	}
-	verdict := p.hashes.check(e.in, e.tool)
+	verdict := p.hashes.check(e.In, e.Tool)
 	switch {
 	case verdict.unknown:
-		p.log.Warn("no content hash is registered for a tool, allowed in mode warn", "tool", Redact(e.tool))
+		p.log.Warn("no content hash is registered for a tool, allowed in mode warn", "tool", redact.Text(e.Tool))
 		return nil
 	case verdict.allowed:
 		return nil

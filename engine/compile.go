@@ -1,49 +1,40 @@
 package engine
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"maps"
 	"path"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"example.com/govnode/engine/composition"
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
+	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/source"
+	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/nearest"
 )
 
 // A Policy is a compiled tree. It is immutable and evaluated without locks.
 type Policy struct {
-	digest     Digest
+	digest     source.Digest
 	digestText string
-	governance *GovernancePolicy // never nil
-	governed   bool              // a file of the tree holds it
-	govPath    string            // that file
-	govLines   map[string]int    // of its fields
-	allowed    map[string]bool   // governance.AllowedTools
+	governance *governance.Policy // never nil
 	limits     Limits
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
 
-	flat     []*Document // in load order
-	flatSet  *ruleset
-	answers  []Decision         // of the rules of flatSet, then of its default; nil where decideDirectly does not decide
-	folders  map[string]*folder // by directory, "." for the root
-	pathless *ruleset           // of calls without a path, in strict mode and with folders; else nil
-	deepest  int                // segments of the deepest folder
-	rules    []*Rule            // numbered: files by path, rules as written
-	compiled map[*Rule]*compiledRule
+	docs    *composition.Documents
+	answers []Decision // of the rules of the flat list, then of its default; nil where decideDirectly does not decide
 
-	strict      bool
-	resolver    *Resolver // nil without combining
-	denyOnError bool      // when all backends failed
+	denyOnError bool // when all backends failed
 	backends    []loadedBackend
-	external    []File     // of the languages of backends
-	hashes      *hashTable // nil without content hashes
-	guardrails  *GuardrailChain
-	warnings    []Problem
-	keptRules   atomic.Int64
+	external    []source.File // of the languages of backends
+	hashes      *hashTable    // nil without content hashes
+	guardrails  *external.GuardrailChain
+	warnings    []source.Problem
 	budget      time.Duration
 	ceiling     time.Duration // of an evaluation without backends
 	log         *slog.Logger
@@ -51,27 +42,26 @@ type Policy struct {
 
 // Compile checks every file of a tree and builds its policy. A tree with one
 // bad file is refused whole; the error is a [*LoadError].
-func Compile(t *Tree, opts ...Option) (*Policy, error) {
-	o := options{budget: DefaultBudget, ceiling: DefaultCeiling, log: slog.Default()}
+func Compile(t *source.Tree, opts ...Option) (*Policy, error) {
+	o := options{budget: external.DefaultBudget, ceiling: DefaultCeiling, log: slog.Default()}
 	for _, opt := range opts {
 		opt(&o)
 	}
 	c := &compiler{
 		options: o,
-		folders: map[string]*Document{},
 		policy: &Policy{
-			digest: t.Digest(), digestText: t.Digest().String(), governance: NewGovernancePolicy(),
+			digest: t.Digest(), digestText: t.Digest().String(), governance: governance.Default(),
 			denyOnError: true, budget: o.budget, ceiling: o.ceiling, log: o.log,
 		},
 	}
-	c.sortFiles(t.files)
+	c.sortFiles(t.Files())
 	c.checkSettings()
 	c.checkCaps()
 	if len(c.problems) == 0 {
 		c.link()
 	}
 	if len(c.problems) > 0 {
-		return nil, &LoadError{Problems: c.problems}
+		return nil, &source.LoadError{Problems: c.problems}
 	}
 	return c.policy, nil
 }
@@ -80,35 +70,34 @@ func Compile(t *Tree, opts ...Option) (*Policy, error) {
 type compiler struct {
 	options
 	policy   *Policy
-	problems []Problem
-	unknown  []Problem // unknown fields
+	problems []source.Problem
+	unknown  []source.Problem // unknown fields
 
-	documents  []*Document          // all, by path
-	folders    map[string]*Document // governance.yaml and .yml, by directory
-	governance string               // path of the GovernancePolicy
+	documents  []*document.Document  // all, by path
+	resolver   *composition.Resolver // nil without combining
 	settings   []fileSettings
-	searches   searches
-	cedarFiles []File
-	regoFiles  []File
+	searches   document.Searches
+	cedarFiles []source.File
+	regoFiles  []source.File
 }
 
 type fileSettings struct {
 	path string
-	settings
+	document.Settings
 }
 
 func (c *compiler) addf(path string, line int, field, format string, args ...any) {
-	c.problems = append(c.problems, Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+	c.problems = append(c.problems, source.Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 func (c *compiler) warnf(path string, line int, field, format string, args ...any) {
-	c.policy.warnings = append(c.policy.warnings, Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+	c.policy.warnings = append(c.policy.warnings, source.Problem{Path: path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 // sortFiles decides by name and content what each file is.
-func (c *compiler) sortFiles(files []File) {
+func (c *compiler) sortFiles(files []source.File) {
 	has := func(ext string) bool {
-		return slices.ContainsFunc(files, func(f File) bool { return path.Ext(f.Path) == ext })
+		return slices.ContainsFunc(files, func(f source.File) bool { return path.Ext(f.Path) == ext })
 	}
 	cedar, rego := has(".cedar"), has(".rego")
 	for _, f := range files {
@@ -125,116 +114,94 @@ func (c *compiler) sortFiles(files []File) {
 	}
 }
 
-func (c *compiler) load(f File) {
-	n, probs := parseText(f.Path, f.Content)
+func (c *compiler) load(f source.File) {
+	n, probs := source.Parse(f.Path, f.Content)
 	if probs != nil {
 		c.problems = append(c.problems, probs...)
 		return
 	}
-	if n.kind != nodeMap {
-		c.addf(f.Path, n.line, "", "Expected a YAML mapping, got %s", n.typeName())
+	if n.Kind != source.Map {
+		c.addf(f.Path, n.Line, "", "Expected a YAML mapping, got %s", n.TypeName())
 		return
 	}
-	document, governance := classify(n)
-	cases, tested := n.get("cases")
+	isDocument, isGovernance := classify(n)
+	cases, tested := n.Get("cases")
 	switch {
-	case tested && (document || governance):
-		c.addf(f.Path, cases.line, "cases", "the file has fields of a policy and cases of a table of tests; split it into two files")
-	case document && governance:
-		c.addf(f.Path, n.line, "", "the file has fields of a PolicyDocument (rules, defaults) and of a GovernancePolicy; split it into two files")
-	case document:
+	case tested && (isDocument || isGovernance):
+		c.addf(f.Path, cases.Line, "cases", "the file has fields of a policy and cases of a table of tests; split it into two files")
+	case isDocument && isGovernance:
+		c.addf(f.Path, n.Line, "", "the file has fields of a PolicyDocument (rules, defaults) and of a GovernancePolicy; split it into two files")
+	case isDocument:
 		c.loadDocument(f, n)
-	case governance:
+	case isGovernance:
 		c.loadGovernance(f, n)
-	case len(n.keys) == 0:
-		c.addf(f.Path, n.line, "", "the mapping is empty; a policy file has rules or defaults, or fields of a GovernancePolicy")
+	case len(n.Keys) == 0:
+		c.addf(f.Path, n.Line, "", "the mapping is empty; a policy file has rules or defaults, or fields of a GovernancePolicy")
 	default:
 		hint := ""
 		if tested {
 			hint = "; tables of tests lie beside a tree, in files named *_test.yaml, and are no part of it"
 		}
-		fields := append(slices.Collect(maps.Keys(governanceFields)), "rules", "defaults")
-		for _, k := range n.keys {
-			if word := nearest.Of(k.text, fields); word != "" && !slices.Contains(sharedFields, k.text) {
-				hint += fmt.Sprintf("; did you mean %s by %s in line %d?", word, pyString(k.text), k.line)
+		fields := append(slices.Collect(maps.Keys(governance.Fields)), "rules", "defaults")
+		for _, k := range n.Keys {
+			if word := nearest.Of(k.Text, fields); word != "" && !slices.Contains(sharedFields, k.Text) {
+				hint += fmt.Sprintf("; did you mean %s by %s in line %d?", word, value.Quote(k.Text), k.Line)
 			}
 		}
-		c.addf(f.Path, n.line, "", "the file is neither a PolicyDocument (it has no rules and no defaults) nor a GovernancePolicy (it has none of its fields)%s", hint)
+		c.addf(f.Path, n.Line, "", "the file is neither a PolicyDocument (it has no rules and no defaults) nor a GovernancePolicy (it has none of its fields)%s", hint)
 	}
 }
 
 // sharedFields may stand in every file of a policy.
 var sharedFields = []string{"name", "version", "mode", "combining", "tie_break", "on_backend_error"}
 
-func classify(n *node) (document, governance bool) {
-	for _, k := range n.keys {
-		document = document || k.text == "rules" || k.text == "defaults"
-		governance = governance || governanceFields[k.text]
+func classify(n *source.Node) (isDocument, isGovernance bool) {
+	for _, k := range n.Keys {
+		isDocument = isDocument || k.Text == "rules" || k.Text == "defaults"
+		isGovernance = isGovernance || governance.Fields[k.Text]
 	}
-	return document, governance
+	return isDocument, isGovernance
 }
 
-func (c *compiler) loadDocument(f File, n *node) {
-	r := &documentReader{problems: &problems{path: f.Path}, searches: &c.searches}
-	d := r.document(n, f.Path)
-	c.problems = append(c.problems, r.list...)
-	c.unknown = append(c.unknown, r.unknown...)
-	if isGovernanceFile(f.Path) {
-		dir := path.Dir(f.Path)
+func (c *compiler) loadDocument(f source.File, n *source.Node) {
+	d, wrong, unknown := document.Read(n, f.Path, &c.searches)
+	c.problems = append(c.problems, wrong...)
+	c.unknown = append(c.unknown, unknown...)
+	if composition.IsGovernanceFile(f.Path) {
 		// Files come sorted, so governance.yaml is met before .yml.
-		if c.folders[dir] != nil {
-			c.warnf(f.Path, 0, "", "not used: %s lies beside it and is looked for first", c.folders[dir].Path)
+		beside := strings.TrimSuffix(f.Path, ".yml") + ".yaml"
+		if slices.ContainsFunc(c.documents, func(o *document.Document) bool { return o.Path == beside }) {
+			c.warnf(f.Path, 0, "", "not used: %s lies beside it and is looked for first", beside)
 			return
 		}
-		c.folders[dir] = d
 	}
-	c.settings = append(c.settings, fileSettings{f.Path, d.settings})
+	c.settings = append(c.settings, fileSettings{f.Path, d.Settings})
 	c.documents = append(c.documents, d)
 }
 
-func (c *compiler) loadGovernance(f File, n *node) {
-	ps := &problems{path: f.Path}
-	g := loadGovernance(n, ps)
-	s := readSettings(n, ps)
+func (c *compiler) loadGovernance(f source.File, n *source.Node) {
+	ps := &source.Problems{Path: f.Path}
+	g := governance.Read(n, ps)
+	s := document.ReadSettings(n, ps)
 	c.settings = append(c.settings, fileSettings{f.Path, s})
-	for _, k := range n.keys {
-		known := slices.AppendSeq(slices.Clone(sharedFields), maps.Keys(governanceFields))
-		if !slices.Contains(known, k.text) {
-			c.unknown = append(c.unknown, Problem{Path: f.Path, Line: k.line, Field: k.text, Message: "unknown field, ignored" + nearest.Hint(k.text, "", known)})
+	for _, k := range n.Keys {
+		known := slices.AppendSeq(slices.Clone(sharedFields), maps.Keys(governance.Fields))
+		if !slices.Contains(known, k.Text) {
+			c.unknown = append(c.unknown, source.Problem{Path: f.Path, Line: k.Line, Field: k.Text, Message: "unknown field, ignored" + nearest.Hint(k.Text, "", known)})
 		}
 	}
-	if c.governance != "" {
-		ps.add(n.line, "", "%s holds a GovernancePolicy already; a tree has at most one", c.governance)
+	if p := c.policy.governance; p.Governed() {
+		ps.Add(n.Line, "", "%s holds a GovernancePolicy already; a tree has at most one", p.Path)
 	}
-	c.problems = append(c.problems, ps.list...)
-	if g == nil || len(ps.list) > 0 {
+	c.problems = append(c.problems, ps.List...)
+	if len(ps.List) > 0 {
 		return
 	}
-	c.governance = f.Path
-	c.policy.governance, c.policy.governed, c.policy.govPath = g, true, f.Path
-	c.policy.govLines = fieldLines(n)
+	c.policy.governance = g
 	for _, w := range g.DetectConflicts() {
 		field, _, _ := strings.Cut(w, " ")
-		c.warnf(f.Path, c.policy.govLines[field], field, "%s", w)
+		c.warnf(f.Path, g.Line(field), field, "%s", w)
 	}
-}
-
-// fieldLines maps the fields of a mapping, and what lists and mappings in them
-// hold, to their lines.
-func fieldLines(n *node) map[string]int {
-	lines := map[string]int{}
-	for i, k := range n.keys {
-		lines[k.text] = k.line
-		item := &n.items[i]
-		for j := range item.items {
-			if item.kind == nodeMap {
-				lines[join(k.text, item.keys[j].text)] = item.keys[j].line
-			} else {
-				lines[fmt.Sprintf("%s[%d]", k.text, j)] = item.items[j].line
-			}
-		}
-	}
-	return lines
 }
 
 // checkSettings joins the options that files state; two that differ are
@@ -247,48 +214,48 @@ func (c *compiler) checkSettings() {
 			return false
 		}
 		if have, ok := stated[name]; ok && have != value {
-			c.addf(f.path, f.lines[name], name, "another file of the tree says %s; a tree has one", have)
+			c.addf(f.path, f.Lines[name], name, "another file of the tree says %s; a tree has one", have)
 			return false
 		}
 		stated[name] = value
 		return true
 	}
-	var strategy Strategy
-	tieBreakDeny := false
+	var strategy document.Strategy
+	strict, tieBreakDeny := false, false
 	for _, f := range c.settings {
-		if f.strict != nil && state(f, "mode", map[bool]string{true: "strict", false: "standard"}[*f.strict]) {
-			p.strict = *f.strict
+		if f.Strict != nil && state(f, "mode", map[bool]string{true: "strict", false: "standard"}[*f.Strict]) {
+			strict = *f.Strict
 		}
-		if state(f, "combining", strings.ToLower(string(f.combining))) {
-			strategy = f.combining
+		if state(f, "combining", strings.ToLower(string(f.Combining))) {
+			strategy = f.Combining
 		}
-		if f.tieBreakDeny != nil && state(f, "tie_break", map[bool]string{true: "deny", false: "first"}[*f.tieBreakDeny]) {
-			tieBreakDeny = *f.tieBreakDeny
+		if f.TieBreakDeny != nil && state(f, "tie_break", map[bool]string{true: "deny", false: "first"}[*f.TieBreakDeny]) {
+			tieBreakDeny = *f.TieBreakDeny
 		}
-		if state(f, "on_backend_error", f.onBackendError) {
-			p.denyOnError = f.onBackendError == "deny"
+		if state(f, "on_backend_error", f.OnBackendError) {
+			p.denyOnError = f.OnBackendError == "deny"
 		}
 	}
-	if p.strict = p.strict || c.strict; p.strict && !p.denyOnError {
+	if c.strict = c.strict || strict; c.strict && !p.denyOnError {
 		p.denyOnError = true
 		for _, f := range c.settings {
-			if f.onBackendError == "default" {
-				c.warnf(f.path, f.lines["on_backend_error"], "on_backend_error", "on_backend_error has no effect in strict mode: where all backends err, the call is denied; remove it")
+			if f.OnBackendError == "default" {
+				c.warnf(f.path, f.Lines["on_backend_error"], "on_backend_error", "on_backend_error has no effect in strict mode: where all backends err, the call is denied; remove it")
 			}
 		}
 	}
 	if strategy != "" {
-		p.resolver = &Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
+		c.resolver = &composition.Resolver{Strategy: strategy, TieBreakDeny: tieBreakDeny}
 	}
-	if p.strict && strategy != "" && strategy != DenyOverrides {
+	if c.strict && strategy != "" && strategy != document.DenyOverrides {
 		for _, f := range c.settings {
-			if f.combining != "" {
-				c.warnf(f.path, f.lines["combining"], "combining", "%s allows nothing in strict mode that one of the documents denies; it only picks among those that allow", strings.ToLower(string(strategy)))
+			if f.Combining != "" {
+				c.warnf(f.path, f.Lines["combining"], "combining", "%s allows nothing in strict mode that one of the documents denies; it only picks among those that allow", strings.ToLower(string(strategy)))
 			}
 		}
 	}
 	for _, u := range c.unknown {
-		if p.strict {
+		if c.strict {
 			u.Message = strings.Replace(u.Message, "unknown field, ignored", "unknown field, refused in strict mode", 1)
 			c.problems = append(c.problems, u)
 		} else {
@@ -302,38 +269,22 @@ func (c *compiler) checkCaps() {
 	for _, d := range c.documents {
 		rules += len(d.Rules)
 	}
-	if rules > MaxRules {
-		c.addf("", 0, "", "the tree has %d rules; the most is %d", rules, MaxRules)
+	if rules > document.MaxRules {
+		c.addf("", 0, "", "the tree has %d rules; the most is %d", rules, document.MaxRules)
 	}
 }
 
 // link builds the policy of files that are all sound.
 func (c *compiler) link() {
 	p := c.policy
-	fields := fieldTable{}
-	p.compiled = map[*Rule]*compiledRule{}
 	for _, d := range c.documents {
 		for _, r := range d.Rules {
-			r.number = ruleFirstOfTheTree + uint16(len(p.rules))
-			p.rules = append(p.rules, r)
-			p.compiled[r] = compileRule(r, fields, p.strict)
-			if r.Condition.Operator == OpEq && r.Condition.Value.Kind() == 0 {
-				c.warnf(d.Path, r.line, r.Name, "eq null never matches: a null field counts as missing")
+			if r.Condition.Operator == document.OpEq && r.Condition.Value.Kind() == value.Null {
+				c.warnf(d.Path, r.Line, r.Name, "eq null never matches: a null field counts as missing")
 			}
 		}
 	}
-	p.allowed = map[string]bool{}
-	for _, tool := range p.governance.AllowedTools {
-		p.allowed[tool] = true
-	}
-	c.linkFlat()
-	p.folders = newFolders(c.folders, p.strict)
-	for dir := range p.folders {
-		if dir != "." {
-			p.deepest = max(p.deepest, strings.Count(dir, "/")+1)
-		}
-	}
-	c.linkPathless()
+	p.docs = composition.New(c.documents, p.governance, c.strict, c.resolver)
 	c.warnDefaults()
 	c.linkLimits()
 	p.external = slices.Concat(c.cedarFiles, c.regoFiles)
@@ -341,86 +292,21 @@ func (c *compiler) link() {
 	c.linkBackend(c.regoFiles, "opa", c.rego)
 	c.linkInterceptors()
 	p.linkDirect()
-	slices.SortStableFunc(p.warnings, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
-}
-
-// linkFlat orders the flat list: *.yaml by path, then *.yml, then *.json. The
-// order decides ties and whose default holds (policy engine spec 7.3).
-func (c *compiler) linkFlat() {
-	p := c.policy
-	for _, ext := range []string{".yaml", ".yml", ".json"} {
-		for _, d := range c.documents {
-			if path.Ext(d.Path) == ext && !isGovernanceFile(d.Path) {
-				p.flat = append(p.flat, d)
-			}
-		}
-	}
-	var rules []*compiledRule
-	for _, d := range p.flat {
-		rules = append(rules, p.compiledOf(d.Rules)...)
-	}
-	p.flatSet = newRuleset(rules)
-	p.flatSet.docs = p.flat
-	p.flatSet.def, p.flatSet.defPolicy = Allow, p.governance.Name
-	p.flatSet.confidence = p.threshold(nil)
-	if len(p.flat) > 0 {
-		p.flatSet.confidence = p.threshold(p.flat[0])
-		p.flatSet.def, p.flatSet.defPolicy = p.flat[0].Defaults.Action, p.flat[0].Name
-	}
-	if p.strict {
-		p.tighten(p.flatSet, p.flat)
-		p.withDenials(p.flatSet, p.flat, nil)
-	}
-}
-
-// compiledOf returns rules as they are evaluated.
-func (p *Policy) compiledOf(rules []*Rule) []*compiledRule {
-	out := make([]*compiledRule, len(rules))
-	for i, r := range rules {
-		out[i] = p.compiled[r]
-	}
-	return out
-}
-
-func isGovernanceFile(p string) bool {
-	base := path.Base(p)
-	return base == "governance.yaml" || base == "governance.yml"
+	slices.SortStableFunc(p.warnings, func(a, b source.Problem) int { return strings.Compare(a.Path, b.Path) })
 }
 
 // warnDefaults points at documents that reset their parents' default without
 // saying so (policy engine spec 11.3).
 func (c *compiler) warnDefaults() {
-	for dir, f := range c.policy.folders {
-		if len(f.chain) < 2 || f.doc.Defaults.stated.any {
+	for dir, f := range c.policy.docs.Folders {
+		if len(f.Chain) < 2 || f.Doc.Defaults.Stated.Any {
 			continue
 		}
-		for _, parent := range f.chain[:len(f.chain)-1] {
-			if parent.Defaults.Action.Denies() && !c.policy.strict {
-				c.warnf(f.doc.Path, 0, "defaults", "the document states no defaults, so below %s/ the default is allow, although %s denies by default", dir, parent.Path)
+		for _, parent := range f.Chain[:len(f.Chain)-1] {
+			if parent.Defaults.Action.Denies() && !c.strict {
+				c.warnf(f.Doc.Path, 0, "defaults", "the document states no defaults, so below %s/ the default is allow, although %s denies by default", dir, parent.Path)
 				break
 			}
 		}
 	}
-}
-
-func (c *compiler) linkBackend(files []File, language string, load BackendLoader) {
-	if len(files) == 0 {
-		return
-	}
-	if load == nil {
-		c.addf(files[0].Path, 0, "", "this program was built without the %s backend; the tree cannot be evaluated here", language)
-		return
-	}
-	b, probs := load(files)
-	c.problems = append(c.problems, probs...)
-	if len(probs) > 0 {
-		return
-	}
-	loaded := loadedBackend{Backend: b}
-	for _, kind := range allFacts {
-		if slices.ContainsFunc(files, func(f File) bool { return bytes.Contains(f.Content, []byte(kind.String())) }) {
-			loaded.facts = append(loaded.facts, kind)
-		}
-	}
-	c.policy.backends = append(c.policy.backends, loaded)
 }

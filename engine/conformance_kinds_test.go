@@ -11,6 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/composition"
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
+	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -19,7 +25,7 @@ func limitsValue(l Limits) value.Value {
 		value.Pair{Key: "max_tokens", Value: value.OfInt(l.MaxTokens)},
 		value.Pair{Key: "max_tool_calls", Value: value.OfInt(l.MaxToolCalls)},
 		value.Pair{Key: "max_attempts", Value: value.OfInt(l.MaxAttempts)},
-		value.Pair{Key: "max_calls_per_tool", Value: listOf(l.MaxCallsPerTool, func(t ToolLimit) value.Value {
+		value.Pair{Key: "max_calls_per_tool", Value: value.ListOf(l.MaxCallsPerTool, func(t ToolLimit) value.Value {
 			return value.OfList(text(t.Tool), value.OfInt(t.Max))
 		})},
 		value.Pair{Key: "timeout", Value: text(l.Timeout.String())},
@@ -42,28 +48,28 @@ func (a *archive) roundTrip(p *Policy) {
 
 func (a *archive) compare() {
 	older, newer := mustCompile(a.T, a.text("old.yaml")).Governance(), mustCompile(a.T, a.text("new.yaml")).Governance()
-	changes := listOf(older.Diff(newer), func(c Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
+	changes := value.ListOf(older.Diff(newer), func(c governance.Change) value.Value { return value.OfList(text(c.Field), c.Old, c.New) })
 	a.subset("want.json", a.json("want.json"), value.OfMap(
 		value.Pair{Key: "new_is_stricter", Value: value.OfBool(newer.StricterThan(older))},
 		value.Pair{Key: "old_is_stricter", Value: value.OfBool(older.StricterThan(newer))},
 		value.Pair{Key: "changes", Value: changes},
-		value.Pair{Key: "conflicts_of_new", Value: listOf(newer.DetectConflicts(), value.OfString)},
+		value.Pair{Key: "conflicts_of_new", Value: value.ListOf(newer.DetectConflicts(), value.OfString)},
 	))
 }
 
 func (a *archive) resolve() {
 	v := a.json("resolve.json")
 	list, _ := v.Get("candidates")
-	var candidates []Candidate
+	var candidates []composition.Candidate
 	for c := range list.Items() {
 		priority, _ := c.Get("priority")
 		n, _ := priority.AsInt()
-		candidates = append(candidates, Candidate{
-			Action: Action(contextString(c, "action")), Priority: n, Level: Level(contextString(c, "scope")),
-			Policy: contextString(c, "policy"), Rule: contextString(c, "rule"), Reason: contextString(c, "reason"),
+		candidates = append(candidates, composition.Candidate{
+			Action: document.Action(c.TextAt("action")), Priority: n, Level: document.Level(c.TextAt("scope")),
+			Policy: c.TextAt("policy"), Rule: c.TextAt("rule"), Reason: c.TextAt("reason"),
 		})
 	}
-	r := Resolver{Strategy: Strategy(contextString(v, "strategy")), TieBreakDeny: contextString(v, "tie_break") == "deny"}
+	r := composition.Resolver{Strategy: document.Strategy(v.TextAt("strategy")), TieBreakDeny: v.TextAt("tie_break") == "deny"}
 	res, err := r.Resolve(candidates)
 	message := ""
 	if err != nil {
@@ -75,7 +81,7 @@ func (a *archive) resolve() {
 		value.Pair{Key: "strategy", Value: text(string(res.Strategy))},
 		value.Pair{Key: "candidates_evaluated", Value: value.OfInt(int64(res.Candidates))},
 		value.Pair{Key: "conflict_detected", Value: value.OfBool(res.Conflict)},
-		value.Pair{Key: "trace", Value: listOf(res.Trace, value.OfString)},
+		value.Pair{Key: "trace", Value: value.ListOf(res.Trace, value.OfString)},
 		value.Pair{Key: "error", Value: text(message)},
 	))
 }
@@ -93,7 +99,7 @@ func (a *archive) drift() {
 		value.Pair{Key: "threshold", Value: value.OfFloat(r.Threshold)},
 		value.Pair{Key: "same_hash", Value: value.OfBool(r.BaselineHash == r.CurrentHash)},
 		value.Pair{Key: "current_hash", Value: text(r.CurrentHash)},
-		value.Pair{Key: "events", Value: listOf(AfterEvents(Input{}, "", &r), func(e Event) value.Value {
+		value.Pair{Key: "events", Value: value.ListOf(AfterEvents(call.Input{}, "", &r), func(e Event) value.Value {
 			return value.OfList(text(string(e.Type)), text(e.Reason))
 		})},
 	))
@@ -138,11 +144,11 @@ type scriptedBackend struct {
 	name, verb, reason string
 }
 
-func loadScripted(name string) BackendLoader {
-	return func(files []File) (Backend, []Problem) {
+func loadScripted(name string) external.BackendLoader {
+	return func(files []source.File) (external.Backend, []source.Problem) {
 		verb, reason, _ := strings.Cut(strings.TrimSpace(string(files[0].Content)), " ")
 		if verb == "broken" {
-			return nil, []Problem{{Path: files[0].Path, Line: 1, Message: "it does not parse"}}
+			return nil, []source.Problem{{Path: files[0].Path, Line: 1, Message: "it does not parse"}}
 		}
 		return &scriptedBackend{name: name, verb: verb, reason: reason}, nil
 	}
@@ -150,23 +156,23 @@ func loadScripted(name string) BackendLoader {
 
 func (b *scriptedBackend) Name() string { return b.name }
 
-func (b *scriptedBackend) Evaluate(ctx context.Context, in BackendInput) (BackendDecision, error) {
+func (b *scriptedBackend) Evaluate(ctx context.Context, in external.BackendInput) (external.BackendDecision, error) {
 	switch b.verb {
 	case "allow":
-		return BackendDecision{Allowed: true, Reason: b.reason}, nil
+		return external.BackendDecision{Allowed: true, Reason: b.reason}, nil
 	case "audit":
-		return BackendDecision{Allowed: true, Action: Audit, Reason: b.reason}, nil
+		return external.BackendDecision{Allowed: true, Action: document.Audit, Reason: b.reason}, nil
 	case "deny":
-		return BackendDecision{Reason: b.reason}, nil
+		return external.BackendDecision{Reason: b.reason}, nil
 	case "echo":
-		return BackendDecision{Allowed: true, Reason: in.Context.JSON()}, nil
+		return external.BackendDecision{Allowed: true, Reason: in.Context.JSON()}, nil
 	case "nonsense":
-		return BackendDecision{Allowed: true, Action: Deny}, nil
+		return external.BackendDecision{Allowed: true, Action: document.Deny}, nil
 	case "panic":
 		panic(b.reason)
 	case "hang":
 		<-ctx.Done()
-		return BackendDecision{}, ctx.Err()
+		return external.BackendDecision{}, ctx.Err()
 	}
-	return BackendDecision{}, errors.New(b.reason)
+	return external.BackendDecision{}, errors.New(b.reason)
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -75,7 +77,7 @@ func headline(path string) string {
 type archive struct {
 	*testing.T
 	files map[string]string
-	tree  []File
+	tree  []source.File
 	used  map[string]bool
 }
 
@@ -85,7 +87,7 @@ func runArchive(t *testing.T, path string) {
 	a := &archive{T: t, files: map[string]string{}, used: map[string]bool{}}
 	for _, f := range parsed.Files {
 		if name, ok := strings.CutPrefix(f.Name, "tree/"); ok {
-			a.tree = append(a.tree, File{Path: name, Content: f.Data})
+			a.tree = append(a.tree, source.File{Path: name, Content: f.Data})
 			continue
 		}
 		a.files[f.Name] = string(f.Data)
@@ -134,7 +136,7 @@ func (a *archive) policy() {
 	if a.has("guardrails.json") {
 		guardrails.answers = a.json("guardrails.json")
 	}
-	tree, err := NewTree(a.tree)
+	tree, err := source.NewTree(a.tree)
 	var p *Policy
 	if err == nil {
 		p, err = Compile(tree, WithLogger(discard), WithRego(loadScripted("opa")), WithCedar(loadScripted("cedar")),
@@ -166,7 +168,7 @@ func (a *archive) policy() {
 		in := a.input(a.json(input))
 		guardrails.asked = nil
 		d := p.Evaluate(context.Background(), in)
-		got := decisionValue(p, in, d).With("asked", listOf(guardrails.asked, value.OfString))
+		got := decisionValue(p, in, d).With("asked", value.ListOf(guardrails.asked, value.OfString))
 		a.subset(want, a.json(want), got)
 		a.sameAgain(p, in, d)
 	}
@@ -188,7 +190,7 @@ func (a *archive) linesIn(name, text string) {
 	}
 }
 
-func printProblems(list []Problem) string {
+func printProblems(list []source.Problem) string {
 	var b strings.Builder
 	for _, p := range list {
 		b.WriteString(p.String() + "\n")
@@ -198,7 +200,7 @@ func printProblems(list []Problem) string {
 
 // sameAgain holds two laws for every case: the numbered text of a decision is
 // its text, and explaining changes nothing.
-func (a *archive) sameAgain(p *Policy, in Input, d Decision) {
+func (a *archive) sameAgain(p *Policy, in call.Input, d Decision) {
 	a.Helper()
 	if d.Rule != ruleNone {
 		rule, reason := p.RuleTextFor(d.Rule, in)
@@ -217,34 +219,34 @@ func (a *archive) sameAgain(p *Policy, in Input, d Decision) {
 }
 
 // input reads a call from JSON with the names of the wire.
-func (a *archive) input(v value.Value) Input {
+func (a *archive) input(v value.Value) call.Input {
 	a.Helper()
-	in := Input{
-		Tool: contextString(v, "tool"), AgentID: contextString(v, "agent_id"),
-		SessionID: contextString(v, "session_id"), CallID: contextString(v, "call_id"),
+	in := call.Input{
+		Tool: v.TextAt("tool"), AgentID: v.TextAt("agent_id"),
+		SessionID: v.TextAt("session_id"), CallID: v.TextAt("call_id"),
 		Now: time.Date(2026, 5, 16, 9, 30, 0, 123456000, time.UTC),
 	}
 	in.Arguments, _ = v.Get("arguments")
 	given, _ := v.Get("context")
 	metadata, _ := v.Get("metadata")
-	in.Context = WithMetadata(given, metadata)
-	switch kind := contextString(v, "kind"); kind {
+	in.Context = call.WithMetadata(given, metadata)
+	switch kind := v.TextAt("kind"); kind {
 	case "", "tool":
 	case "model":
-		in.Kind = KindModel
+		in.Kind = call.KindModel
 	case "agent":
-		in.Kind = KindAgent
+		in.Kind = call.KindAgent
 	case "handoff":
-		in.Kind = KindHandoff
+		in.Kind = call.KindHandoff
 	default:
 		a.Fatalf("unknown kind %q", kind)
 	}
-	switch order := contextString(v, "order"); order {
+	switch order := v.TextAt("order"); order {
 	case "":
 	case "interceptor":
-		in.Order = OrderInterceptor
+		in.Order = call.OrderInterceptor
 	case "pre_execute":
-		in.Order = OrderPreExecute
+		in.Order = call.OrderPreExecute
 	default:
 		a.Fatalf("unknown order %q", order)
 	}
@@ -257,7 +259,7 @@ func (a *archive) input(v value.Value) Input {
 	return in
 }
 
-func factsOf(v value.Value) *Facts {
+func factsOf(v value.Value) *call.Facts {
 	number := func(name string) int64 {
 		n, _ := v.Get(name)
 		i, _ := n.AsInt()
@@ -265,7 +267,7 @@ func factsOf(v value.Value) *Facts {
 	}
 	elapsed, _ := v.Get("elapsed_seconds")
 	seconds, _ := elapsed.AsFloat()
-	return &Facts{
+	return &call.Facts{
 		CallCount: number("call_count"), Attempts: number("attempts"), TokensUsed: number("tokens_used"),
 		ActiveSlots: number("active_slots"), Elapsed: time.Duration(seconds * float64(time.Second)),
 		ToolCalls: func(tool string) int64 {
@@ -286,19 +288,19 @@ func orNull(s string) value.Value {
 	return text(s)
 }
 
-func decisionValue(p *Policy, in Input, d Decision) value.Value {
+func decisionValue(p *Policy, in call.Input, d Decision) value.Value {
 	modified := value.Value{}
 	if d.ModifiedArguments != nil {
 		modified = *d.ModifiedArguments
 	}
-	premises := listOf(d.Premises, func(p Premise) value.Value {
+	premises := value.ListOf(d.Premises, func(p call.Premise) value.Value {
 		name := p.Fact.String()
 		if p.Name != "" {
 			name += "." + p.Name
 		}
 		return value.OfList(text(name), value.OfInt(p.Lo), value.OfInt(p.Hi))
 	})
-	events := listOf(Events(in, d), func(e Event) value.Value { return text(string(e.Type)) })
+	events := value.ListOf(Events(in, d), func(e Event) value.Value { return text(string(e.Type)) })
 	return value.OfMap(
 		value.Pair{Key: "allowed", Value: value.OfBool(d.Allowed)},
 		value.Pair{Key: "action", Value: text(d.Action)},
@@ -307,7 +309,7 @@ func decisionValue(p *Policy, in Input, d Decision) value.Value {
 		value.Pair{Key: "reason", Value: text(d.Reason)},
 		value.Pair{Key: "public_message", Value: text(d.PublicMessage)},
 		value.Pair{Key: "category", Value: text(d.Category)},
-		value.Pair{Key: "policy_chain", Value: listOf(d.PolicyChain, value.OfString)},
+		value.Pair{Key: "policy_chain", Value: value.ListOf(d.PolicyChain, value.OfString)},
 		value.Pair{Key: "backend", Value: orNull(d.Backend)},
 		value.Pair{Key: "error", Value: value.OfBool(d.Error != "")},
 		value.Pair{Key: "error_text", Value: text(d.Error)},
@@ -319,7 +321,7 @@ func decisionValue(p *Policy, in Input, d Decision) value.Value {
 }
 
 // auditOf is the record of a decision, as the line of it reads.
-func auditOf(p *Policy, in Input, d Decision) value.Value {
+func auditOf(p *Policy, in call.Input, d Decision) value.Value {
 	rec := p.Audit(in, d)
 	v, err := value.Parse(append(rec.AppendJSON([]byte{'{'}), '}'))
 	if err != nil {

@@ -1,22 +1,13 @@
 package engine
 
 import (
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"unicode"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
-)
-
-// ContentHashMode says what becomes of a tool without a registered hash
-// (adapter contract 5.5).
-type ContentHashMode string
-
-// The modes. Strict is the default.
-const (
-	ContentHashStrict ContentHashMode = "strict" // unknown tools are denied
-	ContentHashWarn   ContentHashMode = "warn"   // unknown tools pass with a warning
 )
 
 // hashTable holds the SHA-256 hashes of tools, by name.
@@ -34,7 +25,7 @@ type hashVerdict struct {
 
 // check compares the hash that came with a call with the registered one. A
 // tool that has a hash must bring it, in either mode.
-func (t *hashTable) check(in *Input, tool string) hashVerdict {
+func (t *hashTable) check(in *call.Input, tool string) hashVerdict {
 	want, known := "", false
 	if t != nil {
 		want, known = t.hashes[tool]
@@ -78,12 +69,5 @@ func shortHash(h string) string {
 // contentHash reads the hash that an adapter put into the metadata of a call
 // (adapter contract 5.5), and nowhere else.
 func contentHash(metadata value.Value) string {
-	return strings.TrimPrefix(contextString(metadata, "content_hash"), digestPrefix)
-}
-
-// parseContentHash accepts 64 hexadecimal digits, with or without sha256:.
-func parseContentHash(s string) (string, bool) {
-	s = strings.ToLower(strings.TrimPrefix(s, digestPrefix))
-	b, err := hex.DecodeString(s)
-	return s, err == nil && len(b) == 32
+	return strings.TrimPrefix(metadata.TextAt("content_hash"), source.DigestPrefix)
 }

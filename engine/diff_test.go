@@ -8,6 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/authoring"
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -36,7 +39,7 @@ func TestDiffSaysWhatDecides(t *testing.T) {
 		case 3:
 			opts = append(opts, WithStrict())
 		}
-		tree, err := NewTree(files)
+		tree, err := source.NewTree(files)
 		require.NoError(t, err)
 		before := mustCompileFilesWith(t, []Option{WithLogger(discard)}, a.files...)
 		after, err := Compile(tree, append(opts, WithLogger(discard))...)
@@ -53,7 +56,7 @@ func TestDiffSaysWhatDecides(t *testing.T) {
 			if p := []string{"", "x", "x/y/z/f.go", "w/f.go"}[rng.IntN(4)]; p != "" {
 				ctx = ctx.With("path", value.OfString(p))
 			}
-			in := Input{Tool: []string{"a", "b", "c", "d"}[rng.IntN(4)], Context: ctx}
+			in := call.Input{Tool: []string{"a", "b", "c", "d"}[rng.IntN(4)], Context: ctx}
 			d, e := before.Evaluate(context.Background(), in), after.Evaluate(context.Background(), in)
 			require.Equal(t, d.Action+d.Reason+d.Policy, e.Action+e.Reason+e.Policy, "%s\n=====\n%s", printTree(a.files), printTree(files))
 		}
@@ -64,15 +67,15 @@ func TestDiffSaysWhatDecides(t *testing.T) {
 
 // Every setting that a tree may have is spoken of.
 func TestDiffOfEverySetting(t *testing.T) {
-	doc := func(extra string) []File {
-		return []File{file("a.yaml", "name: a\nrules: []\n"+extra), file("limits.yaml", "version: '1'\nmax_tokens: 1\n"), file("x/governance.yaml", "name: x\nrules: []\n")}
+	doc := func(extra string) []source.File {
+		return []source.File{file("a.yaml", "name: a\nrules: []\n"+extra), file("limits.yaml", "version: '1'\nmax_tokens: 1\n"), file("x/governance.yaml", "name: x\nrules: []\n")}
 	}
-	gov := func(extra string) []File {
+	gov := func(extra string) []source.File {
 		files := doc("")
 		files[1].Content = append(files[1].Content, extra...)
 		return files
 	}
-	for what, files := range map[string][]File{
+	for what, files := range map[string][]source.File{
 		"mode":                          doc("mode: strict\n"),
 		"combining":                     doc("combining: allow_overrides\n"),
 		"tie_break":                     doc("combining: allow_overrides\ntie_break: deny\n"),
@@ -96,7 +99,7 @@ func TestDiffOfEverySetting(t *testing.T) {
 		"the document":                  doc("")[:2],
 	} {
 		diff := DiffPolicies(mustCompileFiles(t, doc("")...), mustCompileFiles(t, files...))
-		require.True(t, slices.ContainsFunc(diff, func(d Difference) bool { return d.What == what }), "%s: %v", what, diff)
+		require.True(t, slices.ContainsFunc(diff, func(d authoring.Difference) bool { return d.What == what }), "%s: %v", what, diff)
 		require.Empty(t, DiffPolicies(mustCompileFiles(t, files...), mustCompileFiles(t, files...)))
 	}
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"example.com/govnode/engine/pattern"
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -43,7 +45,7 @@ func TestDirectIsTheLongWay(t *testing.T) {
 			fmt.Fprintf(&y, "  - {name: r%d, condition: {%s}, action: %s, priority: %d}\n", i, conditions(), pick("allow", "deny", "audit", "block"), rng.IntN(3))
 		}
 		fmt.Fprintf(&y, "defaults: {action: %s}\n", pick("allow", "deny"))
-		tree, err := SingleFile(y.String())
+		tree, err := source.SingleFile(y.String())
 		require.NoError(t, err)
 		var opts []Option
 		if rng.IntN(3) == 0 {
@@ -54,17 +56,17 @@ func TestDirectIsTheLongWay(t *testing.T) {
 			continue // a target that an operator cannot work on
 		}
 		for range 20 {
-			in := Input{Tool: pick("", "a", "ab", "abc_1", "abc_x", "abz", "c", "long_name_of_a_tool", "\xff", "é", strings.Repeat("a", longText)), Kind: Kind(rng.IntN(2))}
+			in := call.Input{Tool: pick("", "a", "ab", "abc_1", "abc_x", "abz", "c", "long_name_of_a_tool", "\xff", "é", strings.Repeat("a", 4<<10)), Kind: call.Kind(rng.IntN(2))}
 			ctx := value.OfMap()
 			for _, f := range []string{"x", "y", "tool_name", "confidence"} {
 				if rng.IntN(3) > 0 {
 					continue
 				}
-				ctx = ctx.With(f, mustValue(t, pick(`1`, `2.5`, `-9`, `1000`, `"a"`, `"b"`, `null`, `true`, `0.1`, `["a"]`)))
+				ctx = ctx.With(f, enginetest.Value(t, pick(`1`, `2.5`, `-9`, `1000`, `"a"`, `"b"`, `null`, `true`, `0.1`, `["a"]`)))
 			}
 			in.Context = ctx
 			if rng.IntN(3) == 0 {
-				in.Facts = &Facts{CallCount: rng.Int64N(8)}
+				in.Facts = &call.Facts{CallCount: rng.Int64N(8)}
 			}
 			if rng.IntN(4) == 0 {
 				known := rng.IntN(2) == 0
@@ -97,9 +99,9 @@ func TestDirectIsTheLongWay(t *testing.T) {
 // What has more than rules to judge by does not go the short way.
 func TestDirectIsForRulesAlone(t *testing.T) {
 	const rules = "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: x}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: eq, value: y}, action: deny}\n"
-	doc := File{Path: "policy.yaml", Content: []byte(rules)}
+	doc := source.File{Path: "policy.yaml", Content: []byte(rules)}
 	require.NotEmpty(t, mustCompileFiles(t, doc).answers)
-	for name, more := range map[string]File{
+	for name, more := range map[string]source.File{
 		"governance policy": {Path: "g.yaml", Content: []byte("name: g\nallowed_tools: [z]\n")},
 		"approval":          {Path: "g.yaml", Content: []byte("name: g\nrequire_human_approval: true\n")},
 		"patterns":          {Path: "g.yaml", Content: []byte("name: g\nblocked_patterns: [rm]\n")},
@@ -112,29 +114,29 @@ func TestDirectIsForRulesAlone(t *testing.T) {
 	}
 	p := mustCompileFiles(t, doc)
 	var d Decision
-	for name, in := range map[string]Input{
+	for name, in := range map[string]call.Input{
 		"explained":    {Tool: "z", Explain: true},
 		"limits":       {Tool: "z", CheckLimits: true},
-		"long":         {Tool: strings.Repeat("z", longText/3)},
-		"confidence":   {Tool: "z", Context: mustValue(t, `{"confidence":1}`)},
+		"long":         {Tool: strings.Repeat("z", 4<<10/3)},
+		"confidence":   {Tool: "z", Context: enginetest.Value(t, `{"confidence":1}`)},
 		"content hash": {Tool: "z", ContentHash: func(string) (string, bool) { return "x", true }},
 	} {
 		require.False(t, p.decideDirectly(&in, &d), name)
 	}
-	require.True(t, p.decideDirectly(&Input{Tool: "z"}, &d))
+	require.True(t, p.decideDirectly(&call.Input{Tool: "z"}, &d))
 }
 
 // Decide writes over whatever was in the decision, on either way.
 func TestDecideLeavesNothingOfTheLastDecision(t *testing.T) {
 	p := mustCompile(t, "name: p\nrules:\n  - {name: a, condition: {field: tool_name, operator: eq, value: x}, action: deny}\n  - {name: b, condition: {field: tool_name, operator: eq, value: y}, action: deny}\n")
 	for _, explain := range []bool{false, true} {
-		in := Input{Tool: "z", Explain: explain}
+		in := call.Input{Tool: "z", Explain: explain}
 		want := p.Evaluate(context.Background(), in)
 		want.EvaluationTime = 0
 		modified := value.OfInt(1)
 		d := Decision{
 			Error: "x", errorRule: "x", Backend: "x", BackendTime: 1, EvaluationTime: 1, Category: "x", PublicMessage: "x", MatchedRule: "x",
-			PolicyChain: []string{"x"}, Premises: []Premise{{}}, Trace: []string{"x"}, ModifiedArguments: &modified,
+			PolicyChain: []string{"x"}, Premises: []call.Premise{{}}, Trace: []string{"x"}, ModifiedArguments: &modified,
 		}
 		p.Decide(context.Background(), &in, &d)
 		require.Equal(t, want, d)
@@ -154,62 +156,8 @@ func TestToolThatIsNoUTF8(t *testing.T) {
 				continue
 			}
 			for _, explain := range []bool{false, true} { // true takes the long way
-				require.Equal(t, rule, p.Evaluate(context.Background(), Input{Tool: tool, Explain: explain}).MatchedRule, "%q", tool)
+				require.Equal(t, rule, p.Evaluate(context.Background(), call.Input{Tool: tool, Explain: explain}).MatchedRule, "%q", tool)
 			}
 		}
 	}
-}
-
-// Of any number of literals the longest is found that a text begins with, and
-// from it all shorter ones.
-func TestLongestPrefix(t *testing.T) {
-	rng := rand.New(rand.NewPCG(9, 10))
-	word := func(most int) string {
-		b := make([]byte, 1+rng.IntN(most))
-		for i := range b {
-			b[i] = "ab"[rng.IntN(2)]
-		}
-		return string(b)
-	}
-	deep := 0
-	for range 2000 {
-		var p prefixes
-		longest, stem := 4, ""
-		if rng.IntN(2) == 0 {
-			stem = "a_head__" // which says nothing then
-		}
-		for i := range 1 + rng.IntN(20) {
-			search, err := pattern.Search("^" + stem + word(longest))
-			require.NoError(t, err)
-			p.add(search, int32(i))
-		}
-		p.seal()
-		text := stem + word(longest+1)
-		var want []string
-		for _, f := range p.list { // sorted, so that of those a text begins with the longest is last
-			if strings.HasPrefix(text, f.text) {
-				want = append([]string{f.text}, want...)
-			}
-		}
-		var got []string
-		for n := p.longest(text); n >= 0; n = p.list[n].shorter {
-			got = append(got, p.list[n].text)
-		}
-		require.Equal(t, want, got, "of %q", text)
-		if len(got) > 1 {
-			deep++
-		}
-		if len(want) > 0 {
-			require.True(t, p.mayBegin(text))
-		}
-	}
-	require.Greater(t, deep, 200)
-
-	var p prefixes
-	search, err := pattern.Search(`^a\x00`)
-	require.NoError(t, err)
-	p.add(search, 0)
-	p.seal()
-	require.EqualValues(t, -1, p.longest("a"), "a head is filled with zeros, a text is not")
-	require.EqualValues(t, 0, p.longest("a\x00"))
 }

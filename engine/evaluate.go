@@ -5,19 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
-	"time"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/composition"
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
+	"example.com/govnode/engine/matching"
+	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/value"
 )
 
 // Evaluate judges one call and measures how long that took. It never fails:
 // what cannot be judged, also by a defect of the program, is denied and logged
 // (policy engine spec 16).
-func (p *Policy) Evaluate(ctx context.Context, in Input) (d Decision) {
-	start := now()
+func (p *Policy) Evaluate(ctx context.Context, in call.Input) (d Decision) {
+	start := matching.Now()
 	p.Decide(ctx, &in, &d)
-	d.EvaluationTime = now() - start
+	d.EvaluationTime = matching.Now() - start
 	return d
 }
 
@@ -25,7 +29,7 @@ func (p *Policy) Evaluate(ctx context.Context, in Input) (d Decision) {
 // twice can take longer than judging a call does. It writes over all of d and
 // leaves d.EvaluationTime zero. It keeps neither in nor d, and writes nothing
 // into in.
-func (p *Policy) Decide(ctx context.Context, in *Input, d *Decision) {
+func (p *Policy) Decide(ctx context.Context, in *call.Input, d *Decision) {
 	defer func() {
 		if r := recover(); r != nil {
 			*d = p.panicDecision(in, r, debug.Stack())
@@ -37,31 +41,26 @@ func (p *Policy) Decide(ctx context.Context, in *Input, d *Decision) {
 }
 
 // decideFully is the long way of Decide, for every policy and every call.
-func (p *Policy) decideFully(ctx context.Context, in *Input, d *Decision) {
+func (p *Policy) decideFully(ctx context.Context, in *call.Input, d *Decision) {
 	*d = Decision{}
-	e := evaluation{in, &state{ceiling: p.ceiling}}
-	e.begin()
+	e := matching.Evaluation{In: in, State: &matching.State{Ceiling: p.ceiling}}
+	e.Begin()
 	p.judge(ctx, e, d)
 	if d.Allowed && p.guardrails != nil {
 		p.guard(ctx, e, d)
 	}
-	d.PolicyChain = e.chain
-	d.Premises = e.premises
-	for _, line := range e.trace {
-		d.Trace = append(d.Trace, Redact(line))
+	d.PolicyChain = e.Chain
+	d.Premises = e.Premises
+	for _, line := range e.Trace {
+		d.Trace = append(d.Trace, redact.Text(line))
 	}
 }
-
-// now is a monotonic clock. Reading it costs half of what time.Now does.
-func now() time.Duration { return time.Since(epoch) }
-
-var epoch = time.Now()
 
 // judge asks everything that can deny and changes nothing: documents and
 // backends, the GovernancePolicy, content hashes. An allow keeps the rule,
 // backend or default that gave it. Decisions are written where the caller has
 // them, because copying one costs as much as finding it.
-func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
+func (p *Policy) judge(ctx context.Context, e matching.Evaluation, d *Decision) {
 	p.judgeDocuments(ctx, e, d)
 	if !d.Allowed {
 		return
@@ -70,7 +69,7 @@ func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
 		*d = *deny
 		return
 	}
-	if (p.hashes != nil || e.in.ContentHash != nil) && e.ofTool() {
+	if (p.hashes != nil || e.In.ContentHash != nil) && e.OfTool() {
 		if deny := p.checkContentHash(e); deny != nil {
 			*d = *deny
 		}
@@ -79,17 +78,14 @@ func (p *Policy) judge(ctx context.Context, e evaluation, d *Decision) {
 
 // judgeDocuments is policy engine spec 7: rules, then backends, then the
 // default.
-func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) {
-	set := p.flatSet
-	if len(p.folders) > 0 {
-		var deny *Decision
-		if set, deny = p.selectRules(e); deny != nil {
-			*d = *deny
-			return
-		}
+func (p *Policy) judgeDocuments(ctx context.Context, e matching.Evaluation, d *Decision) {
+	set, err := p.docs.SelectFor(e)
+	if err != nil {
+		*d = p.outOfScope(e, err)
+		return
 	}
-	e.confidence, e.chain = set.confidence, set.chain
-	rule, err := p.decide(set, e)
+	e.Confidence, e.Chain = set.Confidence, set.Chain
+	rule, err := p.docs.Decide(set, e)
 	switch {
 	case err != nil:
 		name := ""
@@ -102,64 +98,25 @@ func (p *Policy) judgeDocuments(ctx context.Context, e evaluation, d *Decision) 
 		decideByRule(set, rule, d)
 		return
 	}
-	if len(p.backends) > 0 && p.decideByBackends(ctx, set, e, d) {
+	if len(p.backends) > 0 && p.decideByBackends(ctx, e, d) {
 		return
 	}
 	p.decideByDefault(set, e, d)
 }
 
-// selectRules finds the documents that apply to the call (policy engine spec
-// 7.2) in a tree with governance files. One without them has no root, and a
-// path in the context is a field like any other.
-func (p *Policy) selectRules(e evaluation) (*ruleset, *Decision) {
-	clean, given := ".", false
-	e.chain = nil
-	if v, ok := e.in.Context.Get("path"); ok && v.Kind() != value.Null {
-		raw, isString := v.AsString()
-		e.chain = []string{} // a refusal is scoped as well (17.1)
-		if !isString {
-			return nil, ptr(p.errorDecision(e, "", errPathType))
-		}
-		given = true
-		if clean, ok = cleanPath(raw); !ok {
-			return nil, p.pathEscape(e)
-		}
+// outOfScope is the decision where no documents can be selected.
+func (p *Policy) outOfScope(e matching.Evaluation, err error) Decision {
+	if !errors.Is(err, composition.ErrPathEscape) {
+		return p.errorDecision(e, "", err)
 	}
-	switch {
-	case !given && p.pathless != nil:
-		if e.in.Explain {
-			e.explain("no path is given: in strict mode the denies of every folder stand")
-		}
-		return p.pathless, nil
-	case !given && len(p.flat) > 0:
-		return p.flatSet, nil
+	if e.In.Explain {
+		e.Explain("path: %v", err)
 	}
-	if f := p.findFolder(clean); f != nil {
-		if set := p.chainFor(f, clean); set != nil {
-			if e.in.Explain {
-				e.explain("path %s: the documents %s apply, root first", pyString(clean), strings.Join(set.chain, ", "))
-				e.trace = append(e.trace, set.trace...)
-			}
-			return set, nil
-		}
-	}
-	if e.in.Explain {
-		e.explain("path %s: no governance file applies, the flat list holds", pyString(clean))
-	}
-	return p.flatSet, nil
-}
-
-var errPathType = errors.New("context.path must be a string")
-
-func (p *Policy) pathEscape(e evaluation) *Decision {
-	if e.in.Explain {
-		e.explain("path: %s", textPathEscape)
-	}
-	return &Decision{
-		Action:        string(Deny),
+	return Decision{
+		Action:        string(document.Deny),
 		Policy:        folderScoped,
 		Rule:          rulePathEscape,
-		Reason:        textPathEscape,
+		Reason:        err.Error(),
 		PublicMessage: publicMessages[CategoryPathEscape],
 		Category:      CategoryPathEscape,
 	}
@@ -169,77 +126,14 @@ func (p *Policy) pathEscape(e evaluation) *Decision {
 // 17.1).
 const folderScoped = "folder-scoped"
 
-// decide picks the rule that decides, or none.
-func (p *Policy) decide(set *ruleset, e evaluation) (*compiledRule, error) {
-	if rule, err := set.denial(e); rule != nil || err != nil {
-		if e.in.Explain && err == nil {
-			e.explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.doc.Path, rule.Action)
-		}
-		return rule, err
-	}
-	if p.resolver != nil {
-		return p.combine(set, e)
-	}
-	rule, err := set.first(e)
-	if e.in.Explain && err == nil {
-		if rule == nil {
-			e.explain("none of %d rules matches", len(set.rules))
-		} else {
-			e.explain("rule '%s' of %s matches: %s (priority %d)", rule.Name, rule.doc.Path, rule.Action, rule.Priority)
-		}
-	}
-	return rule, err
-}
-
-// combine lets each document name its decision and resolves between them
-// (policy engine spec 13). Under DENY_OVERRIDES a document's first deny stands
-// beside its first match, so that a deny also overrides inside one document.
-func (p *Policy) combine(set *ruleset, e evaluation) (*compiledRule, error) {
-	var candidates []Candidate
-	var rules []*compiledRule
-	for _, doc := range set.docs {
-		matched, denied := false, p.resolver.Strategy != DenyOverrides
-		for _, r := range set.rules {
-			if r.doc != doc || (matched && (denied || r.Action.Allows())) {
-				continue
-			}
-			hit, err := r.matches(e)
-			if err != nil {
-				return r, err
-			}
-			if !hit {
-				continue
-			}
-			matched = true
-			denied = denied || r.Action.Denies()
-			rules = append(rules, r)
-			candidates = append(candidates, Candidate{
-				Action: r.Action, Priority: r.Priority, Level: doc.Level,
-				Policy: doc.Name, Rule: r.Name, Reason: r.reason,
-			})
-		}
-	}
-	if len(candidates) == 0 {
-		return nil, nil
-	}
-	res, err := p.resolver.Resolve(candidates)
-	if err != nil {
-		return nil, err
-	}
-	if e.in.Explain {
-		e.trace = append(e.trace, res.Trace...)
-	}
-	return rules[res.Index], nil
-}
-
-func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
+func decideByRule(set *composition.Ruleset, r *matching.Rule, d *Decision) {
 	d.Allowed = r.Action.Allows()
 	d.Action = string(r.Action)
-	d.Policy = r.doc.Name
+	d.Policy = r.Doc.Name
 	d.MatchedRule = r.Name
-	d.Rule = r.number
-	d.Reason = r.reason
-	if set.scoped {
+	d.Rule = ruleFirstOfTheTree + r.Number
+	d.Reason = r.Reason
+	if set.Scoped {
 		d.Policy = folderScoped
 	}
 	if !d.Allowed {
@@ -247,65 +141,27 @@ func decideByRule(set *ruleset, r *compiledRule, d *Decision) {
 	}
 }
 
-// decideByBackends asks the backends; it reports false where the default
-// action is to decide.
-func (p *Policy) decideByBackends(ctx context.Context, set *ruleset, e evaluation, d *Decision) bool {
-	out := p.consult(ctx, e)
-	if !out.decided {
-		err := joined(out.errs)
-		if !p.denyOnError {
-			p.logFailure(e, "", "all policy backends failed, the tree asks for the default action", err)
-			return false
-		}
-		*d = p.errorDecision(e, "", err)
-		d.Rule = ruleNone
-		d.Reason = clip("Policy evaluation error (fail-closed): "+d.Error, maxReason)
-		d.Backend = p.backends[len(p.backends)-1].Name()
-		return true
-	}
-	d.Allowed = out.decision.Allowed
-	d.Action = string(out.decision.Action)
-	d.Policy = "external:" + out.backend
-	d.Reason = out.decision.Reason
-	d.Backend, d.BackendTime = out.backend, out.took
-	if !d.Allowed {
-		d.Category, d.PublicMessage = CategoryBackend, publicMessages[CategoryBackend]
-		if d.Reason == "" {
-			d.Reason = textNoReason
-		}
-	}
-	return true
-}
-
-// joined is errors.Join on one line, for reasons and records.
-func joined(errs []error) error {
-	err := errs[0]
-	for _, next := range errs[1:] {
-		err = fmt.Errorf("%w; %w", err, next)
-	}
-	return err
-}
-
 // decideByDefault is policy engine spec 7.3.
-func (p *Policy) decideByDefault(set *ruleset, e evaluation, d *Decision) {
-	if p.strict && len(set.docs) == 0 && !p.governed && len(p.backends) == 0 {
-		d.Action, d.Policy, d.Rule, d.Reason = string(Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
+func (p *Policy) decideByDefault(set *composition.Ruleset, e matching.Evaluation, d *Decision) {
+	if p.docs.Strict && len(set.Docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
+		d.Action, d.Policy, d.Rule, d.Reason = string(document.Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return
 	}
-	set.decideByDefault(d)
-	if e.in.Explain {
-		e.explain("default action of %s: %s", pyString(set.defPolicy), set.def)
+	byDefault(set, d)
+	if e.In.Explain {
+		e.Explain("default action of %s: %s", value.Quote(set.DefPolicy), set.Def)
 	}
 }
 
-func (set *ruleset) decideByDefault(d *Decision) {
-	d.Allowed = set.def.Allows()
-	d.Action = string(set.def)
-	d.Policy = set.defPolicy
+// byDefault writes the default action of a ruleset.
+func byDefault(set *composition.Ruleset, d *Decision) {
+	d.Allowed = set.Def.Allows()
+	d.Action = string(set.Def)
+	d.Policy = set.DefPolicy
 	d.Rule = ruleDefault
 	d.Reason = textDefault
-	if set.scoped {
+	if set.Scoped {
 		d.Policy = folderScoped
 	}
 	if !d.Allowed {
@@ -315,40 +171,40 @@ func (set *ruleset) decideByDefault(d *Decision) {
 
 // errorDecision is the fail-closed decision of policy engine spec 16.2. The
 // error names types and places, never values of the call.
-func (p *Policy) errorDecision(e evaluation, rule string, err error) Decision {
+func (p *Policy) errorDecision(e matching.Evaluation, rule string, err error) Decision {
 	p.logFailure(e, rule, textError, err)
-	if e.in.Explain {
-		e.explain("error: %v", err)
+	if e.In.Explain {
+		e.Explain("error: %v", err)
 	}
 	category := CategoryPolicyError
-	if errors.Is(err, errBackendTime) || errors.Is(err, errSearchTime) {
+	if errors.Is(err, external.ErrBackendTime) || errors.Is(err, matching.ErrSearchTime) {
 		category = CategoryBudgetExhausted
 	}
 	return Decision{
-		Action:        string(Deny),
+		Action:        string(document.Deny),
 		Policy:        p.Name(),
 		Rule:          ruleError,
 		Reason:        textError,
 		PublicMessage: publicMessages[category],
 		Category:      category,
-		Error:         Redact(err.Error()),
+		Error:         redact.Text(err.Error()),
 		errorRule:     rule,
 	}
 }
 
 // logFailure is policy engine spec 16.3, with the snapshot redacted.
-func (p *Policy) logFailure(e evaluation, rule, msg string, err error) {
+func (p *Policy) logFailure(e matching.Evaluation, rule, msg string, err error) {
 	p.log.Error(msg,
-		"error", Redact(err.Error()), "rule", rule, "policy_digest", p.digest.String(),
-		"tool", Redact(e.tool), "context", RedactValue(e.in.Context).JSON(), "stack", string(debug.Stack()))
+		"error", redact.Text(err.Error()), "rule", rule, "policy_digest", p.digest.String(),
+		"tool", redact.Text(e.Tool), "context", redact.Value(e.In.Context).JSON(), "stack", string(debug.Stack()))
 }
 
-func (p *Policy) panicDecision(in *Input, cause any, stack []byte) Decision {
+func (p *Policy) panicDecision(in *call.Input, cause any, stack []byte) Decision {
 	p.log.Error(textError,
-		"panic", Redact(fmt.Sprint(cause)), "policy_digest", p.digest.String(),
-		"tool", Redact(in.Tool), "stack", string(stack))
+		"panic", redact.Text(fmt.Sprint(cause)), "policy_digest", p.digest.String(),
+		"tool", redact.Text(in.Tool), "stack", string(stack))
 	return Decision{
-		Action:        string(Deny),
+		Action:        string(document.Deny),
 		Policy:        p.Name(),
 		Rule:          ruleError,
 		Reason:        textError,

@@ -2,6 +2,10 @@ package engine
 
 import (
 	"time"
+
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/matching"
+	"example.com/govnode/engine/redact"
 )
 
 // An EventType names a governance event (policy engine spec 17.2).
@@ -35,11 +39,11 @@ type Event struct {
 // Events returns what a decision gives rise to: a policy_check always; a
 // policy_violation for every denial; a tool_call_blocked where what was denied
 // is a tool call.
-func Events(in Input, d Decision) []Event {
+func Events(in call.Input, d Decision) []Event {
 	ev := Event{
 		Type: PolicyCheck, Time: moment(in.Now),
-		AgentID: Redact(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: Redact(in.Tool),
-		Policy: d.Policy, Rule: d.MatchedRule, Category: d.Category, Reason: Redact(d.Reason),
+		AgentID: redact.Text(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: redact.Text(in.Tool),
+		Policy: d.Policy, Rule: d.MatchedRule, Category: d.Category, Reason: redact.Text(d.Reason),
 	}
 	events := []Event{ev}
 	if d.Allowed {
@@ -47,7 +51,7 @@ func Events(in Input, d Decision) []Event {
 	}
 	ev.Type = PolicyViolation
 	events = append(events, ev)
-	if begun(&in).ofTool() {
+	if matching.Begun(&in).OfTool() {
 		ev.Type = ToolCallBlocked
 		events = append(events, ev)
 	}
@@ -56,8 +60,8 @@ func Events(in Input, d Decision) []Event {
 
 // AfterEvents returns what the end of a call gives rise to (adapter contract
 // 3.7): a checkpoint where one fell due, a drift beyond the threshold.
-func AfterEvents(in Input, checkpoint string, drift *DriftResult) []Event {
-	ev := Event{Time: moment(in.Now), AgentID: Redact(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: Redact(in.Tool)}
+func AfterEvents(in call.Input, checkpoint string, drift *DriftResult) []Event {
+	ev := Event{Time: moment(in.Now), AgentID: redact.Text(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: redact.Text(in.Tool)}
 	var events []Event
 	if drift != nil && drift.Exceeded {
 		d := ev

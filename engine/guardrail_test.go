@@ -9,44 +9,46 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/value"
 )
 
 // provider is a guardrail made of a function.
 type provider struct {
 	name string
-	do   func(context.Context, GuardrailCall) (GuardrailResult, error)
+	do   func(context.Context, external.GuardrailCall) (external.GuardrailResult, error)
 }
 
 func (p provider) Name() string { return p.name }
 
-func (p provider) Evaluate(ctx context.Context, call GuardrailCall) (GuardrailResult, error) {
+func (p provider) Evaluate(ctx context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 	return p.do(ctx, call)
 }
 
-func answering(name string, d GuardrailDecision, reason string) provider {
-	return provider{name, func(context.Context, GuardrailCall) (GuardrailResult, error) {
-		return GuardrailResult{Decision: d, Reason: reason}, nil
+func answering(name string, d external.GuardrailDecision, reason string) provider {
+	return provider{name, func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+		return external.GuardrailResult{Decision: d, Reason: reason}, nil
 	}}
 }
 
 func setting(name, key, text string) provider {
-	return provider{name, func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+	return provider{name, func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 		args := call.Args.With(key, value.OfString(text))
-		return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+		return external.GuardrailResult{Decision: external.GuardrailModify, ModifiedArgs: &args}, nil
 	}}
 }
 
 const guardedPolicy = "name: guarded\nblocked_patterns: [evil]\nallowed_tools: [t]\n"
 
-func guarded(t *testing.T, providers ...GuardrailProvider) Decision {
+func guarded(t *testing.T, providers ...external.GuardrailProvider) Decision {
 	t.Helper()
 	p := mustCompile(t, guardedPolicy, WithGuardrails(providers...))
-	in := Input{Tool: "t", AgentID: "a", Arguments: mustValue(t, `{"q":"good"}`)}
+	in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
 	d := p.Evaluate(context.Background(), in)
 	require.Equal(t, d.Error != "", p.Audit(in, d).Error)
 	return d
@@ -54,14 +56,14 @@ func guarded(t *testing.T, providers ...GuardrailProvider) Decision {
 
 func TestGuardrailChain(t *testing.T) {
 	t.Run("allow changes nothing", func(t *testing.T) {
-		d := guarded(t, answering("one", GuardrailAllow, ""))
+		d := guarded(t, answering("one", external.GuardrailAllow, ""))
 		require.True(t, d.Allowed)
 		require.Nil(t, d.ModifiedArguments)
 	})
 	t.Run("any deny ends the chain", func(t *testing.T) {
-		d := guarded(t, answering("one", GuardrailDeny, "not today"), provider{"two", func(context.Context, GuardrailCall) (GuardrailResult, error) {
+		d := guarded(t, answering("one", external.GuardrailDeny, "not today"), provider{"two", func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
 			t.Error("asked after a deny")
-			return GuardrailResult{}, nil
+			return external.GuardrailResult{}, nil
 		}})
 		require.False(t, d.Allowed)
 		require.Equal(t, "Tool call denied: not today", d.Reason)
@@ -69,22 +71,22 @@ func TestGuardrailChain(t *testing.T) {
 		require.Equal(t, "guardrail:one", d.Policy)
 	})
 	t.Run("a deny without a reason", func(t *testing.T) {
-		require.Equal(t, "Tool call denied: policy violation", guarded(t, answering("one", GuardrailDeny, "")).Reason)
+		require.Equal(t, "Tool call denied: policy violation", guarded(t, answering("one", external.GuardrailDeny, "")).Reason)
 	})
 	t.Run("modified arguments reach the next provider and the caller", func(t *testing.T) {
 		var seen string
-		d := guarded(t, setting("one", "q", "clean"), provider{"two", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+		d := guarded(t, setting("one", "q", "clean"), provider{"two", func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 			seen = call.Args.JSON()
 			require.Equal(t, "t", call.ToolName)
 			require.Equal(t, "a", call.AgentName)
-			return GuardrailResult{Decision: GuardrailAllow}, nil
+			return external.GuardrailResult{Decision: external.GuardrailAllow}, nil
 		}})
 		require.True(t, d.Allowed)
 		require.Equal(t, `{"q":"clean"}`, seen)
 		require.Equal(t, `{"q":"clean"}`, d.ModifiedArguments.JSON())
 	})
 	t.Run("modify without arguments changes nothing", func(t *testing.T) {
-		d := guarded(t, answering("one", GuardrailModify, ""))
+		d := guarded(t, answering("one", external.GuardrailModify, ""))
 		require.True(t, d.Allowed)
 		require.Nil(t, d.ModifiedArguments)
 	})
@@ -96,36 +98,36 @@ func TestGuardrailChain(t *testing.T) {
 	})
 	t.Run("rules see the modified arguments", func(t *testing.T) {
 		p := mustCompile(t, "rules:\n  - {name: good, condition: {field: arguments.q, operator: eq, value: good}, action: audit}\n  - {name: evil, condition: {field: arguments.q, operator: eq, value: evil}, action: deny}\n",
-			WithGuardrails(provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+			WithGuardrails(provider{"one", func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 				wish, _ := call.Args.Get("wish")
 				args := call.Args.With("q", wish)
-				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+				return external.GuardrailResult{Decision: external.GuardrailModify, ModifiedArgs: &args}, nil
 			}}))
-		d := p.Evaluate(context.Background(), Input{Tool: "t", Arguments: mustValue(t, `{"q":"good","wish":"evil"}`)})
+		d := p.Evaluate(context.Background(), call.Input{Tool: "t", Arguments: enginetest.Value(t, `{"q":"good","wish":"evil"}`)})
 		require.False(t, d.Allowed)
 		require.Equal(t, "evil", d.MatchedRule)
-		d = p.Evaluate(context.Background(), Input{Tool: "t", Arguments: mustValue(t, `{"q":"good","wish":"plain"}`)})
+		d = p.Evaluate(context.Background(), call.Input{Tool: "t", Arguments: enginetest.Value(t, `{"q":"good","wish":"plain"}`)})
 		require.True(t, d.Allowed)
 		require.Empty(t, d.MatchedRule, "what matched the first arguments decides nothing")
 		require.Equal(t, "allow", d.Action)
 	})
 	t.Run("earlier providers judge later modifications", func(t *testing.T) {
-		d := guarded(t, provider{"one", func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+		d := guarded(t, provider{"one", func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 			if strings.Contains(call.Args.JSON(), "late") {
-				return GuardrailResult{Decision: GuardrailDeny, Reason: "too late"}, nil
+				return external.GuardrailResult{Decision: external.GuardrailDeny, Reason: "too late"}, nil
 			}
-			return GuardrailResult{Decision: GuardrailAllow}, nil
+			return external.GuardrailResult{Decision: external.GuardrailAllow}, nil
 		}}, setting("two", "q", "late"))
 		require.Equal(t, "Tool call denied: too late", d.Reason)
 	})
 	t.Run("what a provider adds is added once", func(t *testing.T) {
 		adding := func(name, what string, seen *[]string) provider {
-			return provider{name, func(_ context.Context, call GuardrailCall) (GuardrailResult, error) {
+			return provider{name, func(_ context.Context, call external.GuardrailCall) (external.GuardrailResult, error) {
 				*seen = append(*seen, call.Args.JSON())
 				q, _ := call.Args.Get("q")
 				s, _ := q.AsString()
 				args := call.Args.With("q", value.OfString(s+what))
-				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &args}, nil
+				return external.GuardrailResult{Decision: external.GuardrailModify, ModifiedArgs: &args}, nil
 			}}
 		}
 		var one, two []string
@@ -136,15 +138,15 @@ func TestGuardrailChain(t *testing.T) {
 		require.Equal(t, []string{`{"q":"good1"}`, `{"q":"good12"}`}, two, "the second time all see what will run")
 	})
 	t.Run("metadata stands in the audit record, redacted and bounded", func(t *testing.T) {
-		saying := func(name, meta string, decision GuardrailDecision) provider {
-			return provider{name, func(context.Context, GuardrailCall) (GuardrailResult, error) {
-				return GuardrailResult{Decision: decision, Metadata: mustValue(t, meta)}, nil
+		saying := func(name, meta string, decision external.GuardrailDecision) provider {
+			return provider{name, func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				return external.GuardrailResult{Decision: decision, Metadata: enginetest.Value(t, meta)}, nil
 			}}
 		}
-		long := strings.Repeat("x", maxGuardrailMetadata)
-		p := mustCompile(t, guardedPolicy, WithGuardrails(saying("one", `{"score":0.5,"password":"hunter2"}`, GuardrailAllow),
-			saying("two", `{"text":"`+long+`"}`, GuardrailAllow), saying("three", `{}`, GuardrailAllow), saying("four", `{"list":"spam"}`, GuardrailDeny)))
-		in := Input{Tool: "t", AgentID: "a", Arguments: mustValue(t, `{"q":"good"}`)}
+		long := strings.Repeat("x", 4<<10)
+		p := mustCompile(t, guardedPolicy, WithGuardrails(saying("one", `{"score":0.5,"password":"hunter2"}`, external.GuardrailAllow),
+			saying("two", `{"text":"`+long+`"}`, external.GuardrailAllow), saying("three", `{}`, external.GuardrailAllow), saying("four", `{"list":"spam"}`, external.GuardrailDeny)))
+		in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
 		r := p.Audit(in, p.Evaluate(context.Background(), in))
 		require.False(t, r.Allowed)
 		line := string(r.AppendJSON(nil))
@@ -152,16 +154,18 @@ func TestGuardrailChain(t *testing.T) {
 	})
 	t.Run("a provider that fails denies", func(t *testing.T) {
 		list := value.OfList()
-		for name, do := range map[string]func(context.Context, GuardrailCall) (GuardrailResult, error){
-			"error": func(context.Context, GuardrailCall) (GuardrailResult, error) {
-				return GuardrailResult{}, errors.New("down")
+		for name, do := range map[string]func(context.Context, external.GuardrailCall) (external.GuardrailResult, error){
+			"error": func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				return external.GuardrailResult{}, errors.New("down")
 			},
-			"panic": func(context.Context, GuardrailCall) (GuardrailResult, error) { panic("password=hunter2") },
-			"nonsense": func(context.Context, GuardrailCall) (GuardrailResult, error) {
-				return GuardrailResult{Decision: "maybe"}, nil
+			"panic": func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				panic("password=hunter2")
 			},
-			"no mapping": func(context.Context, GuardrailCall) (GuardrailResult, error) {
-				return GuardrailResult{Decision: GuardrailModify, ModifiedArgs: &list}, nil
+			"nonsense": func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				return external.GuardrailResult{Decision: "maybe"}, nil
+			},
+			"no mapping": func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
+				return external.GuardrailResult{Decision: external.GuardrailModify, ModifiedArgs: &list}, nil
 			},
 		} {
 			d := guarded(t, provider{"one", do})
@@ -172,11 +176,11 @@ func TestGuardrailChain(t *testing.T) {
 		}
 	})
 	t.Run("a call that is denied anyway is not sent", func(t *testing.T) {
-		p := mustCompile(t, guardedPolicy, WithGuardrails(provider{"one", func(context.Context, GuardrailCall) (GuardrailResult, error) {
+		p := mustCompile(t, guardedPolicy, WithGuardrails(provider{"one", func(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
 			t.Error("asked about a denied call")
-			return GuardrailResult{}, nil
+			return external.GuardrailResult{}, nil
 		}}))
-		require.False(t, p.Evaluate(context.Background(), Input{Tool: "other"}).Allowed)
+		require.False(t, p.Evaluate(context.Background(), call.Input{Tool: "other"}).Allowed)
 	})
 }
 
@@ -207,7 +211,7 @@ func TestGuardrailEndpoint(t *testing.T) {
 	defer server.Close()
 	defer close(release)
 	p := mustCompile(t, "name: g\nguardrails:\n  - {name: scrubber, url: '"+server.URL+"/check', timeout_ms: 200}\n")
-	in := Input{Tool: "t", CallID: "c-1", AgentID: "a-1", Arguments: mustValue(t, `{"q":"x"}`)}
+	in := call.Input{Tool: "t", CallID: "c-1", AgentID: "a-1", Arguments: enginetest.Value(t, `{"q":"x"}`)}
 	ask := func(code int, text string) Decision {
 		mu.Lock()
 		status, answer = code, text
@@ -239,7 +243,7 @@ func TestGuardrailEndpoint(t *testing.T) {
 		"no object":  {200, `["allow"]`, "not a JSON object"},
 		"no answer":  {200, `{}`, "the decision must be"},
 		"other case": {200, `{"decision":"Allow"}`, "the decision must be"},
-		"too large":  {200, `{"decision":"allow","reason":"` + strings.Repeat("x", 3*maxModifiedBytes) + `"}`, "larger than"},
+		"too large":  {200, `{"decision":"allow","reason":"` + strings.Repeat("x", 3*64<<10) + `"}`, "larger than"},
 		"too slow":   {200, "hang", "no answer within 200ms"},
 	} {
 		d := ask(failing.status, failing.text)
@@ -251,59 +255,4 @@ func TestGuardrailEndpoint(t *testing.T) {
 	d = ask(200, "")
 	require.False(t, d.Allowed)
 	require.Contains(t, d.Error, "could not be reached")
-}
-
-func TestGuardrailEndpointsAreChecked(t *testing.T) {
-	for yaml, want := range map[string]string{
-		"guardrails: x":                                                          "guardrails must be a list",
-		"guardrails: [{url: 'https://a'}]":                                       "guardrails[0].name must be a non-empty string",
-		"guardrails: [{name: a}]":                                                "guardrails[0].url must be a non-empty string",
-		"guardrails: [{name: a, url: 'http://example.com/'}]":                    "url must be https, or http to a loopback address",
-		"guardrails: [{name: a, url: 'ftp://localhost/'}]":                       "url must be https",
-		"guardrails: [{name: a, url: '/check'}]":                                 "url must be an absolute https URL",
-		"guardrails: [{name: a, url: 'https://u:p@h/'}]":                         "must not carry a user or password",
-		"guardrails: [{name: a, url: 'https://h/', timeout_ms: 0}]":              "timeout_ms must be between 1 and 10000, got 0",
-		"guardrails: [{name: a, url: 'https://h/', timeout_ms: 10001}]":          "timeout_ms must be between 1 and 10000",
-		"guardrails: [{name: a, url: 'https://h/', retries: 3}]":                 "guardrails[0].retries: unknown field",
-		"guardrails: [{name: a, url: 'https://h'}, {name: a, url: 'https://h'}]": "the name 'a' is taken",
-		"content_hashes: [a]":                                                    "content_hashes must be a mapping",
-		"content_hashes: {a: xyz}":                                               "content_hashes.a must be 64 hexadecimal digits",
-		"content_hash_mode: lax":                                                 "content_hash_mode must be strict or warn, got 'lax'",
-	} {
-		tree, err := SingleFile(yaml)
-		require.NoError(t, err)
-		_, err = Compile(tree)
-		require.ErrorContains(t, err, want, yaml)
-		require.ErrorContains(t, err, "policy.yaml:1: ", yaml)
-	}
-}
-
-// A backend that ignores its context delays no decision, and only so many of
-// them may be left running.
-func TestStuckBackends(t *testing.T) {
-	stuck := &stuckBackend{release: make(chan struct{})}
-	p := mustCompileFilesWith(t, []Option{
-		WithRego(func([]File) (Backend, []Problem) { return stuck, nil }), WithBudget(time.Millisecond),
-	}, file("a.rego", "x"))
-	// On a busy machine the budget of some is used up before they begin.
-	for abandoned.Load() < maxAbandoned {
-		d := p.Evaluate(context.Background(), Input{Tool: "t"})
-		require.False(t, d.Allowed)
-		require.Equal(t, CategoryBudgetExhausted, d.Category)
-	}
-	p.budget = time.Minute
-	d := p.Evaluate(context.Background(), Input{Tool: "t"})
-	require.False(t, d.Allowed)
-	require.Contains(t, d.Error, "still running")
-	close(stuck.release)
-	require.Eventually(t, func() bool { return abandoned.Load() == 0 }, 5*time.Second, time.Millisecond)
-}
-
-type stuckBackend struct{ release chan struct{} }
-
-func (b *stuckBackend) Name() string { return "stuck" }
-
-func (b *stuckBackend) Evaluate(context.Context, BackendInput) (BackendDecision, error) {
-	<-b.release
-	return BackendDecision{Allowed: true}, nil
 }

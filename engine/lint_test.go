@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/source"
 )
 
 func TestLint(t *testing.T) {
@@ -40,41 +42,11 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// A rule behind one that implies it is unreachable: no context reaches it.
-func TestLintNeverInvents(t *testing.T) {
-	values := []string{`"a"`, `"ab"`, `1`, `2`, `2.5`, `true`, `["a"]`, `""`, `0`}
-	var conds []Condition
-	for _, op := range []Operator{OpEq, OpNe, OpGt, OpGte, OpLt, OpLte, OpIn, OpNotIn, OpContains} {
-		for _, target := range []string{`"a"`, `1`, `2`, `["a", 1]`, `["a"]`} {
-			c := Condition{Field: "x", Operator: op, Value: mustValue(t, target)}
-			if targetProblem(op, c.Value) == "" {
-				conds = append(conds, c)
-			}
-		}
-	}
-	found := 0
-	for _, a := range conds {
-		for _, b := range conds {
-			if !implies(&a, &b) {
-				continue
-			}
-			found++
-			for _, v := range values {
-				if ok, err := a.holds(mustValue(t, v)); ok && err == nil {
-					hit, err := b.holds(mustValue(t, v))
-					require.True(t, hit || err != nil, "%s %s implies %s %s, but not for %s", a.Operator, a.Value.JSON(), b.Operator, b.Value.JSON(), v)
-				}
-			}
-		}
-	}
-	require.Greater(t, found, len(conds))
-}
-
 // What has no effect where it stands is said: scopes that match nothing below
 // their folder, settings that the flat list does not know, and a deny that a
 // parent's rule of the same name hides.
 func TestLintOfPlaces(t *testing.T) {
-	files := []File{
+	files := []source.File{
 		file("governance.yaml", "name: root\nrules:\n  - {name: delete, condition: {field: tool_name, operator: eq, value: delete}, action: audit}\n"),
 		file("prod/governance.yaml", "name: prod\nrules:\n  - {name: delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}\n"),
 		file("src/governance.yaml", "name: src\nscope: 'docs/*'\nrules: []\n"),
@@ -98,7 +70,7 @@ func TestLintOfPlaces(t *testing.T) {
 	}
 	require.NotContains(t, out, "ok/")
 	require.NotContains(t, out, "fine/")
-	tree, err := NewTree(files)
+	tree, err := source.NewTree(files)
 	require.NoError(t, err)
 	strict, err := Compile(tree, WithStrict())
 	require.NoError(t, err)

@@ -8,6 +8,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/source"
 )
 
 // Documents made to cost more than they weigh are refused, without growing the
@@ -35,7 +39,7 @@ func TestHostileDocuments(t *testing.T) {
 		"block depth":           strings.Repeat("- ", 100_000) + "x",
 		"question marks":        strings.Repeat("? ", 100_000) + "x",
 		"indented depth":        steps + strings.Repeat(" ", 100) + "x",
-		"just too deep":         "rules: " + strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1),
+		"just too deep":         "rules: " + strings.Repeat("[", 33) + strings.Repeat("]", 33),
 		"a mebibyte of commas":  "[" + full(",") + "]",
 		"a mebibyte of items":   "rules: [" + full("a,") + "]",
 		"a mebibyte of entries": full("- a\n"),
@@ -78,11 +82,11 @@ func refuseCheaply(t *testing.T, path, doc string) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start := time.Now()
-	n, probs := parseText(path, []byte(doc))
+	n, probs := source.Parse(path, []byte(doc))
 	if probs == nil {
 		// What parses must still be no policy.
-		c := &compiler{folders: map[string]*Document{}, policy: &Policy{governance: NewGovernancePolicy()}}
-		c.load(File{Path: path, Content: []byte(doc)})
+		c := &compiler{policy: &Policy{governance: governance.Default()}}
+		c.load(source.File{Path: path, Content: []byte(doc)})
 		probs = c.problems
 		require.NotNil(t, n)
 	}
@@ -98,15 +102,15 @@ func refuseCheaply(t *testing.T, path, doc string) {
 func TestLargeDocuments(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("rules:\n")
-	for i := range MaxRules {
+	for i := range document.MaxRules {
 		fmt.Fprintf(&b, "  - name: rule-%d\n    condition:\n      field: tool_name\n      operator: in\n      value: [%s]\n    action: deny\n    message: %q\n",
 			i, strings.Repeat(fmt.Sprintf("tool_%d, ", i), 20), strings.Repeat("why ", 50))
 	}
 	p := mustCompile(t, b.String())
-	require.Len(t, p.rules, MaxRules)
+	require.Len(t, p.docs.Rules, document.MaxRules)
 
 	b.WriteString("  - {name: one-more, condition: {field: a, operator: eq, value: 1}, action: deny}\n")
-	tree, err := SingleFile(b.String())
+	tree, err := source.SingleFile(b.String())
 	require.NoError(t, err)
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "1001 rules; the most is 1000")
@@ -117,12 +121,12 @@ func TestAcceptedDocuments(t *testing.T) {
 	for name, doc := range map[string]string{
 		"CRLF":       "name: x\r\nrules:\r\n  - {name: r, condition: {field: a, operator: eq, value: b}, action: deny}\r\n",
 		"core tags":  "name: !!str 12\nrules: !!seq []\ndefaults: !!map {action: deny}\ninherit: !!bool true\n",
-		"depth":      "rules:\n  - {name: r, action: deny, condition: {field: a, operator: eq, value: " + strings.Repeat("[", maxDepth-5) + strings.Repeat("]", maxDepth-5) + "}}\n",
+		"depth":      "rules:\n  - {name: r, action: deny, condition: {field: a, operator: eq, value: " + strings.Repeat("[", 27) + strings.Repeat("]", 27) + "}}\n",
 		"hex number": "rules: [{name: r, condition: {field: a, operator: eq, value: 0x1F}, action: deny, priority: +3}]\n",
 		"quoted key": "\"rules\": []\n",
 		"directive":  "%YAML 1.2\n---\nrules: []\n...\n",
 	} {
-		tree, err := SingleFile(doc)
+		tree, err := source.SingleFile(doc)
 		require.NoError(t, err)
 		_, err = Compile(tree)
 		require.NoError(t, err, name)
@@ -131,15 +135,15 @@ func TestAcceptedDocuments(t *testing.T) {
 
 // Problems name the file, the line and the field, and all of them are listed.
 func TestLoadErrorNamesThePlace(t *testing.T) {
-	tree, err := NewTree([]File{
+	tree, err := source.NewTree([]source.File{
 		file("a.yaml", "rules:\n  - name: r\n    condition: {field: x, operator: is, value: 1}\n    action: deny\n"),
 		file("b/governance.yaml", "rules: []\ndefaults:\n  action: maybe\n"),
 	})
 	require.NoError(t, err)
 	_, err = Compile(tree)
-	var load *LoadError
+	var load *source.LoadError
 	require.ErrorAs(t, err, &load)
-	require.Equal(t, []Problem{
+	require.Equal(t, []source.Problem{
 		{Path: "a.yaml", Line: 3, Field: "rules[0].condition.operator", Message: "operator must be one of eq, ne, gt, lt, gte, lte, in, not_in, contains, matches, got 'is'"},
 		{Path: "b/governance.yaml", Line: 3, Field: "defaults.action", Message: "action must be allow, deny, audit or block, got 'maybe'"},
 	}, load.Problems)
@@ -151,7 +155,7 @@ func TestLoadErrorIsShort(t *testing.T) {
 	for range 50 {
 		b.WriteString("  - {}\n")
 	}
-	tree, err := SingleFile(b.String())
+	tree, err := source.SingleFile(b.String())
 	require.NoError(t, err)
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "and 140 more")
@@ -170,8 +174,8 @@ func TestSearchesAreBounded(t *testing.T) {
 	}
 	wide := strings.Repeat(`\w`, 200)
 	start := time.Now()
-	mustCompile(t, rules(MaxRules, func(int) string { return wide }))
-	tree, err := SingleFile(rules(MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
+	mustCompile(t, rules(document.MaxRules, func(int) string { return wide }))
+	tree, err := source.SingleFile(rules(document.MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
 	require.NoError(t, err)
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "policy.yaml:14: rules[12].condition.value: invalid regex")

@@ -4,14 +4,16 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"example.com/govnode/engine/external"
 )
 
 // Options of Compile.
 type options struct {
 	strict     bool
-	cedar      BackendLoader
-	rego       BackendLoader
-	guardrails []GuardrailProvider
+	cedar      external.BackendLoader
+	rego       external.BackendLoader
+	guardrails []external.GuardrailProvider
 	client     *http.Client
 	budget     time.Duration
 	ceiling    time.Duration
@@ -25,14 +27,14 @@ type Option func(*options)
 func WithStrict() Option { return func(o *options) { o.strict = true } }
 
 // WithCedar gives the loader for *.cedar files and their entities.json.
-func WithCedar(load BackendLoader) Option { return func(o *options) { o.cedar = load } }
+func WithCedar(load external.BackendLoader) Option { return func(o *options) { o.cedar = load } }
 
 // WithRego gives the loader for *.rego files and their data.json.
-func WithRego(load BackendLoader) Option { return func(o *options) { o.rego = load } }
+func WithRego(load external.BackendLoader) Option { return func(o *options) { o.rego = load } }
 
 // WithGuardrails adds providers of the program's own before those that the
 // tree names.
-func WithGuardrails(providers ...GuardrailProvider) Option {
+func WithGuardrails(providers ...external.GuardrailProvider) Option {
 	return func(o *options) { o.guardrails = append(o.guardrails, providers...) }
 }
 

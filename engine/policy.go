@@ -1,10 +1,14 @@
 package engine
 
 import (
+	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
+
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/source"
 )
 
 // Limits are the numbers of a policy, for the one who counts. They are the
@@ -31,17 +35,17 @@ type ToolLimit struct {
 }
 
 // Digest addresses the tree that the policy was compiled from.
-func (p *Policy) Digest() Digest { return p.digest }
+func (p *Policy) Digest() source.Digest { return p.digest }
 
 // DigestText is Digest().String(), which every decision carries.
 func (p *Policy) DigestText() string { return p.digestText }
 
 // Warnings are what Compile found odd and accepted.
-func (p *Policy) Warnings() []Problem { return slices.Clone(p.warnings) }
+func (p *Policy) Warnings() []source.Problem { return slices.Clone(p.warnings) }
 
 // Governance returns the GovernancePolicy of the tree, or the defaults where
 // it has none. It must not be written to.
-func (p *Policy) Governance() *GovernancePolicy { return p.governance }
+func (p *Policy) Governance() *governance.Policy { return p.governance }
 
 // Limits returns the numbers to count against.
 func (p *Policy) Limits() Limits {
@@ -56,64 +60,37 @@ func (p *Policy) Limits() Limits {
 func (p *Policy) Local() bool { return len(p.backends) == 0 && p.guardrails == nil }
 
 // Strict reports whether the policy is evaluated in strict mode.
-func (p *Policy) Strict() bool { return p.strict }
+func (p *Policy) Strict() bool { return p.docs.Strict }
 
 // Documents returns the PolicyDocuments of the tree in order of their paths.
 // They must not be written to.
-func (p *Policy) Documents() []*Document {
-	docs := slices.Clone(p.flat)
-	for _, f := range p.folders {
-		docs = append(docs, f.doc)
-	}
-	slices.SortFunc(docs, func(a, b *Document) int { return strings.Compare(a.Path, b.Path) })
-	return docs
-}
+func (p *Policy) Documents() []*document.Document { return p.docs.All() }
 
 // Name is the name in the GovernancePolicy, else in the first document of the
 // flat list, else in the governance file nearest to the root.
-func (p *Policy) Name() string {
-	switch {
-	case p.governed:
-		return p.governance.Name
-	case len(p.flat) > 0:
-		return p.flat[0].Name
-	}
-	dirs := sortedKeys(p.folders)
-	if len(dirs) == 0 {
-		return p.governance.Name
-	}
-	nearest := slices.MinFunc(dirs, func(a, b string) int { return depthOf(a) - depthOf(b) })
-	return p.folders[nearest].doc.Name
-}
-
-func depthOf(dir string) int {
-	if dir == "." {
-		return 0
-	}
-	return strings.Count(dir, "/") + 1
-}
+func (p *Policy) Name() string { return p.docs.Name() }
 
 // linkLimits joins the GovernancePolicy's numbers with those that documents
 // state.
 func (c *compiler) linkLimits() {
 	p, g := c.policy, c.policy.governance
 	tokens, calls := g.MaxTokens, g.MaxToolCalls
-	if !p.governed {
+	if !p.governance.Governed() {
 		// What is stated holds, and not the default that nobody wrote.
 		for _, d := range c.documents {
-			if d.Defaults.stated.maxTokens {
+			if d.Defaults.Stated.MaxTokens {
 				tokens = math.MaxInt64
 			}
-			if d.Defaults.stated.maxToolCalls {
+			if d.Defaults.Stated.MaxToolCalls {
 				calls = math.MaxInt64
 			}
 		}
 	}
 	for _, d := range c.documents {
-		if d.Defaults.stated.maxTokens {
+		if d.Defaults.Stated.MaxTokens {
 			tokens = min(tokens, d.Defaults.MaxTokens)
 		}
-		if d.Defaults.stated.maxToolCalls {
+		if d.Defaults.Stated.MaxToolCalls {
 			calls = min(calls, d.Defaults.MaxToolCalls)
 		}
 	}
@@ -130,22 +107,9 @@ func (c *compiler) linkLimits() {
 	}
 	p.unchecked = !g.RequireHumanApproval && !g.DenyAllTools && len(g.AllowedTools) == 0 &&
 		len(g.BlockedPatterns) == 0 && calls > 0
-	for _, tool := range sortedKeys(g.MaxCallsPerTool) {
+	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
 		p.limits.MaxCallsPerTool = append(p.limits.MaxCallsPerTool, ToolLimit{Tool: tool, Max: g.MaxCallsPerTool[tool]})
 	}
-}
-
-// threshold is the confidence that calls need under the defaults of a document:
-// its own where it states one and there is no GovernancePolicy, else the
-// stricter of both.
-func (p *Policy) threshold(d *Document) float64 {
-	switch {
-	case d == nil || p.governed && !d.Defaults.stated.confidence:
-		return p.governance.ConfidenceThreshold
-	case p.governed:
-		return max(p.governance.ConfidenceThreshold, d.Defaults.ConfidenceThreshold)
-	}
-	return d.Defaults.ConfidenceThreshold
 }
 
 // millionths rounds a threshold. One above 0 stays above it, since 0 means that

@@ -11,6 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/composition"
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -22,11 +27,11 @@ func TestPolicyName(t *testing.T) {
 
 // Texts can be made again from a number, on every node alike.
 func TestRuleText(t *testing.T) {
-	files := []File{file("b.yaml", "rules: [{name: b, condition: {field: x, operator: eq, value: 1}, action: deny, message: no b}]"),
+	files := []source.File{file("b.yaml", "rules: [{name: b, condition: {field: x, operator: eq, value: 1}, action: deny, message: no b}]"),
 		file("a.yaml", "rules: [{name: a, condition: {field: x, operator: eq, value: 2}, action: deny}]")}
 	p := mustCompileFiles(t, files[0], files[1])
 	q := mustCompileFiles(t, files[1], files[0])
-	d := p.Evaluate(context.Background(), Input{Context: mustValue(t, `{"x":1}`)})
+	d := p.Evaluate(context.Background(), call.Input{Context: enginetest.Value(t, `{"x":1}`)})
 	require.Equal(t, "b", d.MatchedRule)
 	for _, policy := range []*Policy{p, q} {
 		rule, reason := policy.RuleText(d.Rule)
@@ -34,7 +39,7 @@ func TestRuleText(t *testing.T) {
 		require.Equal(t, "no b", reason)
 	}
 	for n := range math.MaxUint16 {
-		p.RuleTextFor(uint16(n), Input{}) // an unknown number is no panic
+		p.RuleTextFor(uint16(n), call.Input{}) // an unknown number is no panic
 	}
 	rule, reason := p.RuleText(math.MaxUint16)
 	require.Empty(t, rule+reason)
@@ -46,8 +51,8 @@ func TestPanicDenies(t *testing.T) {
 	for _, explain := range []bool{false, true} {
 		var out bytes.Buffer
 		p := mustCompile(t, "rules: []\n", WithLogger(slog.New(slog.NewJSONHandler(&out, nil))))
-		p.flatSet = nil
-		d := p.Evaluate(context.Background(), Input{Tool: "t", Explain: explain})
+		p.docs.FlatSet = nil
+		d := p.Evaluate(context.Background(), call.Input{Tool: "t", Explain: explain})
 		require.False(t, d.Allowed)
 		require.Equal(t, "deny", d.Action)
 		require.NotEmpty(t, d.Error)
@@ -60,58 +65,36 @@ func TestContentHashRegisteredOutside(t *testing.T) {
 	registered := func(tool string) (string, bool) { return h, tool == "known" }
 	p := mustCompile(t, "rules: []")
 	ctx := context.Background()
-	in := Input{Tool: "known", ContentHash: registered}
+	in := call.Input{Tool: "known", ContentHash: registered}
 	require.Equal(t, CategoryContentHash, p.Evaluate(ctx, in).Category)
-	in.Context = mustValue(t, `{"metadata":{"content_hash":"SHA256"}}`)
+	in.Context = enginetest.Value(t, `{"metadata":{"content_hash":"SHA256"}}`)
 	require.False(t, p.Evaluate(ctx, in).Allowed)
-	in.Context = mustValue(t, `{"metadata":{"content_hash":"sha256:`+strings.ToUpper(h)+`"}}`)
+	in.Context = enginetest.Value(t, `{"metadata":{"content_hash":"sha256:`+strings.ToUpper(h)+`"}}`)
 	require.True(t, p.Evaluate(ctx, in).Allowed)
-	require.True(t, p.Evaluate(ctx, Input{Tool: "other", ContentHash: registered}).Allowed)
+	require.True(t, p.Evaluate(ctx, call.Input{Tool: "other", ContentHash: registered}).Allowed)
 
 	strict := mustCompile(t, "content_hash_mode: strict")
 	require.True(t, strict.Evaluate(ctx, in).Allowed)
-	require.False(t, strict.Evaluate(ctx, Input{Tool: "other", ContentHash: registered}).Allowed)
+	require.False(t, strict.Evaluate(ctx, call.Input{Tool: "other", ContentHash: registered}).Allowed)
 	lax := mustCompile(t, "content_hash_mode: warn")
-	require.True(t, lax.Evaluate(ctx, Input{Tool: "other"}).Allowed)
-}
-
-func TestMerge(t *testing.T) {
-	root, leaf := newDocument("governance.yaml"), newDocument("a/governance.yaml")
-	rule := func(d *Document, name string, a Action, override bool) {
-		d.Rules = append(d.Rules, &Rule{Name: name, Action: a, Override: override, doc: d, Condition: Condition{Field: "x", Operator: OpEq, Value: value.OfInt(1)}})
-	}
-	rule(root, "kept", Deny, false)
-	rule(root, "replaced", Allow, false)
-	rule(leaf, "kept", Allow, true)
-	rule(leaf, "replaced", Audit, true)
-	rule(leaf, "own", Allow, false)
-	rules, trace := mergeRules([]*Document{root, leaf}, nil)
-	var got []string
-	for _, r := range rules {
-		got = append(got, r.Name+" "+string(r.Action)+" "+r.doc.Path)
-	}
-	require.Equal(t, []string{"kept deny governance.yaml", "replaced audit a/governance.yaml", "own allow a/governance.yaml"}, got)
-	require.Equal(t, []string{
-		"rule 'kept' of a/governance.yaml is dropped: a parent's deny cannot be overridden",
-		"rule 'replaced' of a/governance.yaml replaces that of governance.yaml",
-	}, trace)
+	require.True(t, lax.Evaluate(ctx, call.Input{Tool: "other"}).Allowed)
 }
 
 func TestEvaluateIgnoresItsClock(t *testing.T) {
 	// The time of an input is for the record; decisions rest on facts alone.
 	p := mustCompile(t, "timeout_seconds: 5")
-	d := p.Evaluate(context.Background(), Input{Tool: "t", Now: time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), Facts: &Facts{Elapsed: time.Second}, CheckLimits: true})
+	d := p.Evaluate(context.Background(), call.Input{Tool: "t", Now: time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), Facts: &call.Facts{Elapsed: time.Second}, CheckLimits: true})
 	require.True(t, d.Allowed)
 }
 
 // Searches that would take too long are given up and denied.
 func TestCeiling(t *testing.T) {
-	long := value.OfMap(value.Pair{Key: "x", Value: value.OfString(strings.Repeat("a", longText))})
+	long := value.OfMap(value.Pair{Key: "x", Value: value.OfString(strings.Repeat("a", (4 << 10)))})
 	for name, yaml := range map[string]string{
 		"condition": "rules: [{name: r, condition: {field: x, operator: matches, value: 'b'}, action: deny}]",
 		"pattern":   "blocked_patterns: [{pattern: '[g-z][h-z]{40}', type: regex}]",
 	} {
-		in := Input{Tool: "t", Context: long, Arguments: long}
+		in := call.Input{Tool: "t", Context: long, Arguments: long}
 		require.True(t, mustCompile(t, yaml).Evaluate(context.Background(), in).Allowed, name)
 		d := mustCompile(t, yaml, WithCeiling(-time.Second)).Evaluate(context.Background(), in)
 		require.False(t, d.Allowed, name)
@@ -121,7 +104,7 @@ func TestCeiling(t *testing.T) {
 }
 
 func TestPolicyAccessors(t *testing.T) {
-	tree, err := NewTree([]File{file("b/governance.yaml", "name: b\nrules: []"), file("a.yaml", "name: a\nmode: strict\nrules: []")})
+	tree, err := source.NewTree([]source.File{file("b/governance.yaml", "name: b\nrules: []"), file("a.yaml", "name: a\nmode: strict\nrules: []")})
 	require.NoError(t, err)
 	p, err := Compile(tree)
 	require.NoError(t, err)
@@ -134,10 +117,10 @@ func TestPolicyAccessors(t *testing.T) {
 	require.Equal(t, []string{"a.yaml", "b/governance.yaml"}, got)
 	require.True(t, mustCompile(t, "rules: []", WithStrict()).Strict())
 
-	res, err := Resolver{Strategy: DenyOverrides}.Resolve([]Candidate{{Rule: "a", Action: Allow}, {Rule: "d", Action: Deny}})
+	res, err := composition.Resolver{Strategy: document.DenyOverrides}.Resolve([]composition.Candidate{{Rule: "a", Action: document.Allow}, {Rule: "d", Action: document.Deny}})
 	require.NoError(t, err)
 	require.Equal(t, "d", res.Winner.Rule)
-	_, err = Resolver{Strategy: "COIN_TOSS"}.Resolve([]Candidate{{Action: Allow}, {Action: Deny}})
+	_, err = composition.Resolver{Strategy: "COIN_TOSS"}.Resolve([]composition.Candidate{{Action: document.Allow}, {Action: document.Deny}})
 	require.ErrorContains(t, err, "unknown strategy")
 }
 
@@ -146,17 +129,17 @@ func TestPolicyAccessors(t *testing.T) {
 // as one, whatever it calls itself.
 func TestKinds(t *testing.T) {
 	p := mustCompile(t, "require_human_approval: true\nallowed_tools: [a]")
-	for _, kind := range []Kind{KindModel, KindAgent, KindHandoff} {
-		require.Equal(t, "Execution requires human approval per governance policy", p.Evaluate(context.Background(), Input{Kind: kind}).Reason)
-		require.Equal(t, "Tool 'x' requires human approval per governance policy", p.Evaluate(context.Background(), Input{Kind: kind, Tool: "x"}).Reason)
+	for _, kind := range []call.Kind{call.KindModel, call.KindAgent, call.KindHandoff} {
+		require.Equal(t, "Execution requires human approval per governance policy", p.Evaluate(context.Background(), call.Input{Kind: kind}).Reason)
+		require.Equal(t, "Tool 'x' requires human approval per governance policy", p.Evaluate(context.Background(), call.Input{Kind: kind, Tool: "x"}).Reason)
 	}
 	p = mustCompile(t, "rules: [{name: k, condition: {field: action_type, operator: in, value: [model_call, agent_call]}, action: audit}]")
-	for kind, want := range map[Kind]string{KindTool: "", KindModel: "k", KindAgent: "k", KindHandoff: ""} {
-		in := Input{Kind: kind, SessionID: "s", Context: mustValue(t, `{"action_type":"tool_call"}`)}
+	for kind, want := range map[call.Kind]string{call.KindTool: "", call.KindModel: "k", call.KindAgent: "k", call.KindHandoff: ""} {
+		in := call.Input{Kind: kind, SessionID: "s", Context: enginetest.Value(t, `{"action_type":"tool_call"}`)}
 		require.Equal(t, want, p.Evaluate(context.Background(), in).MatchedRule, kind.String())
 	}
 	// Without a session the caller may describe a call of any kind.
-	require.Equal(t, "k", p.Evaluate(context.Background(), Input{Context: mustValue(t, `{"action_type":"model_call"}`)}).MatchedRule)
+	require.Equal(t, "k", p.Evaluate(context.Background(), call.Input{Context: enginetest.Value(t, `{"action_type":"model_call"}`)}).MatchedRule)
 }
 
 // Within a session a context cannot name an agent or claim counts, for rules,
@@ -165,12 +148,12 @@ func TestSessionOverridesClaims(t *testing.T) {
 	p := mustCompileFilesWith(t, []Option{WithRego(loadScripted("opa"))},
 		file("rules.yaml", "rules:\n  - {name: agent, condition: {field: agent_id, operator: eq, value: root}, action: audit}\n  - {name: counts, condition: {field: tool_calls, operator: eq, value: {t: 0}}, action: audit}\n"),
 		file("p.rego", "echo"))
-	claims := Input{Tool: "t", Context: mustValue(t, `{"agent_id":"root"}`)}
-	counts := Input{Tool: "t", Context: mustValue(t, `{"tool_calls":{"t":0}}`)}
+	claims := call.Input{Tool: "t", Context: enginetest.Value(t, `{"agent_id":"root"}`)}
+	counts := call.Input{Tool: "t", Context: enginetest.Value(t, `{"tool_calls":{"t":0}}`)}
 	require.Equal(t, "agent", p.Evaluate(context.Background(), claims).MatchedRule)
 	require.Equal(t, "counts", p.Evaluate(context.Background(), counts).MatchedRule)
 	claims.SessionID, counts.SessionID = "s", "s"
-	counts.Facts = &Facts{}
+	counts.Facts = &call.Facts{}
 	d := p.Evaluate(context.Background(), claims)
 	require.Equal(t, "opa", d.Backend)
 	require.Contains(t, d.Reason, `{"agent_id":"",`)

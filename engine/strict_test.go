@@ -10,13 +10,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
 // A strictTree is a random tree of folders and flat documents, and the
 // documents of it by the folder they lie in; "" holds the flat ones.
 type strictTree struct {
-	files []File
+	files []source.File
 	texts map[string][]string
 	scope map[string]string // of the document of a folder; empty for none
 }
@@ -78,7 +80,7 @@ func randomTree(rng *rand.Rand) strictTree {
 // conflict strategy change that, whoever asks for strict mode.
 func TestStrictDeniesWhatAnyDocumentDenies(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 11))
-	alone := func(text string, in Input) bool {
+	alone := func(text string, in call.Input) bool {
 		text = strings.NewReplacer("inherit: false\n", "", "inherit: true\n", "").Replace(text)
 		d := mustCompile(t, text, WithStrict(), WithLogger(discard)).Evaluate(context.Background(), in)
 		return !d.Allowed && d.Rule != ruleDefault
@@ -97,7 +99,7 @@ func TestStrictDeniesWhatAnyDocumentDenies(t *testing.T) {
 			if at != "" {
 				ctx = ctx.With("path", value.OfString(at))
 			}
-			in := Input{Tool: []string{"a", "b", "c", "d"}[rng.IntN(4)], Context: ctx, Explain: rng.IntN(2) == 0}
+			in := call.Input{Tool: []string{"a", "b", "c", "d"}[rng.IntN(4)], Context: ctx, Explain: rng.IntN(2) == 0}
 			d := strict.Evaluate(context.Background(), in)
 			if !d.Allowed {
 				denied++
@@ -124,7 +126,7 @@ func TestStrictDeniesWhatAnyDocumentDenies(t *testing.T) {
 	require.Greater(t, allowed, 500)
 }
 
-func printTree(files []File) string {
+func printTree(files []source.File) string {
 	var b strings.Builder
 	for _, f := range files {
 		fmt.Fprintf(&b, "-- %s --\n%s", f.Path, f.Content)

@@ -3,14 +3,11 @@ package engine
 import (
 	"context"
 	"fmt"
-	"math"
 	"regexp"
-	"slices"
-	"strings"
 	"time"
 
-	"example.com/govnode/engine/value"
-	"example.com/govnode/internal/nearest"
+	"example.com/govnode/engine/authoring"
+	"example.com/govnode/engine/source"
 )
 
 // A TestReport is the outcome of the tables of tests beside a policy.
@@ -68,245 +65,69 @@ type RuleCoverage struct {
 //
 // The error is a [*LoadError] for a table that cannot be read; a case that
 // fails is no error and stands in the report.
-func RunTests(ctx context.Context, p *Policy, tables []File, only *regexp.Regexp) (TestReport, error) {
+func RunTests(ctx context.Context, p *Policy, tables []source.File, only *regexp.Regexp) (TestReport, error) {
 	var report TestReport
-	var probs []Problem
-	hits := make([]int, len(p.rules))
+	var probs []source.Problem
+	var names []string // of the guardrails
+	if p.guardrails != nil {
+		for _, provider := range p.guardrails.Providers {
+			names = append(names, provider.Name())
+		}
+	}
+	hits := make([]int, len(p.docs.Rules))
 	for _, table := range tables {
-		r := &tableReader{problems: &problems{path: table.Path}, guardrails: p.guardrailNames()}
-		cases := r.table(table)
-		probs = append(probs, r.list...)
-		if len(probs) > 0 {
+		cases, bad := authoring.ReadTable(table, names)
+		if probs = append(probs, bad...); len(probs) > 0 {
 			continue
 		}
 		for _, c := range cases {
 			if only != nil && !only.MatchString(c.Name) {
 				continue
 			}
-			answers := stubs{said: c.stubs}
-			c.input.guardrails = answers.chain(p)
+			answers := authoring.Stubs{Said: c.Stubs}
+			stubbed := *p
+			stubbed.guardrails = answers.Chain(names)
 			start := time.Now()
-			c.Decision = p.Evaluate(ctx, c.input)
-			c.Duration = time.Since(start)
-			c.Failures = append(c.expect.differences(c.Decision), answers.missing...)
-			if len(c.Failures) > 0 {
+			d := stubbed.Evaluate(ctx, c.Input)
+			tested := TestCase{
+				Path: table.Path, Line: c.Line, Name: c.Name, Decision: d, Duration: time.Since(start),
+				Failures: append(differences(c.Expect, d), answers.Missing...),
+			}
+			if len(tested.Failures) > 0 {
 				report.Failed++
 			}
-			if i := int(c.Decision.Rule) - int(ruleFirstOfTheTree); i >= 0 && i < len(p.rules) {
+			if i := int(d.Rule) - int(ruleFirstOfTheTree); i >= 0 && i < len(p.docs.Rules) {
 				hits[i]++
 			}
-			report.Cases = append(report.Cases, c.TestCase)
+			report.Cases = append(report.Cases, tested)
 		}
 	}
 	if len(probs) > 0 {
-		return TestReport{}, &LoadError{Problems: probs}
+		return TestReport{}, &source.LoadError{Problems: probs}
 	}
-	for i, r := range p.rules {
-		report.Coverage = append(report.Coverage, RuleCoverage{Path: r.doc.Path, Line: r.line, Rule: r.Name, Hits: hits[i]})
+	for i, r := range p.docs.Rules {
+		report.Coverage = append(report.Coverage, RuleCoverage{Path: r.Doc.Path, Line: r.Line, Rule: r.Name, Hits: hits[i]})
 	}
 	return report, nil
 }
 
-type tableCase struct {
-	TestCase
-	input  Input
-	stubs  map[string]GuardrailResult
-	expect expectation
-}
-
-// expectation holds what a case states; nil is not compared.
-type expectation struct {
-	allowed                        *bool
-	action, rule, reason, category *string
-}
-
-func (x expectation) differences(d Decision) []string {
+// differences compares what a case states.
+func differences(x authoring.Expectation, d Decision) []string {
 	var out []string
-	if x.allowed != nil && *x.allowed != d.Allowed {
-		out = append(out, fmt.Sprintf("allowed: expected %t, got %t (%s)", *x.allowed, d.Allowed, d.Reason))
+	if x.Allowed != nil && *x.Allowed != d.Allowed {
+		out = append(out, fmt.Sprintf("allowed: expected %t, got %t (%s)", *x.Allowed, d.Allowed, d.Reason))
 	}
 	for _, f := range []struct {
 		name string
 		want *string
 		got  string
 	}{
-		{"action", x.action, d.Action}, {"rule", x.rule, d.MatchedRule},
-		{"reason", x.reason, d.Reason}, {"category", x.category, d.Category},
+		{"action", x.Action, d.Action}, {"rule", x.Rule, d.MatchedRule},
+		{"reason", x.Reason, d.Reason}, {"category", x.Category, d.Category},
 	} {
 		if f.want != nil && *f.want != f.got {
 			out = append(out, fmt.Sprintf("%s: expected %q, got %q", f.name, *f.want, f.got))
 		}
 	}
 	return out
-}
-
-type tableReader struct {
-	*problems
-	guardrails []string // that may have stubs
-}
-
-func (r *tableReader) table(f File) []tableCase {
-	n, probs := parseText(f.Path, f.Content)
-	if probs != nil {
-		r.list = probs
-		return nil
-	}
-	list, ok := n.get("cases")
-	if !ok || list.kind != nodeList {
-		r.add(n.line, "cases", "a table of tests is a mapping with a list of cases")
-		return nil
-	}
-	r.known(n, "", "cases", "stubs")
-	all := r.stubs(n, "stubs", nil)
-	var cases []tableCase
-	for i := range list.items {
-		if c, ok := r.testCase(&list.items[i], fmt.Sprintf("cases[%d]", i)); ok {
-			c.Path = f.Path
-			c.stubs = r.stubs(&list.items[i], fmt.Sprintf("cases[%d].stubs", i), all)
-			cases = append(cases, c)
-		}
-	}
-	return cases
-}
-
-func (r *tableReader) testCase(n *node, field string) (tableCase, bool) {
-	c := tableCase{TestCase: TestCase{Line: n.line, Name: field}}
-	if n.kind != nodeMap {
-		r.add(n.line, field, "a case must be a mapping, got %s", n.typeName())
-		return c, false
-	}
-	before := len(r.list)
-	r.known(n, field, "name", "tool", "kind", "agent_id", "session_id", "call_id", "arguments", "context", "metadata", "stubs", "facts", "order", "expect")
-	for name, into := range map[string]*string{
-		"name": &c.Name, "tool": &c.input.Tool, "agent_id": &c.input.AgentID,
-		"session_id": &c.input.SessionID, "call_id": &c.input.CallID,
-	} {
-		if s := r.text(n, field, name); s != nil {
-			*into = *s
-		}
-	}
-	c.input.Kind = word(r, n, field, "kind", map[string]Kind{"tool": KindTool, "model": KindModel, "agent": KindAgent, "handoff": KindHandoff})
-	c.input.Order = word(r, n, field, "order", map[string]Order{"union": OrderUnion, "interceptor": OrderInterceptor, "pre_execute": OrderPreExecute})
-	c.input.Arguments = r.mapping(n, field, "arguments")
-	c.input.Context = WithMetadata(r.mapping(n, field, "context"), r.mapping(n, field, "metadata"))
-	if f, ok := present(n, "facts"); ok {
-		c.input.Facts = r.facts(f, field+".facts")
-		c.input.CheckLimits = true
-	}
-	c.expect = r.expectation(n, field)
-	return c, len(r.list) == before
-}
-
-func (r *tableReader) expectation(n *node, field string) expectation {
-	field += ".expect"
-	f, ok := present(n, "expect")
-	if !ok || f.kind != nodeMap || len(f.keys) == 0 {
-		r.add(n.line, field, "expect must say at least one of allowed, action, rule, reason, category")
-		return expectation{}
-	}
-	r.known(f, field, "allowed", "action", "rule", "reason", "category")
-	x := expectation{
-		action: r.text(f, field, "action"), rule: r.text(f, field, "rule"),
-		reason: r.text(f, field, "reason"), category: r.text(f, field, "category"),
-	}
-	if a, ok := present(f, "allowed"); ok {
-		if a.kind != nodeBool {
-			r.add(a.line, field+".allowed", "allowed must be true or false, got %s", a.repr())
-		}
-		x.allowed = ptr(strings.EqualFold(a.text, "true"))
-	}
-	if x.action != nil && !Action(*x.action).valid() {
-		r.add(f.line, field+".action", "action must be allow, deny, audit or block, got %s", pyString(*x.action))
-	}
-	return x
-}
-
-// maxSeconds keeps seconds within a time.Duration.
-const maxSeconds = math.MaxInt64 / int64(time.Second)
-
-func (r *tableReader) facts(n *node, field string) *Facts {
-	facts := &Facts{}
-	if n.kind != nodeMap {
-		r.add(n.line, field, "facts must be a mapping, got %s", n.typeName())
-		return facts
-	}
-	r.known(n, field, "call_count", "attempts", "tokens_used", "active_slots", "elapsed_seconds", "tool_calls")
-	for name, into := range map[string]*int64{
-		"call_count": &facts.CallCount, "attempts": &facts.Attempts,
-		"tokens_used": &facts.TokensUsed, "active_slots": &facts.ActiveSlots,
-	} {
-		if f, ok := present(n, name); ok {
-			*into = r.count(f, join(field, name))
-		}
-	}
-	if f, ok := present(n, "elapsed_seconds"); ok {
-		s, isNumber := f.number()
-		if !isNumber || !(s >= 0 && s < float64(maxSeconds)) {
-			r.add(f.line, field+".elapsed_seconds", "elapsed_seconds must be a number of seconds, got %s", f.repr())
-		} else {
-			facts.Elapsed = time.Duration(s * float64(time.Second))
-		}
-	}
-	calls := map[string]int64{}
-	if f, ok := present(n, "tool_calls"); ok {
-		for i, k := range f.keys {
-			calls[k.text] = r.count(&f.items[i], join(field+".tool_calls", k.text))
-		}
-	}
-	facts.ToolCalls = func(tool string) int64 { return calls[tool] }
-	return facts
-}
-
-func (r *tableReader) count(f *node, field string) int64 {
-	v, ok := f.integer()
-	if !ok || v < 0 {
-		r.add(f.line, field, "%s must be a non-negative integer, got %s", field, f.repr())
-	}
-	return v
-}
-
-func (r *tableReader) text(n *node, field, name string) *string {
-	f, ok := present(n, name)
-	if !ok {
-		return nil
-	}
-	if f.kind != nodeString {
-		r.add(f.line, join(field, name), "%s must be a string, got %s: %s", name, f.typeName(), f.repr())
-		return nil
-	}
-	return &f.text
-}
-
-func (r *tableReader) mapping(n *node, field, name string) value.Value {
-	f, ok := present(n, name)
-	if !ok {
-		return value.Value{}
-	}
-	v, err := f.value()
-	if f.kind != nodeMap || err != nil {
-		r.add(f.line, join(field, name), "%s must be a mapping, got %s", name, f.typeName())
-		return value.Value{}
-	}
-	return v
-}
-
-func (r *tableReader) known(n *node, field string, names ...string) {
-	for _, k := range n.keys {
-		if !slices.Contains(names, k.text) {
-			r.add(k.line, join(field, k.text), "unknown field%s; known are %s", nearest.Hint(k.text, "", names), strings.Join(names, ", "))
-		}
-	}
-}
-
-func word[T any](r *tableReader, n *node, field, name string, words map[string]T) T {
-	var zero T
-	s := r.text(n, field, name)
-	if s == nil {
-		return zero
-	}
-	v, ok := words[*s]
-	if !ok {
-		r.add(n.line, join(field, name), "%s must be one of %s, got %s", name, strings.Join(sortedKeys(words), ", "), pyString(*s))
-	}
-	return v
 }

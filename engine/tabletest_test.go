@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/source"
 )
 
 func TestRunTests(t *testing.T) {
 	p := mustCompile(t, "rules:\n  - {name: no-delete, condition: {field: tool_name, operator: eq, value: delete}, action: deny}\n  - {name: cap, condition: {field: call_count, operator: gte, value: 3}, action: deny}\n  - {name: unused, condition: {field: x, operator: eq, value: 1}, action: allow}\n")
-	report, err := RunTests(context.Background(), p, []File{file("policy_test.yaml", `cases:
+	report, err := RunTests(context.Background(), p, []source.File{file("policy_test.yaml", `cases:
   - name: deletes are denied
     tool: delete
     expect: {allowed: false, action: deny, rule: no-delete}
@@ -58,7 +60,7 @@ func TestRunTestsRefusesBadTables(t *testing.T) {
 		"cases: [":                                                  "not valid YAML",
 		"cases: [{facts: {elapsed_seconds: x}, expect: {rule: a}}]": "elapsed_seconds must be a number of seconds",
 	} {
-		_, err := RunTests(context.Background(), p, []File{file("a_test.yaml", table)}, nil)
+		_, err := RunTests(context.Background(), p, []source.File{file("a_test.yaml", table)}, nil)
 		require.ErrorContains(t, err, want, table)
 	}
 }
@@ -81,13 +83,13 @@ cases:
   - {name: unsaid, tool: t, expect: {allowed: false}}
   - {name: never reached, tool: t, arguments: {x: secret}, expect: {category: blocked_pattern_tool}}
 `
-	report, err := RunTests(context.Background(), p, []File{file("a_test.yaml", table)}, nil)
+	report, err := RunTests(context.Background(), p, []source.File{file("a_test.yaml", table)}, nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, report.Failed)
 	require.Equal(t, []string{"the guardrail 'masker' is asked, and tests ask none: say under stubs what it answers"}, report.Cases[3].Failures)
 	require.Zero(t, asked)
 
-	report, err = RunTests(context.Background(), p, []File{file("a_test.yaml", table)}, regexp.MustCompile("^un|^de"))
+	report, err = RunTests(context.Background(), p, []source.File{file("a_test.yaml", table)}, regexp.MustCompile("^un|^de"))
 	require.NoError(t, err)
 	require.Len(t, report.Cases, 2)
 	for bad, want := range map[string]string{
@@ -95,7 +97,7 @@ cases:
 		"cases: [{stubs: {scanner: {decision: allow, modified_args: 5}}, expect: {allowed: true}}]": "modified_args must be a mapping",
 		"cases: [{stubs: {scanner: {reson: x, decision: deny}}, expect: {allowed: true}}]":          "cases[0].stubs.scanner.reson: unknown field",
 	} {
-		_, err := RunTests(context.Background(), p, []File{file("a_test.yaml", bad)}, nil)
+		_, err := RunTests(context.Background(), p, []source.File{file("a_test.yaml", bad)}, nil)
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -4,6 +4,11 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/composition"
+	"example.com/govnode/engine/matching"
+	"example.com/govnode/engine/value"
 )
 
 // Numbers of the texts of a decision. A number and the call that it was given
@@ -32,11 +37,10 @@ const (
 
 // Fixed texts. They follow the reference implementation to the letter.
 const (
-	textDefault    = "No rules matched; default action applied"
-	textError      = "Policy evaluation error — access denied (fail closed)"
-	textPathEscape = "path outside governance root"
-	textNoPolicy   = "No policy applies to this path; strict mode denies what no policy covers"
-	textNoReason   = "Policy denied by evaluator"
+	textDefault  = "No rules matched; default action applied"
+	textError    = "Policy evaluation error — access denied (fail closed)"
+	textNoPolicy = "No policy applies to this path; strict mode denies what no policy covers"
+	textNoReason = "Policy denied by evaluator"
 )
 
 func textApproval(tool string) string {
@@ -47,7 +51,7 @@ func textApproval(tool string) string {
 }
 
 func textNotAllowed(tool string, allowed []string) string {
-	return "Tool '" + tool + "' not in allowed list: " + pyList(allowed)
+	return "Tool '" + tool + "' not in allowed list: " + value.ListOf(allowed, value.OfString).Repr()
 }
 
 func textPatternTool(pattern, tool string) string {
@@ -84,16 +88,16 @@ func textConfidence(observed, threshold float64) string {
 // reason names the tool of the call, use [Policy.RuleTextFor]; free texts, of
 // backends and guardrails, have no number and cannot be made again.
 func (p *Policy) RuleText(n uint16) (matchedRule, reason string) {
-	return p.RuleTextFor(n, Input{})
+	return p.RuleTextFor(n, call.Input{})
 }
 
 // RuleTextFor is RuleText for the call that the decision was about.
-func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
-	e := begun(&in)
+func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason string) {
+	e := matching.Begun(&in)
 	g := p.governance
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {
-		if i < len(p.rules) {
-			return p.rules[i].Name, p.rules[i].reason
+		if i < len(p.docs.Rules) {
+			return p.docs.Rules[i].Name, p.docs.Rules[i].Reason
 		}
 		return "", ""
 	}
@@ -101,7 +105,7 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 		return "", textPatternInput(g.BlockedPatterns[i].Text)
 	}
 	if i := int(n) - int(rulePatternTool); i >= 0 && i < len(g.BlockedPatterns) {
-		return "", textPatternTool(g.BlockedPatterns[i].Text, e.tool)
+		return "", textPatternTool(g.BlockedPatterns[i].Text, e.Tool)
 	}
 	switch n {
 	case ruleDefault:
@@ -109,24 +113,22 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 	case ruleError:
 		return "", textError
 	case ruleApprovalTool:
-		return "", textApproval(e.tool)
+		return "", textApproval(e.Tool)
 	case ruleApprovalAny:
 		return "", textApproval("")
 	case ruleAllowedTools:
-		return "", textNotAllowed(e.tool, g.AllowedTools)
+		return "", textNotAllowed(e.Tool, g.AllowedTools)
 	case ruleMaxToolCalls:
 		return "", textMaxToolCalls(p.limits.MaxToolCalls)
 	case ruleConfidence:
 		observed, _, _ := confidenceOf(e)
-		set := p.flatSet
-		if len(p.folders) > 0 {
-			if set, _ = p.selectRules(e); set == nil {
-				return "", ""
-			}
+		set, err := p.docs.SelectFor(e)
+		if err != nil {
+			return "", ""
 		}
-		return "", textConfidence(observed, set.confidence)
+		return "", textConfidence(observed, set.Confidence)
 	case rulePathEscape:
-		return "", textPathEscape
+		return "", composition.ErrPathEscape.Error()
 	case ruleNoPolicy:
 		return "", textNoPolicy
 	case ruleTimeout:
@@ -136,14 +138,14 @@ func (p *Policy) RuleTextFor(n uint16, in Input) (matchedRule, reason string) {
 		}
 		return "", textTimeout(p.limits.Timeout, elapsed)
 	case ruleHashUnknown:
-		return "", textHashUnknown(e.tool)
+		return "", textHashUnknown(e.Tool)
 	case ruleHashMissing:
-		return "", textHashMissing(e.tool)
+		return "", textHashMissing(e.Tool)
 	case ruleHashMismatch:
-		if v := p.hashes.check(&in, e.tool); v.rule == ruleHashMismatch {
+		if v := p.hashes.check(&in, e.Tool); v.rule == ruleHashMismatch {
 			return "", v.reason
 		}
-		return "", "Tool '" + e.tool + "' content hash mismatch (possible tampering or wrapper)" // another is registered by now
+		return "", "Tool '" + e.Tool + "' content hash mismatch (possible tampering or wrapper)" // another is registered by now
 	}
 	return "", ""
 }

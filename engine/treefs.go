@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+
+	"example.com/govnode/engine/source"
 )
 
 // ReadFiles reads the files of a policy directory for NewTree. Only regular
@@ -14,7 +16,7 @@ import (
 // pipe or device could be read for ever. Names that begin with a dot are left
 // out; those of them that hold a policy come back in hidden, so that somebody
 // can be told. The error is a [*LoadError] or that of fsys.
-func ReadFiles(fsys fs.FS) (files []File, hidden []string, err error) {
+func ReadFiles(fsys fs.FS) (files []source.File, hidden []string, err error) {
 	total := 0
 	err = fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
@@ -23,7 +25,7 @@ func ReadFiles(fsys fs.FS) (files []File, hidden []string, err error) {
 				return fs.SkipDir // it is no policy, whatever it holds
 			}
 			if entry.Type().IsRegular() && path.Ext(name) != "" {
-				if content, err := readBounded(fsys, name, MaxTreeBytes); err == nil && isPolicy(File{Path: name, Content: content}) {
+				if content, err := readBounded(fsys, name, source.MaxTreeBytes); err == nil && isPolicy(source.File{Path: name, Content: content}) {
 					hidden = append(hidden, name)
 				}
 			}
@@ -33,14 +35,14 @@ func ReadFiles(fsys fs.FS) (files []File, hidden []string, err error) {
 		case entry.IsDir():
 			return nil
 		case !entry.Type().IsRegular():
-			return treeProblem(name, "the file is a symbolic link, pipe or device; a policy tree holds regular files alone")
+			return source.TreeProblem(name, "the file is a symbolic link, pipe or device; a policy tree holds regular files alone")
 		}
-		content, err := readBounded(fsys, name, MaxTreeBytes-total)
+		content, err := readBounded(fsys, name, source.MaxTreeBytes-total)
 		if err != nil {
 			return err
 		}
 		total += len(content)
-		files = append(files, File{Path: name, Content: content})
+		files = append(files, source.File{Path: name, Content: content})
 		return nil
 	})
 	return files, hidden, err
@@ -59,14 +61,14 @@ func readBounded(fsys fs.FS, name string, room int) ([]byte, error) {
 	defer f.Close()
 	// The entry may have been replaced since it was listed.
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, treeProblem(name, "the file is not a regular file"))
+		return nil, errors.Join(err, source.TreeProblem(name, "the file is not a regular file"))
 	}
 	content, err := io.ReadAll(io.LimitReader(f, int64(room)+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(content) > room {
-		return nil, treeProblem("", fmt.Sprintf("the tree is larger than %d bytes; split it or remove what is not policy", MaxTreeBytes))
+		return nil, source.TreeProblem("", fmt.Sprintf("the tree is larger than %d bytes; split it or remove what is not policy", source.MaxTreeBytes))
 	}
 	return content, nil
 }
@@ -76,7 +78,7 @@ func readBounded(fsys fs.FS, name string, room int) ([]byte, error) {
 // named *_test.yaml or *_test.yml, holds a list of cases, and nothing of a
 // policy. All else stays in the tree, which is refused for what it cannot hold:
 // a policy must not vanish because of its name or of a stray field.
-func SplitTests(files []File) (tree, tests []File) {
+func SplitTests(files []source.File) (tree, tests []source.File) {
 	for _, f := range files {
 		base := path.Base(f.Path)
 		if (strings.HasSuffix(base, "_test.yaml") || strings.HasSuffix(base, "_test.yml")) && isTable(f) {
@@ -88,28 +90,28 @@ func SplitTests(files []File) (tree, tests []File) {
 	return tree, tests
 }
 
-func isTable(f File) bool {
-	n, probs := parseText(f.Path, f.Content)
+func isTable(f source.File) bool {
+	n, probs := source.Parse(f.Path, f.Content)
 	if probs != nil {
 		return false
 	}
-	cases, ok := n.get("cases")
-	document, governance := classify(n)
-	return ok && cases.kind == nodeList && !document && !governance
+	cases, ok := n.Get("cases")
+	isDocument, isGovernance := classify(n)
+	return ok && cases.Kind == source.List && !isDocument && !isGovernance
 }
 
 // isPolicy reports whether a file would be a policy where it is not left out.
-func isPolicy(f File) bool {
+func isPolicy(f source.File) bool {
 	switch path.Ext(f.Path) {
 	case ".cedar", ".rego":
 		return true
 	case ".yaml", ".yml", ".json":
-		n, probs := parseText(f.Path, f.Content)
+		n, probs := source.Parse(f.Path, f.Content)
 		if probs != nil {
 			return false
 		}
-		document, governance := classify(n)
-		return document || governance
+		isDocument, isGovernance := classify(n)
+		return isDocument || isGovernance
 	}
 	return false
 }

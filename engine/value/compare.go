@@ -144,3 +144,14 @@ func bigOf(v Value) *big.Int {
 	}
 	return big.NewInt(v.int())
 }
+
+// TrueFirst orders true before false, as Compare functions do.
+func TrueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}

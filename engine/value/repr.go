@@ -13,6 +13,9 @@ import (
 // escapes. This is form (a) of the text that blocked patterns are matched on.
 func (v Value) Repr() string { return string(v.AppendRepr(nil)) }
 
+// Quote is Repr of a string.
+func Quote(s string) string { return OfString(s).Repr() }
+
 // Str returns what Python's str prints: a string as it is, else its repr.
 func (v Value) Str() string {
 	if v.kind == String {

@@ -106,6 +106,15 @@ func OfList(items ...Value) Value {
 	return listOf(append([]Value(nil), items...))
 }
 
+// ListOf makes a list of what convert makes of each item.
+func ListOf[T any](list []T, convert func(T) Value) Value {
+	items := make([]Value, len(list))
+	for i, item := range list {
+		items[i] = convert(item)
+	}
+	return OfList(items...)
+}
+
 // OfMap returns a map with the given pairs in their order. A key that occurs
 // twice keeps its first place and takes its last value, as in a Python dict.
 func OfMap(pairs ...Pair) Value {
@@ -188,6 +197,13 @@ func (v Value) Get(key string) (w Value, ok bool) {
 		return Value{}, false
 	}
 	return v.node.pairs[i].Value, true
+}
+
+// TextAt is the string under a key of a map; empty if there is none.
+func (v Value) TextAt(key string) string {
+	w, _ := v.Get(key)
+	s, _ := w.AsString()
+	return s
 }
 
 // Find is Get without a copy: what it points to is shared and must not be

@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"example.com/govnode/engine/authoring"
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/external"
+	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/redact"
+	"example.com/govnode/engine/source"
+	"example.com/govnode/engine/value"
+)
+
+// What callers need of the rooms below this folder, under the names they know.
+// They import this package alone.
+
+// What a policy is written in.
+type (
+	File      = source.File
+	Tree      = source.Tree
+	Digest    = source.Digest
+	Problem   = source.Problem
+	LoadError = source.LoadError
+)
+
+// MaxTreeBytes caps all paths and contents of a tree together.
+const MaxTreeBytes = source.MaxTreeBytes
+
+// NewTree builds a tree from files in any order; see [source.NewTree].
+func NewTree(files []File) (*Tree, error) { return source.NewTree(files) }
+
+// SingleFile is a tree of one file, named policy.yaml.
+func SingleFile(yaml string) (*Tree, error) { return source.SingleFile(yaml) }
+
+// DecodeTree reads what [Tree.Encode] wrote.
+func DecodeTree(b []byte) (*Tree, error) { return source.DecodeTree(b) }
+
+// ParseDigest reads what [Digest.String] prints.
+func ParseDigest(s string) (Digest, error) { return source.ParseDigest(s) }
+
+// A Difference is one thing in which two policies differ.
+type Difference = authoring.Difference
+
+// What is judged.
+type (
+	Input    = call.Input
+	Kind     = call.Kind
+	Order    = call.Order
+	Facts    = call.Facts
+	FactKind = call.FactKind
+	Premise  = call.Premise
+)
+
+// The kinds of calls, the orders of checks, and the facts.
+const (
+	KindTool    = call.KindTool
+	KindModel   = call.KindModel
+	KindAgent   = call.KindAgent
+	KindHandoff = call.KindHandoff
+
+	OrderUnion       = call.OrderUnion
+	OrderInterceptor = call.OrderInterceptor
+	OrderPreExecute  = call.OrderPreExecute
+
+	CallCount   = call.CallCount
+	Attempts    = call.Attempts
+	TokensUsed  = call.TokensUsed
+	ToolCalls   = call.ToolCalls
+	ActiveSlots = call.ActiveSlots
+	Elapsed     = call.Elapsed
+)
+
+// WithMetadata returns the context of a call that brought metadata; see
+// [call.WithMetadata].
+func WithMetadata(ctx, metadata value.Value) value.Value { return call.WithMetadata(ctx, metadata) }
+
+// Who else is asked.
+type (
+	Backend           = external.Backend
+	BackendInput      = external.BackendInput
+	BackendDecision   = external.BackendDecision
+	BackendLoader     = external.BackendLoader
+	GuardrailProvider = external.GuardrailProvider
+	GuardrailCall     = external.GuardrailCall
+	GuardrailDecision = external.GuardrailDecision
+	GuardrailResult   = external.GuardrailResult
+)
+
+// What guardrails answer.
+const (
+	GuardrailAllow  = external.GuardrailAllow
+	GuardrailDeny   = external.GuardrailDeny
+	GuardrailModify = external.GuardrailModify
+)
+
+// Redact replaces personal data and credentials in a text; see [redact.Text].
+func Redact(text string) string { return redact.Text(text) }
+
+// Caps of the numbers of a policy.
+const (
+	MaxTokenLimit      = governance.MaxTokenLimit
+	MaxTimeoutSeconds  = governance.MaxTimeoutSeconds
+	MaxConcurrentCalls = governance.MaxConcurrentCalls
+	MaxToolLimits      = governance.MaxToolLimits
+	MaxToolName        = governance.MaxToolName
+)
+
+// An Action is what a rule, a default or a backend prescribes.
+type Action = document.Action
+
+// The four actions.
+const (
+	Allow = document.Allow
+	Deny  = document.Deny
+	Audit = document.Audit
+	Block = document.Block
+)

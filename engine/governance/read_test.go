@@ -1,0 +1,53 @@
+package governance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/source"
+)
+
+// Every fault of a GovernancePolicy is said with the line of its field.
+func TestGovernanceFaults(t *testing.T) {
+	tools := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "  t%d: 1\n", i)
+		}
+		return b.String()
+	}
+	for problem, doc := range map[string]string{
+		"2: deny_all_tools must not stand beside a non-empty allowed_tools":            "allowed_tools: [a]\ndeny_all_tools: true\n",
+		"1: max_attempts must be a positive integer, got 0":                            "max_attempts: 0\n",
+		"1: drift_threshold must be a float between 0.0 and 1.0, got .inf":             "drift_threshold: .inf\n",
+		"1: confidence_threshold must be a float between 0.0 and 1.0, got .nan":        "confidence_threshold: .nan\n",
+		"1: blocked_patterns has 1001 entries, 1000 are allowed":                       "blocked_patterns: [" + strings.Repeat("a, ", 1001) + "]\n",
+		"2: max_calls_per_tool must have at most 1024 entries, got 1025":               "max_calls_per_tool:\n" + tools(1025),
+		"3: guardrails[1]: the name 'a' is taken by another guardrail":                 "guardrails:\n- {name: a, url: 'https://a'}\n- {name: a, url: 'https://b'}\n",
+		"2: guardrails must have at most 8 entries, got 9":                             "guardrails:\n" + strings.Repeat("- {name: a, url: 'https://a'}\n", 9),
+		"2: content_hashes.a must be 64 hexadecimal digits in quotes, got 'abc'":       "content_hashes:\n  a: 'abc'\n",
+		"1: content_hash_mode must be strict or warn, got 'lax'":                       "content_hash_mode: lax\n",
+		"2: allowed_tools[1] must be a non-empty string, got ''":                       "allowed_tools: [a,\n  '']\n",
+		"2: blocked_patterns[1]: an empty pattern would match everything":              "blocked_patterns: [a,\n  '']\n",
+		"1: guardrails must be a list":                                                 "guardrails: x",
+		"1: guardrails[0].name must be a non-empty string":                             "guardrails: [{url: 'https://a'}]",
+		"1: guardrails[0].url must be a non-empty string":                              "guardrails: [{name: a}]",
+		"1: guardrails[0].url must be https, or http to a loopback address, got 'http": "guardrails: [{name: a, url: 'http://example.com/'}]",
+		"1: guardrails[0].url must be https, or http to a loopback address, got 'ftp":  "guardrails: [{name: a, url: 'ftp://localhost/'}]",
+		"1: guardrails[0].url must be an absolute https URL":                           "guardrails: [{name: a, url: '/check'}]",
+		"1: guardrails[0].url must not carry a user or password":                       "guardrails: [{name: a, url: 'https://u:p@h/'}]",
+		"1: guardrails[0].timeout_ms must be between 1 and 10000, got 0":               "guardrails: [{name: a, url: 'https://h/', timeout_ms: 0}]",
+		"1: guardrails[0].timeout_ms must be between 1 and 10000, got 10001":           "guardrails: [{name: a, url: 'https://h/', timeout_ms: 10001}]",
+		"1: guardrails[0].retries: unknown field":                                      "guardrails: [{name: a, url: 'https://h/', retries: 3}]",
+		"1: content_hashes must be a mapping":                                          "content_hashes: [a]",
+	} {
+		n, _ := source.Parse("policy.yaml", []byte(doc))
+		ps := &source.Problems{Path: "policy.yaml"}
+		Read(n, ps)
+		require.NotEmpty(t, ps.List, doc)
+		require.Contains(t, ps.List[0].String(), "policy.yaml:"+problem)
+	}
+}
