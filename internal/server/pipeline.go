@@ -122,7 +122,7 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 		counts[n] = len(cmds) - before
 	}
 	var answers []storage.Answer
-	if err := s.guarded(nil, func() error { answers = s.apply(ctx, cmds...); return nil }); err != nil {
+	if err := s.guarded(s.changes, func() error { answers = s.apply(ctx, cmds...); return nil }); err != nil {
 		for n := range all {
 			all[n].err = err
 		}
@@ -194,11 +194,11 @@ func (s *Server) written(op operation) {
 }
 
 // guarded does a step, and makes an error of a panic, so that one bad operation
-// costs one answer and not the node. Op is nil for a step of many.
-func (s *Server) guarded(op operation, step func() error) (err error) {
+// costs one answer and not the node. Of names whose step it is.
+func (s *Server) guarded(of any, step func() error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = s.panicked(fmt.Sprintf("%T", op), cause)
+			err = s.panicked(fmt.Sprintf("%T", of), cause)
 		}
 	}()
 	return step()
