@@ -21,7 +21,8 @@ import (
 // out before. bbolt writes a page in one way alone, its parts behind each other
 // without a gap, and of that nothing can change unseen: each page is held to it,
 // to its place and to the order of the keys. What stands under the keys is
-// sealed; see contents.
+// sealed, and a sound page in the place of another one is noticed by what is
+// missing then; see sealedLog and values.
 func checkBolt(path string, o *bbolt.Options) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
@@ -45,6 +46,13 @@ func checkBolt(path string, o *bbolt.Options) error {
 	return errors.Join(err, f.Close(), db.Close())
 }
 
+// The buckets of raft-boltdb: entries by index, in big endian, and the values
+// beside them.
+const (
+	bucketLogs = "logs"
+	bucketConf = "conf"
+)
+
 type boltCheck struct {
 	file     io.ReaderAt
 	pageSize uint64
@@ -66,33 +74,28 @@ func (c *boltCheck) run() error {
 	if err != nil {
 		return err
 	}
-	var all contents
-	buckets := map[string]func(k, v []byte) error{string(bucketLogs): all.entry, string(bucketConf): all.value}
-	// The logs come after the values.
+	missing := map[string]bool{bucketLogs: true, bucketConf: true}
 	err = c.page(root, nil, nil, func(flags uint32, k, v []byte) error {
-		each := buckets[string(k)]
-		if flags != 1 || each == nil || len(v) < pageHead {
+		bucket := string(k)
+		if flags != 1 || !missing[bucket] || len(v) < pageHead {
 			return fmt.Errorf("%w: there is no bucket %q", errDamaged, k)
 		}
-		delete(buckets, string(k))
-		plain := func(flags uint32, k, v []byte) error {
-			if flags != 0 {
-				return fmt.Errorf("%w: %x is no bucket", errDamaged, k)
+		delete(missing, bucket)
+		plain := func(flags uint32, k, _ []byte) error {
+			if flags != 0 || bucket == bucketLogs && (len(k) != 8 || binary.BigEndian.Uint64(k) == 0) {
+				return fmt.Errorf("%w: there is no key %x in bucket %q", errDamaged, k, bucket)
 			}
-			return each(k, v)
+			return nil
 		}
 		if root := binary.LittleEndian.Uint64(v); root != 0 {
 			return c.page(root, nil, nil, plain)
 		}
 		return c.inline(v[pageHead:], plain)
 	})
-	if err != nil {
-		return err
+	if err == nil && len(missing) == 1 {
+		err = fmt.Errorf("%w: a bucket is missing", errDamaged) // they are made together
 	}
-	if len(buckets) == 1 {
-		return fmt.Errorf("%w: a bucket is missing", errDamaged) // they are made together
-	}
-	return all.whole()
+	return err
 }
 
 // metas checks the two heads of the file, which are written in turns and have

@@ -18,9 +18,10 @@ import (
 
 // An entry that was acknowledged is on disk: nothing may ever turn that off.
 func TestTheLogIsFlushed(t *testing.T) {
-	o := boltOptions()
+	o := boltOptions("")
 	require.False(t, o.NoSync)
-	require.False(t, o.NoGrowSync)
+	require.False(t, o.BoltOptions.NoSync)
+	require.False(t, o.BoltOptions.NoGrowSync)
 }
 
 // A gate is a log store whose writes can be held up or made to fail.

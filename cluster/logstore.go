@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	wal "github.com/hashicorp/raft-wal"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -16,7 +17,7 @@ import (
 
 // What may keep the log of a node; see Config.LogStore.
 const (
-	// LogBoltDB is bolt: one file, a tree, two flushes for each append.
+	// LogBoltDB is raft-boltdb: one file, a tree, two flushes for each append.
 	LogBoltDB = "boltdb"
 	// LogWAL is raft-wal: files that are only appended to, one flush for each
 	// append. Votes, the node's identity, and which files the log consists of,
@@ -32,15 +33,15 @@ type logStore interface {
 }
 
 // The files of a directory. Each has votesFile, whose lock says that a process
-// has the directory; with LogBoltDB the log is in it as well, with LogWAL the
-// log is in walDir.
+// has the directory, and waterFile, which says what the others hold at least;
+// with LogBoltDB the log is in votesFile as well, with LogWAL it is in walDir.
 const (
 	votesFile = "raft.db"
+	waterFile = "end"
 	walDir    = "wal"
 )
 
-// keyLog is where votesFile notes what keeps the log. Nothing is noted with
-// LogBoltDB.
+// keyLog is under which value a node notes what keeps its log.
 var keyLog = []byte("govnode/log")
 
 // initialMap is how much address space the log's file is given at once, so that
@@ -53,110 +54,107 @@ const walSegment = 64 << 20
 
 // boltOptions are those of the log. NoSync is false and stays so: an entry that
 // was acknowledged is on disk.
-func boltOptions() *bbolt.Options {
-	return &bbolt.Options{
-		NoSync:  false,
+func boltOptions(path string) raftboltdb.Options {
+	return raftboltdb.Options{Path: path, NoSync: false, BoltOptions: &bbolt.Options{
 		Timeout: time.Second, // for the lock that another process may hold
 		// The list of free pages is rebuilt at start rather than written with
 		// every entry; as a map it is found quickly.
 		NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
 		InitialMmapSize: initialMap,
-	}
+	}}
 }
 
 // openLogStore opens what cfg.LogStore names, in a directory that is empty or
-// was made with the same.
-func openLogStore(cfg *Config, m *metrics) (logStore, error) {
-	votes, err := openBolt(cfg.Dir)
+// was made with the same. All of it is checked.
+func openLogStore(cfg *Config, m *metrics) (_ logStore, err error) {
+	path := filepath.Join(cfg.Dir, votesFile)
+	bolt, err := openBolt(path)
 	if err != nil {
-		return nil, err
+		return nil, openError(path, err)
 	}
-	store, err := openLog(cfg, m, votes)
-	if err != nil {
-		return nil, errors.Join(err, votes.Close())
-	}
-	return store, nil
-}
-
-// openBolt opens the file of the votes, whose pages and values are all checked.
-func openBolt(dir string) (s *boltStore, err error) {
-	path := filepath.Join(dir, votesFile)
-	err = guarded(func() error {
-		if err := checkBolt(path, boltOptions()); err != nil {
-			return err
+	opened := closers{bolt}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, opened.Close())
 		}
-		s, err = openBoltStore(path, boltOptions())
-		return err
-	})
-	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, fmt.Errorf("cluster: Dir: %s is in use by another process; stop that one first or choose another directory", dir)
-	case errors.Is(err, errDamaged), errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return nil, damagedFile(path, err)
-	case err != nil:
-		return nil, fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
-	}
-	return s, nil
-}
-
-// openLog opens the log beside the votes, or refuses a directory whose log is
-// kept by something else: it would look empty, and the node would have
-// forgotten what it has acknowledged.
-func openLog(cfg *Config, m *metrics, votes *boltStore) (logStore, error) {
-	kept, err := keptBy(votes)
+	}()
+	water, err := openWatermark(filepath.Join(cfg.Dir, waterFile))
 	if err != nil {
-		return nil, fmt.Errorf("cluster: Dir: %w", err)
+		return nil, openError(path, err)
 	}
-	if kept != "" && kept != cfg.LogStore {
+	opened = append(closers{water}, opened...)
+	values, err := openValues(bolt, water)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	log := &sealedLog{bolt, path, water}
+	kept, _ := values.Get(keyLog) // nil in a directory that is new
+	if kept != nil && string(kept) != cfg.LogStore {
+		// It would look empty, and the node would have forgotten what it has
+		// acknowledged.
 		return nil, fmt.Errorf("cluster: LogStore: the log in %s is kept by %s and not by %s; start the node with %[2]s, or remove it from the cluster and let it join again with %[3]s and an empty directory",
 			cfg.Dir, kept, cfg.LogStore)
 	}
-	if cfg.LogStore == LogBoltDB {
-		return parts{&sealedLog{votes, filepath.Join(cfg.Dir, votesFile)}, votes, votes}, nil
-	}
 	dir := filepath.Join(cfg.Dir, walDir)
-	if kept == LogWAL {
-		// What is missing would be made anew, without a word and without what
-		// was in it.
-		if _, err := votes.Get(keyWAL); err != nil {
-			return nil, damagedFile(dir, err)
+	if cfg.LogStore == LogWAL {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	// What is noted of a file must not outlive it.
+	if err := errors.Join(err, syncDir(cfg.Dir)); err != nil {
+		return nil, openError(cfg.Dir, err)
+	}
+	if cfg.LogStore == LogWAL {
+		w, err := openWAL(cfg, m, dir, values, kept != nil)
+		if err != nil {
+			return nil, openError(dir, err)
+		}
+		opened = append(closers{w}, opened...)
+		log = &sealedLog{w, dir, water}
+	}
+	if err := log.check(); err != nil {
+		return nil, openError(log.where, err)
+	}
+	if kept == nil {
+		if err := values.Set(keyLog, []byte(cfg.LogStore)); err != nil {
+			return nil, openError(path, err)
 		}
 	}
-	if err := noneWithoutNotes(dir, votes); err != nil {
-		return nil, damagedFile(filepath.Join(cfg.Dir, votesFile), err)
-	}
-	w, err := openWAL(cfg, m, dir, votes)
-	if errors.Is(err, errDamaged) || errors.Is(err, wal.ErrCorrupt) {
-		return nil, damagedFile(dir, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", dir, err)
-	}
-	log := &sealedLog{w, dir}
-	err = log.check()
-	if err == nil {
-		err = votes.Set(keyLog, []byte(LogWAL))
-	}
-	if errors.Is(err, errDamaged) {
-		return nil, errors.Join(damagedFile(dir, err), w.Close())
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cluster: Dir: %w", err), w.Close())
-	}
-	return parts{log, votes, closers{w, votes}}, nil
+	return parts{log, values, opened}, nil
 }
 
-// noneWithoutNotes refuses the files of a write-ahead log of which nothing is
-// noted: the note is made first.
-func noneWithoutNotes(dir string, votes *boltStore) error {
-	if _, err := votes.Get(keyWAL); !errors.Is(err, errNotFound) {
+// openError says why what is in a path cannot be used.
+func openError(path string, err error) error {
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return fmt.Errorf("cluster: Dir: %s is in use by another process; stop that one first or choose another directory", filepath.Dir(path))
+	}
+	for _, damage := range []error{errDamaged, wal.ErrCorrupt, bolterrors.ErrInvalid, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch} {
+		if errors.Is(err, damage) {
+			return damagedFile(path, err)
+		}
+	}
+	return fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", path, err)
+}
+
+// openBolt opens the file of the votes, whose pages are all checked.
+func openBolt(path string) (s *raftboltdb.BoltStore, err error) {
+	o := boltOptions(path)
+	err = guarded(func() error {
+		if err := checkBolt(path, o.BoltOptions); err != nil {
+			return err
+		}
+		s, err = raftboltdb.New(o)
+		return err
+	})
+	return s, err
+}
+
+// syncDir makes sure that a directory has the files that were made in it.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
 		return err
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
-	if err == nil && len(files) > 0 {
-		err = fmt.Errorf("it knows nothing of the log in %s", dir)
-	}
-	return err
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // parts are a log and what is kept beside it.
@@ -177,76 +175,23 @@ func (all closers) Close() (err error) {
 	return err
 }
 
-// keptBy returns what keeps the log of a directory: a LogStore, or "" if that
-// is not settled yet.
-func keptBy(votes *boltStore) (string, error) {
-	kept, err := votes.Get(keyLog)
-	if err == nil {
-		return string(kept), nil
-	}
-	if !errors.Is(err, errNotFound) {
-		return "", err
-	}
-	if _, err = votes.Get(keyNode); err == nil {
-		return LogBoltDB, nil
-	}
-	if !errors.Is(err, errNotFound) {
-		return "", err
-	}
-	return "", nil
-}
-
-// openWAL opens the write-ahead log in dir, which it creates for good if need
-// be: what is noted of it must not outlive it.
-func openWAL(cfg *Config, m *metrics, dir string, votes *boltStore) (_ *walStore, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	parent, err := os.Open(cfg.Dir)
+// openWAL opens the write-ahead log in dir, which is empty unless it was made.
+func openWAL(cfg *Config, m *metrics, dir string, values *values, made bool) (w *wal.WAL, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(parent.Sync(), parent.Close()); err != nil {
-		return nil, err
+	if _, err := values.Get(keyWAL); err != nil && (made || len(files) > 0) {
+		// raft-wal would make it anew, without a word and without what was in it.
+		return nil, fmt.Errorf("%w: its files are not known: %w", errDamaged, err)
 	}
-	var w *wal.WAL
 	err = guarded(func() error {
-		if err := mendTail(dir, walFiles{votes}); err != nil {
+		if err := mendTail(dir, walFiles{values}); err != nil {
 			return err
 		}
-		w, err = wal.Open(dir, wal.WithMetaStore(walFiles{votes}), wal.WithLogger(newHclog(cfg.Logger)),
+		w, err = wal.Open(dir, wal.WithMetaStore(walFiles{values}), wal.WithLogger(newHclog(cfg.Logger)),
 			wal.WithSegmentSize(cfg.segment), wal.WithMetricsCollector(m.wal))
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &walStore{w}, nil
-}
-
-// A walStore keeps the log in files that are only appended to.
-//
-// Raft is not told that such a log has no holes (raft.MonotonicLogStore): it
-// would empty the log at every snapshot that it is sent, entries behind the
-// snapshot that the node has acknowledged included, and then read them. Here
-// the log is emptied when the first entry behind the hole is written, as bolt
-// would have kept the hole.
-type walStore struct{ *wal.WAL }
-
-// StoreLog implements raft.LogStore.
-func (s *walStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
-
-// StoreLogs implements raft.LogStore.
-func (s *walStore) StoreLogs(logs []*raft.Log) error {
-	last, err := s.LastIndex()
-	if err != nil {
-		return err
-	}
-	if len(logs) > 0 && last > 0 && logs[0].Index > last+1 {
-		// A snapshot stands for all that is before the hole.
-		if err := s.DeleteRange(0, last); err != nil {
-			return err
-		}
-	}
-	return s.WAL.StoreLogs(logs)
+	return w, err
 }

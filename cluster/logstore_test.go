@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -17,7 +19,6 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/bbolt"
 
 	"example.com/govnode/storage"
 )
@@ -102,6 +103,9 @@ func (m *logModel) crash() {
 
 func (m *logModel) check(what string) {
 	m.t.Helper()
+	first, err := m.store.FirstIndex()
+	require.NoError(m.t, err)
+	require.Equal(m.t, m.first, first, what)
 	last, err := m.store.LastIndex()
 	require.NoError(m.t, err)
 	require.Equal(m.t, m.last, last, what)
@@ -202,15 +206,32 @@ func TestALostLogIsNotMadeAnew(t *testing.T) {
 	s := mustOpenLog(t, cfg)
 	require.NoError(t, s.StoreLog(entryAt(1, 1, 1)))
 	require.NoError(t, s.Close())
-	votes, err := openBolt(cfg.Dir)
-	require.NoError(t, err)
-	require.NoError(t, votes.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketConf).Delete(keyWAL) }))
-	require.NoError(t, votes.Close())
-	_, err = openLogStore(cfg, newMetrics())
+	votes := valuesOf(t, cfg.Dir)
+	delete(votes.now.Values, string(keyWAL))
+	require.NoError(t, votes.Set([]byte("other"), nil))
+	closeValues(t, votes)
+	_, err := openLogStore(cfg, newMetrics())
 	require.ErrorContains(t, err, "is damaged")
 	files, err := filepath.Glob(filepath.Join(cfg.Dir, walDir, "*.wal"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files, "what is left stays for whoever looks into it")
+}
+
+// valuesOf opens the values of a directory alone.
+func valuesOf(t *testing.T, dir string) *values {
+	t.Helper()
+	bolt, err := openBolt(filepath.Join(dir, votesFile))
+	require.NoError(t, err)
+	water, err := openWatermark(filepath.Join(dir, waterFile))
+	require.NoError(t, err)
+	v, err := openValues(bolt, water)
+	require.NoError(t, err)
+	return v
+}
+
+func closeValues(t *testing.T, v *values) {
+	t.Helper()
+	require.NoError(t, errors.Join(v.water.Close(), v.store.(io.Closer).Close()))
 }
 
 // fillTail appends to the last file of a log that is closed until the file is
@@ -219,11 +240,10 @@ func TestALostLogIsNotMadeAnew(t *testing.T) {
 func fillTail(t *testing.T, cfg *Config, size int) (uint64, string) {
 	t.Helper()
 	dir := filepath.Join(cfg.Dir, walDir)
-	votes, err := openBolt(cfg.Dir)
-	require.NoError(t, err)
+	votes := valuesOf(t, cfg.Dir)
 	state, err := walFiles{votes}.Load(dir)
 	require.NoError(t, err)
-	require.NoError(t, votes.Close())
+	closeValues(t, votes)
 	info := state.Segments[len(state.Segments)-1]
 	tail, err := segment.NewFiler(dir, walfs.New()).RecoverTail(info)
 	require.NoError(t, err)
@@ -296,7 +316,7 @@ func tearLast(t *testing.T, path string, index uint64) {
 }
 
 // What was cut short is dropped: a batch of which a sector, or the end, was never
-// written. What was written and has changed since is damage, also in the last
+// written, and which is not known to be. What was written and has changed since is damage, also in the last
 // batch.
 func TestWhatWasCutShort(t *testing.T) {
 	cfg := storeConfig(t, func(c *Config) { c.LogStore, c.segment = LogWAL, 64<<10 })
@@ -309,6 +329,8 @@ func TestWhatWasCutShort(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, files, 1)
 	good, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	whole, err := os.ReadFile(filepath.Join(cfg.Dir, waterFile))
 	require.NoError(t, err)
 	end := len(bytes.TrimRight(good, "\x00"))
 	batch := end - 2000 // within the last one
@@ -332,6 +354,13 @@ func TestWhatWasCutShort(t *testing.T) {
 		b := bytes.Clone(good)
 		c.spoil(b)
 		require.NoError(t, os.WriteFile(files[0], b, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), whole, 0o600))
+		if c.last == 3 {
+			_, err := openLogStore(cfg, newMetrics())
+			require.ErrorContains(t, err, "it ends with entry 3, and entry 4 was written", what)
+			require.NoError(t, os.WriteFile(files[0], b, 0o600))
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), mark{last: 3, sum: sumOf(entryAt(3, 1, 1000))}.encode(), 0o600))
 		s, err := openLogStore(cfg, newMetrics())
 		if c.last == 0 {
 			require.ErrorContains(t, err, "damaged", what)

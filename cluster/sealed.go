@@ -11,19 +11,18 @@ import (
 )
 
 // Whatever a node reads from its disk and believes is sealed there: behind an
-// entry of the log, of whatever type, and behind each value beside the log
-// stands its CRC-32C, which finds every change of up to 32 bits that follow each
-// other. An entry's covers where it stands, its index and term, and a value's
-// the key that it is kept under, so that nothing sound is taken for something
-// else. The time at which a leader appended an entry is not covered; nothing but
-// a metric of Raft's looks at it.
+// entry of the log, of whatever type, and behind the values beside the log stands
+// their CRC-32C, which finds every change of up to 32 bits that follow each
+// other. An entry's covers where it stands, its index and term, so that nothing
+// sound is taken for something else. The time at which a leader appended an entry
+// is not covered; nothing but a metric of Raft's looks at it.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const sealLen = 4
 
 // sumOf returns the checksum of an entry.
-func sumOf(l *raft.Log, extensions []byte) uint32 {
+func sumOf(l *raft.Log) uint32 {
 	var head [8 + 8 + 1 + 8]byte
 	binary.LittleEndian.PutUint64(head[0:], l.Index)
 	binary.LittleEndian.PutUint64(head[8:], l.Term)
@@ -31,7 +30,7 @@ func sumOf(l *raft.Log, extensions []byte) uint32 {
 	binary.LittleEndian.PutUint64(head[17:], uint64(len(l.Data)))
 	sum := crc32.Update(0, castagnoli, head[:])
 	sum = crc32.Update(sum, castagnoli, l.Data)
-	return crc32.Update(sum, castagnoli, extensions)
+	return crc32.Update(sum, castagnoli, l.Extensions)
 }
 
 // sealEntry returns an entry as it is stored: its seal ends its extensions. The
@@ -40,8 +39,13 @@ func sealEntry(l *raft.Log) *raft.Log {
 	stored := *l
 	stored.Extensions = make([]byte, 0, len(l.Extensions)+sealLen)
 	stored.Extensions = append(stored.Extensions, l.Extensions...)
-	stored.Extensions = binary.LittleEndian.AppendUint32(stored.Extensions, sumOf(l, l.Extensions))
+	stored.Extensions = binary.LittleEndian.AppendUint32(stored.Extensions, sumOf(l))
 	return &stored
+}
+
+// sealIn returns the seal of an entry as it is stored.
+func sealIn(stored *raft.Log) uint32 {
+	return binary.LittleEndian.Uint32(stored.Extensions[len(stored.Extensions)-sealLen:])
 }
 
 // openEntry checks and removes the seal of what was found under an index.
@@ -50,43 +54,56 @@ func openEntry(index uint64, l *raft.Log) error {
 	if n < 0 {
 		return fmt.Errorf("%w: it has no checksum", errDamaged)
 	}
-	extensions := l.Extensions[:n:n]
-	if sumOf(l, extensions) != binary.LittleEndian.Uint32(l.Extensions[n:]) {
+	sum := sealIn(l)
+	if l.Extensions = l.Extensions[:n:n]; sumOf(l) != sum {
 		return fmt.Errorf("%w: its checksum is wrong", errDamaged)
 	}
 	if l.Index != index {
 		return fmt.Errorf("%w: it is entry %d", errDamaged, l.Index)
 	}
-	l.Extensions = extensions
 	if n == 0 {
 		l.Extensions = nil
 	}
 	return nil
 }
 
-// sealValue returns what is stored under a key.
-func sealValue(key, value []byte) []byte {
-	b := append(make([]byte, 0, len(value)+sealLen), value...)
-	return binary.LittleEndian.AppendUint32(b, valueSum(key, value))
+// seal returns what is stored of a value.
+func seal(b []byte) []byte {
+	return binary.LittleEndian.AppendUint32(append(make([]byte, 0, len(b)+sealLen), b...), crc32.Checksum(b, castagnoli))
 }
 
-// openValue returns a copy of what was sealed.
-func openValue(key, stored []byte) ([]byte, error) {
+// unseal returns what was sealed.
+func unseal(stored []byte) ([]byte, error) {
 	n := len(stored) - sealLen
-	if n < 0 || valueSum(key, stored[:n]) != binary.LittleEndian.Uint32(stored[n:]) {
-		return nil, fmt.Errorf("%w: the checksum of %q is wrong", errDamaged, key)
+	if n < 0 || crc32.Checksum(stored[:n], castagnoli) != binary.LittleEndian.Uint32(stored[n:]) {
+		return nil, fmt.Errorf("%w: the checksum is wrong", errDamaged)
 	}
-	return append([]byte{}, stored[:n]...), nil
+	return stored[:n], nil
 }
 
-func valueSum(key, value []byte) uint32 {
-	return crc32.Update(crc32.Update(uint32(len(key)), castagnoli, key), castagnoli, value)
-}
-
-// A sealedLog is a store of entries that knows those that were damaged.
+// A sealedLog is a log that knows whether it is what was written, whatever store
+// keeps it.
+//
+// It has no holes, and Raft is not told so (raft.MonotonicLogStore): it would
+// empty the log at every snapshot that it is sent, entries behind the snapshot
+// that the node has acknowledged included, and then read them. Here the log is
+// emptied when the first entry behind a hole is written.
 type sealedLog struct {
 	raft.LogStore
 	where string // its files
+	water *watermark
+}
+
+// FirstIndex implements raft.LogStore.
+func (s *sealedLog) FirstIndex() (i uint64, err error) {
+	err = guarded(func() error { i, err = s.LogStore.FirstIndex(); return err })
+	return i, err
+}
+
+// LastIndex implements raft.LogStore.
+func (s *sealedLog) LastIndex() (i uint64, err error) {
+	err = guarded(func() error { i, err = s.LogStore.LastIndex(); return err })
+	return i, err
 }
 
 // StoreLog implements raft.LogStore.
@@ -94,11 +111,28 @@ func (s *sealedLog) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log
 
 // StoreLogs implements raft.LogStore.
 func (s *sealedLog) StoreLogs(logs []*raft.Log) error {
+	if len(logs) == 0 {
+		return nil
+	}
+	last, err := s.LastIndex()
+	if err != nil {
+		return err
+	}
+	if last > 0 && logs[0].Index > last+1 {
+		// A snapshot stands for all that is before the hole.
+		if err := s.DeleteRange(0, last); err != nil {
+			return err
+		}
+	}
 	stored := make([]*raft.Log, len(logs))
 	for i, l := range logs {
 		stored[i] = sealEntry(l)
 	}
-	return guarded(func() error { return s.LogStore.StoreLogs(stored) })
+	if err := guarded(func() error { return s.LogStore.StoreLogs(stored) }); err != nil {
+		return err
+	}
+	end := logs[len(logs)-1]
+	return s.water.stored(end.Index, sealIn(stored[len(stored)-1]))
 }
 
 // GetLog implements raft.LogStore.
@@ -120,10 +154,40 @@ func (s *sealedLog) GetLog(index uint64, l *raft.Log) error {
 
 // DeleteRange implements raft.LogStore.
 func (s *sealedLog) DeleteRange(from, to uint64) error {
+	last, err := s.LastIndex()
+	if err != nil {
+		return err
+	}
+	if to >= last {
+		if err := s.lower(from); err != nil {
+			return err
+		}
+	}
 	return guarded(func() error { return s.LogStore.DeleteRange(from, to) })
 }
 
-// check reads every entry. The log has no holes.
+// lower makes sure that nothing is said of entries from an index on, before they
+// are removed.
+func (s *sealedLog) lower(from uint64) error {
+	if s.water.mark().last < from {
+		return nil
+	}
+	first, err := s.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if from <= first {
+		return s.water.lower(0, 0) // nothing is left
+	}
+	var l raft.Log
+	if err := s.GetLog(from-1, &l); err != nil {
+		return err
+	}
+	return s.water.lower(from-1, sumOf(&l))
+}
+
+// check reads every entry. There is no hole, and none is missing that is known to
+// be there.
 func (s *sealedLog) check() error {
 	first, err := s.FirstIndex()
 	if err != nil {
@@ -133,11 +197,20 @@ func (s *sealedLog) check() error {
 	if err != nil {
 		return err
 	}
+	known := s.water.mark()
+	if last < known.last {
+		return fmt.Errorf("%w: it ends with entry %d, and entry %d was written", errDamaged, last, known.last)
+	}
 	for i := first; i > 0 && i <= last; i++ {
-		if err := s.GetLog(i, new(raft.Log)); err != nil {
-			if errors.Is(err, raft.ErrLogNotFound) {
-				err = fmt.Errorf("entry %d in %s: %w: it is missing", i, s.where, errDamaged)
-			}
+		var l raft.Log
+		err := s.GetLog(i, &l)
+		if errors.Is(err, raft.ErrLogNotFound) {
+			err = fmt.Errorf("entry %d in %s: %w: it is missing", i, s.where, errDamaged)
+		}
+		if err == nil && i == known.last && sumOf(&l) != known.sum {
+			err = fmt.Errorf("entry %d in %s: %w: another one was written", i, s.where, errDamaged)
+		}
+		if err != nil {
 			return err
 		}
 	}

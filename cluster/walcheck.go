@@ -32,16 +32,15 @@ func checkTail(path string) (err error) {
 		return err
 	}
 	t := readTail(b)
-	if t.whole == len(b) {
-		return nil
+	if t.whole < len(b) {
+		if !t.cutShort(b) {
+			return fmt.Errorf("%w: the batch at byte %d of %s: %s", errDamaged, t.whole, path, t.why)
+		}
+		if _, err := f.WriteAt(make([]byte, len(b)-t.whole), int64(t.whole)); err != nil {
+			return err
+		}
 	}
-	if !t.cutShort(b) {
-		return fmt.Errorf("%w: the batch at byte %d of %s: %s", errDamaged, t.whole, path, t.why)
-	}
-	if _, err := f.WriteAt(make([]byte, len(b)-t.whole), int64(t.whole)); err != nil {
-		return err
-	}
-	return f.Sync()
+	return f.Sync() // the process may have ended before it flushed what is there
 }
 
 // written returns a file up to its last byte that is not 0, and up to seven

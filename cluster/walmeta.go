@@ -5,21 +5,23 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/hashicorp/raft"
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// keyWAL is where votesFile keeps which files a write-ahead log consists of.
+// keyWAL is under which value a node keeps which files a write-ahead log consists
+// of.
 var keyWAL = []byte("govnode/wal")
 
-// walFiles keeps what raft-wal notes of its files in votesFile, where it is
-// sealed. raft-wal's own store of that believes whatever it reads.
-type walFiles struct{ votes *boltStore }
+// walFiles keeps what raft-wal notes of its files among the values of the node,
+// which are sealed. raft-wal's own store of that believes whatever it reads.
+type walFiles struct{ values raft.StableStore }
 
 var _ types.MetaStore = walFiles{}
 
 // Load implements types.MetaStore.
 func (w walFiles) Load(string) (s types.PersistentState, err error) {
-	b, err := w.votes.Get(keyWAL)
+	b, err := w.values.Get(keyWAL)
 	if errors.Is(err, errNotFound) {
 		return s, nil
 	}
@@ -38,15 +40,15 @@ func (w walFiles) CommitState(s types.PersistentState) error {
 	if err != nil {
 		return err
 	}
-	return w.votes.Set(keyWAL, b)
+	return w.values.Set(keyWAL, b)
 }
 
-// GetStable implements types.MetaStore. The votes are not kept by way of
+// GetStable implements types.MetaStore. The values are not kept by way of
 // raft-wal.
 func (walFiles) GetStable([]byte) ([]byte, error) { return nil, errors.ErrUnsupported }
 
 // SetStable implements types.MetaStore.
 func (walFiles) SetStable(_, _ []byte) error { return errors.ErrUnsupported }
 
-// Close implements io.Closer. The votes are closed by who has opened them.
+// Close implements io.Closer. The values are closed by who has opened them.
 func (walFiles) Close() error { return nil }

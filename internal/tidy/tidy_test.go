@@ -160,11 +160,11 @@ func f(records map[int]int) {
 	require.Len(t, impurities(f, set, strings.Split(src, "\n")), 4)
 }
 
-// The pins that build together stay: go-metrics 0.7 drops what raft imports.
+// The pins that build together stay: go-metrics 0.7 drops what raft-boltdb imports.
 func TestPins(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
 	require.NoError(t, err)
-	for _, pin := range []string{"github.com/hashicorp/raft v1.7.3", "github.com/hashicorp/go-metrics v0.5.4",
+	for _, pin := range []string{"github.com/hashicorp/raft v1.7.3", "github.com/hashicorp/raft-boltdb/v2 v2.3.1", "github.com/hashicorp/go-metrics v0.5.4",
 		"github.com/hashicorp/raft-wal v0.4.2"} {
 		require.Contains(t, string(mod), pin)
 	}
