@@ -22,7 +22,7 @@ test: redis-hint ## all tests; without redis-server (Debian: apt-get install red
 
 .PHONY: flips
 flips: ## flip 200 bits of stored logs with each log store, and every region of their files
-	GOVNODE_FLIPS=200 $(GO) test -tags $(TAGS) ./cluster -run 'Flipped|EveryRegion' -v -count=1 -timeout 10m
+	GOVNODE_FLIPS=200 $(GO) test -tags $(TAGS) ./cluster ./cluster/durable -run 'Flipped|EveryRegion' -v -count=1 -timeout 10m
 
 .PHONY: race
 race: redis-hint ## all tests under the race detector

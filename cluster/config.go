@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/cluster/durable"
 	"example.com/govnode/session"
 )
 
@@ -114,9 +115,9 @@ type Config struct {
 	// Dial opens connections to other nodes. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
-	version uint32                  // announced; session.Version
-	disk    func(logStore) logStore // wraps the log store, for tests of failing disks
-	segment int                     // bytes of one file of a write-ahead log; walSegment
+	version uint32                            // announced; session.Version
+	disk    func(durable.Store) durable.Store // wraps the log store, for tests of failing disks
+	segment int                               // bytes of one file of a write-ahead log; durable.SegmentSize
 }
 
 // nodeName is what names of nodes look like: they stand in logs, file names and
@@ -154,7 +155,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.LogStore = LogBoltDB
 	}
 	if c.segment == 0 {
-		c.segment = walSegment
+		c.segment = durable.SegmentSize
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

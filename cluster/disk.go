@@ -6,178 +6,21 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
-	"time"
 
 	"github.com/hashicorp/raft"
-	"github.com/prometheus/client_golang/prometheus"
+
+	"example.com/govnode/cluster/durable"
 )
 
-// watched is a store that gives the disk up at its first error, or when an
-// access takes too long: after a failed flush nobody knows what is on the disk,
-// and a leader whose disk hangs still sends heartbeats, so that no one would
-// take over.
-type watched struct {
-	logStore
-	limit   time.Duration
-	fatal   func(error)
-	appends prometheus.Observer // seconds of each append
-	kept    func() uint64       // index up to which entries are known to be applied or committed
-
-	mu     sync.Mutex
-	failed error
-}
-
-// access runs one access to the store. What is merely absent is no error.
-func (w *watched) access(what string, f func() error) error {
-	w.mu.Lock()
-	failed := w.failed
-	w.mu.Unlock()
-	if failed != nil {
-		return failed
-	}
-	p := newPatience(w.limit, func() { w.fail(fmt.Errorf("cluster: disk: %s has taken longer than %v", what, w.limit)) })
-	err := guarded(f)
-	p.end()
-	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, errNotFound) {
-		return err
-	}
-	if errors.Is(err, errDamaged) {
-		return w.fail(fmt.Errorf("cluster: disk: %s: %w; %s", what, err, adviceReplace))
-	}
-	return w.fail(fmt.Errorf("cluster: disk: %s: %w", what, err))
-}
-
-// patienceSteps is in how many steps the time of an access is counted.
-const patienceSteps = 10
-
-// A patience is the time that one access may take. It is counted in steps, of
-// which a process that was stopped, or a machine that was suspended, misses all
-// but one: a healthy disk is not given up for the time in which nobody ran.
-type patience struct {
-	step time.Duration
-	lost func() // called once, when it is over
-
-	mu    sync.Mutex
-	left  int // steps
-	timer *time.Timer
-	done  bool
-}
-
-func newPatience(limit time.Duration, lost func()) *patience {
-	p := &patience{step: limit / patienceSteps, lost: lost, left: patienceSteps}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.timer = time.AfterFunc(p.step, p.pass)
-	return p
-}
-
-// pass counts one step, however late it is called.
-func (p *patience) pass() {
-	if p.over() {
-		p.lost()
-	}
-}
-
-// over counts one step and reports whether it was the last.
-func (p *patience) over() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.done {
-		return false
-	}
-	if p.left--; p.left > 0 {
-		p.timer.Reset(p.step)
-		return false
-	}
-	p.done = true
-	return true
-}
-
-// end stops the count.
-func (p *patience) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.done = true
-	p.timer.Stop()
-}
-
-// fail keeps the first error, which is the answer from then on.
-func (w *watched) fail(err error) error {
-	w.mu.Lock()
-	first := w.failed == nil
-	if first {
-		w.failed = err
-	}
-	w.mu.Unlock()
-	if first {
-		w.fatal(err)
-	}
-	return err
-}
-
-func (w *watched) FirstIndex() (i uint64, err error) {
-	err = w.access("FirstIndex", func() error { i, err = w.logStore.FirstIndex(); return err })
-	return i, err
-}
-
-func (w *watched) LastIndex() (i uint64, err error) {
-	err = w.access("LastIndex", func() error { i, err = w.logStore.LastIndex(); return err })
-	return i, err
-}
-
-func (w *watched) GetLog(i uint64, l *raft.Log) error {
-	return w.access("GetLog", func() error { return w.logStore.GetLog(i, l) })
-}
-
-func (w *watched) StoreLog(l *raft.Log) error {
-	return w.access("StoreLog", func() error { return w.logStore.StoreLog(l) })
-}
-
-func (w *watched) StoreLogs(l []*raft.Log) error {
-	start := time.Now()
-	err := w.access("StoreLogs", func() error { return w.logStore.StoreLogs(l) })
-	w.appends.Observe(time.Since(start).Seconds())
-	return err
-}
-
-// DeleteRange implements raft.LogStore. Raft removes the beginning of the log,
-// for which a snapshot stands, and the end of it, where another leader has other
-// entries. It never means an entry that this node has applied, or knows to be
-// committed, by the end: two nodes would disagree from then on, and not know.
-func (w *watched) DeleteRange(from, to uint64) error {
-	last, err := w.LastIndex()
-	if err != nil {
-		return err
-	}
-	if kept := w.kept(); to >= last && from <= kept {
-		return w.fail(fmt.Errorf("cluster: entries %d to %d of the log should be replaced by those of another leader, but those up to %d are committed: this node and that one disagree; find out which of them is right, and %s",
-			from, to, kept, adviceReplace))
-	}
-	return w.access("DeleteRange", func() error { return w.logStore.DeleteRange(from, to) })
-}
-
-func (w *watched) Set(k, v []byte) error {
-	return w.access("Set", func() error { return w.logStore.Set(k, v) })
-}
-
-func (w *watched) Get(k []byte) (v []byte, err error) {
-	err = w.access("Get", func() error { v, err = w.logStore.Get(k); return err })
-	return v, err
-}
-
-func (w *watched) SetUint64(k []byte, v uint64) error {
-	return w.access("SetUint64", func() error { return w.logStore.SetUint64(k, v) })
-}
-
-func (w *watched) GetUint64(k []byte) (v uint64, err error) {
-	err = w.access("GetUint64", func() error { v, err = w.logStore.GetUint64(k); return err })
-	return v, err
-}
+// What may keep the log of a node; see Config.LogStore.
+const (
+	LogBoltDB = durable.BoltDB
+	LogWAL    = durable.WAL
+)
 
 // A disk is the data directory of a node.
 type disk struct {
-	log       *watched
+	log       *durable.Watched
 	snapshots raft.SnapshotStore
 	cluster   string // id of the cluster that the node belongs to, if any
 	empty     bool   // no vote, no entry, no snapshot
@@ -205,14 +48,14 @@ func openDisk(cfg *Config, m *metrics) (*disk, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cluster: Dir: %w", err)
 	}
-	store, err := openLogStore(cfg, m)
+	store, err := durable.Open(durable.Options{Dir: cfg.Dir, LogStore: cfg.LogStore, Segment: cfg.segment, Logger: newHclog(cfg.Logger), Metrics: m.wal})
 	if err != nil {
 		return nil, err
 	}
 	if cfg.disk != nil {
 		store = cfg.disk(store)
 	}
-	d := &disk{log: &watched{logStore: store, limit: cfg.DiskTimeout, fatal: cfg.Fatal, appends: m.appendSeconds, kept: func() uint64 { return 0 }}}
+	d := &disk{log: &durable.Watched{Store: store, Limit: cfg.DiskTimeout, Fatal: cfg.Fatal, Appends: m.appendSeconds, Kept: func() uint64 { return 0 }}}
 	if err := d.open(cfg); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -220,15 +63,9 @@ func openDisk(cfg *Config, m *metrics) (*disk, error) {
 }
 
 func (d *disk) open(cfg *Config) (err error) {
-	files, err := raft.NewFileSnapshotStoreWithLogger(cfg.Dir, snapshotsKept, newHclog(cfg.Logger))
-	if err != nil {
+	if d.snapshots, err = durable.OpenSnapshots(cfg.Dir, snapshotsKept, d.log, newHclog(cfg.Logger)); err != nil {
 		return fmt.Errorf("cluster: Dir: %w", err)
 	}
-	snapshots := &sealedSnapshots{files, d.log}
-	if err := snapshots.check(); err != nil {
-		return fmt.Errorf("cluster: Dir: %w", err)
-	}
-	d.snapshots = snapshots
 	// What a restore left behind that was cut short.
 	old, err := filepath.Glob(filepath.Join(cfg.Dir, restoreFiles))
 	for _, f := range old {
@@ -282,7 +119,7 @@ func (d *disk) identity() (err error) {
 // number returns what is kept under a key; 0 if nothing is.
 func (d *disk) number(key []byte) (uint64, error) {
 	v, err := d.log.GetUint64(key)
-	if errors.Is(err, errNotFound) {
+	if errors.Is(err, durable.ErrNotFound) {
 		return 0, nil
 	}
 	return v, err
@@ -297,7 +134,7 @@ func (d *disk) admit(index uint64) error {
 // text returns what is kept under a key; "" if nothing is.
 func (d *disk) text(key []byte) (string, error) {
 	b, err := d.log.Get(key)
-	if err != nil && !errors.Is(err, errNotFound) {
+	if err != nil && !errors.Is(err, durable.ErrNotFound) {
 		return "", err
 	}
 	return string(b), nil

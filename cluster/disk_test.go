@@ -6,27 +6,20 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cluster/durable"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
-// An entry that was acknowledged is on disk: nothing may ever turn that off.
-func TestTheLogIsFlushed(t *testing.T) {
-	o := boltOptions("")
-	require.False(t, o.NoSync)
-	require.False(t, o.BoltOptions.NoSync)
-	require.False(t, o.BoltOptions.NoGrowSync)
-}
-
 // A gate is a log store whose writes can be held up or made to fail.
 type gate struct {
-	logStore
+	durable.Store
 	mu     sync.Mutex
 	hold   chan struct{} // nil: open
 	held   atomic.Int32  // writes that stand before it
@@ -47,7 +40,7 @@ func (g *gate) StoreLogs(l []*raft.Log) error {
 	if g.broken.Load() {
 		return errDisk
 	}
-	return g.logStore.StoreLogs(l)
+	return g.Store.StoreLogs(l)
 }
 
 func (g *gate) shut() (open func()) {
@@ -68,8 +61,8 @@ type gates struct{ sync.Map }
 
 func (g *gates) use(c *Config) {
 	id := c.ID
-	c.disk = func(s logStore) logStore {
-		gate := &gate{logStore: s}
+	c.disk = func(s durable.Store) durable.Store {
+		gate := &gate{Store: s}
 		g.Store(id, gate)
 		return gate
 	}
@@ -79,97 +72,6 @@ func (g *gates) of(n *testNode) *gate {
 	v, _ := g.Load(n.cfg.ID)
 	return v.(*gate)
 }
-
-func TestWatchedStore(t *testing.T) {
-	var fatal []error
-	var mu sync.Mutex
-	failures := func() []error {
-		mu.Lock()
-		defer mu.Unlock()
-		return fatal
-	}
-	open := func(limit time.Duration) (*watched, *gate) {
-		fatal = nil
-		g := &gate{logStore: struct {
-			raft.LogStore
-			raft.StableStore
-			closer
-		}{raft.NewInmemStore(), notFound{}, closer{}}}
-		return &watched{logStore: g, limit: limit, appends: newMetrics().appendSeconds, kept: func() uint64 { return 0 }, fatal: func(err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			fatal = append(fatal, err)
-		}}, g
-	}
-
-	w, _ := open(time.Minute)
-	require.NoError(t, w.StoreLog(&raft.Log{Index: 1}))
-	require.ErrorIs(t, w.GetLog(7, new(raft.Log)), raft.ErrLogNotFound)
-	_, err := w.Get([]byte("absent"))
-	require.ErrorIs(t, err, errNotFound)
-	require.EqualError(t, err, "not found", "Raft compares the text")
-	require.Empty(t, failures(), "what is absent is no failure")
-
-	w, g := open(time.Minute)
-	g.broken.Store(true)
-	require.ErrorIs(t, w.StoreLogs([]*raft.Log{{Index: 1}}), errDisk)
-	g.broken.Store(false)
-	require.ErrorIs(t, w.StoreLogs([]*raft.Log{{Index: 1}}), errDisk, "a disk that failed once is not trusted again")
-	require.Len(t, failures(), 1)
-
-	w, g = open(20 * time.Millisecond)
-	release := g.shut()
-	done := make(chan error)
-	go func() { done <- w.StoreLogs([]*raft.Log{{Index: 1}}) }()
-	require.Eventually(t, func() bool { return len(failures()) == 1 }, 5*time.Second, time.Millisecond)
-	require.ErrorContains(t, failures()[0], "longer than 20ms")
-	_, err = w.LastIndex()
-	require.ErrorContains(t, err, "longer than 20ms")
-	release()
-	<-done
-}
-
-// A process that was stopped finds the timer of an access long overdue when it
-// goes on. That is one step and not the whole time: the disk had no part in it.
-func TestAPauseIsNoFaultOfTheDisk(t *testing.T) {
-	lost := 0
-	p := newPatience(time.Hour*patienceSteps, func() { lost++ })
-	p.pass() // the timer fires, however late
-	require.Zero(t, lost, "one pause, as long as it may have been")
-	for range patienceSteps - 2 {
-		p.pass()
-	}
-	require.Zero(t, lost)
-	p.pass()
-	require.Equal(t, 1, lost)
-	p.pass()
-	require.Equal(t, 1, lost, "it is lost once")
-
-	p = newPatience(time.Hour*patienceSteps, func() { lost++ })
-	p.end()
-	for range 2 * patienceSteps {
-		p.pass() // a timer that had fired already when the access ended
-	}
-	require.Equal(t, 1, lost, "an access that has ended takes no time")
-
-	synctest.Test(t, func(t *testing.T) {
-		start, after := time.Now(), time.Duration(0)
-		p := newPatience(10*time.Second, func() { after = time.Since(start) })
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		p.end()
-		require.Equal(t, 10*time.Second, after, "without a pause it is the whole limit")
-	})
-}
-
-type closer struct{}
-
-func (closer) Close() error { return nil }
-
-// notFound is a stable store with nothing in it.
-type notFound struct{ raft.StableStore }
-
-func (notFound) Get([]byte) ([]byte, error) { return nil, errNotFound }
 
 func TestANodeWhoseDiskFailsStops(t *testing.T) { onEachStore(t, testANodeWhoseDiskFailsStops) }
 
@@ -218,8 +120,8 @@ func TestANewLeaderServesOnlyAfterItsBarrier(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, n.Close())
 	var open func()
-	n.cfg.disk = func(s logStore) logStore {
-		g := &gate{logStore: s}
+	n.cfg.disk = func(s durable.Store) durable.Store {
+		g := &gate{Store: s}
 		open = g.shut()
 		return g
 	}
@@ -326,25 +228,52 @@ func testAppliedEntriesAreNotReplaced(t *testing.T, use func(*Config)) {
 	require.ErrorContains(t, n.Ready(t.Context()), "failed: ")
 }
 
-// The end of the log may go down to what is kept, and the beginning may go as
-// far as snapshots stand for it.
-func TestWhatMayBeRemoved(t *testing.T) {
-	for _, c := range []struct {
-		from, to uint64
-		allowed  bool
-	}{
-		{8, 10, true}, {10, 10, true}, {7, 10, false}, {1, 10, false}, {7, 20, false}, {11, 20, true},
-		{1, 5, true}, {1, 7, true}, {1, 9, true},
-	} {
-		inner := raft.NewInmemStore()
-		for i := range uint64(10) {
-			require.NoError(t, inner.StoreLog(&raft.Log{Index: i + 1}))
-		}
-		var fatal error
-		w := &watched{logStore: parts{inner, notFound{}, closer{}}, limit: time.Minute, appends: newMetrics().appendSeconds,
-			kept: func() uint64 { return 7 }, fatal: func(err error) { fatal = err }}
-		err := w.DeleteRange(c.from, c.to)
-		require.Equal(t, c.allowed, err == nil, "%d to %d: %v", c.from, c.to, err)
-		require.Equal(t, err, fatal)
+// A log that something else keeps looks empty; a node that took it for that
+// would have forgotten what it acknowledged.
+func TestALogIsNotTakenForAnother(t *testing.T) {
+	t.Parallel()
+	for made, other := range map[string]string{LogBoltDB: LogWAL, LogWAL: LogBoltDB} {
+		c := newCluster(t, 1, func(c *Config) { c.LogStore = made })
+		n := c.nodes[0]
+		_, _, err := storage.One(t.Context(), n, increment("r"))
+		require.NoError(t, err)
+		require.NoError(t, n.Close())
+		c.forget(n)
+
+		cfg := n.cfg
+		cfg.LogStore, cfg.Listener = other, listen(t, cfg.Address)
+		_, err = c.open(cfg)
+		require.ErrorContains(t, err, "cluster: LogStore: the log in "+cfg.Dir+" is kept by "+made+" and not by "+other+"; start the node with "+made)
+		require.NoError(t, cfg.Listener.Close())
+		cfg.LogStore, cfg.Listener = made, listen(t, cfg.Address)
+		again, err := c.open(cfg)
+		require.NoError(t, err)
+		again.waitReady(t)
+		require.EqualValues(t, 1, count(t, again, storage.Latest), "nothing changed")
 	}
+}
+
+func TestWALMetrics(t *testing.T) {
+	m := newMetrics()
+	s, err := durable.Open(durable.Options{Dir: tempDir(t), LogStore: LogWAL, Segment: 4 << 10, Logger: newHclog(testLogger()), Metrics: m.wal})
+	require.NoError(t, err)
+	for i := range uint64(20) {
+		require.NoError(t, s.StoreLog(&raft.Log{Index: i + 1, Term: 1, Data: make([]byte, 400), Extensions: termOf(1)}))
+	}
+	require.NoError(t, s.DeleteRange(18, 20))
+	require.NoError(t, s.DeleteRange(1, 17))
+	require.NoError(t, s.Close())
+	value := func(name string) float64 {
+		r := prometheus.NewRegistry()
+		require.NoError(t, r.Register(m.wal[name]))
+		families, err := r.Gather()
+		require.NoError(t, err)
+		return families[0].GetMetric()[0].GetCounter().GetValue()
+	}
+	require.EqualValues(t, 20, value("log_appends"))
+	require.EqualValues(t, 20, value("log_entries_written"))
+	require.Greater(t, value("log_entry_bytes_written"), 8000.0)
+	require.Positive(t, value("segment_rotations"))
+	require.EqualValues(t, 3, value("tail_truncations"))
+	require.LessOrEqual(t, value("head_truncations"), 17.0, "what is below zero is no count")
 }

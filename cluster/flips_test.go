@@ -4,18 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
@@ -37,11 +32,11 @@ func flips(t *testing.T) int {
 // flip changes one bit of what is stored in a directory, and returns where.
 func flip(t *testing.T, dir string, random *rand.Rand) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, walDir, "*.wal"))
+	files, err := filepath.Glob(filepath.Join(dir, "wal", "*.wal"))
 	require.NoError(t, err)
 	snapshots, err := filepath.Glob(filepath.Join(dir, "snapshots", "*", "*"))
 	require.NoError(t, err)
-	files = append(append(files, snapshots...), filepath.Join(dir, votesFile), filepath.Join(dir, waterFile))
+	files = append(append(files, snapshots...), filepath.Join(dir, "raft.db"), filepath.Join(dir, "end"))
 	path := files[random.IntN(len(files))]
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -59,27 +54,12 @@ func flip(t *testing.T, dir string, random *rand.Rand) string {
 func image(t *testing.T, dir string) string {
 	t.Helper()
 	to := tempDir(t)
-	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		require.NoError(t, err)
-		name, err := filepath.Rel(dir, path)
-		require.NoError(t, err)
-		if d.IsDir() {
-			return os.MkdirAll(filepath.Join(to, name), 0o700)
-		}
-		f, err := os.Open(path)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, f.Close()) }()
-		end := int64(math.MaxInt64)
-		if name == votesFile {
-			c := boltCheck{file: f}
-			_, err := c.metas()
-			require.NoError(t, err)
-			end = int64(c.high * c.pageSize)
-		}
-		b, err := io.ReadAll(io.LimitReader(f, end))
-		require.NoError(t, err)
-		return os.WriteFile(filepath.Join(to, name), b, 0o600)
-	}))
+	require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
+	path := filepath.Join(to, "raft.db")
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	used := len(bytes.TrimRight(b, "\x00"))
+	require.NoError(t, os.Truncate(path, int64(used+4095)/4096*4096))
 	return to
 }
 
@@ -238,126 +218,6 @@ func sameState(t *testing.T, a, b *testNode) bool {
 	return true
 }
 
-// Every part of the files of a log is believed only if it is as it was written:
-// with any bit changed the log is refused, or holds all that it held.
-func TestEveryRegionOfALog(t *testing.T) { onEachStore(t, testEveryRegionOfALog) }
-
-func testEveryRegionOfALog(t *testing.T, use func(*Config)) {
-	m := &logModel{t: t, cfg: storeConfig(t, use), entries: map[uint64]*raft.Log{}, term: 1}
-	m.store = mustOpenLog(t, m.cfg)
-	for range 12 {
-		m.append(0, 3, 30, 100)
-	}
-	m.deleteTo(5)
-	m.deleteFrom(30)
-	m.append(0, 10, 700, 10) // one is larger than a page
-	for i := range 8 {
-		m.append(0, i+1)
-	}
-	require.NoError(t, m.store.SetUint64([]byte("CurrentTerm"), 7))
-	require.NoError(t, m.store.Set(keyNode, []byte("n1")))
-	require.NoError(t, m.store.Close())
-
-	whole := image(t, m.cfg.Dir)
-	files, err := filepath.Glob(filepath.Join(whole, walDir, "*.wal"))
-	require.NoError(t, err)
-	stride, refused, all := max(1, 4000/flips(t)), 0, 0
-	for _, path := range append(files, filepath.Join(whole, votesFile), filepath.Join(whole, waterFile)) {
-		good, err := os.ReadFile(path)
-		require.NoError(t, err)
-		var places []int
-		for i := rand.IntN(stride); i < len(good); i += 1 + rand.IntN(stride) {
-			places = append(places, i)
-		}
-		for i := 16 + rand.IntN(3); i < 80 && filepath.Base(path) == votesFile; i += 3 { // its two heads
-			places = append(places, i, 4096+i)
-		}
-		for _, i := range places {
-			m.cfg.Dir = tempDir(t)
-			require.NoError(t, os.CopyFS(m.cfg.Dir, os.DirFS(whole)))
-			bad := bytes.Clone(good)
-			bit := rand.IntN(8)
-			bad[i] ^= 1 << bit
-			name, err := filepath.Rel(whole, path)
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(filepath.Join(m.cfg.Dir, name), bad, 0o600))
-			what := fmt.Sprintf("%s, byte %d, bit %d", name, i, bit)
-			all++
-			m.store, err = openLogStore(m.cfg, newMetrics())
-			if err != nil {
-				refused++
-				require.ErrorContains(t, err, "damaged", what)
-				require.ErrorContains(t, err, "--replace", what)
-			} else {
-				require.NoError(t, m.holds(), what)
-				require.NoError(t, m.store.Close())
-			}
-			require.NoError(t, os.RemoveAll(m.cfg.Dir))
-		}
-	}
-	t.Logf("%d of %d refused", refused, all)
-}
-
-// An entry that is missing is missed, at the end or in the middle.
-func TestMissingEntriesAreNoticed(t *testing.T) {
-	for missing, text := range map[uint64]string{3: "entry 3 ", 10: "it ends with entry 9, and entry 10 was written"} {
-		cfg := storeConfig(t, func(c *Config) { c.LogStore = LogBoltDB })
-		s := mustOpenLog(t, cfg)
-		for i := range uint64(10) {
-			require.NoError(t, s.StoreLog(entryAt(i+1, 1, 5)))
-		}
-		require.NoError(t, s.Close())
-		bolt, err := openBolt(filepath.Join(cfg.Dir, votesFile))
-		require.NoError(t, err)
-		require.NoError(t, bolt.DeleteRange(missing, missing))
-		require.NoError(t, bolt.Close())
-		_, err = openLogStore(cfg, newMetrics())
-		require.ErrorContains(t, err, text)
-		require.ErrorContains(t, err, "damaged")
-	}
-}
-
-// What is read later, for replication or to be applied, is looked at as well.
-func TestEntriesAreCheckedWhenTheyAreRead(t *testing.T) {
-	onEachStore(t, func(t *testing.T, use func(*Config)) {
-		for kind := range raft.LogType(6) {
-			cfg := storeConfig(t, use)
-			s := mustOpenLog(t, cfg)
-			l := entryAt(1, 1, 5)
-			l.Type = kind
-			require.NoError(t, s.StoreLog(l))
-			inner := s.(parts).LogStore.(*sealedLog)
-			for what, spoil := range map[string]func(*raft.Log){
-				"index": func(l *raft.Log) { l.Index++ }, "term": func(l *raft.Log) { l.Term ^= 2 }, "type": func(l *raft.Log) { l.Type ^= 1 },
-				"data": func(l *raft.Log) { l.Data[7] ^= 1 }, "extensions": func(l *raft.Log) { l.Extensions[7] ^= 1 },
-				"checksum": func(l *raft.Log) { l.Extensions[8] ^= 1 }, "length": func(l *raft.Log) { l.Extensions = l.Extensions[:3] },
-			} {
-				damaged := sealEntry(l)
-				damaged.Data = bytes.Clone(l.Data)
-				spoil(damaged)
-				read := &sealedLog{spoiled{inner.LogStore, damaged}, "file", inner.water}
-				err := read.GetLog(1, new(raft.Log))
-				require.ErrorIs(t, err, errDamaged, "%v: %s", kind, what)
-				require.ErrorContains(t, err, "entry 1 in file: damaged")
-			}
-			require.ErrorContains(t, openEntry(2, sealEntry(l)), "it is entry 1", "a sound entry in another's place")
-			require.NoError(t, s.GetLog(1, new(raft.Log)))
-			require.NoError(t, s.Close())
-		}
-	})
-}
-
-// spoiled gives back something else than was stored.
-type spoiled struct {
-	raft.LogStore
-	instead *raft.Log
-}
-
-func (s spoiled) GetLog(_ uint64, l *raft.Log) error {
-	*l = *s.instead
-	return nil
-}
-
 // Whatever is changed of what stands beside a snapshot, nothing is restored in
 // another place of the log, or with other members.
 func TestADamagedDescriptionOfASnapshot(t *testing.T) {
@@ -393,47 +253,4 @@ func TestADamagedDescriptionOfASnapshot(t *testing.T) {
 		require.NoError(t, os.RemoveAll(cfg.Dir))
 	}
 	require.Positive(t, all.refused)
-}
-
-// holds returns how a store differs from what a log must hold.
-func (m *logModel) holds() error {
-	first, err := m.store.FirstIndex()
-	last, err2 := m.store.LastIndex()
-	if err := errors.Join(err, err2); err != nil || first != m.first || last != m.last {
-		return fmt.Errorf("it holds %d to %d: %w", first, last, err)
-	}
-	for i := first; i <= last; i++ {
-		var l raft.Log
-		if err := m.store.GetLog(i, &l); err != nil {
-			return err
-		}
-		l.AppendedAt = m.entries[i].AppendedAt // which has no checksum
-		if !reflect.DeepEqual(m.entries[i], &l) {
-			return fmt.Errorf("entry %d is %v", i, l)
-		}
-	}
-	term, err := m.store.GetUint64([]byte("CurrentTerm"))
-	node, err2 := m.store.Get(keyNode)
-	if err := errors.Join(err, err2); err != nil || term != 7 || string(node) != "n1" {
-		return fmt.Errorf("term %d, node %s: %w", term, node, err)
-	}
-	return nil
-}
-
-// No bit of a page but those of what it holds, which is sealed, may change.
-func TestPagesAreAsTheyAreWritten(t *testing.T) {
-	page, key := make([]byte, 64), []byte("\x00\x00\x00\x00\x00\x00\x00\x07")
-	page[8], page[10] = leafPage, 1         // one element
-	page[20], page[24], page[28] = 16, 8, 3 // behind the head, a key of 8 bytes, a value of 3
-	copy(page[32:], string(key)+"abc")      // at once behind the element
-	n, used, err := parseNode(page)
-	require.NoError(t, err)
-	require.Equal(t, 43, used)
-	require.Equal(t, []element{{key: key, value: []byte("abc")}}, n.elements)
-	for bit := range 32 {
-		bad := bytes.Clone(page)
-		bad[20+bit/8] ^= 1 << (bit % 8)
-		_, _, err := parseNode(bad)
-		require.Error(t, err, "position, bit %d", bit)
-	}
 }

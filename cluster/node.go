@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"example.com/govnode/cluster/durable"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -135,8 +136,8 @@ func (n *Node) open() (err error) {
 	if err := n.enter(); err != nil {
 		return err
 	}
-	if err := guarded(n.checkIdentity); errors.Is(err, errDamaged) {
-		return damagedFile(n.cfg.Dir, err)
+	if err := durable.Guarded(n.checkIdentity); errors.Is(err, durable.ErrDamaged) {
+		return durable.DamagedFile(n.cfg.Dir, err)
 	} else if err != nil {
 		return err
 	}
@@ -193,18 +194,18 @@ const logCached = 128
 
 // startRaft starts Raft, which panics where the log has a hole.
 func (n *Node) startRaft(notify chan<- bool) error {
-	err := guarded(func() error { return n.newRaft(notify) })
+	err := durable.Guarded(func() error { return n.newRaft(notify) })
 	if failed := n.failed.Load(); failed != nil {
 		return fmt.Errorf("cluster: Dir: cannot start from %s: %w", n.cfg.Dir, *failed)
 	}
-	if errors.Is(err, errDamaged) {
-		return damagedFile(n.cfg.Dir, err)
+	if errors.Is(err, durable.ErrDamaged) {
+		return durable.DamagedFile(n.cfg.Dir, err)
 	}
 	return err
 }
 
 func (n *Node) newRaft(notify chan<- bool) error {
-	n.disk.log.kept = n.kept
+	n.disk.log.Kept = n.kept
 	c := n.raftConfig(notify)
 	cache, err := raft.NewLogCache(logCached, n.disk.log)
 	if err != nil {

@@ -14,13 +14,14 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cluster/durable"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
 // A spy tells of entries of a restore before a node stores them.
 type spy struct {
-	logStore
+	durable.Store
 	see func(l *raft.Log)
 }
 
@@ -32,7 +33,7 @@ func (s *spy) StoreLogs(logs []*raft.Log) error {
 			s.see(l)
 		}
 	}
-	return s.logStore.StoreLogs(logs)
+	return s.Store.StoreLogs(logs)
 }
 
 // restoreFault is what happens to the leader of a restore, and when.
@@ -150,7 +151,7 @@ func testRestoreFault(t *testing.T, fault restoreFault) {
 	}
 	c = newCluster(t, 3, func(cfg *Config) {
 		id := cfg.ID
-		cfg.disk = func(s logStore) logStore { return &spy{s, func(l *raft.Log) { see(id, l) }} }
+		cfg.disk = func(s durable.Store) durable.Store { return &spy{s, func(l *raft.Log) { see(id, l) }} }
 	})
 	for _, r := range []string{"1", "2", "3"} {
 		_, _, err := storage.One(t.Context(), c.leader(), increment(r))
@@ -256,7 +257,7 @@ func testARestartInTheMiddleOfARestore(t *testing.T, use func(*Config)) {
 	c := newCluster(t, 3, func(cfg *Config) {
 		use(cfg)
 		id := cfg.ID
-		cfg.disk = func(s logStore) logStore {
+		cfg.disk = func(s durable.Store) durable.Store {
 			return &spy{s, func(l *raft.Log) {
 				if n := stops.Load(); n != nil && n.cfg.ID == id && l.Extensions[8] == restorePiece && pieces.Add(1) == 3 {
 					close(middle)

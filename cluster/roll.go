@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/govnode/cluster/durable"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 )
 
@@ -44,7 +45,7 @@ func newRoll(b []byte) (*roll, error) {
 }
 
 // adviceReplace is what to do with a folder that must not take part again.
-const adviceReplace = "move the folder away, and start the node on an empty one with --replace and --join"
+const adviceReplace = durable.AdviceReplace
 
 // meet takes note of who speaks for a member, or says why it cannot be the
 // member, to whoever that is.

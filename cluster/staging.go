@@ -63,6 +63,8 @@ const (
 	restoreData = 256<<10 - 256
 )
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 func (e *restoreEntry) sum(b []byte) uint32 { return crc32.Update(uint32(e.kind), castagnoli, b) }
 
 // log returns the entry for Raft, stamped with the term of its leadership.

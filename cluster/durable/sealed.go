@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"encoding/binary"
@@ -52,14 +52,14 @@ func sealIn(stored *raft.Log) uint32 {
 func openEntry(index uint64, l *raft.Log) error {
 	n := len(l.Extensions) - sealLen
 	if n < 0 {
-		return fmt.Errorf("%w: it has no checksum", errDamaged)
+		return fmt.Errorf("%w: it has no checksum", ErrDamaged)
 	}
 	sum := sealIn(l)
 	if l.Extensions = l.Extensions[:n:n]; sumOf(l) != sum {
-		return fmt.Errorf("%w: its checksum is wrong", errDamaged)
+		return fmt.Errorf("%w: its checksum is wrong", ErrDamaged)
 	}
 	if l.Index != index {
-		return fmt.Errorf("%w: it is entry %d", errDamaged, l.Index)
+		return fmt.Errorf("%w: it is entry %d", ErrDamaged, l.Index)
 	}
 	if n == 0 {
 		l.Extensions = nil
@@ -76,7 +76,7 @@ func seal(b []byte) []byte {
 func unseal(stored []byte) ([]byte, error) {
 	n := len(stored) - sealLen
 	if n < 0 || crc32.Checksum(stored[:n], castagnoli) != binary.LittleEndian.Uint32(stored[n:]) {
-		return nil, fmt.Errorf("%w: the checksum is wrong", errDamaged)
+		return nil, fmt.Errorf("%w: the checksum is wrong", ErrDamaged)
 	}
 	return stored[:n], nil
 }
@@ -96,13 +96,13 @@ type sealedLog struct {
 
 // FirstIndex implements raft.LogStore.
 func (s *sealedLog) FirstIndex() (i uint64, err error) {
-	err = guarded(func() error { i, err = s.LogStore.FirstIndex(); return err })
+	err = Guarded(func() error { i, err = s.LogStore.FirstIndex(); return err })
 	return i, err
 }
 
 // LastIndex implements raft.LogStore.
 func (s *sealedLog) LastIndex() (i uint64, err error) {
-	err = guarded(func() error { i, err = s.LogStore.LastIndex(); return err })
+	err = Guarded(func() error { i, err = s.LogStore.LastIndex(); return err })
 	return i, err
 }
 
@@ -128,7 +128,7 @@ func (s *sealedLog) StoreLogs(logs []*raft.Log) error {
 	for i, l := range logs {
 		stored[i] = sealEntry(l)
 	}
-	if err := guarded(func() error { return s.LogStore.StoreLogs(stored) }); err != nil {
+	if err := Guarded(func() error { return s.LogStore.StoreLogs(stored) }); err != nil {
 		return err
 	}
 	end := logs[len(logs)-1]
@@ -137,14 +137,14 @@ func (s *sealedLog) StoreLogs(logs []*raft.Log) error {
 
 // GetLog implements raft.LogStore.
 func (s *sealedLog) GetLog(index uint64, l *raft.Log) error {
-	err := guarded(func() error { return s.LogStore.GetLog(index, l) })
+	err := Guarded(func() error { return s.LogStore.GetLog(index, l) })
 	if errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}
 	if err == nil {
 		err = openEntry(index, l)
-	} else if !errors.As(err, new(*fs.PathError)) && !errors.Is(err, errDamaged) {
-		err = fmt.Errorf("%w: %w", errDamaged, err) // it could be read, and not be made out
+	} else if !errors.As(err, new(*fs.PathError)) && !errors.Is(err, ErrDamaged) {
+		err = fmt.Errorf("%w: %w", ErrDamaged, err) // it could be read, and not be made out
 	}
 	if err != nil {
 		return fmt.Errorf("entry %d in %s: %w", index, s.where, err)
@@ -163,7 +163,7 @@ func (s *sealedLog) DeleteRange(from, to uint64) error {
 			return err
 		}
 	}
-	return guarded(func() error { return s.LogStore.DeleteRange(from, to) })
+	return Guarded(func() error { return s.LogStore.DeleteRange(from, to) })
 }
 
 // lower makes sure that nothing is said of entries from an index on, before they
@@ -199,16 +199,16 @@ func (s *sealedLog) check() error {
 	}
 	known := s.water.mark()
 	if last < known.last {
-		return fmt.Errorf("%w: it ends with entry %d, and entry %d was written", errDamaged, last, known.last)
+		return fmt.Errorf("%w: it ends with entry %d, and entry %d was written", ErrDamaged, last, known.last)
 	}
 	for i := first; i > 0 && i <= last; i++ {
 		var l raft.Log
 		err := s.GetLog(i, &l)
 		if errors.Is(err, raft.ErrLogNotFound) {
-			err = fmt.Errorf("entry %d in %s: %w: it is missing", i, s.where, errDamaged)
+			err = fmt.Errorf("entry %d in %s: %w: it is missing", i, s.where, ErrDamaged)
 		}
 		if err == nil && i == known.last && sumOf(&l) != known.sum {
-			err = fmt.Errorf("entry %d in %s: %w: another one was written", i, s.where, errDamaged)
+			err = fmt.Errorf("entry %d in %s: %w: another one was written", i, s.where, ErrDamaged)
 		}
 		if err != nil {
 			return err

@@ -1,17 +1,19 @@
-package cluster
+package durable
 
 import (
 	"bytes"
 	"fmt"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/metrics"
 )
 
 // BenchmarkSeal is what the checksum of an entry costs, by its size.
 func BenchmarkSeal(b *testing.B) {
 	for _, size := range []int{200, 8 << 10, 256 << 10} {
-		l := &raft.Log{Index: 1, Term: 1, Data: bytes.Repeat([]byte("x"), size), Extensions: termOf(1)}
+		l := &raft.Log{Index: 1, Term: 1, Data: bytes.Repeat([]byte("x"), size), Extensions: []byte("12345678")}
 		stored := sealEntry(l)
 		b.Run(fmt.Sprintf("store/%d", size), func(b *testing.B) {
 			b.ReportAllocs()
@@ -32,10 +34,10 @@ func BenchmarkSeal(b *testing.B) {
 
 // BenchmarkOpenLog is what looking at a whole log costs, for each megabyte.
 func BenchmarkOpenLog(b *testing.B) {
-	for _, store := range []string{LogBoltDB, LogWAL} {
+	for _, store := range []string{BoltDB, WAL} {
 		b.Run(store, func(b *testing.B) {
-			cfg := &Config{ID: "n1", Dir: b.TempDir(), Logger: testLogger(), segment: walSegment, LogStore: store}
-			s, err := openLogStore(cfg, newMetrics())
+			cfg := &Options{Dir: b.TempDir(), Logger: hclog.NewNullLogger(), Segment: SegmentSize, LogStore: store, Metrics: &metrics.NoOpCollector{}}
+			s, err := Open(*cfg)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -54,7 +56,7 @@ func BenchmarkOpenLog(b *testing.B) {
 			}
 			b.SetBytes(batches * 16 * size)
 			for b.Loop() {
-				s, err := openLogStore(cfg, newMetrics())
+				s, err := Open(*cfg)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"encoding/binary"
@@ -34,7 +34,7 @@ func checkTail(path string) (err error) {
 	t := readTail(b)
 	if t.whole < len(b) {
 		if !t.cutShort(b) {
-			return fmt.Errorf("%w: the batch at byte %d of %s: %s", errDamaged, t.whole, path, t.why)
+			return fmt.Errorf("%w: the batch at byte %d of %s: %s", ErrDamaged, t.whole, path, t.why)
 		}
 		if _, err := f.WriteAt(make([]byte, len(b)-t.whole), int64(t.whole)); err != nil {
 			return err

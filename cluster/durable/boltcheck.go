@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"bytes"
@@ -78,12 +78,12 @@ func (c *boltCheck) run() error {
 	err = c.page(root, nil, nil, func(flags uint32, k, v []byte) error {
 		bucket := string(k)
 		if flags != 1 || !missing[bucket] || len(v) < pageHead {
-			return fmt.Errorf("%w: there is no bucket %q", errDamaged, k)
+			return fmt.Errorf("%w: there is no bucket %q", ErrDamaged, k)
 		}
 		delete(missing, bucket)
 		plain := func(flags uint32, k, _ []byte) error {
 			if flags != 0 || bucket == bucketLogs && (len(k) != 8 || binary.BigEndian.Uint64(k) == 0) {
-				return fmt.Errorf("%w: there is no key %x in bucket %q", errDamaged, k, bucket)
+				return fmt.Errorf("%w: there is no key %x in bucket %q", ErrDamaged, k, bucket)
 			}
 			return nil
 		}
@@ -93,7 +93,7 @@ func (c *boltCheck) run() error {
 		return c.inline(v[pageHead:], plain)
 	})
 	if err == nil && len(missing) == 1 {
-		err = fmt.Errorf("%w: a bucket is missing", errDamaged) // they are made together
+		err = fmt.Errorf("%w: a bucket is missing", ErrDamaged) // they are made together
 	}
 	return err
 }
@@ -104,22 +104,22 @@ func (c *boltCheck) run() error {
 func (c *boltCheck) metas() (root uint64, err error) {
 	var head [pageHead + 64]byte
 	if _, err := c.file.ReadAt(head[:], 0); err != nil {
-		return 0, fmt.Errorf("%w: %w", errDamaged, err)
+		return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	c.pageSize = uint64(binary.LittleEndian.Uint32(head[pageHead+8:]))
 	if c.pageSize < 512 || c.pageSize > 1<<20 {
-		return 0, fmt.Errorf("%w: pages of %d bytes", errDamaged, c.pageSize)
+		return 0, fmt.Errorf("%w: pages of %d bytes", ErrDamaged, c.pageSize)
 	}
 	newest := uint64(0)
 	for i := range uint64(2) {
 		if _, err := c.file.ReadAt(head[:], int64(i*c.pageSize)); err != nil {
-			return 0, fmt.Errorf("%w: %w", errDamaged, err)
+			return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 		m := head[pageHead:]
 		sum := fnv.New64a()
 		_, _ = sum.Write(m[:56]) // a hash takes everything
 		if binary.LittleEndian.Uint64(m[56:]) != sum.Sum64() || uint64(binary.LittleEndian.Uint32(m[8:])) != c.pageSize {
-			return 0, fmt.Errorf("%w: the checksum of head %d of the file is wrong", errDamaged, i)
+			return 0, fmt.Errorf("%w: the checksum of head %d of the file is wrong", ErrDamaged, i)
 		}
 		transaction := binary.LittleEndian.Uint64(m[48:])
 		if i > 0 && transaction < newest {
@@ -140,10 +140,10 @@ func (c *boltCheck) metas() (root uint64, err error) {
 func (c *boltCheck) noneFree(id uint64) error {
 	b := make([]byte, c.pageSize)
 	if _, err := c.file.ReadAt(b, int64(id*c.pageSize)); err != nil {
-		return fmt.Errorf("%w: %w", errDamaged, err)
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if binary.LittleEndian.Uint64(b) != id || binary.LittleEndian.Uint16(b[8:]) != freelistPage || binary.LittleEndian.Uint16(b[10:]) != 0 || binary.LittleEndian.Uint32(b[12:]) != 0 {
-		return fmt.Errorf("%w: page %d", errDamaged, id)
+		return fmt.Errorf("%w: page %d", ErrDamaged, id)
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (c *boltCheck) noneFree(id uint64) error {
 // page checks a page and all below it, whose keys lie between low and high, and
 // calls leaf with what they hold.
 func (c *boltCheck) page(id uint64, low, high []byte, leaf func(flags uint32, k, v []byte) error) error {
-	bad := func(what string) error { return fmt.Errorf("%w: page %d: %s", errDamaged, id, what) }
+	bad := func(what string) error { return fmt.Errorf("%w: page %d: %s", ErrDamaged, id, what) }
 	if id < 2 || id >= c.high {
 		return bad("there is no such page")
 	}
@@ -212,11 +212,11 @@ func (c *boltCheck) inline(b []byte, leaf func(flags uint32, k, v []byte) error)
 		err = errors.New("it has another size or kind")
 	}
 	if err != nil {
-		return fmt.Errorf("%w: a bucket within a page: %w", errDamaged, err)
+		return fmt.Errorf("%w: a bucket within a page: %w", ErrDamaged, err)
 	}
 	for i, e := range n.elements {
 		if i > 0 && bytes.Compare(e.key, n.elements[i-1].key) <= 0 {
-			return fmt.Errorf("%w: a bucket within a page: its keys are not in order", errDamaged)
+			return fmt.Errorf("%w: a bucket within a page: its keys are not in order", ErrDamaged)
 		}
 		if err := leaf(e.flags, e.key, e.value); err != nil {
 			return err

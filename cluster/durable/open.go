@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"errors"
@@ -8,25 +8,27 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metrics"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // What may keep the log of a node; see Config.LogStore.
 const (
-	// LogBoltDB is raft-boltdb: one file, a tree, two flushes for each append.
-	LogBoltDB = "boltdb"
-	// LogWAL is raft-wal: files that are only appended to, one flush for each
+	// BoltDB is raft-boltdb: one file, a tree, two flushes for each append.
+	BoltDB = "boltdb"
+	// WAL is raft-wal: files that are only appended to, one flush for each
 	// append. Votes, the node's identity, and which files the log consists of,
 	// are in bolt all the same.
-	LogWAL = "wal"
+	WAL = "wal"
 )
 
-// logStore is what keeps the log, the votes and the identity of a node.
-type logStore interface {
+// Store is what keeps the log, the votes and the identity of a node.
+type Store interface {
 	raft.LogStore
 	raft.StableStore
 	io.Closer
@@ -34,7 +36,7 @@ type logStore interface {
 
 // The files of a directory. Each has votesFile, whose lock says that a process
 // has the directory, and waterFile, which says what the others hold at least;
-// with LogBoltDB the log is in votesFile as well, with LogWAL it is in walDir.
+// with BoltDB the log is in votesFile as well, with WAL it is in walDir.
 const (
 	votesFile = "raft.db"
 	waterFile = "end"
@@ -48,9 +50,9 @@ var keyLog = []byte("govnode/log")
 // it never has to be mapped anew under the feet of readers. It is no memory.
 const initialMap = 1 << 30
 
-// walSegment is the size of one file of a write-ahead log. As much is taken
+// SegmentSize is the size of one file of a write-ahead log. As much is taken
 // from the disk beforehand: appending to what is there is flushed faster.
-const walSegment = 64 << 20
+const SegmentSize = 64 << 20
 
 // boltOptions are those of the log. NoSync is false and stays so: an entry that
 // was acknowledged is on disk.
@@ -64,10 +66,19 @@ func boltOptions(path string) raftboltdb.Options {
 	}}
 }
 
-// openLogStore opens what cfg.LogStore names, in a directory that is empty or
-// was made with the same. All of it is checked.
-func openLogStore(cfg *Config, m *metrics) (_ logStore, err error) {
-	path := filepath.Join(cfg.Dir, votesFile)
+// Options say where a node keeps its log, and in what.
+type Options struct {
+	Dir      string
+	LogStore string // BoltDB or WAL
+	Segment  int    // bytes of one file of a write-ahead log
+	Logger   hclog.Logger
+	Metrics  metrics.Collector // of a write-ahead log
+}
+
+// Open opens what o.LogStore names, in a directory that is empty or was made
+// with the same. All of it is checked.
+func Open(o Options) (_ Store, err error) {
+	path := filepath.Join(o.Dir, votesFile)
 	bolt, err := openBolt(path)
 	if err != nil {
 		return nil, openError(path, err)
@@ -78,7 +89,7 @@ func openLogStore(cfg *Config, m *metrics) (_ logStore, err error) {
 			err = errors.Join(err, opened.Close())
 		}
 	}()
-	water, err := openWatermark(filepath.Join(cfg.Dir, waterFile))
+	water, err := openWatermark(filepath.Join(o.Dir, waterFile))
 	if err != nil {
 		return nil, openError(path, err)
 	}
@@ -89,22 +100,22 @@ func openLogStore(cfg *Config, m *metrics) (_ logStore, err error) {
 	}
 	log := &sealedLog{bolt, path, water}
 	kept, _ := values.Get(keyLog) // nil in a directory that is new
-	if kept != nil && string(kept) != cfg.LogStore {
+	if kept != nil && string(kept) != o.LogStore {
 		// It would look empty, and the node would have forgotten what it has
 		// acknowledged.
 		return nil, fmt.Errorf("cluster: LogStore: the log in %s is kept by %s and not by %s; start the node with %[2]s, or remove it from the cluster and let it join again with %[3]s and an empty directory",
-			cfg.Dir, kept, cfg.LogStore)
+			o.Dir, kept, o.LogStore)
 	}
-	dir := filepath.Join(cfg.Dir, walDir)
-	if cfg.LogStore == LogWAL {
+	dir := filepath.Join(o.Dir, walDir)
+	if o.LogStore == WAL {
 		err = os.MkdirAll(dir, 0o700)
 	}
 	// What is noted of a file must not outlive it.
-	if err := errors.Join(err, syncDir(cfg.Dir)); err != nil {
-		return nil, openError(cfg.Dir, err)
+	if err := errors.Join(err, syncDir(o.Dir)); err != nil {
+		return nil, openError(o.Dir, err)
 	}
-	if cfg.LogStore == LogWAL {
-		w, err := openWAL(cfg, m, dir, values, kept != nil)
+	if o.LogStore == WAL {
+		w, err := openWAL(o, dir, values, kept != nil)
 		if err != nil {
 			return nil, openError(dir, err)
 		}
@@ -115,7 +126,7 @@ func openLogStore(cfg *Config, m *metrics) (_ logStore, err error) {
 		return nil, openError(log.where, err)
 	}
 	if kept == nil {
-		if err := values.Set(keyLog, []byte(cfg.LogStore)); err != nil {
+		if err := values.Set(keyLog, []byte(o.LogStore)); err != nil {
 			return nil, openError(path, err)
 		}
 	}
@@ -127,9 +138,9 @@ func openError(path string, err error) error {
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return fmt.Errorf("cluster: Dir: %s is in use by another process; stop that one first or choose another directory", filepath.Dir(path))
 	}
-	for _, damage := range []error{errDamaged, wal.ErrCorrupt, bolterrors.ErrInvalid, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch} {
+	for _, damage := range []error{ErrDamaged, wal.ErrCorrupt, bolterrors.ErrInvalid, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch} {
 		if errors.Is(err, damage) {
-			return damagedFile(path, err)
+			return DamagedFile(path, err)
 		}
 	}
 	return fmt.Errorf("cluster: Dir: cannot open the log in %s: %w", path, err)
@@ -138,7 +149,7 @@ func openError(path string, err error) error {
 // openBolt opens the file of the votes, whose pages are all checked.
 func openBolt(path string) (s *raftboltdb.BoltStore, err error) {
 	o := boltOptions(path)
-	err = guarded(func() error {
+	err = Guarded(func() error {
 		if err := checkBolt(path, o.BoltOptions); err != nil {
 			return err
 		}
@@ -176,21 +187,21 @@ func (all closers) Close() (err error) {
 }
 
 // openWAL opens the write-ahead log in dir, which is empty unless it was made.
-func openWAL(cfg *Config, m *metrics, dir string, values *values, made bool) (w *wal.WAL, err error) {
+func openWAL(o Options, dir string, values *values, made bool) (w *wal.WAL, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
 	if err != nil {
 		return nil, err
 	}
 	if _, err := values.Get(keyWAL); err != nil && (made || len(files) > 0) {
 		// raft-wal would make it anew, without a word and without what was in it.
-		return nil, fmt.Errorf("%w: its files are not known: %w", errDamaged, err)
+		return nil, fmt.Errorf("%w: its files are not known: %w", ErrDamaged, err)
 	}
-	err = guarded(func() error {
+	err = Guarded(func() error {
 		if err := mendTail(dir, walFiles{values}); err != nil {
 			return err
 		}
-		w, err = wal.Open(dir, wal.WithMetaStore(walFiles{values}), wal.WithLogger(newHclog(cfg.Logger)),
-			wal.WithSegmentSize(cfg.segment), wal.WithMetricsCollector(m.wal))
+		w, err = wal.Open(dir, wal.WithMetaStore(walFiles{values}), wal.WithLogger(o.Logger),
+			wal.WithSegmentSize(o.Segment), wal.WithMetricsCollector(o.Metrics))
 		return err
 	})
 	return w, err

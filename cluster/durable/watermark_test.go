@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 // file of the mark each state since its last flush may be on the disk.
 type cutter struct {
 	t     *testing.T
-	cfg   *Config
+	cfg   *Options
 	log   *sealedLog // with the store itself in it
 	sets  uint64     // of the values that the store has
 	may   [][]byte   // states of the file
@@ -26,7 +26,7 @@ type cutter struct {
 	looks int
 }
 
-func cut(t *testing.T, cfg *Config, s logStore) *cutter {
+func cut(t *testing.T, cfg *Options, s Store) *cutter {
 	p := s.(parts)
 	log, v := p.LogStore.(*sealedLog), p.StableStore.(*values)
 	whole := *log
@@ -53,7 +53,7 @@ func (c *cutter) look(when string) {
 	cfg.Dir = image(c.t, c.cfg.Dir)
 	for i, water := range c.may { // a store that is only opened changes nothing
 		require.NoError(c.t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), water, 0o600))
-		s, err := openLogStore(&cfg, newMetrics())
+		s, err := Open(cfg)
 		require.NoError(c.t, err, "%s, with state %d of the mark, %+v", when, i, decodeMark(water))
 		begin, err := s.FirstIndex()
 		require.NoError(c.t, err)
@@ -126,11 +126,11 @@ func (f *cutFile) Sync() error {
 // Whenever the power is cut, the node starts again with all that was flushed: the
 // mark never says more, however much older or newer it is than the rest.
 func TestPowerCuts(t *testing.T) {
-	onEachStore(t, func(t *testing.T, use func(*Config)) {
+	onEachStore(t, func(t *testing.T, use func(*Options)) {
 		for seed := range uint64(4) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			m := &logModel{t: t, cfg: storeConfig(t, use), entries: map[uint64]*raft.Log{}, term: 1}
-			m.cfg.segment = 64 << 10 // one file: others are made on the side
+			m.cfg.Segment = 64 << 10 // one file: others are made on the side
 			m.store = mustOpenLog(t, m.cfg)
 			c := cut(t, m.cfg, m.store)
 			for step := range 30 {
@@ -160,7 +160,7 @@ func TestPowerCuts(t *testing.T) {
 // A mark that was written in part, or changed since, or is not there, says
 // nothing; the log is as it was.
 func TestAMarkThatCannotBeRead(t *testing.T) {
-	cfg := storeConfig(t, func(c *Config) { c.LogStore = LogBoltDB })
+	cfg := storeConfig(t, func(c *Options) { c.LogStore = BoltDB })
 	s := mustOpenLog(t, cfg)
 	require.NoError(t, s.StoreLogs([]*raft.Log{entryAt(1, 1, 5), entryAt(2, 1, 5)}))
 	require.NoError(t, s.Close())
@@ -216,51 +216,51 @@ func older(t *testing.T, dir string) {
 // What is sound and was replaced since is not taken for the present: an earlier
 // log, an earlier vote, a log with other entries.
 func TestWhatIsOlderIsNoticed(t *testing.T) {
-	put := func(cfg *Config, name string, b []byte) {
+	put := func(cfg *Options, name string, b []byte) {
 		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, name), b, 0o600))
 	}
-	get := func(cfg *Config, name string) []byte {
+	get := func(cfg *Options, name string) []byte {
 		b, err := os.ReadFile(filepath.Join(cfg.Dir, name))
 		require.NoError(t, err)
 		return b
 	}
 	for what, c := range map[string]struct {
 		use    string
-		change func(s logStore) error // the last that is done
-		spoil  func(cfg *Config, before []byte)
+		change func(s Store) error // the last that is done
+		spoil  func(cfg *Options, before []byte)
 		text   string
 	}{
-		"the last entry": {LogBoltDB,
-			func(s logStore) error { return s.StoreLog(entryAt(10, 1, 5)) },
-			func(cfg *Config, _ []byte) { older(t, cfg.Dir) },
+		"the last entry": {BoltDB,
+			func(s Store) error { return s.StoreLog(entryAt(10, 1, 5)) },
+			func(cfg *Options, _ []byte) { older(t, cfg.Dir) },
 			"it ends with entry 9, and entry 10 was written"},
-		"the last vote": {LogBoltDB,
-			func(s logStore) error { return s.SetUint64(keyTerm, 8) },
-			func(cfg *Config, _ []byte) { older(t, cfg.Dir) },
+		"the last vote": {BoltDB,
+			func(s Store) error { return s.SetUint64(keyTerm, 8) },
+			func(cfg *Options, _ []byte) { older(t, cfg.Dir) },
 			`"govnode/values" was set 3 times, and is what it was after 2`},
-		"the last vote beside a write-ahead log": {LogWAL,
-			func(s logStore) error { return s.SetUint64(keyTerm, 8) },
-			func(cfg *Config, _ []byte) { older(t, cfg.Dir) },
+		"the last vote beside a write-ahead log": {WAL,
+			func(s Store) error { return s.SetUint64(keyTerm, 8) },
+			func(cfg *Options, _ []byte) { older(t, cfg.Dir) },
 			`"govnode/values" was set 4 times, and is what it was after 3`},
-		"entries of another leader": {LogBoltDB,
-			func(s logStore) error { return replaceEnd(s, 8) },
-			func(cfg *Config, before []byte) { put(cfg, votesFile, before) },
+		"entries of another leader": {BoltDB,
+			func(s Store) error { return replaceEnd(s, 8) },
+			func(cfg *Options, before []byte) { put(cfg, votesFile, before) },
 			"entry 8 in "},
-		"a whole file": {LogBoltDB,
-			func(s logStore) error { return s.StoreLog(entryAt(10, 1, 5)) },
-			func(cfg *Config, _ []byte) { put(cfg, votesFile, nil) },
+		"a whole file": {BoltDB,
+			func(s Store) error { return s.StoreLog(entryAt(10, 1, 5)) },
+			func(cfg *Options, _ []byte) { put(cfg, votesFile, nil) },
 			`"govnode/values" was set 2 times, and is what it was after 0`},
-		"the mark of another log": {LogBoltDB,
-			func(s logStore) error { return nil },
-			func(cfg *Config, _ []byte) { put(cfg, waterFile, mark{last: 9, sum: 1, sets: 1}.encode()) },
+		"the mark of another log": {BoltDB,
+			func(s Store) error { return nil },
+			func(cfg *Options, _ []byte) { put(cfg, waterFile, mark{last: 9, sum: 1, sets: 1}.encode()) },
 			"another one was written"},
-		"the mark of a longer log": {LogBoltDB,
-			func(s logStore) error { return nil },
-			func(cfg *Config, _ []byte) { put(cfg, waterFile, mark{last: 12, sum: 1, sets: 1}.encode()) },
+		"the mark of a longer log": {BoltDB,
+			func(s Store) error { return nil },
+			func(cfg *Options, _ []byte) { put(cfg, waterFile, mark{last: 12, sum: 1, sets: 1}.encode()) },
 			"it ends with entry 9, and entry 12 was written"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			cfg := storeConfig(t, func(cfg *Config) { cfg.LogStore = c.use })
+			cfg := storeConfig(t, func(cfg *Options) { cfg.LogStore = c.use })
 			s := mustOpenLog(t, cfg)
 			for i := range uint64(9) {
 				require.NoError(t, s.StoreLog(entryAt(i+1, 1, 5)))
@@ -270,7 +270,7 @@ func TestWhatIsOlderIsNoticed(t *testing.T) {
 			require.NoError(t, c.change(s))
 			require.NoError(t, s.Close())
 			c.spoil(cfg, before)
-			_, err := openLogStore(cfg, newMetrics())
+			_, err := Open(*cfg)
 			require.ErrorContains(t, err, c.text)
 			require.ErrorContains(t, err, "damaged")
 			require.ErrorContains(t, err, "--replace")
@@ -283,7 +283,7 @@ func TestWhatIsOlderIsNoticed(t *testing.T) {
 }
 
 // replaceEnd has a log end with other entries, and one less.
-func replaceEnd(s logStore, last uint64) error {
+func replaceEnd(s Store, last uint64) error {
 	if err := s.DeleteRange(last-1, last+1); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"encoding/binary"
@@ -13,9 +13,9 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// errNotFound is the answer for a key that nothing is kept under. Raft compares
+// ErrNotFound is the answer for a key that nothing is kept under. Raft compares
 // its text.
-var errNotFound = errors.New("not found")
+var ErrNotFound = errors.New("not found")
 
 // values are what a node keeps beside its log: votes, identity, notes. They are
 // one record, sealed and counted, so that none of them can be older than the
@@ -51,7 +51,7 @@ func openValues(store raft.StableStore, water *watermark) (*values, error) {
 		return nil, err
 	}
 	if sets := water.mark().sets; v.now.Sets < sets {
-		return nil, fmt.Errorf("%w: %q was set %d times, and is what it was after %d", errDamaged, keyValues, sets, v.now.Sets)
+		return nil, fmt.Errorf("%w: %q was set %d times, and is what it was after %d", ErrDamaged, keyValues, sets, v.now.Sets)
 	}
 	return v, nil
 }
@@ -69,7 +69,7 @@ func (v *values) Set(key, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := guarded(func() error { return v.store.Set(keyValues, seal(b)) }); err != nil {
+	if err := Guarded(func() error { return v.store.Set(keyValues, seal(b)) }); err != nil {
 		return err
 	}
 	v.now = next
@@ -82,7 +82,7 @@ func (v *values) Get(key []byte) ([]byte, error) {
 	defer v.mu.Unlock()
 	value, known := v.now.Values[string(key)]
 	if !known {
-		return nil, errNotFound
+		return nil, ErrNotFound
 	}
 	return slices.Clone(value), nil
 }
@@ -99,7 +99,7 @@ func (v *values) GetUint64(key []byte) (uint64, error) {
 		return 0, err
 	}
 	if len(b) != 8 {
-		return 0, fmt.Errorf("%w: %q is no number", errDamaged, key)
+		return 0, fmt.Errorf("%w: %q is no number", ErrDamaged, key)
 	}
 	return binary.BigEndian.Uint64(b), nil
 }

@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"encoding/binary"

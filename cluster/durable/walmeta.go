@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"encoding/json"
@@ -22,7 +22,7 @@ var _ types.MetaStore = walFiles{}
 // Load implements types.MetaStore.
 func (w walFiles) Load(string) (s types.PersistentState, err error) {
 	b, err := w.values.Get(keyWAL)
-	if errors.Is(err, errNotFound) {
+	if errors.Is(err, ErrNotFound) {
 		return s, nil
 	}
 	if err == nil {

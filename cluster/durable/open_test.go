@@ -1,7 +1,8 @@
-package cluster
+package durable
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,27 +13,54 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	walfs "github.com/hashicorp/raft-wal/fs"
+	"github.com/hashicorp/raft-wal/metrics"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-
-	"example.com/govnode/storage"
 )
 
-func storeConfig(t *testing.T, use func(*Config)) *Config {
+// What a node keeps beside its log, among others.
+var (
+	keyTerm = []byte("CurrentTerm")
+	keyNode = []byte("govnode/node")
+)
+
+// onEachStore runs a test with each of what may keep the log.
+func onEachStore(t *testing.T, test func(t *testing.T, use func(*Options))) {
+	for _, store := range []string{BoltDB, WAL} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(o *Options) { o.LogStore = store })
+		})
+	}
+}
+
+// tempDir is in memory where the system has such a place: no test here pulls
+// the plug, and flushing to a disk that others use takes most of the time.
+func tempDir(t *testing.T) string {
 	t.Helper()
-	cfg := Config{ID: "n1", Dir: tempDir(t), Logger: testLogger(), segment: 4 << 10}
+	dir, err := os.MkdirTemp("/dev/shm", "durable-*")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+func storeConfig(t *testing.T, use func(*Options)) *Options {
+	t.Helper()
+	cfg := Options{Dir: tempDir(t), Logger: hclog.NewNullLogger(), Segment: 4 << 10, Metrics: &metrics.NoOpCollector{}}
 	use(&cfg)
 	return &cfg
 }
 
-func mustOpenLog(t *testing.T, cfg *Config) logStore {
+func mustOpenLog(t *testing.T, cfg *Options) Store {
 	t.Helper()
-	s, err := openLogStore(cfg, newMetrics())
+	s, err := Open(*cfg)
 	require.NoError(t, err)
 	return s
 }
@@ -40,7 +68,7 @@ func mustOpenLog(t *testing.T, cfg *Config) logStore {
 // entryAt is an entry that tells where and when it was written.
 func entryAt(index, term uint64, size int) *raft.Log {
 	return &raft.Log{
-		Index: index, Term: term, Type: raft.LogType(index % 6), Extensions: termOf(term),
+		Index: index, Term: term, Type: raft.LogType(index % 6), Extensions: binary.BigEndian.AppendUint64(nil, term),
 		Data:       bytes.Repeat([]byte(fmt.Sprintf("%d/%d;", index, term)), size),
 		AppendedAt: time.Unix(int64(index), 0).UTC(),
 	}
@@ -49,8 +77,8 @@ func entryAt(index, term uint64, size int) *raft.Log {
 // A logModel is what a log must hold.
 type logModel struct {
 	t       *testing.T
-	cfg     *Config
-	store   logStore
+	cfg     *Options
+	store   Store
 	entries map[uint64]*raft.Log
 	first   uint64 // of those that follow each other up to last; 0 if there is none
 	last    uint64
@@ -121,7 +149,7 @@ func (m *logModel) check(what string) {
 // What was appended is there, unchanged, until it is deleted, whatever order
 // things come in, and also after the process has ended or was killed.
 func TestALogKeepsWhatItWasGiven(t *testing.T) {
-	onEachStore(t, func(t *testing.T, use func(*Config)) {
+	onEachStore(t, func(t *testing.T, use func(*Options)) {
 		for seed := range uint64(4) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			m := &logModel{t: t, cfg: storeConfig(t, use), entries: map[uint64]*raft.Log{}, term: 1}
@@ -159,50 +187,25 @@ func TestALogKeepsWhatItWasGiven(t *testing.T) {
 
 // Votes and identity outlive the process, whatever keeps the log.
 func TestVotesAreKept(t *testing.T) {
-	onEachStore(t, func(t *testing.T, use func(*Config)) {
+	onEachStore(t, func(t *testing.T, use func(*Options)) {
 		cfg := storeConfig(t, use)
 		s := mustOpenLog(t, cfg)
-		_, err := s.GetUint64([]byte("CurrentTerm"))
+		_, err := s.GetUint64(keyTerm)
 		require.EqualError(t, err, "not found", "Raft compares the text")
-		require.NoError(t, s.SetUint64([]byte("CurrentTerm"), 7))
+		require.NoError(t, s.SetUint64(keyTerm, 7))
 		require.NoError(t, s.Set(keyNode, []byte("n1")))
 		require.NoError(t, s.Close())
 		s = mustOpenLog(t, cfg)
-		term, err := s.GetUint64([]byte("CurrentTerm"))
+		term, err := s.GetUint64(keyTerm)
 		require.NoError(t, err)
 		require.EqualValues(t, 7, term)
 		require.NoError(t, s.Close())
 	})
 }
 
-// A log that something else keeps looks empty; a node that took it for that
-// would have forgotten what it acknowledged.
-func TestALogIsNotTakenForAnother(t *testing.T) {
-	t.Parallel()
-	for made, other := range map[string]string{LogBoltDB: LogWAL, LogWAL: LogBoltDB} {
-		c := newCluster(t, 1, func(c *Config) { c.LogStore = made })
-		n := c.nodes[0]
-		_, _, err := storage.One(t.Context(), n, increment("r"))
-		require.NoError(t, err)
-		require.NoError(t, n.Close())
-		c.forget(n)
-
-		cfg := n.cfg
-		cfg.LogStore, cfg.Listener = other, listen(t, cfg.Address)
-		_, err = c.open(cfg)
-		require.ErrorContains(t, err, "cluster: LogStore: the log in "+cfg.Dir+" is kept by "+made+" and not by "+other+"; start the node with "+made)
-		require.NoError(t, cfg.Listener.Close())
-		cfg.LogStore, cfg.Listener = made, listen(t, cfg.Address)
-		again, err := c.open(cfg)
-		require.NoError(t, err)
-		again.waitReady(t)
-		require.EqualValues(t, 1, count(t, again, storage.Latest), "nothing changed")
-	}
-}
-
 // raft-wal makes what is missing anew, and deletes what belonged to it.
 func TestALostLogIsNotMadeAnew(t *testing.T) {
-	cfg := storeConfig(t, func(c *Config) { c.LogStore = LogWAL })
+	cfg := storeConfig(t, func(c *Options) { c.LogStore = WAL })
 	s := mustOpenLog(t, cfg)
 	require.NoError(t, s.StoreLog(entryAt(1, 1, 1)))
 	require.NoError(t, s.Close())
@@ -210,7 +213,7 @@ func TestALostLogIsNotMadeAnew(t *testing.T) {
 	delete(votes.now.Values, string(keyWAL))
 	require.NoError(t, votes.Set([]byte("other"), nil))
 	closeValues(t, votes)
-	_, err := openLogStore(cfg, newMetrics())
+	_, err := Open(*cfg)
 	require.ErrorContains(t, err, "is damaged")
 	files, err := filepath.Glob(filepath.Join(cfg.Dir, walDir, "*.wal"))
 	require.NoError(t, err)
@@ -237,7 +240,7 @@ func closeValues(t *testing.T, v *values) {
 // fillTail appends to the last file of a log that is closed until the file is
 // full, as a process does that ends before it has noted that it is. It returns
 // the last index and the path of the file.
-func fillTail(t *testing.T, cfg *Config, size int) (uint64, string) {
+func fillTail(t *testing.T, cfg *Options, size int) (uint64, string) {
 	t.Helper()
 	dir := filepath.Join(cfg.Dir, walDir)
 	votes := valuesOf(t, cfg.Dir)
@@ -267,7 +270,7 @@ func TestALogWhoseFileWasFullGoesOn(t *testing.T) {
 	for name, torn := range map[string]bool{"whole": false, "torn": true} {
 		for _, head := range []uint64{0, 2} {
 			t.Run(fmt.Sprint(name, head), func(t *testing.T) {
-				cfg := storeConfig(t, func(c *Config) { c.LogStore = LogWAL })
+				cfg := storeConfig(t, func(c *Options) { c.LogStore = WAL })
 				s := mustOpenLog(t, cfg)
 				for i := range uint64(4) {
 					require.NoError(t, s.StoreLog(entryAt(i+1, 1, 50)))
@@ -319,7 +322,7 @@ func tearLast(t *testing.T, path string, index uint64) {
 // written, and which is not known to be. What was written and has changed since is damage, also in the last
 // batch.
 func TestWhatWasCutShort(t *testing.T) {
-	cfg := storeConfig(t, func(c *Config) { c.LogStore, c.segment = LogWAL, 64<<10 })
+	cfg := storeConfig(t, func(c *Options) { c.LogStore, c.Segment = WAL, 64<<10 })
 	s := mustOpenLog(t, cfg)
 	for i := range uint64(4) {
 		require.NoError(t, s.StoreLog(entryAt(i+1, 1, 1000)))
@@ -356,12 +359,12 @@ func TestWhatWasCutShort(t *testing.T) {
 		require.NoError(t, os.WriteFile(files[0], b, 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), whole, 0o600))
 		if c.last == 3 {
-			_, err := openLogStore(cfg, newMetrics())
+			_, err := Open(*cfg)
 			require.ErrorContains(t, err, "it ends with entry 3, and entry 4 was written", what)
 			require.NoError(t, os.WriteFile(files[0], b, 0o600))
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), mark{last: 3, sum: sumOf(entryAt(3, 1, 1000))}.encode(), 0o600))
-		s, err := openLogStore(cfg, newMetrics())
+		s, err := Open(*cfg)
 		if c.last == 0 {
 			require.ErrorContains(t, err, "damaged", what)
 			continue
@@ -378,30 +381,4 @@ func TestWhatWasCutShort(t *testing.T) {
 		}
 		require.NoError(t, s.Close())
 	}
-}
-
-func TestWALMetrics(t *testing.T) {
-	cfg := storeConfig(t, func(c *Config) { c.LogStore = LogWAL })
-	m := newMetrics()
-	s, err := openLogStore(cfg, m)
-	require.NoError(t, err)
-	for i := range uint64(20) {
-		require.NoError(t, s.StoreLog(entryAt(i+1, 1, 100)))
-	}
-	require.NoError(t, s.DeleteRange(18, 20))
-	require.NoError(t, s.DeleteRange(1, 17))
-	require.NoError(t, s.Close())
-	value := func(name string) float64 {
-		r := prometheus.NewRegistry()
-		require.NoError(t, r.Register(m.wal[name]))
-		families, err := r.Gather()
-		require.NoError(t, err)
-		return families[0].GetMetric()[0].GetCounter().GetValue()
-	}
-	require.EqualValues(t, 20, value("log_appends"))
-	require.EqualValues(t, 20, value("log_entries_written"))
-	require.Greater(t, value("log_entry_bytes_written"), 8000.0)
-	require.Positive(t, value("segment_rotations"))
-	require.EqualValues(t, 3, value("tail_truncations"))
-	require.LessOrEqual(t, value("head_truncations"), 17.0, "what is below zero is no count")
 }

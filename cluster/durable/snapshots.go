@@ -1,4 +1,4 @@
-package cluster
+package durable
 
 import (
 	"encoding/binary"
@@ -7,17 +7,29 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
-// sealedSnapshots is a store of snapshots that knows those which do not stand for
+// Snapshots is a store of snapshots that knows those which do not stand for
 // what they say. Raft's own has a checksum of the state and none of what stands
 // beside it: where in the log it belongs, and who the members were. Here that
 // begins the file of the state as well. It stays on the node: what is sent to
 // others is the state.
-type sealedSnapshots struct {
+type Snapshots struct {
 	raft.SnapshotStore
 	notes raft.StableStore
+}
+
+// OpenSnapshots opens the snapshots in a directory, of which the newest so many
+// stay, or refuses one without those that it had.
+func OpenSnapshots(dir string, stay int, notes raft.StableStore, l hclog.Logger) (*Snapshots, error) {
+	files, err := raft.NewFileSnapshotStoreWithLogger(dir, stay, l)
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshots{files, notes}
+	return s, s.check()
 }
 
 // keySnapshot is where a node notes the latest snapshot that it has written: one
@@ -38,7 +50,7 @@ func sealOf(v raft.SnapshotVersion, index, term, membersIndex uint64, members ra
 }
 
 // Create implements raft.SnapshotStore.
-func (s *sealedSnapshots) Create(v raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, t raft.Transport) (raft.SnapshotSink, error) {
+func (s *Snapshots) Create(v raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, t raft.Transport) (raft.SnapshotSink, error) {
 	sink, err := s.SnapshotStore.Create(v, index, term, members, membersIndex, t)
 	if err != nil {
 		return nil, err
@@ -64,14 +76,14 @@ func (s *notedSink) Close() error {
 }
 
 // Open implements raft.SnapshotStore.
-func (s *sealedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	m, r, err := s.SnapshotStore.Open(id)
 	if err != nil {
 		return nil, nil, err
 	}
 	var seal [snapshotSeal]byte
 	if _, err = io.ReadFull(r, seal[:]); err == nil && string(seal[:]) != string(sealOf(m.Version, m.Index, m.Term, m.ConfigurationIndex, m.Configuration)) {
-		err = fmt.Errorf("%w: what stands beside snapshot %s is not what was written", errDamaged, id)
+		err = fmt.Errorf("%w: what stands beside snapshot %s is not what was written", ErrDamaged, id)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, r.Close())
@@ -81,9 +93,9 @@ func (s *sealedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 }
 
 // check refuses a directory without the snapshots that it had.
-func (s *sealedSnapshots) check() error {
+func (s *Snapshots) check() error {
 	noted, err := s.notes.GetUint64(keySnapshot)
-	if errors.Is(err, errNotFound) {
+	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	if err != nil {
@@ -91,7 +103,7 @@ func (s *sealedSnapshots) check() error {
 	}
 	all, err := s.List()
 	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%w: the snapshot at index %d is missing, or what stands beside it cannot be read; %s", errDamaged, noted, adviceReplace)
+		err = fmt.Errorf("%w: the snapshot at index %d is missing, or what stands beside it cannot be read; %s", ErrDamaged, noted, AdviceReplace)
 	}
 	return err
 }
