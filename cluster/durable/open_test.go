@@ -122,10 +122,9 @@ func (m *logModel) deleteFrom(i uint64) {
 // crash goes on with what the disk holds, as after a kill.
 func (m *logModel) crash() {
 	m.t.Helper()
-	image := tempDir(m.t)
-	require.NoError(m.t, os.CopyFS(image, os.DirFS(m.cfg.Dir)))
+	left := image(m.t, m.cfg.Dir)
 	require.NoError(m.t, m.store.Close())
-	m.cfg.Dir = image
+	m.cfg.Dir = left
 	m.store = mustOpenLog(m.t, m.cfg)
 }
 
