@@ -176,6 +176,9 @@ func testFlippedBitsOfAFollower(t *testing.T, use func(*Config)) {
 		// Nothing is written to the log meanwhile, however long this takes: a folder
 		// without it is refused as an old copy, whatever is wrong with it.
 		cfg.LogTime, cfg.CheckInterval = func() time.Duration { return 0 }, time.Hour
+		if flips(t) > 20 {
+			cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 4*time.Second, 4*time.Second, 4*time.Second
+		}
 	})
 	fill(t, c.follower())
 	n := c.follower()
