@@ -137,6 +137,39 @@ func TestMissingEntriesAreNoticed(t *testing.T) {
 	}
 }
 
+// A file of bolt's is refused for what bolt has not written, also where nothing
+// else would notice.
+func TestAFileThatBoltHasNotWritten(t *testing.T) {
+	for what, spoil := range map[string]func(path string){
+		"an entry under 0": func(path string) {
+			bolt, err := openBolt(path)
+			require.NoError(t, err)
+			require.NoError(t, bolt.DeleteRange(1, 2))
+			require.NoError(t, bolt.StoreLog(sealEntry(entryAt(0, 1, 5))))
+			require.NoError(t, bolt.Close())
+		},
+		"the first head": func(path string) { flipAt(t, path, pageHead+40) },
+		"the other head": func(path string) { flipAt(t, path, os.Getpagesize()+pageHead+40) },
+	} {
+		cfg := storeConfig(t, func(o *Options) { o.LogStore = BoltDB })
+		s := mustOpenLog(t, cfg)
+		require.NoError(t, s.StoreLogs([]*raft.Log{entryAt(1, 1, 5), entryAt(2, 1, 5)}))
+		require.NoError(t, s.Close())
+		require.NoError(t, os.Remove(filepath.Join(cfg.Dir, waterFile)))
+		spoil(filepath.Join(cfg.Dir, votesFile))
+		_, err := Open(*cfg)
+		require.ErrorIs(t, err, ErrDamaged, what)
+	}
+}
+
+func flipAt(t *testing.T, path string, i int) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[i] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+}
+
 // What is read later, for replication or to be applied, is looked at as well.
 func TestEntriesAreCheckedWhenTheyAreRead(t *testing.T) {
 	onEachStore(t, func(t *testing.T, use func(*Options)) {
@@ -161,6 +194,9 @@ func TestEntriesAreCheckedWhenTheyAreRead(t *testing.T) {
 				require.ErrorContains(t, err, "entry 1 in file: damaged")
 			}
 			require.ErrorContains(t, openEntry(2, sealEntry(l)), "it is entry 1", "a sound entry in another's place")
+			moved := sealEntry(l)
+			moved.Index = 2
+			require.ErrorContains(t, openEntry(2, moved), "its checksum is wrong", "an entry that says it is another one")
 			require.NoError(t, s.GetLog(1, new(raft.Log)))
 			require.NoError(t, s.Close())
 		}

@@ -122,10 +122,9 @@ func (m *logModel) deleteFrom(i uint64) {
 // crash goes on with what the disk holds, as after a kill.
 func (m *logModel) crash() {
 	m.t.Helper()
-	image := tempDir(m.t)
-	require.NoError(m.t, os.CopyFS(image, os.DirFS(m.cfg.Dir)))
+	left := image(m.t, m.cfg.Dir)
 	require.NoError(m.t, m.store.Close())
-	m.cfg.Dir = image
+	m.cfg.Dir = left
 	m.store = mustOpenLog(m.t, m.cfg)
 }
 
@@ -357,6 +356,7 @@ func TestWhatWasCutShort(t *testing.T) {
 		b := bytes.Clone(good)
 		c.spoil(b)
 		require.NoError(t, os.WriteFile(files[0], b, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), whole, 0o600))
 		if c.last == 3 {
 			_, err := Open(*cfg)
 			require.ErrorContains(t, err, "it ends with entry 3, and entry 4 was written", what)
@@ -379,6 +379,5 @@ func TestWhatWasCutShort(t *testing.T) {
 			s = mustOpenLog(t, cfg)
 		}
 		require.NoError(t, s.Close())
-		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), whole, 0o600))
 	}
 }
