@@ -26,7 +26,7 @@ func TestWhatErrorsOfAStreamMean(t *testing.T) {
 		{"internal", "INTERNAL", verdict{fate: final}},
 	} {
 		err := wireError(&govnodev1.OperationError{Code: test.code, Reason: test.reason, NewerThan: int64(test.want.newerThan)})
-		test.want.reason = test.reason
+		test.want.reason = Reason(test.reason)
 		require.Equal(t, test.want, judge(err), test.reason)
 	}
 }

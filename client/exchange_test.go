@@ -344,7 +344,7 @@ func TestFrameErrors(t *testing.T) {
 	var objection *client.Error
 	require.ErrorAs(t, err, &objection)
 	require.Equal(t, connect.CodeInvalidArgument, objection.Code)
-	require.Equal(t, "ID_REUSED", objection.Reason)
+	require.Equal(t, client.ReasonIDReused, objection.Reason)
 	require.Contains(t, err.Error(), "callId: was used before")
 
 	call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})

@@ -61,7 +61,7 @@ func (c *Client) Session(id string) *OpenSession { return &OpenSession{c: c, id:
 func (s *OpenSession) ID() string { return s.id }
 
 // Read returns the session as it stands, after every change that was
-// acknowledged before.
+// acknowledged before. It is a message of govnode/v1.
 func (s *OpenSession) Read(ctx context.Context) (*govnodev1.Session, error) {
 	res, err := read(ctx, s.c, "GetSession", func(ctx context.Context, n *node) (*govnodev1.GetSessionResponse, error) {
 		return n.sessions.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: s.id})

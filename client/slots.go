@@ -137,7 +137,7 @@ func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption
 		}
 		return nil, err
 	}
-	if res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
+	if res.GetOutcome() != Admitted {
 		return nil, &Refused{Outcome: res.GetOutcome(), Reason: res.GetReason(), RetryAfter: res.GetRetryAfter().AsDuration()}
 	}
 	held := heldRef{pool: pool, id: req.GetSlotId(), token: res.GetToken()}
@@ -206,7 +206,7 @@ func (c *Client) abandonSlot(ctx context.Context, req *govnodev1.AcquireSlotRequ
 	res, err := send(ctx, c, operation{name: "AcquireSlot", id: req.GetSlotId(), farewell: true}, func(e *errand) (*govnodev1.AcquireSlotResponse, error) {
 		return e.acquireSlot(req)
 	})
-	if err != nil || res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
+	if err != nil || res.GetOutcome() != Admitted {
 		return // what it holds, if it holds anything, lapses with its TTL
 	}
 	held := heldRef{pool: req.GetPool(), id: req.GetSlotId(), token: res.GetToken()}
