@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,8 +42,16 @@ func notApplied(err error) error { return storage.Fail(storage.NotApplied, err) 
 func unknown(err error) error    { return storage.Fail(storage.Unknown, err) }
 func invalid(err error) error    { return notApplied(wrong(err)) }
 
-// wrong is the reason of what is refused because of what it says.
-func wrong(err error) error { return fmt.Errorf("%w: %w", storage.ErrInvalid, err) }
+// A because is a reason of a kind that others have to know again.
+type because struct{ kind, why error }
+
+func (b *because) Error() string   { return b.kind.Error() + ": " + b.why.Error() }
+func (b *because) Unwrap() []error { return []error{b.kind, b.why} }
+
+// wrong is the reason of what is refused because of what it says, and elsewhere
+// that of what another node may be asked for.
+func wrong(err error) error     { return &because{storage.ErrInvalid, err} }
+func elsewhere(err error) error { return &because{errElsewhere, err} }
 
 // A pending command waits for its place.
 type pending struct {
