@@ -80,12 +80,12 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 	if err := s.c.identify(&a.operation, &req.CallId); err != nil {
 		return nil, err
 	}
-	var res reply[*govnodev1.BeginCallResponse]
+	var res reply
 	err = a.ask(ctx, s.c, func(e *errand, wait *durationpb.Duration) (granted, error) {
 		var err error
 		req.Wait = wait
 		res, err = e.begin(req)
-		return granted{res.outcome, res.ttl}, err
+		return granted{res.Outcome, res.TTL}, err
 	})
 	if err != nil {
 		if a.drawn != nil && a.mayHold(err) {
@@ -93,16 +93,16 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 		}
 		return nil, err
 	}
-	held := heldRef{session: s.id, id: req.GetCallId(), token: res.token}
+	held := heldRef{session: s.id, id: req.GetCallId(), token: res.Token}
 	both := &struct { // allocated at once
 		call  OpenCall
 		lease Lease
 	}{}
 	open := &both.call
 	open.session, open.Lease = s, &both.lease
-	open.begun.raw, open.begun.message = res.raw, res.message
+	open.begun.body = res.body
 	if !a.admitted {
-		return nil, refused(res.outcome, open.begun.get())
+		return nil, refused(res.Outcome, open.begun.get())
 	}
 	open.describe(ctx, held, call.TTL, call.CancelOnLost)
 	if err := s.c.leases.hold(open.Lease, &a); err != nil {
@@ -216,17 +216,17 @@ func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption)
 	}
 	defer c.leases.gaveBack(o.Lease)
 	op := operation{name: "EndCall", id: o.ID(), farewell: true, linger: lingering}
-	res, err := send(ctx, c, op, func(e *errand) (reply[*govnodev1.EndCallResponse], error) { return e.endCall(req) })
+	res, err := send(ctx, c, op, func(e *errand) (reply, error) { return e.endCall(req) })
 	if err != nil {
 		return err
 	}
 	o.done = true
-	o.ended.raw, o.ended.message = res.raw, res.message
-	switch res.outcome {
+	o.ended.body = res.body
+	switch res.Outcome {
 	case govnodev1.Outcome_OUTCOME_ENDED, AlreadyEnded:
 	default:
 		ended := o.ended.get()
-		o.result = &Refused{Outcome: res.outcome, Reason: ended.GetReason(), Counters: ended.GetCounters()}
+		o.result = &Refused{Outcome: res.Outcome, Reason: ended.GetReason(), Counters: ended.GetCounters()}
 	}
 	return o.result
 }

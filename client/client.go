@@ -70,6 +70,7 @@ type Config struct {
 	Entropy io.Reader
 
 	streams connect.HTTPClient // for what goes over streams
+	wire    wire               // on which it goes; fast if nil
 }
 
 func (c *Config) validate() error {
@@ -116,6 +117,9 @@ func setDefaults(c *Config) {
 	c.streams = c.HTTPClient
 	if c.HTTPClient == nil {
 		c.HTTPClient, c.streams = newHTTPClient(), newStreamHTTPClient()
+	}
+	if c.wire == nil {
+		c.wire = fast{}
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -89,6 +89,7 @@ func listen(t *testing.T, handler http.Handler, protocols ...func(*http.Protocol
 func streaming(t *testing.T, addresses []string, change ...func(*client.Config)) *client.Client {
 	t.Helper()
 	cfg := client.Config{Addresses: addresses, Name: "test", Random: func() float64 { return 0.1 }}
+	over(&cfg)
 	for _, f := range change {
 		f(&cfg)
 	}
