@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
+	"example.com/govnode/client/internal/wire"
 )
 
 const (
@@ -70,7 +72,7 @@ type Config struct {
 	Entropy io.Reader
 
 	streams connect.HTTPClient // for what goes over streams
-	wire    wire               // on which it goes; fast if nil
+	wire    wire.Wire          // on which it goes; fast if nil
 }
 
 func (c *Config) validate() error {
@@ -119,7 +121,7 @@ func setDefaults(c *Config) {
 		c.HTTPClient, c.streams = newHTTPClient(), newStreamHTTPClient()
 	}
 	if c.wire == nil {
-		c.wire = fast{}
+		c.wire = wire.Fast{}
 	}
 	if c.Now == nil {
 		c.Now = time.Now

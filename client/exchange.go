@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/client/internal/wire"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -195,7 +196,7 @@ func (l *line) dial() (*link, error) {
 	stream.RequestHeader().Set("Govnode-Namespace", l.c.cfg.Namespace)
 	err := stream.Send()
 	if err == nil || errors.Is(err, errEOF) {
-		var hello *inbox
+		var hello *wire.Inbox
 		if hello, err = stream.Receive(); err == nil && late.Stop() {
 			return newLink(ctx, cancel, l, stream, hello), nil
 		}

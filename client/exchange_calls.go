@@ -7,80 +7,81 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"example.com/govnode/client/internal/wire"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
 // A lazy is a message that is decoded when somebody asks for it. It is safe for
 // concurrent use.
-type lazy[M any, P messageOf[M]] struct {
+type lazy[M any, P wire.MessageOf[M]] struct {
 	once    sync.Once
-	body    body
+	body    wire.Body
 	message P
 }
 
 func (l *lazy[M, P]) get() P {
 	l.once.Do(func() {
-		l.message, _ = decode[M, P](l.body) // it was seen to be well-formed when it came
-		l.body = body{}
+		l.message, _ = wire.Decode[M, P](l.body) // it was seen to be well-formed when it came
+		l.body = wire.Body{}
 	})
 	return l.message
 }
 
 // A reply is what a node has answered, over a stream or to a request of its own.
 type reply struct {
-	result
-	body body
+	wire.Result
+	body wire.Body
 }
 
 // begin asks the node of an errand for a call.
 func (e *errand) begin(r *govnodev1.BeginCallRequest) (reply, error) {
-	return e.exchange(kindBegin, r, r.GetWait() != nil, func(ctx context.Context) (proto.Message, error) {
+	return e.exchange(wire.KindBegin, r, r.GetWait() != nil, func(ctx context.Context) (proto.Message, error) {
 		return e.node.calls.BeginCall(ctx, r)
 	})
 }
 
 // endCall tells the node of an errand that a call has ended.
 func (e *errand) endCall(r *govnodev1.EndCallRequest) (reply, error) {
-	return e.exchange(kindEnd, r, false, func(ctx context.Context) (proto.Message, error) {
+	return e.exchange(wire.KindEnd, r, false, func(ctx context.Context) (proto.Message, error) {
 		return e.node.calls.EndCall(ctx, r)
 	})
 }
 
 func (e *errand) cancelCall(r *govnodev1.CancelCallRequest) (*govnodev1.CancelCallResponse, error) {
-	return whole[govnodev1.CancelCallResponse](e.exchange(kindCancel, r, false, func(ctx context.Context) (proto.Message, error) {
+	return whole[govnodev1.CancelCallResponse](e.exchange(wire.KindCancel, r, false, func(ctx context.Context) (proto.Message, error) {
 		return e.node.calls.CancelCall(ctx, r)
 	}))
 }
 
 func (e *errand) acquireSlot(r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
-	return whole[govnodev1.AcquireSlotResponse](e.exchange(kindAcquire, r, r.GetWait() != nil, func(ctx context.Context) (proto.Message, error) {
+	return whole[govnodev1.AcquireSlotResponse](e.exchange(wire.KindAcquire, r, r.GetWait() != nil, func(ctx context.Context) (proto.Message, error) {
 		return e.node.slots.AcquireSlot(ctx, r)
 	}))
 }
 
 func (e *errand) renewSlots(r *govnodev1.RenewSlotsRequest) (*govnodev1.RenewSlotsResponse, error) {
-	return whole[govnodev1.RenewSlotsResponse](e.exchange(kindRenew, r, false, func(ctx context.Context) (proto.Message, error) {
+	return whole[govnodev1.RenewSlotsResponse](e.exchange(wire.KindRenew, r, false, func(ctx context.Context) (proto.Message, error) {
 		return e.node.slots.RenewSlots(ctx, r)
 	}))
 }
 
 func (e *errand) releaseSlot(r *govnodev1.ReleaseSlotRequest) (*govnodev1.ReleaseSlotResponse, error) {
-	return whole[govnodev1.ReleaseSlotResponse](e.exchange(kindRelease, r, false, func(ctx context.Context) (proto.Message, error) {
+	return whole[govnodev1.ReleaseSlotResponse](e.exchange(wire.KindRelease, r, false, func(ctx context.Context) (proto.Message, error) {
 		return e.node.slots.ReleaseSlot(ctx, r)
 	}))
 }
 
 // whole decodes a reply.
-func whole[M any, P messageOf[M]](a reply, err error) (P, error) {
+func whole[M any, P wire.MessageOf[M]](a reply, err error) (P, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decode[M, P](a.body)
+	return wire.Decode[M, P](a.body)
 }
 
 // exchange sends a request over the stream to the node of an errand where that
 // is possible, else by itself.
-func (e *errand) exchange(k kind, req proto.Message, mayWait bool, unary func(context.Context) (proto.Message, error)) (reply, error) {
+func (e *errand) exchange(k wire.Kind, req proto.Message, mayWait bool, unary func(context.Context) (proto.Message, error)) (reply, error) {
 	if e.node.line != nil {
 		if a, err := e.overStream(k, req, mayWait); !errors.Is(err, errUnary) {
 			return a, err
@@ -90,15 +91,15 @@ func (e *errand) exchange(k kind, req proto.Message, mayWait bool, unary func(co
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{result: resultOf(k, m), body: bodyOf(m)}, nil
+	return reply{Result: wire.ResultOf(k, m), body: wire.BodyOf(m)}, nil
 }
 
 // overStream sends a request over the stream to the node of an errand, or says
 // errUnary.
-func (e *errand) overStream(k kind, req proto.Message, mayWait bool) (reply, error) {
+func (e *errand) overStream(k wire.Kind, req proto.Message, mayWait bool) (reply, error) {
 	f := frames.Get().(*frame)
 	f.mayWait = mayWait
-	if !e.c.cfg.wire.Encode(&f.parcel, k, req) {
+	if !e.c.cfg.wire.Encode(&f.Parcel, k, req) {
 		return reply{}, errUnary // says what is wrong with it
 	}
 	if err := e.node.line.do(e, f); err != nil {
@@ -108,7 +109,7 @@ func (e *errand) overStream(k kind, req proto.Message, mayWait bool) (reply, err
 	if f.Result.Kind != k {
 		return reply{}, nil // it is an answer to something else, and says nothing
 	}
-	return reply{result: f.Result, body: f.Body()}, nil
+	return reply{Result: f.Result, body: f.Body()}, nil
 }
 
 // alone makes an attempt by a request of its own.

@@ -5,13 +5,14 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/client/internal/wire"
 	"example.com/govnode/internal/window"
 )
 
 // A frame is a parcel on its way over a stream. It is encoded by whoever asks for
 // it.
 type frame struct {
-	parcel
+	wire.Parcel
 	mayWait bool
 	told    time.Time  // when it is over, as the node is told
 	limit   time.Time  // when it is over; guarded by link.mu once it is added
@@ -26,7 +27,7 @@ type frame struct {
 }
 
 // Size implements window.Item.
-func (f *frame) Size() window.Size { return window.Size{Count: 1, Bytes: f.parcel.Size} }
+func (f *frame) Size() window.Size { return window.Size{Count: 1, Bytes: f.Parcel.Size} }
 
 // Take implements window.Item.
 func (f *frame) Take() bool { return !f.gone }
@@ -45,7 +46,7 @@ func (f *frame) free() {
 // holds the result, and its caller frees it. errUnary says that it is not
 // possible over a stream.
 func (l *line) do(e *errand, f *frame) error {
-	if f.parcel.Size > maxFrame {
+	if f.Parcel.Size > maxFrame {
 		return errUnary // says what is wrong with it
 	}
 	k, err := l.ready(e)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/client/internal/wire"
 	"example.com/govnode/internal/window"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
@@ -39,7 +40,7 @@ func notSent(err error) error { return fmt.Errorf("%w: %w", errNotSent, err) }
 // A link is a stream that is up. One goroutine sends and one receives.
 type link struct {
 	line   *line
-	stream stream
+	stream wire.Stream
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -57,7 +58,7 @@ type link struct {
 // A message is what was sent at once.
 type message struct{ answered bool }
 
-func newLink(ctx context.Context, cancel context.CancelCauseFunc, l *line, s stream, hello *inbox) *link {
+func newLink(ctx context.Context, cancel context.CancelCauseFunc, l *line, s wire.Stream, hello *wire.Inbox) *link {
 	k := &link{line: l, stream: s, ctx: ctx, cancel: cancel, open: make(map[uint64]*frame)}
 	k.window = window.NewQueue[*frame](&k.mu, window.Limits{
 		InFlight: max(int(hello.MaxInFlight), 1),
@@ -77,7 +78,7 @@ func (k *link) serve() {
 	}()
 	var err error
 	for err == nil {
-		var m *inbox
+		var m *wire.Inbox
 		if m, err = k.stream.Receive(); err == nil {
 			k.take(m)
 		}
@@ -128,7 +129,7 @@ func (k *link) pack(room []*frame) (frames []*frame, err error) {
 	}
 	m, now := &message{}, time.Now()
 	for _, f := range frames {
-		k.stream.Put(&f.parcel, f.tag, max(f.told.Sub(now), time.Millisecond))
+		k.stream.Put(&f.Parcel, f.tag, max(f.told.Sub(now), time.Millisecond))
 		f.message = m
 		k.open[f.tag] = f
 	}
@@ -136,7 +137,7 @@ func (k *link) pack(room []*frame) (frames []*frame, err error) {
 }
 
 // take gives answers to those who wait for them.
-func (k *link) take(m *inbox) {
+func (k *link) take(m *wire.Inbox) {
 	defer m.Free()
 	if m.Leader != "" {
 		k.line.c.routes.leads(m.Leader)

@@ -1,4 +1,4 @@
-package client
+package wire
 
 import (
 	"context"
@@ -34,12 +34,12 @@ const (
 	fieldTTL     = 3
 )
 
-// fast is the wire that encodes and decodes by hand: requests by whoever asks,
+// Fast is the wire that encodes and decodes by hand: requests by whoever asks,
 // side by side, so that the goroutine that sends only puts bytes together; and
 // answers by whoever looks at them.
-type fast struct{}
+type Fast struct{}
 
-func (fast) Encode(p *parcel, k kind, request proto.Message) bool {
+func (Fast) Encode(p *Parcel, k Kind, request proto.Message) bool {
 	enc := encoder{raw: p.raw}
 	switch r := request.(type) {
 	case *govnodev1.BeginCallRequest:
@@ -55,17 +55,17 @@ func (fast) Encode(p *parcel, k kind, request proto.Message) bool {
 	return !enc.bad
 }
 
-func (fast) Open(ctx context.Context, client connect.HTTPClient, url string) stream {
-	c := connect.NewClient[packet, inbox](client, url, connect.WithCodec(packetCodec{}), connect.WithAcceptCompression("gzip", nil, nil))
+func (Fast) Open(ctx context.Context, client connect.HTTPClient, url string) Stream {
+	c := connect.NewClient[packet, Inbox](client, url, connect.WithCodec(packetCodec{}), connect.WithAcceptCompression("gzip", nil, nil))
 	return &fastStream{BidiStreamForClient: c.CallBidiStream(ctx)}
 }
 
 type fastStream struct {
-	*connect.BidiStreamForClient[packet, inbox]
+	*connect.BidiStreamForClient[packet, Inbox]
 	next packet
 }
 
-func (s *fastStream) Put(p *parcel, tag uint64, left time.Duration) { s.next.add(p, tag, left) }
+func (s *fastStream) Put(p *Parcel, tag uint64, left time.Duration) { s.next.add(p, tag, left) }
 
 func (s *fastStream) Send() error {
 	if len(s.next.raw) == 0 {
@@ -81,7 +81,7 @@ type packet struct{ raw []byte }
 
 // add writes a parcel behind the others, with its tag and with the time it has
 // left.
-func (p *packet) add(of *parcel, tag uint64, left time.Duration) {
+func (p *packet) add(of *Parcel, tag uint64, left time.Duration) {
 	timeout := protowire.SizeTag(fieldTimeout) + protowire.SizeBytes(sizeDuration(left))
 	size := protowire.SizeTag(fieldTag) + protowire.SizeVarint(tag) +
 		protowire.SizeTag(of.Kind) + protowire.SizeBytes(len(of.raw)) + timeout
@@ -105,28 +105,28 @@ func (packetCodec) Marshal(m any) ([]byte, error) { return packetCodec{}.Marshal
 func (packetCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	p, ok := m.(*packet)
 	if !ok {
-		return nil, fmt.Errorf("client: %T is no packet", m)
+		return nil, fmt.Errorf("wire: %T is no packet", m)
 	}
 	return append(dst, p.raw...), nil
 }
 
 func (packetCodec) Unmarshal(b []byte, m any) error {
-	in, ok := m.(*inbox)
+	in, ok := m.(*Inbox)
 	if !ok {
-		return fmt.Errorf("client: %T is no inbox", m)
+		return fmt.Errorf("wire: %T is no inbox", m)
 	}
 	return in.read(b)
 }
 
 type inboxBuffer struct {
 	raw     []byte
-	answers []answer
+	answers []Answer
 }
 
 var inboxBuffers = sync.Pool{New: func() any { return new(inboxBuffer) }}
 
 // Free lets the answers be overwritten.
-func (in *inbox) Free() {
+func (in *Inbox) Free() {
 	if in.buffer == nil {
 		return
 	}
@@ -138,11 +138,11 @@ func (in *inbox) Free() {
 
 var (
 	exchangeShape = shapeOf((&govnodev1.ExchangeResponse{}).ProtoReflect().Descriptor())
-	errMalformed  = errors.New("client: the node has sent a malformed message")
+	errMalformed  = errors.New("wire: the node has sent a malformed message")
 )
 
 // read takes a message apart. b is not kept.
-func (in *inbox) read(b []byte) error {
+func (in *Inbox) read(b []byte) error {
 	if !exchangeShape.fits(b, deepest) {
 		return errMalformed
 	}
@@ -177,14 +177,14 @@ func (in *inbox) read(b []byte) error {
 	return nil
 }
 
-func readAnswer(b []byte) (a answer, err error) {
+func readAnswer(b []byte) (a Answer, err error) {
 	for rest := b; len(rest) > 0; {
 		var v fieldValue
 		v, rest = nextField(rest)
 		switch {
 		case v.is(fieldTag, protowire.VarintType):
 			a.Tag = v.number
-		case v.wire == protowire.BytesType && v.field >= kindBegin && v.field <= kindError:
+		case v.wire == protowire.BytesType && v.field >= KindBegin && v.field <= KindError:
 			if a.Result.Kind != 0 {
 				return readAnswerAgain(b)
 			}
@@ -197,22 +197,22 @@ func readAnswer(b []byte) (a answer, err error) {
 
 // readAnswerAgain reads an answer that holds more than one result, of which the
 // last one counts, or what all of them come to together.
-func readAnswerAgain(b []byte) (answer, error) {
+func readAnswerAgain(b []byte) (Answer, error) {
 	r := &govnodev1.OperationResult{}
 	if err := proto.Unmarshal(b, r); err != nil {
-		return answer{}, err
+		return Answer{}, err
 	}
 	once, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
 	if err != nil {
-		return answer{}, err
+		return Answer{}, err
 	}
 	return readAnswer(once)
 }
 
 // readResult reads what the client looks at in a result of a kind.
-func readResult(k kind, b []byte) result {
-	r := result{Kind: k}
-	if k == kindRenew || k == kindError {
+func readResult(k Kind, b []byte) Result {
+	r := Result{Kind: k}
+	if k == KindRenew || k == KindError {
 		return r // has no outcome of its own
 	}
 	for len(b) > 0 {
@@ -221,14 +221,14 @@ func readResult(k kind, b []byte) result {
 		switch {
 		case v.is(fieldOutcome, protowire.VarintType):
 			r.Outcome = govnodev1.Outcome(v.number)
-		case k == kindBegin && v.is(fieldGrants, protowire.BytesType):
+		case k == KindBegin && v.is(fieldGrants, protowire.BytesType):
 			r.readGrant(v.bytes)
 		}
 	}
 	return r
 }
 
-func (r *result) readGrant(b []byte) {
+func (r *Result) readGrant(b []byte) {
 	var token uint64
 	var ttl durationpb.Duration
 	for len(b) > 0 {

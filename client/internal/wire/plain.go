@@ -1,4 +1,4 @@
-package client
+package wire
 
 import (
 	"context"
@@ -12,16 +12,16 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
-// plain is the wire of the generated code: what fast is held to.
-type plain struct{}
+// Plain is the wire of the generated code: what fast is held to.
+type Plain struct{}
 
-func (plain) Encode(p *parcel, k kind, request proto.Message) bool {
+func (Plain) Encode(p *Parcel, k Kind, request proto.Message) bool {
 	p.Kind, p.Size, p.message = k, proto.Size(request), proto.Clone(request)
 	_, err := proto.Marshal(request)
 	return err == nil
 }
 
-func (plain) Open(ctx context.Context, client connect.HTTPClient, url string) stream {
+func (Plain) Open(ctx context.Context, client connect.HTTPClient, url string) Stream {
 	c := connect.NewClient[govnodev1.ExchangeRequest, govnodev1.ExchangeResponse](client, url, connect.WithAcceptCompression("gzip", nil, nil))
 	return &plainStream{BidiStreamForClient: c.CallBidiStream(ctx)}
 }
@@ -31,7 +31,7 @@ type plainStream struct {
 	next *govnodev1.ExchangeRequest // nil if nothing was put
 }
 
-func (s *plainStream) Put(p *parcel, tag uint64, left time.Duration) {
+func (s *plainStream) Put(p *Parcel, tag uint64, left time.Duration) {
 	op := &govnodev1.Operation{Tag: tag, Timeout: durationpb.New(left)}
 	m := op.ProtoReflect()
 	m.Set(m.Descriptor().Fields().ByNumber(p.Kind), protoreflect.ValueOfMessage(p.message.ProtoReflect()))
@@ -47,7 +47,7 @@ func (s *plainStream) Send() error {
 	return s.BidiStreamForClient.Send(next)
 }
 
-func (s *plainStream) Receive() (*inbox, error) {
+func (s *plainStream) Receive() (*Inbox, error) {
 	m, err := s.BidiStreamForClient.Receive()
 	if err != nil {
 		return nil, err
@@ -56,14 +56,14 @@ func (s *plainStream) Receive() (*inbox, error) {
 }
 
 // inboxOf returns a message as an inbox.
-func inboxOf(m *govnodev1.ExchangeResponse) *inbox {
-	in := &inbox{MaxInFlight: m.GetMaxInFlight(), GoAway: m.GetGoAway(), Leader: m.GetLeaderAddress(), Apart: m.GetApart()}
+func inboxOf(m *govnodev1.ExchangeResponse) *Inbox {
+	in := &Inbox{MaxInFlight: m.GetMaxInFlight(), GoAway: m.GetGoAway(), Leader: m.GetLeaderAddress(), Apart: m.GetApart()}
 	for _, r := range m.GetAnswers() {
-		a := answer{Tag: r.GetTag()}
+		a := Answer{Tag: r.GetTag()}
 		from := r.ProtoReflect()
 		if field := from.WhichOneof(from.Descriptor().Oneofs().ByName("result")); field != nil {
-			a.Body = bodyOf(from.Get(field).Message().Interface())
-			a.Result = resultOf(field.Number(), a.Body.message)
+			a.Body = BodyOf(from.Get(field).Message().Interface())
+			a.Result = ResultOf(field.Number(), a.Body.message)
 		}
 		in.Answers = append(in.Answers, a)
 	}

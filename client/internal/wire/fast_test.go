@@ -1,4 +1,4 @@
-package client
+package wire
 
 import (
 	"errors"
@@ -123,8 +123,8 @@ func TestPacket(t *testing.T) {
 	b.begin(begin)
 	e.end(&govnodev1.EndCallRequest{CallId: "d"})
 	var p packet
-	p.add(&parcel{Kind: kindBegin, raw: b.raw}, 300, 2500*time.Millisecond)
-	p.add(&parcel{Kind: kindEnd, raw: e.raw}, 301, time.Millisecond)
+	p.add(&Parcel{Kind: KindBegin, raw: b.raw}, 300, 2500*time.Millisecond)
+	p.add(&Parcel{Kind: KindEnd, raw: e.raw}, 301, time.Millisecond)
 	got := &govnodev1.ExchangeRequest{}
 	require.NoError(t, proto.Unmarshal(p.raw, got))
 	want := &govnodev1.ExchangeRequest{Frames: []*govnodev1.Operation{
@@ -139,7 +139,7 @@ func sameAsPlain(t *testing.T, b []byte) (ok bool) {
 	t.Helper()
 	m := &govnodev1.ExchangeResponse{}
 	wantErr := proto.Unmarshal(b, m)
-	var got inbox
+	var got Inbox
 	err := got.read(b)
 	defer got.Free()
 	require.Equal(t, wantErr == nil, err == nil, "%x: plain says %v, fast %v", b, wantErr, err)
@@ -158,7 +158,7 @@ func sameAsPlain(t *testing.T, b []byte) (ok bool) {
 	return true
 }
 
-func sameAnswer(t *testing.T, want, got answer) {
+func sameAnswer(t *testing.T, want, got Answer) {
 	t.Helper()
 	require.Equal(t, want.Tag, got.Tag)
 	require.Equal(t, want.Result, got.Result)
@@ -176,7 +176,7 @@ func sameAnswer(t *testing.T, want, got answer) {
 	require.Equal(t, wantRaw, gotRaw)
 }
 
-// An inbox finds in a message what proto.Unmarshal finds, and fault with it where
+// An Inbox finds in a message what proto.Unmarshal finds, and fault with it where
 // that does: for messages as they should be, with unknown fields, with fields
 // twice, cut off, and with bytes changed.
 func TestReadsAsProtoDoes(t *testing.T) {
@@ -274,7 +274,7 @@ func TestCodecTakesPacketsAndInboxes(t *testing.T) {
 	_, err := packetCodec{}.Marshal(&govnodev1.ExchangeRequest{})
 	require.Error(t, err)
 	require.Error(t, packetCodec{}.Unmarshal(nil, &govnodev1.ExchangeResponse{}))
-	require.True(t, errors.Is(packetCodec{}.Unmarshal([]byte{0xff}, &inbox{}), errMalformed))
+	require.True(t, errors.Is(packetCodec{}.Unmarshal([]byte{0xff}, &Inbox{}), errMalformed))
 }
 
 func FuzzInbox(f *testing.F) {
