@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"example.com/govnode/client/internal/arguments"
+	"example.com/govnode/client/internal/ids"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -121,7 +123,7 @@ func refused(outcome Outcome, res *govnodev1.BeginCallResponse) *Refused {
 }
 
 func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, error) {
-	if err := checkID("Call.ID", call.ID); err != nil {
+	if err := ids.Check("Call.ID", call.ID); err != nil {
 		return nil, err
 	}
 	if !utf8.ValidString(call.Tool) || !utf8.ValidString(call.ArgumentsJSON) || !utf8.ValidString(call.ContextJSON) {
@@ -137,10 +139,10 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	req.Ttl, req.MaxHold = optional(call.TTL), optional(call.MaxHold)
 	req.Priority, req.Tokens, req.Order = call.Priority, call.Tokens, call.Order
 	var err error
-	if req.ArgumentsJson, req.Arguments, err = arguments("Call.Arguments", call.Arguments, call.ArgumentsJSON); err != nil {
+	if req.ArgumentsJson, req.Arguments, err = arguments.Encode("Call.Arguments", call.Arguments, call.ArgumentsJSON); err != nil {
 		return nil, err
 	}
-	if req.ContextJson, req.Context, err = arguments("Call.Context", call.Context, call.ContextJSON); err != nil {
+	if req.ContextJson, req.Context, err = arguments.Encode("Call.Context", call.Context, call.ContextJSON); err != nil {
 		return nil, err
 	}
 	orElse(&req.ArgumentsJson, call.ArgumentsJSON)

@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/client/internal/ids"
 	"example.com/govnode/client/internal/wire"
 )
 
@@ -87,16 +88,16 @@ func (c *Config) validate() error {
 	if c.Namespace == "" {
 		c.Namespace = defaultNamespace
 	}
-	if err := checkID("Namespace", c.Namespace); err != nil {
+	if err := ids.Check("Namespace", c.Namespace); err != nil {
 		return err
 	}
 	if n := len(c.Namespace); n > maxNamespace {
 		return fmt.Errorf("client: Namespace: %d bytes are more than %d: shorten it", n, maxNamespace)
 	}
 	if c.Name == "" {
-		c.Name = processName()
+		c.Name = ids.ProcessName()
 	}
-	if err := checkID("Name", c.Name); err != nil {
+	if err := ids.Check("Name", c.Name); err != nil {
 		return err
 	}
 	if c.Timeout < 0 || c.AttemptTimeout < 0 {
@@ -163,7 +164,7 @@ func newHTTPClient() *http.Client {
 // A Client talks to one cluster. It is safe for concurrent use.
 type Client struct {
 	cfg    Config
-	ids    *ids
+	ids    *ids.Source
 	bucket *bucket
 	routes *routes
 	leases *leases
@@ -183,7 +184,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	c.ids = newIDs(cfg.Now, cfg.Entropy)
+	c.ids = ids.New(cfg.Now, cfg.Entropy)
 	c.bucket = newBucket(cfg.Budget, cfg.Now())
 	namespace := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {

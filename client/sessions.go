@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/govnode/client/internal/ids"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -30,7 +31,7 @@ type OpenSession struct {
 // CreateSession starts a session. What it needs of the policy is fixed at that
 // moment.
 func (c *Client) CreateSession(ctx context.Context, s Session) (*OpenSession, error) {
-	if err := checkID("Session.ID", s.ID); err != nil {
+	if err := ids.Check("Session.ID", s.ID); err != nil {
 		return nil, err
 	}
 	if (s.Policy == "") == (s.PolicyDigest == "") {

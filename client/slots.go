@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/client/internal/ids"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -65,7 +66,7 @@ func CancelOnLost() SlotOption { return func(r *slotRequest) { r.cancelOnLost = 
 func clampInt32(n int) int32 { return int32(max(-1<<31, min(n, 1<<31-1))) }
 
 func (r *slotRequest) validate() error {
-	if err := checkID("slot id", r.id); err != nil {
+	if err := ids.Check("slot id", r.id); err != nil {
 		return err
 	}
 	if !utf8.ValidString(r.label) {
