@@ -9,6 +9,7 @@ import govnodev1 "example.com/govnode/proto/govnode/v1"
 // and models count in limits of calls.
 type Kind = govnodev1.Kind
 
+// Kinds of calls.
 const (
 	KindTool    = govnodev1.Kind_KIND_TOOL // if none is given
 	KindModel   = govnodev1.Kind_KIND_MODEL
@@ -19,6 +20,7 @@ const (
 // A Status says how a call ended.
 type Status = govnodev1.Status
 
+// How a call ended.
 const (
 	Succeeded = govnodev1.Status_STATUS_SUCCEEDED
 	Failed    = govnodev1.Status_STATUS_FAILED
@@ -29,6 +31,7 @@ const (
 // refusal a call gets that fails several checks, never whether it is refused.
 type Order = govnodev1.Order
 
+// Orders of checks.
 const (
 	OrderUnion       = govnodev1.Order_ORDER_UNSPECIFIED // all checks, in the interceptor's order; if none is given
 	OrderInterceptor = govnodev1.Order_ORDER_INTERCEPTOR // adapter contract 5.4
@@ -39,6 +42,7 @@ const (
 // End and Release return what is not a success as a *Refused.
 type Outcome = govnodev1.Outcome
 
+// Outcomes of calls and of requests for slots.
 const (
 	Admitted         = govnodev1.Outcome_OUTCOME_ADMITTED
 	DeniedByPolicy   = govnodev1.Outcome_OUTCOME_DENIED_BY_POLICY
@@ -62,6 +66,7 @@ const (
 // A SessionState says whether calls can be begun in a session.
 type SessionState = govnodev1.SessionState
 
+// States of sessions.
 const (
 	SessionOpen    = govnodev1.SessionState_SESSION_STATE_OPEN
 	SessionEnded   = govnodev1.SessionState_SESSION_STATE_CLOSED
@@ -72,6 +77,7 @@ const (
 // lists all of them.
 type Reason string
 
+// Reasons of errors.
 const (
 	ReasonInvalidField  Reason = "INVALID_FIELD"  // the message names it
 	ReasonInvalidPolicy Reason = "INVALID_POLICY" // the message says where
