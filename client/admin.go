@@ -10,12 +10,13 @@ import (
 )
 
 // PutPolicy stores a policy of one YAML file, validated and compiled, and lets
-// its name point to it. If name is empty it is taken from the document.
+// its name point to it. If name is empty it is taken from the document. The
+// answer is a message of govnode/v1.
 func (c *Client) PutPolicy(ctx context.Context, name, yaml string) (*govnodev1.PutPolicyResponse, error) {
 	return c.PutPolicyTree(ctx, &govnodev1.PutPolicyRequest{Name: name, Yaml: yaml})
 }
 
-// PutPolicyTree is PutPolicy for a tree of files. Client and, if it is empty,
+// PutPolicyTree is PutPolicy for a tree of files, by a request of govnode/v1. Client and, if it is empty,
 // the id of the request are filled in, in a copy.
 func (c *Client) PutPolicyTree(ctx context.Context, req *govnodev1.PutPolicyRequest) (*govnodev1.PutPolicyResponse, error) {
 	req = proto.CloneOf(req)
@@ -39,7 +40,8 @@ type Pool struct {
 // NoQueue is the QueueLimit of a pool that nobody waits for.
 const NoQueue = -1
 
-// PutPool makes a pool or changes it. Lowering its slots takes none away.
+// PutPool makes a pool or changes it. Lowering its slots takes none away. The pool
+// as it then is comes as a message of govnode/v1.
 func (c *Client) PutPool(ctx context.Context, p Pool) (*govnodev1.Pool, error) {
 	if p.Name == "" {
 		return nil, errors.New("client: Pool.Name: empty: name the pool")
@@ -55,21 +57,24 @@ func (c *Client) PutPool(ctx context.Context, p Pool) (*govnodev1.Pool, error) {
 	return res.GetPool(), err
 }
 
-// ListSlots tells who holds slots of a pool and who waits for them.
+// ListSlots tells who holds slots of a pool and who waits for them, in a message
+// of govnode/v1.
 func (c *Client) ListSlots(ctx context.Context, pool string) (*govnodev1.ListSlotsResponse, error) {
 	return read(ctx, c, "ListSlots", func(ctx context.Context, n *node) (*govnodev1.ListSlotsResponse, error) {
 		return n.slots.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: pool})
 	})
 }
 
-// Evaluate asks what a policy would say. Nothing is changed or counted.
+// Evaluate asks what a policy would say, by a request of govnode/v1. Nothing is
+// changed or counted.
 func (c *Client) Evaluate(ctx context.Context, req *govnodev1.EvaluateRequest) (*govnodev1.EvaluateResponse, error) {
 	return read(ctx, c, "Evaluate", func(ctx context.Context, n *node) (*govnodev1.EvaluateResponse, error) {
 		return n.policies.Evaluate(ctx, req)
 	})
 }
 
-// Status tells about the cluster, as the node sees it that is asked.
+// Status tells about the cluster, as the node sees it that is asked, in a message
+// of govnode/v1.
 func (c *Client) Status(ctx context.Context) (*govnodev1.StatusResponse, error) {
 	return read(ctx, c, "Status", func(ctx context.Context, n *node) (*govnodev1.StatusResponse, error) {
 		return n.cluster.Status(ctx, &govnodev1.StatusRequest{})

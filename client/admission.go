@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-
-	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
 // repeats is how often an answer is asked for again that does not stand, until
@@ -24,7 +22,7 @@ type admission struct {
 
 // granted is what both kinds of answer have in common.
 type granted struct {
-	outcome govnodev1.Outcome
+	outcome Outcome
 	ttl     time.Duration // left, as of the answer
 }
 
@@ -65,13 +63,13 @@ func (a *admission) ask(ctx context.Context, c *Client, try func(*errand, *durat
 		if err != nil {
 			return err
 		}
-		a.admitted = got.outcome == govnodev1.Outcome_OUTCOME_ADMITTED
+		a.admitted = got.outcome == Admitted
 		a.ttl = got.ttl
 		a.left = answered // for whatever comes of asking once more
 		switch {
 		case again >= repeats:
 			return nil
-		case got.outcome == govnodev1.Outcome_OUTCOME_CANCELLED && a.drawn != nil:
+		case got.outcome == WaitCancelled && a.drawn != nil:
 			if err := c.redraw(&a.operation, 0); err != nil {
 				return err
 			}

@@ -12,14 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"example.com/govnode/client/internal/arguments"
+	"example.com/govnode/client/internal/ids"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
-)
-
-// How a call ended.
-const (
-	Succeeded = govnodev1.Status_STATUS_SUCCEEDED
-	Failed    = govnodev1.Status_STATUS_FAILED
-	Cancelled = govnodev1.Status_STATUS_CANCELLED
 )
 
 // lingering is for how long EndCall is tried although its caller's context is
@@ -30,7 +25,7 @@ const lingering = 2 * time.Second
 // must be set.
 type Call struct {
 	ID   string // under which it can be begun again after an Unknown; drawn if empty
-	Kind govnodev1.Kind
+	Kind Kind
 	Tool string
 	// Arguments and Context are what the policy looks at: JSON values, in the
 	// types that structpb.NewValue takes. Integers keep all of their digits;
@@ -46,7 +41,7 @@ type Call struct {
 	Wait                       time.Duration // for a slot; 10 s if 0; NoWait for none
 	Priority                   int32
 	Tokens                     int64 // that it may use; at most max_tokens
-	Order                      govnodev1.Order
+	Order                      Order
 	CancelOnLost               bool // see OpenCall.Context
 }
 
@@ -87,12 +82,12 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 	if err := s.c.identify(&a.operation, &req.CallId); err != nil {
 		return nil, err
 	}
-	var res reply[*govnodev1.BeginCallResponse]
+	var res reply
 	err = a.ask(ctx, s.c, func(e *errand, wait *durationpb.Duration) (granted, error) {
 		var err error
 		req.Wait = wait
 		res, err = e.begin(req)
-		return granted{res.outcome, res.ttl}, err
+		return granted{res.Outcome, res.TTL}, err
 	})
 	if err != nil {
 		if a.drawn != nil && a.mayHold(err) {
@@ -100,16 +95,16 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 		}
 		return nil, err
 	}
-	held := heldRef{session: s.id, id: req.GetCallId(), token: res.token}
+	held := heldRef{session: s.id, id: req.GetCallId(), token: res.Token}
 	both := &struct { // allocated at once
 		call  OpenCall
 		lease Lease
 	}{}
 	open := &both.call
 	open.session, open.Lease = s, &both.lease
-	open.begun.raw, open.begun.message = res.raw, res.message
+	open.begun.body = res.body
 	if !a.admitted {
-		return nil, refused(res.outcome, open.begun.get())
+		return nil, refused(res.Outcome, open.begun.get())
 	}
 	open.describe(ctx, held, call.TTL, call.CancelOnLost)
 	if err := s.c.leases.hold(open.Lease, &a); err != nil {
@@ -119,7 +114,7 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 	return open, nil
 }
 
-func refused(outcome govnodev1.Outcome, res *govnodev1.BeginCallResponse) *Refused {
+func refused(outcome Outcome, res *govnodev1.BeginCallResponse) *Refused {
 	return &Refused{
 		Outcome: outcome, Reason: res.GetReason(), DecisionID: res.GetDecisionId(),
 		MatchedRule: res.GetDecision().GetMatchedRule(), RetryAfter: res.GetRetryAfter().AsDuration(),
@@ -128,7 +123,7 @@ func refused(outcome govnodev1.Outcome, res *govnodev1.BeginCallResponse) *Refus
 }
 
 func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, error) {
-	if err := checkID("Call.ID", call.ID); err != nil {
+	if err := ids.Check("Call.ID", call.ID); err != nil {
 		return nil, err
 	}
 	if !utf8.ValidString(call.Tool) || !utf8.ValidString(call.ArgumentsJSON) || !utf8.ValidString(call.ContextJSON) {
@@ -144,10 +139,10 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	req.Ttl, req.MaxHold = optional(call.TTL), optional(call.MaxHold)
 	req.Priority, req.Tokens, req.Order = call.Priority, call.Tokens, call.Order
 	var err error
-	if req.ArgumentsJson, req.Arguments, err = arguments("Call.Arguments", call.Arguments, call.ArgumentsJSON); err != nil {
+	if req.ArgumentsJson, req.Arguments, err = arguments.Encode("Call.Arguments", call.Arguments, call.ArgumentsJSON); err != nil {
 		return nil, err
 	}
-	if req.ContextJson, req.Context, err = arguments("Call.Context", call.Context, call.ContextJSON); err != nil {
+	if req.ContextJson, req.Context, err = arguments.Encode("Call.Context", call.Context, call.ContextJSON); err != nil {
 		return nil, err
 	}
 	orElse(&req.ArgumentsJson, call.ArgumentsJSON)
@@ -167,7 +162,7 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 // ID returns the id of the call.
 func (o *OpenCall) ID() string { return o.ref.id }
 
-// Begun returns the service's answer: the decision, the grants with their
+// Begun returns the service's answer as it came, a message of govnode/v1: the decision, the grants with their
 // tokens, the counters, the pressure, and the arguments that a policy has
 // changed.
 func (o *OpenCall) Begun() *govnodev1.BeginCallResponse { return o.begun.get() }
@@ -177,11 +172,14 @@ func (o *OpenCall) Begun() *govnodev1.BeginCallResponse { return o.begun.get() }
 func (o *OpenCall) Pressure() Pressure { return pressureOf(o.Begun().GetPressure()) }
 
 // An EndOption says more about a call that has ended.
-type EndOption func(*govnodev1.EndCallRequest) error
+type EndOption func(*ending) error
+
+// An ending is what EndOptions fill in.
+type ending struct{ *govnodev1.EndCallRequest }
 
 // UsedTokens is what the call really used; it replaces what was reserved.
 func UsedTokens(n int64) EndOption {
-	return func(r *govnodev1.EndCallRequest) error {
+	return func(r *ending) error {
 		r.Tokens = n
 		return nil
 	}
@@ -190,7 +188,7 @@ func UsedTokens(n int64) EndOption {
 // Output is what the call gave, as a JSON value, for drift
 // (adapter contract 3.12).
 func Output(v any) EndOption {
-	return func(r *govnodev1.EndCallRequest) (err error) {
+	return func(r *ending) (err error) {
 		if r.Output, err = structpb.NewValue(v); err != nil {
 			return fmt.Errorf("client: Output: %w", err)
 		}
@@ -202,7 +200,7 @@ func Output(v any) EndOption {
 // counts: another one gives the same result. It is sent even if ctx is done,
 // for 2 seconds more. It returns ErrLeaseLost if the lease ran out before: the
 // service has then settled the call as executed with an unknown result.
-func (o *OpenCall) End(ctx context.Context, status govnodev1.Status, options ...EndOption) error {
+func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption) error {
 	o.ending.Lock()
 	defer o.ending.Unlock()
 	if o.done {
@@ -210,7 +208,7 @@ func (o *OpenCall) End(ctx context.Context, status govnodev1.Status, options ...
 	}
 	req := &govnodev1.EndCallRequest{SessionId: o.session.id, CallId: o.ID(), Status: status}
 	for _, option := range options {
-		if err := option(req); err != nil {
+		if err := option(&ending{req}); err != nil {
 			return err
 		}
 	}
@@ -220,22 +218,22 @@ func (o *OpenCall) End(ctx context.Context, status govnodev1.Status, options ...
 	}
 	defer c.leases.gaveBack(o.Lease)
 	op := operation{name: "EndCall", id: o.ID(), farewell: true, linger: lingering}
-	res, err := send(ctx, c, op, func(e *errand) (reply[*govnodev1.EndCallResponse], error) { return e.endCall(req) })
+	res, err := send(ctx, c, op, func(e *errand) (reply, error) { return e.endCall(req) })
 	if err != nil {
 		return err
 	}
 	o.done = true
-	o.ended.raw, o.ended.message = res.raw, res.message
-	switch res.outcome {
-	case govnodev1.Outcome_OUTCOME_ENDED, govnodev1.Outcome_OUTCOME_ALREADY_ENDED:
+	o.ended.body = res.body
+	switch res.Outcome {
+	case govnodev1.Outcome_OUTCOME_ENDED, AlreadyEnded:
 	default:
 		ended := o.ended.get()
-		o.result = &Refused{Outcome: res.outcome, Reason: ended.GetReason(), Counters: ended.GetCounters()}
+		o.result = &Refused{Outcome: res.Outcome, Reason: ended.GetReason(), Counters: ended.GetCounters()}
 	}
 	return o.result
 }
 
-// Ended returns the service's answer to End: the counters, drift, the
+// Ended returns the service's answer to End as it came, a message of govnode/v1: the counters, drift, the
 // checkpoint if there is one. It is nil before.
 func (o *OpenCall) Ended() *govnodev1.EndCallResponse {
 	o.ending.Lock()
@@ -271,7 +269,7 @@ func (s *OpenSession) abandon(ctx context.Context, id string) {
 	if errors.As(err, &objection) && objection.Code == connect.CodeNotFound {
 		return // it never arrived
 	}
-	if res.GetOutcome() == govnodev1.Outcome_OUTCOME_CANCELLED {
+	if res.GetOutcome() == WaitCancelled {
 		return // it waited
 	}
 	_ = s.c.releaseAll(ctx, []heldRef{{session: s.id, id: id}}) // or it lapses with its TTL

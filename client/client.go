@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
+	"example.com/govnode/client/internal/ids"
+	"example.com/govnode/client/internal/wire"
 )
 
 const (
@@ -70,6 +73,7 @@ type Config struct {
 	Entropy io.Reader
 
 	streams connect.HTTPClient // for what goes over streams
+	wire    wire.Wire          // on which it goes; fast if nil
 }
 
 func (c *Config) validate() error {
@@ -84,16 +88,16 @@ func (c *Config) validate() error {
 	if c.Namespace == "" {
 		c.Namespace = defaultNamespace
 	}
-	if err := checkID("Namespace", c.Namespace); err != nil {
+	if err := ids.Check("Namespace", c.Namespace); err != nil {
 		return err
 	}
 	if n := len(c.Namespace); n > maxNamespace {
 		return fmt.Errorf("client: Namespace: %d bytes are more than %d: shorten it", n, maxNamespace)
 	}
 	if c.Name == "" {
-		c.Name = processName()
+		c.Name = ids.ProcessName()
 	}
-	if err := checkID("Name", c.Name); err != nil {
+	if err := ids.Check("Name", c.Name); err != nil {
 		return err
 	}
 	if c.Timeout < 0 || c.AttemptTimeout < 0 {
@@ -116,6 +120,9 @@ func setDefaults(c *Config) {
 	c.streams = c.HTTPClient
 	if c.HTTPClient == nil {
 		c.HTTPClient, c.streams = newHTTPClient(), newStreamHTTPClient()
+	}
+	if c.wire == nil {
+		c.wire = wire.Fast{}
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -157,7 +164,7 @@ func newHTTPClient() *http.Client {
 // A Client talks to one cluster. It is safe for concurrent use.
 type Client struct {
 	cfg    Config
-	ids    *ids
+	ids    *ids.Source
 	bucket *bucket
 	routes *routes
 	leases *leases
@@ -177,7 +184,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	c.ids = newIDs(cfg.Now, cfg.Entropy)
+	c.ids = ids.New(cfg.Now, cfg.Entropy)
 	c.bucket = newBucket(cfg.Budget, cfg.Now())
 	namespace := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {

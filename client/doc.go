@@ -45,6 +45,14 @@
 // highest it has seen: a holder that is paused cannot notice that its lease
 // ran out before it has gone on working.
 //
+// # The messages of the API
+//
+// Kind, Outcome and the other values have names in this package, so that calls,
+// slots and refusals need no other one. Whole answers, for whoever wants all that
+// the service said, are messages of proto/govnode/v1 with a getter for each field:
+// what Begun, Ended and Read return, and the methods for operators. PutPolicyTree
+// and Evaluate also take one.
+//
 // # What it is not
 //
 // The package decides nothing: policy and limits are judged by the service

@@ -10,8 +10,6 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-
-	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
 var (
@@ -26,13 +24,13 @@ var (
 // (policy engine spec 5.1). It is final for the id it was given for; trying
 // again is a new attempt.
 type Refused struct {
-	Outcome     govnodev1.Outcome
+	Outcome     Outcome
 	Reason      string // in words an agent can act on
 	MatchedRule string // of the pinned policy; empty if no rule decided
 	DecisionID  string // names the decision in the audit trail; empty for slots
 	RetryAfter  time.Duration
-	Decision    *govnodev1.Decision // nil for slots
-	Counters    *govnodev1.Counters // of the session; nil for slots
+	Decision    *Decision // nil for slots
+	Counters    *Counters // of the session; nil for slots
 }
 
 func (e *Refused) Error() string {
@@ -49,7 +47,7 @@ func (e *Refused) Is(target error) bool {
 		return false
 	}
 	switch e.Outcome {
-	case govnodev1.Outcome_OUTCOME_LEASE_LOST, govnodev1.Outcome_OUTCOME_LEASE_EXPIRED, govnodev1.Outcome_OUTCOME_FENCED:
+	case LeaseLost, LeaseExpired, Fenced:
 		return true
 	}
 	return false
@@ -90,7 +88,7 @@ func (e *Unavailable) Unwrap() error { return e.Err }
 type Error struct {
 	Operation string
 	Code      connect.Code
-	Reason    string // in one word, for instance ID_REUSED; may be empty
+	Reason    Reason // may be empty
 	Err       error  // the *connect.Error
 }
 
@@ -111,7 +109,7 @@ const (
 // A verdict is what an error says about the request that it answers.
 type verdict struct {
 	fate
-	reason    string
+	reason    Reason
 	newerThan uint64        // Unix ms; with stale
 	after     time.Duration // not to be sent again before this has passed; 0 where the node does not say
 }
@@ -142,15 +140,15 @@ func judge(err error) verdict {
 	}
 	v := errorInfo(ce)
 	switch {
-	case v.reason == "STALE_ID":
+	case v.reason == ReasonStaleID:
 		v.fate = stale
-	case v.reason == "OVERLOADED":
+	case v.reason == ReasonOverloaded:
 		// Other than the caps of the service it passes by itself.
 		v.fate = notApplied
 		orElse(&v.after, overloadPause)
-	case ce.Code() == connect.CodeUnavailable && v.reason == "NOT_APPLIED":
+	case ce.Code() == connect.CodeUnavailable && v.reason == ReasonNotApplied:
 		v.fate = notApplied
-	case v.reason == "OUTCOME_UNKNOWN", ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeDeadlineExceeded, ce.Code() == connect.CodeCanceled:
+	case v.reason == ReasonOutcomeUnknown, ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeDeadlineExceeded, ce.Code() == connect.CodeCanceled:
 		v.fate = unknown
 	}
 	return v
@@ -171,7 +169,7 @@ func errorInfo(ce *connect.Error) (v verdict) {
 		}
 		switch m := m.(type) {
 		case *errdetails.ErrorInfo:
-			v.reason = m.GetReason()
+			v.reason = Reason(m.GetReason())
 			v.newerThan, _ = strconv.ParseUint(m.GetMetadata()["newerThan"], 10, 64) // absent: 0
 		case *errdetails.RetryInfo:
 			v.after = max(m.GetRetryDelay().AsDuration(), 0)

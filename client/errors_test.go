@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/client/internal/wire"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -25,8 +26,8 @@ func TestWhatErrorsOfAStreamMean(t *testing.T) {
 		{"internal", "OUTCOME_UNKNOWN", verdict{fate: unknown}}, // the node failed in the middle of it
 		{"internal", "INTERNAL", verdict{fate: final}},
 	} {
-		err := wireError(&govnodev1.OperationError{Code: test.code, Reason: test.reason, NewerThan: int64(test.want.newerThan)})
-		test.want.reason = test.reason
+		err := wire.Error(&govnodev1.OperationError{Code: test.code, Reason: test.reason, NewerThan: int64(test.want.newerThan)})
+		test.want.reason = Reason(test.reason)
 		require.Equal(t, test.want, judge(err), test.reason)
 	}
 }

@@ -8,8 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-
+	"example.com/govnode/client/internal/wire"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -63,12 +62,7 @@ type exchanges struct {
 
 // wrap lets what can go over a stream to a node go there.
 func (x *exchanges) wrap(n *node) {
-	n.line = &line{
-		c: x.c, node: n, all: x,
-		client: connect.NewClient[packet, inbox](
-			x.c.cfg.streams, n.address+govnodev1connect.CallServiceExchangeProcedure,
-			connect.WithCodec(packetCodec{}), connect.WithAcceptCompression("gzip", nil, nil)),
-	}
+	n.line = &line{c: x.c, node: n, all: x}
 }
 
 // took notes that a stream has come up. The one to another node is finished: it
@@ -86,10 +80,9 @@ func (x *exchanges) took(k *link) {
 // A line is the way to one node: a stream where there is one, which is opened
 // for the first who asks.
 type line struct {
-	c      *Client
-	node   *node
-	all    *exchanges
-	client *connect.Client[packet, inbox]
+	c    *Client
+	node *node
+	all  *exchanges
 
 	mu       sync.Mutex
 	link     *link
@@ -197,13 +190,13 @@ func (l *line) lost(k *link) {
 func (l *line) dial() (*link, error) {
 	ctx, cancel := context.WithCancelCause(l.c.ctx)
 	late := time.AfterFunc(helloTimeout, func() { cancel(errNoHello) })
-	stream := l.client.CallBidiStream(ctx)
+	stream := l.c.cfg.wire.Open(ctx, l.c.cfg.streams, l.node.address+govnodev1connect.CallServiceExchangeProcedure)
 	// The transport looks at the context again when the request's body has ended.
 	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
 	stream.RequestHeader().Set("Govnode-Namespace", l.c.cfg.Namespace)
-	err := stream.Send(nil)
+	err := stream.Send()
 	if err == nil || errors.Is(err, errEOF) {
-		var hello *inbox
+		var hello *wire.Inbox
 		if hello, err = stream.Receive(); err == nil && late.Stop() {
 			return newLink(ctx, cancel, l, stream, hello), nil
 		}

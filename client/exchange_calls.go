@@ -5,141 +5,111 @@ import (
 	"errors"
 	"sync"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/govnode/client/internal/wire"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
-// A messageOf is a pointer to a type of message.
-type messageOf[M any] interface {
-	*M
-	proto.Message
-}
-
 // A lazy is a message that is decoded when somebody asks for it. It is safe for
 // concurrent use.
-type lazy[M any, P messageOf[M]] struct {
+type lazy[M any, P wire.MessageOf[M]] struct {
 	once    sync.Once
-	raw     []byte
+	body    wire.Body
 	message P
 }
 
 func (l *lazy[M, P]) get() P {
 	l.once.Do(func() {
-		if l.message == nil {
-			l.message = new(M)
-			_ = proto.Unmarshal(l.raw, l.message) // it was seen to be well-formed when it came
-			l.raw = nil
-		}
+		l.message, _ = wire.Decode[M, P](l.body) // it was seen to be well-formed when it came
+		l.body = wire.Body{}
 	})
 	return l.message
 }
 
-// A reply is the result of a begin or an end, by its bytes where it came over a
-// stream and else by its message.
-type reply[P proto.Message] struct {
-	result
-	raw     []byte
-	message P
+// A reply is what a node has answered, over a stream or to a request of its own.
+type reply struct {
+	wire.Result
+	body wire.Body
 }
 
 // begin asks the node of an errand for a call.
-func (e *errand) begin(r *govnodev1.BeginCallRequest) (a reply[*govnodev1.BeginCallResponse], err error) {
-	if e.node.line != nil {
-		f := newFrame(fieldBegin, r.GetWait() != nil)
-		enc := encoder{raw: f.raw}
-		enc.begin(r)
-		if a.result, a.raw, err = e.overStream(f, enc); !errors.Is(err, errUnary) {
-			return a, err
-		}
-	}
-	ctx, cancel := e.attemptContext()
-	defer cancel()
-	a.message, err = e.node.calls.BeginCall(ctx, r)
-	a.result = result{kind: fieldBegin, outcome: a.message.GetOutcome()}
-	for _, g := range a.message.GetGrants() {
-		a.grant(g.GetToken(), g.GetTtl().AsDuration())
-	}
-	return a, err
+func (e *errand) begin(r *govnodev1.BeginCallRequest) (reply, error) {
+	return e.exchange(wire.KindBegin, r, r.GetWait() != nil, func(ctx context.Context) (proto.Message, error) {
+		return e.node.calls.BeginCall(ctx, r)
+	})
 }
 
 // endCall tells the node of an errand that a call has ended.
-func (e *errand) endCall(r *govnodev1.EndCallRequest) (a reply[*govnodev1.EndCallResponse], err error) {
-	if e.node.line != nil {
-		f := newFrame(fieldEnd, false)
-		enc := encoder{raw: f.raw}
-		enc.end(r)
-		if a.result, a.raw, err = e.overStream(f, enc); !errors.Is(err, errUnary) {
-			return a, err
-		}
-	}
-	ctx, cancel := e.attemptContext()
-	defer cancel()
-	a.message, err = e.node.calls.EndCall(ctx, r)
-	a.result = result{kind: fieldEnd, outcome: a.message.GetOutcome()}
-	return a, err
-}
-
-// overStream sends what is encoded over the stream to the node of an errand, or
-// says errUnary.
-func (e *errand) overStream(f *frame, enc encoder) (result, []byte, error) {
-	f.raw = enc.raw
-	if enc.bad {
-		return result{}, nil, errUnary // says what is wrong with it
-	}
-	if err := e.node.line.do(e, f); err != nil {
-		return result{}, nil, err
-	}
-	defer f.free()
-	if f.result.kind != f.kind {
-		return result{}, nil, nil // it is an answer to something else, and says nothing
-	}
-	raw := make([]byte, len(f.raw))
-	copy(raw, f.raw)
-	return f.result, raw, nil
+func (e *errand) endCall(r *govnodev1.EndCallRequest) (reply, error) {
+	return e.exchange(wire.KindEnd, r, false, func(ctx context.Context) (proto.Message, error) {
+		return e.node.calls.EndCall(ctx, r)
+	})
 }
 
 func (e *errand) cancelCall(r *govnodev1.CancelCallRequest) (*govnodev1.CancelCallResponse, error) {
-	return exchanged(e, fieldCancel, r, false, func(ctx context.Context) (*govnodev1.CancelCallResponse, error) {
+	return whole[govnodev1.CancelCallResponse](e.exchange(wire.KindCancel, r, false, func(ctx context.Context) (proto.Message, error) {
 		return e.node.calls.CancelCall(ctx, r)
-	})
+	}))
 }
 
 func (e *errand) acquireSlot(r *govnodev1.AcquireSlotRequest) (*govnodev1.AcquireSlotResponse, error) {
-	return exchanged(e, fieldAcquire, r, r.GetWait() != nil, func(ctx context.Context) (*govnodev1.AcquireSlotResponse, error) {
+	return whole[govnodev1.AcquireSlotResponse](e.exchange(wire.KindAcquire, r, r.GetWait() != nil, func(ctx context.Context) (proto.Message, error) {
 		return e.node.slots.AcquireSlot(ctx, r)
-	})
+	}))
 }
 
 func (e *errand) renewSlots(r *govnodev1.RenewSlotsRequest) (*govnodev1.RenewSlotsResponse, error) {
-	return exchanged(e, fieldRenew, r, false, func(ctx context.Context) (*govnodev1.RenewSlotsResponse, error) {
+	return whole[govnodev1.RenewSlotsResponse](e.exchange(wire.KindRenew, r, false, func(ctx context.Context) (proto.Message, error) {
 		return e.node.slots.RenewSlots(ctx, r)
-	})
+	}))
 }
 
 func (e *errand) releaseSlot(r *govnodev1.ReleaseSlotRequest) (*govnodev1.ReleaseSlotResponse, error) {
-	return exchanged(e, fieldRelease, r, false, func(ctx context.Context) (*govnodev1.ReleaseSlotResponse, error) {
+	return whole[govnodev1.ReleaseSlotResponse](e.exchange(wire.KindRelease, r, false, func(ctx context.Context) (proto.Message, error) {
 		return e.node.slots.ReleaseSlot(ctx, r)
-	})
+	}))
 }
 
-// exchanged sends a request over the stream to the node of an errand where that
+// whole decodes a reply.
+func whole[M any, P wire.MessageOf[M]](a reply, err error) (P, error) {
+	if err != nil {
+		return nil, err
+	}
+	return wire.Decode[M, P](a.body)
+}
+
+// exchange sends a request over the stream to the node of an errand where that
 // is possible, else by itself.
-func exchanged[M any, P messageOf[M]](e *errand, kind protowire.Number, req proto.Message, mayWait bool, unary func(context.Context) (P, error)) (P, error) {
+func (e *errand) exchange(k wire.Kind, req proto.Message, mayWait bool, unary func(context.Context) (proto.Message, error)) (reply, error) {
 	if e.node.line != nil {
-		f := newFrame(kind, mayWait)
-		raw, err := proto.MarshalOptions{}.MarshalAppend(f.raw, req)
-		_, raw, err = e.overStream(f, encoder{raw: raw, bad: err != nil})
-		if err == nil {
-			res := P(new(M))
-			return res, proto.Unmarshal(raw, res)
-		}
-		if !errors.Is(err, errUnary) {
-			return nil, err
+		if a, err := e.overStream(k, req, mayWait); !errors.Is(err, errUnary) {
+			return a, err
 		}
 	}
-	return alone(e, unary)
+	m, err := alone(e, unary)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{Result: wire.ResultOf(k, m), body: wire.BodyOf(m)}, nil
+}
+
+// overStream sends a request over the stream to the node of an errand, or says
+// errUnary.
+func (e *errand) overStream(k wire.Kind, req proto.Message, mayWait bool) (reply, error) {
+	f := frames.Get().(*frame)
+	f.mayWait = mayWait
+	if !e.c.cfg.wire.Encode(&f.Parcel, k, req) {
+		return reply{}, errUnary // says what is wrong with it
+	}
+	if err := e.node.line.do(e, f); err != nil {
+		return reply{}, err
+	}
+	defer f.free()
+	if f.Result.Kind != k {
+		return reply{}, nil // it is an answer to something else, and says nothing
+	}
+	return reply{Result: f.Result, body: f.Body()}, nil
 }
 
 // alone makes an attempt by a request of its own.

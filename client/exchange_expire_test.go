@@ -9,12 +9,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/client/internal/wire"
 )
+
+// A noStream takes everything, and brings nothing.
+type noStream struct{ wire.Stream }
+
+func (noStream) Put(*wire.Parcel, uint64, time.Duration) {}
 
 // idleLink is a link whose stream nobody serves.
 func idleLink(c *Client) *link {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	return newLink(ctx, cancel, &line{c: c, node: &node{address: "a:1"}}, nil, &inbox{maxInFlight: 1024})
+	return newLink(ctx, cancel, &line{c: c, node: &node{address: "a:1"}}, noStream{}, &wire.Inbox{MaxInFlight: 1024})
 }
 
 func idleClient(t *testing.T) *Client {
@@ -28,7 +35,7 @@ func idleClient(t *testing.T) *Client {
 // onLink asks over a link, as errand.overStream does, and returns why there is no
 // answer.
 func onLink(k *link, e *errand) error {
-	f := &frame{kind: fieldBegin, done: make(chan error, 1)} // of this bubble, and of no other
+	f := &frame{Parcel: wire.Parcel{Kind: wire.KindBegin}, done: make(chan error, 1)} // of this bubble, and of no other
 	f.limit = e.limit()
 	f.told = f.limit
 	if err := k.add(f); err != nil {
@@ -39,7 +46,7 @@ func onLink(k *link, e *errand) error {
 
 func (k *link) packAll(t *testing.T) {
 	t.Helper()
-	_, err := k.pack(&packet{}, nil)
+	_, err := k.pack(nil)
 	require.NoError(t, err)
 }
 
@@ -73,7 +80,7 @@ func TestEachFrameHasItsLimit(t *testing.T) {
 		all.Wait()
 		over := make(chan error)
 		go func() {
-			_, err := k.pack(&packet{}, nil)
+			_, err := k.pack(nil)
 			over <- err
 		}()
 		synctest.Wait()
@@ -97,7 +104,7 @@ func TestAnswerAfterTheLimit(t *testing.T) {
 		k.packAll(t)
 		require.ErrorIs(t, <-told, context.DeadlineExceeded)
 		require.Len(t, k.open, 1, "the node has not answered it")
-		k.take(&inbox{answers: []answer{{tag: 1, result: result{kind: fieldBegin}}}})
+		k.take(&wire.Inbox{Answers: []wire.Answer{{Tag: 1, Result: wire.Result{Kind: wire.KindBegin}}}})
 		require.Empty(t, k.open)
 		k.fail(errors.New("over"))
 	})

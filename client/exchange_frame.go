@@ -2,35 +2,24 @@ package client
 
 import (
 	"errors"
-	"strconv"
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
-
+	"example.com/govnode/client/internal/wire"
 	"example.com/govnode/internal/window"
-	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
-// A frame is one operation that goes over a stream, and then its result. It is
-// encoded by whoever asks for it, so that nothing of the request is looked at
-// later.
+// A frame is a parcel on its way over a stream. It is encoded by whoever asks for
+// it.
 type frame struct {
-	kind    protowire.Number // the field of Operation
-	raw     []byte           // the request, and when that is answered the answer
+	wire.Parcel
 	mayWait bool
 	told    time.Time  // when it is over, as the node is told
 	limit   time.Time  // when it is over; guarded by link.mu once it is added
 	done    chan error // capacity 1; nil says that there is a result
 
-	result // what the answer says, but for its body, which is in raw
-
 	// Guarded by link.mu.
 	tag     uint64
-	size    int          // of the request
 	gone    bool         // nobody waits for it any more
 	waits   bool         // it has a place in a queue
 	class   window.Class // Waiting, too, if it takes long to be judged
@@ -38,23 +27,17 @@ type frame struct {
 }
 
 // Size implements window.Item.
-func (f *frame) Size() window.Size { return window.Size{Count: 1, Bytes: f.size} }
+func (f *frame) Size() window.Size { return window.Size{Count: 1, Bytes: f.Parcel.Size} }
 
 // Take implements window.Item.
 func (f *frame) Take() bool { return !f.gone }
 
 var frames = sync.Pool{New: func() any { return &frame{done: make(chan error, 1)} }}
 
-func newFrame(kind protowire.Number, mayWait bool) *frame {
-	f := frames.Get().(*frame)
-	f.kind, f.mayWait = kind, mayWait
-	return f
-}
-
 // free makes a frame ready for its next use. Nobody else must know it any more.
 func (f *frame) free() {
-	f.raw, f.result, f.gone, f.waits, f.class, f.message = f.raw[:0], result{}, false, false, window.InFlight, nil
-	if cap(f.raw) <= 4<<10 {
+	f.gone, f.waits, f.class, f.message = false, false, window.InFlight, nil
+	if f.Reset() {
 		frames.Put(f)
 	}
 }
@@ -63,7 +46,7 @@ func (f *frame) free() {
 // holds the result, and its caller frees it. errUnary says that it is not
 // possible over a stream.
 func (l *line) do(e *errand, f *frame) error {
-	if len(f.raw) > maxFrame {
+	if f.Parcel.Size > maxFrame {
 		return errUnary // says what is wrong with it
 	}
 	k, err := l.ready(e)
@@ -121,32 +104,11 @@ func (k *link) leave(e *errand, f *frame) error {
 // outcome turns what became of a frame into the error of its request, if it
 // has none that is an answer.
 func (f *frame) outcome(err error) error {
-	if err == nil && f.result.kind == fieldError {
-		e := &govnodev1.OperationError{}
-		if err = proto.Unmarshal(f.raw, e); err == nil {
-			err = wireError(e)
-		}
+	if err == nil {
+		err = f.Err()
 	}
 	if err != nil && !f.gone {
 		f.free()
-	}
-	return err
-}
-
-// wireError is what an error in a frame would be as the error of a request of
-// its own.
-func wireError(e *govnodev1.OperationError) error {
-	var code connect.Code
-	if code.UnmarshalText([]byte(e.GetCode())) != nil {
-		code = connect.CodeUnknown
-	}
-	err := connect.NewWireError(code, errors.New(e.GetMessage()))
-	info := &errdetails.ErrorInfo{Reason: e.GetReason(), Domain: "govnode"}
-	if n := e.GetNewerThan(); n != 0 {
-		info.Metadata = map[string]string{"newerThan": strconv.FormatInt(n, 10)}
-	}
-	if detail, e := connect.NewErrorDetail(info); e == nil {
-		err.AddDetail(detail)
 	}
 	return err
 }

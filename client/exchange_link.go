@@ -9,8 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-
+	"example.com/govnode/client/internal/wire"
 	"example.com/govnode/internal/window"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
@@ -41,7 +40,7 @@ func notSent(err error) error { return fmt.Errorf("%w: %w", errNotSent, err) }
 // A link is a stream that is up. One goroutine sends and one receives.
 type link struct {
 	line   *line
-	stream *connect.BidiStreamForClient[packet, inbox]
+	stream wire.Stream
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -59,10 +58,10 @@ type link struct {
 // A message is what was sent at once.
 type message struct{ answered bool }
 
-func newLink(ctx context.Context, cancel context.CancelCauseFunc, l *line, stream *connect.BidiStreamForClient[packet, inbox], hello *inbox) *link {
-	k := &link{line: l, stream: stream, ctx: ctx, cancel: cancel, open: make(map[uint64]*frame)}
+func newLink(ctx context.Context, cancel context.CancelCauseFunc, l *line, s wire.Stream, hello *wire.Inbox) *link {
+	k := &link{line: l, stream: s, ctx: ctx, cancel: cancel, open: make(map[uint64]*frame)}
 	k.window = window.NewQueue[*frame](&k.mu, window.Limits{
-		InFlight: max(int(hello.maxInFlight), 1),
+		InFlight: max(int(hello.MaxInFlight), 1),
 		Message:  window.Size{Count: maxFrames, Bytes: maxMessage}, Messages: maxMessages,
 	})
 	k.alarm = time.AfterFunc(time.Hour, k.expire)
@@ -79,7 +78,7 @@ func (k *link) serve() {
 	}()
 	var err error
 	for err == nil {
-		var m *inbox
+		var m *wire.Inbox
 		if m, err = k.stream.Receive(); err == nil {
 			k.take(m)
 		}
@@ -97,7 +96,7 @@ func (k *link) add(f *frame) error {
 		return errUnary
 	}
 	k.tag++
-	f.tag, f.size = k.tag, len(f.raw)
+	f.tag = k.tag
 	if err := k.window.Add(f); err != nil {
 		return err
 	}
@@ -106,14 +105,13 @@ func (k *link) add(f *frame) error {
 }
 
 func (k *link) send() {
-	var p packet
 	var room []*frame
 	for {
-		frames, err := k.pack(&p, room[:0])
+		frames, err := k.pack(room[:0])
 		if err != nil {
 			return
 		}
-		if err := k.stream.Send(&p); err != nil {
+		if err := k.stream.Send(); err != nil {
 			k.cancel(err) // what it was is for Receive to say
 			return
 		}
@@ -123,16 +121,15 @@ func (k *link) send() {
 }
 
 // pack waits for the next message, and makes it.
-func (k *link) pack(p *packet, room []*frame) (frames []*frame, err error) {
+func (k *link) pack(room []*frame) (frames []*frame, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if frames, err = k.window.Next(k.ctx, room); err != nil {
 		return nil, err
 	}
-	p.raw = p.raw[:0]
 	m, now := &message{}, time.Now()
 	for _, f := range frames {
-		p.add(f, now)
+		k.stream.Put(&f.Parcel, f.tag, max(f.told.Sub(now), time.Millisecond))
 		f.message = m
 		k.open[f.tag] = f
 	}
@@ -140,26 +137,26 @@ func (k *link) pack(p *packet, room []*frame) (frames []*frame, err error) {
 }
 
 // take gives answers to those who wait for them.
-func (k *link) take(m *inbox) {
-	defer m.free()
-	if m.leader != "" {
-		k.line.c.routes.leads(m.leader)
+func (k *link) take(m *wire.Inbox) {
+	defer m.Free()
+	if m.Leader != "" {
+		k.line.c.routes.leads(m.Leader)
 	}
 	k.mu.Lock()
-	for _, tag := range m.apart {
+	for _, tag := range m.Apart {
 		if f := k.open[tag]; f != nil {
 			k.heard(f)
 			k.setAside(f)
 		}
 	}
-	for i := range m.answers {
-		a := &m.answers[i]
-		f := k.open[a.tag]
+	for i := range m.Answers {
+		a := &m.Answers[i]
+		f := k.open[a.Tag]
 		if f == nil {
 			continue
 		}
 		k.heard(f)
-		if a.result.outcome == govnodev1.Outcome_OUTCOME_QUEUED {
+		if a.Result.Outcome == govnodev1.Outcome_OUTCOME_QUEUED {
 			f.waits = true
 			k.setAside(f)
 			continue
@@ -167,20 +164,20 @@ func (k *link) take(m *inbox) {
 		delete(k.open, f.tag)
 		k.window.Leave(f.class, f.Size())
 		if !f.gone {
-			f.raw, f.result = append(f.raw[:0], a.body...), a.result
+			f.Deliver(a)
 			f.done <- nil // f is no longer this link's
 		}
 	}
 	var left []*frame
 	var why error
-	if m.goAway {
+	if m.GoAway {
 		k.goneAway = true
 		why = &breach{error: errors.New("the node shuts down")}
 		left = k.window.Close(why)
 	}
 	over := k.over()
 	k.mu.Unlock()
-	if m.goAway {
+	if m.GoAway {
 		k.line.lost(k)
 		k.line.c.routes.failed(k.line.node, true)
 		k.mu.Lock()

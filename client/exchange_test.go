@@ -89,6 +89,7 @@ func listen(t *testing.T, handler http.Handler, protocols ...func(*http.Protocol
 func streaming(t *testing.T, addresses []string, change ...func(*client.Config)) *client.Client {
 	t.Helper()
 	cfg := client.Config{Addresses: addresses, Name: "test", Random: func() float64 { return 0.1 }}
+	over(&cfg)
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -344,7 +345,7 @@ func TestFrameErrors(t *testing.T) {
 	var objection *client.Error
 	require.ErrorAs(t, err, &objection)
 	require.Equal(t, connect.CodeInvalidArgument, objection.Code)
-	require.Equal(t, "ID_REUSED", objection.Reason)
+	require.Equal(t, client.ReasonIDReused, objection.Reason)
 	require.Contains(t, err.Error(), "callId: was used before")
 
 	call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})

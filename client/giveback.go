@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/govnode/client/internal/wire"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -101,7 +102,7 @@ func unanswered(ops []*govnodev1.Operation, results []*govnodev1.OperationResult
 		if r.GetError() == nil {
 			continue
 		}
-		e := wireError(r.GetError())
+		e := wire.Error(r.GetError())
 		v := judge(e)
 		if v.fate != unknown && v.fate != notApplied {
 			continue

@@ -87,10 +87,10 @@ func (c *Client) moveOn(e *errand, v *verdict, why error) {
 // redraw gives an operation another id, newer than what the service has
 // forgotten.
 func (c *Client) redraw(op *operation, newerThan uint64) (err error) {
-	if err := c.ids.raise(newerThan); err != nil {
+	if err := c.ids.Raise(newerThan); err != nil {
 		return connect.NewError(connect.CodeFailedPrecondition, err)
 	}
-	op.id, err = c.ids.next()
+	op.id, err = c.ids.Next()
 	*op.drawn = op.id
 	return err
 }

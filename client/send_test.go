@@ -120,7 +120,7 @@ func TestObjectionIsFinal(t *testing.T) {
 		var e *client.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, code, e.Code)
-		require.Equal(t, "WHY", e.Reason)
+		require.Equal(t, client.Reason("WHY"), e.Reason)
 		require.Equal(t, 1, w.count("AcquireSlot"))
 	}
 }
@@ -250,7 +250,7 @@ func TestStaleID(t *testing.T) {
 		_, err := connected(t, w, []string{"a:1"}).Acquire(t.Context(), "gpu", client.SlotID("mine"))
 		var e *client.Error
 		require.ErrorAs(t, err, &e)
-		require.Equal(t, "STALE_ID", e.Reason)
+		require.Equal(t, client.ReasonStaleID, e.Reason)
 	})
 }
 
@@ -275,7 +275,7 @@ func TestIDsStayCloseToTheClock(t *testing.T) {
 			_, err := c.Acquire(t.Context(), "gpu")
 			var e *client.Error
 			require.ErrorAs(t, err, &e)
-			require.Equal(t, "STALE_ID", e.Reason)
+			require.Equal(t, client.ReasonStaleID, e.Reason)
 			require.ErrorContains(t, err, "set this clock right if it is behind")
 			require.ErrorContains(t, err, "govnode repair")
 		}

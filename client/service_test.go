@@ -320,7 +320,7 @@ func TestResolvesUnknown(t *testing.T) {
 		_, err = s.Begin(t.Context(), client.Call{ID: "c0", Tool: "another"})
 		var objection *client.Error
 		require.ErrorAs(t, err, &objection)
-		require.Equal(t, "ID_REUSED", objection.Reason)
+		require.Equal(t, client.ReasonIDReused, objection.Reason)
 		_, err = s.Begin(t.Context(), client.Call{ID: "c0", Tool: "t"})
 		var refused *client.Refused
 		require.ErrorAs(t, err, &refused)

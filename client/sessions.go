@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/govnode/client/internal/ids"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -30,7 +31,7 @@ type OpenSession struct {
 // CreateSession starts a session. What it needs of the policy is fixed at that
 // moment.
 func (c *Client) CreateSession(ctx context.Context, s Session) (*OpenSession, error) {
-	if err := checkID("Session.ID", s.ID); err != nil {
+	if err := ids.Check("Session.ID", s.ID); err != nil {
 		return nil, err
 	}
 	if (s.Policy == "") == (s.PolicyDigest == "") {
@@ -61,7 +62,7 @@ func (c *Client) Session(id string) *OpenSession { return &OpenSession{c: c, id:
 func (s *OpenSession) ID() string { return s.id }
 
 // Read returns the session as it stands, after every change that was
-// acknowledged before.
+// acknowledged before. It is a message of govnode/v1.
 func (s *OpenSession) Read(ctx context.Context) (*govnodev1.Session, error) {
 	res, err := read(ctx, s.c, "GetSession", func(ctx context.Context, n *node) (*govnodev1.GetSessionResponse, error) {
 		return n.sessions.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: s.id})

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/client/internal/ids"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -65,7 +66,7 @@ func CancelOnLost() SlotOption { return func(r *slotRequest) { r.cancelOnLost = 
 func clampInt32(n int) int32 { return int32(max(-1<<31, min(n, 1<<31-1))) }
 
 func (r *slotRequest) validate() error {
-	if err := checkID("slot id", r.id); err != nil {
+	if err := ids.Check("slot id", r.id); err != nil {
 		return err
 	}
 	if !utf8.ValidString(r.label) {
@@ -137,7 +138,7 @@ func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption
 		}
 		return nil, err
 	}
-	if res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
+	if res.GetOutcome() != Admitted {
 		return nil, &Refused{Outcome: res.GetOutcome(), Reason: res.GetReason(), RetryAfter: res.GetRetryAfter().AsDuration()}
 	}
 	held := heldRef{pool: pool, id: req.GetSlotId(), token: res.GetToken()}
@@ -206,7 +207,7 @@ func (c *Client) abandonSlot(ctx context.Context, req *govnodev1.AcquireSlotRequ
 	res, err := send(ctx, c, operation{name: "AcquireSlot", id: req.GetSlotId(), farewell: true}, func(e *errand) (*govnodev1.AcquireSlotResponse, error) {
 		return e.acquireSlot(req)
 	})
-	if err != nil || res.GetOutcome() != govnodev1.Outcome_OUTCOME_ADMITTED {
+	if err != nil || res.GetOutcome() != Admitted {
 		return // what it holds, if it holds anything, lapses with its TTL
 	}
 	held := heldRef{pool: req.GetPool(), id: req.GetSlotId(), token: res.GetToken()}

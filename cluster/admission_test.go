@@ -44,7 +44,7 @@ func TestWhatIsPassedOnIsAdmittedOneByOne(t *testing.T) {
 
 // Only the refusal is read as one: another reason for not applying a command
 // does not say that there is no room.
-func TestOverloadIsReadFromItsTextAlone(t *testing.T) {
+func TestOnlyARefusalIsReadAsOne(t *testing.T) {
 	for _, test := range []struct {
 		err        error
 		overloaded bool
@@ -53,5 +53,21 @@ func TestOverloadIsReadFromItsTextAlone(t *testing.T) {
 		require.Equal(t, storage.NotApplied, a.Outcome)
 		require.ErrorContains(t, a.Err, test.err.Error())
 		require.Equal(t, test.overloaded, errors.As(a.Err, new(interface{ Overloaded() bool })), test.err)
+	}
+}
+
+// A reason keeps its kind and its own words on its way to the node that asked,
+// whatever words those are, and gets none beside them.
+func TestAReasonKeepsItsWords(t *testing.T) {
+	for _, kind := range []error{storage.ErrInvalid, errElsewhere} {
+		for _, said := range []string{"why", kind.Error() + ": why", ""} {
+			a := storage.Refused(&because{kind, errors.New(said)})
+			for range 2 { // a node that passes on
+				a = readAnswer(writeAnswer(&a))
+				require.ErrorIs(t, a.Err, kind)
+				require.ErrorContains(t, a.Err, kind.Error()+": "+said)
+				require.Equal(t, said, bare(a.Err))
+			}
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -154,7 +153,7 @@ func (f *forwarder) take(n uint64, over bool) *sentBatch {
 // of a part of a message.
 func (f *forwarder) unsent(n uint64, why error) {
 	if b := f.take(n, true); b != nil {
-		failAll(b.open, storage.Refused(fmt.Errorf("%w: %w", errElsewhere, why)))
+		failAll(b.open, storage.Refused(elsewhere(why)))
 	}
 }
 
@@ -189,7 +188,7 @@ func (b *sentBatch) answer(answers []*nodev1.ForwardAnswer) {
 // end answers everything that is left when the stream has ended: what was sent
 // is unknown, and what was not is not applied.
 func (f *forwarder) end(err error) {
-	f.queue.close(fmt.Errorf("%w: %w", errElsewhere, err))
+	f.queue.close(elsewhere(err))
 	f.mu.Lock()
 	sent := f.sent
 	f.sent = make(map[uint64]*sentBatch)
@@ -229,17 +228,18 @@ func writeAnswer(a *storage.Answer) *nodev1.ForwardAnswer {
 
 // bare returns the text of a reason without what its kind says anyway.
 func bare(why error) string {
-	if f, ok := why.(*storage.Failure); ok {
-		why = f.Err
+	for {
+		switch w := why.(type) {
+		case nil:
+			return ""
+		case *storage.Failure:
+			why = w.Err
+		case *because:
+			why = w.why
+		default:
+			return why.Error()
+		}
 	}
-	if why == nil {
-		return ""
-	}
-	text := why.Error()
-	for _, r := range refusals {
-		text = strings.TrimPrefix(text, r.why.Error()+": ")
-	}
-	return text
 }
 
 func readAnswer(a *nodev1.ForwardAnswer) storage.Answer {
@@ -257,7 +257,7 @@ func readAnswer(a *nodev1.ForwardAnswer) storage.Answer {
 	case nodev1.Failure_FAILURE_INVALID:
 		return storage.Refused(wrong(said))
 	case nodev1.Failure_FAILURE_NOT_LEADER:
-		return storage.Refused(fmt.Errorf("%w: %w", errElsewhere, said))
+		return storage.Refused(elsewhere(said))
 	case nodev1.Failure_FAILURE_OVERLOADED:
 		return storage.Refused(errOverloaded)
 	}

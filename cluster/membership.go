@@ -393,7 +393,7 @@ func (n *Node) Drain(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	l.queue.close(fmt.Errorf("%w: %w", errElsewhere, errDraining))
+	l.queue.close(elsewhere(errDraining))
 	select {
 	case <-l.idle:
 	case <-ctx.Done():

@@ -139,7 +139,7 @@ func (l *leadership) finish(e *entry, future raft.ApplyFuture) {
 	case error:
 		if errors.Is(r, errVoid) {
 			l.metrics.voided.Inc()
-			e.fail(storage.Refused(fmt.Errorf("%w: %w", errElsewhere, r)))
+			e.fail(storage.Refused(elsewhere(r)))
 			return
 		}
 		e.fail(storage.Lost(r))
@@ -181,7 +181,7 @@ func (e *entry) fail(a storage.Answer) { failAll(e.groups, a) }
 func proposed(err error) storage.Answer {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
-		return storage.Refused(fmt.Errorf("%w: %w", errElsewhere, err))
+		return storage.Refused(elsewhere(err))
 	}
 	return storage.Lost(err)
 }

@@ -45,6 +45,15 @@ func invalid(err error) error    { return notApplied(wrong(err)) }
 // wrong is the reason of what is refused because of what it says.
 func wrong(err error) error { return storage.Invalid(err) }
 
+// elsewhere is the reason of what another node may be asked for.
+func elsewhere(err error) error { return &because{errElsewhere, err} }
+
+// A because is a reason of a kind that others have to know again.
+type because struct{ kind, why error }
+
+func (b *because) Error() string   { return b.kind.Error() + ": " + b.why.Error() }
+func (b *because) Unwrap() []error { return []error{b.kind, b.why} }
+
 // A pending command waits for its place.
 type pending struct {
 	cmd   session.Command

@@ -194,10 +194,10 @@ func (w *restoring) next() error {
 			return w.ctx.Err()
 		}
 		// What became of a part of it does not matter: it has not ended.
-		return fmt.Errorf("%w: %w", errElsewhere, err)
+		return elsewhere(err)
 	}
 	if err, failed := future.Response().(error); failed {
-		return fmt.Errorf("%w: %w", errElsewhere, err)
+		return elsewhere(err)
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func (w *restoring) end() error {
 		return nil
 	case error:
 		if errors.Is(r, errVoid) || errors.Is(r, errNotStaged) {
-			return notApplied(fmt.Errorf("%w: %w", errElsewhere, r))
+			return notApplied(elsewhere(r))
 		}
 		return unknown(r)
 	default:

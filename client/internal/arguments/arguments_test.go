@@ -1,4 +1,4 @@
-package client
+package arguments
 
 import (
 	"encoding/json"
@@ -64,7 +64,7 @@ func TestArgumentsAsText(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 5000 {
 		m := map[string]any{"a": anything(r, 3), "b": anything(r, 3), sampleTexts[r.IntN(len(sampleTexts))]: anything(r, 3)}
-		text, s, err := arguments("Call.Arguments", m, "")
+		text, s, err := Encode("Call.Arguments", m, "")
 		require.NoError(t, err)
 		require.Nil(t, s)
 		want, err := structpb.NewStruct(m)
@@ -73,14 +73,14 @@ func TestArgumentsAsText(t *testing.T) {
 		parsed, err := value.Parse([]byte(text))
 		require.NoError(t, err)
 		require.Equal(t, value.FromStruct(want).JSON(), parsed.JSON())
-		again, _, _ := arguments("Call.Arguments", m, "")
+		again, _, _ := Encode("Call.Arguments", m, "")
 		require.Equal(t, text, again, "a repeat must have the same content")
 	}
 }
 
 // Integers keep the digits that a double has no room for.
 func TestArgumentsKeepDigits(t *testing.T) {
-	text, _, err := arguments("Call.Arguments", map[string]any{
+	text, _, err := Encode("Call.Arguments", map[string]any{
 		"a": int64(math.MaxInt64), "b": uint64(math.MaxUint64), "c": json.Number("-9223372036854775808"),
 	}, "")
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestArgumentsThatAreNoText(t *testing.T) {
 	for range mostNested - 1 {
 		nested = map[string]any{"in": nested}
 	}
-	deep, _, err := arguments("Call.Arguments", nested, "")
+	deep, _, err := Encode("Call.Arguments", nested, "")
 	require.NoError(t, err)
 	_, err = value.Parse([]byte(deep))
 	require.NoError(t, err, "as deep as the service takes it")
@@ -105,7 +105,7 @@ func TestArgumentsThatAreNoText(t *testing.T) {
 		"too deep":    nested,
 		"NaN as text": {"a": json.Number("NaN")},
 	} {
-		text, s, err := arguments("Call.Arguments", m, "")
+		text, s, err := Encode("Call.Arguments", m, "")
 		require.NoError(t, err, name)
 		require.Empty(t, text, name)
 		require.NotNil(t, s, name)
@@ -122,17 +122,17 @@ func TestArgumentsThatAreNoText(t *testing.T) {
 	} {
 		_, want := structpb.NewStruct(m)
 		require.Error(t, want, name)
-		_, _, err := arguments("Call.Context", m, "")
+		_, _, err := Encode("Call.Context", m, "")
 		require.EqualError(t, err, "client: Call.Context: "+want.Error(), name)
 	}
-	text, s, err := arguments("Call.Arguments", nil, "")
+	text, s, err := Encode("Call.Arguments", nil, "")
 	require.NoError(t, err)
 	require.Empty(t, text)
 	require.Nil(t, s)
-	_, s, err = arguments("Call.Arguments", map[string]any{"a": 1}, `{}`)
+	_, s, err = Encode("Call.Arguments", map[string]any{"a": 1}, `{}`)
 	require.NoError(t, err)
 	require.NotNil(t, s, "beside a text it is for the service to refuse")
-	text, _, err = arguments("Call.Arguments", map[string]any{}, "")
+	text, _, err = Encode("Call.Arguments", map[string]any{}, "")
 	require.NoError(t, err)
 	require.Equal(t, "{}", text)
 }

@@ -1,4 +1,4 @@
-package client
+package arguments
 
 import (
 	"encoding/base64"
@@ -19,10 +19,10 @@ const mostNested = 128
 
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// arguments returns a map as what a request carries it as: a JSON text, which is
+// Encode returns a map as what a request carries it as: a JSON text, which is
 // the same whenever the map is, or a Struct, beside a text of the caller's own
 // and for what is not written down here. What neither can hold is an error.
-func arguments(field string, m map[string]any, beside string) (text string, s *structpb.Struct, err error) {
+func Encode(field string, m map[string]any, beside string) (text string, s *structpb.Struct, err error) {
 	if m == nil {
 		return "", nil, nil
 	}

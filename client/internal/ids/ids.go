@@ -1,4 +1,4 @@
-package client
+package ids
 
 import (
 	"fmt"
@@ -11,9 +11,9 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// ids draws ULIDs whose time never falls: that of the clock, of the last id,
+// A Source draws ULIDs whose time never falls: that of the clock, of the last id,
 // or just above what the service has forgotten, whichever is latest.
-type ids struct {
+type Source struct {
 	now func() time.Time
 
 	mu      sync.Mutex
@@ -22,11 +22,13 @@ type ids struct {
 	last    ulid.ULID
 }
 
-func newIDs(now func() time.Time, entropy io.Reader) *ids {
-	return &ids{now: now, entropy: ulid.Monotonic(entropy, 0)}
+// New makes a source.
+func New(now func() time.Time, entropy io.Reader) *Source {
+	return &Source{now: now, entropy: ulid.Monotonic(entropy, 0)}
 }
 
-func (s *ids) next() (string, error) {
+// Next draws an id.
+func (s *Source) Next() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.least = max(s.least, ulid.Timestamp(s.now()))
@@ -37,7 +39,7 @@ func (s *ids) next() (string, error) {
 }
 
 // draw is ulid.New without its allocation.
-func (s *ids) draw() error {
+func (s *Source) draw() error {
 	if err := s.last.SetTime(s.least); err != nil {
 		return err
 	}
@@ -49,8 +51,8 @@ func (s *ids) draw() error {
 // along.
 const maxAhead = time.Hour
 
-// raise makes ids newer than a time, unless that is too far ahead.
-func (s *ids) raise(newerThan uint64) error {
+// Raise makes ids newer than a time, unless that is too far ahead.
+func (s *Source) Raise(newerThan uint64) error {
 	now := ulid.Timestamp(s.now())
 	if newerThan >= now && newerThan-now >= uint64(maxAhead.Milliseconds()) {
 		return fmt.Errorf("the service takes ids only that are newer than %d (Unix ms), and the clock here says %d: "+
@@ -62,10 +64,10 @@ func (s *ids) raise(newerThan uint64) error {
 	return nil
 }
 
-// processName is how this process calls itself where Config.Name is empty:
+// ProcessName is how this process calls itself where Config.Name is empty:
 // who it is, for those who look at the holders of a pool, and a part that no
 // other process draws.
-var processName = sync.OnceValue(func() string {
+var ProcessName = sync.OnceValue(func() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -84,8 +86,8 @@ const (
 	maxID        = 128 // bytes
 )
 
-// checkID reports what is wrong with a name or an id, if it is not empty.
-func checkID(field, id string) error {
+// Check reports what is wrong with a name or an id, if it is not empty.
+func Check(field, id string) error {
 	if len(id) > maxID {
 		return fmt.Errorf("client: %s: %d bytes are more than %d: shorten it", field, len(id), maxID)
 	}

@@ -1,8 +1,9 @@
-package client
+package wire
 
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -117,14 +118,13 @@ func TestEncodesNoInvalidText(t *testing.T) {
 // Frames of a packet are the operations that were put in, with their tags and
 // with what was left of their time when they were sent.
 func TestPacket(t *testing.T) {
-	now := time.Now()
 	begin := &govnodev1.BeginCallRequest{SessionId: "s", CallId: "c", Tool: "t"}
 	var b, e encoder
 	b.begin(begin)
 	e.end(&govnodev1.EndCallRequest{CallId: "d"})
 	var p packet
-	p.add(&frame{kind: fieldBegin, raw: b.raw, tag: 300, told: now.Add(2500 * time.Millisecond)}, now)
-	p.add(&frame{kind: fieldEnd, raw: e.raw, tag: 301, told: now.Add(-time.Second)}, now)
+	p.add(&Parcel{Kind: KindBegin, raw: b.raw}, 300, 2500*time.Millisecond)
+	p.add(&Parcel{Kind: KindEnd, raw: e.raw}, 301, time.Millisecond)
 	got := &govnodev1.ExchangeRequest{}
 	require.NoError(t, proto.Unmarshal(p.raw, got))
 	want := &govnodev1.ExchangeRequest{Frames: []*govnodev1.Operation{
@@ -134,61 +134,49 @@ func TestPacket(t *testing.T) {
 	require.True(t, proto.Equal(want, got), "%v", got)
 }
 
-// sameAsProto holds what an inbox makes of a message to what proto.Unmarshal
-// does.
-func sameAsProto(t *testing.T, b []byte) (ok bool) {
+// sameAsPlain holds what fast makes of a message to what plain does.
+func sameAsPlain(t *testing.T, b []byte) (ok bool) {
 	t.Helper()
-	want := &govnodev1.ExchangeResponse{}
-	wantErr := proto.Unmarshal(b, want)
-	var got inbox
+	m := &govnodev1.ExchangeResponse{}
+	wantErr := proto.Unmarshal(b, m)
+	var got Inbox
 	err := got.read(b)
-	defer got.free()
-	require.Equal(t, wantErr == nil, err == nil, "%x: proto.Unmarshal says %v, the inbox %v", b, wantErr, err)
+	defer got.Free()
+	require.Equal(t, wantErr == nil, err == nil, "%x: plain says %v, fast %v", b, wantErr, err)
 	if err != nil {
 		return false
 	}
-	require.Equal(t, want.GetMaxInFlight(), got.maxInFlight)
-	require.Equal(t, want.GetGoAway(), got.goAway)
-	require.Equal(t, want.GetLeaderAddress(), got.leader)
-	require.Len(t, got.answers, len(want.GetAnswers()))
-	for i, w := range want.GetAnswers() {
-		sameAnswer(t, w, got.answers[i])
+	want := inboxOf(m)
+	require.Equal(t, want.MaxInFlight, got.MaxInFlight)
+	require.Equal(t, want.GoAway, got.GoAway)
+	require.Equal(t, want.Leader, got.Leader)
+	require.True(t, slices.Equal(want.Apart, got.Apart))
+	require.Len(t, got.Answers, len(want.Answers))
+	for i, w := range want.Answers {
+		sameAnswer(t, w, got.Answers[i])
 	}
 	return true
 }
 
-func sameAnswer(t *testing.T, want *govnodev1.OperationResult, got answer) {
+func sameAnswer(t *testing.T, want, got Answer) {
 	t.Helper()
-	require.Equal(t, want.GetTag(), got.tag)
-	m := want.ProtoReflect()
-	of := m.WhichOneof(m.Descriptor().Oneofs().ByName("result"))
-	if of == nil {
-		require.Zero(t, got.result)
+	require.Equal(t, want.Tag, got.Tag)
+	require.Equal(t, want.Result, got.Result)
+	if want.Result.Kind == 0 {
 		return
 	}
-	require.Equal(t, of.Number(), got.result.kind)
-	inner := m.Get(of).Message().New().Interface()
-	require.NoError(t, proto.Unmarshal(got.body, inner))
+	inner := want.Body.message.ProtoReflect().New().Interface()
+	require.NoError(t, proto.Unmarshal(got.Body.raw, inner))
 	// NaN is not equal to itself: what is encoded is compared.
 	encode := proto.MarshalOptions{Deterministic: true}
-	wantRaw, err := encode.Marshal(m.Get(of).Message().Interface())
+	wantRaw, err := encode.Marshal(want.Body.message)
 	require.NoError(t, err)
 	gotRaw, err := encode.Marshal(inner)
 	require.NoError(t, err)
 	require.Equal(t, wantRaw, gotRaw)
-	if o, ok := inner.(interface{ GetOutcome() govnodev1.Outcome }); ok {
-		require.Equal(t, o.GetOutcome(), got.result.outcome)
-	}
-	shortest := result{}
-	for _, g := range want.GetBegin().GetGrants() {
-		shortest.grant(g.GetToken(), g.GetTtl().AsDuration())
-	}
-	require.Equal(t, shortest.token, got.result.token)
-	require.Equal(t, shortest.ttl, got.result.ttl)
-	require.Equal(t, shortest.granted, got.result.granted)
 }
 
-// An inbox finds in a message what proto.Unmarshal finds, and fault with it where
+// An Inbox finds in a message what proto.Unmarshal finds, and fault with it where
 // that does: for messages as they should be, with unknown fields, with fields
 // twice, cut off, and with bytes changed.
 func TestReadsAsProtoDoes(t *testing.T) {
@@ -200,8 +188,8 @@ func TestReadsAsProtoDoes(t *testing.T) {
 		m.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), "new"))
 		b, err := proto.Marshal(m)
 		require.NoError(t, err)
-		require.True(t, sameAsProto(t, b))
-		require.True(t, sameAsProto(t, append(b, b...)), "twice")
+		require.True(t, sameAsPlain(t, b))
+		require.True(t, sameAsPlain(t, append(b, b...)), "twice")
 		for range 4 {
 			c := append([]byte(nil), b...)
 			for range 1 + r.IntN(3) {
@@ -210,7 +198,7 @@ func TestReadsAsProtoDoes(t *testing.T) {
 			if r.IntN(4) == 0 {
 				c = c[:r.IntN(len(c))]
 			}
-			if sameAsProto(t, c) {
+			if sameAsPlain(t, c) {
 				read++
 			} else {
 				refused++
@@ -246,7 +234,7 @@ func TestAnswerWithSeveralResults(t *testing.T) {
 			one = append(one, p...)
 		}
 		all = protowire.AppendBytes(protowire.AppendTag(all, fieldAnswers, protowire.BytesType), one)
-		require.True(t, sameAsProto(t, all), name)
+		require.True(t, sameAsPlain(t, all), name)
 	}
 }
 
@@ -286,7 +274,7 @@ func TestCodecTakesPacketsAndInboxes(t *testing.T) {
 	_, err := packetCodec{}.Marshal(&govnodev1.ExchangeRequest{})
 	require.Error(t, err)
 	require.Error(t, packetCodec{}.Unmarshal(nil, &govnodev1.ExchangeResponse{}))
-	require.True(t, errors.Is(packetCodec{}.Unmarshal([]byte{0xff}, &inbox{}), errMalformed))
+	require.True(t, errors.Is(packetCodec{}.Unmarshal([]byte{0xff}, &Inbox{}), errMalformed))
 }
 
 func FuzzInbox(f *testing.F) {
@@ -298,5 +286,5 @@ func FuzzInbox(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(b)
 	}
-	f.Fuzz(func(t *testing.T, b []byte) { sameAsProto(t, b) })
+	f.Fuzz(func(t *testing.T, b []byte) { sameAsPlain(t, b) })
 }
