@@ -14,17 +14,17 @@ import (
 // A lazy is a message that is decoded when somebody asks for it. It is safe for
 // concurrent use.
 type lazy[M any, P wire.MessageOf[M]] struct {
-	once    sync.Once
-	body    wire.Body
-	message P
+	once sync.Once
+	body wire.Body
 }
 
 func (l *lazy[M, P]) get() P {
 	l.once.Do(func() {
-		l.message, _ = wire.Decode[M, P](l.body) // it was seen to be well-formed when it came
-		l.body = wire.Body{}
+		m, _ := wire.Decode[M, P](l.body) // it was seen to be well-formed when it came
+		l.body = wire.BodyOf(m)
 	})
-	return l.message
+	m, _ := wire.Decode[M, P](l.body) // as it is
+	return m
 }
 
 // A reply is what a node has answered, over a stream or to a request of its own.
