@@ -129,7 +129,7 @@ var settings = []setting{
 
 	{"strict-namespaces", "", OnServe | OnDev, "", "", "`names` of namespaces, separated by commas, whose policies are all judged in strict mode, or * for every one; the same on all nodes", func(c *Config) any { return &c.StrictNamespaces }},
 
-	{"node", "", OnServe, "node1", "", "`name` of this node, its own in the cluster for ever", func(c *Config) any { return &c.Node }},
+	{"node", "", OnServe, "node1", "", "`name` of this node, its own in the cluster for ever; over a Redis, if none is given, that of the host and the port of --listen", func(c *Config) any { return &c.Node }},
 	{"data", "", OnServe | OnDev, "", "", "`folder` for what outlives the process; dev uses a temporary one if empty", func(c *Config) any { return &c.Data }},
 	{"backend", "", OnServe | OnDev, "raft", "raft|memory|redis", "what puts commands in order; memory is one node and forgets everything when it ends", func(c *Config) any { return &c.Backend }},
 	{"bootstrap", "", OnServe, "false", "", "begin a new cluster with this node as its first member, if its data folder is empty and no address of --join belongs to one", func(c *Config) any { return &c.Bootstrap }},

@@ -60,6 +60,11 @@ func NewNode(client *http.Client, address string) Node {
 // reached, or not able to answer, passes it on to the next address: what
 // changes something carries an id, so that it cannot happen twice.
 func Ask[T any](ctx context.Context, c *config.Config, send func(context.Context, Node) (T, error)) (T, error) {
+	return AskUntil(ctx, c, IsAnswer, send)
+}
+
+// AskUntil is Ask where it is final that says whether an error ends the asking.
+func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bool, send func(context.Context, Node) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	client := NewClient(c)
@@ -71,7 +76,7 @@ func Ask[T any](ctx context.Context, c *config.Config, send func(context.Context
 			return answer, nil
 		}
 		errs = append(errs, Explain(address, err))
-		if ctx.Err() != nil || IsAnswer(err) {
+		if ctx.Err() != nil || final(err) {
 			break
 		}
 	}
