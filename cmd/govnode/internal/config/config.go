@@ -157,7 +157,7 @@ var settings = []setting{
 	{"redis-prefix", "", OnServe | OnDev, "gov", "", "`text` that every key in Redis begins with", func(c *Config) any { return &c.RedisPrefix }},
 	{"redis-quarantine", "", OnServe | OnDev, "1h1m0s", "0s..24h", "how long nothing is admitted once Redis may have lost what it had acknowledged; with 0 limits may be exceeded then", func(c *Config) any { return &c.RedisQuarantine }},
 	{"redis-timeout", "", OnServe | OnDev, "5s", "100ms..1m", "longest time for one exchange with Redis", func(c *Config) any { return &c.RedisTimeout }},
-	{"redis-accept-risk", "", OnServe | OnDev, "", "", "`names` of what a Redis is refused for and is accepted all the same: no-aof, eviction", func(c *Config) any { return &c.RedisAcceptRisk }},
+	{"redis-accept-risk", "", OnServe | OnDev, "", "", "`names` of what a Redis is refused for and is accepted all the same: no-aof|eviction", func(c *Config) any { return &c.RedisAcceptRisk }},
 
 	{"raft-heartbeat", "", OnServe, "500ms", "20ms..1m", "silence of the leader after which a node stands for election", func(c *Config) any { return &c.Heartbeat }},
 	{"raft-election", "", OnServe, "500ms", "20ms..1m", "longest time for one round of an election", func(c *Config) any { return &c.Election }},

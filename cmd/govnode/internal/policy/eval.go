@@ -45,8 +45,8 @@ valid or not there.`,
 	fs.StringVar(&f.context, "context", "", "what is known about the call, a JSON object; path selects the folder")
 	fs.StringVar(&f.metadata, "metadata", "", "what an adapter sends beside the call, such as content_hash, a JSON object")
 	fs.StringVar(&f.agent, "agent", "", "id of the agent")
-	fs.StringVar(&f.kind, "kind", "tool", "tool, model, agent or handoff")
-	fs.StringVar(&f.order, "order", "union", "order of the checks: union, interceptor or pre_execute")
+	fs.StringVar(&f.kind, "kind", "tool", "what is called: tool|model|agent|handoff")
+	fs.StringVar(&f.order, "order", "union", "order of the checks: union|interceptor|pre_execute")
 	fs.BoolVar(&f.explain, "explain", false, "print how the decision came about")
 	checkOutput := terminal.OutputFlag(cmd, &f.output, "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
