@@ -12,7 +12,7 @@ func TestNearest(t *testing.T) {
 	for unknown, want := range map[string]string{
 		"sesion": "session", "lsit": "list", "staus": "status", "max_calls": "max_tool_calls", "max_tokns": "max_tokens",
 		"raft_listen": "raft-listen", "SESSION": "session", "frobnicate": "", "": "", "slo": "slot", "x": "",
-		"policy": "",
+		"policy":    "",
 		"max_token": "max_tokens", strings.Repeat("s", 1000): "",
 	} {
 		require.Equal(t, want, Of(unknown, words), unknown)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -14,11 +13,9 @@ import (
 	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
-	"example.com/govnode/cmd/govnode/internal/terminal"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -152,11 +149,3 @@ func reasons(err *connect.Error) []string {
 
 // NewRequestID draws the id of one change.
 func NewRequestID() string { return ulid.Make().String() }
-
-// Show prints an answer: as JSON if that is asked for, else as text makes it.
-func Show(w io.Writer, c *config.Config, answer proto.Message, text func(io.Writer) error) error {
-	if c.Output == "json" {
-		return terminal.PrintJSON(w, answer)
-	}
-	return text(w)
-}
