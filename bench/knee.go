@@ -11,14 +11,18 @@ import (
 // ends, of its own height, to have a knee at all.
 const leastBend = 0.05
 
+// leastLoads is how many loads a curve must have for its knee to say something:
+// with fewer, the knee is one of one or two inner points whatever the system does.
+const leastLoads = 5
+
 // Knee returns the index of the run behind which more load brings little more
 // throughput: the one that lies highest above the straight line between the ends
 // of the curve, both axes being scaled to 1 (Kneedle, Satopää and others 2011).
-// It is -1 for fewer than three runs and for a curve that has no bend, whose
-// system was not worked hard enough to tell; and where runs lie apart by what was
-// done before, and not by load alone.
+// It is -1 for too few runs and for a curve that has no bend, whose system was not
+// worked hard enough to tell; and where runs lie apart by what was done before, and
+// not by load alone.
 func Knee(runs []Run) int {
-	if len(runs) < 3 || slices.ContainsFunc(runs, func(r Run) bool { return r.After != runs[0].After }) {
+	if len(runs) < leastLoads || !byLoadAlone(runs) {
 		return -1
 	}
 	load := func(r Run) float64 {
@@ -35,6 +39,23 @@ func Knee(runs []Run) int {
 		}
 	}
 	return best
+}
+
+func byLoadAlone(runs []Run) bool {
+	return !slices.ContainsFunc(runs, func(r Run) bool { return r.After != runs[0].After })
+}
+
+// NoKnee says why a system that was measured at several loads has no knee. It is
+// empty if it has one, or if there is no curve.
+func (s *Series) NoKnee() string {
+	runs := s.medians()
+	switch {
+	case s.Knee >= 0 || len(runs) < 2 || !byLoadAlone(runs):
+		return ""
+	case len(runs) < leastLoads:
+		return fmt.Sprintf("%d loads are too few to tell where more load brings little more; sweep at least %d", len(runs), leastLoads)
+	}
+	return "it has no knee: at the highest load it was not at its limit, or at the lowest it was already"
 }
 
 // A span is between the least and the most of something.

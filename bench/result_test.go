@@ -26,22 +26,42 @@ func TestKnee(t *testing.T) {
 		runs []Run
 		want int
 	}{
-		"too few to tell":          {runs(1, 10, 2, 20), -1},
+		"too few to tell":          {runs(1, 10, 2, 100, 4, 200, 8, 205), -1},
 		"flat behind the third":    {runs(1, 10, 10, 100, 20, 200, 40, 205, 80, 207), 2},
-		"falls behind the second":  {runs(1, 10, 16, 150, 64, 100, 256, 50), 1},
-		"a straight line":          {runs(10, 100, 20, 200, 30, 300, 40, 400), -1},
-		"flat from the beginning":  {runs(1, 50, 2, 50, 3, 50), -1},
-		"more than in proportion":  {runs(1, 1, 2, 4, 3, 9, 4, 16), -1},
-		"slowly bending at the th": {runs(1, 500, 64, 9000, 256, 17000, 1024, 26000), 2},
+		"falls behind the second":  {runs(1, 10, 16, 150, 64, 100, 128, 70, 256, 50), 1},
+		"a straight line":          {runs(10, 100, 20, 200, 30, 300, 40, 400, 50, 500), -1},
+		"flat from the beginning":  {runs(1, 50, 2, 50, 3, 50, 4, 50, 5, 50), -1},
+		"more than in proportion":  {runs(1, 1, 2, 4, 3, 9, 4, 16, 5, 25), -1},
+		"slowly bending at the th": {runs(1, 500, 64, 9000, 256, 17000, 512, 21000, 1024, 26000), 2},
 	} {
 		require.Equal(t, c.want, Knee(c.runs), name)
 	}
-	open := runs(1, 100, 1, 200, 1, 300, 1, 310)
+	open := runs(1, 100, 1, 200, 1, 300, 1, 310, 1, 312)
 	for i := range open {
 		open[i].Rate = float64(100 * (i + 1))
 	}
-	open[3].Rate = 1000
+	open[3].Rate, open[4].Rate = 1000, 2000
 	require.Equal(t, 2, Knee(open), "by rate in an open loop")
+}
+
+// A curve without a knee says why; what is no curve says nothing.
+func TestNoKnee(t *testing.T) {
+	series := func(runs ...Run) *Series {
+		r := NewResult(Apart, time.Unix(0, 0))
+		for i, run := range runs {
+			r.Of("s").Add(i, run)
+		}
+		r.Finish()
+		return r.Series[0]
+	}
+	three := []Run{runAt(1, 10, 1), runAt(16, 150, 1), runAt(64, 160, 1)}
+	require.Contains(t, series(three...).NoKnee(), "3 loads are too few")
+	require.Contains(t, series(runAt(1, 10, 1), runAt(2, 20, 1), runAt(3, 30, 1), runAt(4, 40, 1), runAt(5, 50, 1)).NoKnee(), "it has no knee")
+	require.Empty(t, series(append(three, runAt(128, 161, 1), runAt(256, 162, 1))...).NoKnee(), "it has one")
+	require.Empty(t, series(three[0]).NoKnee(), "one load is no curve")
+	later := runAt(1, 10, 1)
+	later.After = 100
+	require.Empty(t, series(three[0], later).NoKnee(), "nor are two ages")
 }
 
 func TestFitAgents(t *testing.T) {
@@ -78,10 +98,10 @@ func TestFitAgents(t *testing.T) {
 func sample(scale float64) *Result {
 	r := NewResult(Apart, time.Unix(0, 0).UTC())
 	for round := range 3 {
-		for i, callers := range []int{1, 64, 1024} {
+		for i, callers := range []int{1, 64, 256, 512, 1024} {
 			noise := 1 + 0.01*float64(round)
-			r.Of("etcd, 3 nodes").Add(i, runAt(callers, []float64{500, 4000, 3000}[i]*noise, 1600))
-			r.Of("govnode, 3 nodes").Add(i, runAt(callers, []float64{400, 9000, 24000}[i]*noise*scale, 800))
+			r.Of("etcd, 3 nodes").Add(i, runAt(callers, []float64{500, 4000, 3800, 3500, 3000}[i]*noise, 1600))
+			r.Of("govnode, 3 nodes").Add(i, runAt(callers, []float64{400, 9000, 15000, 19000, 24000}[i]*noise*scale, 800))
 		}
 	}
 	r.Finish()
@@ -109,7 +129,7 @@ func TestCompare(t *testing.T) {
 
 	ratios, err := Compare(a, b)
 	require.NoError(t, err)
-	require.Len(t, ratios, 6)
+	require.Len(t, ratios, 10)
 	for _, r := range ratios {
 		want := 1.0
 		if r.System == "govnode, 3 nodes" {
@@ -121,10 +141,10 @@ func TestCompare(t *testing.T) {
 	}
 
 	against := a.Against()
-	require.Len(t, against, 3)
-	require.Equal(t, "govnode, 3 nodes", against[2].System)
-	require.InDelta(t, 8, against[2].Throughput, 1e-9)
-	require.InDelta(t, 0.5, against[2].P50, 1e-9)
+	require.Len(t, against, 5)
+	require.Equal(t, "govnode, 3 nodes", against[4].System)
+	require.InDelta(t, 8, against[4].Throughput, 1e-9)
+	require.InDelta(t, 0.5, against[4].P50, 1e-9)
 
 	b.Scenario = Reads
 	_, err = Compare(a, b)
@@ -206,6 +226,18 @@ func TestHTML(t *testing.T) {
 	for _, want := range []string{"&lt;img", "<title>knee</title>", "9,090", "8.00x", "1,024"} {
 		require.Contains(t, page, want)
 	}
+	// What is wide scrolls in a box of its own, so that the page fits a phone.
+	require.Equal(t, strings.Count(page, "<table>")+strings.Count(page, "<svg "), strings.Count(page, `<div class="box"><table>`)+strings.Count(page, `<div class="box"><svg `))
+	require.Contains(t, page, ".box { overflow-x: auto }")
+
+	few := NewResult(Apart, time.Unix(0, 0))
+	few.Of("<b>").Add(0, runAt(1, 10, 1))
+	few.Of("<b>").Add(1, runAt(2, 20, 1))
+	few.Finish()
+	require.NoError(t, few.WriteHTML(path))
+	b, err = os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(b), "<p>&lt;b&gt;: 2 loads are too few to tell")
 }
 
 func TestTicks(t *testing.T) {

@@ -107,6 +107,9 @@ func (r *Result) WriteText(w io.Writer) error {
 			sum.Unknown += a.Unknown
 			sum.Lapsed += a.Lapsed
 		}
+		if why := s.NoKnee(); why != "" {
+			out.say("%s: %s", s.System, why)
+		}
 		s.writeDisk(out)
 		out.say("%s: the counts of %d sessions equal the ledgers: %d attempts, %d without an answer, %d lapsed", s.System, sum.Sessions, sum.Attempts, sum.Unknown, sum.Lapsed)
 	}

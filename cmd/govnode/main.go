@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/govnode/cmd/govnode/internal/bench"
+	"example.com/govnode/cmd/govnode/internal/complete"
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/demo"
 	"example.com/govnode/cmd/govnode/internal/dev"
@@ -83,5 +84,6 @@ Start with:  govnode dev`,
 		config.Command(),
 		version.Command(),
 	)
+	complete.Register(root)
 	return root
 }

@@ -66,6 +66,7 @@ var mayImport = map[string][]string{
 	"cmd/govnode/internal/process":        rooms("terminal"),
 	"cmd/govnode/internal/config":         append(rooms("terminal", "address"), "internal/nearest"),
 	"cmd/govnode/internal/remote":         append(rooms("terminal", "address", "config"), "proto/govnode/v1/govnodev1connect"),
+	"cmd/govnode/internal/complete":       append(rooms("terminal", "config", "remote"), "proto/govnode/v1"),
 	"cmd/govnode/internal/operate":        append(rooms("terminal", "address", "config", "remote", "process"), "proto/govnode/v1", "session"),
 	"cmd/govnode/internal/policy":         append(rooms("terminal", "config", "remote"), "proto/govnode/v1", "engine", "engine/value", "engine/cedar", "engine/opa"),
 	"cmd/govnode/internal/serve":          append(rooms("terminal", "address", "version", "process", "config", "policy"), "internal/server", "cluster", "storage", "storage/redis", "proto/govnode/v1/govnodev1connect"),

@@ -108,10 +108,10 @@ func (o *benchOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.addr, "addr", "", "`addresses` of nodes of a running cluster, separated by commas")
 	f.StringVar(&o.namespace, "namespace", "", "`name` of the namespace to work in; the default one if empty")
 	f.IntSliceVar(&o.nodes, "nodes", []int{1}, "start clusters of so many nodes, 1, 3 or 5, one after another")
-	f.StringSliceVar(&o.transport, "transport", []string{"exchange"}, "how requests go: exchange (a shared stream) or unary (each by itself), or both")
+	f.StringSliceVar(&o.transport, "transport", []string{"exchange"}, "how requests go: exchange|unary, or both; exchange is a shared stream, and unary sends each by itself")
 	f.IntVar(&o.clients, "clients", 1, "over how many clients the callers are spread: 1..64; each stands for a process")
-	f.StringSliceVar(&o.logStore, "log-store", nil, "`names` of what keeps the log of the nodes that are started; their default if empty")
-	f.StringSliceVar(&o.snapshots, "snapshots", nil, "`when` the nodes take snapshots: none, raft (one after another, all the time, on each node), save (a client asks for one after another); as they do by themselves if empty")
+	f.StringSliceVar(&o.logStore, "log-store", nil, "`names` of what keeps the log of the nodes that are started, boltdb|wal; their default if empty")
+	f.StringSliceVar(&o.snapshots, "snapshots", nil, "`when` the nodes take snapshots, none|raft|save: with raft each node takes one after another, with save a client asks for one after another; as they do by themselves if empty")
 
 	f.StringSliceVar(&o.scenario, "scenario", []string{bench.Apart}, "what callers do: "+strings.Join(bench.Scenarios, "|"))
 	f.IntVar(&o.callers, "callers", 256, "how many work at once: 1..16384")
@@ -127,7 +127,7 @@ func (o *benchOptions) register(cmd *cobra.Command) {
 	f.IntSliceVar(&o.fill, "fill", nil, "`sessions` that the cluster is given beforehand, among them those of the callers; its state is replaced for that. Only for clusters that are started here")
 	f.DurationVar(&o.hold, "hold", 10*time.Millisecond, "how long a call takes: in the scenarios fleet and queue, and for --calls-per-agent")
 
-	f.StringSliceVar(&o.against, "against", nil, "do the same work on redis or etcd, or both, in the same rounds")
+	f.StringSliceVar(&o.against, "against", nil, "do the same work on these `peers`, redis|etcd, in the same rounds")
 	f.StringVar(&o.redisServer, "redis-server", "redis-server", "`program` to start for --against redis")
 	f.StringVar(&o.etcdProgram, "etcd-program", "", "`program` to start for --against etcd, made by make bench-peers; bench-etcd beside this program if empty")
 	f.IntVar(&o.etcdNodes, "etcd-nodes", 3, "how many members etcd has, 1 or 3")

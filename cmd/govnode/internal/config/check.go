@@ -161,6 +161,9 @@ func (c *Config) checkServe() error {
 	if c.Data == "" {
 		return c.wrong("data", "a Raft node needs a folder of its own; give --data DIR")
 	}
+	if c.Replace && c.Bootstrap {
+		return c.wrong("replace", "a node takes the place of a member of its cluster, and --bootstrap begins a new one; leave --bootstrap out")
+	}
 	if c.Replace && len(c.Join) == 0 {
 		return c.wrong("replace", "the members must be asked; give their addresses with --join")
 	}

@@ -129,7 +129,7 @@ var settings = []setting{
 
 	{"strict-namespaces", "", OnServe | OnDev, "", "", "`names` of namespaces, separated by commas, whose policies are all judged in strict mode, or * for every one; the same on all nodes", func(c *Config) any { return &c.StrictNamespaces }},
 
-	{"node", "", OnServe, "node1", "", "`name` of this node, its own in the cluster for ever", func(c *Config) any { return &c.Node }},
+	{"node", "", OnServe, "node1", "", "`name` of this node, its own in the cluster for ever; over a Redis, if none is given, that of the host and the port of --listen", func(c *Config) any { return &c.Node }},
 	{"data", "", OnServe | OnDev, "", "", "`folder` for what outlives the process; dev uses a temporary one if empty", func(c *Config) any { return &c.Data }},
 	{"backend", "", OnServe | OnDev, "raft", "raft|memory|redis", "what puts commands in order; memory is one node and forgets everything when it ends", func(c *Config) any { return &c.Backend }},
 	{"bootstrap", "", OnServe, "false", "", "begin a new cluster with this node as its first member, if its data folder is empty and no address of --join belongs to one", func(c *Config) any { return &c.Bootstrap }},
@@ -157,7 +157,7 @@ var settings = []setting{
 	{"redis-prefix", "", OnServe | OnDev, "gov", "", "`text` that every key in Redis begins with", func(c *Config) any { return &c.RedisPrefix }},
 	{"redis-quarantine", "", OnServe | OnDev, "1h1m0s", "0s..24h", "how long nothing is admitted once Redis may have lost what it had acknowledged; with 0 limits may be exceeded then", func(c *Config) any { return &c.RedisQuarantine }},
 	{"redis-timeout", "", OnServe | OnDev, "5s", "100ms..1m", "longest time for one exchange with Redis", func(c *Config) any { return &c.RedisTimeout }},
-	{"redis-accept-risk", "", OnServe | OnDev, "", "", "`names` of what a Redis is refused for and is accepted all the same: no-aof, eviction", func(c *Config) any { return &c.RedisAcceptRisk }},
+	{"redis-accept-risk", "", OnServe | OnDev, "", "", "`names` of what a Redis is refused for and is accepted all the same: no-aof|eviction", func(c *Config) any { return &c.RedisAcceptRisk }},
 
 	{"raft-heartbeat", "", OnServe, "500ms", "20ms..1m", "silence of the leader after which a node stands for election", func(c *Config) any { return &c.Heartbeat }},
 	{"raft-election", "", OnServe, "500ms", "20ms..1m", "longest time for one round of an election", func(c *Config) any { return &c.Election }},

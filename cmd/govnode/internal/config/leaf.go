@@ -5,9 +5,26 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
+
+// Of are the settings that a command of a scope would run with, as its flags stand
+// now.
+func Of(cmd *cobra.Command, on Scope) (*Config, error) {
+	own := &cobra.Command{}
+	c := Bind(own, on)
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if own.Flags().Lookup(f.Name) != nil {
+			_ = own.Flags().Set(f.Name, f.Value.String()) // it was read once
+		}
+	})
+	if err := c.Load(own.Flags(), os.LookupEnv); err != nil {
+		return nil, err
+	}
+	return c, c.Check(on)
+}
 
 // Leaf makes a command that does something. Its settings are complete and
 // checked when run is called; what run returns ends the program with 1 unless

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"example.com/govnode/cmd/govnode/internal/config"
@@ -22,13 +23,23 @@ func Explain() *cobra.Command {
 		Short: "Print why a decision was made",
 		Long: `Prints the record of a decision: what was asked, which policy and which rule decided,
 what came of it, and the context as it was judged, redacted. Each node keeps its latest
-decisions in memory, and the one that is asked asks the others; audit logs keep more.`,
+decisions in memory, and the one that is asked asks the others; audit logs keep more.
+Over a Redis nodes do not know each other: then those in --addr are asked one after
+another until one has the record.`,
 		Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		req.DecisionId = args[0]
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.ExplainResponse, error) {
-			return r.Decisions.Explain(ctx, req)
+		elsewhere := false // whether nodes that this one does not know of may have it
+		answer, err := remote.AskUntil(cmd.Context(), c, func(err error) bool {
+			return remote.IsAnswer(err) && !elsewhere
+		}, func(ctx context.Context, r remote.Node) (*govnodev1.ExplainResponse, error) {
+			answer, err := r.Decisions.Explain(ctx, req)
+			elsewhere = elsewhere || connect.CodeOf(err) == connect.CodeNotFound && onRedis(ctx, r)
+			return answer, err
 		})
+		if err != nil && elsewhere {
+			return fmt.Errorf("%w; over a Redis nodes do not know each other, and another may have it: name all of them with --addr, or look into their audit logs", err)
+		}
 		if err != nil {
 			return err
 		}
@@ -37,6 +48,12 @@ decisions in memory, and the one that is asked asks the others; audit logs keep 
 	cmd.Flags().StringVar(&req.SessionId, "session", "", "refuse a decision that was not made for this session")
 	cmd.Flags().BoolVar(&req.Local, "local", false, "have the node ask no other")
 	return cmd
+}
+
+// onRedis reports whether a node is one of those that do not know each other.
+func onRedis(ctx context.Context, r remote.Node) bool {
+	status, err := r.Cluster.Status(ctx, &govnodev1.StatusRequest{})
+	return err == nil && status.Backend == "redis"
 }
 
 func printRecord(w io.Writer, r *govnodev1.DecisionRecord) error {

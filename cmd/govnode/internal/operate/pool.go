@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -34,13 +33,9 @@ none is given out until there is room again.`,
 		if cmd.Flags().Changed("queue") {
 			req.QueueLimit = &queue
 		}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.PutPoolResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.PutPoolResponse, error) {
 			return r.Slots.PutPool(ctx, req)
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error { return printPools(w, answer.Pool) })
+		}, func(w io.Writer, answer *govnodev1.PutPoolResponse) error { return printPools(w, answer.Pool) })
 	})
 	cmd.Flags().Int32Var(&slots, "slots", 0, "how many slots it has")
 	cmd.Flags().Int32Var(&threshold, "backpressure", 0, "slots in use from which on callers are asked to slow down; all if 0")
@@ -75,25 +70,17 @@ func poolListCommand() *cobra.Command {
 		Short: "List pools in the order of their names",
 		Args:  terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		all := &govnodev1.ListPoolsResponse{}
-		more, err := terminal.EachPage(limit, func(size int32, token string) (int, string, error) {
-			page, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.ListPoolsResponse, error) {
+		all, err := remote.List(cmd, c, limit,
+			func(p *govnodev1.ListPoolsResponse) *[]*govnodev1.Pool { return &p.Pools },
+			func(ctx context.Context, r remote.Node, size int32, token string) (*govnodev1.ListPoolsResponse, error) {
 				return r.Slots.ListPools(ctx, &govnodev1.ListPoolsRequest{PageSize: size, PageToken: token})
 			})
-			if err != nil {
-				return 0, "", err
-			}
-			all.Pools = append(all.Pools, page.Pools...)
-			all.AppliedIndex, all.NextPageToken = page.AppliedIndex, page.NextPageToken
-			return len(page.Pools), page.NextPageToken, nil
-		})
 		if err != nil {
 			return err
 		}
-		terminal.NoteMore(cmd, more)
 		return remote.Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error { return printPools(w, all.Pools...) })
 	})
-	terminal.LimitFlag(cmd, &limit)
+	remote.LimitFlag(cmd, &limit)
 	return cmd
 }
 
@@ -105,15 +92,10 @@ func poolDeleteCommand() *cobra.Command {
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		req := &govnodev1.DeletePoolRequest{Pool: args[0], Force: force, RequestId: remote.NewRequestID(), Client: remote.ClientName}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.DeletePoolResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.DeletePoolResponse, error) {
 			return r.Slots.DeletePool(ctx, req)
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "deleted %s\n", terminal.Printable(args[0]))
-			return err
+		}, func(w io.Writer, answer *govnodev1.DeletePoolResponse) error {
+			return terminal.Say(w, "deleted %s", args[0])
 		})
 	})
 	cmd.Flags().BoolVar(&force, "force", false, "also while slots are held: their tokens are worth nothing from then on")

@@ -41,13 +41,9 @@ forgets the ids it finished, for one that used such an id itself.`,
 			}
 			req.NewerThan = at.UnixMilli()
 		}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RepairIDsResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.RepairIDsResponse, error) {
 			return r.Cluster.RepairIDs(ctx, req)
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+		}, func(w io.Writer, answer *govnodev1.RepairIDsResponse) error {
 			what := "nothing was closed"
 			if answer.Lowered {
 				what = "repaired"

@@ -28,22 +28,14 @@ func sessionListCommand() *cobra.Command {
 		Short: "List sessions in the order of their ids",
 		Args:  terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		all := &govnodev1.ListSessionsResponse{}
-		more, err := terminal.EachPage(limit, func(size int32, token string) (int, string, error) {
-			page, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.ListSessionsResponse, error) {
+		all, err := remote.List(cmd, c, limit,
+			func(p *govnodev1.ListSessionsResponse) *[]*govnodev1.Session { return &p.Sessions },
+			func(ctx context.Context, r remote.Node, size int32, token string) (*govnodev1.ListSessionsResponse, error) {
 				return r.Sessions.ListSessions(ctx, &govnodev1.ListSessionsRequest{AgentId: agent, PolicyDigest: digest, PageSize: size, PageToken: token})
 			})
-			if err != nil {
-				return 0, "", err
-			}
-			all.Sessions = append(all.Sessions, page.Sessions...)
-			all.AppliedIndex, all.NextPageToken = page.AppliedIndex, page.NextPageToken
-			return len(page.Sessions), page.NextPageToken, nil
-		})
 		if err != nil {
 			return err
 		}
-		terminal.NoteMore(cmd, more)
 		return remote.Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error {
 			t := terminal.NewTable(w, "SESSION", "AGENT", "POLICY", "STATE", "AGE", "ATTEMPTS", "CALLS", "EXECUTIONS", "FAILURES", "OPEN", "TOKENS")
 			for _, s := range all.Sessions {
@@ -54,7 +46,7 @@ func sessionListCommand() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&agent, "agent", "", "only those of this agent")
 	cmd.Flags().StringVar(&digest, "policy-digest", "", "only those that pin this digest")
-	terminal.LimitFlag(cmd, &limit)
+	remote.LimitFlag(cmd, &limit)
 	return cmd
 }
 
@@ -75,13 +67,9 @@ func sessionGetCommand() *cobra.Command {
 		Short: "Print one session with its open calls",
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.GetSessionResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.GetSessionResponse, error) {
 			return r.Sessions.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: args[0]})
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error { return printSession(w, answer.Session) })
+		}, func(w io.Writer, answer *govnodev1.GetSessionResponse) error { return printSession(w, answer.Session) })
 	})
 }
 
@@ -137,15 +125,10 @@ func sessionCloseCommand() *cobra.Command {
 		Short: "Close a session and free its slots",
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.CloseSessionResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.CloseSessionResponse, error) {
 			return r.Sessions.CloseSession(ctx, &govnodev1.CloseSessionRequest{SessionId: args[0]})
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "closed %s, %d slots freed\n", terminal.Printable(answer.Session.GetSessionId()), answer.Released)
-			return err
+		}, func(w io.Writer, answer *govnodev1.CloseSessionResponse) error {
+			return terminal.Say(w, "closed %s, %d slots freed", answer.Session.GetSessionId(), answer.Released)
 		})
 	})
 }

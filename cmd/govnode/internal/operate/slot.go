@@ -24,13 +24,9 @@ func slotListCommand() *cobra.Command {
 		Short: "List who holds slots of a pool, and who waits for one, in order",
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.ListSlotsResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.ListSlotsResponse, error) {
 			return r.Slots.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: args[0]})
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error { return printSlots(w, answer) })
+		}, func(w io.Writer, answer *govnodev1.ListSlotsResponse) error { return printSlots(w, answer) })
 	})
 }
 

@@ -148,15 +148,10 @@ ever given out.`,
 		if _, err := readSnapshot(args[0]); err != nil {
 			return err
 		}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {
 			return sendSnapshot(ctx, r, args[0])
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "restored %s\n", args[0])
-			return err
+		}, func(w io.Writer, answer *govnodev1.RestoreResponse) error {
+			return terminal.Say(w, "restored %s", args[0])
 		})
 	}))
 }
@@ -230,17 +225,11 @@ var recordKinds = []struct {
 }
 
 func snapshotInspectCommand() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return terminal.Local(&cobra.Command{
 		Use:   "inspect FILE",
 		Short: "Check a file and print what it holds; needs no node",
 		Args:  terminal.Arguments(1, 1),
-	}
-	checkOutput := terminal.OutputFlag(cmd, &output, "text", "json")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(); err != nil {
-			return err
-		}
+	}, []string{"text", "json"}, func(cmd *cobra.Command, output string, args []string) error {
 		report, err := inspectSnapshot(args[0])
 		if err != nil {
 			return terminal.ExitWith(err)
@@ -256,8 +245,7 @@ func snapshotInspectCommand() *cobra.Command {
 			t.Row(k.head, report.Records[k.word])
 		}
 		return t.Flush()
-	}
-	return cmd
+	})
 }
 
 func inspectSnapshot(path string) (*snapshotReport, error) {

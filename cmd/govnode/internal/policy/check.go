@@ -92,32 +92,24 @@ func (p problemReport) print(w io.Writer, mark string) error {
 }
 
 func policyValidateCommand() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return terminal.Local(&cobra.Command{
 		Use:   "validate FILE|DIR|-...",
 		Short: "Say whether policies are valid; needs no node",
 		Long: `Checks policies as PutPolicy does and prints what is wrong as path:line: field: message.
 - is standard input. The exit code is 1 if one of them is not valid, 2 if one is not there.`,
 		Args: cobra.MinimumNArgs(1),
-	}
-	checkOutput := terminal.OutputFlag(cmd, &output, "text", "json")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(); err != nil {
-			return err
-		}
+	}, []string{"text", "json"}, func(cmd *cobra.Command, output string, args []string) error {
 		reports, err := judgePolicies(cmd, args, "warning: ", (*engine.Policy).Warnings)
 		if err != nil {
 			return err
 		}
 		bad := func(r policyReport) bool { return !r.Valid }
 		return printReports(cmd.OutOrStdout(), output, reports, bad, terminal.ExitNo)
-	}
-	return cmd
+	})
 }
 
 func policyLintCommand() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return terminal.Local(&cobra.Command{
 		Use:   "lint FILE|DIR|-...",
 		Short: "Report what is valid and probably not meant; needs no node",
 		Long: `Reports rules that can never decide, denies that an absent field evades, patterns that
@@ -125,12 +117,7 @@ need backtracking or match more than they seem to, limits that contradict each o
 and what has no effect where it stands. - is standard input. The exit code is 1 if there
 is something to report, and 2 if a policy is not valid or not there.`,
 		Args: cobra.MinimumNArgs(1),
-	}
-	checkOutput := terminal.OutputFlag(cmd, &output, "text", "json")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(); err != nil {
-			return err
-		}
+	}, []string{"text", "json"}, func(cmd *cobra.Command, output string, args []string) error {
 		reports, err := judgePolicies(cmd, args, "", engine.Lint)
 		if err != nil {
 			return err
@@ -141,8 +128,7 @@ is something to report, and 2 if a policy is not valid or not there.`,
 		}
 		bad := func(r policyReport) bool { return !r.Valid || len(r.Warnings) > 0 }
 		return printReports(cmd.OutOrStdout(), output, reports, bad, code)
-	}
-	return cmd
+	})
 }
 
 // printReports prints and ends with a code if one report is bad.

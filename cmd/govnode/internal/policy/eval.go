@@ -16,8 +16,8 @@ import (
 
 // evalFlags is a call as it is described on the command line.
 type evalFlags struct {
-	tool, agent, kind, order, arguments, context, metadata, output string
-	explain                                                        bool
+	tool, agent, kind, order, arguments, context, metadata string
+	explain                                                bool
 }
 
 var evalKinds = map[string]engine.Kind{
@@ -30,7 +30,7 @@ var evalOrders = map[string]engine.Order{
 
 func policyEvalCommand() *cobra.Command {
 	var f evalFlags
-	cmd := &cobra.Command{
+	cmd := terminal.Local(&cobra.Command{
 		Use:   "eval FILE|DIR|-",
 		Short: "Judge one call by a policy; needs no node",
 		Long: `Judges one call by a policy, as a node would, and counts nothing. - is standard input. The
@@ -38,21 +38,7 @@ exit code is 0 if the call is allowed, 1 if it is denied, and 2 if the policy is
 valid or not there.`,
 		Example: `  govnode policy eval policy.yaml --tool delete_file --args '{"path":"/etc"}' --context '{"role":"admin"}' --explain`,
 		Args:    terminal.Arguments(1, 1),
-	}
-	fs := cmd.Flags()
-	fs.StringVar(&f.tool, "tool", "", "name of the tool; rules on the context alone need none")
-	fs.StringVar(&f.arguments, "args", "", "its arguments, a JSON object")
-	fs.StringVar(&f.context, "context", "", "what is known about the call, a JSON object; path selects the folder")
-	fs.StringVar(&f.metadata, "metadata", "", "what an adapter sends beside the call, such as content_hash, a JSON object")
-	fs.StringVar(&f.agent, "agent", "", "id of the agent")
-	fs.StringVar(&f.kind, "kind", "tool", "tool, model, agent or handoff")
-	fs.StringVar(&f.order, "order", "union", "order of the checks: union, interceptor or pre_execute")
-	fs.BoolVar(&f.explain, "explain", false, "print how the decision came about")
-	checkOutput := terminal.OutputFlag(cmd, &f.output, "text", "json")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(); err != nil {
-			return err
-		}
+	}, []string{"text", "json"}, func(cmd *cobra.Command, output string, args []string) error {
 		in, err := f.input()
 		if err != nil {
 			return err
@@ -66,14 +52,23 @@ valid or not there.`,
 			return err
 		}
 		d := p.Evaluate(cmd.Context(), in)
-		if err := f.print(cmd.OutOrStdout(), d, p.Digest()); err != nil {
+		if err := f.print(cmd.OutOrStdout(), output, d, p.Digest()); err != nil {
 			return err
 		}
 		if !d.Allowed {
 			return &terminal.ExitError{Code: terminal.ExitNo}
 		}
 		return nil
-	}
+	})
+	fs := cmd.Flags()
+	fs.StringVar(&f.tool, "tool", "", "name of the tool; rules on the context alone need none")
+	fs.StringVar(&f.arguments, "args", "", "its arguments, a JSON object")
+	fs.StringVar(&f.context, "context", "", "what is known about the call, a JSON object; path selects the folder")
+	fs.StringVar(&f.metadata, "metadata", "", "what an adapter sends beside the call, such as content_hash, a JSON object")
+	fs.StringVar(&f.agent, "agent", "", "id of the agent")
+	fs.StringVar(&f.kind, "kind", "tool", "what is called: tool|model|agent|handoff")
+	fs.StringVar(&f.order, "order", "union", "order of the checks: union|interceptor|pre_execute")
+	fs.BoolVar(&f.explain, "explain", false, "print how the decision came about")
 	return cmd
 }
 
@@ -113,8 +108,8 @@ func jsonObject(flag, text string) (value.Value, error) {
 	return v, nil
 }
 
-func (f *evalFlags) print(w io.Writer, d engine.Decision, digest engine.Digest) error {
-	if f.output == "json" {
+func (f *evalFlags) print(w io.Writer, output string, d engine.Decision, digest engine.Digest) error {
+	if output == "json" {
 		return terminal.PrintJSON(w, &govnodev1.EvaluateResponse{Trace: d.Trace, Decision: &govnodev1.Decision{
 			Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
 			Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,

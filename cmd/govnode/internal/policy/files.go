@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"example.com/govnode/cmd/govnode/internal/terminal"
 	"example.com/govnode/engine"
@@ -29,6 +30,11 @@ type policySource struct {
 	tests  []engine.File // tables of tests beside the policy, no part of it
 	hidden []string      // policies that are left out, since their names begin with a dot
 }
+
+// budget is what a command gives the backends of a policy for one call. Nobody
+// waits behind it as callers do behind a node, and a machine that is busy must not
+// turn an answer into a denial.
+const budget = 5 * time.Second
 
 // stdinName stands for standard input where a file is named.
 const stdinName = "-"
@@ -108,7 +114,7 @@ func (s *policySource) compile() (*engine.Policy, error) {
 	if err != nil {
 		return nil, terminal.Unusable(s.locate(err))
 	}
-	p, err := engine.Compile(tree, Engine(slog.New(slog.DiscardHandler))...)
+	p, err := engine.Compile(tree, append(Engine(slog.New(slog.DiscardHandler)), engine.WithBudget(budget))...)
 	if err != nil {
 		return nil, terminal.Unusable(s.locate(err))
 	}

@@ -45,13 +45,9 @@ are open keep the one they began with. The same content again changes nothing.`,
 		for _, f := range source.files {
 			req.Files = append(req.Files, &govnodev1.TextFile{Path: f.Path, Content: string(f.Content)})
 		}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.PutPolicyResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.PutPolicyResponse, error) {
 			return r.Policies.PutPolicy(ctx, req)
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+		}, func(w io.Writer, answer *govnodev1.PutPolicyResponse) error {
 			for _, warning := range answer.Warnings {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "warning:", terminal.Printable(warning))
 			}
@@ -70,22 +66,14 @@ func policyListCommand() *cobra.Command {
 		Short: "List policies, and how many open sessions are pinned to each",
 		Args:  terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		all := &govnodev1.ListPoliciesResponse{}
-		more, err := terminal.EachPage(limit, func(size int32, token string) (int, string, error) {
-			page, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.ListPoliciesResponse, error) {
+		all, err := remote.List(cmd, c, limit,
+			func(p *govnodev1.ListPoliciesResponse) *[]*govnodev1.Policy { return &p.Policies },
+			func(ctx context.Context, r remote.Node, size int32, token string) (*govnodev1.ListPoliciesResponse, error) {
 				return r.Policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: size, PageToken: token})
 			})
-			if err != nil {
-				return 0, "", err
-			}
-			all.Policies = append(all.Policies, page.Policies...)
-			all.AppliedIndex, all.NextPageToken = page.AppliedIndex, page.NextPageToken
-			return len(page.Policies), page.NextPageToken, nil
-		})
 		if err != nil {
 			return err
 		}
-		terminal.NoteMore(cmd, more)
 		return remote.Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error {
 			t := terminal.NewTable(w, "POLICY", "VERSION", "DIGEST", "PINNED")
 			for _, p := range all.Policies {
@@ -94,7 +82,7 @@ func policyListCommand() *cobra.Command {
 			return t.Flush()
 		})
 	})
-	terminal.LimitFlag(cmd, &limit)
+	remote.LimitFlag(cmd, &limit)
 	return cmd
 }
 
@@ -196,15 +184,10 @@ func policyDeleteCommand() *cobra.Command {
 		if isDigest(args[0]) {
 			req.Ref = &govnodev1.DeletePolicyRequest_Digest{Digest: args[0]}
 		}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.DeletePolicyResponse, error) {
+		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.DeletePolicyResponse, error) {
 			return r.Policies.DeletePolicy(ctx, req)
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "deleted %s\n", terminal.Printable(args[0]))
-			return err
+		}, func(w io.Writer, answer *govnodev1.DeletePolicyResponse) error {
+			return terminal.Say(w, "deleted %s", args[0])
 		})
 	})
 }

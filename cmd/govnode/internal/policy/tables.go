@@ -15,8 +15,8 @@ import (
 )
 
 func policyTestCommand() *cobra.Command {
-	var output, run string
-	cmd := &cobra.Command{
+	var run string
+	cmd := terminal.Local(&cobra.Command{
 		Use:   "test DIR",
 		Short: "Run the tables of tests beside a policy; needs no node",
 		Long: `Runs the tables of tests in a folder, *_test.yaml beside the policies that they test:
@@ -33,13 +33,7 @@ No guardrail is really asked: a table says under stubs what they answer, as in
 The exit code is 0 if all pass, 1 if one fails or there is none, and 2 if the policy or
 a table is not valid or not there.`,
 		Args: terminal.Arguments(1, 1),
-	}
-	cmd.Flags().StringVar(&run, "run", "", "run only the cases whose names match this regular expression")
-	checkOutput := terminal.OutputFlag(cmd, &output, "text", "json", "junit")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(); err != nil {
-			return err
-		}
+	}, []string{"text", "json", "junit"}, func(cmd *cobra.Command, output string, args []string) error {
 		only, err := regexp.Compile(run)
 		if err != nil {
 			return terminal.Usagef("run: %q (flag --run): must be a regular expression: %w", run, err)
@@ -74,7 +68,8 @@ a table is not valid or not there.`,
 			return &terminal.ExitError{Code: terminal.ExitNo, Err: errors.New(failedText(report))}
 		}
 		return nil
-	}
+	})
+	cmd.Flags().StringVar(&run, "run", "", "run only the cases whose names match this regular expression")
 	return cmd
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -14,11 +13,9 @@ import (
 	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
-	"example.com/govnode/cmd/govnode/internal/terminal"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -60,6 +57,11 @@ func NewNode(client *http.Client, address string) Node {
 // reached, or not able to answer, passes it on to the next address: what
 // changes something carries an id, so that it cannot happen twice.
 func Ask[T any](ctx context.Context, c *config.Config, send func(context.Context, Node) (T, error)) (T, error) {
+	return AskUntil(ctx, c, IsAnswer, send)
+}
+
+// AskUntil is Ask where it is final that says whether an error ends the asking.
+func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bool, send func(context.Context, Node) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	client := NewClient(c)
@@ -71,7 +73,7 @@ func Ask[T any](ctx context.Context, c *config.Config, send func(context.Context
 			return answer, nil
 		}
 		errs = append(errs, Explain(address, err))
-		if ctx.Err() != nil || IsAnswer(err) {
+		if ctx.Err() != nil || final(err) {
 			break
 		}
 	}
@@ -147,11 +149,3 @@ func reasons(err *connect.Error) []string {
 
 // NewRequestID draws the id of one change.
 func NewRequestID() string { return ulid.Make().String() }
-
-// Show prints an answer: as JSON if that is asked for, else as text makes it.
-func Show(w io.Writer, c *config.Config, answer proto.Message, text func(io.Writer) error) error {
-	if c.Output == "json" {
-		return terminal.PrintJSON(w, answer)
-	}
-	return text(w)
-}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -74,6 +76,10 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 		return err
 	}
 	defer func() { _ = api.Close() }()
+	if c.Backend == "redis" && !c.Given("node") {
+		host, _ := os.Hostname()
+		c.Node = nameOf(cmp.Or(c.Advertise, host), api.Addr())
+	}
 	log.Info("starting", "node", c.Node, "backend", c.Backend, "version", version.Of().Version)
 	node, err := openNode(ctx, c, api.Addr(), log, stdout)
 	if err != nil {
@@ -111,6 +117,20 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 		// that hangs would only keep the port taken.
 		return fmt.Errorf("ended by force: it was not done in good order within %v", DrainTimeout)
 	}
+}
+
+// nameOf names a node that nobody has named by where it is reached, so that nodes
+// that share a Redis are told apart: in events, in records of decisions and in
+// logs.
+func nameOf(host string, a net.Addr) string {
+	_, port, _ := net.SplitHostPort(a.String())
+	safe := strings.Map(func(r rune) rune {
+		if !config.ValidNodeName("x" + string(r)) {
+			return '-'
+		}
+		return r
+	}, host)
+	return safe[:min(len(safe), 64-len("-65535"))] + "-" + port
 }
 
 // reachable is an address with the host under which others reach it.

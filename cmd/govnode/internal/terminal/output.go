@@ -83,6 +83,12 @@ func Printable(text string) string {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
+// Say prints one line.
+func Say(w io.Writer, format string, args ...any) error {
+	_, err := fmt.Fprintln(w, Printable(fmt.Sprintf(format, args...)))
+	return err
+}
+
 // Since prints a duration as an operator reads it.
 func Since(d *durationpb.Duration) string {
 	if d == nil {
@@ -104,19 +110,18 @@ func Word(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
 }
 
-// OutputFlag adds -o to a command that needs no node, and checks it.
-func OutputFlag(cmd *cobra.Command, output *string, allowed ...string) func() error {
-	words := allowed[0]
-	for _, a := range allowed[1:] {
-		words += "|" + a
-	}
-	cmd.Flags().StringVarP(output, "output", "o", allowed[0], "how to print the answer, "+words)
-	return func() error {
-		if !slices.Contains(allowed, *output) {
+// Local makes a command that needs no node. Its -o, which is one of formats and the
+// first of them if it is not given, is checked when run is called.
+func Local(cmd *cobra.Command, formats []string, run func(cmd *cobra.Command, output string, args []string) error) *cobra.Command {
+	words := strings.Join(formats, "|")
+	output := cmd.Flags().StringP("output", "o", formats[0], "how to print the answer, "+words)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !slices.Contains(formats, *output) {
 			return Usagef("output: %q (flag --output): must be one of %s", *output, words)
 		}
-		return nil
+		return run(cmd, *output, args)
 	}
+	return cmd
 }
 
 // WriteJSON prints a value that is no message of the API.

@@ -77,24 +77,17 @@ func (b Build) Print(w io.Writer) error {
 
 // Command is `govnode version`.
 func Command() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return terminal.Local(&cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this program",
 		Long: `Prints the version of this program, the commit and the Go that it was built with, and
 the versions of what it writes: the newest kind of command, the format of the entries
 of the log, and that of snapshots.`,
 		Args: terminal.Arguments(0, 0),
-	}
-	checkOutput := terminal.OutputFlag(cmd, &output, "text", "json")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkOutput(); err != nil {
-			return err
-		}
+	}, []string{"text", "json"}, func(cmd *cobra.Command, output string, _ []string) error {
 		if output == "json" {
 			return terminal.WriteJSON(cmd.OutOrStdout(), Of())
 		}
 		return Of().Print(cmd.OutOrStdout())
-	}
-	return cmd
+	})
 }

@@ -1,0 +1,100 @@
+package complete
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+)
+
+// patience is how long a person who pressed Tab waits for names.
+const patience = time.Second
+
+// most is how many names are asked for; who has more types on.
+const most = 1000
+
+// A lister asks a node for names, given the arguments before.
+type lister func(ctx context.Context, r remote.Node, args []string) ([]string, error)
+
+// byWord is what the words in the usage of a command stand for.
+var byWord = map[string]lister{
+	"SESSION":     sessions,
+	"POOL":        pools,
+	"SLOT":        slots,
+	"NODE":        nodes,
+	"NAME|DIGEST": policies,
+}
+
+// byFlag is what flags name, whatever command has them.
+var byFlag = map[string]lister{
+	"session":       sessions,
+	"policy-digest": digests,
+}
+
+func sessions(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Sessions.ListSessions(ctx, &govnodev1.ListSessionsRequest{PageSize: most})
+	return names(res.GetSessions(), (*govnodev1.Session).GetSessionId), err
+}
+
+func pools(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Slots.ListPools(ctx, &govnodev1.ListPoolsRequest{PageSize: most})
+	return names(res.GetPools(), (*govnodev1.Pool).GetPool), err
+}
+
+func slots(ctx context.Context, r remote.Node, args []string) ([]string, error) {
+	res, err := r.Slots.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: args[0]})
+	return names(res.GetSlots(), (*govnodev1.Slot).GetSlotId), err
+}
+
+func nodes(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Cluster.Status(ctx, &govnodev1.StatusRequest{})
+	return names(res.GetPeers(), (*govnodev1.Peer).GetNode), err
+}
+
+func policies(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: most})
+	return names(res.GetPolicies(), (*govnodev1.Policy).GetName), err
+}
+
+func digests(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: most})
+	return names(res.GetPolicies(), (*govnodev1.Policy).GetDigest), err
+}
+
+// names are those of all items, each once, that a shell can take for one word.
+func names[T any](items []T, name func(T) string) (all []string) {
+	for _, item := range items {
+		if n := name(item); n != "" && n == terminal.Printable(n) && !strings.ContainsAny(n, " \t") {
+			all = append(all, n)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// live completes names that a node knows: the one that the command line, the
+// environment or the file of settings names. Without an answer there are none,
+// and nothing is said.
+func live(list lister) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		c, err := config.Of(cmd, config.OnClient)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		c.Timeout = min(c.Timeout, patience)
+		all, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) ([]string, error) {
+			return list(ctx, r, args)
+		})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return beginning("", all, typed), cobra.ShellCompDirectiveNoFileComp
+	}
+}
