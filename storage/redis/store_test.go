@@ -182,3 +182,23 @@ func TestRedisFrozenByAnother(t *testing.T) {
 	f.thaw()
 	require.Equal(t, "another", s.do("GET", key))
 }
+
+// Of a request that takes several rounds nothing is applied behind a round that
+// failed: its commands keep their order.
+func TestRedisRequestEndsWithAFailedRound(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one", func(c *Config) { c.RoundSize = 2 })
+	_, _, err := storage.One(t.Context(), s.open("two"), add("bad", "w"))
+	require.NoError(t, err)
+	s.do("SET", r.place(testNS).Record(session.CounterKey(testNS, "bad")), "garbage")
+	for i, a := range r.Apply(t.Context(), add("k", "w"), add("l", "w"), add("bad", "w"), add("bad", "w"), add("k", "w"), add("l", "w"), add("m", "w")) {
+		if i < 2 {
+			require.Equal(t, storage.Applied, a.Outcome, "%d: %v", i, a.Err)
+		} else {
+			require.Equal(t, storage.NotApplied, a.Outcome, i)
+		}
+	}
+	require.EqualValues(t, 1, valueOf(t, r, "k"))
+	require.EqualValues(t, 1, valueOf(t, r, "l"))
+}

@@ -98,6 +98,9 @@ func TestRedisSwapIsCompared(t *testing.T) {
 				c.change = []session.Command{add("k", "w")}
 			}
 			_, a := unsent(t, r, until(t, r, time.Minute, c.change...))
+			for _, node := range []*Store{r, other} { // their beats would find it first
+				require.Eventually(t, func() bool { return node.domain("").beating.CompareAndSwap(false, true) }, 30*time.Second, time.Millisecond)
+			}
 			if c.meanwhile != nil {
 				c.meanwhile(s, other, later, a)
 			}
