@@ -157,3 +157,17 @@ func TestRedisCacheIsBounded(t *testing.T) {
 	f := &fleet{t: t, nodes: []*Store{r}}
 	f.fire(5, 8, nil)
 }
+
+// What a read found is not kept if a round has seen the record since it began.
+func TestCacheKeepsTheLater(t *testing.T) {
+	t.Parallel()
+	const k = session.Key("k")
+	c := newCache(1 << 20)
+	c.put(k, wire.Entry{Stamp: "of a round", Seen: 5})
+	for since, want := range map[time.Duration]wire.Stamp{4: "of a round", 5: "of a round", 6: "of a read"} {
+		c.putRead(k, wire.Entry{Stamp: "of a read", Seen: 7}, since)
+		x, _ := c.get(k)
+		require.Equal(t, want, x.Stamp, since)
+		c.put(k, wire.Entry{Stamp: "of a round", Seen: 5})
+	}
+}

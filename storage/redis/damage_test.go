@@ -266,7 +266,7 @@ func TestRedisSettlesAll(t *testing.T) {
 	require.Eventually(t, func() bool {
 		r.settle(r.domain(""))
 		return s.do("ZCARD", "{gov}:due") == int64(0)
-	}, 30*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	require.Empty(t, counters(t, r, "ns1"))
 	all, err := r.Asides(t.Context())
 	require.NoError(t, err)

@@ -77,15 +77,13 @@ func (d *domain) serving(ctx context.Context) (*epoch, error) {
 	return g.epoch, g.err
 }
 
-// current returns the epoch that was found last, served or not.
-func (d *domain) current() *epoch { return d.gate.Load().epoch }
-
-// servedBy returns the run id of the primary that was found last.
-func (d *domain) servedBy() string {
-	if e := d.current(); e != nil {
-		return e.runid
+// current returns the epoch that was found last, served or not; that of nothing
+// if what answers is no primary.
+func (d *domain) current() *epoch {
+	if g := d.gate.Load(); g != nil && g.epoch != nil {
+		return g.epoch
 	}
-	return ""
+	return &epoch{}
 }
 
 // inspect looks whose data there is and notes whether it is served, unless

@@ -144,7 +144,7 @@ func TestRedisMetrics(t *testing.T) {
 	p := newProxy(t, s.addr())
 	registry := prometheus.NewRegistry()
 	r := s.open("one", func(c *Config) {
-		c.Registry, c.URL, c.Timeout = registry, p.url(), 500*time.Millisecond
+		c.Registry, c.URL, c.Timeout = registry, p.url(), 2*time.Second
 	})
 	other := s.open("two")
 	add := func(r *Store, n int64, request string) error {

@@ -132,3 +132,73 @@ func TestRedisViewsShowNothingThatIsGone(t *testing.T) {
 	close(stop)
 	<-done
 }
+
+// What a node answers without a change it answers by what stands in Redis, though
+// it has seen the records.
+func TestRedisAnswersByWhatStandsThere(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	f := newFleet(t, s, 2)
+	remove := &session.Delete{NS: testNS, Key: "k", By: session.Maker{Client: "w"}}
+	absent := f.must(1, remove)
+	require.Equal(t, absent, f.must(1, remove))
+	f.must(0, count("c", "1"))
+	f.must(1, remove)
+	x, err := f.node(0).Get(t.Context(), session.CounterKey(testNS, "k"), storage.Latest)
+	require.NoError(t, err)
+	require.Nil(t, x.Record, "it was there, and is still")
+}
+
+// A read nearby shows in a moment what another node has changed.
+func TestRedisNearbyIsNotOld(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	f := newFleet(t, s, 2)
+	f.must(0, count("c", "1"))
+	nearby := func() int64 {
+		x, err := f.node(1).Get(t.Context(), session.CounterKey(testNS, "k"), storage.Nearby)
+		require.NoError(t, err)
+		return x.Record.(*session.Counter).Value.N
+	}
+	require.EqualValues(t, 1, nearby())
+	f.must(0, count("c", "2"))
+	require.Eventually(t, func() bool { return nearby() == 2 }, 30*time.Second, time.Millisecond)
+}
+
+// Whoever held changes up and was too slow is told so, and does not let those go
+// on that another holds up by now.
+func TestRedisFrozenByAnother(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	f, err := r.freeze(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, f.hold(t.Context()))
+	key := f.domains[0].key("frozen")
+	s.do("DEL", key) // its time was over
+	require.Error(t, f.hold(t.Context()))
+	s.do("SET", key, "another")
+	require.Error(t, f.hold(t.Context()))
+	f.thaw()
+	require.Equal(t, "another", s.do("GET", key))
+}
+
+// Of a request that takes several rounds nothing is applied behind a round that
+// failed: its commands keep their order.
+func TestRedisRequestEndsWithAFailedRound(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one", func(c *Config) { c.RoundSize = 2 })
+	_, _, err := storage.One(t.Context(), s.open("two"), add("bad", "w"))
+	require.NoError(t, err)
+	s.do("SET", r.place(testNS).Record(session.CounterKey(testNS, "bad")), "garbage")
+	for i, a := range r.Apply(t.Context(), add("k", "w"), add("l", "w"), add("bad", "w"), add("bad", "w"), add("k", "w"), add("l", "w"), add("m", "w")) {
+		if i < 2 {
+			require.Equal(t, storage.Applied, a.Outcome, "%d: %v", i, a.Err)
+		} else {
+			require.Equal(t, storage.NotApplied, a.Outcome, i)
+		}
+	}
+	require.EqualValues(t, 1, valueOf(t, r, "k"))
+	require.EqualValues(t, 1, valueOf(t, r, "l"))
+}

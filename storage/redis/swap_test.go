@@ -25,7 +25,7 @@ func TestRedisSwapIsCompared(t *testing.T) {
 	}
 	const begins = time.Minute
 	for name, c := range map[string]struct {
-		change    []*session.Increment // of the attempt; empty: k
+		change    []session.Command // of the attempt; empty: k
 		meanwhile func(s *server, other *Store, later *atomic.Int64, a *attempt)
 		says      string
 	}{
@@ -33,27 +33,32 @@ func TestRedisSwapIsCompared(t *testing.T) {
 		"the first record is another": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, add("k", "o"))
 		},
-			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
+			change: []session.Command{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
 		"the one between": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, add("l", "o"))
 		},
-			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
+			change: []session.Command{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
 		"the last": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, add("m", "o"))
 		},
-			change: []*session.Increment{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
+			change: []session.Command{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
 		"one of the large": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, a *attempt) {
 			a.was[0].Value = wire.SmallRecords + 1 // they are looked at otherwise
 			one(s.t.(*testing.T), other, add("m", "o"))
-		}, change: []*session.Increment{add("k", "w"), add("m", "w")}, says: wire.ReplyLost},
+		}, change: []session.Command{add("k", "w"), add("m", "w")}, says: wire.ReplyLost},
 		"nothing of the large": {meanwhile: func(_ *server, _ *Store, _ *atomic.Int64, a *attempt) { a.was[0].Value = wire.SmallRecords + 1 }, says: wire.ReplyOK},
 		"one that is there by now": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, add("new", "o"))
 		},
-			change: []*session.Increment{add("new", "w")}, says: wire.ReplyLost},
+			change: []session.Command{add("new", "w")}, says: wire.ReplyLost},
 		"one that is gone": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
 			one(s.t.(*testing.T), other, &session.Delete{NS: testNS, Key: "k", By: session.Maker{Client: "o"}})
 		}, says: wire.ReplyLost},
+		"one that was only looked at": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, a *attempt) {
+			require.False(s.t, a.wrote[a.at[session.CounterKey(testNS, "none")]])
+			one(s.t.(*testing.T), other, add("none", "o"))
+		},
+			change: []session.Command{add("k", "w"), &session.Delete{NS: testNS, Key: "none", By: session.Maker{Client: "w"}}}, says: wire.ReplyLost},
 		"a later time, by little": {meanwhile: func(s *server, other *Store, later *atomic.Int64, _ *attempt) {
 			later.Add(int64(maxBehind - time.Millisecond))
 			one(s.t.(*testing.T), other, add("l", "o"))
@@ -75,7 +80,7 @@ func TestRedisSwapIsCompared(t *testing.T) {
 		}, says: wire.ReplyServer},
 		"no clock":       {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:clock") }, says: wire.ReplyAbsent},
 		"an older mark":  {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:marks") }, says: wire.ReplyBehind},
-		"a shorter list": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("ZREM", "{gov:test}:x:k", "l") }, change: []*session.Increment{add("new", "w")}, says: wire.ReplyAbsent},
+		"a shorter list": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("ZREM", "{gov:test}:x:k", "l") }, change: []session.Command{add("new", "w")}, says: wire.ReplyAbsent},
 		"others in line": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, a *attempt) {
 			s.do("RPUSH", a.s.p.Turns(), "somebody")
 			a.s.Turn = wire.Turn{Name: "me", More: "0"}
@@ -90,13 +95,12 @@ func TestRedisSwapIsCompared(t *testing.T) {
 				one(t, r, add(k, "w"))
 			}
 			if len(c.change) == 0 {
-				c.change = []*session.Increment{add("k", "w")}
+				c.change = []session.Command{add("k", "w")}
 			}
-			var cmds []session.Command
-			for _, x := range c.change {
-				cmds = append(cmds, x)
+			_, a := unsent(t, r, until(t, r, time.Minute, c.change...))
+			for _, node := range []*Store{r, other} { // their beats would find it first
+				require.Eventually(t, func() bool { return node.domain("").beating.CompareAndSwap(false, true) }, 30*time.Second, time.Millisecond)
 			}
-			_, a := unsent(t, r, until(t, r, time.Minute, cmds...))
 			if c.meanwhile != nil {
 				c.meanwhile(s, other, later, a)
 			}

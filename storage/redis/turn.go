@@ -218,7 +218,7 @@ func (l *lane) hear() {
 			t.setName(name, true)
 		case *redis.Message:
 			l.call(readTold(l.p, v.Payload))
-			if l.p.d.servedBy() != where {
+			if l.p.d.current().runid != where {
 				return // the slot has moved
 			}
 		}
@@ -233,13 +233,13 @@ func (l *lane) hear() {
 func (l *lane) subscribe(name string) (sub *redis.PubSub, where string) {
 	cluster, ok := l.r.client.(*redis.ClusterClient)
 	if !ok {
-		where = l.p.d.servedBy()
+		where = l.p.d.current().runid
 		return l.r.client.Subscribe(l.r.ctx, name), where
 	}
 	ctx, cancel := context.WithTimeout(l.r.ctx, quietFor)
 	defer cancel()
 	for ; ctx.Err() == nil; rest(ctx, silentPause) {
-		where = l.p.d.servedBy()
+		where = l.p.d.current().runid
 		if one, err := cluster.MasterForKey(ctx, name); err == nil {
 			if info, err := one.Info(ctx, "server").Result(); err == nil && parseInfo(info)["run_id"] == where {
 				return one.Subscribe(l.r.ctx, name), where

@@ -114,6 +114,26 @@ func TestRedisTurnThatDoesNotCome(t *testing.T) {
 	require.EqualValues(t, 2, counted(t, r))
 }
 
+// A node that is called while what answers is a replica listens no longer.
+func TestRedisTurnAtAReplica(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one", func(c *Config) { c.Quarantine = -1 })
+	_, _, err := storage.One(t.Context(), r, count("c", "1"))
+	require.NoError(t, err)
+	l := r.lane(testNS)
+	l.listen(nil)
+	name := l.p.Turns() + ":" + r.name
+	hear := func() any { return s.do("PUBSUB", "NUMSUB", name).([]any)[1] }
+	require.Eventually(t, func() bool { return hear() == int64(1) }, 30*time.Second, time.Millisecond)
+	s.do("REPLICAOF", "127.0.0.1", freePort(t))
+	notReady(t, r, "is a slave")
+	s.do("PUBLISH", name, "")
+	require.Eventually(t, func() bool { return hear() == int64(0) }, 30*time.Second, time.Millisecond)
+	s.do("REPLICAOF", "NO", "ONE")
+	ready(t, r)
+}
+
 func TestReadTold(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
