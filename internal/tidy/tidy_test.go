@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"engine/governance":                   {"engine/source", "engine/pattern", "engine/value"},
 	"engine/redact":                       {"engine/value"},
 	"engine/source":                       {"engine/value"},
-	"engine/enginetest":                   {"engine/value"},
+	"engine/enginetest":                   {"engine/external", "engine/document", "engine/source", "engine/value"},
 	"engine/value":                        {},
 	"engine/internal/oracle":              {},
 	"engine/difflib":                      {},
