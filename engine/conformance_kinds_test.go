@@ -1,22 +1,14 @@
 package engine
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"path"
-	"strings"
 
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
-	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
-	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -103,76 +95,4 @@ func (a *archive) drift() {
 			return value.OfList(text(string(e.Type)), text(e.Reason))
 		})},
 	))
-}
-
-// scriptedGuardrails answer for the endpoints of a tree, by the last part of
-// their URLs, as guardrails.json says: with an object that is the answer, by
-// setting keys of the arguments, or not at all. They note who was asked.
-type scriptedGuardrails struct {
-	answers value.Value
-	asked   []string
-}
-
-func (g *scriptedGuardrails) RoundTrip(req *http.Request) (*http.Response, error) {
-	name := path.Base(req.URL.Path)
-	g.asked = append(g.asked, name)
-	answer, ok := g.answers.Get(name)
-	if _, fails := answer.Get("fails"); fails || !ok {
-		return nil, errors.New("nobody listens")
-	}
-	if set, ok := answer.Get("set"); ok {
-		body, err := io.ReadAll(req.Body)
-		if err != nil {
-			return nil, err
-		}
-		call, err := value.Parse(body)
-		if err != nil {
-			return nil, err
-		}
-		args, _ := call.Get("args")
-		for key, v := range set.All() {
-			args = args.With(key, v)
-		}
-		answer = value.OfMap(value.Pair{Key: "decision", Value: text("modify")}, value.Pair{Key: "modified_args", Value: args})
-	}
-	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(answer.JSON()))}, nil
-}
-
-// scriptedBackend stands for an external language whose file says what to
-// answer: allow, deny, audit, error, panic, hang, or nonsense, and a reason.
-type scriptedBackend struct {
-	name, verb, reason string
-}
-
-func loadScripted(name string) external.BackendLoader {
-	return func(files []source.File) (external.Backend, []source.Problem) {
-		verb, reason, _ := strings.Cut(strings.TrimSpace(string(files[0].Content)), " ")
-		if verb == "broken" {
-			return nil, []source.Problem{{Path: files[0].Path, Line: 1, Message: "it does not parse"}}
-		}
-		return &scriptedBackend{name: name, verb: verb, reason: reason}, nil
-	}
-}
-
-func (b *scriptedBackend) Name() string { return b.name }
-
-func (b *scriptedBackend) Evaluate(ctx context.Context, in external.BackendInput) (external.BackendDecision, error) {
-	switch b.verb {
-	case "allow":
-		return external.BackendDecision{Allowed: true, Reason: b.reason}, nil
-	case "audit":
-		return external.BackendDecision{Allowed: true, Action: document.Audit, Reason: b.reason}, nil
-	case "deny":
-		return external.BackendDecision{Reason: b.reason}, nil
-	case "echo":
-		return external.BackendDecision{Allowed: true, Reason: in.Context.JSON()}, nil
-	case "nonsense":
-		return external.BackendDecision{Allowed: true, Action: document.Deny}, nil
-	case "panic":
-		panic(b.reason)
-	case "hang":
-		<-ctx.Done()
-		return external.BackendDecision{}, ctx.Err()
-	}
-	return external.BackendDecision{}, errors.New(b.reason)
 }

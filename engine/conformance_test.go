@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -132,14 +133,14 @@ func (a *archive) json(name string) value.Value {
 }
 
 func (a *archive) policy() {
-	guardrails := &scriptedGuardrails{}
+	guardrails := &enginetest.Guardrails{}
 	if a.has("guardrails.json") {
-		guardrails.answers = a.json("guardrails.json")
+		guardrails.Answers = a.json("guardrails.json")
 	}
 	tree, err := source.NewTree(a.tree)
 	var p *Policy
 	if err == nil {
-		p, err = Compile(tree, WithLogger(discard), WithRego(loadScripted("opa")), WithCedar(loadScripted("cedar")),
+		p, err = Compile(tree, WithLogger(discard), WithRego(enginetest.LoadScripted("opa")), WithCedar(enginetest.LoadScripted("cedar")),
 			WithHTTPClient(&http.Client{Transport: guardrails}))
 	}
 	if a.has("refused.txt") {
@@ -166,9 +167,9 @@ func (a *archive) policy() {
 			return
 		}
 		in := a.input(a.json(input))
-		guardrails.asked = nil
+		guardrails.Asked = nil
 		d := p.Evaluate(context.Background(), in)
-		got := decisionValue(p, in, d).With("asked", value.ListOf(guardrails.asked, value.OfString))
+		got := decisionValue(p, in, d).With("asked", value.ListOf(guardrails.Asked, value.OfString))
 		a.subset(want, a.json(want), got)
 		a.sameAgain(p, in, d)
 	}

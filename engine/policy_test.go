@@ -145,7 +145,7 @@ func TestKinds(t *testing.T) {
 // Within a session a context cannot name an agent or claim counts, for rules,
 // backends and records alike (policy engine spec 22.3).
 func TestSessionOverridesClaims(t *testing.T) {
-	p := mustCompileFilesWith(t, []Option{WithRego(loadScripted("opa"))},
+	p := mustCompileFilesWith(t, []Option{WithRego(enginetest.LoadScripted("opa"))},
 		file("rules.yaml", "rules:\n  - {name: agent, condition: {field: agent_id, operator: eq, value: root}, action: audit}\n  - {name: counts, condition: {field: tool_calls, operator: eq, value: {t: 0}}, action: audit}\n"),
 		file("p.rego", "echo"))
 	claims := call.Input{Tool: "t", Context: enginetest.Value(t, `{"agent_id":"root"}`)}

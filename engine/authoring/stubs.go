@@ -36,8 +36,10 @@ func (s *Stubs) Chain(names []string) *external.GuardrailChain {
 	return c
 }
 
+// Name is the guardrail that it stands for.
 func (s stub) Name() string { return s.name }
 
+// Evaluate says what the case has it say.
 func (s stub) Evaluate(context.Context, external.GuardrailCall) (external.GuardrailResult, error) {
 	res, ok := s.of.Said[s.name]
 	if !ok {

@@ -99,6 +99,7 @@ func (c *Documents) Name() string {
 	return c.Folders[nearest].Doc.Name
 }
 
+// IsGovernanceFile reports whether a file holds for its folder.
 func IsGovernanceFile(p string) bool {
 	base := path.Base(p)
 	return base == "governance.yaml" || base == "governance.yml"

@@ -25,6 +25,7 @@ func (a Action) Allows() bool { return a == Allow || a == Audit }
 // not known to allow denies.
 func (a Action) Denies() bool { return !a.Allows() }
 
+// Valid reports whether the action is one of the four.
 func (a Action) Valid() bool { return a == Allow || a == Deny || a == Audit || a == Block }
 
 // An Operator compares a field of the context with a target value (policy
@@ -74,7 +75,7 @@ type Rule struct {
 
 	Line   int
 	Doc    *Document
-	Number uint16 // place in the tree, see texts.go
+	Number uint16 // place in the tree, from 0, files by path
 	Reason string
 }
 
@@ -111,6 +112,7 @@ type Document struct {
 	Settings Settings
 }
 
+// New is a document that states nothing.
 func New(path string) *Document {
 	return &Document{
 		Version: "1.0",

@@ -35,6 +35,7 @@ func (l Level) Specificity() int {
 	return slices.Index([]Level{LevelGlobal, LevelTenant, LevelOrganization, LevelAgent}, l)
 }
 
+// Valid reports whether the level is one of the four.
 func (l Level) Valid() bool { return l.Specificity() >= 0 }
 
 // Settings are the options of a tree. Any of its YAML and JSON files may state

@@ -157,4 +157,5 @@ type PanicError struct {
 	Stack []byte
 }
 
+// Error says nothing of the stack.
 func (e *PanicError) Error() string { return "the provider panicked" }

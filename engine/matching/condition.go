@@ -18,7 +18,7 @@ type fieldPath struct {
 	name     string
 	segments []string // of a dotted name; nil for a plain one
 	root     wellKnown
-	slot     int // in evaluation.seen; -1 without
+	slot     int // in State.seen; -1 without
 }
 
 // wellKnown marks fields that the service knows better than the context.
@@ -87,6 +87,7 @@ type Rule struct {
 	strict bool      // a deny whose field is missing cannot be judged
 }
 
+// Compile makes a rule ready to be tested, with slots from fields.
 func Compile(r *document.Rule, fields Fields, strict bool) *Rule {
 	return &Rule{
 		Rule:   r,

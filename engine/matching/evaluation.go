@@ -264,6 +264,7 @@ func (e Evaluation) AddPremise(p call.Premise) {
 	e.Premises = append(e.Premises, p)
 }
 
+// Explain adds a line to the trace. Callers ask In.Explain first.
 func (e Evaluation) Explain(format string, args ...any) {
 	e.Trace = append(e.Trace, fmt.Sprintf(format, args...))
 }

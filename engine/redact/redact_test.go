@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/value"
 )
 
@@ -102,7 +101,7 @@ var plainText = strings.Repeat(`{"path":"docs/read-me.md","limit":10,"since":"20
 func TestRedactOfPlainTextAllocatesNothing(t *testing.T) {
 	require.Zero(t, piiCandidates(plainText))
 	require.Equal(t, plainText, Text(plainText))
-	v := enginetest.Value(t, `{"path":"docs/read-me.md","limit":10,"list":["a",{"b":[15,true,null]}],"token_count":12345678}`)
+	v := parse(t, `{"path":"docs/read-me.md","limit":10,"list":["a",{"b":[15,true,null]}],"token_count":12345678}`)
 	require.Equal(t, v.JSON(), Value(v).JSON())
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		Text(plainText)
@@ -122,7 +121,7 @@ func TestRedactValueInPlace(t *testing.T) {
 		`{"token":"x","token_count":5,"token_ok":true}`:  `{"token":"[REDACTED]","token_count":5,"token_ok":true}`,
 		`{"secret":null,"x":"plain"}`:                    `{"secret":null,"x":"plain"}`,
 	} {
-		require.Equal(t, want, Value(enginetest.Value(t, in)).JSON(), in)
+		require.Equal(t, want, Value(parse(t, in)).JSON(), in)
 	}
 }
 
@@ -174,9 +173,15 @@ func BenchmarkRedact(b *testing.B) {
 }
 
 func BenchmarkRedactValue(b *testing.B) {
-	v := enginetest.Value(b, `{"path":"docs/readme.md","limit":10,"command":"ls -l","environment":"production","token_count":120}`)
+	v := parse(b, `{"path":"docs/readme.md","limit":10,"command":"ls -l","environment":"production","token_count":120}`)
 	b.ReportAllocs()
 	for b.Loop() {
 		Value(v)
 	}
+}
+
+func parse(tb testing.TB, json string) value.Value {
+	v, err := value.Parse([]byte(json))
+	require.NoError(tb, err)
+	return v
 }

@@ -26,8 +26,10 @@ type key struct {
 	Line int
 }
 
+// A Kind is what a node is.
 type Kind uint8
 
+// The kinds of nodes.
 const (
 	Null Kind = iota
 	Bool

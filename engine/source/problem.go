@@ -60,6 +60,7 @@ type Problems struct {
 	List []Problem
 }
 
+// Add says what is wrong with a field and what to do.
 func (ps *Problems) Add(line int, field, format string, args ...any) {
 	ps.List = append(ps.List, Problem{Path: ps.Path, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }

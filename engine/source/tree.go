@@ -32,6 +32,7 @@ type File struct {
 // (policy engine spec 18.2).
 type Digest [sha256.Size]byte
 
+// DigestPrefix stands before the hexadecimal digits of a SHA-256.
 const DigestPrefix = "sha256:"
 
 // String prints "sha256:" and 64 hexadecimal digits.
@@ -191,10 +192,12 @@ func pathProblem(p string) string {
 	return ""
 }
 
+// HasDriveLetter reports whether a path is one of another system.
 func HasDriveLetter(p string) bool {
 	return len(p) >= 2 && p[1] == ':' && (p[0]|0x20 >= 'a' && p[0]|0x20 <= 'z')
 }
 
+// TreeProblem is the error of one problem with a file as a whole, or with the tree.
 func TreeProblem(path, message string) *LoadError {
 	return &LoadError{Problems: []Problem{{Path: path, Message: message}}}
 }

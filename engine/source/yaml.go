@@ -204,6 +204,7 @@ func checkTag(y *yaml.Node, n *Node, field string, ps *Problems) {
 	}
 }
 
+// Join appends a name to the dotted path of a field.
 func Join(field, name string) string {
 	if field == "" {
 		return name

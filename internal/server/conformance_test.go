@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -50,7 +51,7 @@ type served struct {
 	files      map[string]string
 	tree       []*v1.TextFile
 	time       atomic.Int64
-	guardrails scriptedGuardrails
+	guardrails enginetest.Guardrails
 	opened     map[string]bool // ids of sessions
 	calls      int
 }
@@ -72,12 +73,12 @@ func serveArchive(t *testing.T, path string) {
 		c.Now = func() time.Time { return asOfArchives }
 		c.Logger = slog.New(slog.DiscardHandler)
 		c.Engine = []engine.Option{
-			engine.WithCedar(loadScripted("cedar")), engine.WithRego(loadScripted("opa")),
+			engine.WithCedar(enginetest.LoadScripted("cedar")), engine.WithRego(enginetest.LoadScripted("opa")),
 			engine.WithHTTPClient(&http.Client{Transport: &s.guardrails}),
 		}
 	})
 	if s.has("guardrails.json") {
-		s.guardrails.answers = s.json("guardrails.json")
+		s.guardrails.Answers = s.json("guardrails.json")
 	}
 	switch {
 	case s.has("resolve.json"):
@@ -140,7 +141,7 @@ func (s *served) policy() {
 		if !s.has(input) {
 			return
 		}
-		s.guardrails.asked = nil
+		s.guardrails.Asked = nil
 		s.subset(want, s.json(want), s.judge(s.json(input)))
 	}
 }
@@ -244,7 +245,7 @@ func (s *served) judge(in value.Value) value.Value {
 		{Key: "backend", Value: orNull(d.Backend)},
 		{Key: "error", Value: value.OfBool(d.Error != "")},
 		{Key: "error_text", Value: value.OfString(d.Error)},
-		{Key: "asked", Value: listOfTexts(s.guardrails.asked)},
+		{Key: "asked", Value: listOfTexts(s.guardrails.Asked)},
 		{Key: "modified_arguments", Value: structValue(s.t, modified)},
 	}
 	records := s.audit.all(s.t)
