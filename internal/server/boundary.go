@@ -15,6 +15,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/storage"
 )
 
 // NamespaceHeader names the namespace of a request.
@@ -165,7 +166,10 @@ func (s *Server) admit(procedure string) error {
 	if err := s.memory.admit(); err != nil {
 		return err
 	}
-	return s.leader.admit()
+	if err := s.leader.admit(); err != nil { // before it is judged for nothing
+		return changeError(storage.Fail(storage.NotApplied, err))
+	}
+	return nil
 }
 
 // startsWork reports whether a request begins something that a draining node

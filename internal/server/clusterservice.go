@@ -96,6 +96,9 @@ func (s clusterService) members() (Cluster, error) {
 	if s.cfg.Cluster == nil {
 		return nil, newError(connect.CodeFailedPrecondition, reasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
 	}
+	if err := s.leader.admit(); err != nil {
+		return nil, changeError(storage.Fail(storage.NotApplied, err))
+	}
 	return s.cfg.Cluster, nil
 }
 

@@ -144,7 +144,10 @@ func changeError(err error) error {
 		return nil
 	}
 	applied := storage.OutcomeOf(err)
+	var none *leaderless
 	switch {
+	case applied == storage.NotApplied && errors.As(err, &none):
+		return none.said
 	case applied == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
 		return newError(connect.CodeInvalidArgument, reasonInvalidField, reasonText(err))
 	case applied == storage.NotApplied && overloadedElsewhere(err):
@@ -168,6 +171,9 @@ func reasonText(err error) string {
 func readError(err error) error {
 	if e, ok := err.(*storage.ReadError); ok {
 		err = e.Err
+	}
+	if none := (*leaderless)(nil); errors.As(err, &none) {
+		return none.said
 	}
 	return newError(connect.CodeUnavailable, reasonNotApplied, textNotApplied+err.Error())
 }

@@ -166,8 +166,14 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, store: cfg.Store, changes: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
-	s.policies = newPolicies(cfg.Store, m, cfg.StrictNamespaces, s.engineOptions())
+	s := &Server{cfg: cfg, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
+	s.leader = newLeaderWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
+	store := cfg.Store
+	if cfg.Cluster != nil {
+		store = led{store, s.leader}
+	}
+	s.store, s.changes = store, store
+	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
 	s.journal = newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, s.journal); err != nil {
 		return nil, err
@@ -180,7 +186,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
-	s.leader = newLeaderWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
+	s.leader.start()
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)
 	}
