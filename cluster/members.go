@@ -32,10 +32,32 @@ type members struct {
 
 // said is what one member told in its latest Hello.
 type said struct {
+	at      time.Time // when; zero while it does not take part
 	api     string
 	version uint32
-	lag     uint64 // entries behind this node
+	applied uint64
+	lag     uint64 // entries behind this node, at that time
 	logged  uint64 // bytes of log since its last snapshot
+}
+
+// silentAfter is how long a member may not be heard of before it counts as down:
+// a Hello and its repeat may be lost, or take long.
+const silentAfter = 3 * greetEvery
+
+// heard tells of the latest contact with a member: how long ago it was, where
+// the member stood, and how far that is behind own, which is where this node
+// stands now. Of one that is up it is as far as it was then: this node has gone
+// on since, and the member as well.
+func (s *said) heard(own uint64) (c Contact) {
+	if s.at.IsZero() {
+		return Contact{}
+	}
+	c = Contact{Known: true, Silent: time.Since(s.at), Applied: s.applied, Lag: s.lag}
+	c.Up = c.Silent < silentAfter
+	if !c.Up {
+		c.Lag = own - min(own, s.applied)
+	}
+	return c
 }
 
 // lowest is the member that knows the fewest kinds of commands.
@@ -57,10 +79,14 @@ func (m *members) oldest() (uint32, string) {
 	return l.version, l.node
 }
 
-// note keeps what a member said.
+// note keeps what a member said. What it said of where it stands outlasts what
+// it says before it takes part again.
 func (m *members) note(node string, s said) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if was := m.said[node]; s.at.IsZero() {
+		s.at, s.applied, s.lag = was.at, was.applied, was.lag
+	}
 	m.said[node] = s
 }
 
@@ -151,8 +177,9 @@ func (n *Node) greetAll() {
 
 func (n *Node) heard(h *nodev1.HelloResponse) said {
 	s := said{api: h.GetApiAddress(), version: h.GetVersion(), logged: h.GetLogBytes()}
-	if own := n.fsm.applied(); own > h.GetAppliedIndex() {
-		s.lag = own - h.GetAppliedIndex()
+	if h.GetCluster() == n.clusterID() && h.GetTerm() > 0 {
+		own := n.fsm.applied()
+		s.at, s.applied, s.lag = time.Now(), h.GetAppliedIndex(), own-min(own, h.GetAppliedIndex())
 	}
 	return s
 }
