@@ -26,8 +26,9 @@ type members struct {
 	version uint32
 	low     atomic.Pointer[lowest]
 
-	mu   sync.Mutex
-	said map[string]said
+	mu     sync.Mutex
+	said   map[string]said
+	silent map[string]bool // those who went silent, as turned told
 }
 
 // said is what one member told in its latest Hello.
@@ -67,7 +68,7 @@ type lowest struct {
 }
 
 func newMembers(self string, version uint32) *members {
-	m := &members{self: self, version: version, said: make(map[string]said)}
+	m := &members{self: self, version: version, said: make(map[string]said), silent: make(map[string]bool)}
 	m.low.Store(&lowest{version, self})
 	return m
 }
@@ -97,6 +98,23 @@ func (m *members) of(node string) (said, bool) {
 	return s, ok
 }
 
+// turned returns who went silent since it was asked last, and who came back.
+func (m *members) turned() (went, came []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for node, s := range m.said {
+		switch c := s.heard(0); {
+		case c.Known && !c.Up && !m.silent[node]:
+			went = append(went, node)
+			m.silent[node] = true
+		case c.Up && m.silent[node]:
+			came = append(came, node)
+			delete(m.silent, node)
+		}
+	}
+	return went, came
+}
+
 // settle forgets those who are no members, and finds the lowest version among
 // the others.
 func (m *members) settle(servers []raft.Server) {
@@ -121,6 +139,7 @@ func (m *members) settle(servers []raft.Server) {
 	for id := range m.said {
 		if !is[id] {
 			delete(m.said, id)
+			delete(m.silent, id)
 		}
 	}
 	m.low.Store(low)
@@ -133,8 +152,16 @@ const greetEvery = time.Second
 func (n *Node) greetMembers() {
 	t := time.NewTicker(greetEvery)
 	defer t.Stop()
-	for {
+	for removed := false; ; {
 		n.greetAll()
+		if n.expelled.Load() && !n.led.Load() {
+			n.settleIn() // who is removed while it runs stays so
+		}
+		if was := removed; n.Removed() != was {
+			if removed = !was; removed {
+				n.cfg.Logger.Warn(errRemoved.Error())
+			}
+		}
 		select {
 		case <-n.ctx.Done():
 			return
@@ -166,12 +193,28 @@ func (n *Node) greetAll() {
 				return // at an address that it had
 			}
 			n.members.note(h.GetNode(), n.heard(h))
+			if h.GetLeader() == h.GetNode() {
+				n.expelled.Store(h.GetRemoved())
+			}
 		})
 	}
 	asked.Wait()
 	n.members.settle(servers)
+	n.notice()
 	if err := n.remember(servers, false); err != nil && n.ctx.Err() == nil {
 		n.cfg.Logger.Error("cannot write down whom this node has met", "error", err)
+	}
+}
+
+// notice says in the log of members that they went silent or came back, once
+// each.
+func (n *Node) notice() {
+	went, came := n.members.turned()
+	for _, node := range went {
+		n.cfg.Logger.Warn("a member does not answer: it is down, or this node does not reach it", "member", node, "for", silentAfter)
+	}
+	for _, node := range came {
+		n.cfg.Logger.Info("a member answers again", "member", node)
 	}
 }
 
@@ -264,14 +307,15 @@ func (n *Node) enter() error {
 }
 
 // settleIn asks for what the node wants to be and is not, beside its work: the
-// vote of one that was just admitted, or a new address.
+// vote of one that was just admitted, or a new address; or all of it again, by one
+// that was removed while it was down.
 func (n *Node) settleIn() {
-	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() {
+	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() && !n.expelled.Load() || !n.joining.CompareAndSwap(false, true) {
 		return
 	}
-	n.joining.Store(true)
 	n.tasks.Go(func() {
 		if err := n.join(n.ctx, n.joinRequest(), true); err == nil {
+			n.expelled.Store(false)
 			n.joining.Store(false)
 		} else if n.ctx.Err() == nil {
 			n.cfg.Logger.Error("cannot join", "error", err)
@@ -291,9 +335,11 @@ func (n *Node) isMember() bool {
 }
 
 // noLeader says why no leader is known. One who was removed, and does not ask
-// to come back, need not wait for one.
+// to come back, need not wait for one. It may have been removed while it was down:
+// then its folder does not know, and the leader says so.
 func (n *Node) noLeader() error {
-	if _, known := n.member(n.cfg.ID); !known && len(n.servers()) > 0 && !n.joining.Load() {
+	_, known := n.member(n.cfg.ID)
+	if gone := !known && len(n.servers()) > 0 || n.expelled.Load(); gone && !n.joining.Load() {
 		return errRemoved
 	}
 	return errNoLeader

@@ -22,7 +22,7 @@ import (
 var (
 	errClosed   = errors.New("this node is closed")
 	errNoLeader = errors.New("no leader is known")
-	errRemoved  = errors.New("this node was removed from the cluster; ask another node")
+	errRemoved  = errors.New("this node was removed from the cluster: ask another node; start this one with --join to make it a member again, or end it and delete its data folder")
 )
 
 // A Node is one member of a cluster. Its methods are safe for concurrent use.
@@ -56,6 +56,8 @@ type Node struct {
 	leading  atomic.Pointer[leadership]
 	draining atomic.Bool
 	joining  atomic.Bool // not yet what it wants to be
+	expelled atomic.Bool // the leader says that this node is no member
+	led      atomic.Bool // a leader has been known since the start
 	started  atomic.Bool // Raft is there
 
 	states states // of all members, as they compare them

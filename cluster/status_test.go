@@ -124,8 +124,17 @@ func TestContactGrowsOld(t *testing.T) {
 		time.Sleep(1)
 		require.Equal(t, Contact{Known: true, Silent: silentAfter, Applied: 5, Lag: 95}, contact(100))
 		require.Zero(t, contact(4).Lag)
+		went, came := m.turned()
+		require.Equal(t, []string{"n2"}, went)
+		require.Empty(t, came)
 		m.note("n2", said{version: 1}) // started again, and not there yet
 		require.False(t, contact(100).Up)
 		require.EqualValues(t, 95, contact(100).Lag)
+		went, came = m.turned()
+		require.Empty(t, append(went, came...), "once is enough")
+		m.note("n2", said{at: time.Now(), applied: 100})
+		went, came = m.turned()
+		require.Empty(t, went)
+		require.Equal(t, []string{"n2"}, came)
 	})
 }

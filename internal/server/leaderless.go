@@ -69,10 +69,18 @@ func (w *leaderWatch) watch() {
 			since = time.Now()
 		case time.Since(since) >= w.patience:
 			if w.missing.Swap(&why) == nil {
-				w.log.Warn("no leader: changes and reads of the latest state are refused until there is one; see whether a majority of the nodes runs and reaches each other", "for", w.patience, "health", why)
+				w.log.Warn("no leader: changes and reads of the latest state are refused until there is one"+w.advice(), "for", w.patience, "health", why)
 			}
 		}
 	}
+}
+
+// advice is what to look at. Of a node that was removed its health says it.
+func (w *leaderWatch) advice() string {
+	if r, ok := w.cluster.(removable); ok && r.Removed() {
+		return ""
+	}
+	return "; see whether a majority of the nodes runs and reaches each other"
 }
 
 // look reports whether no leader is known, and what the cluster says of that.

@@ -831,7 +831,7 @@ type HelloResponse struct {
 	Self          *Identity `protobuf:"bytes,11,opt,name=self,proto3" json:"self,omitempty"`
 	// Why the caller is not the member whose name it bears; empty if it may be.
 	Refusal string `protobuf:"bytes,12,opt,name=refusal,proto3" json:"refusal,omitempty"`
-	// A leader is known to this node, and the caller is no member of the cluster.
+	// This node leads, and the caller is no member of the cluster.
 	Removed       bool `protobuf:"varint,13,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
