@@ -79,7 +79,9 @@ func TestStatusTellsOfADeadMember(t *testing.T) {
 	all("it is down", func(s Status, p Peer) bool {
 		return p.Known && !p.Up && p.Silent >= silentAfter && p.Applied <= stood && p.Applied+p.Lag >= stood+3
 	})
-	require.Eventually(t, func() bool { return gauge(leader, "gov_raft_member_up") == 0 && gauge(other, "gov_raft_member_up") == 0 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return gauge(leader, "gov_raft_member_up") == 0 && gauge(other, "gov_raft_member_up") == 0
+	}, 10*time.Second, 10*time.Millisecond)
 	require.GreaterOrEqual(t, gauge(leader, "gov_raft_member_last_contact_seconds"), silentAfter.Seconds())
 	require.GreaterOrEqual(t, gauge(leader, "gov_raft_member_lag_entries"), 3.0)
 	require.EqualValues(t, -1, gauge(other, "gov_raft_member_lag_entries"), "it does not know where the leader stands")

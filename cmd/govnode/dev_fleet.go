@@ -111,7 +111,7 @@ func (f *fleet) run(i int) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(f.program, append([]string{"serve", "--" + childFlag}, f.nodeArgs(i)...)...)
+	cmd := exec.Command(f.program, append([]string{"serve", "--" + childFlag, "--reflection"}, f.nodeArgs(i)...)...)
 	// The name that this program was called by, which tells a test binary that
 	// it is to be govnode.
 	cmd.Args[0] = os.Args[0]

@@ -51,7 +51,7 @@ func openNode(ctx context.Context, c *Config, api net.Addr, log *slog.Logger, st
 		Node: c.Node, Backend: c.Backend, Version: version(),
 		Logger: log, Registry: registry,
 		Audit: audit, AuditRequired: c.AuditMode == auditRequired, AuditTimeout: c.AuditTimeout,
-		Engine: policyEngine(log), RequestTimeout: c.RequestTimeout, StrictNamespaces: c.StrictNamespaces,
+		Engine: policyEngine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
 		LeaderPatience: leaderPatience(c),
 	})
 	if err != nil {

@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
 	"example.com/govnode/storage"
 )
 
@@ -67,6 +68,9 @@ type Config struct {
 	JournalRecords, JournalBytes int
 	// Peers is how the API of other nodes is reached. Nil makes a client.
 	Peers *http.Client
+
+	// Reflection lets gRPC clients ask for the schema of the API.
+	Reflection bool
 
 	// RequestTimeout bounds a request whose caller brings no deadline, its wait
 	// apart; a caller's longer one is cut to it. 30 s if 0.
@@ -152,6 +156,8 @@ type Server struct {
 	memory   *memoryGuard
 	leader   *leaderWatch
 
+	watchers atomic.Int64 // of health
+
 	draining atomic.Bool
 	drained  chan struct{} // closed when the drain begins
 	drain    sync.Once
@@ -226,11 +232,16 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(govnodev1connect.NewEventServiceHandler(eventService{s}, opts))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(counterService{s}, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
-	mux.Handle(grpchealth.NewHandler(healthChecker{s}))
+	mux.Handle(healthv1connect.NewHealthHandler(healthService{s}))
+	if s.cfg.Reflection {
+		r := grpcreflect.NewStaticReflector(append(serviceNames(), healthv1connect.HealthName)...)
+		mux.Handle(grpcreflect.NewHandlerV1(r))
+		mux.Handle(grpcreflect.NewHandlerV1Alpha(r))
+	}
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
-	return newDirectory(mux)
+	return newDirectory(mux, s.cfg.Reflection)
 }
 
 // Drain prepares the end: /readyz turns false, no new call or session is
