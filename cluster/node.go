@@ -163,6 +163,9 @@ func (n *Node) open() (err error) {
 
 func (n *Node) clusterID() string { return *n.cluster.Load() }
 
+// DataID implements storage.Store: it is the id of the cluster.
+func (n *Node) DataID(string) string { return n.clusterID() }
+
 // belong makes the node one of a cluster, for ever.
 func (n *Node) belong(cluster string) error {
 	if err := n.disk.belong(cluster); err != nil {

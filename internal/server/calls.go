@@ -336,7 +336,7 @@ func (b *begin) response() (*v1.BeginCallResponse, error) {
 	}
 	a := &beginAnswer{}
 	out := &a.out
-	out.Outcome, out.DecisionId, out.Index = outcomes[res.Code], decisionID(b.ns, b.cmd.Session, b.cmd.Call), b.answer.Index
+	out.Outcome, out.DecisionId, out.Index = outcomes[res.Code], decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call), b.answer.Index
 	out.Grants, out.Pressure, out.Counters = a.grantsOf(res.Grants), pressureOf(res.Pressure), &a.counters
 	out.RetryAfter, out.Queue = someDuration(res.RetryAfter), placeOf(res.Queue)
 	setCounters(&a.counters, res.Counters)

@@ -303,7 +303,7 @@ func (f *frame) queued() *v1.OperationResult {
 	switch o := f.part.operation.(type) {
 	case *begin:
 		r.Result = &v1.OperationResult_Begin{Begin: &v1.BeginCallResponse{
-			Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: decisionID(o.ns, o.cmd.Session, o.cmd.Call),
+			Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: decisionID(o.s.store, o.ns, o.cmd.Session, o.cmd.Call),
 			Counters: countersOf(o.answer.Result.Counters), Queue: placeOf(o.answer.Result.Queue), Index: o.answer.Index,
 		}}
 	case *acquire:

@@ -184,7 +184,7 @@ func New(cfg Config) (*Server, error) {
 	if err := m.watch(cfg.Registry, s.journal); err != nil {
 		return nil, err
 	}
-	s.audit = &auditor{now: cfg.Now, metrics: m, journal: s.journal, log: &auditLog{
+	s.audit = &auditor{now: cfg.Now, metrics: m, journal: s.journal, store: store, log: &auditLog{
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
 	}}
 	s.audit.log.init()
