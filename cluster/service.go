@@ -30,7 +30,11 @@ func wireError(err error) error {
 	case errors.Is(err, errElsewhere), errors.Is(err, errNoLeader):
 		return refusal(connect.CodeFailedPrecondition, err)
 	case errors.Is(err, storage.ErrInvalid):
-		return refusal(connect.CodeInvalidArgument, errors.New(bare(err)))
+		e := refusal(connect.CodeInvalidArgument, errors.New(bare(err)))
+		if bad := (*badField)(nil); errors.As(err, &bad) {
+			e.Meta().Set(fieldHeader, bad.name)
+		}
+		return e
 	}
 	return refusal(connect.CodeUnavailable, errors.New(bare(err)))
 }

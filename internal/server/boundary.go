@@ -10,9 +10,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-
 	"example.com/govnode/engine"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/storage"
@@ -213,36 +210,4 @@ func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, 
 	s.log.Error("a handler panicked", slog.String("procedure", spec.Procedure), slog.String("cause", engine.Redact(fmt.Sprint(cause))), slog.String("stack", string(debug.Stack())))
 	s.metrics.panics.Inc()
 	return newError(connect.CodeInternal, reasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
-}
-
-// strictJSON is protojson that refuses what it does not know: a misspelt field
-// that is ignored would be a limit or a lease that silently is not there.
-type strictJSON struct{ name string }
-
-// jsonDepth bounds how deeply a request is nested: the arguments, and what
-// stands around them. Each level of JSON is two or three of messages.
-const jsonDepth = 512
-
-func (c strictJSON) Name() string { return c.name }
-
-func (c strictJSON) Marshal(message any) ([]byte, error) {
-	m, ok := message.(proto.Message)
-	if !ok {
-		return nil, fmt.Errorf("server: %T is no message", message)
-	}
-	return protojson.Marshal(m)
-}
-
-func (c strictJSON) Unmarshal(b []byte, message any) error {
-	m, ok := message.(proto.Message)
-	if !ok {
-		return fmt.Errorf("server: %T is no message", message)
-	}
-	if len(b) == 0 {
-		return errors.New("the body is empty; send a JSON object, {} for none of the fields")
-	}
-	if err := (protojson.UnmarshalOptions{RecursionLimit: jsonDepth}).Unmarshal(b, m); err != nil {
-		return errors.New(clip(engine.Redact(err.Error()), 300)) // it may quote what it did not understand
-	}
-	return nil
 }

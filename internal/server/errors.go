@@ -145,9 +145,13 @@ func changeError(err error) error {
 	}
 	applied := storage.OutcomeOf(err)
 	var none *leaderless
+	var bad interface{ Field() (name, text string) }
 	switch {
 	case applied == storage.NotApplied && errors.As(err, &none):
 		return none.said
+	case applied == storage.NotApplied && errors.Is(err, storage.ErrInvalid) && errors.As(err, &bad):
+		name, text := bad.Field()
+		return invalid(name, "%s", text)
 	case applied == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
 		return newError(connect.CodeInvalidArgument, reasonInvalidField, reasonText(err))
 	case applied == storage.NotApplied && overloadedElsewhere(err):

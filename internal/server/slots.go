@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -272,6 +273,13 @@ func (r *release) take(_ context.Context, answers []storage.Answer) (again bool,
 
 func (r *release) response() *v1.ReleaseSlotResponse {
 	out := &v1.ReleaseSlotResponse{Outcome: outcomes[r.answer.Result.Code], Index: r.answer.Index}
+	switch {
+	case out.Outcome != v1.Outcome_OUTCOME_FENCED:
+	case r.cmd.Token == 0:
+		out.Reason = "no token is given, so nothing was released; send the one with which the slot was granted: the slot may have another holder by now"
+	default:
+		out.Reason = "token " + strconv.FormatUint(r.cmd.Token, 10) + " is not the one under which the slot is held, so nothing was released"
+	}
 	r.s.metrics.slotOutcome(out.Outcome)
 	return out
 }
