@@ -6,6 +6,8 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -14,7 +16,8 @@ import (
 func newHclog(l *slog.Logger) hclog.Logger { return &hclogger{out: l.With("from", "raft")} }
 
 // hclogger is slog with the methods of hclog. Raft's own "info" is what an
-// operator calls debug, so that it is lowered by one level.
+// operator calls debug, and its warnings, of elections and of followers that
+// catch up, are information, so that both are lowered by one level.
 type hclogger struct {
 	out     *slog.Logger
 	name    string
@@ -26,11 +29,42 @@ func slogLevel(l hclog.Level) slog.Level {
 	case hclog.Error:
 		return slog.LevelError
 	case hclog.Warn:
-		return slog.LevelWarn
+		return slog.LevelInfo
 	case hclog.Info:
 		return slog.LevelDebug
 	}
 	return slog.LevelDebug - 4
+}
+
+// ofPeers begin the messages, of whatever level, about another member that does
+// not answer, that is behind or that asks for votes. A member that is started
+// again, or joins, causes dozens of them; one that stays away is told of once,
+// see Node.notice.
+var ofPeers = []string{
+	"appendEntries rejected, sending older logs",
+	"failed to appendEntries to",
+	"failed to contact",
+	"failed to decode incoming command",
+	"failed to flush response",
+	"failed to get previous log",
+	"failed to heartbeat to",
+	"failed to make requestVote RPC",
+	"failed to pipeline appendEntries",
+	"failed to send snapshot to",
+	"failed to start pipeline replication to",
+	"peer has newer term, stopping replication",
+	"rejecting pre-vote request",
+	"rejecting vote request",
+}
+
+// levelOf returns the level of a message. That a leader has lost its majority
+// begins as one about a peer does.
+func levelOf(l hclog.Level, msg string) slog.Level {
+	about := func(start string) bool { return strings.HasPrefix(msg, start) }
+	if slices.ContainsFunc(ofPeers, about) && !about("failed to contact quorum") {
+		return min(slogLevel(l), slog.LevelDebug)
+	}
+	return slogLevel(l)
 }
 
 func (h *hclogger) enabled(l hclog.Level) bool {
@@ -39,7 +73,8 @@ func (h *hclogger) enabled(l hclog.Level) bool {
 
 // Log implements hclog.Logger.
 func (h *hclogger) Log(l hclog.Level, msg string, args ...any) {
-	if !h.enabled(l) {
+	level := levelOf(l, msg)
+	if !h.out.Enabled(context.Background(), level) {
 		return
 	}
 	shown := make([]any, len(args))
@@ -49,7 +84,7 @@ func (h *hclogger) Log(l hclog.Level, msg string, args ...any) {
 		}
 		shown[i] = a
 	}
-	h.out.Log(context.Background(), slogLevel(l), msg, shown...)
+	h.out.Log(context.Background(), level, msg, shown...)
 }
 
 func (h *hclogger) Trace(msg string, args ...any) { h.Log(hclog.Trace, msg, args...) }

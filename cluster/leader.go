@@ -83,6 +83,7 @@ func (n *Node) take(l *leadership) bool {
 		return false
 	}
 	n.leading.Store(l)
+	n.led.Store(true)
 	n.announceLocked()
 	return true
 }
@@ -160,6 +161,9 @@ func (n *Node) leader() (l *leadership, address string, moved <-chan struct{}) {
 		return l, "", moved
 	}
 	a, id := n.raft.LeaderWithID()
+	if a != "" && !n.led.Load() { // most often it is known, and not written
+		n.led.Store(true)
+	}
 	if id == raft.ServerID(n.cfg.ID) {
 		a = "" // before its barrier, or after its end
 	}

@@ -26,16 +26,39 @@ type members struct {
 	version uint32
 	low     atomic.Pointer[lowest]
 
-	mu   sync.Mutex
-	said map[string]said
+	mu     sync.Mutex
+	said   map[string]said
+	silent map[string]bool // those who went silent, as turned told
 }
 
 // said is what one member told in its latest Hello.
 type said struct {
+	at      time.Time // when; zero while it does not take part
 	api     string
 	version uint32
-	lag     uint64 // entries behind this node
+	applied uint64
+	lag     uint64 // entries behind this node, at that time
 	logged  uint64 // bytes of log since its last snapshot
+}
+
+// silentAfter is how long a member may not be heard of before it counts as down:
+// a Hello and its repeat may be lost, or take long.
+const silentAfter = 3 * greetEvery
+
+// heard tells of the latest contact with a member: how long ago it was, where
+// the member stood, and how far that is behind own, which is where this node
+// stands now. Of one that is up it is as far as it was then: this node has gone
+// on since, and the member as well.
+func (s *said) heard(own uint64) (c Contact) {
+	if s.at.IsZero() {
+		return Contact{}
+	}
+	c = Contact{Known: true, Silent: time.Since(s.at), Applied: s.applied, Lag: s.lag}
+	c.Up = c.Silent < silentAfter
+	if !c.Up {
+		c.Lag = own - min(own, s.applied)
+	}
+	return c
 }
 
 // lowest is the member that knows the fewest kinds of commands.
@@ -45,7 +68,7 @@ type lowest struct {
 }
 
 func newMembers(self string, version uint32) *members {
-	m := &members{self: self, version: version, said: make(map[string]said)}
+	m := &members{self: self, version: version, said: make(map[string]said), silent: make(map[string]bool)}
 	m.low.Store(&lowest{version, self})
 	return m
 }
@@ -57,10 +80,14 @@ func (m *members) oldest() (uint32, string) {
 	return l.version, l.node
 }
 
-// note keeps what a member said.
+// note keeps what a member said. What it said of where it stands outlasts what
+// it says before it takes part again.
 func (m *members) note(node string, s said) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if was := m.said[node]; s.at.IsZero() {
+		s.at, s.applied, s.lag = was.at, was.applied, was.lag
+	}
 	m.said[node] = s
 }
 
@@ -69,6 +96,23 @@ func (m *members) of(node string) (said, bool) {
 	defer m.mu.Unlock()
 	s, ok := m.said[node]
 	return s, ok
+}
+
+// turned returns who went silent since it was asked last, and who came back.
+func (m *members) turned() (went, came []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for node, s := range m.said {
+		switch c := s.heard(0); {
+		case c.Known && !c.Up && !m.silent[node]:
+			went = append(went, node)
+			m.silent[node] = true
+		case c.Up && m.silent[node]:
+			came = append(came, node)
+			delete(m.silent, node)
+		}
+	}
+	return went, came
 }
 
 // settle forgets those who are no members, and finds the lowest version among
@@ -95,6 +139,7 @@ func (m *members) settle(servers []raft.Server) {
 	for id := range m.said {
 		if !is[id] {
 			delete(m.said, id)
+			delete(m.silent, id)
 		}
 	}
 	m.low.Store(low)
@@ -107,8 +152,16 @@ const greetEvery = time.Second
 func (n *Node) greetMembers() {
 	t := time.NewTicker(greetEvery)
 	defer t.Stop()
-	for {
+	for removed := false; ; {
 		n.greetAll()
+		if n.expelled.Load() && !n.led.Load() {
+			n.settleIn() // who is removed while it runs stays so
+		}
+		if was := removed; n.Removed() != was {
+			if removed = !was; removed {
+				n.cfg.Logger.Warn(errRemoved.Error())
+			}
+		}
 		select {
 		case <-n.ctx.Done():
 			return
@@ -140,19 +193,36 @@ func (n *Node) greetAll() {
 				return // at an address that it had
 			}
 			n.members.note(h.GetNode(), n.heard(h))
+			if h.GetLeader() == h.GetNode() {
+				n.expelled.Store(h.GetRemoved())
+			}
 		})
 	}
 	asked.Wait()
 	n.members.settle(servers)
+	n.notice()
 	if err := n.remember(servers, false); err != nil && n.ctx.Err() == nil {
 		n.cfg.Logger.Error("cannot write down whom this node has met", "error", err)
 	}
 }
 
+// notice says in the log of members that they went silent or came back, once
+// each.
+func (n *Node) notice() {
+	went, came := n.members.turned()
+	for _, node := range went {
+		n.cfg.Logger.Warn("a member does not answer: it is down, or this node does not reach it", "member", node, "for", silentAfter)
+	}
+	for _, node := range came {
+		n.cfg.Logger.Info("a member answers again", "member", node)
+	}
+}
+
 func (n *Node) heard(h *nodev1.HelloResponse) said {
 	s := said{api: h.GetApiAddress(), version: h.GetVersion(), logged: h.GetLogBytes()}
-	if own := n.fsm.applied(); own > h.GetAppliedIndex() {
-		s.lag = own - h.GetAppliedIndex()
+	if h.GetCluster() == n.clusterID() && h.GetTerm() > 0 {
+		own := n.fsm.applied()
+		s.at, s.applied, s.lag = time.Now(), h.GetAppliedIndex(), own-min(own, h.GetAppliedIndex())
 	}
 	return s
 }
@@ -237,14 +307,15 @@ func (n *Node) enter() error {
 }
 
 // settleIn asks for what the node wants to be and is not, beside its work: the
-// vote of one that was just admitted, or a new address.
+// vote of one that was just admitted, or a new address; or all of it again, by one
+// that was removed while it was down.
 func (n *Node) settleIn() {
-	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() {
+	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() && !n.expelled.Load() || !n.joining.CompareAndSwap(false, true) {
 		return
 	}
-	n.joining.Store(true)
 	n.tasks.Go(func() {
 		if err := n.join(n.ctx, n.joinRequest(), true); err == nil {
+			n.expelled.Store(false)
 			n.joining.Store(false)
 		} else if n.ctx.Err() == nil {
 			n.cfg.Logger.Error("cannot join", "error", err)
@@ -264,9 +335,11 @@ func (n *Node) isMember() bool {
 }
 
 // noLeader says why no leader is known. One who was removed, and does not ask
-// to come back, need not wait for one.
+// to come back, need not wait for one. It may have been removed while it was down:
+// then its folder does not know, and the leader says so.
 func (n *Node) noLeader() error {
-	if _, known := n.member(n.cfg.ID); !known && len(n.servers()) > 0 && !n.joining.Load() {
+	_, known := n.member(n.cfg.ID)
+	if gone := !known && len(n.servers()) > 0 || n.expelled.Load(); gone && !n.joining.Load() {
 		return errRemoved
 	}
 	return errNoLeader

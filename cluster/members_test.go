@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -104,6 +105,32 @@ func TestARemovedNodeSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, errRemoved)
 	require.NoError(t, ctx.Err(), "nobody waited for a leader")
 	require.Zero(t, count(t, c.leader(gone), storage.Latest), "nothing was applied")
+}
+
+// One that was removed while it was down hears it from the leader when it is
+// started again, says so with what to do, and comes back if it asks to.
+func TestANodeThatWasRemovedWhileItWasDown(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	gone := c.follower()
+	require.NoError(t, gone.Close())
+	require.NoError(t, c.leader(gone).RemoveNode(within(t, 10*time.Second), gone.cfg.ID, false))
+	said := newAlarms()
+	join := gone.cfg.Join
+	if len(join) == 0 { // the first one
+		join = []string{c.leader(gone).Address()}
+	}
+	gone.cfg.Join, gone.cfg.Bootstrap, gone.cfg.Logger = nil, false, slog.New(said)
+	again := c.restart(gone)
+	require.Eventually(t, func() bool { return again.Removed() && len(said.text()) > 0 }, 10*time.Second, 5*time.Millisecond)
+	require.ErrorIs(t, again.Ready(t.Context()), errRemoved)
+	require.ErrorContains(t, again.Ready(t.Context()), "start this one with --join")
+	require.Equal(t, []string{"WARN " + errRemoved.Error()}, said.text())
+
+	require.NoError(t, again.Close())
+	again.cfg.Join = join
+	c.restart(again).waitReady(t)
+	require.Equal(t, "voter", roles(t, c.leader())[gone.cfg.ID])
 }
 
 func TestTheLastVoterStays(t *testing.T) {

@@ -95,6 +95,21 @@ func (n *Node) change(ctx context.Context, here func(context.Context, *leadershi
 	}
 }
 
+// A badField is what is wrong with a field of a change of members.
+type badField struct {
+	name string
+	err  error
+}
+
+func (e *badField) Error() string { return e.name + ": " + e.err.Error() }
+
+// Field returns the name of the field and what is wrong with it.
+func (e *badField) Field() (name, text string) { return e.name, e.err.Error() }
+
+func invalidField(name, format string, args ...any) error {
+	return invalid(&badField{name, fmt.Errorf(format, args...)})
+}
+
 func (n *Node) member(id string) (raft.Server, bool) {
 	for _, s := range n.servers() {
 		if string(s.ID) == id {
@@ -168,7 +183,7 @@ func (n *Node) caughtUp(applied uint64) bool {
 // place gives a member its address, with a vote or without. n.changing is held.
 func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
 	if _, err := n.member(id); !err && n.taken(address) {
-		return invalid(fmt.Errorf("address %s is that of another member", address))
+		return invalidField("address", "%s is that of another member", address)
 	}
 	add := n.raft.AddNonvoter
 	if vote {
@@ -204,10 +219,10 @@ func left(ctx context.Context) time.Duration {
 
 func validMember(id, address string) error {
 	if !nodeName.MatchString(id) {
-		return invalid(fmt.Errorf("node: %q is no node name; use 1 to 64 letters, digits, '.', '_' or '-'", id))
+		return invalidField("node", "%q is no node name; use 1 to 64 letters, digits, '.', '_' or '-'", id)
 	}
 	if err := validAddress(address); err != nil {
-		return invalid(fmt.Errorf("address: %w", err))
+		return invalidField("address", "%w", err)
 	}
 	return nil
 }
@@ -242,7 +257,7 @@ func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (
 	defer n.changing.Unlock()
 	s, known := n.member(id)
 	if known && string(s.Address) != address {
-		return false, invalid(fmt.Errorf("node: %s is a member at %s; it tells its new address itself when it is started with Join", id, s.Address))
+		return false, invalidField("node", "%s is a member at %s; it tells its new address itself when it is started with Join", id, s.Address)
 	}
 	if !known {
 		return nonvoter, n.place(ctx, id, address, false)
@@ -270,7 +285,7 @@ func (n *Node) removeHere(ctx context.Context, id string, force bool) error {
 	}
 	if isVoter(&s) {
 		if n.voters() == 1 {
-			return invalid(fmt.Errorf("node: %s is the only voter; a cluster needs one", id))
+			return invalidField("node", "%s is the only voter; a cluster needs one", id)
 		}
 		if !force {
 			if err := leavesMajority(id, n.answering(ctx)); err != nil {
@@ -317,8 +332,8 @@ func leavesMajority(id string, answers map[string]bool) error {
 		return nil
 	}
 	slices.Sort(dead)
-	return invalid(fmt.Errorf("node: without %s only %d of %d voters would answer, which is no majority, and the cluster would stop: no answer comes from %s; start what is down again or remove it first, or use force if %[1]s has to go all the same",
-		id, alive, voters, strings.Join(dead, ", ")))
+	return invalidField("node", "without %s only %d of %d voters would answer, which is no majority, and the cluster would stop: no answer comes from %s; start what is down again or remove it first, or use force if %[1]s has to go all the same",
+		id, alive, voters, strings.Join(dead, ", "))
 }
 
 // answering asks every voter whether it is there. It answers for this node.
@@ -366,16 +381,16 @@ func (n *Node) transferHere(ctx context.Context, id string) error {
 	var future raft.Future
 	if id == "" {
 		if n.voters() == 1 {
-			return invalid(errors.New("node: there is no other voter"))
+			return invalidField("node", "there is no other voter")
 		}
 		future = n.raft.LeadershipTransfer()
 	} else {
 		s, known := n.member(id)
 		if !known {
-			return invalid(fmt.Errorf("node: %q is no member of this cluster", id))
+			return invalidField("node", "%q is no member of this cluster", id)
 		}
 		if !isVoter(&s) {
-			return invalid(fmt.Errorf("node: %s has no vote", id))
+			return invalidField("node", "%s has no vote", id)
 		}
 		future = n.raft.LeadershipTransferToServer(s.ID, s.Address)
 	}

@@ -79,6 +79,7 @@ func (m *metrics) register(r *prometheus.Registry, n *Node) error {
 		}),
 		gauge("gov_raft_proposal_queue", "Commands that wait for a place in the log, or to be forwarded.", func() float64 { return float64(n.queued()) }),
 		gauge("gov_raft_log_bytes", "Bytes of log applied since the last snapshot.", func() float64 { return float64(n.fsm.logged.since()) }),
+		memberGauges{n},
 		gauge("gov_raft_log_time_seconds", "Log time of the latest entry applied.", func() float64 { return n.fsm.now().Seconds() }),
 	} {
 		if err := r.Register(c); err != nil {
@@ -93,6 +94,47 @@ func (m *metrics) register(r *prometheus.Registry, n *Node) error {
 		}
 	}
 	return nil
+}
+
+// memberGauges are how this node sees the other members. They are made when they
+// are asked for, since members come and go.
+type memberGauges struct{ n *Node }
+
+var (
+	memberUp     = prometheus.NewDesc("gov_raft_member_up", "1 if this node has heard of another member within the last 3 s, else 0.", []string{"member"}, nil)
+	memberSilent = prometheus.NewDesc("gov_raft_member_last_contact_seconds", "Time since this node heard of another member last.", []string{"member"}, nil)
+	memberLag    = prometheus.NewDesc("gov_raft_member_lag_entries", "Log entries that another member is behind, on the leader.", []string{"member"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (memberGauges) Describe(to chan<- *prometheus.Desc) {
+	to <- memberUp
+	to <- memberSilent
+	to <- memberLag
+}
+
+// Collect implements prometheus.Collector. What is not known is not told.
+func (g memberGauges) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, member string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, member)
+	}
+	for _, p := range g.n.view() {
+		if p.Node == g.n.cfg.ID {
+			continue
+		}
+		up := 0.0
+		if p.Up {
+			up = 1
+		}
+		gauge(memberUp, up, p.Node)
+		if !p.Known {
+			continue
+		}
+		gauge(memberSilent, p.Silent.Seconds(), p.Node)
+		if g.n.Leader() {
+			gauge(memberLag, float64(p.Lag), p.Node)
+		}
+	}
 }
 
 // walMetrics are what a write-ahead log counts of itself, by the names that

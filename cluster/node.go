@@ -23,7 +23,7 @@ import (
 var (
 	errClosed   = errors.New("this node is closed")
 	errNoLeader = errors.New("no leader is known")
-	errRemoved  = errors.New("this node was removed from the cluster; ask another node")
+	errRemoved  = errors.New("this node was removed from the cluster: ask another node; start this one with --join to make it a member again, or end it and delete its data folder")
 )
 
 // A Node is one member of a cluster. Its methods are safe for concurrent use.
@@ -57,6 +57,8 @@ type Node struct {
 	leading  atomic.Pointer[leadership]
 	draining atomic.Bool
 	joining  atomic.Bool // not yet what it wants to be
+	expelled atomic.Bool // the leader says that this node is no member
+	led      atomic.Bool // a leader has been known since the start
 	started  atomic.Bool // Raft is there
 
 	states states // of all members, as they compare them
@@ -161,6 +163,9 @@ func (n *Node) open() (err error) {
 }
 
 func (n *Node) clusterID() string { return *n.cluster.Load() }
+
+// DataID implements storage.Store: it is the id of the cluster.
+func (n *Node) DataID(string) string { return n.clusterID() }
 
 // belong makes the node one of a cluster, for ever.
 func (n *Node) belong(cluster string) error {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -160,6 +161,9 @@ const (
 	outcomeNotApplied = "not applied"
 )
 
+// fieldHeader names the field that is wrong in a request that is refused.
+const fieldHeader = "Govnode-Field"
+
 // refusal is the error of a request that did nothing.
 func refusal(code connect.Code, err error) *connect.Error {
 	e := connect.NewError(code, err)
@@ -178,6 +182,9 @@ func remote(err error) error {
 	case connect.CodeFailedPrecondition:
 		return errElsewhere
 	case connect.CodeInvalidArgument:
+		if name := e.Meta().Get(fieldHeader); name != "" {
+			return invalidField(name, "%s", strings.TrimPrefix(e.Message(), name+": "))
+		}
 		return invalid(errors.New(e.Message()))
 	}
 	return err

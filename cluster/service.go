@@ -30,7 +30,11 @@ func wireError(err error) error {
 	case errors.Is(err, errElsewhere), errors.Is(err, errNoLeader):
 		return refusal(connect.CodeFailedPrecondition, err)
 	case errors.Is(err, storage.ErrInvalid):
-		return refusal(connect.CodeInvalidArgument, errors.New(bare(err)))
+		e := refusal(connect.CodeInvalidArgument, errors.New(bare(err)))
+		if bad := (*badField)(nil); errors.As(err, &bad) {
+			e.Meta().Set(fieldHeader, bad.name)
+		}
+		return e
 	}
 	return refusal(connect.CodeUnavailable, errors.New(bare(err)))
 }
@@ -87,6 +91,10 @@ func (s *service) Hello(ctx context.Context, asked *nodev1.HelloRequest) (*nodev
 	r.Self = n.hello().GetSelf()
 	if id := asked.GetSelf(); id != nil {
 		r.Refusal = n.judge(ctx, id)
+		if n.Leader() { // others may not have heard yet of who came
+			_, known := n.member(id.GetNode())
+			r.Removed = !known
+		}
 	}
 	return r, nil
 }

@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 )
 
 // A Status is what a node knows of its cluster.
@@ -14,6 +19,7 @@ type Status struct {
 	Leader       string // node name; empty if unknown
 	Term         uint64
 	AppliedIndex uint64
+	SeenBy       string // whose view Peers is: that of the leader, or of this node if there is none that answers
 	Peers        []Peer // all members, this node included, in the order in which they came
 	Health       string // ok, or the check of Ready that fails
 }
@@ -23,38 +29,103 @@ type Peer struct {
 	Node       string
 	Address    string // of its Raft port
 	Role       string // leader, voter or nonvoter
-	Lag        uint64 // entries behind the leader, as of a second ago; known to the leader alone
 	APIAddress string // empty if the member has not been heard of
+	Contact
 }
 
-// Status returns what this node knows. It never fails; Health says what is
-// wrong.
+// A Contact is what is known of a member by whoever sees it: the latest answer
+// to the question that nodes ask each other once a second.
+type Contact struct {
+	Known   bool          // there was one; else nothing is known
+	Up      bool          // it was within the last 3 s
+	Silent  time.Duration // how long ago it was
+	Applied uint64        // the entry that the member had applied then
+	Lag     uint64        // entries behind who sees it
+}
+
+// Status returns what this node knows, and of the members what the leader does:
+// nobody else knows what they lack. It never fails; Health says what is wrong.
 func (n *Node) Status(ctx context.Context) (Status, error) {
-	_, leader := n.raft.LeaderWithID()
-	s := Status{Node: n.cfg.ID, Leader: string(leader), Term: n.raft.CurrentTerm(), AppliedIndex: n.fsm.applied(), Health: "ok"}
-	leads := n.Leader()
-	for _, m := range n.servers() {
-		p := Peer{Node: string(m.ID), Address: string(m.Address), Role: "nonvoter"}
-		if isVoter(&m) {
-			p.Role = "voter"
-		}
-		if m.ID == leader {
-			p.Role = "leader"
-		}
-		if p.Node == n.cfg.ID {
-			p.APIAddress = n.cfg.APIAddress
-		} else if told, ok := n.members.of(p.Node); ok {
-			p.APIAddress = told.api
-			if leads {
-				p.Lag = told.lag
+	leaderAt, leader := n.raft.LeaderWithID()
+	s := Status{Node: n.cfg.ID, Leader: string(leader), Term: n.raft.CurrentTerm(), AppliedIndex: n.fsm.applied(), SeenBy: n.cfg.ID, Health: "ok"}
+	var asked sync.WaitGroup
+	if leader != "" && s.Leader != n.cfg.ID {
+		asked.Go(func() {
+			if peers := n.leadersView(ctx, string(leaderAt)); peers != nil {
+				s.Peers, s.SeenBy = peers, s.Leader
 			}
-		}
-		s.Peers = append(s.Peers, p)
+		})
 	}
 	if err := n.Ready(ctx); err != nil {
 		s.Health = err.Error()
 	}
+	asked.Wait()
+	if s.Peers == nil {
+		s.Peers = n.view()
+	}
+	for i := range s.Peers {
+		if s.Peers[i].Node == s.Leader {
+			s.Peers[i].Role = "leader"
+		}
+	}
 	return s, nil
+}
+
+// view is how this node sees the members.
+func (n *Node) view() (peers []Peer) {
+	own := n.fsm.applied()
+	for _, m := range n.servers() {
+		p := Peer{Node: string(m.ID), Address: string(m.Address), Role: roleOf(isVoter(&m))}
+		if p.Node == n.cfg.ID {
+			p.APIAddress, p.Contact = n.cfg.APIAddress, Contact{Known: true, Up: true, Applied: own}
+		} else if told, ok := n.members.of(p.Node); ok {
+			p.APIAddress, p.Contact = told.api, told.heard(own)
+		}
+		peers = append(peers, p)
+	}
+	return peers
+}
+
+// leadersView asks the leader how it sees the members; nil if it does not answer.
+func (n *Node) leadersView(ctx context.Context, leader string) (peers []Peer) {
+	ctx, cancel := context.WithTimeout(ctx, min(n.cfg.RPCTimeout, greetEvery))
+	defer cancel()
+	r, err := n.peers.at(leader).Members(ctx, &nodev1.MembersRequest{})
+	if err != nil {
+		return nil
+	}
+	for _, m := range r.GetMembers() {
+		p := Peer{Node: m.GetNode(), Address: m.GetAddress(), Role: roleOf(m.GetVoter()), APIAddress: m.GetApiAddress()}
+		if m.GetSilent() != nil {
+			silent := m.GetSilent().AsDuration()
+			p.Contact = Contact{Known: true, Up: silent < silentAfter, Silent: silent, Applied: m.GetAppliedIndex(), Lag: m.GetLag()}
+		}
+		peers = append(peers, p)
+	}
+	return peers
+}
+
+// Members implements nodev1connect.NodeServiceHandler.
+func (s *service) Members(context.Context, *nodev1.MembersRequest) (*nodev1.MembersResponse, error) {
+	if s.n.raft.State() != raft.Leader {
+		return nil, wireError(errElsewhere)
+	}
+	out := &nodev1.MembersResponse{}
+	for _, p := range s.n.view() {
+		m := &nodev1.Member{Node: p.Node, Address: p.Address, ApiAddress: p.APIAddress, Voter: p.Role == "voter"}
+		if p.Known {
+			m.Silent, m.AppliedIndex, m.Lag = durationpb.New(p.Silent), &p.Applied, p.Lag
+		}
+		out.Members = append(out.Members, m)
+	}
+	return out, nil
+}
+
+func roleOf(voter bool) string {
+	if voter {
+		return "voter"
+	}
+	return "nonvoter"
 }
 
 // Leader reports whether this node leads and takes proposals.

@@ -44,6 +44,7 @@ func (s *spread) View(ctx context.Context, r storage.Read) (storage.View, error)
 func (s *spread) Changed() <-chan struct{}                       { return s.nodes[0].Changed() }
 func (s *spread) Save(ctx context.Context, w io.Writer) error    { return s.next().Save(ctx, w) }
 func (s *spread) Restore(ctx context.Context, r io.Reader) error { return s.next().Restore(ctx, r) }
+func (s *spread) DataID(ns string) string                        { return s.next().DataID(ns) }
 func (s *spread) Close() error                                   { return nil }
 
 func TestStore(t *testing.T) {

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"sync"
@@ -13,6 +14,7 @@ import (
 // Memory is a Store for one process that forgets everything when it ends. A
 // mutex is its order.
 type Memory struct {
+	id      string
 	clock   func() time.Duration
 	changed chan struct{}
 	stop    chan struct{}
@@ -36,11 +38,14 @@ func NewMemory(now func() time.Duration) *Memory {
 		start := time.Now()
 		now = func() time.Duration { return time.Since(start) }
 	}
-	m := &Memory{clock: now, changed: make(chan struct{}, 1), stop: make(chan struct{}), state: session.New()}
+	m := &Memory{id: rand.Text(), clock: now, changed: make(chan struct{}, 1), stop: make(chan struct{}), state: session.New()}
 	m.stopped.Add(1)
 	go m.keepHouse()
 	return m
 }
+
+// DataID implements Store.
+func (m *Memory) DataID(string) string { return m.id }
 
 // logTime is the clock, and what it was set ahead by. m.mu is held.
 func (m *Memory) logTime() time.Duration { return m.clock() + m.ahead }

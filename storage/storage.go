@@ -48,6 +48,9 @@ type Store interface {
 	// waits end, tokens go on above all that were ever given out. Its error is
 	// a *Failure.
 	Restore(ctx context.Context, r io.Reader) error
+	// DataID names the data of a namespace: all nodes that work on it say the
+	// same, and those of other data something else.
+	DataID(ns string) string
 	Close() error
 }
 

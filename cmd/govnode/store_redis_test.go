@@ -157,7 +157,7 @@ func TestServeOnRedisIsNotReady(t *testing.T) {
 		return string(text)
 	}
 	require.Equal(t, "ok\n", body(t, "http://"+api+"/readyz"))
-	require.Contains(t, health(), "SERVING_STATUS_SERVING")
+	require.Contains(t, health(), `"SERVING"`)
 	by := redisClient(t, url)
 	require.NoError(t, by.FlushAll(t.Context()).Err())
 	var says string
@@ -166,10 +166,10 @@ func TestServeOnRedisIsNotReady(t *testing.T) {
 		return says != "ok\n"
 	}, longEnough, 5*time.Millisecond)
 	require.Regexp(t, `^not ready: .*quarantine for another \ds, which ends by itself\n$`, says)
-	require.Contains(t, health(), "SERVING_STATUS_NOT_SERVING")
+	require.Contains(t, health(), "NOT_SERVING")
 	require.Contains(t, body(t, "http://"+api+"/metrics"), "\ngov_redis_quarantine 1\n")
 	require.Eventually(t, func() bool { return body(t, "http://"+api+"/readyz") == "ok\n" }, longEnough, 5*time.Millisecond)
-	require.Contains(t, health(), "SERVING_STATUS_SERVING")
+	require.Contains(t, health(), `"SERVING"`)
 	require.NoError(t, node.stop())
 }
 

@@ -99,7 +99,7 @@ func TestBodyLimits(t *testing.T) {
 	require.Equal(t, "resource_exhausted", answer["code"])
 	_, answer = n.post("CallService/BeginCall", `{"arguments":`+strings.Repeat(`{"a":`, 20_000)+strings.Repeat("}", 20_000)+"}")
 	require.Equal(t, "invalid_argument", answer["code"])
-	require.Contains(t, answer["message"], "recursion")
+	require.Contains(t, answer["message"], "nested too deeply")
 }
 
 func TestCounters(t *testing.T) {

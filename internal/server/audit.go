@@ -21,6 +21,7 @@ type auditor struct {
 	now     func() time.Time
 	metrics *metrics
 	journal *journal
+	store   reader
 }
 
 // add adds a line of an operation, which is written before the operation is
@@ -63,7 +64,7 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 // failedCall takes down a decision that was reached and, as far as this node
 // knows, not spent.
 func (a *auditor) failedCall(b *begin, err error) {
-	r := b.record(decisionID(b.ns, b.cmd.Session, b.cmd.Call))
+	r := b.record(decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call))
 	f := faultOf(err)
 	r.failure, r.failureReason = f.code.String(), f.reason
 	a.keep(&b.trace, r, func(l line) line {
@@ -138,7 +139,7 @@ func (a *auditor) lapse(ns string, c session.Lapse) {
 	a.add(&trace{}, func(l line) line {
 		return a.happened(l, "call_lapsed", "the lease ran out; settled as unknown, counted as executed", engine.Redact(c.Tool), ns).
 			text("session_id", c.Session).text("call_id", c.Call).
-			text("decision_id", decisionID(ns, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
+			text("decision_id", decisionID(a.store, ns, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
 	})
 	a.log.push() // nobody's answer waits for it
 }

@@ -73,7 +73,7 @@ var badInput = []struct {
 	{"its own parent", "SessionService/CreateSession", `{"sessionId":"x","agentId":"a","policy":{"name":"p"},"parentSessionId":"x"}`, "invalid_argument", "INVALID_FIELD", "parentSessionId: is the session itself"},
 	{"get an unknown session", "SessionService/GetSession", `{"sessionId":"nope"}`, "not_found", "NOT_FOUND", `there is no session "nope"`},
 	{"close an unknown session", "SessionService/CloseSession", `{"sessionId":"nope"}`, "not_found", "NOT_FOUND", `there is no session "nope"`},
-	{"unknown consistency", "SessionService/GetSession", `{"sessionId":"s","consistency":9}`, "invalid_argument", "INVALID_FIELD", "consistency: has no value 9"},
+	{"unknown consistency", "SessionService/GetSession", `{"sessionId":"s","consistency":9}`, "invalid_argument", "INVALID_FIELD", "consistency: is 9, which is none of its values; it must be one of CONSISTENCY_LINEARIZABLE, CONSISTENCY_STALE"},
 	{"negative page", "SessionService/ListSessions", `{"pageSize":-1}`, "invalid_argument", "INVALID_FIELD", "pageSize: is -1"},
 
 	// Calls.
@@ -85,8 +85,8 @@ var badInput = []struct {
 	{"a tool of two lines", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"a\u2028b"}`, "invalid_argument", "INVALID_FIELD", "tool: holds U+2028 at byte 1"},
 	{"a label that reads backwards", "SlotService/AcquireSlot", `{"pool":"gpu","slotId":"x","label":"\u2067a"}`, "invalid_argument", "INVALID_FIELD", "label: holds U+2067 at byte 0"},
 	{"metadata that reads backwards", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","metadata":{"\u202ea":"v"}}`, "invalid_argument", "INVALID_FIELD", `metadata["\u202ea"]: holds U+202E`},
-	{"unknown kind", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","kind":77}`, "invalid_argument", "INVALID_FIELD", "kind: has no value 77"},
-	{"unknown order", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","order":77}`, "invalid_argument", "INVALID_FIELD", "order: has no value 77"},
+	{"unknown kind", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","kind":77}`, "invalid_argument", "INVALID_FIELD", "kind: is 77, which is none of its values"},
+	{"unknown order", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","order":77}`, "invalid_argument", "INVALID_FIELD", "order: is 77, which is none of its values"},
 	{"unknown pool", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","pools":[{"pool":"nope"}]}`, "not_found", "NOT_FOUND", `pools: there is no pool "nope"`},
 	{"a pool twice", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","pools":[{"pool":"gpu"},{"pool":"gpu"}]}`, "invalid_argument", "INVALID_FIELD", "pools[1].pool: names"},
 	{"the pool of a policy", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","pools":[{"pool":"policy/p"}]}`, "invalid_argument", "INVALID_FIELD", "pools[0].pool: begins with policy/"},
@@ -104,7 +104,7 @@ var badInput = []struct {
 	{"arguments with a key twice", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","argumentsJson":"{\"a\":1,\"a\":2}"}`, "invalid_argument", "INVALID_FIELD", "duplicate key"},
 	{"a number beyond doubles", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","contextJson":"{\"a\":1e400}"}`, "invalid_argument", "INVALID_FIELD", "contextJson"},
 	{"a field misspelt", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","max_hodl":"1s"}`, "invalid_argument", "INVALID_FIELD", "max_hodl"},
-	{"a body that is no JSON", "CallService/BeginCall", `{"sessionId":`, "invalid_argument", "INVALID_FIELD", "unexpected EOF"},
+	{"a body that is no JSON", "CallService/BeginCall", `{"sessionId":`, "invalid_argument", "INVALID_FIELD", "is no JSON: unexpected end of JSON input"},
 	{"an empty body", "CallService/BeginCall", ``, "invalid_argument", "INVALID_FIELD", "body is empty"},
 	{"call id reused", "CallService/BeginCall", `{"sessionId":"s","callId":"c","tool":"other"}`, "invalid_argument", "ID_REUSED", `callId "c" of sessionId "s"`},
 	{"ended call id reused", "CallService/BeginCall", `{"sessionId":"s","callId":"e","tool":"other"}`, "invalid_argument", "ID_REUSED", `callId "e"`},

@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-
 	"example.com/govnode/engine"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/storage"
 )
 
 // NamespaceHeader names the namespace of a request.
@@ -162,7 +160,10 @@ func (s *Server) admit(procedure string) error {
 	if err := s.memory.admit(); err != nil {
 		return err
 	}
-	return s.leader.admit()
+	if err := s.leader.admit(); err != nil { // before it is judged for nothing
+		return changeError(storage.Fail(storage.NotApplied, err))
+	}
+	return nil
 }
 
 // startsWork reports whether a request begins something that a draining node
@@ -210,36 +211,4 @@ func (s *Server) panicked(where string, cause any) error {
 	s.log.Error("a handler panicked", slog.String("where", where), slog.String("cause", engine.Redact(fmt.Sprint(cause))), slog.String("stack", string(debug.Stack())))
 	s.metrics.panics.Inc()
 	return newError(connect.CodeInternal, reasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
-}
-
-// strictJSON is protojson that refuses what it does not know: a misspelt field
-// that is ignored would be a limit or a lease that silently is not there.
-type strictJSON struct{ name string }
-
-// jsonDepth bounds how deeply a request is nested: the arguments, and what
-// stands around them. Each level of JSON is two or three of messages.
-const jsonDepth = 512
-
-func (c strictJSON) Name() string { return c.name }
-
-func (c strictJSON) Marshal(message any) ([]byte, error) {
-	m, ok := message.(proto.Message)
-	if !ok {
-		return nil, fmt.Errorf("server: %T is no message", message)
-	}
-	return protojson.Marshal(m)
-}
-
-func (c strictJSON) Unmarshal(b []byte, message any) error {
-	m, ok := message.(proto.Message)
-	if !ok {
-		return fmt.Errorf("server: %T is no message", message)
-	}
-	if len(b) == 0 {
-		return errors.New("the body is empty; send a JSON object, {} for none of the fields")
-	}
-	if err := (protojson.UnmarshalOptions{RecursionLimit: jsonDepth}).Unmarshal(b, m); err != nil {
-		return errors.New(clip(engine.Redact(err.Error()), 300)) // it may quote what it did not understand
-	}
-	return nil
 }

@@ -301,7 +301,7 @@ func poolNames(wants []session.Want) []string {
 func (b *begin) queue() {
 	res := &b.answer.Result
 	b.out = &v1.BeginCallResponse{
-		Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: decisionID(b.ns, b.cmd.Session, b.cmd.Call),
+		Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call),
 		Counters: countersOf(res.Counters), Queue: placeOf(res.Queue), Index: b.answer.Index,
 	}
 }
@@ -314,7 +314,7 @@ func (b *begin) respond() error {
 	}
 	a := &beginAnswer{}
 	out := &a.out
-	out.Outcome, out.DecisionId, out.Index = outcomes[res.Code], decisionID(b.ns, b.cmd.Session, b.cmd.Call), b.answer.Index
+	out.Outcome, out.DecisionId, out.Index = outcomes[res.Code], decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call), b.answer.Index
 	out.Grants, out.Pressure, out.Counters = a.grantsOf(res.Grants), pressureOf(res.Pressure), &a.counters
 	out.RetryAfter, out.Queue = someDuration(res.RetryAfter), placeOf(res.Queue)
 	setCounters(&a.counters, res.Counters)

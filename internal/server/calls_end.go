@@ -42,8 +42,9 @@ func (e *end) check(ctx context.Context, f *fields) error {
 	req := e.req
 	f.id("sessionId", req.SessionId)
 	f.id("callId", req.CallId)
-	status, ok := statuses[req.Status]
-	if !ok {
+	enum(f, "status", req.Status, v1.Status_name)
+	status := statuses[req.Status]
+	if req.Status == v1.Status_STATUS_UNSPECIFIED {
 		f.refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED")
 	}
 	tokens := f.number("tokens", req.Tokens, caps.Tokens)

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -43,6 +45,7 @@ type Status struct {
 	Leader       string // empty if there is none
 	Term         uint64
 	AppliedIndex uint64
+	SeenBy       string // whose view Peers is
 	Peers        []Peer
 	Health       string // ok, or the check that fails
 }
@@ -52,8 +55,12 @@ type Peer struct {
 	Node       string
 	Address    string // of its Raft port
 	Role       string // leader, voter or nonvoter
-	Lag        uint64 // entries behind the leader; known to the leader alone
 	APIAddress string
+	Known      bool          // it was heard of; else nothing of what follows is known
+	Up         bool          // within the last seconds
+	Silent     time.Duration // since it was heard of last
+	Applied    uint64        // where it stood then
+	Lag        uint64        // entries behind who sees it
 }
 
 // clusterService answers govnode.v1.ClusterService.
@@ -69,7 +76,8 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 			return nil, readError(err)
 		}
 		out.Leader, out.AppliedIndex = s.cfg.Node, found.Index
-		out.Peers = []*v1.Peer{{Node: s.cfg.Node, Role: "leader"}}
+		out.SeenBy = s.cfg.Node
+		out.Peers = []*v1.Peer{{Node: s.cfg.Node, Role: "leader", Up: true, LastContact: durationpb.New(0), AppliedIndex: &found.Index}}
 		if s.cfg.Ready != nil {
 			if err := s.cfg.Ready(ctx); err != nil {
 				out.Health = err.Error()
@@ -81,8 +89,13 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 			return nil, readError(err)
 		}
 		out.Node, out.Leader, out.Term, out.AppliedIndex, out.Health = status.Node, status.Leader, status.Term, status.AppliedIndex, status.Health
+		out.SeenBy = status.SeenBy
 		for _, p := range status.Peers {
-			out.Peers = append(out.Peers, &v1.Peer{Node: p.Node, Address: p.Address, ApiAddress: p.APIAddress, Role: p.Role, Lag: p.Lag})
+			peer := &v1.Peer{Node: p.Node, Address: p.Address, ApiAddress: p.APIAddress, Role: p.Role, Up: p.Up}
+			if p.Known {
+				peer.LastContact, peer.AppliedIndex, peer.Lag = durationpb.New(p.Silent), &p.Applied, p.Lag
+			}
+			out.Peers = append(out.Peers, peer)
 		}
 	}
 	if s.draining.Load() {
@@ -95,6 +108,9 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 func (s clusterService) members() (Cluster, error) {
 	if s.cfg.Cluster == nil {
 		return nil, newError(connect.CodeFailedPrecondition, reasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
+	}
+	if err := s.leader.admit(); err != nil {
+		return nil, changeError(storage.Fail(storage.NotApplied, err))
 	}
 	return s.cfg.Cluster, nil
 }

@@ -247,7 +247,14 @@ func changeError(err error) error {
 		return nil
 	}
 	applied := storage.OutcomeOf(err)
+	var said *fault
+	var bad interface{ Field() (name, text string) }
 	switch {
+	case applied == storage.NotApplied && errors.As(err, &said): // by what stands in front of the store
+		return said
+	case applied == storage.NotApplied && errors.Is(err, storage.ErrInvalid) && errors.As(err, &bad):
+		name, text := bad.Field()
+		return invalid(name, "%s", text)
 	case applied == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
 		return newError(connect.CodeInvalidArgument, reasonInvalidField, reasonText(err))
 	case applied == storage.NotApplied && overloadedElsewhere(err):
@@ -274,6 +281,9 @@ func reasonText(err error) string {
 func readError(err error) error {
 	if e, ok := err.(*storage.ReadError); ok {
 		err = e.Err
+	}
+	if f := (*fault)(nil); errors.As(err, &f) {
+		return f
 	}
 	return notApplied(err.Error())
 }

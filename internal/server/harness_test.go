@@ -92,9 +92,13 @@ func startOn(t *testing.T, store storage.Store, change ...func(*server.Config)) 
 
 // h2 is a client that speaks HTTP/2 without TLS, as gRPC does.
 func (n *node) h2(opts ...connect.ClientOption) clients {
+	return clientsOf(n.h2Client(), n.url, opts...)
+}
+
+func (n *node) h2Client() *http.Client {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
-	return clientsOf(&http.Client{Transport: &http.Transport{Protocols: p}}, n.url, opts...)
+	return &http.Client{Transport: &http.Transport{Protocols: p}}
 }
 
 // post sends JSON as curl would, and returns the status and the answer.

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
-	"connectrpc.com/grpchealth"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	v1 "example.com/govnode/proto/govnode/v1"
+	healthv1 "example.com/govnode/proto/grpc/health/v1"
 )
 
 // readyTimeout bounds the checks of /readyz: a probe wants an answer.
@@ -55,31 +58,87 @@ func (s *Server) ready(ctx context.Context) error {
 	return nil
 }
 
-// healthChecker answers the gRPC health protocol: a service serves while the
+// healthService answers the gRPC health protocol: a service serves while the
 // node is ready.
-type healthChecker struct{ *Server }
+type healthService struct{ *Server }
 
-var services = map[string]bool{
-	"":                                  true,
-	govnodev1connect.SessionServiceName: true,
-	govnodev1connect.CallServiceName:    true,
-	govnodev1connect.SlotServiceName:    true,
-	govnodev1connect.PolicyServiceName:  true,
-	govnodev1connect.CounterServiceName: true,
-	govnodev1connect.ClusterServiceName: true,
+// healthServices are those that can be asked for; the empty name stands for the
+// node.
+var healthServices = func() map[string]bool {
+	names := map[string]bool{"": true}
+	for _, name := range serviceNames() {
+		names[name] = true
+	}
+	return names
+}()
+
+// serviceNames are the services of the API in full.
+func serviceNames() (names []string) {
+	protoregistry.GlobalFiles.RangeFilesByPackage(v1.File_govnode_v1_common_proto.Package(), func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			names = append(names, string(f.Services().Get(i).FullName()))
+		}
+		return true
+	})
+	slices.Sort(names)
+	return names
 }
 
-// Check implements grpchealth.Checker.
-func (h healthChecker) Check(ctx context.Context, req *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
-	if !services[req.Service] {
+// Check implements healthv1connect.HealthHandler.
+func (h healthService) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	if !healthServices[req.Service] {
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no service %q", req.Service))
 	}
+	return &healthv1.HealthCheckResponse{Status: h.status(ctx)}, nil
+}
+
+func (h healthService) status(ctx context.Context) healthv1.HealthCheckResponse_ServingStatus {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if h.ready(ctx) != nil {
-		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
+		return healthv1.HealthCheckResponse_NOT_SERVING
 	}
-	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil
+	return healthv1.HealthCheckResponse_SERVING
+}
+
+const (
+	// healthEvery is how often Watch looks.
+	healthEvery = time.Second
+	// maxWatchers bounds how many watch at once: each asks for a check of its own.
+	maxWatchers = 256
+)
+
+// Watch implements healthv1connect.HealthHandler. It ends when the node drains,
+// after it has said that it does not serve any more.
+func (h healthService) Watch(ctx context.Context, req *healthv1.HealthCheckRequest, stream *connect.ServerStream[healthv1.HealthCheckResponse]) error {
+	if h.watchers.Add(1) > maxWatchers {
+		h.watchers.Add(-1)
+		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%d watch the health of this node, which is the most; ask with Check", maxWatchers))
+	}
+	defer h.watchers.Add(-1)
+	t := time.NewTicker(healthEvery)
+	defer t.Stop()
+	for last := healthv1.HealthCheckResponse_UNKNOWN; ; {
+		now := healthv1.HealthCheckResponse_SERVICE_UNKNOWN
+		if healthServices[req.Service] {
+			now = h.status(ctx)
+		}
+		if now != last && ctx.Err() == nil {
+			if err := stream.Send(&healthv1.HealthCheckResponse{Status: now}); err != nil {
+				return err
+			}
+			last = now
+		}
+		if h.draining.Load() {
+			return connect.NewError(connect.CodeUnavailable, errDrain)
+		}
+		select {
+		case <-t.C:
+		case <-h.drained:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // promLog passes what the metrics page cannot show to the log.

@@ -2,12 +2,16 @@ package server
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 const (
@@ -18,10 +22,9 @@ const (
 	leaderlessRetry = 2 * time.Second
 )
 
-// A leaderWatch refuses new work at a node that has known no leader for longer
-// than an election takes: nothing was proposed, and to say so at once is more
-// use than to let the caller wait for as long as it is prepared to. What gives
-// something back or reads still waits for the next leader.
+// A leaderWatch refuses what needs a leader at a node that has known none for
+// longer than an election takes: nothing was proposed, and to say so at once is
+// more use than to let the caller wait for as long as it is prepared to.
 type leaderWatch struct {
 	cluster  Cluster // nil where the store has no leader
 	patience time.Duration
@@ -34,13 +37,15 @@ type leaderWatch struct {
 	ended sync.WaitGroup
 }
 
-// newLeaderWatch watches for the leader of a cluster until it is closed.
 func newLeaderWatch(c Cluster, patience time.Duration, log *slog.Logger) *leaderWatch {
-	w := &leaderWatch{cluster: c, patience: patience, log: log, stop: make(chan struct{})}
-	if c != nil {
+	return &leaderWatch{cluster: c, patience: patience, log: log, stop: make(chan struct{})}
+}
+
+// start watches for the leader of a cluster until it is closed.
+func (w *leaderWatch) start() {
+	if w.cluster != nil {
 		w.ended.Go(w.watch)
 	}
-	return w
 }
 
 func (w *leaderWatch) watch() {
@@ -58,16 +63,24 @@ func (w *leaderWatch) watch() {
 		case !missing:
 			since = time.Time{}
 			if w.missing.Swap(nil) != nil {
-				w.log.Info("there is a leader again: new work is taken")
+				w.log.Info("there is a leader again: requests are taken")
 			}
 		case since.IsZero():
 			since = time.Now()
 		case time.Since(since) >= w.patience:
 			if w.missing.Swap(&why) == nil {
-				w.log.Warn("no leader: new sessions, calls, slots, policies and values are refused until there is one; see whether a majority of the nodes runs and reaches each other", "for", w.patience, "health", why)
+				w.log.Warn("no leader: changes and reads of the latest state are refused until there is one"+w.advice(), "for", w.patience, "health", why)
 			}
 		}
 	}
+}
+
+// advice is what to look at. Of a node that was removed its health says it.
+func (w *leaderWatch) advice() string {
+	if r, ok := w.cluster.(removable); ok && r.Removed() {
+		return ""
+	}
+	return "; see whether a majority of the nodes runs and reaches each other"
 }
 
 // look reports whether no leader is known, and what the cluster says of that.
@@ -82,14 +95,79 @@ func (w *leaderWatch) look() (why string, missing bool) {
 	return s.Health, err == nil && s.Leader == ""
 }
 
-// admit refuses new work while there is nobody to order it.
+// admit refuses what needs a leader while none is known. The error has no
+// outcome: whoever asks says what was not done.
 func (w *leaderWatch) admit() error {
 	why := w.missing.Load()
 	if why == nil || w.cluster.LeaderAPI() != "" { // it may just have come
 		return nil
 	}
+	return w.refusal(*why)
+}
+
+// refusal is a fault, which is said as it is, whatever the store wraps it in.
+func (w *leaderWatch) refusal(why string) error {
 	return newError(connect.CodeUnavailable, reasonNotApplied,
-		"this node has known no leader for more than "+w.patience.String()+" ("+*why+") and takes nothing new; nothing was applied, send it again with the same id in "+leaderlessRetry.String()+", here or at another node").later(leaderlessRetry)
+		"this node has known no leader for more than "+w.patience.String()+" ("+why+"), so it can change nothing and does not know the latest state; nothing was applied, send it again with the same id in "+leaderlessRetry.String()+", here or at another node").later(leaderlessRetry)
+}
+
+// A led is the store of a cluster as handlers have it: what needs the leader is
+// asked of leaderWatch first. Reads of this node's own state need none.
+type led struct {
+	storage.Store
+	leader *leaderWatch
+}
+
+// Apply implements storage.Store.
+func (l led) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	err := l.leader.admit()
+	if err == nil {
+		return l.Store.Apply(ctx, cmds...)
+	}
+	answers := make([]storage.Answer, len(cmds))
+	for i := range answers {
+		answers[i] = storage.Refused(err)
+	}
+	return answers
+}
+
+// Get implements storage.Store.
+func (l led) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if err := l.admitRead(r); err != nil {
+		return storage.Found{}, err
+	}
+	return l.Store.Get(ctx, k, r)
+}
+
+// View implements storage.Store.
+func (l led) View(ctx context.Context, r storage.Read) (storage.View, error) {
+	if err := l.admitRead(r); err != nil {
+		return storage.View{}, err
+	}
+	return l.Store.View(ctx, r)
+}
+
+// Save implements storage.Store.
+func (l led) Save(ctx context.Context, w io.Writer) error {
+	if err := l.admitRead(storage.Latest); err != nil {
+		return err
+	}
+	return l.Store.Save(ctx, w)
+}
+
+// Restore implements storage.Store.
+func (l led) Restore(ctx context.Context, r io.Reader) error {
+	if err := l.leader.admit(); err != nil {
+		return storage.Fail(storage.NotApplied, err)
+	}
+	return l.Store.Restore(ctx, r)
+}
+
+func (l led) admitRead(r storage.Read) error {
+	if r == storage.Nearby {
+		return nil
+	}
+	return storage.Unread(l.leader.admit())
 }
 
 func (w *leaderWatch) close() {

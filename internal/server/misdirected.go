@@ -22,6 +22,7 @@ var apiPrefix = "/" + string(v1.File_govnode_v1_common_proto.Package()) + "."
 // that says what to do: whoever writes such a request looks at nothing else.
 type directory struct {
 	mux      http.Handler
+	reflects bool // the schema can be asked for
 	methods  map[string]streaming
 	services map[string][]string // their methods, in the order of the schema
 	errors   *connect.ErrorWriter
@@ -30,8 +31,8 @@ type directory struct {
 // streaming says which sides of a method send more than one message.
 type streaming struct{ client, server bool }
 
-func newDirectory(mux http.Handler) *directory {
-	d := &directory{mux: mux, methods: map[string]streaming{}, services: map[string][]string{}, errors: connect.NewErrorWriter()}
+func newDirectory(mux http.Handler, reflects bool) *directory {
+	d := &directory{mux: mux, reflects: reflects, methods: map[string]streaming{}, services: map[string][]string{}, errors: connect.NewErrorWriter()}
 	protoregistry.GlobalFiles.RangeFilesByPackage(v1.File_govnode_v1_common_proto.Package(), func(f protoreflect.FileDescriptor) bool {
 		for i := range f.Services().Len() {
 			s := f.Services().Get(i)
@@ -59,7 +60,7 @@ func (d *directory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.mux.ServeHTTP(w, r)
 	case known:
 		d.mux.ServeHTTP(&explainer{ResponseWriter: w, directory: d, request: r, method: m}, r)
-	case beside(r.URL.Path):
+	case beside(r.URL.Path), d.reflects && strings.HasPrefix(r.URL.Path, "/grpc.reflection."):
 		d.mux.ServeHTTP(w, r)
 	default:
 		d.refuse(w, r, http.StatusNotFound, newError(connect.CodeUnimplemented, reasonNotFound, d.nothingAt(r.URL.Path)))

@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
 	"example.com/govnode/storage"
 )
 
@@ -67,6 +68,9 @@ type Config struct {
 	JournalRecords, JournalBytes int
 	// Peers is how the API of other nodes is reached. Nil makes a client.
 	Peers *http.Client
+
+	// Reflection lets gRPC clients ask for the schema of the API.
+	Reflection bool
 
 	// RequestTimeout bounds a request whose caller brings no deadline, its wait
 	// apart; a caller's longer one is cut to it. 30 s if 0.
@@ -152,6 +156,8 @@ type Server struct {
 	memory   *memoryGuard
 	leader   *leaderWatch
 
+	watchers atomic.Int64 // of health
+
 	draining atomic.Bool
 	drained  chan struct{} // closed when the drain begins
 	drain    sync.Once
@@ -166,13 +172,19 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, store: cfg.Store, changes: cfg.Store, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
-	s.policies = newPolicies(cfg.Store, m, cfg.StrictNamespaces, s.engineOptions())
+	s := &Server{cfg: cfg, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
+	s.leader = newLeaderWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
+	store := cfg.Store
+	if cfg.Cluster != nil {
+		store = led{store, s.leader}
+	}
+	s.store, s.changes = store, store
+	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
 	s.journal = newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, s.journal); err != nil {
 		return nil, err
 	}
-	s.audit = &auditor{now: cfg.Now, metrics: m, journal: s.journal, log: &auditLog{
+	s.audit = &auditor{now: cfg.Now, metrics: m, journal: s.journal, store: store, log: &auditLog{
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
 	}}
 	s.audit.log.init()
@@ -180,7 +192,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
-	s.leader = newLeaderWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
+	s.leader.start()
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)
 	}
@@ -220,11 +232,16 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(govnodev1connect.NewEventServiceHandler(eventService{s}, opts))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(counterService{s}, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
-	mux.Handle(grpchealth.NewHandler(healthChecker{s}))
+	mux.Handle(healthv1connect.NewHealthHandler(healthService{s}))
+	if s.cfg.Reflection {
+		r := grpcreflect.NewStaticReflector(append(serviceNames(), healthv1connect.HealthName)...)
+		mux.Handle(grpcreflect.NewHandlerV1(r))
+		mux.Handle(grpcreflect.NewHandlerV1Alpha(r))
+	}
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
-	return newDirectory(mux)
+	return newDirectory(mux, s.cfg.Reflection)
 }
 
 // Drain prepares the end: /readyz turns false, no new call or session is

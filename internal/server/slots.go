@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -233,6 +234,13 @@ func (r *release) respond() error {
 		return failure(res, fmt.Sprintf("slotId %q of client %q", r.cmd.Slot, r.cmd.Client))
 	}
 	r.out = &v1.ReleaseSlotResponse{Outcome: outcomes[res.Code], Index: r.answer.Index}
+	switch {
+	case r.out.Outcome != v1.Outcome_OUTCOME_FENCED:
+	case r.cmd.Token == 0:
+		r.out.Reason = "no token is given, so nothing was released; send the one with which the slot was granted: the slot may have another holder by now"
+	default:
+		r.out.Reason = "token " + strconv.FormatUint(r.cmd.Token, 10) + " is not the one under which the slot is held, so nothing was released"
+	}
 	r.s.metrics.slotOutcome(r.out.Outcome)
 	return nil
 }

@@ -122,11 +122,11 @@ func noRoomText(limits *session.Limits, cmd *session.Begin) string {
 	return "Max concurrency reached in one of the pools " + strings.Join(names, ", ")
 }
 
-// decisionID names a decision: the same call has the same one, on every node
-// and for ever.
-func decisionID(ns, sess, call string) string {
-	// None of the three can hold a NUL.
-	sum := sha256.Sum256([]byte(ns + "\x00" + sess + "\x00" + call))
+// decisionID names a decision: the same call has the same one, on every node of
+// its cluster and for ever, and another one in every other cluster.
+func decisionID(store interface{ DataID(ns string) string }, ns, sess, call string) string {
+	// None of the four can hold a NUL.
+	sum := sha256.Sum256([]byte(store.DataID(ns) + "\x00" + ns + "\x00" + sess + "\x00" + call))
 	return hex.EncodeToString(sum[:16])
 }
 

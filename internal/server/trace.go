@@ -71,6 +71,7 @@ type reader interface {
 	Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error)
 	View(ctx context.Context, r storage.Read) (storage.View, error)
 	Save(ctx context.Context, w io.Writer) error
+	DataID(ns string) string
 }
 
 // apply orders commands and writes down the calls that they found lapsed: a

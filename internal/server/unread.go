@@ -15,6 +15,9 @@ func errUnread(err *connect.Error) *fault {
 	text := strings.TrimPrefix(err.Message(), "unmarshal message: ")
 	switch err.Code() {
 	case connect.CodeInvalidArgument:
+		if f := (*unreadField)(nil); errors.As(err, &f) {
+			return invalid(f.field, "%s", f.text)
+		}
 		return invalid("request", "%s", text)
 	case connect.CodeUnimplemented: // a way to compress that is not spoken here
 		return &fault{code: err.Code(), reason: reasonInvalidField, field: "request", text: text}
@@ -65,7 +68,13 @@ func (u *unreadable) Write(b []byte) (int, error) {
 		u.ResponseWriter.WriteHeader(status)
 		return u.ResponseWriter.Write(b)
 	}
-	u.directory.refuse(u.ResponseWriter, u.request, status, errUnread(connect.NewError(bare.Code, errors.New(bare.Message))))
+	cause := errors.New(bare.Message)
+	if strings.HasPrefix(u.request.Header.Get("Content-Type"), "application/json") {
+		if f := readUnread(bare.Message); f != nil {
+			cause = f
+		}
+	}
+	u.directory.refuse(u.ResponseWriter, u.request, status, errUnread(connect.NewError(bare.Code, cause)))
 	return len(b), nil
 }
 

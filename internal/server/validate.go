@@ -3,6 +3,7 @@ package server
 import (
 	"crypto/sha256"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -229,7 +230,14 @@ func enum[E interface {
 	String() string
 }](f *fields, field string, v E, names map[int32]string) {
 	if _, ok := names[int32(v)]; !ok {
-		f.refuse(field, "has no value %d", int32(v))
+		var known []string
+		for n, name := range names {
+			if n != 0 {
+				known = append(known, name)
+			}
+		}
+		slices.Sort(known)
+		f.refuse(field, "is %d, which is none of its values; it must be one of %s", int32(v), strings.Join(known, ", "))
 	}
 }
 

@@ -169,6 +169,15 @@ func judge(f found, know knowledge, now, quarantine time.Duration) ruling {
 	return ruling{epoch: next.with(), write: true}
 }
 
+// DataID implements Store. It is the epoch, so that a loss that was noticed, and a
+// restore, begin with another one. It is empty before Redis was looked at.
+func (r *Store) DataID(ns string) string {
+	if g := r.domain(ns).gate.Load(); g != nil && g.epoch != nil {
+		return g.epoch.id
+	}
+	return ""
+}
+
 func drawID() string { return strings.ToLower(rand.Text()) }
 
 // faultGeneration returns a generation of tokens above all that were given out,

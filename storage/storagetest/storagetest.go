@@ -47,6 +47,20 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 			part.test(t, rig{t, open(t)})
 		})
 	}
+	t.Run("the data has a name of its own", func(t *testing.T) {
+		t.Parallel()
+		names := map[string]bool{}
+		for range 2 {
+			s := open(t)
+			for range 3 {
+				_, err := s.View(t.Context(), storage.Latest)
+				require.NoError(t, err)
+				names[s.DataID("n")] = true
+			}
+		}
+		require.Len(t, names, 2)
+		require.NotContains(t, names, "")
+	})
 }
 
 const ns = "storagetest"

@@ -9,6 +9,7 @@ package govnodev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -191,12 +192,20 @@ func (*StatusRequest) Descriptor() ([]byte, []int) {
 }
 
 type Peer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its Raft port
-	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`       // leader, voter or nonvoter
-	Lag           uint64                 `protobuf:"varint,4,opt,name=lag,proto3" json:"lag,omitempty"`        // entries behind the leader; known to the leader alone
-	ApiAddress    string                 `protobuf:"bytes,5,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Node    string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its Raft port
+	Role    string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`       // leader, voter or nonvoter
+	// Entries behind the leader, of one that is up as of its last contact; it says
+	// nothing where applied_index is not given.
+	Lag        uint64 `protobuf:"varint,4,opt,name=lag,proto3" json:"lag,omitempty"`
+	ApiAddress string `protobuf:"bytes,5,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"`
+	// It was heard of within the last 3 s by the node that StatusResponse.seen_by
+	// names. Nodes ask each other once a second.
+	Up bool `protobuf:"varint,6,opt,name=up,proto3" json:"up,omitempty"`
+	// How long ago it was heard of last; not given if it never was.
+	LastContact   *durationpb.Duration `protobuf:"bytes,7,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	AppliedIndex  *uint64              `protobuf:"varint,8,opt,name=applied_index,json=appliedIndex,proto3,oneof" json:"applied_index,omitempty"` // where it stood then; not given if that is not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -266,16 +275,40 @@ func (x *Peer) GetApiAddress() string {
 	return ""
 }
 
+func (x *Peer) GetUp() bool {
+	if x != nil {
+		return x.Up
+	}
+	return false
+}
+
+func (x *Peer) GetLastContact() *durationpb.Duration {
+	if x != nil {
+		return x.LastContact
+	}
+	return nil
+}
+
+func (x *Peer) GetAppliedIndex() uint64 {
+	if x != nil && x.AppliedIndex != nil {
+		return *x.AppliedIndex
+	}
+	return 0
+}
+
 type StatusResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Leader        string                 `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
-	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	AppliedIndex  uint64                 `protobuf:"varint,4,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
-	Peers         []*Peer                `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
-	Backend       string                 `protobuf:"bytes,6,opt,name=backend,proto3" json:"backend,omitempty"`
-	Version       string                 `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
-	Health        string                 `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"` // ok, or the check that fails
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Node         string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Leader       string                 `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	Term         uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	AppliedIndex uint64                 `protobuf:"varint,4,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	Peers        []*Peer                `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
+	Backend      string                 `protobuf:"bytes,6,opt,name=backend,proto3" json:"backend,omitempty"`
+	Version      string                 `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	Health       string                 `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"` // ok, or the check that fails
+	// Whose view of the peers this is: that of the leader, or of this node if there
+	// is no leader or it does not answer. The lag is then that behind this node.
+	SeenBy        string `protobuf:"bytes,9,opt,name=seen_by,json=seenBy,proto3" json:"seen_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -362,6 +395,13 @@ func (x *StatusResponse) GetVersion() string {
 func (x *StatusResponse) GetHealth() string {
 	if x != nil {
 		return x.Health
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetSeenBy() string {
+	if x != nil {
+		return x.SeenBy
 	}
 	return ""
 }
@@ -829,7 +869,7 @@ var File_govnode_v1_cluster_proto protoreflect.FileDescriptor
 const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/cluster.proto\x12\n" +
-	"govnode.v1\"\x8d\x01\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\"\x8d\x01\n" +
 	"\x10RepairIDsRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
@@ -842,14 +882,18 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"newer_than\x18\x02 \x01(\x03R\tnewerThan\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\"\x0f\n" +
-	"\rStatusRequest\"{\n" +
+	"\rStatusRequest\"\x85\x02\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x10\n" +
 	"\x03lag\x18\x04 \x01(\x04R\x03lag\x12\x1f\n" +
 	"\vapi_address\x18\x05 \x01(\tR\n" +
-	"apiAddress\"\xe9\x01\n" +
+	"apiAddress\x12\x0e\n" +
+	"\x02up\x18\x06 \x01(\bR\x02up\x12<\n" +
+	"\flast_contact\x18\a \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12(\n" +
+	"\rapplied_index\x18\b \x01(\x04H\x00R\fappliedIndex\x88\x01\x01B\x10\n" +
+	"\x0e_applied_index\"\x82\x02\n" +
 	"\x0eStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x12\n" +
@@ -858,7 +902,8 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\x05peers\x18\x05 \x03(\v2\x10.govnode.v1.PeerR\x05peers\x12\x18\n" +
 	"\abackend\x18\x06 \x01(\tR\abackend\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x16\n" +
-	"\x06health\x18\b \x01(\tR\x06health\"Z\n" +
+	"\x06health\x18\b \x01(\tR\x06health\x12\x17\n" +
+	"\aseen_by\x18\t \x01(\tR\x06seenBy\"Z\n" +
 	"\x0eAddNodeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
@@ -920,28 +965,30 @@ var file_govnode_v1_cluster_proto_goTypes = []any{
 	(*SnapshotResponse)(nil),           // 12: govnode.v1.SnapshotResponse
 	(*RestoreRequest)(nil),             // 13: govnode.v1.RestoreRequest
 	(*RestoreResponse)(nil),            // 14: govnode.v1.RestoreResponse
+	(*durationpb.Duration)(nil),        // 15: google.protobuf.Duration
 }
 var file_govnode_v1_cluster_proto_depIdxs = []int32{
-	3,  // 0: govnode.v1.StatusResponse.peers:type_name -> govnode.v1.Peer
-	2,  // 1: govnode.v1.ClusterService.Status:input_type -> govnode.v1.StatusRequest
-	5,  // 2: govnode.v1.ClusterService.AddNode:input_type -> govnode.v1.AddNodeRequest
-	7,  // 3: govnode.v1.ClusterService.RemoveNode:input_type -> govnode.v1.RemoveNodeRequest
-	9,  // 4: govnode.v1.ClusterService.TransferLeadership:input_type -> govnode.v1.TransferLeadershipRequest
-	11, // 5: govnode.v1.ClusterService.Snapshot:input_type -> govnode.v1.SnapshotRequest
-	13, // 6: govnode.v1.ClusterService.Restore:input_type -> govnode.v1.RestoreRequest
-	0,  // 7: govnode.v1.ClusterService.RepairIDs:input_type -> govnode.v1.RepairIDsRequest
-	4,  // 8: govnode.v1.ClusterService.Status:output_type -> govnode.v1.StatusResponse
-	6,  // 9: govnode.v1.ClusterService.AddNode:output_type -> govnode.v1.AddNodeResponse
-	8,  // 10: govnode.v1.ClusterService.RemoveNode:output_type -> govnode.v1.RemoveNodeResponse
-	10, // 11: govnode.v1.ClusterService.TransferLeadership:output_type -> govnode.v1.TransferLeadershipResponse
-	12, // 12: govnode.v1.ClusterService.Snapshot:output_type -> govnode.v1.SnapshotResponse
-	14, // 13: govnode.v1.ClusterService.Restore:output_type -> govnode.v1.RestoreResponse
-	1,  // 14: govnode.v1.ClusterService.RepairIDs:output_type -> govnode.v1.RepairIDsResponse
-	8,  // [8:15] is the sub-list for method output_type
-	1,  // [1:8] is the sub-list for method input_type
-	1,  // [1:1] is the sub-list for extension type_name
-	1,  // [1:1] is the sub-list for extension extendee
-	0,  // [0:1] is the sub-list for field type_name
+	15, // 0: govnode.v1.Peer.last_contact:type_name -> google.protobuf.Duration
+	3,  // 1: govnode.v1.StatusResponse.peers:type_name -> govnode.v1.Peer
+	2,  // 2: govnode.v1.ClusterService.Status:input_type -> govnode.v1.StatusRequest
+	5,  // 3: govnode.v1.ClusterService.AddNode:input_type -> govnode.v1.AddNodeRequest
+	7,  // 4: govnode.v1.ClusterService.RemoveNode:input_type -> govnode.v1.RemoveNodeRequest
+	9,  // 5: govnode.v1.ClusterService.TransferLeadership:input_type -> govnode.v1.TransferLeadershipRequest
+	11, // 6: govnode.v1.ClusterService.Snapshot:input_type -> govnode.v1.SnapshotRequest
+	13, // 7: govnode.v1.ClusterService.Restore:input_type -> govnode.v1.RestoreRequest
+	0,  // 8: govnode.v1.ClusterService.RepairIDs:input_type -> govnode.v1.RepairIDsRequest
+	4,  // 9: govnode.v1.ClusterService.Status:output_type -> govnode.v1.StatusResponse
+	6,  // 10: govnode.v1.ClusterService.AddNode:output_type -> govnode.v1.AddNodeResponse
+	8,  // 11: govnode.v1.ClusterService.RemoveNode:output_type -> govnode.v1.RemoveNodeResponse
+	10, // 12: govnode.v1.ClusterService.TransferLeadership:output_type -> govnode.v1.TransferLeadershipResponse
+	12, // 13: govnode.v1.ClusterService.Snapshot:output_type -> govnode.v1.SnapshotResponse
+	14, // 14: govnode.v1.ClusterService.Restore:output_type -> govnode.v1.RestoreResponse
+	1,  // 15: govnode.v1.ClusterService.RepairIDs:output_type -> govnode.v1.RepairIDsResponse
+	9,  // [9:16] is the sub-list for method output_type
+	2,  // [2:9] is the sub-list for method input_type
+	2,  // [2:2] is the sub-list for extension type_name
+	2,  // [2:2] is the sub-list for extension extendee
+	0,  // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_cluster_proto_init() }
@@ -949,6 +996,7 @@ func file_govnode_v1_cluster_proto_init() {
 	if File_govnode_v1_cluster_proto != nil {
 		return
 	}
+	file_govnode_v1_cluster_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1108,6 +1108,7 @@ type ReleaseSlotResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Outcome       Outcome                `protobuf:"varint,1,opt,name=outcome,proto3,enum=govnode.v1.Outcome" json:"outcome,omitempty"` // RELEASED, ALREADY_RELEASED, LEASE_EXPIRED or FENCED
 	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // of FENCED
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1154,6 +1155,13 @@ func (x *ReleaseSlotResponse) GetIndex() uint64 {
 		return x.Index
 	}
 	return 0
+}
+
+func (x *ReleaseSlotResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type ListSlotsRequest struct {
@@ -1713,10 +1721,11 @@ const file_govnode_v1_slot_proto_rawDesc = "" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x17\n" +
 	"\aslot_id\x18\x02 \x01(\tR\x06slotId\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\x04R\x05token\"Z\n" +
+	"\x05token\x18\x04 \x01(\x04R\x05token\"r\n" +
 	"\x13ReleaseSlotResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"a\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"a\n" +
 	"\x10ListSlotsRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x129\n" +
 	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\x88\x02\n" +

@@ -16,6 +16,7 @@ type Config struct {
 	Insecure       bool
 	MaxConnections int
 	RequestTimeout time.Duration
+	Reflection     bool
 
 	StrictNamespaces []string
 
@@ -126,6 +127,7 @@ var settings = []setting{
 	{"insecure", "", OnServe | OnDev, "false", "", "listen on addresses that are not loopback although nobody is asked who they are", func(c *Config) any { return &c.Insecure }},
 	{"max-connections", "", OnServe | OnDev, "8192", "1..1048576", "open connections to the API at once; more wait to be accepted", func(c *Config) any { return &c.MaxConnections }},
 	{"request-timeout", "", OnServe | OnDev, "30s", "1s..10m", "longest time for one request, its wait for a slot apart", func(c *Config) any { return &c.RequestTimeout }},
+	{"reflection", "", OnServe, "false", "", "let gRPC clients, such as grpcurl, ask for the schema of the API; dev does", func(c *Config) any { return &c.Reflection }},
 
 	{"strict-namespaces", "", OnServe | OnDev, "", "", "`names` of namespaces, separated by commas, whose policies are all judged in strict mode, or * for every one; the same on all nodes", func(c *Config) any { return &c.StrictNamespaces }},
 

@@ -115,7 +115,7 @@ func (f *fleet) run(i int) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(f.program, append([]string{"serve", "--" + process.ChildFlag}, f.nodeArgs(i)...)...)
+	cmd := exec.Command(f.program, append([]string{"serve", "--" + process.ChildFlag, "--reflection"}, f.nodeArgs(i)...)...)
 	// The name that this program was called by, which tells a test binary that
 	// it is to be govnode.
 	cmd.Args[0] = os.Args[0]

@@ -22,10 +22,11 @@ func Cluster() *cobra.Command {
 func clusterStatusCommand() *cobra.Command {
 	return config.Leaf(&cobra.Command{
 		Use:   "status",
-		Short: "Print who leads, who is a member and how far behind",
-		Long: `Prints who leads, who is a member and how far behind, as one node sees it. Over a Redis
-nobody leads, and nodes do not know each other: ask each. The exit code is 1 if the node
-is not well.`,
+		Short: "Print who leads, who is a member, who is down and how far behind",
+		Long: `Prints who leads, who is a member, who is down since when, and how far behind. Whichever
+node is asked, the members are shown as the leader sees them. One that has not been heard
+of for 3 s is down. The exit code is 1 if the node that was asked is not well. Over a
+Redis nobody leads, and nodes do not know each other: ask each.`,
 		Args: terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
 		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.StatusResponse, error) {
@@ -51,6 +52,7 @@ func printStatus(w io.Writer, s *govnodev1.StatusResponse) error {
 		t.Row("LEADER", s.Leader)
 		t.Row("TERM", s.Term)
 		t.Row("APPLIED", s.AppliedIndex)
+		t.Row("VOTERS", votersUp(s.Peers))
 	case "redis":
 		t.Row("LEADER", "none: Redis puts commands in order, and its nodes are equal")
 	default:
@@ -64,15 +66,40 @@ func printStatus(w io.Writer, s *govnodev1.StatusResponse) error {
 		return err // nodes without Raft know of no others
 	}
 	_, _ = fmt.Fprintln(w)
-	t = terminal.NewTable(w, "MEMBER", "ROLE", "RAFT", "API", "LAG")
+	t = terminal.NewTable(w, "MEMBER", "ROLE", "RAFT", "API", "STATE", "LAST HEARD", "LAG")
 	for _, p := range s.Peers {
-		lag := any("")
-		if s.Node == s.Leader {
-			lag = p.Lag // nobody else knows it
+		state, heard, lag := "down", "unknown", any("unknown")
+		if p.Up {
+			state = "up"
 		}
-		t.Row(p.Node, p.Role, p.Address, p.ApiAddress, lag)
+		if p.LastContact != nil {
+			heard = terminal.Since(p.LastContact) + " ago"
+		}
+		if p.AppliedIndex != nil {
+			lag = p.Lag
+		}
+		t.Row(p.Node, p.Role, p.Address, p.ApiAddress, state, heard, lag)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil || s.SeenBy == s.Leader {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\nNo leader answers: this is how %s sees the members, and the lag is that behind it.\n", terminal.Printable(s.SeenBy))
+	return err
+}
+
+// votersUp says how many voters are up, and how many have to be.
+func votersUp(peers []*govnodev1.Peer) string {
+	voters, up := 0, 0
+	for _, p := range peers {
+		if p.Role == "nonvoter" {
+			continue
+		}
+		voters++
+		if p.Up {
+			up++
+		}
+	}
+	return fmt.Sprintf("%d of %d are up, %d have to be", up, voters, voters/2+1)
 }
 
 func clusterAddCommand() *cobra.Command {

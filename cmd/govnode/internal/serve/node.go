@@ -54,7 +54,7 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 		Node: c.Node, Backend: c.Backend, Version: version.Of().Version,
 		Logger: log, Registry: registry,
 		Audit: audit, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
-		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, StrictNamespaces: c.StrictNamespaces,
+		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
 		LeaderPatience: leaderPatience(c),
 	})
 	if err != nil {

@@ -129,9 +129,12 @@ func (m members) Status(ctx context.Context) (server.Status, error) {
 	if err != nil {
 		return server.Status{}, fmt.Errorf("status: %w", err)
 	}
-	out := server.Status{Node: s.Node, Leader: s.Leader, Term: s.Term, AppliedIndex: s.AppliedIndex, Health: s.Health}
+	out := server.Status{Node: s.Node, Leader: s.Leader, Term: s.Term, AppliedIndex: s.AppliedIndex, Health: s.Health, SeenBy: s.SeenBy}
 	for _, p := range s.Peers {
-		out.Peers = append(out.Peers, server.Peer{Node: p.Node, Address: p.Address, APIAddress: p.APIAddress, Role: p.Role, Lag: p.Lag})
+		out.Peers = append(out.Peers, server.Peer{
+			Node: p.Node, Address: p.Address, APIAddress: p.APIAddress, Role: p.Role,
+			Known: p.Known, Up: p.Up, Silent: p.Silent, Applied: p.Applied, Lag: p.Lag,
+		})
 	}
 	return out, nil
 }

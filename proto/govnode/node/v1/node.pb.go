@@ -830,7 +830,9 @@ type HelloResponse struct {
 	LeaderAddress string    `protobuf:"bytes,10,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
 	Self          *Identity `protobuf:"bytes,11,opt,name=self,proto3" json:"self,omitempty"`
 	// Why the caller is not the member whose name it bears; empty if it may be.
-	Refusal       string `protobuf:"bytes,12,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	Refusal string `protobuf:"bytes,12,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	// This node leads, and the caller is no member of the cluster.
+	Removed       bool `protobuf:"varint,13,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -949,6 +951,186 @@ func (x *HelloResponse) GetRefusal() string {
 	return ""
 }
 
+func (x *HelloResponse) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+type MembersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MembersRequest) Reset() {
+	*x = MembersRequest{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembersRequest) ProtoMessage() {}
+
+func (x *MembersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
+func (*MembersRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+type MembersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"` // in the order in which they came
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MembersResponse) Reset() {
+	*x = MembersResponse{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembersResponse) ProtoMessage() {}
+
+func (x *MembersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
+func (*MembersResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *MembersResponse) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type Member struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Address    string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	ApiAddress string                 `protobuf:"bytes,3,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"` // empty if it is not known
+	Voter      bool                   `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
+	// How long ago it was heard of last; not given if it never was.
+	Silent        *durationpb.Duration `protobuf:"bytes,5,opt,name=silent,proto3" json:"silent,omitempty"`
+	AppliedIndex  *uint64              `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3,oneof" json:"applied_index,omitempty"` // where it stood then
+	Lag           uint64               `protobuf:"varint,7,opt,name=lag,proto3" json:"lag,omitempty"`                                             // how many entries that is behind the leader
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Member) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Member) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Member) GetApiAddress() string {
+	if x != nil {
+		return x.ApiAddress
+	}
+	return ""
+}
+
+func (x *Member) GetVoter() bool {
+	if x != nil {
+		return x.Voter
+	}
+	return false
+}
+
+func (x *Member) GetSilent() *durationpb.Duration {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
+func (x *Member) GetAppliedIndex() uint64 {
+	if x != nil && x.AppliedIndex != nil {
+		return *x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *Member) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
 type JoinRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -967,7 +1149,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1161,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[15]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1174,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *JoinRequest) GetNode() string {
@@ -1064,7 +1246,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1258,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[16]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1271,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *JoinResponse) GetDone() bool {
@@ -1117,7 +1299,7 @@ type AddNodeRequest struct {
 
 func (x *AddNodeRequest) Reset() {
 	*x = AddNodeRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1311,7 @@ func (x *AddNodeRequest) String() string {
 func (*AddNodeRequest) ProtoMessage() {}
 
 func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[17]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1324,7 @@ func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeRequest.ProtoReflect.Descriptor instead.
 func (*AddNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AddNodeRequest) GetNode() string {
@@ -1174,7 +1356,7 @@ type AddNodeResponse struct {
 
 func (x *AddNodeResponse) Reset() {
 	*x = AddNodeResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1368,7 @@ func (x *AddNodeResponse) String() string {
 func (*AddNodeResponse) ProtoMessage() {}
 
 func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[18]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1381,7 @@ func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddNodeResponse.ProtoReflect.Descriptor instead.
 func (*AddNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 type RemoveNodeRequest struct {
@@ -1212,7 +1394,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1406,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[19]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1419,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RemoveNodeRequest) GetNode() string {
@@ -1262,7 +1444,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1456,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[20]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1469,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 type TransferLeadershipRequest struct {
@@ -1299,7 +1481,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1493,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[21]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1506,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TransferLeadershipRequest) GetNode() string {
@@ -1342,7 +1524,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1536,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[22]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1549,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 type RestoreRequest struct {
@@ -1379,7 +1561,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[23]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1573,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[23]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1586,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -1422,7 +1604,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_govnode_node_v1_node_proto_msgTypes[24]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1616,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_node_v1_node_proto_msgTypes[24]
+	mi := &file_govnode_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1629,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_govnode_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 var File_govnode_node_v1_node_proto protoreflect.FileDescriptor
@@ -1496,7 +1678,7 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\fKnownMembers\x126\n" +
 	"\amembers\x18\x01 \x03(\v2\x1c.govnode.node.v1.KnownMemberR\amembers\"=\n" +
 	"\fHelloRequest\x12-\n" +
-	"\x04self\x18\x01 \x01(\v2\x19.govnode.node.v1.IdentityR\x04self\"\xf0\x02\n" +
+	"\x04self\x18\x01 \x01(\v2\x19.govnode.node.v1.IdentityR\x04self\"\x8a\x03\n" +
 	"\rHelloResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -1511,7 +1693,21 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x0eleader_address\x18\n" +
 	" \x01(\tR\rleaderAddress\x12-\n" +
 	"\x04self\x18\v \x01(\v2\x19.govnode.node.v1.IdentityR\x04self\x12\x18\n" +
-	"\arefusal\x18\f \x01(\tR\arefusal\"\xf5\x01\n" +
+	"\arefusal\x18\f \x01(\tR\arefusal\x12\x18\n" +
+	"\aremoved\x18\r \x01(\bR\aremoved\"\x10\n" +
+	"\x0eMembersRequest\"D\n" +
+	"\x0fMembersResponse\x121\n" +
+	"\amembers\x18\x01 \x03(\v2\x17.govnode.node.v1.MemberR\amembers\"\xee\x01\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1f\n" +
+	"\vapi_address\x18\x03 \x01(\tR\n" +
+	"apiAddress\x12\x14\n" +
+	"\x05voter\x18\x04 \x01(\bR\x05voter\x121\n" +
+	"\x06silent\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06silent\x12(\n" +
+	"\rapplied_index\x18\x06 \x01(\x04H\x00R\fappliedIndex\x88\x01\x01\x12\x10\n" +
+	"\x03lag\x18\a \x01(\x04R\x03lagB\x10\n" +
+	"\x0e_applied_index\"\xf5\x01\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
@@ -1545,12 +1741,13 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x0fFAILURE_UNKNOWN\x10\x02\x12\x13\n" +
 	"\x0fFAILURE_INVALID\x10\x03\x12\x16\n" +
 	"\x12FAILURE_NOT_LEADER\x10\x04\x12\x16\n" +
-	"\x12FAILURE_OVERLOADED\x10\x052\xc6\x06\n" +
+	"\x12FAILURE_OVERLOADED\x10\x052\x94\a\n" +
 	"\vNodeService\x12P\n" +
 	"\aForward\x12\x1f.govnode.node.v1.ForwardRequest\x1a .govnode.node.v1.ForwardResponse(\x010\x01\x12R\n" +
 	"\tReadIndex\x12!.govnode.node.v1.ReadIndexRequest\x1a\".govnode.node.v1.ReadIndexResponse\x12C\n" +
 	"\x04Term\x12\x1c.govnode.node.v1.TermRequest\x1a\x1d.govnode.node.v1.TermResponse\x12F\n" +
-	"\x05Hello\x12\x1d.govnode.node.v1.HelloRequest\x1a\x1e.govnode.node.v1.HelloResponse\x12[\n" +
+	"\x05Hello\x12\x1d.govnode.node.v1.HelloRequest\x1a\x1e.govnode.node.v1.HelloResponse\x12L\n" +
+	"\aMembers\x12\x1f.govnode.node.v1.MembersRequest\x1a .govnode.node.v1.MembersResponse\x12[\n" +
 	"\fCompareState\x12$.govnode.node.v1.CompareStateRequest\x1a%.govnode.node.v1.CompareStateResponse\x12C\n" +
 	"\x04Join\x12\x1c.govnode.node.v1.JoinRequest\x1a\x1d.govnode.node.v1.JoinResponse\x12L\n" +
 	"\aAddNode\x12\x1f.govnode.node.v1.AddNodeRequest\x1a .govnode.node.v1.AddNodeResponse\x12U\n" +
@@ -1572,7 +1769,7 @@ func file_govnode_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_govnode_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_govnode_node_v1_node_proto_goTypes = []any{
 	(Failure)(0),                       // 0: govnode.node.v1.Failure
 	(*ForwardRequest)(nil),             // 1: govnode.node.v1.ForwardRequest
@@ -1590,53 +1787,60 @@ var file_govnode_node_v1_node_proto_goTypes = []any{
 	(*KnownMembers)(nil),               // 13: govnode.node.v1.KnownMembers
 	(*HelloRequest)(nil),               // 14: govnode.node.v1.HelloRequest
 	(*HelloResponse)(nil),              // 15: govnode.node.v1.HelloResponse
-	(*JoinRequest)(nil),                // 16: govnode.node.v1.JoinRequest
-	(*JoinResponse)(nil),               // 17: govnode.node.v1.JoinResponse
-	(*AddNodeRequest)(nil),             // 18: govnode.node.v1.AddNodeRequest
-	(*AddNodeResponse)(nil),            // 19: govnode.node.v1.AddNodeResponse
-	(*RemoveNodeRequest)(nil),          // 20: govnode.node.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),         // 21: govnode.node.v1.RemoveNodeResponse
-	(*TransferLeadershipRequest)(nil),  // 22: govnode.node.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 23: govnode.node.v1.TransferLeadershipResponse
-	(*RestoreRequest)(nil),             // 24: govnode.node.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 25: govnode.node.v1.RestoreResponse
-	(*durationpb.Duration)(nil),        // 26: google.protobuf.Duration
+	(*MembersRequest)(nil),             // 16: govnode.node.v1.MembersRequest
+	(*MembersResponse)(nil),            // 17: govnode.node.v1.MembersResponse
+	(*Member)(nil),                     // 18: govnode.node.v1.Member
+	(*JoinRequest)(nil),                // 19: govnode.node.v1.JoinRequest
+	(*JoinResponse)(nil),               // 20: govnode.node.v1.JoinResponse
+	(*AddNodeRequest)(nil),             // 21: govnode.node.v1.AddNodeRequest
+	(*AddNodeResponse)(nil),            // 22: govnode.node.v1.AddNodeResponse
+	(*RemoveNodeRequest)(nil),          // 23: govnode.node.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),         // 24: govnode.node.v1.RemoveNodeResponse
+	(*TransferLeadershipRequest)(nil),  // 25: govnode.node.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 26: govnode.node.v1.TransferLeadershipResponse
+	(*RestoreRequest)(nil),             // 27: govnode.node.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 28: govnode.node.v1.RestoreResponse
+	(*durationpb.Duration)(nil),        // 29: google.protobuf.Duration
 }
 var file_govnode_node_v1_node_proto_depIdxs = []int32{
 	2,  // 0: govnode.node.v1.ForwardRequest.commands:type_name -> govnode.node.v1.ForwardedCommand
-	26, // 1: govnode.node.v1.ForwardedCommand.left:type_name -> google.protobuf.Duration
+	29, // 1: govnode.node.v1.ForwardedCommand.left:type_name -> google.protobuf.Duration
 	4,  // 2: govnode.node.v1.ForwardResponse.answers:type_name -> govnode.node.v1.ForwardAnswer
 	0,  // 3: govnode.node.v1.ForwardAnswer.failure:type_name -> govnode.node.v1.Failure
 	11, // 4: govnode.node.v1.KnownMember.latest:type_name -> govnode.node.v1.Identity
 	12, // 5: govnode.node.v1.KnownMembers.members:type_name -> govnode.node.v1.KnownMember
 	11, // 6: govnode.node.v1.HelloRequest.self:type_name -> govnode.node.v1.Identity
 	11, // 7: govnode.node.v1.HelloResponse.self:type_name -> govnode.node.v1.Identity
-	11, // 8: govnode.node.v1.JoinRequest.self:type_name -> govnode.node.v1.Identity
-	1,  // 9: govnode.node.v1.NodeService.Forward:input_type -> govnode.node.v1.ForwardRequest
-	5,  // 10: govnode.node.v1.NodeService.ReadIndex:input_type -> govnode.node.v1.ReadIndexRequest
-	7,  // 11: govnode.node.v1.NodeService.Term:input_type -> govnode.node.v1.TermRequest
-	14, // 12: govnode.node.v1.NodeService.Hello:input_type -> govnode.node.v1.HelloRequest
-	9,  // 13: govnode.node.v1.NodeService.CompareState:input_type -> govnode.node.v1.CompareStateRequest
-	16, // 14: govnode.node.v1.NodeService.Join:input_type -> govnode.node.v1.JoinRequest
-	18, // 15: govnode.node.v1.NodeService.AddNode:input_type -> govnode.node.v1.AddNodeRequest
-	20, // 16: govnode.node.v1.NodeService.RemoveNode:input_type -> govnode.node.v1.RemoveNodeRequest
-	22, // 17: govnode.node.v1.NodeService.TransferLeadership:input_type -> govnode.node.v1.TransferLeadershipRequest
-	24, // 18: govnode.node.v1.NodeService.Restore:input_type -> govnode.node.v1.RestoreRequest
-	3,  // 19: govnode.node.v1.NodeService.Forward:output_type -> govnode.node.v1.ForwardResponse
-	6,  // 20: govnode.node.v1.NodeService.ReadIndex:output_type -> govnode.node.v1.ReadIndexResponse
-	8,  // 21: govnode.node.v1.NodeService.Term:output_type -> govnode.node.v1.TermResponse
-	15, // 22: govnode.node.v1.NodeService.Hello:output_type -> govnode.node.v1.HelloResponse
-	10, // 23: govnode.node.v1.NodeService.CompareState:output_type -> govnode.node.v1.CompareStateResponse
-	17, // 24: govnode.node.v1.NodeService.Join:output_type -> govnode.node.v1.JoinResponse
-	19, // 25: govnode.node.v1.NodeService.AddNode:output_type -> govnode.node.v1.AddNodeResponse
-	21, // 26: govnode.node.v1.NodeService.RemoveNode:output_type -> govnode.node.v1.RemoveNodeResponse
-	23, // 27: govnode.node.v1.NodeService.TransferLeadership:output_type -> govnode.node.v1.TransferLeadershipResponse
-	25, // 28: govnode.node.v1.NodeService.Restore:output_type -> govnode.node.v1.RestoreResponse
-	19, // [19:29] is the sub-list for method output_type
-	9,  // [9:19] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	18, // 8: govnode.node.v1.MembersResponse.members:type_name -> govnode.node.v1.Member
+	29, // 9: govnode.node.v1.Member.silent:type_name -> google.protobuf.Duration
+	11, // 10: govnode.node.v1.JoinRequest.self:type_name -> govnode.node.v1.Identity
+	1,  // 11: govnode.node.v1.NodeService.Forward:input_type -> govnode.node.v1.ForwardRequest
+	5,  // 12: govnode.node.v1.NodeService.ReadIndex:input_type -> govnode.node.v1.ReadIndexRequest
+	7,  // 13: govnode.node.v1.NodeService.Term:input_type -> govnode.node.v1.TermRequest
+	14, // 14: govnode.node.v1.NodeService.Hello:input_type -> govnode.node.v1.HelloRequest
+	16, // 15: govnode.node.v1.NodeService.Members:input_type -> govnode.node.v1.MembersRequest
+	9,  // 16: govnode.node.v1.NodeService.CompareState:input_type -> govnode.node.v1.CompareStateRequest
+	19, // 17: govnode.node.v1.NodeService.Join:input_type -> govnode.node.v1.JoinRequest
+	21, // 18: govnode.node.v1.NodeService.AddNode:input_type -> govnode.node.v1.AddNodeRequest
+	23, // 19: govnode.node.v1.NodeService.RemoveNode:input_type -> govnode.node.v1.RemoveNodeRequest
+	25, // 20: govnode.node.v1.NodeService.TransferLeadership:input_type -> govnode.node.v1.TransferLeadershipRequest
+	27, // 21: govnode.node.v1.NodeService.Restore:input_type -> govnode.node.v1.RestoreRequest
+	3,  // 22: govnode.node.v1.NodeService.Forward:output_type -> govnode.node.v1.ForwardResponse
+	6,  // 23: govnode.node.v1.NodeService.ReadIndex:output_type -> govnode.node.v1.ReadIndexResponse
+	8,  // 24: govnode.node.v1.NodeService.Term:output_type -> govnode.node.v1.TermResponse
+	15, // 25: govnode.node.v1.NodeService.Hello:output_type -> govnode.node.v1.HelloResponse
+	17, // 26: govnode.node.v1.NodeService.Members:output_type -> govnode.node.v1.MembersResponse
+	10, // 27: govnode.node.v1.NodeService.CompareState:output_type -> govnode.node.v1.CompareStateResponse
+	20, // 28: govnode.node.v1.NodeService.Join:output_type -> govnode.node.v1.JoinResponse
+	22, // 29: govnode.node.v1.NodeService.AddNode:output_type -> govnode.node.v1.AddNodeResponse
+	24, // 30: govnode.node.v1.NodeService.RemoveNode:output_type -> govnode.node.v1.RemoveNodeResponse
+	26, // 31: govnode.node.v1.NodeService.TransferLeadership:output_type -> govnode.node.v1.TransferLeadershipResponse
+	28, // 32: govnode.node.v1.NodeService.Restore:output_type -> govnode.node.v1.RestoreResponse
+	22, // [22:33] is the sub-list for method output_type
+	11, // [11:22] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_govnode_node_v1_node_proto_init() }
@@ -1644,13 +1848,14 @@ func file_govnode_node_v1_node_proto_init() {
 	if File_govnode_node_v1_node_proto != nil {
 		return
 	}
+	file_govnode_node_v1_node_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_node_v1_node_proto_rawDesc), len(file_govnode_node_v1_node_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,6 +41,8 @@ const (
 	NodeServiceTermProcedure = "/govnode.node.v1.NodeService/Term"
 	// NodeServiceHelloProcedure is the fully-qualified name of the NodeService's Hello RPC.
 	NodeServiceHelloProcedure = "/govnode.node.v1.NodeService/Hello"
+	// NodeServiceMembersProcedure is the fully-qualified name of the NodeService's Members RPC.
+	NodeServiceMembersProcedure = "/govnode.node.v1.NodeService/Members"
 	// NodeServiceCompareStateProcedure is the fully-qualified name of the NodeService's CompareState
 	// RPC.
 	NodeServiceCompareStateProcedure = "/govnode.node.v1.NodeService/CompareState"
@@ -70,6 +72,9 @@ type NodeServiceClient interface {
 	Term(context.Context, *v1.TermRequest) (*v1.TermResponse, error)
 	// Hello tells who the node is and how far it has come.
 	Hello(context.Context, *v1.HelloRequest) (*v1.HelloResponse, error)
+	// Members returns who is a member and when the leader heard of each last. Only
+	// a leader answers.
+	Members(context.Context, *v1.MembersRequest) (*v1.MembersResponse, error)
 	// CompareState tells another member which digest the state of the caller had at
 	// an index of the log, and asks for its own.
 	CompareState(context.Context, *v1.CompareStateRequest) (*v1.CompareStateResponse, error)
@@ -120,6 +125,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Hello")),
 			connect.WithClientOptions(opts...),
 		),
+		members: connect.NewClient[v1.MembersRequest, v1.MembersResponse](
+			httpClient,
+			baseURL+NodeServiceMembersProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Members")),
+			connect.WithClientOptions(opts...),
+		),
 		compareState: connect.NewClient[v1.CompareStateRequest, v1.CompareStateResponse](
 			httpClient,
 			baseURL+NodeServiceCompareStateProcedure,
@@ -165,6 +176,7 @@ type nodeServiceClient struct {
 	readIndex          *connect.Client[v1.ReadIndexRequest, v1.ReadIndexResponse]
 	term               *connect.Client[v1.TermRequest, v1.TermResponse]
 	hello              *connect.Client[v1.HelloRequest, v1.HelloResponse]
+	members            *connect.Client[v1.MembersRequest, v1.MembersResponse]
 	compareState       *connect.Client[v1.CompareStateRequest, v1.CompareStateResponse]
 	join               *connect.Client[v1.JoinRequest, v1.JoinResponse]
 	addNode            *connect.Client[v1.AddNodeRequest, v1.AddNodeResponse]
@@ -199,6 +211,15 @@ func (c *nodeServiceClient) Term(ctx context.Context, req *v1.TermRequest) (*v1.
 // Hello calls govnode.node.v1.NodeService.Hello.
 func (c *nodeServiceClient) Hello(ctx context.Context, req *v1.HelloRequest) (*v1.HelloResponse, error) {
 	response, err := c.hello.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Members calls govnode.node.v1.NodeService.Members.
+func (c *nodeServiceClient) Members(ctx context.Context, req *v1.MembersRequest) (*v1.MembersResponse, error) {
+	response, err := c.members.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -268,6 +289,9 @@ type NodeServiceHandler interface {
 	Term(context.Context, *v1.TermRequest) (*v1.TermResponse, error)
 	// Hello tells who the node is and how far it has come.
 	Hello(context.Context, *v1.HelloRequest) (*v1.HelloResponse, error)
+	// Members returns who is a member and when the leader heard of each last. Only
+	// a leader answers.
+	Members(context.Context, *v1.MembersRequest) (*v1.MembersResponse, error)
 	// CompareState tells another member which digest the state of the caller had at
 	// an index of the log, and asks for its own.
 	CompareState(context.Context, *v1.CompareStateRequest) (*v1.CompareStateResponse, error)
@@ -312,6 +336,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		NodeServiceHelloProcedure,
 		svc.Hello,
 		connect.WithSchema(nodeServiceMethods.ByName("Hello")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceMembersHandler := connect.NewUnaryHandlerSimple(
+		NodeServiceMembersProcedure,
+		svc.Members,
+		connect.WithSchema(nodeServiceMethods.ByName("Members")),
 		connect.WithHandlerOptions(opts...),
 	)
 	nodeServiceCompareStateHandler := connect.NewUnaryHandlerSimple(
@@ -360,6 +390,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceTermHandler.ServeHTTP(w, r)
 		case NodeServiceHelloProcedure:
 			nodeServiceHelloHandler.ServeHTTP(w, r)
+		case NodeServiceMembersProcedure:
+			nodeServiceMembersHandler.ServeHTTP(w, r)
 		case NodeServiceCompareStateProcedure:
 			nodeServiceCompareStateHandler.ServeHTTP(w, r)
 		case NodeServiceJoinProcedure:
@@ -395,6 +427,10 @@ func (UnimplementedNodeServiceHandler) Term(context.Context, *v1.TermRequest) (*
 
 func (UnimplementedNodeServiceHandler) Hello(context.Context, *v1.HelloRequest) (*v1.HelloResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.node.v1.NodeService.Hello is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Members(context.Context, *v1.MembersRequest) (*v1.MembersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.node.v1.NodeService.Members is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) CompareState(context.Context, *v1.CompareStateRequest) (*v1.CompareStateResponse, error) {

@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/storage"
+)
+
+func (n *testNode) peer(t *testing.T, name string) (s Status, p Peer) {
+	t.Helper()
+	s, err := n.Status(t.Context())
+	require.NoError(t, err)
+	for _, p := range s.Peers {
+		if p.Node == name {
+			return s, p
+		}
+	}
+	return s, Peer{}
+}
+
+// A member that dies is shown as down, with where it stood and how far behind
+// that is, whichever node is asked; and as it was seen last where no leader is
+// left to ask.
+func TestStatusTellsOfADeadMember(t *testing.T) {
+	t.Parallel()
+	registry := map[string]*prometheus.Registry{}
+	c := newCluster(t, 3, func(cfg *Config) {
+		cfg.Registry = prometheus.NewRegistry()
+		registry[cfg.ID] = cfg.Registry
+	})
+	leader, dead := c.leader(), c.follower()
+	var other *testNode
+	for _, n := range c.nodes {
+		if n != leader && n != dead {
+			other = n
+		}
+	}
+	all := func(what string, ok func(Status, Peer) bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			for _, n := range []*testNode{leader, other} {
+				if s, p := n.peer(t, dead.cfg.ID); s.SeenBy != leader.cfg.ID || p.Role != "voter" || !ok(s, p) {
+					return false
+				}
+			}
+			return true
+		}, 20*time.Second, 10*time.Millisecond, what)
+	}
+	all("it is up", func(_ Status, p Peer) bool {
+		told, _ := other.members.of(dead.cfg.ID) // by then by its own question, too
+		return p.Known && p.Up && p.Applied > 0 && told.heard(0).Up
+	})
+	gauge := func(n *testNode, name string) float64 {
+		families, err := registry[n.cfg.ID].Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == name && m.GetLabel()[0].GetValue() == dead.cfg.ID {
+					return m.GetGauge().GetValue()
+				}
+			}
+		}
+		return -1
+	}
+	require.EqualValues(t, 1, gauge(leader, "gov_raft_member_up"))
+
+	require.NoError(t, dead.Close())
+	c.forget(dead)
+	stood := dead.fsm.applied()
+	for _, r := range []string{"a", "b", "c"} {
+		_, _, err := storage.One(within(t, 10*time.Second), leader, increment(r))
+		require.NoError(t, err)
+	}
+	all("it is down", func(s Status, p Peer) bool {
+		return p.Known && !p.Up && p.Silent >= silentAfter && p.Applied <= stood && p.Applied+p.Lag >= stood+3
+	})
+	require.Eventually(t, func() bool {
+		return gauge(leader, "gov_raft_member_up") == 0 && gauge(other, "gov_raft_member_up") == 0
+	}, 10*time.Second, 10*time.Millisecond)
+	require.GreaterOrEqual(t, gauge(leader, "gov_raft_member_last_contact_seconds"), silentAfter.Seconds())
+	require.GreaterOrEqual(t, gauge(leader, "gov_raft_member_lag_entries"), 3.0)
+	require.EqualValues(t, -1, gauge(other, "gov_raft_member_lag_entries"), "it does not know where the leader stands")
+
+	require.NoError(t, leader.Close())
+	c.forget(leader)
+	require.Eventually(t, func() bool {
+		s, p := other.peer(t, leader.cfg.ID)
+		_, q := other.peer(t, dead.cfg.ID)
+		return s.SeenBy == other.cfg.ID && s.Leader == "" && p.Known && !p.Up && q.Known && !q.Up
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// Of a member that was never heard of nothing is said.
+func TestStatusOfAMemberThatNeverCame(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, nil)
+	require.NoError(t, c.leader().AddNode(t.Context(), "n9", "127.0.0.1:1", true))
+	for _, n := range c.nodes {
+		require.Eventually(t, func() bool {
+			_, p := n.peer(t, "n9")
+			return p.Role == "nonvoter" && p.Contact == Contact{}
+		}, 10*time.Second, 10*time.Millisecond)
+	}
+}
+
+// Who answers once a second is up; who does not for three seconds is down, and
+// is behind by all that has been done since.
+func TestContactGrowsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers("n1", 1)
+		contact := func(own uint64) Contact {
+			s, _ := m.of("n2")
+			return s.heard(own)
+		}
+		require.Equal(t, Contact{}, contact(7))
+		m.note("n2", said{version: 1}) // on its way in
+		require.Equal(t, Contact{}, contact(7))
+		m.note("n2", said{at: time.Now(), applied: 5, lag: 1})
+		time.Sleep(silentAfter - 1)
+		require.Equal(t, Contact{Known: true, Up: true, Silent: silentAfter - 1, Applied: 5, Lag: 1}, contact(100))
+		time.Sleep(1)
+		require.Equal(t, Contact{Known: true, Silent: silentAfter, Applied: 5, Lag: 95}, contact(100))
+		require.Zero(t, contact(4).Lag)
+		went, came := m.turned()
+		require.Equal(t, []string{"n2"}, went)
+		require.Empty(t, came)
+		m.note("n2", said{version: 1}) // started again, and not there yet
+		require.False(t, contact(100).Up)
+		require.EqualValues(t, 95, contact(100).Lag)
+		went, came = m.turned()
+		require.Empty(t, append(went, came...), "once is enough")
+		m.note("n2", said{at: time.Now(), applied: 100})
+		went, came = m.turned()
+		require.Empty(t, went)
+		require.Equal(t, []string{"n2"}, came)
+	})
+}
