@@ -46,6 +46,8 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	return failed.Code
 }
 
+// rootCommand is the tree of all commands. What stands below each begins in the
+// function that is called for it.
 func rootCommand() *cobra.Command {
 	var asked bool // for the version
 	root := &cobra.Command{

@@ -145,16 +145,7 @@ func (c *Cluster) Leader(ctx context.Context, but string) string {
 
 // IsReady reports whether a node takes work.
 func (c *Cluster) IsReady(ctx context.Context, n Node) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.API+"/readyz", nil)
-	if err != nil {
-		return false
-	}
-	res, err := c.http.Do(req)
-	if err != nil {
-		return false
-	}
-	_ = res.Body.Close()
-	return res.StatusCode == http.StatusOK
+	return takesWork(ctx, c.http, n.API) == nil
 }
 
 // Stop ends all nodes, and at once: what they hold is thrown away with their

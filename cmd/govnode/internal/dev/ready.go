@@ -46,18 +46,8 @@ func (f *fleet) awaitReady(ctx context.Context) error {
 
 // nodeReady says what one node is still waiting for.
 func (f *fleet) nodeReady(ctx context.Context, client *http.Client, p place) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.api+"/readyz", nil)
-	if err != nil {
+	if err := takesWork(ctx, client, p.api); err != nil {
 		return err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
-	_ = res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("/readyz answers %d: %s", res.StatusCode, strings.TrimSpace(string(body)))
 	}
 	if f.config.Backend != "raft" {
 		return nil
@@ -74,6 +64,24 @@ func (f *fleet) nodeReady(ctx context.Context, client *http.Client, p place) err
 		if !members[other.name] {
 			return fmt.Errorf("%s is not a member of its cluster yet", other.name)
 		}
+	}
+	return nil
+}
+
+// takesWork says why a node does not take work, if it does not.
+func takesWork(ctx context.Context, client *http.Client, api string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+api+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("/readyz answers %d: %s", res.StatusCode, strings.TrimSpace(string(body)))
 	}
 	return nil
 }
