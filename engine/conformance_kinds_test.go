@@ -58,7 +58,7 @@ func (a *archive) resolve() {
 		n, _ := priority.AsInt()
 		candidates = append(candidates, composition.Candidate{
 			Action: document.Action(c.TextAt("action")), Priority: n, Level: document.Level(c.TextAt("scope")),
-			Policy: c.TextAt("policy"), Rule: c.TextAt("rule"), Reason: c.TextAt("reason"),
+			Rule: c.TextAt("rule"),
 		})
 	}
 	r := composition.Resolver{Strategy: document.Strategy(v.TextAt("strategy")), TieBreakDeny: v.TextAt("tie_break") == "deny"}

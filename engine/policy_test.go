@@ -34,14 +34,14 @@ func TestRuleText(t *testing.T) {
 	d := p.Evaluate(context.Background(), call.Input{Context: enginetest.Value(t, `{"x":1}`)})
 	require.Equal(t, "b", d.MatchedRule)
 	for _, policy := range []*Policy{p, q} {
-		rule, reason := policy.RuleText(d.Rule)
+		rule, reason := policy.RuleTextFor(d.Rule, call.Input{})
 		require.Equal(t, "b", rule)
 		require.Equal(t, "no b", reason)
 	}
 	for n := range math.MaxUint16 {
 		p.RuleTextFor(uint16(n), call.Input{}) // an unknown number is no panic
 	}
-	rule, reason := p.RuleText(math.MaxUint16)
+	rule, reason := p.RuleTextFor(math.MaxUint16, call.Input{})
 	require.Empty(t, rule+reason)
 }
 

@@ -84,14 +84,9 @@ func textConfidence(observed, threshold float64) string {
 	return fmt.Sprintf("Confidence %.2f below threshold %.2f", observed, threshold)
 }
 
-// RuleText returns the rule and the reason that number n stands for. Where the
-// reason names the tool of the call, use [Policy.RuleTextFor]; free texts, of
-// backends and guardrails, have no number and cannot be made again.
-func (p *Policy) RuleText(n uint16) (matchedRule, reason string) {
-	return p.RuleTextFor(n, call.Input{})
-}
-
-// RuleTextFor is RuleText for the call that the decision was about.
+// RuleTextFor returns the rule and the reason that number n stands for, given to
+// the call that the decision was about. Free texts, of backends and guardrails,
+// have no number and cannot be made again.
 func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason string) {
 	e := matching.Begun(&in)
 	g := p.governance

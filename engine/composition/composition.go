@@ -228,8 +228,7 @@ func (c *Documents) combine(set *Ruleset, e matching.Evaluation) (*matching.Rule
 			denied = denied || r.Action.Denies()
 			rules = append(rules, r)
 			candidates = append(candidates, Candidate{
-				Action: r.Action, Priority: r.Priority, Level: doc.Level,
-				Policy: doc.Name, Rule: r.Name, Reason: r.Reason,
+				Action: r.Action, Priority: r.Priority, Level: doc.Level, Rule: r.Name,
 			})
 		}
 	}

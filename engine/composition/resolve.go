@@ -16,9 +16,7 @@ type Candidate struct {
 	Action   document.Action
 	Priority int64
 	Level    document.Level // empty means global
-	Policy   string
 	Rule     string
-	Reason   string
 }
 
 func (c Candidate) level() document.Level { return cmp.Or(c.Level, document.LevelGlobal) }

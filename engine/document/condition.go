@@ -19,10 +19,7 @@ func (r *reader) condition(n *source.Node, field string, into *Condition) {
 	for _, name := range conditionFields[:2] {
 		r.required(n, field, name)
 	}
-	r.str(n, field, "field", &into.Field)
-	if f, ok := source.Present(n, "field"); ok && f.Kind == source.String && f.Text == "" {
-		r.Add(f.Line, field+".field", "field must be a non-empty string, got ''")
-	}
+	r.named(n, field, "field", &into.Field)
 	op, ok := source.Present(n, "operator")
 	if !ok {
 		return

@@ -88,7 +88,7 @@ type Defaults struct {
 	ConfidenceThreshold float64
 
 	// Stated says which of them the document itself wrote.
-	Stated struct{ Any, action, MaxTokens, MaxToolCalls, Confidence bool }
+	Stated struct{ Any, MaxTokens, MaxToolCalls, Confidence bool }
 }
 
 // A Document is one declarative policy file (policy engine spec 3.1), with the

@@ -52,10 +52,7 @@ func (r *reader) document(n *source.Node, path string) *Document {
 		}
 		d.Version = text
 	}
-	r.str(n, "", "name", &d.Name)
-	if d.Name == "" {
-		r.Add(n.Line, "name", "name must be a non-empty string, got ''")
-	}
+	r.named(n, "", "name", &d.Name)
 	r.str(n, "", "description", &d.Description)
 	r.boolean(n, "", "inherit", &d.Inherit)
 	r.boolean(n, "", "allow_cutoff", &d.AllowCutoff)
@@ -90,7 +87,7 @@ func (r *reader) defaults(n *source.Node, d *Document) {
 	}
 	r.unknownFields(f, "defaults", defaultsFields)
 	def := &d.Defaults
-	def.Stated.action = r.action(f, "defaults", &def.Action)
+	r.action(f, "defaults", &def.Action)
 	if v, ok := source.Present(f, "max_tokens"); ok {
 		def.MaxTokens, def.Stated.MaxTokens = r.Count(v, "defaults.max_tokens", 1, governance.MaxTokenLimit), true
 	}
@@ -137,14 +134,10 @@ func (r *reader) rule(n *source.Node, field string) *Rule {
 	r.unknownFields(n, field, ruleFields)
 	rule := &Rule{Line: n.Line}
 	r.required(n, field, "name")
-	r.str(n, field, "name", &rule.Name)
-	if f, ok := source.Present(n, "name"); ok && f.Kind == source.String && f.Text == "" {
-		r.Add(f.Line, field+".name", "name must be a non-empty string, got ''")
-	}
+	r.named(n, field, "name", &rule.Name)
+	r.required(n, field, "condition")
 	if cond, ok := source.Present(n, "condition"); ok {
 		r.condition(cond, field+".condition", &rule.Condition)
-	} else {
-		r.required(n, field, "condition")
 	}
 	r.required(n, field, "action")
 	r.action(n, field, &rule.Action)
@@ -167,43 +160,36 @@ func (r *reader) rule(n *source.Node, field string) *Rule {
 	return rule
 }
 
-// action reads an action and reports whether it stood there.
-func (r *reader) action(n *source.Node, field string, into *Action) bool {
-	f, ok := source.Present(n, "action")
-	if !ok {
-		return false
+func (r *reader) action(n *source.Node, field string, into *Action) {
+	if f, ok := source.Present(n, "action"); ok {
+		if *into = Action(f.Text); f.Kind != source.String || !into.Valid() {
+			r.Add(f.Line, source.Join(field, "action"), "action must be allow, deny, audit or block, got %s", f.Repr())
+		}
 	}
-	a := Action(f.Text)
-	if f.Kind != source.String || !a.Valid() {
-		r.Add(f.Line, source.Join(field, "action"), "action must be allow, deny, audit or block, got %s", f.Repr())
-		return true
-	}
-	*into = a
-	return true
 }
 
 func (r *reader) str(n *source.Node, field, name string, into *string) {
-	f, ok := source.Present(n, name)
-	if !ok {
-		return
+	if f, ok := source.Present(n, name); ok {
+		if *into = f.Text; f.Kind != source.String {
+			r.wrongType(f, source.Join(field, name), "a string")
+		}
 	}
-	if f.Kind != source.String {
-		r.wrongType(f, source.Join(field, name), "a string")
-		return
+}
+
+// named is str for what must not be empty.
+func (r *reader) named(n *source.Node, field, name string, into *string) {
+	r.str(n, field, name, into)
+	if f, ok := source.Present(n, name); ok && f.Kind == source.String && f.Text == "" {
+		r.Add(f.Line, source.Join(field, name), "%s must be a non-empty string, got ''", name)
 	}
-	*into = f.Text
 }
 
 func (r *reader) boolean(n *source.Node, field, name string, into *bool) {
-	f, ok := source.Present(n, name)
-	if !ok {
-		return
+	if f, ok := source.Present(n, name); ok {
+		if *into = strings.EqualFold(f.Text, "true"); f.Kind != source.Bool {
+			r.wrongType(f, source.Join(field, name), "true or false")
+		}
 	}
-	if f.Kind != source.Bool {
-		r.wrongType(f, source.Join(field, name), "true or false")
-		return
-	}
-	*into = strings.EqualFold(f.Text, "true")
 }
 
 func (r *reader) required(n *source.Node, field, name string) {
