@@ -160,3 +160,21 @@ func TestRedisClockJumps(t *testing.T) {
 		})
 	}
 }
+
+// After a quarantine no pool gives out a token that was given out before, also one
+// that is made anew.
+func TestRedisTokensAfterQuarantine(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one", func(c *Config) { c.Quarantine = -1 })
+	f := &fleet{t: t, nodes: []*Store{r}}
+	setup(t, r)
+	s.do("DEL", "{gov}:epoch")
+	f.must(0, count("c", "1"))
+	ready(t, r)
+	require.Eventually(t, func() bool {
+		x, err := r.Get(t.Context(), session.NamespaceKey(testNS), storage.Latest)
+		return err == nil && x.Record != nil && x.Record.(*session.Namespace).TokenFloor == uint64(r.domain("").current().generation)<<40 &&
+			r.domain("").current().generation > 0
+	}, 30*time.Second, 5*time.Millisecond)
+}
