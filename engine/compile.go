@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -24,8 +25,9 @@ type Policy struct {
 	limits     Limits
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
 
-	docs    *composition.Documents
-	answers []Decision // of the rules of the flat list, then of its default; nil where decideDirectly does not decide
+	docs     *composition.Documents
+	answers  []Decision     // of the rules of the flat list, then of its default; nil where decideDirectly does not decide
+	directly *matching.List // these rules
 
 	denyOnError bool // when all backends failed
 	backends    []loadedBackend

@@ -12,7 +12,7 @@ func (p *Policy) decideDirectly(in *call.Input, d *Decision) bool {
 	if len(p.answers) == 0 || in.Explain || in.CheckLimits {
 		return false
 	}
-	best := p.docs.FlatSet.Direct(in)
+	best := p.directly.Direct(in)
 	if best < 0 {
 		return false
 	}
@@ -41,6 +41,7 @@ func (p *Policy) linkDirect() {
 		!p.unchecked || p.docs.Strict && len(set.Docs) == 0 || set.Denials != nil || !set.Complete() {
 		return
 	}
+	p.directly = set.List
 	p.answers = make([]Decision, len(set.Rules)+1)
 	for i, r := range set.Rules {
 		decideByRule(set, r, &p.answers[i])
