@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"example.com/govnode/engine/authoring"
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/external"
@@ -38,9 +37,6 @@ func DecodeTree(b []byte) (*Tree, error) { return source.DecodeTree(b) }
 // ParseDigest reads what [Digest.String] prints.
 func ParseDigest(s string) (Digest, error) { return source.ParseDigest(s) }
 
-// A Difference is one thing in which two policies differ.
-type Difference = authoring.Difference
-
 // What is judged.
 type (
 	Input    = call.Input
@@ -76,14 +72,12 @@ func WithMetadata(ctx, metadata value.Value) value.Value { return call.WithMetad
 
 // Who else is asked.
 type (
-	Backend           = external.Backend
-	BackendInput      = external.BackendInput
-	BackendDecision   = external.BackendDecision
-	BackendLoader     = external.BackendLoader
-	GuardrailProvider = external.GuardrailProvider
-	GuardrailCall     = external.GuardrailCall
-	GuardrailDecision = external.GuardrailDecision
-	GuardrailResult   = external.GuardrailResult
+	Backend         = external.Backend
+	BackendInput    = external.BackendInput
+	BackendDecision = external.BackendDecision
+	BackendLoader   = external.BackendLoader
+	GuardrailCall   = external.GuardrailCall
+	GuardrailResult = external.GuardrailResult
 )
 
 // What guardrails answer.
@@ -105,13 +99,8 @@ const (
 	MaxToolName        = governance.MaxToolName
 )
 
-// An Action is what a rule, a default or a backend prescribes.
-type Action = document.Action
-
-// The four actions.
+// What backends prescribe.
 const (
 	Allow = document.Allow
 	Deny  = document.Deny
-	Audit = document.Audit
-	Block = document.Block
 )

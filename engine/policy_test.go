@@ -51,7 +51,7 @@ func TestPanicDenies(t *testing.T) {
 	for _, explain := range []bool{false, true} {
 		var out bytes.Buffer
 		p := mustCompile(t, "rules: []\n", WithLogger(slog.New(slog.NewJSONHandler(&out, nil))))
-		p.docs.FlatSet = nil
+		p.docs.FlatSet, p.directly = nil, nil
 		d := p.Evaluate(context.Background(), call.Input{Tool: "t", Explain: explain})
 		require.False(t, d.Allowed)
 		require.Equal(t, "deny", d.Action)

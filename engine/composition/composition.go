@@ -14,7 +14,7 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// A Documents is the documents of a tree and how they go together: which of
+// Documents are those of a tree and how they go together: which of
 // them count for a call, and which of their rules decides it.
 type Documents struct {
 	Flat    []*document.Document // in load order

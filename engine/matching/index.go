@@ -10,7 +10,7 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// A index finds the rules that may match without walking over all of them.
+// An index finds the rules that may match without walking over all of them.
 // It never changes which rule is first: it leaves out only rules that are
 // known not to match, or to come after one that does.
 //
