@@ -152,15 +152,14 @@ const greetEvery = time.Second
 func (n *Node) greetMembers() {
 	t := time.NewTicker(greetEvery)
 	defer t.Stop()
-	for removed := false; ; {
+	for told := false; ; {
 		n.greetAll()
 		if n.expelled.Load() && !n.led.Load() {
 			n.settleIn() // who is removed while it runs stays so
 		}
-		if was := removed; n.Removed() != was {
-			if removed = !was; removed {
-				n.cfg.Logger.Warn(errRemoved.Error())
-			}
+		if !told && n.Removed() {
+			told = true // once: the leader may go on trying to reach it for a while
+			n.cfg.Logger.Warn(errRemoved.Error())
 		}
 		select {
 		case <-n.ctx.Done():

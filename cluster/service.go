@@ -91,7 +91,7 @@ func (s *service) Hello(ctx context.Context, asked *nodev1.HelloRequest) (*nodev
 	r.Self = n.hello().GetSelf()
 	if id := asked.GetSelf(); id != nil {
 		r.Refusal = n.judge(ctx, id)
-		if n.Leader() { // others may not have heard yet of who came
+		if r.Leader == n.cfg.ID { // others may not have heard yet of who came
 			_, known := n.member(id.GetNode())
 			r.Removed = !known
 		}
