@@ -59,9 +59,9 @@ func TestOnlyARefusalIsReadAsOne(t *testing.T) {
 // A reason keeps its kind and its own words on its way to the node that asked,
 // whatever words those are, and gets none beside them.
 func TestAReasonKeepsItsWords(t *testing.T) {
-	for _, kind := range []error{storage.ErrInvalid, errElsewhere} {
+	for kind, of := range map[error]func(error) error{storage.ErrInvalid: storage.Invalid, errElsewhere: elsewhere} {
 		for _, said := range []string{"why", kind.Error() + ": why", ""} {
-			a := storage.Refused(&because{kind, errors.New(said)})
+			a := storage.Refused(of(errors.New(said)))
 			for range 2 { // a node that passes on
 				a = readAnswer(writeAnswer(&a))
 				require.ErrorIs(t, a.Err, kind)

@@ -234,6 +234,8 @@ func bare(why error) string {
 			return ""
 		case *storage.Failure:
 			why = w.Err
+		case *storage.InvalidError:
+			why = w.Why
 		case *because:
 			why = w.why
 		default:
