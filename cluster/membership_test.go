@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/storage"
@@ -132,12 +133,16 @@ func TestOutcomesOverTheWire(t *testing.T) {
 		}
 	})
 	leader, f := c.leader(), c.follower()
+	cut := leader.Address()
 	hang.Store(true)
+	c.net.isolate(cut, true) // ends what is open
+	if f.raft.State() == raft.Leader {
+		leader, f = f, leader // it has come to lead since
+	}
 	f.peers.close()
-	c.net.isolate(leader.Address(), true) // ends what is open
 	err := f.RemoveNode(within(t, 300*time.Millisecond), "nobody", false)
 	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err), "%v", err)
-	c.net.isolate(leader.Address(), false)
+	c.net.isolate(cut, false)
 	hang.Store(false)
 	c.waitReady()
 
@@ -155,7 +160,7 @@ func TestOutcomesOverTheWire(t *testing.T) {
 	}()
 	_, err = f.peers.at(gone.Addr().String()).RemoveNode(within(t, 5*time.Second), nil)
 	require.Equal(t, storage.Unknown, storage.OutcomeOf(sent(err)), "%v", err)
-	other := f.cfg.Address // which does not lead, and says so
+	other := c.follower().cfg.Address // which does not lead, and says so
 	_, err = f.peers.at(other).RemoveNode(within(t, 5*time.Second), nil)
 	require.Equal(t, storage.NotApplied, storage.OutcomeOf(sent(err)), "%v", err)
 	require.ErrorIs(t, sent(err), errElsewhere)

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -30,9 +31,11 @@ func hammer(t *testing.T, nodes []*Store, name string, callers, times int) {
 	for i, r := range nodes {
 		for c := range callers {
 			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // not that of a command
+				defer cancel()
 				for n := range times {
 					client, request := fmt.Sprint(name, i, "-", c), fmt.Sprint(n)
-					if _, _, err := storage.One(t.Context(), r, count(client, request)); err != nil {
+					if _, _, err := storage.One(ctx, r, count(client, request)); err != nil {
 						t.Errorf("node %d: %v", i, err)
 						return
 					}
