@@ -199,7 +199,7 @@ func (n *Node) tell(index uint64, d session.Digest) {
 			continue
 		}
 		told.Go(func() {
-			r, err := n.peers.at(string(s.Address)).CompareState(ctx, &nodev1.CompareStateRequest{Node: n.cfg.ID, Index: index, Digest: d[:]})
+			r, err := n.peers.At(string(s.Address)).CompareState(ctx, &nodev1.CompareStateRequest{Node: n.cfg.ID, Index: index, Digest: d[:]})
 			if theirs := r.GetDigest(); err == nil && len(theirs) == len(d) {
 				n.states.note(index, string(s.ID), session.Digest(theirs))
 			}

@@ -346,7 +346,7 @@ func TestAFollowerThatDoesNotRead(t *testing.T) {
 	f, _ := forwarding(t)
 	leader, _ := f.raft.LeaderWithID()
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := f.peers.at(string(leader)).Forward(ctx)
+	stream, err := f.peers.At(string(leader)).Forward(ctx)
 	require.NoError(t, err)
 	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
 	before := streams()

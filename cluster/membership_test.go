@@ -133,7 +133,7 @@ func TestOutcomesOverTheWire(t *testing.T) {
 	})
 	leader, f := c.leader(), c.follower()
 	hang.Store(true)
-	f.peers.close()
+	f.peers.Close()
 	c.net.isolate(leader.Address(), true) // ends what is open
 	err := f.RemoveNode(within(t, 300*time.Millisecond), "nobody", false)
 	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err), "%v", err)
@@ -153,10 +153,10 @@ func TestOutcomesOverTheWire(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	_, err = f.peers.at(gone.Addr().String()).RemoveNode(within(t, 5*time.Second), nil)
+	_, err = f.peers.At(gone.Addr().String()).RemoveNode(within(t, 5*time.Second), nil)
 	require.Equal(t, storage.Unknown, storage.OutcomeOf(sent(err)), "%v", err)
 	other := f.cfg.Address // which does not lead, and says so
-	_, err = f.peers.at(other).RemoveNode(within(t, 5*time.Second), nil)
+	_, err = f.peers.At(other).RemoveNode(within(t, 5*time.Second), nil)
 	require.Equal(t, storage.NotApplied, storage.OutcomeOf(sent(err)), "%v", err)
 	require.ErrorIs(t, sent(err), errElsewhere)
 }
