@@ -269,12 +269,7 @@ func TestTheStreamToTheNextLeaderIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, nil)
 	former, follower := c.leader(), c.follower()
-	var next *testNode
-	for _, n := range c.nodes {
-		if n != former && n != follower {
-			next = n
-		}
-	}
+	next := c.follower(follower)
 	require.NoError(t, former.TransferLeadership(within(t, 10*time.Second), next.cfg.ID))
 	require.Eventually(t, func() bool {
 		leader, _ := follower.raft.LeaderWithID()

@@ -106,12 +106,6 @@ func TestAReadDoesNotWaitForAFormerLeader(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	var next string
-	for _, n := range c.nodes {
-		if n != leader && n != reader {
-			next = n.cfg.ID
-		}
-	}
-	require.NoError(t, leader.TransferLeadership(within(t, 10*time.Second), next))
+	require.NoError(t, leader.TransferLeadership(within(t, 10*time.Second), c.follower(reader).cfg.ID))
 	require.NoError(t, <-read)
 }
