@@ -24,6 +24,11 @@ import (
 // commands. Each member makes a digest of its state as it stands at that entry,
 // beside its work, tells it to all others and learns theirs, and decides for
 // itself: see judge. No leader is asked, and none is trusted.
+//
+// The hashes of what nobody writes to are kept. A bit that flips there is damage
+// that only this node can see, until somebody writes beside it: so each round
+// makes half of the kept hashes anew, and one that does not come out the same
+// stops the node without a word of the others.
 
 // A check is the state to make a digest of.
 type check struct {
@@ -124,12 +129,13 @@ func (s *states) of(index uint64) map[string]session.Digest {
 	return all
 }
 
-// digest makes the digest of a check. The term counts, too: two nodes that have
-// applied different entries at an index differ.
-func (n *Node) digest(c check) (session.Digest, error) {
+// digest makes the digest of a check, the round-th of this process. The term
+// counts, too: two nodes that have applied different entries at an index differ.
+func (n *Node) digest(c check, round int) (session.Digest, error) {
 	start := time.Now()
 	rests := &paced{w: io.Discard, rest: snapshotRest, ended: n.ctx.Done()}
-	d, err := c.state.Digest(func() error {
+	half := func(shard int) bool { return (shard+round)%2 == 0 }
+	d, err := c.state.Digest(half, func() error {
 		_, err := rests.Write(nil)
 		return errors.Join(err, n.ctx.Err())
 	})
@@ -139,12 +145,16 @@ func (n *Node) digest(c check) (session.Digest, error) {
 
 // compareStates carries out the checks that are ordered, one at a time.
 func (n *Node) compareStates() {
-	for {
+	for round := 0; ; round++ {
 		select {
 		case <-n.ctx.Done():
 			return
 		case c := <-n.fsm.checks:
-			d, err := n.digest(c)
+			d, err := n.digest(c, round)
+			if errors.Is(err, session.ErrDamaged) {
+				n.metrics.checks.WithLabelValues("damaged").Inc()
+				n.fatal(fmt.Errorf("cluster: the state that this node has in memory changed by itself, as seen at index %d of the log: %w; the memory of this machine may be failing; %s", c.index, err, adviceReplace))
+			}
 			if err != nil {
 				return // the node ends
 			}
@@ -199,7 +209,7 @@ func (n *Node) tell(index uint64, d session.Digest) {
 			continue
 		}
 		told.Go(func() {
-			r, err := n.peers.at(string(s.Address)).CompareState(ctx, &nodev1.CompareStateRequest{Node: n.cfg.ID, Index: index, Digest: d[:]})
+			r, err := n.peers.At(string(s.Address)).CompareState(ctx, &nodev1.CompareStateRequest{Node: n.cfg.ID, Index: index, Digest: d[:]})
 			if theirs := r.GetDigest(); err == nil && len(theirs) == len(d) {
 				n.states.note(index, string(s.ID), session.Digest(theirs))
 			}

@@ -89,6 +89,23 @@ func (n *testNode) spoil(request string) {
 	n.fsm.state.ApplyAll(n.fsm.state.Now(), []session.Command{increment(request)})
 }
 
+// order orders a check, and returns when it is in the log.
+func (c *testCluster) order(without ...*testNode) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool {
+		n := c.leader(without...)
+		l, before, g := n.leading.Load(), n.fsm.lastCheck(), newCheck()
+		if l == nil || l.queue.first(g) != nil {
+			return false
+		}
+		select {
+		case <-g.done:
+		case <-l.ctx.Done():
+		}
+		return n.fsm.lastCheck() != before
+	}, 20*time.Second, time.Millisecond)
+}
+
 // agreed returns how many checks found that a node agrees.
 func (n *testNode) agreed() float64 { return counted(n.metrics.checks.WithLabelValues("agree")) }
 
@@ -145,6 +162,48 @@ func TestANodeThatDiffersStops(t *testing.T) {
 			}
 			agreeAgain(t, others...)
 			require.EqualValues(t, 5, count(t, c.leader(bad), storage.Latest))
+		})
+	}
+}
+
+// So does one in whose memory a bit turns where nobody writes, within two rounds
+// and without a majority that says so.
+func TestANodeWhoseMemoryChangesStops(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 3} {
+		t.Run(fmt.Sprint("nodes=", size), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, size, func(cfg *Config) { cfg.CheckInterval = time.Hour })
+			_, _, err := storage.One(within(t, 10*time.Second), c.leader(), increment("1"))
+			require.NoError(t, err)
+			agree := func(want int) { // all that have not stopped
+				for _, n := range c.nodes {
+					require.Eventually(t, func() bool { return n.agreed() == float64(want) || n.failed.Load() != nil }, 20*time.Second, time.Millisecond, n.cfg.ID)
+				}
+			}
+			c.order()
+			agree(1)
+			bad := c.nodes[size-1]
+			bad.fsm.mu.Lock()
+			bad.fsm.state.Stored(session.CounterKey("default", "k")).(*session.Counter).Value.N ^= 1 << 40
+			bad.fsm.mu.Unlock()
+			round := 1
+			for ; bad.failed.Load() == nil; agree(round) {
+				require.LessOrEqual(t, round, 2, "it goes on")
+				c.order()
+				round++
+			}
+			text := stops(t, bad)
+			require.Contains(t, text, "changed by itself")
+			require.Contains(t, text, "--replace")
+			if size > 1 {
+				c.order(bad)
+				agree(round + 1)
+				for _, n := range c.nodes[:size-1] {
+					require.Nil(t, n.failed.Load())
+					require.EqualValues(t, 1, count(t, n, storage.Latest))
+				}
+			}
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"example.com/govnode/cluster/durable"
+	"example.com/govnode/cluster/transport"
 )
 
 // What may keep the log of a node; see Config.LogStore.
@@ -48,7 +49,7 @@ func openDisk(cfg *Config, m *metrics) (*disk, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cluster: Dir: %w", err)
 	}
-	store, err := durable.Open(durable.Options{Dir: cfg.Dir, LogStore: cfg.LogStore, Segment: cfg.segment, Logger: newHclog(cfg.Logger), Metrics: m.wal})
+	store, err := durable.Open(durable.Options{Dir: cfg.Dir, LogStore: cfg.LogStore, Segment: cfg.segment, Logger: transport.Logger(cfg.Logger), Metrics: m.wal})
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func openDisk(cfg *Config, m *metrics) (*disk, error) {
 }
 
 func (d *disk) open(cfg *Config) (err error) {
-	if d.snapshots, err = durable.OpenSnapshots(cfg.Dir, snapshotsKept, d.log, newHclog(cfg.Logger)); err != nil {
+	if d.snapshots, err = durable.OpenSnapshots(cfg.Dir, snapshotsKept, d.log, transport.Logger(cfg.Logger)); err != nil {
 		return fmt.Errorf("cluster: Dir: %w", err)
 	}
 	// What a restore left behind that was cut short.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/cluster/durable"
+	"example.com/govnode/cluster/transport"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -255,7 +256,7 @@ func TestALogIsNotTakenForAnother(t *testing.T) {
 
 func TestWALMetrics(t *testing.T) {
 	m := newMetrics()
-	s, err := durable.Open(durable.Options{Dir: tempDir(t), LogStore: LogWAL, Segment: 4 << 10, Logger: newHclog(testLogger()), Metrics: m.wal})
+	s, err := durable.Open(durable.Options{Dir: tempDir(t), LogStore: LogWAL, Segment: 4 << 10, Logger: transport.Logger(testLogger()), Metrics: m.wal})
 	require.NoError(t, err)
 	for i := range uint64(20) {
 		require.NoError(t, s.StoreLog(&raft.Log{Index: i + 1, Term: 1, Data: make([]byte, 400), Extensions: termOf(1)}))

@@ -16,9 +16,8 @@
 //
 // # One port
 //
-// A node listens on one address. The first byte of a connection says what it
-// is: Raft's own protocol, or HTTP/2 for what nodes say to each other beside it
-// (package nodev1). Whatever else arrives is closed.
+// A node listens on one address, for Raft's own protocol and for what nodes say
+// to each other beside it: see package transport.
 //
 // # Time
 //

@@ -61,7 +61,7 @@ func (n *Node) forwardTo(leader string) *forwarder {
 	}
 	f.ctx, f.cancel = context.WithCancel(n.ctx)
 	n.forward = f
-	client := n.peers.at(leader)
+	client := n.peers.At(leader)
 	go func() {
 		f.end(f.run(client, n.cfg.RPCTimeout))
 	}()

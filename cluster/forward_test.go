@@ -269,12 +269,7 @@ func TestTheStreamToTheNextLeaderIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, nil)
 	former, follower := c.leader(), c.follower()
-	var next *testNode
-	for _, n := range c.nodes {
-		if n != former && n != follower {
-			next = n
-		}
-	}
+	next := c.follower(follower)
 	require.NoError(t, former.TransferLeadership(within(t, 10*time.Second), next.cfg.ID))
 	require.Eventually(t, func() bool {
 		leader, _ := follower.raft.LeaderWithID()
@@ -346,7 +341,7 @@ func TestAFollowerThatDoesNotRead(t *testing.T) {
 	f, _ := forwarding(t)
 	leader, _ := f.raft.LeaderWithID()
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := f.peers.at(string(leader)).Forward(ctx)
+	stream, err := f.peers.At(string(leader)).Forward(ctx)
 	require.NoError(t, err)
 	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
 	before := streams()

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/govnode/cluster/transport"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
 	"example.com/govnode/session"
@@ -98,7 +99,7 @@ func TestAnswersAreSplitBySize(t *testing.T) {
 			messages := 0
 			require.NoError(t, sendAnswers(7, c.answers, func(r *nodev1.ForwardResponse) error {
 				require.Equal(t, 1, f.queue.underWay(), "the batch is under way")
-				require.LessOrEqual(t, proto.Size(r), maxMessage)
+				require.LessOrEqual(t, proto.Size(r), transport.MaxMessage)
 				messages++
 				f.answer(r)
 				return nil
@@ -176,7 +177,7 @@ func TestLargeAnswersAreForwarded(t *testing.T) {
 			require.Len(t, a.Result.After.Session.Open, 300)
 			size += len(session.EncodeResult(&a.Result))
 		}
-		require.Greater(t, size, maxMessage)
+		require.Greater(t, size, transport.MaxMessage)
 	}
 	require.Zero(t, f.forwarded())
 }
@@ -189,10 +190,12 @@ func TestAnAnswerThatCannotBeSentEndsItsStream(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(path, h)
 	server := httptest.NewUnstartedServer(mux)
-	server.Config.Protocols = plainHTTP2()
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	server.Config.Protocols = protocols
 	server.Start()
 	t.Cleanup(server.Close)
-	client := nodev1connect.NewNodeServiceClient(&http.Client{Transport: &http.Transport{Protocols: plainHTTP2()}}, server.URL)
+	client := nodev1connect.NewNodeServiceClient(&http.Client{Transport: &http.Transport{Protocols: protocols}}, server.URL)
 	before := streams()
 	stream, err := client.Forward(within(t, 20*time.Second))
 	require.NoError(t, err)

@@ -224,12 +224,12 @@ func (c *testCluster) leader(without ...*testNode) *testNode {
 	return leader
 }
 
-// follower returns a node that does not lead.
-func (c *testCluster) follower() *testNode {
+// follower returns a node that does not lead; not one of without.
+func (c *testCluster) follower(without ...*testNode) *testNode {
 	c.t.Helper()
 	leader := c.leader()
 	for _, n := range c.nodes {
-		if n != leader {
+		if n != leader && !contains(without, n) {
 			return n
 		}
 	}

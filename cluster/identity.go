@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"example.com/govnode/cluster/transport"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 )
 
@@ -59,7 +60,7 @@ func (n *Node) judge(ctx context.Context, id *nodev1.Identity) string {
 		}
 		ctx, cancel := context.WithTimeout(ctx, greetEvery/2)
 		defer cancel()
-		h, err := n.peers.at(string(s.Address)).Hello(ctx, &nodev1.HelloRequest{})
+		h, err := n.peers.At(string(s.Address)).Hello(ctx, &nodev1.HelloRequest{})
 		if err == nil && h.GetNode() == id.GetNode() && h.GetTerm() > 0 && h.GetSelf().GetRun() != id.GetRun() {
 			return copyOf(id.GetNode(), string(s.Address))
 		}
@@ -102,13 +103,13 @@ func (n *Node) checkIdentity() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(n.ctx, transport.DialTimeout)
 	defer cancel()
 	var asked sync.WaitGroup
 	errs := make([]error, len(servers))
 	for i, s := range servers {
 		asked.Go(func() {
-			if h, err := n.peers.at(string(s.Address)).Hello(ctx, n.hello()); err == nil {
+			if h, err := n.peers.At(string(s.Address)).Hello(ctx, n.hello()); err == nil {
 				errs[i] = n.met(h)
 			}
 		})

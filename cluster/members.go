@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/hashicorp/raft"
 
+	"example.com/govnode/cluster/transport"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/storage"
 )
@@ -180,7 +181,7 @@ func (n *Node) greetAll() {
 		asked.Go(func() {
 			ctx, cancel := context.WithTimeout(n.ctx, greetEvery)
 			defer cancel()
-			h, err := n.peers.at(string(s.Address)).Hello(ctx, n.hello())
+			h, err := n.peers.At(string(s.Address)).Hello(ctx, n.hello())
 			if err != nil || h.GetNode() != string(s.ID) {
 				return // it is down, or somebody else has its address
 			}
@@ -235,8 +236,8 @@ func (n *Node) bootstrap() error {
 		if a == n.cfg.Address {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
-		h, err := n.peers.at(a).Hello(ctx, n.hello())
+		ctx, cancel := context.WithTimeout(n.ctx, transport.DialTimeout)
+		h, err := n.peers.At(a).Hello(ctx, n.hello())
 		cancel()
 		if err == nil && h.GetCluster() != "" {
 			return fmt.Errorf("cluster: Bootstrap: %s at %s belongs to a cluster already, and %s is empty; start without Bootstrap to join it under a new name, or with Replace if the data of %s is lost",
@@ -387,7 +388,7 @@ func (n *Node) joinAt(ctx context.Context, address string, r *nodev1.JoinRequest
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout+n.cfg.TransportTimeout)
 	defer cancel()
-	h, err := n.peers.at(address).Hello(ctx, n.hello())
+	h, err := n.peers.At(address).Hello(ctx, n.hello())
 	if connect.CodeOf(err) == connect.CodePermissionDenied {
 		return false, invalid(err)
 	}
@@ -402,7 +403,7 @@ func (n *Node) joinAt(ctx context.Context, address string, r *nodev1.JoinRequest
 		return false, errNoLeader
 	}
 	r.AppliedIndex = n.fsm.applied()
-	answer, err := n.peers.at(leader).Join(ctx, r)
+	answer, err := n.peers.At(leader).Join(ctx, r)
 	if err != nil {
 		return false, remote(err)
 	}

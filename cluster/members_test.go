@@ -218,7 +218,7 @@ func TestClustersDoNotMix(t *testing.T) {
 	require.NoError(t, err)
 	require.Never(t, func() bool { return b.fsm.get(session.CounterKey("default", "k")).Record != nil }, 300*time.Millisecond, 10*time.Millisecond)
 	require.Equal(t, map[string]string{"n1": "leader"}, roles(t, b))
-	_, err = a.peers.at(b.Address()).Term(t.Context(), nil)
+	_, err = a.peers.At(b.Address()).Term(t.Context(), nil)
 	require.ErrorContains(t, err, "belongs to cluster")
 }
 

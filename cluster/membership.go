@@ -27,7 +27,7 @@ func (n *Node) AddNode(ctx context.Context, id, address string, nonvoter bool) e
 	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
 		return n.addHere(ctx, id, address, nonvoter)
 	}, func(ctx context.Context, leader string) error {
-		_, err := n.peers.at(leader).AddNode(ctx, &nodev1.AddNodeRequest{Node: id, Address: address, Nonvoter: nonvoter})
+		_, err := n.peers.At(leader).AddNode(ctx, &nodev1.AddNodeRequest{Node: id, Address: address, Nonvoter: nonvoter})
 		return sent(err)
 	})
 }
@@ -39,7 +39,7 @@ func (n *Node) RemoveNode(ctx context.Context, id string, force bool) error {
 	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
 		return n.removeHere(ctx, id, force)
 	}, func(ctx context.Context, leader string) error {
-		_, err := n.peers.at(leader).RemoveNode(ctx, &nodev1.RemoveNodeRequest{Node: id, Force: force})
+		_, err := n.peers.At(leader).RemoveNode(ctx, &nodev1.RemoveNodeRequest{Node: id, Force: force})
 		return sent(err)
 	})
 }
@@ -59,7 +59,7 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) error {
 		if _, to := n.raft.LeaderWithID(); id != "" && string(to) == id {
 			return nil
 		}
-		_, err := n.peers.at(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
+		_, err := n.peers.At(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
 		return sent(err)
 	})
 }
@@ -267,7 +267,7 @@ func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (
 	}
 	asking, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
 	defer cancel()
-	h, err := n.peers.at(address).Hello(asking, n.hello())
+	h, err := n.peers.At(address).Hello(asking, n.hello())
 	if err != nil || h.GetNode() != id || !n.caughtUp(h.GetAppliedIndex()) {
 		return false, nil // not there yet
 	}
@@ -360,7 +360,7 @@ func (n *Node) answering(ctx context.Context) map[string]bool {
 
 // isThere reports whether a member answers at its address and takes part.
 func (n *Node) isThere(ctx context.Context, s *raft.Server) bool {
-	h, err := n.peers.at(string(s.Address)).Hello(ctx, n.hello())
+	h, err := n.peers.At(string(s.Address)).Hello(ctx, n.hello())
 	return err == nil && h.GetNode() == string(s.ID) && h.GetCluster() == n.clusterID() && h.GetTerm() > 0
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"example.com/govnode/cluster/durable"
+	"example.com/govnode/cluster/transport"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -30,10 +31,10 @@ var (
 type Node struct {
 	cfg       Config
 	disk      *disk
-	port      *port
-	peers     *peers
+	port      *transport.Port
+	peers     *transport.Peers
 	http      *http.Server
-	transport *raft.NetworkTransport
+	transport *transport.Raft
 	raft      *raft.Raft
 	fsm       *fsm
 	metrics   *metrics
@@ -127,11 +128,14 @@ func (n *Node) open() (err error) {
 	if err := validAddress(n.cfg.Address); err != nil {
 		return errors.Join(fmt.Errorf("cluster: Address: %w; name the one that other nodes use", err), l.Close())
 	}
-	n.port = newPort(&n.cfg, l, kin{n.clusterID, n.nameAt, n.roll.shuns, n.foreign})
-	n.peers = newPeers(n.port)
+	n.port = transport.Listen(l, transport.Config{
+		Node: n.cfg.ID, Address: n.cfg.Address, Dial: n.cfg.Dial, Logger: n.cfg.Logger,
+		Cluster: n.clusterID, NameAt: n.nameAt, Shuns: n.roll.shuns, Foreign: n.foreign,
+	})
+	n.peers = transport.NewPeers(n.port)
 	n.members = newMembers(n.cfg.ID, n.cfg.version)
-	n.http = serveNodes(&service{n}, n.clusterID, n.cfg.Logger)
-	n.tasks.Go(func() { _ = n.http.Serve(half{n.port, n.port.http}) }) // returns when the node closes
+	n.http = transport.NewServer(&service{n}, n.port, n.started.Load)
+	n.tasks.Go(func() { _ = n.http.Serve(n.port.HTTP()) }) // returns when the node closes
 	if err := n.bootstrap(); err != nil {
 		return err
 	}
@@ -173,7 +177,7 @@ func (n *Node) belong(cluster string) error {
 		return err
 	}
 	n.cluster.Store(&cluster)
-	n.port.admitted()
+	n.port.Admitted()
 	return nil
 }
 
@@ -189,7 +193,7 @@ func (n *Node) raftConfig(notify chan<- bool) *raft.Config {
 	c.SnapshotThreshold, c.SnapshotInterval = 1<<62, 24*time.Hour
 	c.ShutdownOnRemove = false
 	c.NotifyCh = notify
-	c.Logger = newHclog(n.cfg.Logger)
+	c.Logger = transport.Logger(n.cfg.Logger)
 	c.NoLegacyTelemetry = true
 	return c
 }
@@ -216,11 +220,8 @@ func (n *Node) newRaft(notify chan<- bool) error {
 	if err != nil {
 		return err
 	}
-	n.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: half{n.port, n.port.raft}, MaxPool: 4, Timeout: n.cfg.TransportTimeout, Logger: c.Logger,
-	})
-	trans := &transport{NetworkTransport: n.transport, ctx: n.ctx, limit: n.cfg.TransportTimeout + closeWait/2}
-	r, err := raft.NewRaft(c, n.fsm, cache, n.disk.log, n.disk.snapshots, trans)
+	n.transport = transport.NewRaft(n.ctx, n.port, n.cfg.TransportTimeout, n.cfg.TransportTimeout+closeWait/2, c.Logger)
+	r, err := raft.NewRaft(c, n.fsm, cache, n.disk.log, n.disk.snapshots, n.transport)
 	if r != nil {
 		n.raft = r // it runs, and is ended with the node
 	}
@@ -327,13 +328,13 @@ func (n *Node) stop() (err error) {
 			n.transport.CloseStreams()
 		}
 		if n.port != nil { // before the server, which waits until nobody accepts for it
-			err = errors.Join(err, n.port.close())
+			err = errors.Join(err, n.port.Close())
 		}
 		if n.http != nil {
 			err = errors.Join(err, n.http.Close())
 		}
 		if n.peers != nil {
-			n.peers.close()
+			n.peers.Close()
 		}
 	})
 	return err

@@ -2,10 +2,10 @@ package cluster
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -108,18 +108,6 @@ func TestWhatARestoreLeftBehindIsRemoved(t *testing.T) {
 	require.Empty(t, left)
 }
 
-func TestHclog(t *testing.T) {
-	var out bytes.Buffer
-	l := newHclog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})))
-	l.Info("entering follower state")
-	require.Empty(t, out.String())
-	require.False(t, l.IsInfo())
-	l.Warn("failed to contact", "server-id", "n2")
-	require.Empty(t, out.String(), "a member that is down is told of once, and not by Raft")
-	l.Named("x").With("peer", "n2").Warn("failed to contact quorum of nodes", "time", time.Second, "servers", hclog.Fmt("%d of %d", 1, 3))
-	require.Contains(t, out.String(), `level=INFO msg="failed to contact quorum of nodes" from=raft peer=n2 time=1s servers="1 of 3"`)
-}
-
 // BenchmarkApply measures commands of one kind from many callers at once, as
 // one caller of the leader sees them. Its disk is that of the temporary folder.
 func BenchmarkApply(b *testing.B) {
@@ -172,18 +160,25 @@ func openBenchmark(b *testing.B, nodes int, store string) *Node {
 	return first
 }
 
-// An http.RoundTripper may not change the request that it is given.
-func TestTheClusterIsNamedInEveryRequest(t *testing.T) {
-	var named string
-	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { named = r.Header.Get(clusterHeader) }))
-	defer s.Close()
-	inner := &http.Transport{}
-	defer inner.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
-	require.NoError(t, err)
-	res, err := clusterTransport{inner, func() string { return "mine" }}.RoundTrip(r)
-	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
-	require.Equal(t, "mine", named)
-	require.Empty(t, r.Header)
+// TestRubbishOnThePort shows that a node takes no harm.
+func TestRubbishOnThePort(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, nil)
+	n := c.nodes[0]
+	for _, text := range []string{
+		"GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x00", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nrubbish that is no frame of anything at all",
+		"R\x1a" + n.clusterID() + "\x63rubbish", "R\x1a" + n.clusterID() + "\x00\xdb\xff\xff\xff\xff",
+	} {
+		conn, err := net.Dial("tcp", n.Address())
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, text)
+		require.NoError(t, err)
+		_ = conn.(*net.TCPConn).CloseWrite() // it may be closed by now
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		_, err = io.Copy(io.Discard, conn)
+		var timeout net.Error
+		require.False(t, errors.As(err, &timeout) && timeout.Timeout(), "%q is not closed", text)
+	}
+	require.NoError(t, n.Ready(t.Context()))
+	require.Equal(t, raft.Leader, n.raft.State())
 }

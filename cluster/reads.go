@@ -49,7 +49,7 @@ func (n *Node) catchUp(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
 		defer cancel()
 		go n.whileLeads(ctx, leader, cancel)
-		r, err := n.peers.at(leader).ReadIndex(ctx, &nodev1.ReadIndexRequest{})
+		r, err := n.peers.At(leader).ReadIndex(ctx, &nodev1.ReadIndexRequest{})
 		if err == nil {
 			index = r.GetIndex()
 		}
@@ -201,7 +201,7 @@ func confirmTerm(term uint64, voters []string, enough int, ask func(address stri
 }
 
 func (n *Node) askTerm(ctx context.Context, address string) uint64 {
-	r, err := n.peers.at(address).Term(ctx, &nodev1.TermRequest{})
+	r, err := n.peers.At(address).Term(ctx, &nodev1.TermRequest{})
 	if err != nil {
 		return 0
 	}

@@ -2,13 +2,15 @@ package cluster
 
 import (
 	"context"
+	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cluster/transport"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
 	"example.com/govnode/session"
@@ -54,39 +56,56 @@ func TestConfirmTerm(t *testing.T) {
 
 // A hung node is asked for its index and does not answer.
 type hung struct {
-	nodev1connect.NodeServiceClient
+	nodev1connect.NodeServiceHandler
 	asked chan struct{}
 }
 
 func (h hung) ReadIndex(ctx context.Context, _ *nodev1.ReadIndexRequest) (*nodev1.ReadIndexResponse, error) {
-	close(h.asked)
+	select {
+	case h.asked <- struct{}{}:
+	case <-ctx.Done():
+	}
 	<-ctx.Done()
-	return nil, connect.NewError(connect.CodeCanceled, ctx.Err())
+	return nil, ctx.Err()
 }
 
 // A read that waits for a leader that hangs asks the next one as soon as there
 // is one.
 func TestAReadDoesNotWaitForAFormerLeader(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3, func(c *Config) { c.RPCTimeout = time.Minute })
+	l := listen(t, "127.0.0.1:0")
+	var hangs atomic.Value // address of a node that is reached at the listener
+	c := newCluster(t, 3, func(cfg *Config) {
+		dial := cfg.Dial
+		cfg.RPCTimeout = time.Minute
+		cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+			if to == hangs.Load() {
+				to = l.Addr().String()
+			}
+			return dial(ctx, to)
+		}
+	})
 	leader, reader := c.leader(), c.follower()
-	h := hung{reader.peers.at(leader.Address()), make(chan struct{})}
-	reader.peers.mu.Lock()
-	reader.peers.known[leader.Address()] = h
-	reader.peers.mu.Unlock()
-	read := make(chan error, 1)
+	h := hung{&service{leader.Node}, make(chan struct{})}
+	server := transport.NewServer(h, leader.port, leader.started.Load)
+	go func() { _ = server.Serve(l) }() // until the test ends
+	t.Cleanup(func() { _ = server.Close() })
+	hangs.Store(leader.Address())
 	ctx := within(t, 20*time.Second)
-	go func() {
-		_, err := reader.Get(ctx, session.CounterKey("default", "k"), storage.Latest)
-		read <- err
-	}()
-	<-h.asked
-	var next string
-	for _, n := range c.nodes {
-		if n != leader && n != reader {
-			next = n.cfg.ID
+	read := make(chan error, 1)
+	for asked := false; !asked; {
+		reader.peers.Close() // unless it is in use
+		go func() {
+			_, err := reader.Get(ctx, session.CounterKey("default", "k"), storage.Latest)
+			read <- err
+		}()
+		select {
+		case <-h.asked:
+			asked = true
+		case err := <-read:
+			require.NoError(t, err)
 		}
 	}
-	require.NoError(t, leader.TransferLeadership(within(t, 10*time.Second), next))
+	require.NoError(t, leader.TransferLeadership(within(t, 10*time.Second), c.follower(reader).cfg.ID))
 	require.NoError(t, <-read)
 }

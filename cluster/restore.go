@@ -73,7 +73,7 @@ func (n *Node) restoreThere(ctx context.Context, leader string, file *os.File) e
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return notApplied(err)
 	}
-	stream, err := n.peers.at(leader).Restore(ctx)
+	stream, err := n.peers.At(leader).Restore(ctx)
 	if err != nil {
 		return sent(err)
 	}

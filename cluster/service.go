@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/cluster/transport"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
 	"example.com/govnode/session"
@@ -19,6 +21,13 @@ type service struct{ n *Node }
 
 var _ nodev1connect.NodeServiceHandler = (*service)(nil)
 
+// errElsewhere reports that a node does not lead: what was asked for was not
+// done, and may be asked of another node.
+var errElsewhere = errors.New("this node does not lead")
+
+// fieldHeader names the field that is wrong in a request that is refused.
+const fieldHeader = "Govnode-Field"
+
 // wireError makes an error one that another node reads with remote and sent.
 // Only an outcome that is said to be unknown is: all else did nothing.
 func wireError(err error) error {
@@ -28,15 +37,51 @@ func wireError(err error) error {
 	case isUnknown(err):
 		return connect.NewError(connect.CodeUnknown, errors.New(bare(err)))
 	case errors.Is(err, errElsewhere), errors.Is(err, errNoLeader):
-		return refusal(connect.CodeFailedPrecondition, err)
+		return transport.Refusal(connect.CodeFailedPrecondition, err)
 	case errors.Is(err, storage.ErrInvalid):
-		e := refusal(connect.CodeInvalidArgument, errors.New(bare(err)))
+		e := transport.Refusal(connect.CodeInvalidArgument, errors.New(bare(err)))
 		if bad := (*badField)(nil); errors.As(err, &bad) {
 			e.Meta().Set(fieldHeader, bad.name)
 		}
 		return e
 	}
-	return refusal(connect.CodeUnavailable, errors.New(bare(err)))
+	return transport.Refusal(connect.CodeUnavailable, errors.New(bare(err)))
+}
+
+// remote makes the error of a request to another node again, so that callers
+// can tell what it means.
+func remote(err error) error {
+	var e *connect.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Code() {
+	case connect.CodeFailedPrecondition:
+		return errElsewhere
+	case connect.CodeInvalidArgument:
+		if name := e.Meta().Get(fieldHeader); name != "" {
+			return invalidField(name, "%s", strings.TrimPrefix(e.Message(), name+": "))
+		}
+		return invalid(errors.New(e.Message()))
+	}
+	return err
+}
+
+// sent is remote for a request that changes something: its error has the outcome
+// that the other node gave it, or is unknown.
+func sent(err error) error {
+	var e *connect.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, transport.ErrUnreached):
+		return notApplied(err)
+	case !errors.As(err, &e):
+		return unknown(err)
+	case !transport.Refused(e):
+		return unknown(errors.New(e.Message()))
+	}
+	return notApplied(remote(err))
 }
 
 // lead returns the leadership, if it is this node's.

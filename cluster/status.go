@@ -90,7 +90,7 @@ func (n *Node) view() (peers []Peer) {
 func (n *Node) leadersView(ctx context.Context, leader string) (peers []Peer) {
 	ctx, cancel := context.WithTimeout(ctx, min(n.cfg.RPCTimeout, greetEvery))
 	defer cancel()
-	r, err := n.peers.at(leader).Members(ctx, &nodev1.MembersRequest{})
+	r, err := n.peers.At(leader).Members(ctx, &nodev1.MembersRequest{})
 	if err != nil {
 		return nil
 	}

@@ -34,12 +34,7 @@ func TestStatusTellsOfADeadMember(t *testing.T) {
 		registry[cfg.ID] = cfg.Registry
 	})
 	leader, dead := c.leader(), c.follower()
-	var other *testNode
-	for _, n := range c.nodes {
-		if n != leader && n != dead {
-			other = n
-		}
-	}
+	other := c.follower(dead)
 	all := func(what string, ok func(Status, Peer) bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {

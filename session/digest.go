@@ -3,6 +3,7 @@ package session
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 
 	"example.com/govnode/session/wire"
 )
@@ -14,10 +15,14 @@ import (
 // made by New and by NewPartial are not compared.
 //
 // Each shard keeps its hash, and only those are hashed that were written into
-// since. After each of them pace is called, if it is not nil; its error ends
-// the work, of which nothing is lost. Entries may be applied meanwhile. Two
+// since, and those that again reports, if it is not nil: a kept hash is no proof
+// that the records in memory are what they were. An error that wraps ErrDamaged
+// tells of a shard whose records changed though nobody wrote into it.
+//
+// After each shard that was hashed pace is called, if it is not nil; its error
+// ends the work, of which nothing is lost. Entries may be applied meanwhile. Two
 // digests of one state must not be made at the same time.
-func (v *Snapshot) Digest(pace func() error) (Digest, error) {
+func (v *Snapshot) Digest(again func(shard int) bool, pace func() error) (Digest, error) {
 	f := codec{Coder: wire.NewWriter(nil)}
 	header := snapshotHeader{v.now, v.generation, v.len()}
 	for m := f.Top(); f.Visit(&m); {
@@ -31,9 +36,13 @@ func (v *Snapshot) Digest(pace func() error) (Digest, error) {
 		if len(sh.records) == 0 {
 			continue
 		}
-		if !sh.hashed {
-			sh.hash, buf = v.hashOf(sh, buf[:0])
-			sh.hashed = true
+		if !sh.hashed || again != nil && again(i) {
+			var hash Digest
+			hash, buf = v.hashOf(sh, buf[:0])
+			if sh.hashed && hash != sh.hash {
+				return Digest{}, fmt.Errorf("%w: nobody wrote into shard %d, and its records are not those that were there", ErrDamaged, i)
+			}
+			sh.hash, sh.hashed = hash, true
 			if pace != nil {
 				if err := pace(); err != nil {
 					return Digest{}, err

@@ -18,7 +18,7 @@ import (
 
 func digest(t testing.TB, s *State) Digest {
 	t.Helper()
-	d, err := s.Snapshot().Digest(nil)
+	d, err := s.Snapshot().Digest(nil, nil)
 	require.NoError(t, err)
 	return d
 }
@@ -161,20 +161,20 @@ func TestDigestIsKeptByShard(t *testing.T) {
 	s := randomState(9, 500)
 	count := 0
 	pace := func() error { count++; return nil }
-	d, err := s.Snapshot().Digest(pace)
+	d, err := s.Snapshot().Digest(nil, pace)
 	require.NoError(t, err)
 	all := count
 	require.Greater(t, all, 400)
 
 	count = 0
-	again, err := s.Snapshot().Digest(pace)
+	again, err := s.Snapshot().Digest(nil, pace)
 	require.NoError(t, err)
 	require.Equal(t, d, again)
 	require.Zero(t, count, "an idle state costs nothing")
 
 	k := key('i', "ns", "another")
 	s.Put(k, &Pins{3})
-	one, err := s.Snapshot().Digest(pace)
+	one, err := s.Snapshot().Digest(nil, pace)
 	require.NoError(t, err)
 	require.NotEqual(t, d, one)
 	require.Equal(t, 1, count)
@@ -185,17 +185,53 @@ func TestDigestIsKeptByShard(t *testing.T) {
 	errStop := errors.New("stop")
 	count = 0
 	v := fresh.Snapshot()
-	_, err = v.Digest(func() error {
+	_, err = v.Digest(nil, func() error {
 		if count++; count == 100 {
 			return errStop
 		}
 		return nil
 	})
 	require.ErrorIs(t, err, errStop)
-	again, err = v.Digest(pace)
+	again, err = v.Digest(nil, pace)
 	require.NoError(t, err)
 	require.Equal(t, d, again)
 	require.Equal(t, all, count)
+}
+
+// What changes in memory without being written is found when its shard is read
+// again, in one of two rounds that read a half each, and then whenever it is.
+func TestDigestFindsWhatNobodyWrote(t *testing.T) {
+	s := randomState(9, 500)
+	half := func(odd int) func(int) bool { return func(shard int) bool { return shard%2 == odd } }
+	read := 0
+	pace := func() error { read++; return nil }
+	d, err := s.Snapshot().Digest(nil, pace)
+	require.NoError(t, err)
+	all := read
+	read = 0
+	for odd := range 2 {
+		same, err := s.Snapshot().Digest(half(odd), pace)
+		require.NoError(t, err)
+		require.Equal(t, d, same)
+	}
+	require.Equal(t, all, read, "two rounds read everything once")
+
+	for i := range 50 {
+		k := key('i', "ns", fmt.Sprint("quiet", i))
+		s.Put(k, &Pins{1})
+		_, err := s.Snapshot().Digest(half(i%2), nil)
+		require.NoError(t, err)
+		pins := s.Stored(k).(*Pins)
+		odd := s.shardOf([]byte(k)) % 2
+		pins.N ^= 1 << (i % 31)
+		_, err = s.Snapshot().Digest(half(1-odd), nil)
+		require.NoError(t, err)
+		for range 2 {
+			_, err = s.Snapshot().Digest(half(odd), nil)
+			require.ErrorIs(t, err, ErrDamaged)
+		}
+		pins.N ^= 1 << (i % 31)
+	}
 }
 
 // A digest is made beside entries that are applied; run it with -race.
@@ -206,7 +242,7 @@ func TestDigestBesideApply(t *testing.T) {
 		v := s.Snapshot()
 		done := make(chan Digest)
 		go func() {
-			d, err := v.Digest(nil)
+			d, err := v.Digest(nil, nil)
 			if err != nil {
 				panic(err)
 			}
@@ -231,7 +267,7 @@ func digestAnew(t *testing.T, v *Snapshot) Digest {
 	for _, sh := range v.shards {
 		w.shards = append(w.shards, &shard{records: sh.records})
 	}
-	d, err := w.Digest(nil)
+	d, err := w.Digest(nil, nil)
 	require.NoError(t, err)
 	return d
 }

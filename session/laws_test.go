@@ -118,10 +118,11 @@ func TestLaw1ReplayAndLaw2Cut(t *testing.T) {
 
 // The digest follows from the history alone: the same after every entry on who
 // applied all of it, who was restored from a snapshot of its own now and then,
-// and who got one of another replica; and whatever was read in between.
+// and who got one of another replica; and whatever was read in between. No record
+// that a digest has seen changes: half of them are hashed again each time.
 func TestLaw2DigestsOfReplicas(t *testing.T) {
-	digest := func(s *session.State) session.Digest {
-		d, err := s.Snapshot().Digest(nil)
+	digest := func(s *session.State, round int) session.Digest {
+		d, err := s.Snapshot().Digest(func(shard int) bool { return (shard+round)%2 == 0 }, nil)
 		require.NoError(t, err)
 		return d
 	}
@@ -147,13 +148,13 @@ func TestLaw2DigestsOfReplicas(t *testing.T) {
 			cut.ApplyAll(at[i], entries[i])
 			late.ApplyAll(at[i], entries[i])
 			if i%3 == 0 || i > 200 { // else hashes are kept over several entries
-				want := digest(one)
-				require.Equal(t, want, digest(cut), "cut, entry %d: %s", i, show(entries[i]))
-				require.Equal(t, want, digest(late), "late, entry %d: %s", i, show(entries[i]))
+				want := digest(one, i)
+				require.Equal(t, want, digest(cut, i), "cut, entry %d: %s", i, show(entries[i]))
+				require.Equal(t, want, digest(late, i), "late, entry %d: %s", i, show(entries[i]))
 				seen[want] = true
 			}
 		}
-		require.Equal(t, digest(one), digest(reopen(t, one)))
+		require.Equal(t, digest(one, 0), digest(reopen(t, one), 0))
 		require.Greater(t, len(seen), 50)
 	})
 }

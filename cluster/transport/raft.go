@@ -1,28 +1,41 @@
-package cluster
+package transport
 
 import (
 	"context"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
-// transport is Raft's own, with pipelines that end.
+// Raft is Raft's own transport, with pipelines that end.
 //
 // In raft 1.7.3 a leader that has just been answered "no" by a follower may
 // send it one more message, and then waits until somebody takes the answer,
 // which nobody does any more. That follower is sent heartbeats and no entries
 // from then on, until the leader ends, which hangs as well (hashicorp/raft
 // issue 612). Here the wait ends, and Raft begins anew with that follower.
-type transport struct {
+type Raft struct {
 	*raft.NetworkTransport
 	ctx   context.Context // of the node
 	limit time.Duration   // for one message to get under way
 }
 
+// NewRaft returns the transport of a node that ends with the context. An answer
+// may take as long as the timeout, and a message to get under way as long as the
+// limit.
+func NewRaft(ctx context.Context, p *Port, timeout, limit time.Duration, logger hclog.Logger) *Raft {
+	return &Raft{
+		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+			Stream: half{p, p.raft}, MaxPool: 4, Timeout: timeout, Logger: logger,
+		}),
+		ctx: ctx, limit: limit,
+	}
+}
+
 // AppendEntriesPipeline implements raft.Transport.
-func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+func (t *Raft) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	p, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
 	if err != nil {
 		return nil, err

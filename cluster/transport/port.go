@@ -1,4 +1,4 @@
-package cluster
+package transport
 
 import (
 	"context"
@@ -34,16 +34,12 @@ const (
 
 var errPortClosed = errors.New("cluster: port is closed")
 
-// A port is the one listener of a node. It hands connections on by their first
+// A Port is the one listener of a node. It hands connections on by their first
 // byte: to Raft, as its raft.StreamLayer, or to the HTTP server. What says
 // nothing, or rubbish, is closed.
-type port struct {
-	listener  net.Listener
-	advertise address
-	dial      func(ctx context.Context, address string) (net.Conn, error)
-	kin
-	self   string
-	logger *slog.Logger
+type Port struct {
+	cfg      Config
+	listener net.Listener
 
 	raft, http chan net.Conn
 	closed     chan struct{}
@@ -58,14 +54,19 @@ type port struct {
 	undecided []net.Conn        // that have not said what they are, the oldest first
 }
 
-// A kin tells a port who belongs to its node.
-type kin struct {
-	cluster func() string               // id of the cluster; "" if there is none yet
-	nameAt  func(address string) string // of a member; "" if there is none. May be nil.
-	shuns   func(node string) bool      // whether that node may not take part. May be nil.
-	// foreign is told of members of another cluster that take this node for
+// A Config says whose a port is, and who belongs to its node.
+type Config struct {
+	Node    string // its name
+	Address string // at which others reach it
+	Dial    func(ctx context.Context, address string) (net.Conn, error)
+	Logger  *slog.Logger
+
+	Cluster func() string               // id of the cluster; "" if there is none yet
+	NameAt  func(address string) string // of a member; "" if there is none. May be nil.
+	Shuns   func(node string) bool      // whether that node may not take part. May be nil.
+	// Foreign is told of members of another cluster that take this node for
 	// theirs. It may be nil.
-	foreign func(cluster string)
+	Foreign func(cluster string)
 }
 
 // An address is host:port as others reach it.
@@ -74,27 +75,28 @@ type address string
 func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
-func newPort(cfg *Config, l net.Listener, k kin) *port {
-	p := &port{
-		listener: l, advertise: address(cfg.Address), dial: cfg.Dial, kin: k, self: cfg.ID, logger: cfg.Logger,
+// Listen returns the port of a node, which serves until it is closed.
+func Listen(l net.Listener, cfg Config) *Port {
+	p := &Port{
+		cfg: cfg, listener: l,
 		raft: make(chan net.Conn), http: make(chan net.Conn),
 		closed: make(chan struct{}), belongs: make(chan struct{}),
 		conns: make(map[net.Conn]bool),
 	}
-	if k.cluster() != "" {
-		p.admitted()
+	if p.cfg.Cluster() != "" {
+		p.Admitted()
 	}
 	p.serving.Add(1)
 	go p.serve()
 	return p
 }
 
-// admitted lets the port look again at what it waits for: the node belongs to a
+// Admitted lets the port look again at what it waits for: the node belongs to a
 // cluster now.
-func (p *port) admitted() { p.once.Do(func() { close(p.belongs) }) }
+func (p *Port) Admitted() { p.once.Do(func() { close(p.belongs) }) }
 
 // serve accepts connections until the port is closed.
-func (p *port) serve() {
+func (p *Port) serve() {
 	defer p.serving.Done()
 	for wait := time.Duration(0); ; {
 		conn, err := p.listener.Accept()
@@ -105,7 +107,7 @@ func (p *port) serve() {
 			case <-p.closed:
 				return
 			case <-time.After(wait):
-				p.logger.Error("cannot accept a connection", "error", err)
+				p.cfg.Logger.Error("cannot accept a connection", "error", err)
 				continue
 			}
 		}
@@ -122,15 +124,15 @@ func (p *port) serve() {
 	}
 }
 
-func (p *port) refuse(conn net.Conn, err error) {
-	p.logger.Debug("connection refused", "from", conn.RemoteAddr(), "error", err)
+func (p *Port) refuse(conn net.Conn, err error) {
+	p.cfg.Logger.Debug("connection refused", "from", conn.RemoteAddr(), "error", err)
 	_ = conn.Close() // nobody is left to be told
 }
 
 // listenTo gives a connection a place among those that have not said what they
 // are. Where there is none the oldest has to go: a member speaks at once, so it
 // is the one that has been silent for longest that is none.
-func (p *port) listenTo(conn net.Conn) {
+func (p *Port) listenTo(conn net.Conn) {
 	p.mu.Lock()
 	var oldest net.Conn
 	if len(p.undecided) == maxUndecided {
@@ -145,7 +147,7 @@ func (p *port) listenTo(conn net.Conn) {
 }
 
 // spoke gives back the place of a connection among the undecided.
-func (p *port) spoke(conn net.Conn) {
+func (p *Port) spoke(conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := slices.Index(p.undecided, conn); i >= 0 {
@@ -154,7 +156,7 @@ func (p *port) spoke(conn net.Conn) {
 }
 
 // decide reads what a connection is and hands it on.
-func (p *port) decide(conn net.Conn) {
+func (p *Port) decide(conn net.Conn) {
 	to, conn, err := p.kind(conn)
 	if err != nil {
 		p.refuse(conn, err)
@@ -168,7 +170,7 @@ func (p *port) decide(conn net.Conn) {
 }
 
 // kind reads what a connection is, and returns where it goes.
-func (p *port) kind(conn net.Conn) (chan net.Conn, net.Conn, error) {
+func (p *Port) kind(conn net.Conn) (chan net.Conn, net.Conn, error) {
 	first, id, err := p.prologue(conn)
 	p.spoke(conn)
 	to := p.http
@@ -188,7 +190,7 @@ func (p *port) kind(conn net.Conn) (chan net.Conn, net.Conn, error) {
 
 // prologue reads the first byte of a connection and, of one of Raft's, the id of
 // the cluster that follows.
-func (p *port) prologue(conn net.Conn) (first byte, id string, err error) {
+func (p *Port) prologue(conn net.Conn) (first byte, id string, err error) {
 	if err := conn.SetDeadline(time.Now().Add(decideIn)); err != nil {
 		return 0, "", err
 	}
@@ -214,7 +216,7 @@ func (p *port) prologue(conn net.Conn) (first byte, id string, err error) {
 // cluster.
 // The leader of a cluster talks to a new member from the moment that it is one,
 // which is before the member has heard of it: such a connection waits.
-func (p *port) sameCluster(conn net.Conn, who string) error {
+func (p *Port) sameCluster(conn net.Conn, who string) error {
 	id, names, _ := strings.Cut(who, " ")
 	from, to, _ := strings.Cut(names, " ")
 	late := time.NewTimer(decideIn)
@@ -226,14 +228,14 @@ func (p *port) sameCluster(conn net.Conn, who string) error {
 	case <-late.C:
 		return fmt.Errorf("a node of cluster %q takes this node for a member, which has not been admitted to a cluster yet", id)
 	}
-	if own := p.cluster(); own != id {
-		if to != "" && to == p.self && p.foreign != nil {
-			p.foreign(id)
+	if own := p.cfg.Cluster(); own != id {
+		if to != "" && to == p.cfg.Node && p.cfg.Foreign != nil {
+			p.cfg.Foreign(id)
 		}
-		p.logger.Warn("a node of another cluster takes this node for a member", "from", conn.RemoteAddr(), "cluster", id, "own", own)
+		p.cfg.Logger.Warn("a node of another cluster takes this node for a member", "from", conn.RemoteAddr(), "cluster", id, "own", own)
 		return errors.New("node of another cluster")
 	}
-	if p.shuns != nil && p.shuns(from) {
+	if p.cfg.Shuns != nil && p.cfg.Shuns(from) {
 		return fmt.Errorf("the data folder of %s is not that of the member", from)
 	}
 	return nil
@@ -258,7 +260,7 @@ func (u *unread) Read(b []byte) (int, error) {
 // tracked is a connection that the port closes when it is closed itself.
 type tracked struct {
 	net.Conn
-	port *port
+	port *Port
 	once sync.Once
 }
 
@@ -268,7 +270,7 @@ func (t *tracked) Close() error {
 }
 
 // track returns nil where the port is closed or full.
-func (p *port) track(conn net.Conn, taken bool) net.Conn {
+func (p *Port) track(conn net.Conn, taken bool) net.Conn {
 	t := &tracked{Conn: conn, port: p}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -283,7 +285,7 @@ func (p *port) track(conn net.Conn, taken bool) net.Conn {
 	return t
 }
 
-func (p *port) untrack(t *tracked) {
+func (p *Port) untrack(t *tracked) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conns[t] {
@@ -293,8 +295,8 @@ func (p *port) untrack(t *tracked) {
 }
 
 // open opens a connection to another node.
-func (p *port) open(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := p.dial(ctx, address)
+func (p *Port) open(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := p.cfg.Dial(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -304,8 +306,8 @@ func (p *port) open(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// close ends everything: the listener and each connection, to or from others.
-func (p *port) close() error {
+// Close ends everything: the listener and each connection, to or from others.
+func (p *Port) Close() error {
 	p.mu.Lock()
 	conns := p.conns
 	p.conns = nil
@@ -322,10 +324,13 @@ func (p *port) close() error {
 	return err
 }
 
+// HTTP is what the HTTP server listens to.
+func (p *Port) HTTP() net.Listener { return half{p, p.http} }
+
 // A half is the part of a port that one protocol sees: a net.Listener, and for
 // Raft a raft.StreamLayer.
 type half struct {
-	*port
+	*Port
 	conns chan net.Conn
 }
 
@@ -341,29 +346,29 @@ func (h half) Accept() (net.Conn, error) {
 // Close does nothing: the port is closed as a whole.
 func (half) Close() error { return nil }
 
-func (h half) Addr() net.Addr { return h.advertise }
+func (h half) Addr() net.Addr { return address(h.cfg.Address) }
 
 // Dial implements raft.StreamLayer.
 func (h half) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	member := ""
-	if h.nameAt != nil {
-		member = h.nameAt(string(to))
+	if h.cfg.NameAt != nil {
+		member = h.cfg.NameAt(string(to))
 	}
-	if h.shuns != nil && h.shuns(member) {
+	if h.cfg.Shuns != nil && h.cfg.Shuns(member) {
 		return nil, fmt.Errorf("cluster: the data folder of %s is not that of the member", member)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), min(timeout, dialTimeout))
+	ctx, cancel := context.WithTimeout(context.Background(), min(timeout, DialTimeout))
 	defer cancel()
 	conn, err := h.open(ctx, string(to))
 	if err != nil {
 		return nil, err
 	}
-	who := h.cluster() + " " + h.self + " " + member
+	who := h.cfg.Cluster() + " " + h.cfg.Node + " " + member
 	if _, err := conn.Write(append([]byte{raftByte, byte(len(who))}, who...)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
 }
 
-// dialTimeout bounds opening a connection; nodes are near each other.
-const dialTimeout = time.Second
+// DialTimeout bounds opening a connection; nodes are near each other.
+const DialTimeout = time.Second

@@ -1,4 +1,4 @@
-package cluster
+package transport
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// newHclog returns the logger that Raft is given: it hands everything to slog.
-func newHclog(l *slog.Logger) hclog.Logger { return &hclogger{out: l.With("from", "raft")} }
+// Logger returns the logger that Raft is given: it hands everything to slog.
+func Logger(l *slog.Logger) hclog.Logger { return &hclogger{out: l.With("from", "raft")} }
 
 // hclogger is slog with the methods of hclog. Raft's own "info" is what an
 // operator calls debug, and its warnings, of elections and of followers that
@@ -39,7 +39,7 @@ func slogLevel(l hclog.Level) slog.Level {
 // ofPeers begin the messages, of whatever level, about another member that does
 // not answer, that is behind or that asks for votes. A member that is started
 // again, or joins, causes dozens of them; one that stays away is told of once,
-// see Node.notice.
+// by the node itself.
 var ofPeers = []string{
 	"appendEntries rejected, sending older logs",
 	"failed to appendEntries to",

@@ -1,9 +1,8 @@
-package cluster
+package transport
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 )
 
@@ -41,8 +39,8 @@ func (p *pipes) dial(context.Context, string) (net.Conn, error) {
 	return here, nil
 }
 
-func newTestPort(l *pipes, cluster string) *port {
-	return newPort(&Config{Address: "pipe:1", Dial: l.dial, Logger: testLogger()}, l, kin{cluster: func() string { return cluster }})
+func newTestPort(l *pipes, cluster string) *Port {
+	return Listen(l, Config{Address: "pipe:1", Dial: l.dial, Logger: slog.New(slog.DiscardHandler), Cluster: func() string { return cluster }})
 }
 
 func TestPort(t *testing.T) {
@@ -77,7 +75,7 @@ func TestPort(t *testing.T) {
 
 		// The byte of HTTP is part of what follows, Raft's is not.
 		go say("PRI")
-		c, err := half{p, p.http}.Accept()
+		c, err := p.HTTP().Accept()
 		require.NoError(t, err)
 		text := make([]byte, 3)
 		_, err = io.ReadFull(c, text)
@@ -102,7 +100,7 @@ func TestPort(t *testing.T) {
 		require.Equal(t, "vote", string(text))
 		require.Equal(t, "pipe:1", raftHalf.Addr().String())
 
-		require.NoError(t, p.close())
+		require.NoError(t, p.Close())
 		_, err = c.Read(text)
 		require.Error(t, err, "closing the port closes what it handed on")
 		_, err = raftHalf.Accept()
@@ -117,7 +115,7 @@ func TestAMemberIsReachedBeforeItKnows(t *testing.T) {
 		var log bytes.Buffer
 		cluster := ""
 		l := newPipes()
-		p := newPort(&Config{Address: "pipe:1", Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}, l, kin{cluster: func() string { return cluster }})
+		p := Listen(l, Config{Address: "pipe:1", Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Cluster: func() string { return cluster }})
 		dial := func() net.Conn {
 			c, err := l.dial(t.Context(), "")
 			require.NoError(t, err)
@@ -136,7 +134,7 @@ func TestAMemberIsReachedBeforeItKnows(t *testing.T) {
 		c := dial()
 		time.Sleep(decideIn - time.Second)
 		cluster = "mine"
-		p.admitted()
+		p.Admitted()
 		accepted, err := half{p, p.raft}.Accept()
 		require.NoError(t, err)
 		time.Sleep(time.Minute) // its time for saying what it is has no more meaning
@@ -145,7 +143,7 @@ func TestAMemberIsReachedBeforeItKnows(t *testing.T) {
 		_, err = io.ReadFull(accepted, text)
 		require.NoError(t, err)
 		require.Equal(t, "vote", string(text))
-		require.NoError(t, p.close())
+		require.NoError(t, p.Close())
 	})
 }
 
@@ -178,7 +176,7 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 			_, err := c.Read(make([]byte, 1))
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it may still say what it is")
 		}
-		require.NoError(t, p.close())
+		require.NoError(t, p.Close())
 	})
 }
 
@@ -201,29 +199,6 @@ func TestPortIsBounded(t *testing.T) {
 		go func() { _, _ = (half{p, p.raft}).Dial("pipe:1", time.Second) }()
 		_, err = half{p, p.raft}.Accept()
 		require.NoError(t, err, "a place that was given back can be had")
-		require.NoError(t, p.close())
+		require.NoError(t, p.Close())
 	})
-}
-
-// TestRubbishOnThePort shows that a node takes no harm.
-func TestRubbishOnThePort(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 1, nil)
-	n := c.nodes[0]
-	for _, text := range []string{
-		"GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x00", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nrubbish that is no frame of anything at all",
-		"R\x1a" + n.clusterID() + "\x63rubbish", "R\x1a" + n.clusterID() + "\x00\xdb\xff\xff\xff\xff",
-	} {
-		conn, err := net.Dial("tcp", n.Address())
-		require.NoError(t, err)
-		_, err = io.WriteString(conn, text)
-		require.NoError(t, err)
-		_ = conn.(*net.TCPConn).CloseWrite() // it may be closed by now
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
-		_, err = io.Copy(io.Discard, conn)
-		var timeout net.Error
-		require.False(t, errors.As(err, &timeout) && timeout.Timeout(), "%q is not closed", text)
-	}
-	require.NoError(t, n.Ready(t.Context()))
-	require.Equal(t, raft.Leader, n.raft.State())
 }

@@ -1,4 +1,4 @@
-package cluster
+package transport
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,10 +18,10 @@ import (
 const (
 	// clusterHeader names the cluster in every request.
 	clusterHeader = "Govnode-Cluster"
-	// maxMessage bounds one message between nodes: a batch of commands, or one
+	// MaxMessage bounds one message between nodes: a batch of commands, or one
 	// command with a policy tree of at most 1 MiB in it, or one answer with a
 	// whole session in it.
-	maxMessage = 4 << 20
+	MaxMessage = 4 << 20
 	// pingAfter is how long a connection may be silent before the other side is
 	// asked whether it is there, and pingWait how long it may take to answer.
 	pingAfter, pingWait = time.Second, 2 * time.Second
@@ -31,8 +30,8 @@ const (
 	streamRoom, connectionRoom = 1 << 20, 16 << 20
 )
 
-// peers opens and keeps the HTTP connections to other nodes.
-type peers struct {
+// Peers opens and keeps the HTTP connections to other nodes.
+type Peers struct {
 	client *http.Client
 
 	mu    sync.Mutex
@@ -45,14 +44,15 @@ func plainHTTP2() *http.Protocols {
 	return p
 }
 
-func newPeers(p *port) *peers {
+// NewPeers returns those that a node reaches through its port.
+func NewPeers(p *Port) *Peers {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			ctx, cancel := context.WithTimeout(ctx, DialTimeout)
 			defer cancel()
 			conn, err := p.open(ctx, address)
 			if err != nil {
-				return nil, fmt.Errorf("%w: %w", errUnreached, err)
+				return nil, fmt.Errorf("%w: %w", ErrUnreached, err)
 			}
 			return conn, nil
 		},
@@ -60,7 +60,7 @@ func newPeers(p *port) *peers {
 		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWait},
 		DisableCompression: true,
 	}
-	return &peers{client: &http.Client{Transport: clusterTransport{t, p.cluster}}, known: map[string]nodev1connect.NodeServiceClient{}}
+	return &Peers{client: &http.Client{Transport: clusterTransport{t, p.cfg.Cluster}}, known: map[string]nodev1connect.NodeServiceClient{}}
 }
 
 // clusterTransport names the cluster in every request.
@@ -77,8 +77,8 @@ func (t clusterTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.Transport.RoundTrip(r)
 }
 
-// at returns the client of the node at an address.
-func (p *peers) at(address string) nodev1connect.NodeServiceClient {
+// At returns the client of the node at an address.
+func (p *Peers) At(address string) nodev1connect.NodeServiceClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, ok := p.known[address]
@@ -86,7 +86,7 @@ func (p *peers) at(address string) nodev1connect.NodeServiceClient {
 		if len(p.known) >= 64 { // addresses that nodes had in the past
 			clear(p.known)
 		}
-		c = nodev1connect.NewNodeServiceClient(p.client, "http://"+address, connect.WithReadMaxBytes(maxMessage), connect.WithSendMaxBytes(maxMessage),
+		c = nodev1connect.NewNodeServiceClient(p.client, "http://"+address, connect.WithReadMaxBytes(MaxMessage), connect.WithSendMaxBytes(MaxMessage),
 			// Batches are small and the network is near: packing them costs
 			// more time than it saves.
 			connect.WithAcceptCompression("gzip", nil, nil))
@@ -95,15 +95,17 @@ func (p *peers) at(address string) nodev1connect.NodeServiceClient {
 	return c
 }
 
-func (p *peers) close() { p.client.CloseIdleConnections() }
+// Close ends the connections that nobody uses.
+func (p *Peers) Close() { p.client.CloseIdleConnections() }
 
-// serveNodes returns the server of what nodes say to each other. Requests that
-// name another cluster are refused.
-func serveNodes(svc *service, cluster func() string, logger *slog.Logger) *http.Server {
-	path, h := nodev1connect.NewNodeServiceHandler(svc, connect.WithReadMaxBytes(maxMessage), connect.WithSendMaxBytes(maxMessage),
+// NewServer returns the server of what nodes say to each other. Requests that
+// name another cluster are refused, and all but Hello until the node has
+// started.
+func NewServer(svc nodev1connect.NodeServiceHandler, p *Port, started func() bool) *http.Server {
+	path, h := nodev1connect.NewNodeServiceHandler(svc, connect.WithReadMaxBytes(MaxMessage), connect.WithSendMaxBytes(MaxMessage),
 		connect.WithCompression("gzip", nil, nil))
 	mux := http.NewServeMux()
-	mux.Handle(path, onlyCluster(onlyStarted(h, svc.n), cluster))
+	mux.Handle(path, onlyCluster(onlyStarted(h, started), p.cfg.Cluster))
 	return &http.Server{
 		Handler:   mux,
 		Protocols: plainHTTP2(),
@@ -113,17 +115,17 @@ func serveNodes(svc *service, cluster func() string, logger *slog.Logger) *http.
 		},
 		ReadHeaderTimeout: decideIn,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(p.cfg.Logger.Handler(), slog.LevelDebug),
 	}
 }
 
 // onlyStarted lets a node that is on its way in say who it is, and no more.
-func onlyStarted(h http.Handler, n *Node) http.Handler {
+func onlyStarted(h http.Handler, started func() bool) http.Handler {
 	refuse := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !n.started.Load() && r.URL.Path != nodev1connect.NodeServiceHelloProcedure {
+		if !started() && r.URL.Path != nodev1connect.NodeServiceHelloProcedure {
 			// Best effort: the caller may be gone.
-			_ = refuse.Write(w, r, refusal(connect.CodeUnavailable, errors.New("this node has not been admitted yet")))
+			_ = refuse.Write(w, r, Refusal(connect.CodeUnavailable, errors.New("this node has not been admitted yet")))
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -139,19 +141,15 @@ func onlyCluster(h http.Handler, cluster func() string) http.Handler {
 		open := r.URL.Path == nodev1connect.NodeServiceHelloProcedure || r.URL.Path == nodev1connect.NodeServiceJoinProcedure
 		if own := cluster(); named != own && !(open && (named == "" || own == "")) {
 			// Best effort: the caller may be gone.
-			_ = refuse.Write(w, r, refusal(connect.CodePermissionDenied, fmt.Errorf("this node belongs to cluster %q, not to %q", own, named)))
+			_ = refuse.Write(w, r, Refusal(connect.CodePermissionDenied, fmt.Errorf("this node belongs to cluster %q, not to %q", own, named)))
 			return
 		}
 		h.ServeHTTP(w, r)
 	})
 }
 
-// errElsewhere reports that a node does not lead: what was asked for was not
-// done, and may be asked of another node.
-var errElsewhere = errors.New("this node does not lead")
-
-// errUnreached reports that a request did not get as far as a connection.
-var errUnreached = errors.New("cannot be reached")
+// ErrUnreached reports that a request did not get as far as a connection.
+var ErrUnreached = errors.New("cannot be reached")
 
 // outcomeHeader stands with the error of a request that did nothing. Nobody but
 // the node that was asked can set it: without it the request, or its answer, may
@@ -161,48 +159,12 @@ const (
 	outcomeNotApplied = "not applied"
 )
 
-// fieldHeader names the field that is wrong in a request that is refused.
-const fieldHeader = "Govnode-Field"
-
-// refusal is the error of a request that did nothing.
-func refusal(code connect.Code, err error) *connect.Error {
+// Refusal is the error of a request that did nothing.
+func Refusal(code connect.Code, err error) *connect.Error {
 	e := connect.NewError(code, err)
 	e.Meta().Set(outcomeHeader, outcomeNotApplied)
 	return e
 }
 
-// remote makes the error of a request to another node again, so that callers
-// can tell what it means.
-func remote(err error) error {
-	var e *connect.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	switch e.Code() {
-	case connect.CodeFailedPrecondition:
-		return errElsewhere
-	case connect.CodeInvalidArgument:
-		if name := e.Meta().Get(fieldHeader); name != "" {
-			return invalidField(name, "%s", strings.TrimPrefix(e.Message(), name+": "))
-		}
-		return invalid(errors.New(e.Message()))
-	}
-	return err
-}
-
-// sent is remote for a request that changes something: its error has the outcome
-// that the other node gave it, or is unknown.
-func sent(err error) error {
-	var e *connect.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, errUnreached):
-		return notApplied(err)
-	case !errors.As(err, &e):
-		return unknown(err)
-	case e.Meta().Get(outcomeHeader) != outcomeNotApplied:
-		return unknown(errors.New(e.Message()))
-	}
-	return notApplied(remote(err))
-}
+// Refused reports whether an error is a refusal.
+func Refused(e *connect.Error) bool { return e.Meta().Get(outcomeHeader) == outcomeNotApplied }
