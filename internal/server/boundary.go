@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
 	"example.com/govnode/engine"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/storage"
@@ -21,10 +22,6 @@ const NamespaceHeader = "Govnode-Namespace"
 // LeaderHeader stands in the answers of a cluster's node and names the API
 // address of the node that leads, so that a client may go there directly.
 const LeaderHeader = "Govnode-Leader"
-
-// ReasonHeader stands in the answer to a request of its own that has an error, and
-// holds its reason.
-const ReasonHeader = "Govnode-Reason"
 
 const defaultNamespace = "default"
 

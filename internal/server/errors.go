@@ -21,6 +21,13 @@ import (
 // errorDomain stands in every google.rpc.ErrorInfo of this service.
 const errorDomain = "govnode"
 
+// ReasonHeader stands in the answer to a request of its own that has an error, and
+// holds its reason.
+const ReasonHeader = "Govnode-Reason"
+
+// shedRetry is when a caller that was refused for want of room may ask again.
+const shedRetry = time.Second
+
 // Reasons of errors, as clients read them in google.rpc.ErrorInfo. They are
 // part of the contract.
 const (
@@ -295,4 +302,23 @@ func gaveUp(ctx context.Context) error {
 		return newError(connect.CodeDeadlineExceeded, reasonOutcomeUnknown, "the deadline passed first; send it again with the same id")
 	}
 	return newError(connect.CodeCanceled, reasonOutcomeUnknown, "the request was given up; send it again with the same id")
+}
+
+// overloadedElsewhere reports whether the node that leads did not admit what
+// this one passed on to it.
+func overloadedElsewhere(err error) bool {
+	var o interface{ Overloaded() bool }
+	return errors.As(err, &o) && o.Overloaded()
+}
+
+// errLeaderOverloaded is the refusal of memoryGuard.admit as another node than
+// the leader says it: going to a third one would not help.
+func errLeaderOverloaded() error {
+	return newError(connect.CodeResourceExhausted, reasonOverloaded,
+		"the node that leads is near its memory limit and takes nothing new; nothing was applied, send it again with the same id in "+shedRetry.String()).later(shedRetry)
+}
+
+func errRounds() error {
+	f := failings[session.StalePremise]
+	return newError(f.code, f.reason, f.text)
 }

@@ -56,23 +56,6 @@ func readJSON(b []byte, m proto.Message) error {
 	return protojson.UnmarshalOptions{RecursionLimit: jsonDepth}.Unmarshal(b, m)
 }
 
-// An unreadField is a field of a request in JSON that cannot be read.
-type unreadField struct{ field, text string }
-
-func (e *unreadField) Error() string { return e.field + ": " + e.text }
-
-// unreadText is what connect makes of an unreadField. Names of keys in it are
-// quoted, so that it has one reading.
-var unreadText = regexp.MustCompile(`(?s)^unmarshal message: (\w+(?:\.\w+|\[(?:\d+|"(?:[^"\\]|\\.)*")\])*): (.*)$`)
-
-// readUnread makes an unreadField again of what connect wrote; nil if it is none.
-func readUnread(text string) *unreadField {
-	if m := unreadText.FindStringSubmatch(text); m != nil {
-		return &unreadField{m[1], m[2]}
-	}
-	return nil
-}
-
 // explainJSON says which field it is that protojson did not read, and what it
 // must be. It gives protojson each field alone, so that there is one opinion of
 // what is right.

@@ -30,8 +30,6 @@ const (
 	// collectAfter is how long a node that refuses work lets its garbage be: it
 	// would not learn otherwise that what it had to keep is gone.
 	collectAfter = 2 * time.Second
-	// shedRetry is when a caller that was refused may ask again.
-	shedRetry = time.Second
 )
 
 // A memoryGuard refuses what would make the state grow while the process is

@@ -2,9 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
-
-	"connectrpc.com/connect"
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -46,18 +43,4 @@ func (s *Server) begun(cmd session.Command) bool {
 		return err == nil && x != nil && x.Find(c.Slot) != nil
 	}
 	return false
-}
-
-// overloadedElsewhere reports whether the node that leads did not admit what
-// this one passed on to it.
-func overloadedElsewhere(err error) bool {
-	var o interface{ Overloaded() bool }
-	return errors.As(err, &o) && o.Overloaded()
-}
-
-// errLeaderOverloaded is the refusal of memoryGuard.admit as another node than
-// the leader says it: going to a third one would not help.
-func errLeaderOverloaded() error {
-	return newError(connect.CodeResourceExhausted, reasonOverloaded,
-		"the node that leads is near its memory limit and takes nothing new; nothing was applied, send it again with the same id in "+shedRetry.String()).later(shedRetry)
 }

@@ -157,11 +157,6 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 	return t
 }
 
-func errRounds() error {
-	f := failings[session.StalePremise]
-	return newError(f.code, f.reason, f.text)
-}
-
 // await lets an operation stand in its queue until it has its answer.
 func (s *Server) await(ctx context.Context, op operation, w *wait) {
 	s.settle(op, s.guarded(op, func() error { return s.wait(ctx, w) }))

@@ -70,10 +70,12 @@ func TestEveryReasonIsInTheHeader(t *testing.T) {
 	mux.Handle(path, handler)
 	for _, reason := range reasonsInSource(t) {
 		require.Contains(t, string(docs), "`"+reason+"`")
+		wrong := invalid("f", "is wrong")
+		wrong.reason = reason
 		for i, err := range []error{
 			newError(connect.CodeUnavailable, reason, "as the test wants it").with("a", "b").later(time.Second),
 			newError(connect.CodeResourceExhausted, reason, "as the test wants it").connect(), // as another node says it
-			errors.Join(errors.New("around it"), &fault{code: connect.CodeInvalidArgument, reason: reason, field: "f", text: "is wrong"}),
+			errors.Join(errors.New("around it"), wrong),
 		} {
 			calls.err = err
 			for _, method := range []string{"BeginCall", "BatchCalls"} {
@@ -106,29 +108,16 @@ func TestWhatIsSaidOfAChange(t *testing.T) {
 		{readError(storage.Unread(why)), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
 		{storage.Fail(storage.NotApplied, why), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
 		{why, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
-		{errLeaderOverloaded(), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
+		{newError(connect.CodeResourceExhausted, reasonOverloaded, "there is no room"), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
 		{errDraining(), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
 		{notApplied("why").connect(), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
 		{invalid("f", "is wrong"), reasonInvalidField, "f: is wrong"},
-		{failure(&session.Result{Code: session.IDReused}, "id"), reasonIDReused, "id: " + failings[session.IDReused].text},
+		{failure(&session.Result{Code: session.IDReused}, "id"), reasonIDReused, "id: the id was used before with other content; take a new id for a new request"},
 	} {
 		require.Equal(t, c.err, (&trace{}).said(c.err), "nothing was changed")
 		f := faultOf(changed.said(c.err))
 		require.Equal(t, c.reason, f.reason, "%v", c.err)
-		require.Equal(t, c.text, f.message(), "%v", c.err)
+		require.Equal(t, c.text, f.connect().Message(), "%v", c.err)
 	}
 	require.NoError(t, changed.said(nil))
-}
-
-// An error is the same in a batch as by itself.
-func TestAnErrorIsTheSameInABatch(t *testing.T) {
-	f := failure(&session.Result{Code: session.StaleID, NewerThan: 7}, "id")
-	var ce *connect.Error
-	require.ErrorAs(t, f, &ce)
-	o := operationError(f)
-	require.Equal(t, ce.Code().String(), o.Code)
-	require.Equal(t, ce.Message(), o.Message)
-	require.Equal(t, infoOf(f).GetReason(), o.Reason)
-	require.Equal(t, "7", infoOf(f).GetMetadata()["newerThan"])
-	require.EqualValues(t, 7, o.NewerThan)
 }

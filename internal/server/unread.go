@@ -1,9 +1,8 @@
 package server
 
 import (
-	"encoding/json"
 	"errors"
-	"net/http"
+	"regexp"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -27,63 +26,19 @@ func errUnread(err *connect.Error) *fault {
 	return newError(err.Code(), reasonOutcomeUnknown, err.Message())
 }
 
-// connectUnary reports whether a type of content is that of Connect for methods
-// of one request and one answer, whose errors are JSON.
-func connectUnary(contentType string) bool {
-	return strings.HasPrefix(contentType, "application/json") || strings.HasPrefix(contentType, "application/proto")
-}
+// An unreadField is a field of a request in JSON that cannot be read.
+type unreadField struct{ field, text string }
 
-// An unreadable is what a request of Connect is answered on. Connect reads the
-// request before any interceptor runs, and an error of its own has no details:
-// it gets them on its way out. All others have theirs.
-type unreadable struct {
-	http.ResponseWriter
-	directory *directory
-	request   *http.Request
-	status    int // held back until the error is seen; 0 if nothing is
-}
+func (e *unreadField) Error() string { return e.field + ": " + e.text }
 
-// WriteHeader implements http.ResponseWriter.
-func (u *unreadable) WriteHeader(status int) {
-	if status >= http.StatusBadRequest {
-		u.status = status
-		return
-	}
-	u.ResponseWriter.WriteHeader(status)
-}
+// unreadText is what connect makes of an unreadField. Names of keys in it are
+// quoted, so that it has one reading.
+var unreadText = regexp.MustCompile(`(?s)^unmarshal message: (\w+(?:\.\w+|\[(?:\d+|"(?:[^"\\]|\\.)*")\])*): (.*)$`)
 
-// Write implements io.Writer. Connect writes an error in one piece.
-func (u *unreadable) Write(b []byte) (int, error) {
-	if u.status == 0 {
-		return u.ResponseWriter.Write(b)
+// readUnread makes an unreadField again of what connect wrote; nil if it is none.
+func readUnread(text string) *unreadField {
+	if m := unreadText.FindStringSubmatch(text); m != nil {
+		return &unreadField{m[1], m[2]}
 	}
-	status := u.status
-	u.status = 0
-	var bare struct {
-		Code    connect.Code    `json:"code"`
-		Message string          `json:"message"`
-		Details json.RawMessage `json:"details"`
-	}
-	if json.Unmarshal(b, &bare) != nil || bare.Details != nil {
-		u.ResponseWriter.WriteHeader(status)
-		return u.ResponseWriter.Write(b)
-	}
-	cause := errors.New(bare.Message)
-	if strings.HasPrefix(u.request.Header.Get("Content-Type"), "application/json") {
-		if f := readUnread(bare.Message); f != nil {
-			cause = f
-		}
-	}
-	u.directory.refuse(u.ResponseWriter, u.request, status, errUnread(connect.NewError(bare.Code, cause)))
-	return len(b), nil
+	return nil
 }
-
-// end sends a status that was held back and got no text.
-func (u *unreadable) end() {
-	if u.status != 0 {
-		u.ResponseWriter.WriteHeader(u.status)
-	}
-}
-
-// Unwrap lets http.ResponseController find what u stands for.
-func (u *unreadable) Unwrap() http.ResponseWriter { return u.ResponseWriter }
