@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -65,8 +66,8 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 // knows, not spent.
 func (a *auditor) failedCall(b *begin, err error) {
 	r := b.record(decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call))
-	f := faultOf(err)
-	r.failure, r.failureReason = f.code.String(), f.reason
+	f := fault.Of(err)
+	r.failure, r.failureReason = f.Code.String(), f.Reason
 	a.keep(&b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", r.id).text("outcome", "").
 			text("failure", r.failure).text("failure_reason", r.failureReason)
@@ -100,12 +101,12 @@ func (a *auditor) keep(t *trace, r *record, more func(line) line) {
 // unreadable writes that no decision could be reached, because there was no
 // policy to judge by. Nothing is admitted then.
 func (a *auditor) unreadable(t *trace, ns, sess, call string, policy session.Digest, err error) {
-	f := faultOf(err)
+	f := fault.Of(err)
 	a.add(t, func(l line) line {
 		return l.stamp(a.now()).text("event_type", string(engine.PolicyViolation)).bool("allowed", false).text("action", string(engine.Deny)).
 			text("reason", engine.Redact(err.Error())).text("category", engine.CategoryPolicyError).text("tool_name", "").
 			text("namespace", ns).text("session_id", sess).text("call_id", call).text("policy_digest", policy.String()).
-			bool("error", true).text("failure", f.code.String()).text("failure_reason", f.reason)
+			bool("error", true).text("failure", f.Code.String()).text("failure_reason", f.Reason)
 	})
 }
 

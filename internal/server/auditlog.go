@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"example.com/govnode/internal/server/fault"
 )
 
 // An auditLog is the file of audit lines, one JSON object each. Lines are
@@ -138,7 +140,7 @@ func (l *auditLog) flush(line uint64) error {
 
 // refusal is why nothing is decided, or a decision is not told. l.mu must be held.
 func (l *auditLog) refusal() error {
-	return notApplied("the audit log of this node cannot be written (" + l.why().Error() + "), and nothing is decided without it")
+	return fault.NotApplied("the audit log of this node cannot be written (" + l.why().Error() + "), and nothing is decided without it")
 }
 
 // why is why lines are not written. l.mu must be held.

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/storage"
 )
@@ -34,10 +35,10 @@ func namespaceGate(ctx context.Context, _ connect.Spec, _ connect.Peer, header h
 	case ns == "":
 		return ctx, nil
 	case len(header.Values(NamespaceHeader)) > 1:
-		return nil, invalid(NamespaceHeader, "is given more than once; send one")
+		return nil, fault.Invalid(NamespaceHeader, "is given more than once; send one")
 	}
 	if bad := namespaceProblem(ns); bad != "" {
-		return nil, invalid(NamespaceHeader, "%s", bad)
+		return nil, fault.Invalid(NamespaceHeader, "%s", bad)
 	}
 	return context.WithValue(ctx, namespaceKey{}, ns), nil
 }
@@ -96,7 +97,7 @@ func (*boundary) outward(err error, left *trace) error {
 	if err == nil {
 		return nil
 	}
-	return faultOf(left.said(err)).connect()
+	return fault.Of(left.said(err)).Connect()
 }
 
 // nameLeader tells in an answer who leads, as far as this node knows.
@@ -158,7 +159,7 @@ func (s *Server) admit(procedure string) error {
 		return err
 	}
 	if err := s.leader.admit(); err != nil { // before it is judged for nothing
-		return changeError(storage.Fail(storage.NotApplied, err))
+		return fault.OfChange(storage.Fail(storage.NotApplied, err))
 	}
 	return nil
 }
@@ -189,13 +190,13 @@ func decides(procedure string) bool {
 }
 
 func errDraining() error {
-	return newError(connect.CodeUnavailable, reasonNotApplied, "this node is shutting down; nothing was applied, send it again with the same id to another node")
+	return fault.New(connect.CodeUnavailable, fault.ReasonNotApplied, "this node is shutting down; nothing was applied, send it again with the same id to another node")
 }
 
 // errHandedOver answers a wait on a node that drains. The wait itself stands in
 // the replicated state and lasts ten seconds without a node that renews it.
 func errHandedOver() error {
-	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "this node is shutting down; the place in the queue is kept for ten seconds, send it again with the same id to another node")
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "this node is shutting down; the place in the queue is kept for ten seconds, send it again with the same id to another node")
 }
 
 // recovered turns a panic into an error, so that one bad request costs one
@@ -207,5 +208,5 @@ func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, 
 func (s *Server) panicked(where string, cause any) error {
 	s.log.Error("a handler panicked", slog.String("where", where), slog.String("cause", engine.Redact(fmt.Sprint(cause))), slog.String("stack", string(debug.Stack())))
 	s.metrics.panics.Inc()
-	return newError(connect.CodeInternal, reasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
+	return fault.New(connect.CodeInternal, fault.ReasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
 }

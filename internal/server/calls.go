@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -160,7 +161,7 @@ func (b *begin) judge(ctx context.Context) error {
 		// Few policies look at the pool, so it is read for those alone.
 		found, err := b.s.store.Get(ctx, session.PoolKey(b.ns, b.cmd.Pools[0].Pool), storage.Nearby)
 		if err != nil {
-			return readError(err)
+			return fault.OfRead(err)
 		}
 		if p, ok := found.Record.(*session.Pool); ok && p.InUse() > 0 {
 			b.facts.ActiveSlots = int64(p.InUse())
@@ -244,13 +245,13 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 func (b *begin) failure(res *session.Result) error {
 	switch {
 	case res.Code == session.NotFound && len(res.Pools) > 0:
-		return notFound("pools", "there is no pool %q; make it with PutPool", res.Pools[0])
+		return fault.NotFound("pools", "there is no pool %q; make it with PutPool", res.Pools[0])
 	case res.Code == session.NotFound: // this node saw it, and it went since, for instance with a restore
-		return notFound("sessionId", "there is no session %q any more; create it with CreateSession", b.req.SessionId)
+		return fault.NotFound("sessionId", "there is no session %q any more; create it with CreateSession", b.req.SessionId)
 	case res.Code == session.Invalid && len(res.Pools) > 0:
-		return invalid("pools", "the weight for %q is above its %d slots; ask for less", res.Pools[0], res.Limit)
+		return fault.Invalid("pools", "the weight for %q is above its %d slots; ask for less", res.Pools[0], res.Limit)
 	}
-	return failure(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
+	return fault.OfResult(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
 }
 
 // learn takes a fact over that the state machine has told.

@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -107,7 +108,7 @@ func (e *end) compare(ctx context.Context, base session.Digest, read storage.Rea
 	}
 	found, err := e.s.store.Get(ctx, session.BaselineKey(e.cmd.NS, e.cmd.Session), read)
 	if err != nil {
-		return readError(err)
+		return fault.OfRead(err)
 	}
 	threshold := float64(e.limit) / 1e6
 	drift := engine.DriftResult{Score: 1, Exceeded: threshold < 1, Threshold: threshold}
@@ -144,9 +145,9 @@ func (e *end) respond() error {
 	res := &e.answer.Result
 	switch {
 	case res.Code == session.NotFound:
-		return notFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
+		return fault.NotFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
 	case res.Code.Failure() || res.Code == session.SessionClosed:
-		return failure(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
+		return fault.OfResult(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
 	}
 	a := &struct { // allocated together
 		out      v1.EndCallResponse
@@ -235,9 +236,9 @@ func (c *cancel) respond() error {
 	case res.Code == session.NotWaiting: // it runs: there is a slot to give back with EndCall
 		c.out.Outcome = v1.Outcome_OUTCOME_ADMITTED
 	case res.Code == session.NotFound:
-		return notFound("callId", "session %q has no call %q; begin it with BeginCall", c.req.SessionId, c.req.CallId)
+		return fault.NotFound("callId", "session %q has no call %q; begin it with BeginCall", c.req.SessionId, c.req.CallId)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("callId %q of sessionId %q", c.req.CallId, c.req.SessionId))
+		return fault.OfResult(res, fmt.Sprintf("callId %q of sessionId %q", c.req.CallId, c.req.SessionId))
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -262,7 +263,7 @@ func (b *bench) ahead(d time.Duration) error {
 		"requestId": b.putPool(func(r *v1.PutPoolRequest) { r.RequestId = id() }),
 	} {
 		if err != nil {
-			require.Equal(b.t, field, infoOf(err).GetMetadata()["field"])
+			require.Equal(b.t, field, fault.InfoOf(err).GetMetadata()["field"])
 			require.ErrorContains(b.t, err, "Set the clock right")
 			errs = append(errs, err)
 		}
@@ -358,8 +359,8 @@ func TestCapsOfASession(t *testing.T) {
 	}
 	err := b.begin(func(r *v1.BeginCallRequest) { r.Tool = "one too many" })
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	reason := faultOf(err).reason
-	require.Equal(t, reasonTooManyTools, reason)
+	reason := fault.Of(err).Reason
+	require.Equal(t, fault.ReasonTooManyTools, reason)
 	require.NoError(t, b.begin(func(r *v1.BeginCallRequest) { r.Tool = "tool0" }), "a tool that is known goes on")
 
 	require.NoError(t, b.create(func(r *v1.CreateSessionRequest) { r.SessionId = "open" }))
@@ -374,6 +375,6 @@ func TestCapsOfASession(t *testing.T) {
 	}
 	_, err = callService{Server: b.s}.BeginCall(t.Context(), &v1.BeginCallRequest{SessionId: "open", CallId: "more", Tool: "t"})
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	reason = faultOf(err).reason
-	require.Equal(t, reasonTooManyOpen, reason)
+	reason = fault.Of(err).Reason
+	require.Equal(t, fault.ReasonTooManyOpen, reason)
 }

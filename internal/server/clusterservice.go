@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -73,7 +74,7 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 	if s.cfg.Cluster == nil {
 		found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Nearby)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		out.Leader, out.AppliedIndex = s.cfg.Node, found.Index
 		out.SeenBy = s.cfg.Node
@@ -86,7 +87,7 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 	} else {
 		status, err := s.cfg.Cluster.Status(ctx)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		out.Node, out.Leader, out.Term, out.AppliedIndex, out.Health = status.Node, status.Leader, status.Term, status.AppliedIndex, status.Health
 		out.SeenBy = status.SeenBy
@@ -107,10 +108,10 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 // members returns the cluster, or why there is nothing to change.
 func (s clusterService) members() (Cluster, error) {
 	if s.cfg.Cluster == nil {
-		return nil, newError(connect.CodeFailedPrecondition, reasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
+		return nil, fault.New(connect.CodeFailedPrecondition, fault.ReasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
 	}
 	if err := s.leader.admit(); err != nil {
-		return nil, changeError(storage.Fail(storage.NotApplied, err))
+		return nil, fault.OfChange(storage.Fail(storage.NotApplied, err))
 	}
 	return s.cfg.Cluster, nil
 }
@@ -128,7 +129,7 @@ func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v
 		return nil, err
 	}
 	if err := c.AddNode(ctx, req.Node, req.Address, req.Nonvoter); err != nil {
-		return nil, changeError(err)
+		return nil, fault.OfChange(err)
 	}
 	return &v1.AddNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
@@ -154,7 +155,7 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 		return nil, err
 	}
 	if err := c.RemoveNode(ctx, req.Node, req.Force); err != nil {
-		return nil, changeError(err)
+		return nil, fault.OfChange(err)
 	}
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
@@ -171,7 +172,7 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 		return nil, err
 	}
 	if err := c.TransferLeadership(ctx, req.Node); err != nil {
-		return nil, changeError(err)
+		return nil, fault.OfChange(err)
 	}
 	status, err := c.Status(ctx)
 	if err != nil {
@@ -187,7 +188,7 @@ const chunkSize = 64 << 10
 func (s clusterService) Snapshot(ctx context.Context, _ *v1.SnapshotRequest, stream *connect.ServerStream[v1.SnapshotResponse]) error {
 	w := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
 	if err := s.store.Save(ctx, w); err != nil {
-		return readError(err)
+		return fault.OfRead(err)
 	}
 	return w.Flush()
 }
@@ -218,9 +219,9 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 	case r.refused != nil:
 		return nil, r.refused
 	case storage.OutcomeOf(err) == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
-		return nil, newError(connect.CodeInvalidArgument, reasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+reasonText(err))
+		return nil, fault.New(connect.CodeInvalidArgument, fault.ReasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+fault.ReasonText(err))
 	default:
-		return nil, changeError(err)
+		return nil, fault.OfChange(err)
 	}
 	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
 	out := &v1.RestoreResponse{}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -26,7 +27,7 @@ func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetRes
 	}
 	found, err := s.store.Get(ctx, session.CounterKey(namespace(ctx), req.Key), read)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	out := &v1.GetResponse{AppliedIndex: found.Index}
 	if c, ok := found.Record.(*session.Counter); ok && c != nil {
@@ -77,7 +78,7 @@ func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetRes
 // requestFailure makes the error of a request that had no answer.
 func requestFailure(by session.Maker) func(*session.Result) error {
 	return func(res *session.Result) error {
-		return failure(res, fmt.Sprintf("requestId %q of client %q", by.Request, by.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", by.Request, by.Client))
 	}
 }
 
@@ -114,9 +115,9 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
 		case session.NotANumber:
-			return failure(res, fmt.Sprintf("key %q", req.Key))
+			return fault.OfResult(res, fmt.Sprintf("key %q", req.Key))
 		case session.Overflow:
-			return failure(res, "amount")
+			return fault.OfResult(res, "amount")
 		}
 		return requestFailure(cmd.By)(res)
 	})
@@ -158,7 +159,7 @@ func readAtOnce(ctx context.Context, store storage.Gatherer, ns string, keys []s
 	}
 	found, err := store.GetAll(ctx, wanted...)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	out := &v1.BatchGetResponse{Values: make(map[string]string, len(keys))}
 	for i, x := range found {
@@ -181,7 +182,7 @@ func (s *Server) readTogether(ctx context.Context, ns string, keys []string, rea
 		for i, key := range keys {
 			found, err := s.store.Get(ctx, session.CounterKey(ns, key), read)
 			if err != nil {
-				return nil, false, readError(err)
+				return nil, false, fault.OfRead(err)
 			}
 			if i == 0 {
 				out.AppliedIndex, now = found.Index, found.Now
@@ -205,7 +206,7 @@ func (s *Server) readTogether(ctx context.Context, ns string, keys []string, rea
 func (s *Server) readView(ctx context.Context, ns string, keys []string, read storage.Read) (*v1.BatchGetResponse, error) {
 	view, err := s.store.View(ctx, read)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	wanted := make(map[session.Key]bool, len(keys))
 	for _, key := range keys {
@@ -214,7 +215,7 @@ func (s *Server) readView(ctx context.Context, ns string, keys []string, read st
 	prefix := session.Prefix(session.KindCounter, ns)
 	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { return wanted[k] })
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	out := &v1.BatchGetResponse{AppliedIndex: view.Index, Values: make(map[string]string, len(entries))}
 	for _, e := range entries {

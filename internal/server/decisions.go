@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -120,7 +121,7 @@ func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*
 			out = proto.CloneOf(out)
 		}
 		if req.SessionId != "" && out.SessionId != req.SessionId {
-			return nil, notFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
+			return nil, fault.NotFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
 		}
 		out.Node, out.Age = s.cfg.Node, durationpb.New(max(s.cfg.Now().Sub(r.at), 0))
 		return &v1.ExplainResponse{Record: out}, nil
@@ -135,7 +136,7 @@ func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*
 func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	peers, err := s.peers(ctx)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -159,7 +160,7 @@ func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRe
 			return a.res, nil
 		case connect.CodeOf(a.err) == connect.CodeNotFound:
 			asked = append(asked, a.peer.Node)
-			if infoOf(a.err).GetMetadata()["field"] == "sessionId" {
+			if fault.InfoOf(a.err).GetMetadata()["field"] == "sessionId" {
 				return nil, a.err
 			}
 		default:
@@ -176,9 +177,9 @@ func (s *Server) notKept(id string, asked, silent []string) error {
 		text += "; not reached: " + strings.Join(silent, ", ")
 	}
 	text += ". Nodes keep their latest decisions, until they end; look into the audit logs for older ones"
-	f := notFound("decisionId", "%s", text)
+	f := fault.NotFound("decisionId", "%s", text)
 	if len(silent) > 0 {
-		f = f.with("unreachable", strings.Join(silent, ","))
+		f = f.With("unreachable", strings.Join(silent, ","))
 	}
 	return f
 }

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -51,7 +52,7 @@ func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream 
 		return f.err
 	}
 	if !s.journal.enter(maxFollowers) {
-		return newError(connect.CodeResourceExhausted, reasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
+		return fault.New(connect.CodeResourceExhausted, fault.ReasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
 	}
 	defer s.journal.leave()
 	if req.Cluster {
@@ -151,7 +152,7 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 		r := fl.s.journal.read(fl.next)
 		if r.missed > 0 {
 			fl.s.metrics.cut.Inc()
-			return newError(connect.CodeResourceExhausted, reasonTooSlow, fmt.Sprintf(
+			return fault.New(connect.CodeResourceExhausted, fault.ReasonTooSlow, fmt.Sprintf(
 				"this follower fell behind what the node keeps, and %d events are gone; read faster, or ask for fewer types, and follow again with the last cursor", r.missed))
 		}
 		for _, rec := range r.records {
@@ -170,9 +171,9 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 				return err
 			}
 		case <-fl.s.drained:
-			return newError(connect.CodeUnavailable, reasonNotApplied, "this node is shutting down; follow another one, or this one again when it is back: it will say what was missed")
+			return fault.New(connect.CodeUnavailable, fault.ReasonNotApplied, "this node is shutting down; follow another one, or this one again when it is back: it will say what was missed")
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 	}
 }

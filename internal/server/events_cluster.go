@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -60,7 +61,7 @@ func (s eventService) followAll(ctx context.Context, req *v1.FollowRequest, at m
 		_ = own.say(ctx, nil, err) // it fails when nobody listens any more
 	}()
 	if err := g.enlist(ctx, resumed); err != nil {
-		return readError(err)
+		return fault.OfRead(err)
 	}
 	if err := g.firstWords(ctx, send); err != nil {
 		return err
@@ -115,7 +116,7 @@ func (g *gathering) firstWords(ctx context.Context, send func(*v1.FollowResponse
 			maps.Copy(g.silent, waiting)
 			clear(waiting)
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 	}
 	close(g.open)
@@ -224,7 +225,7 @@ func (g *gathering) run(ctx context.Context, send func(*v1.FollowResponse) error
 				g.s.log.Debug("the members of the cluster are not known", "error", err)
 			}
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 	}
 }

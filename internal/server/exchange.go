@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -191,7 +192,7 @@ func (x *exchange) answer(ctx context.Context) error {
 			out.GoAway = true
 			x.close(nil)
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 		answers, apart, err := x.take(spare)
 		if err != nil {

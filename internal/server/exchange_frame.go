@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
@@ -85,8 +86,8 @@ func (x *exchange) setApart(frames []*frame) {
 }
 
 func errTooManyApart() error {
-	return newError(connect.CodeResourceExhausted, reasonOverloaded,
-		"guardrails, policy backends or other nodes are asked about "+itoa(maxStreamApart)+" operations of this stream at once, which is the most; nothing was applied, send it again with the same id in "+shedRetry.String()).later(shedRetry)
+	return fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded,
+		"guardrails, policy backends or other nodes are asked about "+itoa(maxStreamApart)+" operations of this stream at once, which is the most; nothing was applied, send it again with the same id in "+fault.ShedRetry.String()).Later(fault.ShedRetry)
 }
 
 func earlier(a, b time.Time) time.Time {

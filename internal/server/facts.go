@@ -7,6 +7,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -43,7 +44,7 @@ func (s *Server) contentHash(ctx context.Context, ns string, failed *error) func
 	return func(tool string) (string, bool) {
 		found, err := s.store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
 		if err != nil {
-			*failed = readError(err)
+			*failed = fault.OfRead(err)
 			return "", false
 		}
 		h, ok := found.Record.(*session.Hash)
@@ -58,12 +59,12 @@ func (s *Server) contentHash(ctx context.Context, ns string, failed *error) func
 // that a guardrail had changed, where the guardrails do not give them again. To
 // admit it with the old ones would be wrong, and to deny it untrue.
 func errModifiedBefore(subject string) error {
-	return newError(connect.CodeUnavailable, reasonOutcomeUnknown,
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown,
 		subject+": it was admitted with arguments that a guardrail changed, and the guardrails do not give them again now; send it again with the same id, or end it with EndCall and begin another")
 }
 
 // errModified refuses a call whose arguments a guardrail has changed into what
 // the answer cannot hold: to admit it with the old ones would be wrong.
 func errModified(err error) error {
-	return newError(connect.CodeFailedPrecondition, reasonInvalidField, "arguments: a guardrail changed them into what a Struct cannot hold: "+err.Error())
+	return fault.New(connect.CodeFailedPrecondition, fault.ReasonInvalidField, "arguments: a guardrail changed them into what a Struct cannot hold: "+err.Error())
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 )
 
 // strictJSON is protojson that refuses what it does not know: a misspelt field
@@ -44,7 +45,7 @@ func (c strictJSON) Unmarshal(b []byte, message any) error {
 		return fmt.Errorf("server: %T is no message", message)
 	}
 	if len(b) == 0 {
-		return &unreadField{"request", "the body is empty; send a JSON object, {} for none of the fields"}
+		return unread("request", "the body is empty; send a JSON object, {} for none of the fields")
 	}
 	if err := readJSON(b, m); err != nil {
 		return explainJSON(b, m.ProtoReflect().Descriptor(), err)
@@ -56,23 +57,25 @@ func readJSON(b []byte, m proto.Message) error {
 	return protojson.UnmarshalOptions{RecursionLimit: jsonDepth}.Unmarshal(b, m)
 }
 
+func unread(field, text string) *fault.Unread { return &fault.Unread{Field: field, Text: text} }
+
 // explainJSON says which field it is that protojson did not read, and what it
 // must be. It gives protojson each field alone, so that there is one opinion of
 // what is right.
 func explainJSON(b []byte, d protoreflect.MessageDescriptor, err error) error {
 	if strings.Contains(err.Error(), "recursion depth") { // it has no other mark
-		return &unreadField{"request", "is nested too deeply; put less into one another"}
+		return unread("request", "is nested too deeply; put less into one another")
 	}
 	if !json.Valid(b) {
 		var at *json.SyntaxError
 		if e := json.Unmarshal(b, new(any)); errors.As(e, &at) {
-			return &unreadField{"request", fmt.Sprintf("is no JSON: %s at byte %d", quote(at.Error()), at.Offset)}
+			return unread("request", fmt.Sprintf("is no JSON: %s at byte %d", quote(at.Error()), at.Offset))
 		}
 	}
 	if found := wrongIn(b, d, ""); found != nil {
 		return found
 	}
-	return &unreadField{"request", quote(protoWords.ReplaceAllString(err.Error(), ""))}
+	return unread("request", quote(protoWords.ReplaceAllString(err.Error(), "")))
 }
 
 // protoWords stand before what protojson has to say. Its spaces vary on purpose.
@@ -82,10 +85,10 @@ var protoWords = regexp.MustCompile(`^proto:\s+(\(line [0-9:]+\):\s+)?`)
 func quote(text string) string { return clip(engine.Redact(text), 200) }
 
 // wrongIn returns the first field of an object that protojson does not read.
-func wrongIn(b []byte, d protoreflect.MessageDescriptor, path string) *unreadField {
+func wrongIn(b []byte, d protoreflect.MessageDescriptor, path string) *fault.Unread {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(b, &object) != nil {
-		return &unreadField{orRequest(path), "is " + shown(b) + "; it must be an object"}
+		return unread(orRequest(path), "is "+shown(b)+"; it must be an object")
 	}
 	for name, raw := range sorted(object) {
 		fd := d.Fields().ByJSONName(name)
@@ -93,7 +96,7 @@ func wrongIn(b []byte, d protoreflect.MessageDescriptor, path string) *unreadFie
 			fd = d.Fields().ByTextName(name)
 		}
 		if fd == nil {
-			return &unreadField{orRequest(path), fmt.Sprintf("has no field %q; it may have %s", clip(engine.Redact(name), 40), namesOf(d))}
+			return unread(orRequest(path), fmt.Sprintf("has no field %q; it may have %s", clip(engine.Redact(name), 40), namesOf(d)))
 		}
 		if readsAlone(d, name, raw) {
 			continue
@@ -110,13 +113,13 @@ func readsAlone(d protoreflect.MessageDescriptor, name string, raw []byte) bool 
 }
 
 // wrongField says what is wrong with a field, or with what is in it.
-func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescriptor, name string, raw []byte, path string) *unreadField {
+func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescriptor, name string, raw []byte, path string) *fault.Unread {
 	var list []json.RawMessage
 	var object map[string]json.RawMessage
 	switch {
 	case fd.IsList():
 		if json.Unmarshal(raw, &list) != nil {
-			return &unreadField{path, "is " + shown(raw) + "; it must be a list"}
+			return unread(path, "is "+shown(raw)+"; it must be a list")
 		}
 		for i, item := range list {
 			if !readsAlone(d, name, slices.Concat([]byte("["), item, []byte("]"))) {
@@ -125,7 +128,7 @@ func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescripto
 		}
 	case fd.IsMap():
 		if json.Unmarshal(raw, &object) != nil {
-			return &unreadField{path, "is " + shown(raw) + "; it must be an object"}
+			return unread(path, "is "+shown(raw)+"; it must be an object")
 		}
 		for key, item := range sorted(object) {
 			quoted := strconv.Quote(key)
@@ -138,13 +141,13 @@ func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescripto
 }
 
 // wrongValue says what a value must be, or what is wrong in it.
-func wrongValue(fd protoreflect.FieldDescriptor, raw []byte, path string) *unreadField {
+func wrongValue(fd protoreflect.FieldDescriptor, raw []byte, path string) *fault.Unread {
 	if m := fd.Message(); m != nil && m.ParentFile().Package() != "google.protobuf" {
 		if found := wrongIn(raw, m, path); found != nil {
 			return found
 		}
 	}
-	return &unreadField{path, "is " + shown(raw) + "; it must be " + wanted(fd)}
+	return unread(path, "is "+shown(raw)+"; it must be "+wanted(fd))
 }
 
 // wanted says what the values of a field are in JSON.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -94,7 +95,7 @@ func (s *Server) prepareIn(ctx context.Context, f *fields, in *v1.Operation, op 
 func put(r *v1.OperationResult, op operation) {
 	p := op.state()
 	if p.err != nil {
-		r.Result = &v1.OperationResult_Error{Error: operationError(p.err)}
+		r.Result = &v1.OperationResult_Error{Error: fault.OperationError(p.err)}
 		return
 	}
 	p.kind.into(r, op)
@@ -107,7 +108,7 @@ type missing struct {
 
 func (*missing) check(_ context.Context, f *fields) error {
 	if f.err == nil {
-		f.err = invalid(f.outer.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
+		f.err = fault.Invalid(f.outer.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
 	}
 	return f.err
 }

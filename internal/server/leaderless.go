@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -107,8 +108,8 @@ func (w *leaderWatch) admit() error {
 
 // refusal is a fault, which is said as it is, whatever the store wraps it in.
 func (w *leaderWatch) refusal(why string) error {
-	return newError(connect.CodeUnavailable, reasonNotApplied,
-		"this node has known no leader for more than "+w.patience.String()+" ("+why+"), so it can change nothing and does not know the latest state; nothing was applied, send it again with the same id in "+leaderlessRetry.String()+", here or at another node").later(leaderlessRetry)
+	return fault.New(connect.CodeUnavailable, fault.ReasonNotApplied,
+		"this node has known no leader for more than "+w.patience.String()+" ("+why+"), so it can change nothing and does not know the latest state; nothing was applied, send it again with the same id in "+leaderlessRetry.String()+", here or at another node").Later(leaderlessRetry)
 }
 
 // A led is the store of a cluster as handlers have it: what needs the leader is

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -143,8 +144,8 @@ func (g *memoryGuard) admit() error {
 		return nil
 	}
 	g.refused.Inc()
-	return newError(connect.CodeResourceExhausted, reasonOverloaded,
-		"this node is near its memory limit and takes nothing new; this request was not looked at, send it again with the same id in "+shedRetry.String()+", or to another node").later(shedRetry).with("limit", strconv.FormatInt(g.limit, 10))
+	return fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded,
+		"this node is near its memory limit and takes nothing new; this request was not looked at, send it again with the same id in "+fault.ShedRetry.String()+", or to another node").Later(fault.ShedRetry).With("limit", strconv.FormatInt(g.limit, 10))
 }
 
 // A restoreGate reads a snapshot that is to replace the state, and refuses it
@@ -168,8 +169,8 @@ func (r *restoreGate) Read(b []byte) (int, error) {
 	// A state takes more than its snapshot does: half as much again at least.
 	if limit := r.guard.limit; limit > 0 && r.guard.used.Load()+r.read*3/2 > uint64(limit) {
 		r.guard.refused.Inc()
-		r.refused = newError(connect.CodeResourceExhausted, reasonOverloaded,
-			"the snapshot does not fit into the memory limit of this node beside the state that it would replace; nothing was changed. Restore it to a new cluster, or give the nodes more memory (GOMEMLIMIT) until it is done").with("limit", itoa(limit))
+		r.refused = fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded,
+			"the snapshot does not fit into the memory limit of this node beside the state that it would replace; nothing was changed. Restore it to a new cluster, or give the nodes more memory (GOMEMLIMIT) until it is done").With("limit", itoa(limit))
 		return n, r.refused
 	}
 	return n, err

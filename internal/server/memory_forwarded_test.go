@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/cluster"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -133,8 +134,8 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 	} {
 		err := ask()
 		require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "%s: %v", name, err)
-		require.Equal(t, reasonOverloaded, infoOf(err).GetReason(), name)
-		require.Equal(t, "1s", infoOf(err).GetMetadata()["retryAfter"], name)
+		require.Equal(t, fault.ReasonOverloaded, fault.InfoOf(err).GetReason(), name)
+		require.Equal(t, "1s", fault.InfoOf(err).GetMetadata()["retryAfter"], name)
 		require.ErrorContains(t, err, "the node that leads is near its memory limit", name)
 	}
 
@@ -144,7 +145,7 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 	require.NoError(t, err)
 	results := byTag(batch.Results)
 	require.Equal(t, v1.Outcome_OUTCOME_ENDED, results[1].GetEnd().GetOutcome(), "one refusal does not take the rest of a batch along: %v", results[1])
-	require.Equal(t, reasonOverloaded, results[2].GetError().GetReason(), "%v", results[2])
+	require.Equal(t, fault.ReasonOverloaded, results[2].GetError().GetReason(), "%v", results[2])
 	res := <-waited
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.GetOutcome(), "who waited before gets the slot that came free: %v", res)
 	renewed, err := slots.RenewSlots(ctx, &v1.RenewSlotsRequest{Slots: []*v1.SlotRef{{Pool: "q", SlotId: "waits", SessionId: "s", Token: res.GetGrants()[1].GetToken()}}})
@@ -200,6 +201,6 @@ func TestAClaimThatIsNotAdmitted(t *testing.T) {
 	w.answered(x, storage.Refused(refusing{}))
 	require.Len(t, x.done, 1)
 	a := <-x.done
-	require.Equal(t, reasonOverloaded, infoOf(answerError(&a)).GetReason())
+	require.Equal(t, fault.ReasonOverloaded, fault.InfoOf(fault.OfAnswer(&a)).GetReason())
 	require.Empty(t, w.pools, "it is not claimed again")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/storage"
@@ -59,7 +60,7 @@ func TestARefusalForMemorySaysWhatToDo(t *testing.T) {
 	g.look(memoryUse{bytes: 900})
 	err := g.admit()
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	info := infoOf(err)
+	info := fault.InfoOf(err)
 	require.Equal(t, "OVERLOADED", info.GetReason())
 	require.Equal(t, map[string]string{"retryAfter": "1s", "limit": "1000"}, info.GetMetadata())
 	require.ErrorContains(t, err, "send it again with the same id in 1s")

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -63,7 +64,7 @@ func (d *directory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case beside(r.URL.Path), d.reflects && strings.HasPrefix(r.URL.Path, "/grpc.reflection."):
 		d.mux.ServeHTTP(w, r)
 	default:
-		d.refuse(w, r, http.StatusNotFound, newError(connect.CodeUnimplemented, reasonNotFound, d.nothingAt(r.URL.Path)))
+		d.refuse(w, r, http.StatusNotFound, fault.New(connect.CodeUnimplemented, fault.ReasonNotFound, d.nothingAt(r.URL.Path)))
 	}
 }
 
@@ -152,18 +153,18 @@ func (e *explainer) WriteHeader(status int) {
 func (e *explainer) why(status int) error {
 	switch status {
 	case http.StatusMethodNotAllowed:
-		return invalid("method", "is %q; send POST", e.request.Method)
+		return fault.Invalid("method", "is %q; send POST", e.request.Method)
 	case http.StatusHTTPVersionNotSupported:
-		return invalid("protocol", "is %s; this method is a stream in both directions and needs HTTP/2. BatchCalls does without", e.request.Proto)
+		return fault.Invalid("protocol", "is %s; this method is a stream in both directions and needs HTTP/2. BatchCalls does without", e.request.Proto)
 	case http.StatusUnsupportedMediaType:
 		is := "is missing"
 		if t := e.request.Header.Get("Content-Type"); t != "" {
 			is = fmt.Sprintf("is %q", engine.Redact(t[:min(len(t), 100)]))
 		}
 		if e.method.client || e.method.server {
-			return invalid("Content-Type", "%s; this method is a stream: use a client of Connect, gRPC or gRPC-Web, whose types are %s", is, e.Header().Get("Accept-Post"))
+			return fault.Invalid("Content-Type", "%s; this method is a stream: use a client of Connect, gRPC or gRPC-Web, whose types are %s", is, e.Header().Get("Accept-Post"))
 		}
-		return invalid("Content-Type", "%s; send application/json with a JSON object as the body", is)
+		return fault.Invalid("Content-Type", "%s; send application/json with a JSON object as the body", is)
 	}
 	return nil
 }

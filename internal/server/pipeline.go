@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -77,7 +78,7 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 				continue
 			}
 			if r.again {
-				r.err = errRounds()
+				r.err = fault.Stale()
 			}
 			if r.err == nil && c.queued != nil {
 				var w *wait
@@ -146,7 +147,7 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 	op.state().note(answers)
 	for i := range answers {
 		if answers[i].Outcome != storage.Applied {
-			return taken{err: answerError(&answers[i])}
+			return taken{err: fault.OfAnswer(&answers[i])}
 		}
 	}
 	t.err = s.guarded(op, func() (err error) {
@@ -170,7 +171,7 @@ func (s *Server) settle(op operation, err error) {
 		err = s.guarded(op, func() error { return op.respond() })
 	}
 	if err != nil {
-		err = faultOf(p.said(err))
+		err = fault.Of(p.said(err))
 		if p.checked {
 			// A panic is in the log of the node; there is an error already.
 			_ = s.guarded(op, func() error { op.failed(err); return nil })

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -80,10 +81,10 @@ func (p *policies) compiled(ctx context.Context, ns string, d session.Digest) (*
 	switch {
 	case err == nil:
 		return policy, nil
-	case errors.As(err, new(*fault)):
+	case errors.As(err, new(*fault.Error)):
 		return nil, err
 	}
-	return nil, newError(connect.CodeFailedPrecondition, reasonPolicyUnreadable, fmt.Sprintf("the policy %s cannot be compiled on this node, so nothing is admitted under it: %v", d, err))
+	return nil, fault.New(connect.CodeFailedPrecondition, fault.ReasonPolicyUnreadable, fmt.Sprintf("the policy %s cannot be compiled on this node, so nothing is admitted under it: %v", d, err))
 }
 
 // tree reads a tree; one that is not there nearby is looked for once more.
@@ -91,13 +92,13 @@ func (p *policies) tree(ctx context.Context, ns string, d session.Digest) (*engi
 	for _, read := range []storage.Read{storage.Nearby, storage.Latest} {
 		found, err := p.store.Get(ctx, session.PolicyKey(ns, d), read)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		if r, ok := found.Record.(*session.Policy); ok && r != nil {
 			return engine.DecodeTree(r.Tree)
 		}
 	}
-	return nil, notFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", d)
+	return nil, fault.NotFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", d)
 }
 
 // policyService answers govnode.v1.PolicyService.
@@ -123,7 +124,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 	name := req.Name
 	if name == "" {
 		if name = policy.Name(); name == "" {
-			return nil, invalid("name", "is required, since the tree does not name its policy")
+			return nil, fault.Invalid("name", "is required, since the tree does not name its policy")
 		}
 		f.id("name", name)
 		if f.err != nil {
@@ -135,7 +136,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 		Digest: session.Digest(tree.Digest()), Tree: tree.Encode(), Limits: limits,
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
-		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, by.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, by.Client))
 	})
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (s policyService) compile(ns string, req *v1.PutPolicyRequest) (*engine.Tre
 	var err error
 	switch {
 	case req.Yaml != "" && len(req.Files) > 0:
-		return nil, nil, invalid("yaml", "is given beside files; send one of them")
+		return nil, nil, fault.Invalid("yaml", "is given beside files; send one of them")
 	case req.Yaml != "":
 		tree, err = engine.SingleFile(req.Yaml)
 	case len(req.Files) > 0:
@@ -163,13 +164,13 @@ func (s policyService) compile(ns string, req *v1.PutPolicyRequest) (*engine.Tre
 		}
 		tree, err = engine.NewTree(files)
 	default:
-		return nil, nil, invalid("files", "is empty; send files, or one document as yaml")
+		return nil, nil, fault.Invalid("files", "is empty; send files, or one document as yaml")
 	}
 	if err != nil {
 		return nil, nil, policyError(err)
 	}
 	if n := int64(len(tree.Encode())); n > caps.Tree.Max {
-		return nil, nil, invalid("files", "have %d bytes together, the most is %d", n, caps.Tree.Max)
+		return nil, nil, fault.Invalid("files", "have %d bytes together, the most is %d", n, caps.Tree.Max)
 	}
 	policy, err := s.policies.compile(ns, tree)
 	if err != nil {
@@ -183,14 +184,14 @@ func (s policyService) compile(ns string, req *v1.PutPolicyRequest) (*engine.Tre
 func policyError(err error) error {
 	var load *engine.LoadError
 	if !errors.As(err, &load) {
-		return newError(connect.CodeInvalidArgument, reasonInvalidPolicy, "files: "+err.Error())
+		return fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy, "files: "+err.Error())
 	}
-	f := newError(connect.CodeInvalidArgument, reasonInvalidPolicy, load.Error()).with("problems", itoa(int64(len(load.Problems))))
+	f := fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy, load.Error()).With("problems", itoa(int64(len(load.Problems))))
 	for i, p := range load.Problems {
 		if i == 100 { // what a person reads, and what a header may carry
 			break
 		}
-		f.with(fmt.Sprintf("problem%03d", i), clip(p.String(), 500))
+		f.With(fmt.Sprintf("problem%03d", i), clip(p.String(), 500))
 	}
 	return f
 }
@@ -207,7 +208,7 @@ func clip(s string, n int) string {
 func sessionLimits(p *engine.Policy) (session.Limits, error) {
 	l := p.Limits()
 	if int64(l.MaxConcurrent) > caps.Slots.Max {
-		return session.Limits{}, newError(connect.CodeInvalidArgument, reasonInvalidPolicy,
+		return session.Limits{}, fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy,
 			fmt.Sprintf("max_concurrent: is %d; it must be from %d to %d", l.MaxConcurrent, caps.Slots.Min, caps.Slots.Max))
 	}
 	limits := session.Limits{
@@ -266,7 +267,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 	policy, err := s.policies.evaluated(ctx, ns, digest)
 	if err != nil {
-		if faultOf(err).reason == reasonPolicyUnreadable {
+		if fault.Of(err).Reason == fault.ReasonPolicyUnreadable {
 			s.audit.unreadable(traceOf(ctx), ns, req.SessionId, "", digest, err)
 		}
 		return nil, err
@@ -311,12 +312,12 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 	}
 	x := found.Record.(*session.Session)
 	if x.Phase != session.PhaseOpen {
-		return nil, failure(&session.Result{Code: session.SessionClosed}, fmt.Sprintf("sessionId %q", req.SessionId))
+		return nil, fault.OfResult(&session.Result{Code: session.SessionClosed}, fmt.Sprintf("sessionId %q", req.SessionId))
 	}
 	in.SessionID, in.AgentID, in.Facts = req.SessionId, x.Agent.Value(), factsOf(x, found.Now)
 	pool, err := s.store.Get(ctx, session.PoolKey(ns, session.PolicyPool(x.Policy.Value())), storage.Nearby)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	if p, ok := pool.Record.(*session.Pool); ok && p != nil {
 		in.Facts.ActiveSlots = int64(p.InUse())

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -25,21 +26,21 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	if name != "" {
 		found, err := s.store.Get(ctx, session.NameKey(ns, name), read)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		n, ok := found.Record.(*session.Name)
 		if !ok || n == nil || n.Digest == (session.Digest{}) {
-			return nil, notFound("name", "there is no policy %q; store it with PutPolicy", name)
+			return nil, fault.NotFound("name", "there is no policy %q; store it with PutPolicy", name)
 		}
 		digest, version = n.Digest, n.Version
 	}
 	found, err := s.store.Get(ctx, session.PolicyKey(ns, digest), read)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	r, ok := found.Record.(*session.Policy)
 	if !ok || r == nil {
-		return nil, notFound("digest", "there is no policy with the digest %s; store it with PutPolicy", digest)
+		return nil, fault.NotFound("digest", "there is no policy with the digest %s; store it with PutPolicy", digest)
 	}
 	tree, err := engine.DecodeTree(r.Tree)
 	if err != nil {
@@ -73,7 +74,7 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 	for _, k := range session.PinsKeys(ns, d) {
 		found, err := s.store.Get(ctx, k, read)
 		if err != nil {
-			return 0, readError(err)
+			return 0, fault.OfRead(err)
 		}
 		if p, ok := found.Record.(*session.Pins); ok && p != nil {
 			n += p.N
@@ -117,7 +118,7 @@ func (s policyService) policyRows(ctx context.Context, ns string, r *session.Pol
 	for _, name := range r.Names {
 		found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		if n, ok := found.Record.(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
 			rows = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: int32(pinned)})
@@ -169,7 +170,7 @@ func (d *deletion) resolve(ctx context.Context, read storage.Read) error {
 	}
 	found, err := d.s.store.Get(ctx, session.PolicyKey(d.cmd.NS, d.cmd.Digest), read)
 	if err != nil {
-		return readError(err)
+		return fault.OfRead(err)
 	}
 	d.cmd.Names = nil
 	if r, ok := found.Record.(*session.Policy); ok && r != nil {
@@ -194,13 +195,13 @@ func (d *deletion) respond() error {
 	res := &d.answer.Result
 	switch {
 	case res.Code == session.NotFound && d.cmd.Name != "":
-		return notFound("name", "there is no policy %q", d.cmd.Name)
+		return fault.NotFound("name", "there is no policy %q", d.cmd.Name)
 	case res.Code == session.NotFound:
-		return notFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
+		return fault.NotFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
 	case res.Code == session.PolicyPinned:
-		return failure(res, "digest "+d.cmd.Digest.String())
+		return fault.OfResult(res, "digest "+d.cmd.Digest.String())
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("requestId %q of client %q", d.cmd.By.Request, d.cmd.By.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", d.cmd.By.Request, d.cmd.By.Client))
 	}
 	d.out = &v1.DeletePolicyResponse{Index: d.answer.Index}
 	return nil

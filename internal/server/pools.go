@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -35,7 +36,7 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 		return nil, f.err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
-		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
 	})
 	if err != nil {
 		return nil, err
@@ -59,11 +60,11 @@ func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) 
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
 		case session.NotFound:
-			return notFound("pool", "there is no pool %q", req.Pool)
+			return fault.NotFound("pool", "there is no pool %q", req.Pool)
 		case session.PoolInUse:
-			return failure(res, fmt.Sprintf("pool %q", req.Pool))
+			return fault.OfResult(res, fmt.Sprintf("pool %q", req.Pool))
 		}
-		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
 	})
 	if err != nil {
 		return nil, err
@@ -102,11 +103,11 @@ func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*
 	}
 	found, err := s.store.Get(ctx, session.PoolKey(namespace(ctx), name), read)
 	if err != nil {
-		return nil, found, readError(err)
+		return nil, found, fault.OfRead(err)
 	}
 	p, ok := found.Record.(*session.Pool)
 	if !ok || p == nil {
-		return nil, found, notFound("pool", "there is no pool %q; make it with PutPool. The pool of a policy is there from its first call on", name)
+		return nil, found, fault.NotFound("pool", "there is no pool %q; make it with PutPool. The pool of a policy is there from its first call on", name)
 	}
 	return p, found, nil
 }
@@ -169,12 +170,12 @@ func (f *fields) page(size int32, token string) page {
 func (s *Server) list(ctx context.Context, kind byte, p page, read storage.Read, keep func(session.Key, session.Record) bool) ([]session.Entry, string, storage.View, error) {
 	view, err := s.store.View(ctx, read)
 	if err != nil {
-		return nil, "", view, readError(err)
+		return nil, "", view, fault.OfRead(err)
 	}
 	prefix := session.Prefix(kind, namespace(ctx))
 	entries, err := view.Find(prefix, prefix+session.Key(p.after), p.size+1, keep)
 	if err != nil {
-		return nil, "", view, readError(err)
+		return nil, "", view, fault.OfRead(err)
 	}
 	if len(entries) <= p.size {
 		return entries, "", view, nil

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -102,11 +103,11 @@ func (o *opening) resolve(ctx context.Context) error {
 func (s *Server) digestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
 	found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Latest)
 	if err != nil {
-		return session.Digest{}, readError(err)
+		return session.Digest{}, fault.OfRead(err)
 	}
 	n, ok := found.Record.(*session.Name)
 	if !ok || n == nil || n.Digest == (session.Digest{}) {
-		return session.Digest{}, notFound(field, "there is no policy %q; store it with PutPolicy", name)
+		return session.Digest{}, fault.NotFound(field, "there is no policy %q; store it with PutPolicy", name)
 	}
 	return n.Digest, nil
 }
@@ -125,11 +126,11 @@ func (o *opening) respond() error {
 	res := &o.answer.Result
 	switch {
 	case res.Code == session.NotFound && o.cmd.Policy != "":
-		return notFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
+		return fault.NotFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
 	case res.Code == session.NotFound:
-		return notFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
+		return fault.NotFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
+		return fault.OfResult(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
 	}
 	o.out = &v1.CreateSessionResponse{Index: o.answer.Index}
 	if res.Repeat { // it may have done much since
@@ -158,13 +159,13 @@ func (s *Server) findSession(ctx context.Context, ns string, f *fields, id strin
 	for {
 		found, err := s.store.Get(ctx, k, read)
 		if err != nil {
-			return found, readError(err)
+			return found, fault.OfRead(err)
 		}
 		if x, ok := found.Record.(*session.Session); ok && x != nil {
 			return found, nil
 		}
 		if read == storage.Latest {
-			return found, notFound(f.path("sessionId"), "there is no session %q; create it with CreateSession", id)
+			return found, fault.NotFound(f.path("sessionId"), "there is no session %q; create it with CreateSession", id)
 		}
 		if quick(ctx) {
 			return found, errTakesLong
@@ -183,10 +184,10 @@ func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionReques
 	}
 	found, err := s.store.Get(ctx, session.SessionKey(namespace(ctx), req.SessionId), read)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	if x, ok := found.Record.(*session.Session); !ok || x == nil {
-		return nil, notFound("sessionId", "there is no session %q; create it with CreateSession", req.SessionId)
+		return nil, fault.NotFound("sessionId", "there is no session %q; create it with CreateSession", req.SessionId)
 	}
 	return &v1.GetSessionResponse{Session: sessionOf(req.SessionId, found), AppliedIndex: found.Index}, nil
 }
@@ -256,9 +257,9 @@ func (c *closing) respond() error {
 	res := &c.answer.Result
 	switch {
 	case res.Code == session.NotFound:
-		return notFound("sessionId", "there is no session %q any more", c.cmd.Session)
+		return fault.NotFound("sessionId", "there is no session %q any more", c.cmd.Session)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("sessionId %q", c.cmd.Session))
+		return fault.OfResult(res, fmt.Sprintf("sessionId %q", c.cmd.Session))
 	}
 	c.out = &v1.CloseSessionResponse{Session: sessionAfter(c.cmd.Session, res), Index: c.answer.Index}
 	if !res.Repeat {

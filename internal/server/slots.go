@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -79,11 +80,11 @@ func (a *acquire) respond() error {
 	res := &a.answer.Result
 	switch {
 	case res.Code == session.NotFound:
-		return notFound("pool", "there is no pool %q; make it with PutPool", a.cmd.Pool)
+		return fault.NotFound("pool", "there is no pool %q; make it with PutPool", a.cmd.Pool)
 	case res.Code == session.Invalid:
-		return invalid("weight", "is %d, and the pool %q has %d slots; ask for less", a.cmd.Weight, a.cmd.Pool, res.Limit)
+		return fault.Invalid("weight", "is %d, and the pool %q has %d slots; ask for less", a.cmd.Weight, a.cmd.Pool, res.Limit)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("slotId %q of client %q", a.cmd.Slot, a.cmd.Client))
+		return fault.OfResult(res, fmt.Sprintf("slotId %q of client %q", a.cmd.Slot, a.cmd.Client))
 	}
 	a.out = &v1.AcquireSlotResponse{
 		Outcome: outcomes[res.Code], Pressure: pressureOf(res.Pressure), Queue: placeOf(res.Queue),
@@ -163,7 +164,7 @@ func (s *Server) renewOne(ctx context.Context, f *fields, client string, slot *v
 func (s *Server) poolsOf(ctx context.Context, ns, sess, call string) ([]string, error) {
 	found, err := s.store.Get(ctx, session.SessionKey(ns, sess), storage.Nearby)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	if x, ok := found.Record.(*session.Session); ok && x != nil {
 		return callPools(x, call), nil
@@ -229,9 +230,9 @@ func (r *release) respond() error {
 	res := &r.answer.Result
 	switch {
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
-		return notFound("slotId", "client %q has no slot %q of the pool %q; check pool and client", r.cmd.Client, r.cmd.Slot, r.cmd.Pool)
+		return fault.NotFound("slotId", "client %q has no slot %q of the pool %q; check pool and client", r.cmd.Client, r.cmd.Slot, r.cmd.Pool)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("slotId %q of client %q", r.cmd.Slot, r.cmd.Client))
+		return fault.OfResult(res, fmt.Sprintf("slotId %q of client %q", r.cmd.Slot, r.cmd.Client))
 	}
 	r.out = &v1.ReleaseSlotResponse{Outcome: outcomes[res.Code], Index: r.answer.Index}
 	switch {
@@ -291,7 +292,7 @@ func (o *forced) respond() error {
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("requestId %q of client %q", o.cmd.By.Request, o.cmd.By.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", o.cmd.By.Request, o.cmd.By.Client))
 	}
 	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/storage"
 )
@@ -54,7 +55,7 @@ func TestSlowFollower(t *testing.T) {
 	close(goOn)
 	err := <-result
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	require.Equal(t, reasonTooSlow, infoOf(err).GetReason())
+	require.Equal(t, fault.ReasonTooSlow, fault.InfoOf(err).GetReason())
 	require.ErrorContains(t, err, "92 events are gone")
 }
 
@@ -98,7 +99,7 @@ func TestFollowersAreBounded(t *testing.T) {
 	}
 	err := eventService{s}.Follow(t.Context(), &v1.FollowRequest{}, nil)
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	require.Equal(t, reasonTooManyFollowers, infoOf(err).GetReason())
+	require.Equal(t, fault.ReasonTooManyFollowers, fault.InfoOf(err).GetReason())
 	s.journal.leave()
 	require.True(t, s.journal.enter(maxFollowers))
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -41,9 +42,9 @@ func (t *trace) said(err error) error {
 	if err == nil || !t.changed {
 		return err
 	}
-	switch f := faultOf(err); f.reason {
-	case reasonNotApplied, reasonOverloaded:
-		return unknown(cmp.Or(f.cause, "the node could not see it through"))
+	switch f := fault.Of(err); f.Reason {
+	case fault.ReasonNotApplied, fault.ReasonOverloaded:
+		return fault.Unknown(cmp.Or(f.Cause, "the node could not see it through"))
 	default:
 		return f
 	}
@@ -101,7 +102,7 @@ func (s *Server) change(ctx context.Context, cmd session.Command, refused func(*
 	a := answers[0]
 	switch {
 	case a.Outcome != storage.Applied:
-		return a, answerError(&a)
+		return a, fault.OfAnswer(&a)
 	case a.Result.Code.Failure():
 		return a, refused(&a.Result)
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+
+	"example.com/govnode/internal/server/fault"
 )
 
 // connectUnary reports whether a type of content is that of Connect for methods
@@ -52,11 +54,11 @@ func (u *unreadable) Write(b []byte) (int, error) {
 	}
 	cause := errors.New(bare.Message)
 	if strings.HasPrefix(u.request.Header.Get("Content-Type"), "application/json") {
-		if f := readUnread(bare.Message); f != nil {
+		if f := fault.ParseUnread(bare.Message); f != nil {
 			cause = f
 		}
 	}
-	u.directory.refuse(u.ResponseWriter, u.request, status, errUnread(connect.NewError(bare.Code, cause)))
+	u.directory.refuse(u.ResponseWriter, u.request, status, fault.Unreadable(connect.NewError(bare.Code, cause)))
 	return len(b), nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/session/ids"
@@ -45,7 +46,7 @@ func (f *fields) path(field string) string {
 
 func (f *fields) refuse(field, format string, args ...any) {
 	if f.err == nil {
-		f.err = invalid(f.path(field), format, args...)
+		f.err = fault.Invalid(f.path(field), format, args...)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -126,7 +127,7 @@ func (s *Server) wait(ctx context.Context, w *wait) error {
 			}
 			*w.answer = a
 			s.metrics.waited.Observe(time.Since(start).Seconds())
-			return answerError(&a)
+			return fault.OfAnswer(&a)
 		case <-timer.C:
 			s.waits.expire(w)
 			timer.Reset(pollWaits / 2)
@@ -137,7 +138,7 @@ func (s *Server) wait(ctx context.Context, w *wait) error {
 			if !errors.Is(context.Cause(ctx), errStreamEnded) {
 				s.waits.abandon(w)
 			}
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 	}
 }
@@ -384,7 +385,7 @@ func (w *waits) apply(ctx context.Context, cmds []session.Command) []storage.Ans
 // made again: the queue keeps the place. One that a leader has no room for has
 // lost its place, and is its caller's to make again.
 func (w *waits) answered(x *wait, a storage.Answer) {
-	if a.Outcome != storage.Applied && !(a.Outcome == storage.NotApplied && overloadedElsewhere(a.Err)) {
+	if a.Outcome != storage.Applied && !(a.Outcome == storage.NotApplied && fault.OverloadedElsewhere(a.Err)) {
 		w.unanswered(x, a.Err)
 		return
 	}

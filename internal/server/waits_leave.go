@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -102,7 +103,7 @@ var errNodeRemoved = errors.New("this node was removed from its cluster")
 // errRemovedHere is errNodeRemoved as its callers read it, who can go on as
 // those of a node that drains; see errHandedOver.
 func errRemovedHere() error {
-	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "this node was removed from the cluster; the place in the queue is kept for ten seconds, send it again with the same id to another node")
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "this node was removed from the cluster; the place in the queue is kept for ten seconds, send it again with the same id to another node")
 }
 
 // removed reports whether this node is no member of its cluster any more.

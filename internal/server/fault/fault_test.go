@@ -1,4 +1,4 @@
-package server
+package fault
 
 import (
 	"testing"
@@ -11,13 +11,13 @@ import (
 
 // An error is the same in a batch as by itself.
 func TestAnErrorIsTheSameInABatch(t *testing.T) {
-	f := failure(&session.Result{Code: session.StaleID, NewerThan: 7}, "id")
+	f := OfResult(&session.Result{Code: session.StaleID, NewerThan: 7}, "id")
 	var ce *connect.Error
 	require.ErrorAs(t, f, &ce)
-	o := operationError(f)
+	o := OperationError(f)
 	require.Equal(t, ce.Code().String(), o.Code)
 	require.Equal(t, ce.Message(), o.Message)
-	require.Equal(t, infoOf(f).GetReason(), o.Reason)
-	require.Equal(t, "7", infoOf(f).GetMetadata()["newerThan"])
+	require.Equal(t, InfoOf(f).GetReason(), o.Reason)
+	require.Equal(t, "7", InfoOf(f).GetMetadata()["newerThan"])
 	require.EqualValues(t, 7, o.NewerThan)
 }
