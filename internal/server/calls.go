@@ -67,7 +67,7 @@ var orders = map[v1.Order]engine.Order{
 func (b *begin) check(ctx context.Context, f *fields) error {
 	req := b.req
 	f.id("sessionId", req.SessionId)
-	b.s.newID(f, "callId", req.CallId)
+	f.newID("callId", req.CallId, b.s.cfg.Now)
 	enum(f, "kind", req.Kind, v1.Kind_name)
 	enum(f, "order", req.Order, v1.Order_name)
 	kind := callKinds[req.Kind]
@@ -79,7 +79,7 @@ func (b *begin) check(ctx context.Context, f *fields) error {
 	}
 	b.cmd = &session.Begin{
 		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind.state, Tool: req.Tool,
-		Pools:    f.wants(req.Pools),
+		Pools:    wantsOf(f, req.Pools),
 		TTL:      f.duration("ttl", req.Ttl, caps.TTL),
 		MaxHold:  f.duration("maxHold", req.MaxHold, caps.MaxHold),
 		Wait:     f.duration("wait", req.Wait, caps.Wait),
@@ -100,14 +100,14 @@ func (b *begin) check(ctx context.Context, f *fields) error {
 	return b.load(ctx, storage.Nearby, f)
 }
 
-// wants checks the pools that a call names and puts them in the order in which
+// wantsOf checks the pools that a call names and puts them in the order in which
 // they are taken, behind the place of the policy's own.
-func (f *fields) wants(pools []*v1.Want) []session.Want {
+func wantsOf(f *fields, pools []*v1.Want) []session.Want {
 	f.count("pools", len(pools), caps.Pools)
 	wants := make([]session.Want, 1, len(pools)+1)
 	for i, p := range pools {
 		in := f.at("pools", i)
-		in.pool("pool", p.GetPool())
+		checkPool(in, "pool", p.GetPool())
 		w := session.Want{Pool: p.GetPool(), Weight: int32(in.number("weight", int64(p.GetWeight()), caps.Weight))}
 		if slices.ContainsFunc(wants[1:], func(o session.Want) bool { return o.Pool == w.Pool }) {
 			in.refuse("pool", "names %q twice; give its weight once", w.Pool)
@@ -366,4 +366,14 @@ func (b *begin) size() int {
 		return bareSize + proto.Size(b.req)
 	}
 	return bareSize + len(b.req.ArgumentsJson) + len(b.req.ContextJson)
+}
+
+// beginContent is the fingerprint of a call without its wait: a waiter that
+// asks again asks for the same call.
+func beginContent(req *v1.BeginCallRequest) session.Fingerprint {
+	wait := req.Wait
+	req.Wait = nil
+	p := fingerprint(req)
+	req.Wait = wait
+	return p
 }

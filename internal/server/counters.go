@@ -14,14 +14,14 @@ import (
 // counterService answers govnode.v1.CounterService, the storage protocol.
 type counterService struct{ *Server }
 
-// key checks the key of a value: any text without control characters.
-func (f *fields) key(field, key string) { f.text(field, key, caps.CounterKey) }
+// checkKey checks the key of a value: any text without control characters.
+func checkKey(f *fields, field, key string) { f.text(field, key, caps.CounterKey) }
 
 // Get returns the value of a key, or that it has none.
 func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse, error) {
 	f := &fields{}
-	f.key("key", req.Key)
-	read := f.read(req.Consistency)
+	checkKey(f, "key", req.Key)
+	read := readOf(f, req.Consistency)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -57,12 +57,12 @@ func stored(text string) session.Value {
 // Set writes a value.
 func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetResponse, error) {
 	f := &fields{}
-	f.key("key", req.Key)
+	checkKey(f, "key", req.Key)
 	if n := int64(len(req.Value)); n > caps.Text.Max {
 		f.refuse("value", "has %d bytes, the most is %d", n, caps.Text.Max)
 	}
 	cmd := &session.Set{
-		NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key,
+		NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Key: req.Key,
 		Value: stored(req.Value), TTL: f.duration("ttl", req.Ttl, caps.KeyTTL),
 	}
 	if f.err != nil {
@@ -85,8 +85,8 @@ func requestFailure(by session.Maker) func(*session.Result) error {
 // Delete removes a value, and says whether there was one.
 func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
 	f := &fields{}
-	f.key("key", req.Key)
-	cmd := &session.Delete{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key}
+	checkKey(f, "key", req.Key)
+	cmd := &session.Delete{NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Key: req.Key}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -100,7 +100,7 @@ func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.
 // Increment adds a decimal amount and returns the new value.
 func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.IncrementResponse, error) {
 	f := &fields{}
-	f.key("key", req.Key)
+	checkKey(f, "key", req.Key)
 	amount := int64(million)
 	if req.Amount != "" {
 		var err error
@@ -108,7 +108,7 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 			f.refuse("amount", "%v", err)
 		}
 	}
-	cmd := &session.Increment{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key, Amount: amount}
+	cmd := &session.Increment{NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Key: req.Key, Amount: amount}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -131,10 +131,10 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 // left out.
 func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
 	f := &fields{}
-	read := f.read(req.Consistency)
+	read := readOf(f, req.Consistency)
 	f.count("keys", len(req.Keys), caps.Keys)
 	for i, key := range req.Keys {
-		f.key(fmt.Sprintf("keys[%d]", i), key)
+		checkKey(f, fmt.Sprintf("keys[%d]", i), key)
 	}
 	if f.err != nil {
 		return nil, f.err

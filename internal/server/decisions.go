@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"strings"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -99,8 +98,6 @@ var kindOfInput = map[engine.Kind]v1.Kind{
 	engine.KindTool: v1.Kind_KIND_TOOL, engine.KindModel: v1.Kind_KIND_MODEL,
 	engine.KindAgent: v1.Kind_KIND_AGENT, engine.KindHandoff: v1.Kind_KIND_HANDOFF,
 }
-
-func stampOf(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
 
 // decisionService answers govnode.v1.DecisionService.
 type decisionService struct{ *Server }

@@ -41,7 +41,7 @@ func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream 
 			f.refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created and drift_detected")
 		}
 	}
-	at := f.cursors("after", req.After)
+	at := cursorsIn(f, "after", req.After)
 	if req.FromOldest && req.After != "" {
 		f.refuse("fromOldest", "is given beside after; send one of them")
 	}
@@ -73,9 +73,9 @@ func (c cursor) text(node string) string {
 	return node + ":" + c.boot + ":" + strconv.FormatUint(c.sequence, 10)
 }
 
-// cursors reads what Follow has sent: the cursor of each node, separated by
+// cursorsIn reads what Follow has sent: the cursor of each node, separated by
 // commas.
-func (f *fields) cursors(field, text string) map[string]cursor {
+func cursorsIn(f *fields, field, text string) map[string]cursor {
 	if text == "" {
 		return nil
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -87,7 +88,7 @@ func (x *exchange) setApart(frames []*frame) {
 
 func errTooManyApart() error {
 	return fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded,
-		"guardrails, policy backends or other nodes are asked about "+itoa(maxStreamApart)+" operations of this stream at once, which is the most; nothing was applied, send it again with the same id in "+fault.ShedRetry.String()).Later(fault.ShedRetry)
+		"guardrails, policy backends or other nodes are asked about "+strconv.Itoa(maxStreamApart)+" operations of this stream at once, which is the most; nothing was applied, send it again with the same id in "+fault.ShedRetry.String()).Later(fault.ShedRetry)
 }
 
 func earlier(a, b time.Time) time.Time {

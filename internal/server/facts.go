@@ -12,19 +12,6 @@ import (
 	"example.com/govnode/storage"
 )
 
-// metadata checks what an adapter sends beside a call (adapter contract 5.1).
-func (f *fields) metadata(m map[string]string) map[string]string {
-	f.count("metadata", len(m), caps.Metadata)
-	for name, text := range sorted(m) {
-		where := entry("metadata", name)
-		f.text(where, name, caps.Attribute)
-		if n := int64(len(name) + len(text)); n > caps.Attribute.Max {
-			f.refuse(where, "name and value have %d bytes, the most is %d", n, caps.Attribute.Max)
-		}
-	}
-	return m
-}
-
 // withMetadata puts metadata into the context, where policies look for it. What
 // the context itself says there is not believed.
 func withMetadata(ctx value.Value, m map[string]string) value.Value {

@@ -9,9 +9,9 @@ import (
 	"example.com/govnode/session"
 )
 
-// hash checks a content hash: SHA-256 in hexadecimal. It returns the form in
+// checkHash checks a content hash: SHA-256 in hexadecimal. It returns the form in
 // which it is kept.
-func (f *fields) hash(field, text string) string {
+func checkHash(f *fields, field, text string) string {
 	h := strings.ToLower(strings.TrimPrefix(text, "sha256:"))
 	if b, err := hex.DecodeString(h); err != nil || len(b) != 32 {
 		f.refuse(field, "must be the SHA-256 of the tool, 64 hexadecimal digits")
@@ -23,8 +23,8 @@ func (f *fields) hash(field, text string) string {
 func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
 	f := &fields{}
 	f.text("tool", req.Tool, caps.Tool)
-	hash := f.hash("hash", req.Hash)
-	cmd := &session.PutHash{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Tool: req.Tool, Hash: hash}
+	hash := checkHash(f, "hash", req.Hash)
+	cmd := &session.PutHash{NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Tool: req.Tool, Hash: hash}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -40,7 +40,7 @@ func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1
 func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
 	f := &fields{}
 	f.text("tool", req.Tool, caps.Tool)
-	cmd := &session.PutHash{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Tool: req.Tool}
+	cmd := &session.PutHash{NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Tool: req.Tool}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -55,8 +55,8 @@ func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest
 // ListHashes returns the registered hashes in the order of their tools.
 func (s policyService) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
 	f := &fields{}
-	read := f.read(req.Consistency)
-	page := f.page(req.PageSize, req.PageToken)
+	read := readOf(f, req.Consistency)
+	page := pageOf(f, req.PageSize, req.PageToken)
 	if f.err != nil {
 		return nil, f.err
 	}

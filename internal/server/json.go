@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -28,6 +29,9 @@ type strictJSON struct{ name string }
 // jsonDepth bounds how deeply a request is nested: the arguments, and what
 // stands around them. Each level of JSON is two or three of messages.
 const jsonDepth = 512
+
+// codec reads and writes JSON under the name of a type of content.
+func codec(name string) connect.Codec { return strictJSON{name} }
 
 func (c strictJSON) Name() string { return c.name }
 

@@ -107,9 +107,7 @@ type missing struct {
 }
 
 func (*missing) check(_ context.Context, f *fields) error {
-	if f.err == nil {
-		f.err = fault.Invalid(f.outer.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
-	}
+	f.refuseWhole("is missing; send one of begin, end, cancel, acquire, renew and release")
 	return f.err
 }
 

@@ -170,7 +170,7 @@ func (r *restoreGate) Read(b []byte) (int, error) {
 	if limit := r.guard.limit; limit > 0 && r.guard.used.Load()+r.read*3/2 > uint64(limit) {
 		r.guard.refused.Inc()
 		r.refused = fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded,
-			"the snapshot does not fit into the memory limit of this node beside the state that it would replace; nothing was changed. Restore it to a new cluster, or give the nodes more memory (GOMEMLIMIT) until it is done").With("limit", itoa(limit))
+			"the snapshot does not fit into the memory limit of this node beside the state that it would replace; nothing was changed. Restore it to a new cluster, or give the nodes more memory (GOMEMLIMIT) until it is done").With("limit", strconv.FormatInt(limit, 10))
 		return n, r.refused
 	}
 	return n, err

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -109,7 +109,7 @@ type policyService struct{ *Server }
 func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error) {
 	f := &fields{}
 	f.optionalID("name", req.Name)
-	by := s.maker(f, req.Client, req.RequestId, req)
+	by := f.maker(req, s.cfg.Now)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -186,7 +186,7 @@ func policyError(err error) error {
 	if !errors.As(err, &load) {
 		return fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy, "files: "+err.Error())
 	}
-	f := fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy, load.Error()).With("problems", itoa(int64(len(load.Problems))))
+	f := fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy, load.Error()).With("problems", strconv.Itoa(len(load.Problems)))
 	for i, p := range load.Problems {
 		if i == 100 { // what a person reads, and what a header may carry
 			break
@@ -194,13 +194,6 @@ func policyError(err error) error {
 		f.With(fmt.Sprintf("problem%03d", i), clip(p.String(), 500))
 	}
 	return f
-}
-
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }
 
 // sessionLimits takes over the numbers that sessions are held to. What the
@@ -245,7 +238,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	case req.SessionId != "" && req.Policy != nil:
 		f.refuse("sessionId", "is given beside policy; name one of them")
 	case req.SessionId == "":
-		name, digest = f.policyRef("policy", req.Policy)
+		name, digest = policyRef(f, "policy", req.Policy)
 	}
 	if f.err != nil {
 		return nil, f.err

@@ -16,8 +16,8 @@ import (
 // GetPolicy returns a tree with its files.
 func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
 	f := &fields{}
-	read := f.read(req.Consistency)
-	name, digest := f.nameOrDigest(req.GetName(), req.GetDigest())
+	read := readOf(f, req.Consistency)
+	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -57,10 +57,10 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	return &v1.GetPolicyResponse{Policy: out, AppliedIndex: found.Index}, nil
 }
 
-func (f *fields) nameOrDigest(name, digest string) (string, session.Digest) {
+func nameOrDigest(f *fields, name, digest string) (string, session.Digest) {
 	switch {
 	case digest != "":
-		return "", f.digest("digest", digest)
+		return "", digestIn(f, "digest", digest)
 	case name != "":
 		f.id("name", name)
 		return name, session.Digest{}
@@ -88,8 +88,8 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 // points to any more is there with an empty one.
 func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
 	f := &fields{}
-	read := f.read(req.Consistency)
-	page := f.page(req.PageSize, req.PageToken)
+	read := readOf(f, req.Consistency)
+	page := pageOf(f, req.PageSize, req.PageToken)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -143,8 +143,8 @@ type deletion struct {
 }
 
 func (d *deletion) check(ctx context.Context, f *fields) error {
-	name, digest := f.nameOrDigest(d.req.GetName(), d.req.GetDigest())
-	d.cmd = &session.DeletePolicy{NS: d.ns, By: d.s.maker(f, d.req.Client, d.req.RequestId, d.req), Name: name, Digest: digest}
+	name, digest := nameOrDigest(f, d.req.GetName(), d.req.GetDigest())
+	d.cmd = &session.DeletePolicy{NS: d.ns, By: f.maker(d.req, d.s.cfg.Now), Name: name, Digest: digest}
 	d.one[0] = d.cmd
 	if f.err != nil {
 		return f.err

@@ -17,7 +17,7 @@ import (
 // PutPool makes a pool, or changes one. Lowering its slots revokes nothing.
 func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.PutPoolResponse, error) {
 	f := &fields{}
-	f.pool("pool", req.Pool)
+	checkPool(f, "pool", req.Pool)
 	slots := int32(f.number("slots", int64(req.Slots), caps.Slots))
 	threshold := int32(f.number("backpressureThreshold", int64(req.BackpressureThreshold), caps.Threshold))
 	if threshold == 0 {
@@ -29,7 +29,7 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 		queue = *req.QueueLimit
 	}
 	cmd := &session.PutPool{
-		NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Pool: req.Pool,
+		NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Pool: req.Pool,
 		Slots: slots, Threshold: threshold, Queue: queue,
 	}
 	if f.err != nil {
@@ -52,8 +52,8 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 // unless it is forced.
 func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v1.DeletePoolResponse, error) {
 	f := &fields{}
-	f.pool("pool", req.Pool)
-	cmd := &session.DeletePool{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Pool: req.Pool, Force: req.Force}
+	checkPool(f, "pool", req.Pool)
+	cmd := &session.DeletePool{NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Pool: req.Pool, Force: req.Force}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -79,7 +79,7 @@ var reads = map[v1.Consistency]storage.Read{
 	v1.Consistency_CONSISTENCY_STALE:        storage.Nearby,
 }
 
-func (f *fields) read(c v1.Consistency) storage.Read {
+func readOf(f *fields, c v1.Consistency) storage.Read {
 	enum(f, "consistency", c, v1.Consistency_name)
 	return reads[c]
 }
@@ -96,8 +96,8 @@ func (s slotService) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.G
 // findPool returns a pool, also that of a policy.
 func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*session.Pool, storage.Found, error) {
 	f := &fields{}
-	read := f.read(c)
-	f.poolOrPolicy("pool", name)
+	read := readOf(f, c)
+	poolOrPolicy(f, "pool", name)
 	if f.err != nil {
 		return nil, storage.Found{}, f.err
 	}
@@ -113,7 +113,7 @@ func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*
 }
 
 // poolOrPolicy checks the name of a pool, of a policy's as well.
-func (f *fields) poolOrPolicy(field, name string) {
+func poolOrPolicy(f *fields, field, name string) {
 	prefix := session.PolicyPool("")
 	if len(name) > len(prefix) && name[:len(prefix)] == prefix {
 		name = name[len(prefix):]
@@ -138,8 +138,8 @@ func poolOf(name string, p session.PoolCounts) *v1.Pool {
 // ListPools returns pools in the order of their names.
 func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
 	f := &fields{}
-	read := f.read(req.Consistency)
-	page := f.page(req.PageSize, req.PageToken)
+	read := readOf(f, req.Consistency)
+	page := pageOf(f, req.PageSize, req.PageToken)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -160,7 +160,7 @@ type page struct {
 	after string
 }
 
-func (f *fields) page(size int32, token string) page {
+func pageOf(f *fields, size int32, token string) page {
 	f.text("pageToken", token, bound{Max: caps.CounterKey.Max})
 	return page{int(f.number("pageSize", int64(size), caps.Page)), token}
 }

@@ -22,7 +22,7 @@ func (s clusterService) RepairIDs(ctx context.Context, req *v1.RepairIDsRequest)
 	}
 	f.optionalID("holderClient", req.HolderClient)
 	cmd := &session.Repair{
-		NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Client: req.HolderClient, NewerThan: uint64(max(newerThan, 0)),
+		NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Client: req.HolderClient, NewerThan: uint64(max(newerThan, 0)),
 	}
 	if f.err != nil {
 		return nil, f.err

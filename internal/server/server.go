@@ -208,8 +208,8 @@ func (s *Server) engineOptions() []engine.Option {
 // Handler serves the whole API, health and metrics.
 func (s *Server) Handler() http.Handler {
 	opts := connect.WithHandlerOptions(
-		connect.WithCodec(strictJSON{"json"}),
-		connect.WithCodec(strictJSON{"json; charset=utf-8"}),
+		connect.WithCodec(codec("json")),
+		connect.WithCodec(codec("json; charset=utf-8")),
 		connect.WithReadMaxBytes(int(caps.Body.Max)),
 		connect.WithCompressMinBytes(4<<10), // what fits in three packets costs less as it is
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {

@@ -41,13 +41,13 @@ func (o *opening) check(ctx context.Context, f *fields) error {
 	if req.SessionId == "" {
 		o.cmd.Session = o.s.cfg.NewID()
 	}
-	o.s.newID(f, "sessionId", o.cmd.Session)
+	f.newID("sessionId", o.cmd.Session, o.s.cfg.Now)
 	f.id("agentId", req.AgentId)
 	f.optionalID("parentSessionId", req.ParentSessionId)
 	if req.ParentSessionId == o.cmd.Session {
 		f.refuse("parentSessionId", "is the session itself; name the session that started this one, or leave it out")
 	}
-	o.cmd.Policy, o.cmd.Digest = f.policyRef("policy", req.Policy)
+	o.cmd.Policy, o.cmd.Digest = policyRef(f, "policy", req.Policy)
 	if f.err != nil {
 		return f.err
 	}
@@ -55,20 +55,20 @@ func (o *opening) check(ctx context.Context, f *fields) error {
 }
 
 // policyRef reads which policy is meant: a name, or the digest of a tree.
-func (f *fields) policyRef(field string, ref *v1.PolicyRef) (name string, digest session.Digest) {
+func policyRef(f *fields, field string, ref *v1.PolicyRef) (name string, digest session.Digest) {
 	switch r := ref.GetRef().(type) {
 	case *v1.PolicyRef_Name:
 		f.id(field+".name", r.Name)
 		name = r.Name
 	case *v1.PolicyRef_Digest:
-		digest = f.digest(field+".digest", r.Digest)
+		digest = digestIn(f, field+".digest", r.Digest)
 	default:
 		f.refuse(field, "is required; give a name or a digest, as ListPolicies shows them")
 	}
 	return name, digest
 }
 
-func (f *fields) digest(field, text string) session.Digest {
+func digestIn(f *fields, field, text string) session.Digest {
 	d, err := engine.ParseDigest(text)
 	if err != nil {
 		f.refuse(field, "%v", err)
@@ -178,7 +178,7 @@ func (s *Server) findSession(ctx context.Context, ns string, f *fields, id strin
 func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionRequest) (*v1.GetSessionResponse, error) {
 	f := &fields{}
 	f.id("sessionId", req.SessionId)
-	read := f.read(req.Consistency)
+	read := readOf(f, req.Consistency)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -195,12 +195,12 @@ func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionReques
 // ListSessions returns sessions in the order of their ids.
 func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
 	f := &fields{}
-	read := f.read(req.Consistency)
-	page := f.page(req.PageSize, req.PageToken)
+	read := readOf(f, req.Consistency)
+	page := pageOf(f, req.PageSize, req.PageToken)
 	f.optionalID("agentId", req.AgentId)
 	var digest session.Digest
 	if req.PolicyDigest != "" {
-		digest = f.digest("policyDigest", req.PolicyDigest)
+		digest = digestIn(f, "policyDigest", req.PolicyDigest)
 	}
 	if f.err != nil {
 		return nil, f.err

@@ -18,9 +18,9 @@ import (
 // slotService answers govnode.v1.SlotService; its pools are in pools.go.
 type slotService struct{ *Server }
 
-// pool checks the name of a pool that was put. The pools of policies belong to
+// checkPool checks the name of a pool that was put. The pools of policies belong to
 // their calls.
-func (f *fields) pool(field, name string) {
+func checkPool(f *fields, field, name string) {
 	f.id(field, name)
 	if strings.HasPrefix(name, session.PolicyPool("")) {
 		f.refuse(field, "begins with policy/, which is reserved for the pools of policies; choose another name")
@@ -40,8 +40,8 @@ type acquire struct {
 
 func (a *acquire) check(_ context.Context, f *fields) error {
 	req := a.req
-	f.pool("pool", req.Pool)
-	a.s.newID(f, "slotId", req.SlotId)
+	checkPool(f, "pool", req.Pool)
+	f.newID("slotId", req.SlotId, a.s.cfg.Now)
 	f.text("label", req.Label, caps.Label)
 	a.cmd = &session.Acquire{
 		NS: a.ns, Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
@@ -146,7 +146,7 @@ func (s *Server) renewOne(ctx context.Context, f *fields, client string, slot *v
 	f.optionalID("sessionId", slot.GetSessionId())
 	c := &session.Renew{NS: namespace(ctx), ID: slot.GetSlotId(), Token: slot.GetToken()}
 	if slot.GetSessionId() == "" {
-		f.pool("pool", slot.GetPool())
+		checkPool(f, "pool", slot.GetPool())
 		c.Client, c.Pools = client, []string{slot.GetPool()}
 		return c, f.err
 	}
@@ -219,7 +219,7 @@ type release struct {
 
 func (r *release) check(_ context.Context, f *fields) error {
 	req := r.req
-	f.pool("pool", req.Pool)
+	checkPool(f, "pool", req.Pool)
 	f.id("slotId", req.SlotId)
 	r.cmd = &session.Release{NS: r.ns, Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
 	r.one[0] = r.cmd
@@ -262,10 +262,10 @@ func (o *forced) check(ctx context.Context, f *fields) error {
 	req := o.req
 	f.id("slotId", req.SlotId)
 	f.optionalID("sessionId", req.SessionId)
-	o.cmd = &session.ForceRelease{NS: o.ns, By: o.s.maker(f, req.Client, req.RequestId, req), Session: req.SessionId, ID: req.SlotId}
+	o.cmd = &session.ForceRelease{NS: o.ns, By: f.maker(req, o.s.cfg.Now), Session: req.SessionId, ID: req.SlotId}
 	o.one[0] = o.cmd
 	if req.SessionId == "" {
-		f.pool("pool", req.Pool)
+		checkPool(f, "pool", req.Pool)
 		o.cmd.Holder, o.cmd.Pools = f.clientNamed("holderClient", req.HolderClient), []string{req.Pool}
 	} else if req.HolderClient != "" {
 		f.refuse("holderClient", "is given beside sessionId; the slot of a call is held by its session")
@@ -296,4 +296,12 @@ func (o *forced) respond() error {
 	}
 	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
 	return nil
+}
+
+func acquireContent(req *v1.AcquireSlotRequest) session.Fingerprint {
+	wait := req.Wait
+	req.Wait = nil
+	p := fingerprint(req)
+	req.Wait = wait
+	return p
 }

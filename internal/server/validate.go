@@ -2,6 +2,8 @@ package server
 
 import (
 	"crypto/sha256"
+	"iter"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -17,7 +19,6 @@ import (
 
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
-	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/session/ids"
 )
@@ -36,7 +37,7 @@ type fields struct {
 func (f *fields) path(field string) string {
 	for ; f != nil && f.name != ""; f = f.outer {
 		if f.item > 0 {
-			field = f.name + "[" + itoa(int64(f.item-1)) + "]." + field
+			field = f.name + "[" + strconv.Itoa(f.item-1) + "]." + field
 		} else {
 			field = f.name + "." + field
 		}
@@ -55,6 +56,13 @@ func (f *fields) in(field string) *fields { return &fields{outer: f, name: field
 
 // at returns the checks of an item of a list within this message.
 func (f *fields) at(list string, i int) *fields { return &fields{outer: f, name: list, item: i + 1} }
+
+// refuseWhole refuses the message itself, under the name that it has where it stands.
+func (f *fields) refuseWhole(text string) {
+	if f.err == nil {
+		f.err = fault.Invalid(f.outer.path(f.name), "%s", text)
+	}
+}
 
 // take keeps the problem of a message within this one.
 func (f *fields) take(inner *fields) {
@@ -108,13 +116,13 @@ func (f *fields) clientNamed(field, id string) string {
 // newID checks an id under which something is remembered. One that carries a time
 // far in the future would, once it is forgotten, make all ids stale that are not
 // newer.
-func (s *Server) newID(f *fields, field, id string) {
+func (f *fields) newID(field, id string, clock func() time.Time) {
 	f.id(field, id)
 	t := ids.Time(id)
 	if t == 0 || f.err != nil {
 		return
 	}
-	now, carried := s.cfg.Now(), time.UnixMilli(int64(t))
+	now, carried := clock(), time.UnixMilli(int64(t))
 	if carried.Sub(now) <= caps.Ahead.Max {
 		return
 	}
@@ -127,14 +135,22 @@ func (s *Server) newID(f *fields, field, id string) {
 		stamp, stampOf(now), caps.Ahead.Max)
 }
 
+// A madeRequest says who makes it, and under which id, if any.
+type madeRequest interface {
+	proto.Message
+	GetClient() string
+	GetRequestId() string
+}
+
 // maker checks whose request it is; the request may be without an id, and can
 // then not be sent again.
-func (s *Server) maker(f *fields, client, request string, req proto.Message) session.Maker {
-	if request != "" {
-		s.newID(f, "requestId", request)
+func (f *fields) maker(req madeRequest, now func() time.Time) session.Maker {
+	id := req.GetRequestId()
+	if id != "" {
+		f.newID("requestId", id, now)
 	}
-	m := session.Maker{Client: f.client(client), Request: request}
-	if request != "" {
+	m := session.Maker{Client: f.client(req.GetClient()), Request: id}
+	if id != "" {
 		m.Content = fingerprint(req)
 	}
 	return m
@@ -219,7 +235,7 @@ func (f *fields) duration(field string, d *durationpb.Duration, s span) time.Dur
 	}
 	sent := d.AsDuration().String()
 	if d.Seconds != int64(d.AsDuration()/time.Second) { // more than a time.Duration can say
-		sent = itoa(d.Seconds) + "s"
+		sent = strconv.FormatInt(d.Seconds, 10) + "s"
 	}
 	f.refuse(field, "is %s; it must be from %v to %v", sent, s.Min, s.Max)
 	return s.Default
@@ -286,7 +302,7 @@ func (f *fields) structure(field string, s *structpb.Struct) value.Value {
 // nothing.
 func structProblem(v *structpb.Value, depth int) string {
 	if int64(depth) > caps.Depth.Max {
-		return "is nested too deeply; the most is " + itoa(caps.Depth.Max)
+		return "is nested too deeply; the most is " + strconv.FormatInt(caps.Depth.Max, 10)
 	}
 	switch k := v.GetKind().(type) {
 	case *structpb.Value_StructValue:
@@ -346,20 +362,35 @@ func fingerprint(req proto.Message) (p session.Fingerprint) {
 // contents are buffers for what is hashed.
 var contents = sync.Pool{New: func() any { return new([]byte) }}
 
-// beginContent is the fingerprint of a call without its wait: a waiter that
-// asks again asks for the same call.
-func beginContent(req *v1.BeginCallRequest) session.Fingerprint {
-	wait := req.Wait
-	req.Wait = nil
-	p := fingerprint(req)
-	req.Wait = wait
-	return p
+// sorted iterates over a map in the order of its keys.
+func sorted[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
 }
 
-func acquireContent(req *v1.AcquireSlotRequest) session.Fingerprint {
-	wait := req.Wait
-	req.Wait = nil
-	p := fingerprint(req)
-	req.Wait = wait
-	return p
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+func stampOf(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
+
+// metadata checks what an adapter sends beside a call (adapter contract 5.1).
+func (f *fields) metadata(m map[string]string) map[string]string {
+	f.count("metadata", len(m), caps.Metadata)
+	for name, text := range sorted(m) {
+		where := entry("metadata", name)
+		f.text(where, name, caps.Attribute)
+		if n := int64(len(name) + len(text)); n > caps.Attribute.Max {
+			f.refuse(where, "name and value have %d bytes, the most is %d", n, caps.Attribute.Max)
+		}
+	}
+	return m
 }
