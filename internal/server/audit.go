@@ -6,6 +6,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -38,7 +39,7 @@ func (a *auditor) add(t *trace, build func(line) line) {
 // is required and does not come about, the operation is answered with the error.
 func (a *auditor) written(t *trace) error { return t.said(a.log.flush(t.line)) }
 
-func (l line) stamp(at time.Time) line { return l.text("timestamp", stampOf(at)) }
+func (l line) stamp(at time.Time) line { return l.text("timestamp", input.Stamp(at)) }
 
 // happened begins the line of something that is no decision: it was allowed,
 // or nobody was asked.

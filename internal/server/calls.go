@@ -13,6 +13,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -64,35 +65,35 @@ var orders = map[v1.Order]engine.Order{
 }
 
 // check finds the session and its policy.
-func (b *begin) check(ctx context.Context, f *fields) error {
+func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	req := b.req
-	f.id("sessionId", req.SessionId)
-	f.newID("callId", req.CallId, b.s.cfg.Now)
-	enum(f, "kind", req.Kind, v1.Kind_name)
-	enum(f, "order", req.Order, v1.Order_name)
+	f.ID("sessionId", req.SessionId)
+	f.NewID("callId", req.CallId, b.s.cfg.Now)
+	input.Enum(f, "kind", req.Kind, v1.Kind_name)
+	input.Enum(f, "order", req.Order, v1.Order_name)
 	kind := callKinds[req.Kind]
 	if kind.state == session.Tool || req.Tool != "" {
 		// The kind is the caller's word: who names a tool is counted, and judged
 		// by package engine, as a call of it.
 		kind.state = session.Tool
-		f.text("tool", req.Tool, caps.Tool)
+		f.Text("tool", req.Tool, input.Caps.Tool)
 	}
 	b.cmd = &session.Begin{
 		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind.state, Tool: req.Tool,
 		Pools:    wantsOf(f, req.Pools),
-		TTL:      f.duration("ttl", req.Ttl, caps.TTL),
-		MaxHold:  f.duration("maxHold", req.MaxHold, caps.MaxHold),
-		Wait:     f.duration("wait", req.Wait, caps.Wait),
-		Priority: int32(f.number("priority", int64(req.Priority), caps.Priority)),
-		Tokens:   f.number("tokens", req.Tokens, caps.Tokens),
+		TTL:      f.Duration("ttl", req.Ttl, input.Caps.TTL),
+		MaxHold:  f.Duration("maxHold", req.MaxHold, input.Caps.MaxHold),
+		Wait:     f.Duration("wait", req.Wait, input.Caps.Wait),
+		Priority: int32(f.Number("priority", int64(req.Priority), input.Caps.Priority)),
+		Tokens:   f.Number("tokens", req.Tokens, input.Caps.Tokens),
 	}
 	b.input = engine.Input{
 		Tool: req.Tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],
-		Arguments: f.mapping("arguments", req.Arguments, req.ArgumentsJson),
-		Context:   withMetadata(f.mapping("context", req.Context, req.ContextJson), f.metadata(req.Metadata)),
+		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
+		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	b.one[0] = b.cmd
 	b.cmd.Content = beginContent(req)
@@ -102,17 +103,17 @@ func (b *begin) check(ctx context.Context, f *fields) error {
 
 // wantsOf checks the pools that a call names and puts them in the order in which
 // they are taken, behind the place of the policy's own.
-func wantsOf(f *fields, pools []*v1.Want) []session.Want {
-	f.count("pools", len(pools), caps.Pools)
+func wantsOf(f *input.Fields, pools []*v1.Want) []session.Want {
+	f.Count("pools", len(pools), input.Caps.Pools)
 	wants := make([]session.Want, 1, len(pools)+1)
 	for i, p := range pools {
-		in := f.at("pools", i)
+		in := f.At("pools", i)
 		checkPool(in, "pool", p.GetPool())
-		w := session.Want{Pool: p.GetPool(), Weight: int32(in.number("weight", int64(p.GetWeight()), caps.Weight))}
+		w := session.Want{Pool: p.GetPool(), Weight: int32(in.Number("weight", int64(p.GetWeight()), input.Caps.Weight))}
 		if slices.ContainsFunc(wants[1:], func(o session.Want) bool { return o.Pool == w.Pool }) {
-			in.refuse("pool", "names %q twice; give its weight once", w.Pool)
+			in.Refuse("pool", "names %q twice; give its weight once", w.Pool)
 		}
-		f.take(in)
+		f.Take(in)
 		wants = append(wants, w)
 	}
 	slices.SortFunc(wants[1:], func(a, b session.Want) int { return strings.Compare(a.Pool, b.Pool) })
@@ -121,7 +122,7 @@ func wantsOf(f *fields, pools []*v1.Want) []session.Want {
 
 // load finds the session, the tree that it pins, and what the service knows of
 // it. The pinned digest never changes, so that an old record is good enough.
-func (b *begin) load(ctx context.Context, read storage.Read, f *fields) error {
+func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) error {
 	found, err := b.s.findSession(ctx, b.ns, f, b.req.SessionId, read)
 	if err != nil {
 		return err
@@ -286,7 +287,7 @@ func (b *begin) waiting() *wait {
 	return &wait{
 		ns: b.ns, pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), answer: &b.answer,
 		holder: holderName(session.KindSession, b.cmd.Session, b.cmd.Call), claim: b.cmd, length: b.cmd.Wait,
-		renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: caps.TTL.Default},
+		renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: input.Caps.TTL.Default},
 		cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
 	}
 }
@@ -373,7 +374,7 @@ func (b *begin) size() int {
 func beginContent(req *v1.BeginCallRequest) session.Fingerprint {
 	wait := req.Wait
 	req.Wait = nil
-	p := fingerprint(req)
+	p := input.Fingerprint(req)
 	req.Wait = wait
 	return p
 }

@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -39,26 +40,26 @@ var statuses = map[v1.Status]session.Status{
 	v1.Status_STATUS_CANCELLED: session.Cancelled,
 }
 
-func (e *end) check(ctx context.Context, f *fields) error {
+func (e *end) check(ctx context.Context, f *input.Fields) error {
 	req := e.req
-	f.id("sessionId", req.SessionId)
-	f.id("callId", req.CallId)
-	enum(f, "status", req.Status, v1.Status_name)
+	f.ID("sessionId", req.SessionId)
+	f.ID("callId", req.CallId)
+	input.Enum(f, "status", req.Status, v1.Status_name)
 	status := statuses[req.Status]
 	if req.Status == v1.Status_STATUS_UNSPECIFIED {
-		f.refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED")
+		f.Refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED")
 	}
-	tokens := f.number("tokens", req.Tokens, caps.Tokens)
+	tokens := f.Number("tokens", req.Tokens, input.Caps.Tokens)
 	if tokens == 0 {
 		tokens = -1 // what was reserved was used
 	}
 	if req.Output != nil {
-		if bad := structProblem(req.Output, 0); bad != "" {
-			f.refuse("output", "%s", bad)
+		if bad := input.StructProblem(req.Output, 0); bad != "" {
+			f.Refuse("output", "%s", bad)
 		}
 	}
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	e.cmd = &session.End{NS: e.ns, Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}
 	e.one[0] = e.cmd
@@ -98,7 +99,7 @@ func callPools(x *session.Session, call string) []string {
 // same or they are not.
 func (e *end) compare(ctx context.Context, base session.Digest, read storage.Read) error {
 	current := session.Digest(sha256.Sum256([]byte(e.text)))
-	fits := int64(len(e.text)) <= caps.Output.Max
+	fits := int64(len(e.text)) <= input.Caps.Output.Max
 	e.cmd.Output, e.drift = session.Output{Hash: current, Against: base}, nil
 	if base == (session.Digest{}) {
 		if fits {
@@ -206,11 +207,11 @@ type cancel struct {
 	cmd *session.Cancel
 }
 
-func (c *cancel) check(ctx context.Context, f *fields) error {
-	f.id("sessionId", c.req.SessionId)
-	f.id("callId", c.req.CallId)
-	if f.err != nil {
-		return f.err
+func (c *cancel) check(ctx context.Context, f *input.Fields) error {
+	f.ID("sessionId", c.req.SessionId)
+	f.ID("callId", c.req.CallId)
+	if f.Err != nil {
+		return f.Err
 	}
 	found, err := c.s.findSession(ctx, c.ns, f, c.req.SessionId, storage.Nearby)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -72,7 +73,7 @@ type clusterService struct{ *Server }
 func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.StatusResponse, error) {
 	out := &v1.StatusResponse{Node: s.cfg.Node, Backend: s.cfg.Backend, Version: s.cfg.Version, Health: "ok"}
 	if s.cfg.Cluster == nil {
-		found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Nearby)
+		found, err := s.store.Get(ctx, session.NamespaceKey(input.Namespace(ctx)), storage.Nearby)
 		if err != nil {
 			return nil, fault.OfRead(err)
 		}
@@ -118,11 +119,11 @@ func (s clusterService) members() (Cluster, error) {
 
 // AddNode makes a running node a member.
 func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v1.AddNodeResponse, error) {
-	f := &fields{}
-	f.id("node", req.Node)
-	f.text("address", req.Address, bound{Min: 1, Max: 256})
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.ID("node", req.Node)
+	f.Text("address", req.Address, input.Bound{Min: 1, Max: 256})
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	c, err := s.members()
 	if err != nil {
@@ -145,10 +146,10 @@ func (s clusterService) appliedIndex(ctx context.Context) uint64 {
 
 // RemoveNode ends the membership of a node.
 func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error) {
-	f := &fields{}
-	f.id("node", req.Node)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.ID("node", req.Node)
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	c, err := s.members()
 	if err != nil {
@@ -162,10 +163,10 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 
 // TransferLeadership makes another node lead.
 func (s clusterService) TransferLeadership(ctx context.Context, req *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error) {
-	f := &fields{}
-	f.optionalID("node", req.Node)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.OptionalID("node", req.Node)
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	c, err := s.members()
 	if err != nil {
@@ -225,7 +226,7 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 	}
 	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
 	out := &v1.RestoreResponse{}
-	if found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Nearby); err == nil {
+	if found, err := s.store.Get(ctx, session.NamespaceKey(input.Namespace(ctx)), storage.Nearby); err == nil {
 		out.Index = found.Index // else it is not known, and the state is replaced all the same
 	}
 	return out, nil

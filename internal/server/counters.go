@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -15,17 +16,17 @@ import (
 type counterService struct{ *Server }
 
 // checkKey checks the key of a value: any text without control characters.
-func checkKey(f *fields, field, key string) { f.text(field, key, caps.CounterKey) }
+func checkKey(f *input.Fields, field, key string) { f.Text(field, key, input.Caps.CounterKey) }
 
 // Get returns the value of a key, or that it has none.
 func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	checkKey(f, "key", req.Key)
 	read := readOf(f, req.Consistency)
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	found, err := s.store.Get(ctx, session.CounterKey(namespace(ctx), req.Key), read)
+	found, err := s.store.Get(ctx, session.CounterKey(input.Namespace(ctx), req.Key), read)
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
@@ -56,17 +57,17 @@ func stored(text string) session.Value {
 
 // Set writes a value.
 func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	checkKey(f, "key", req.Key)
-	if n := int64(len(req.Value)); n > caps.Text.Max {
-		f.refuse("value", "has %d bytes, the most is %d", n, caps.Text.Max)
+	if n := int64(len(req.Value)); n > input.Caps.Text.Max {
+		f.Refuse("value", "has %d bytes, the most is %d", n, input.Caps.Text.Max)
 	}
 	cmd := &session.Set{
-		NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Key: req.Key,
-		Value: stored(req.Value), TTL: f.duration("ttl", req.Ttl, caps.KeyTTL),
+		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key,
+		Value: stored(req.Value), TTL: f.Duration("ttl", req.Ttl, input.Caps.KeyTTL),
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
 	if err != nil {
@@ -84,11 +85,11 @@ func requestFailure(by session.Maker) func(*session.Result) error {
 
 // Delete removes a value, and says whether there was one.
 func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	checkKey(f, "key", req.Key)
-	cmd := &session.Delete{NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Key: req.Key}
-	if f.err != nil {
-		return nil, f.err
+	cmd := &session.Delete{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key}
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
 	if err != nil {
@@ -99,18 +100,18 @@ func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.
 
 // Increment adds a decimal amount and returns the new value.
 func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.IncrementResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	checkKey(f, "key", req.Key)
 	amount := int64(million)
 	if req.Amount != "" {
 		var err error
 		if amount, err = parseDecimal(req.Amount); err != nil {
-			f.refuse("amount", "%v", err)
+			f.Refuse("amount", "%v", err)
 		}
 	}
-	cmd := &session.Increment{NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Key: req.Key, Amount: amount}
-	if f.err != nil {
-		return nil, f.err
+	cmd := &session.Increment{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key, Amount: amount}
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
@@ -130,16 +131,16 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 // BatchGet returns many values as they stood at one instant; what is absent is
 // left out.
 func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	read := readOf(f, req.Consistency)
-	f.count("keys", len(req.Keys), caps.Keys)
+	f.Count("keys", len(req.Keys), input.Caps.Keys)
 	for i, key := range req.Keys {
 		checkKey(f, fmt.Sprintf("keys[%d]", i), key)
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	ns := namespace(ctx)
+	ns := input.Namespace(ctx)
 	if store, ok := s.store.(storage.Gatherer); ok {
 		return readAtOnce(ctx, store, ns, req.Keys)
 	}

@@ -11,6 +11,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -83,7 +84,7 @@ func (r *record) message(rec engine.AuditRecord) *v1.DecisionRecord {
 	d := decisionOf(r.decision, session.Digest(rec.PolicyDigest))
 	d.Reason, d.Error, d.EvaluationTime = rec.Reason, engine.Redact(rec.ErrorDetail), durationpb.New(rec.Evaluation)
 	out := &v1.DecisionRecord{
-		DecisionId: r.id, Timestamp: stampOf(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
+		DecisionId: r.id, Timestamp: input.Stamp(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
 		Kind: kindOfInput[r.input.Kind], Tool: rec.ToolName, AgentId: rec.AgentID, SessionId: rec.SessionID, CallId: rec.CallID,
 		ContextSnapshotJson: rec.ContextSnapshot.JSON(), ContextSha256: rec.ContextDigest.String(),
 		Outcome: r.outcome, Index: r.index, DryRun: r.dryRun, Repeat: r.repeat, Failure: r.failure, FailureReason: r.failureReason,
@@ -104,13 +105,13 @@ type decisionService struct{ *Server }
 
 // Explain returns the record of a decision, from this node or from another.
 func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
-	f := &fields{}
-	f.id("decisionId", req.DecisionId)
-	f.optionalID("sessionId", req.SessionId)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.ID("decisionId", req.DecisionId)
+	f.OptionalID("sessionId", req.SessionId)
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	if r := s.journal.find(namespace(ctx), req.DecisionId); r != nil {
+	if r := s.journal.find(input.Namespace(ctx), req.DecisionId); r != nil {
 		out := r.rendered
 		if out == nil {
 			out = r.message(r.audit())

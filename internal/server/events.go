@@ -12,6 +12,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -33,23 +34,23 @@ type eventService struct{ *Server }
 
 // Follow streams the governance events of this node, or of all.
 func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream *connect.ServerStream[v1.FollowResponse]) error {
-	f := &fields{}
-	f.optionalID("sessionId", req.SessionId)
-	f.optionalID("agentId", req.AgentId)
+	f := &input.Fields{}
+	f.OptionalID("sessionId", req.SessionId)
+	f.OptionalID("agentId", req.AgentId)
 	for i, t := range req.Types {
 		if !slices.Contains(eventTypes, engine.EventType(t)) {
-			f.refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created and drift_detected")
+			f.Refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created and drift_detected")
 		}
 	}
 	at := cursorsIn(f, "after", req.After)
 	if req.FromOldest && req.After != "" {
-		f.refuse("fromOldest", "is given beside after; send one of them")
+		f.Refuse("fromOldest", "is given beside after; send one of them")
 	}
-	if _, here := at[s.cfg.Node]; f.err == nil && !req.Cluster && len(at) > 0 && !here {
-		f.refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.cfg.Node)
+	if _, here := at[s.cfg.Node]; f.Err == nil && !req.Cluster && len(at) > 0 && !here {
+		f.Refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.cfg.Node)
 	}
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	if !s.journal.enter(maxFollowers) {
 		return fault.New(connect.CodeResourceExhausted, fault.ReasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
@@ -58,7 +59,7 @@ func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream 
 	if req.Cluster {
 		return s.followAll(ctx, req, at, stream.Send)
 	}
-	fl := s.newFollower(namespace(ctx), req, at[s.cfg.Node])
+	fl := s.newFollower(input.Namespace(ctx), req, at[s.cfg.Node])
 	return fl.run(ctx, stream.Send)
 }
 
@@ -75,7 +76,7 @@ func (c cursor) text(node string) string {
 
 // cursorsIn reads what Follow has sent: the cursor of each node, separated by
 // commas.
-func cursorsIn(f *fields, field, text string) map[string]cursor {
+func cursorsIn(f *input.Fields, field, text string) map[string]cursor {
 	if text == "" {
 		return nil
 	}
@@ -83,12 +84,12 @@ func cursorsIn(f *fields, field, text string) map[string]cursor {
 	for part := range strings.SplitSeq(text, ",") {
 		words := strings.Split(part, ":")
 		if len(words) != 3 || words[0] == "" || words[1] == "" {
-			f.refuse(field, "is no cursor; send one as Follow gave it, or none")
+			f.Refuse(field, "is no cursor; send one as Follow gave it, or none")
 			return nil
 		}
 		n, err := strconv.ParseUint(words[2], 10, 63)
 		if err != nil {
-			f.refuse(field, "is no cursor; send one as Follow gave it, or none")
+			f.Refuse(field, "is no cursor; send one as Follow gave it, or none")
 			return nil
 		}
 		at[words[0]] = cursor{words[1], n}
@@ -226,7 +227,7 @@ func (r *record) engineEvents() []engine.Event {
 
 func (s *Server) eventOf(r *record, ev engine.Event, sequence uint64) *v1.Event {
 	out := &v1.Event{
-		Type: string(ev.Type), Node: s.cfg.Node, Sequence: sequence, Timestamp: stampOf(ev.Time),
+		Type: string(ev.Type), Node: s.cfg.Node, Sequence: sequence, Timestamp: input.Stamp(ev.Time),
 		AgentId: ev.AgentID, SessionId: ev.SessionID, CallId: ev.CallID, Tool: ev.Tool,
 		Policy: ev.Policy, Rule: ev.Rule, Category: ev.Category, Reason: ev.Reason,
 		DecisionId: r.id, CheckpointId: ev.Checkpoint, DryRun: r.dryRun, Repeat: r.repeat,

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -55,7 +56,7 @@ func (s eventService) followAll(ctx context.Context, req *v1.FollowRequest, at m
 	resumed := len(at) > 0
 	own := &voice{g: g, node: s.cfg.Node}
 	g.members[own.node] = true
-	fl := s.newFollower(namespace(ctx), g.request(own.node, resumed), at[own.node])
+	fl := s.newFollower(input.Namespace(ctx), g.request(own.node, resumed), at[own.node])
 	go func() {
 		err := fl.run(ctx, func(m *v1.FollowResponse) error { return own.say(ctx, m, nil) })
 		_ = own.say(ctx, nil, err) // it fails when nobody listens any more
@@ -254,7 +255,7 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 // bare is a message with nothing but the cursor, and who does not answer.
 func (g *gathering) bare() *v1.FollowResponse {
 	parts := make([]string, 0, len(g.at))
-	for _, c := range sorted(g.at) {
+	for _, c := range input.Sorted(g.at) {
 		parts = append(parts, c)
 	}
 	return &v1.FollowResponse{Cursor: strings.Join(parts, ","), Unreachable: slices.Sorted(maps.Keys(g.silent))}

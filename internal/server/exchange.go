@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -115,7 +116,7 @@ func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.E
 		Message: window.Size{Count: maxOrdered},
 	})
 	lasting := context.WithoutCancel(ctx)
-	x.namespace = namespace(ctx)
+	x.namespace = input.Namespace(ctx)
 	x.base = &exchangeContext{Context: lasting, namespace: x.namespace}
 	x.quick = &exchangeContext{Context: lasting, namespace: x.namespace, quick: true}
 	x.waits, x.endWait = context.WithCancelCause(x.base)

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
@@ -43,7 +44,7 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 		if t := in.GetTimeout(); t.IsValid() {
 			f.until = earlier(f.until, now.Add(t.AsDuration()))
 		}
-		if x.s.prepareIn(x.quick, &fields{}, f.in, f.op) {
+		if x.s.prepareIn(x.quick, &input.Fields{}, f.in, f.op) {
 			together = append(together, f)
 		} else {
 			apart = append(apart, f)
@@ -75,7 +76,7 @@ func (x *exchange) setApart(frames []*frame) {
 	x.wake()
 	for _, f := range frames[:n] {
 		x.work.Go(func() {
-			x.s.prepareIn(x.base, &fields{}, f.in, f.op)
+			x.s.prepareIn(x.base, &input.Fields{}, f.in, f.op)
 			x.order([]*frame{f})
 		})
 	}
@@ -108,7 +109,7 @@ type exchangeContext struct {
 
 func (c *exchangeContext) Value(key any) any {
 	switch key.(type) {
-	case namespaceKey:
+	case input.NamespaceKey:
 		return c.namespace
 	case quickKey:
 		return c.quick

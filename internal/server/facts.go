@@ -8,6 +8,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -19,7 +20,7 @@ func withMetadata(ctx value.Value, m map[string]string) value.Value {
 		return engine.WithMetadata(ctx, value.Value{})
 	}
 	pairs := make([]value.Pair, 0, len(m))
-	for name, text := range sorted(m) {
+	for name, text := range input.Sorted(m) {
 		pairs = append(pairs, value.Pair{Key: name, Value: value.OfString(text)})
 	}
 	return engine.WithMetadata(ctx, value.OfMap(pairs...))

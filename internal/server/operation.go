@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -17,7 +18,7 @@ import (
 type operation interface {
 	// check checks the fields and finds what the request is about. It may be
 	// called again, after errTakesLong.
-	check(ctx context.Context, f *fields) error
+	check(ctx context.Context, f *input.Fields) error
 	// judge reaches the verdict on what was checked.
 	judge(ctx context.Context) error
 	// commands returns what is to be ordered now.
@@ -100,7 +101,7 @@ func (r *request[Req, Res]) patience() time.Duration { return patienceOf(r.req) 
 // patienceOf is how long a request may wait for a slot.
 func patienceOf(req any) time.Duration {
 	if w, ok := req.(waitingRequest); ok && w.GetWait().IsValid() {
-		return min(max(w.GetWait().AsDuration(), 0), caps.Wait.Max)
+		return min(max(w.GetWait().AsDuration(), 0), input.Caps.Wait.Max)
 	}
 	return 0
 }
@@ -114,8 +115,8 @@ type operationOf[Req, Res any] interface {
 
 // unary sees a request through that is one operation.
 func unary[Req, Res any](ctx context.Context, s *Server, op operationOf[Req, Res], req *Req) (*Res, error) {
-	op.init(s, namespace(ctx), nil, req)
-	s.prepare(ctx, &fields{}, op)
+	op.init(s, input.Namespace(ctx), nil, req)
+	s.prepare(ctx, &input.Fields{}, op)
 	s.proceed(ctx, []operation{op}, course{
 		queued: func(_ int, w *wait) { s.await(ctx, op, w) },
 	})

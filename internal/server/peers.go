@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -42,11 +43,11 @@ func (s *Server) peers(ctx context.Context) ([]Peer, error) {
 }
 
 func (s *Server) peerDecisions(ctx context.Context, p Peer) govnodev1connect.DecisionServiceClient {
-	return govnodev1connect.NewDecisionServiceClient(s.cfg.Peers, "http://"+p.APIAddress, inNamespace(namespace(ctx)))
+	return govnodev1connect.NewDecisionServiceClient(s.cfg.Peers, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
 }
 
 func (s *Server) peerEvents(ctx context.Context, p Peer) govnodev1connect.EventServiceClient {
-	return govnodev1connect.NewEventServiceClient(s.cfg.Peers, "http://"+p.APIAddress, inNamespace(namespace(ctx)))
+	return govnodev1connect.NewEventServiceClient(s.cfg.Peers, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
 }
 
 // inNamespace sends requests in a namespace.
@@ -59,7 +60,7 @@ type namespaceHeader string
 // WrapUnary implements connect.Interceptor.
 func (ns namespaceHeader) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		req.Header().Set(NamespaceHeader, string(ns))
+		req.Header().Set(input.NamespaceHeader, string(ns))
 		return next(ctx, req)
 	}
 }
@@ -68,7 +69,7 @@ func (ns namespaceHeader) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (ns namespaceHeader) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
-		conn.RequestHeader().Set(NamespaceHeader, string(ns))
+		conn.RequestHeader().Set(input.NamespaceHeader, string(ns))
 		return conn
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -23,7 +24,7 @@ const maxRounds = 8
 // prepare checks and judges an operation, of which f is the place in its message.
 // It returns false where that would take long and the context does not allow it:
 // then it is to be prepared once more.
-func (s *Server) prepare(ctx context.Context, f *fields, op operation) (done bool) {
+func (s *Server) prepare(ctx context.Context, f *input.Fields, op operation) (done bool) {
 	p := op.state()
 	err := s.guarded(op, func() error {
 		if p.kind != nil { // else it was admitted at the boundary

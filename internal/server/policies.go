@@ -15,6 +15,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -107,13 +108,13 @@ type policyService struct{ *Server }
 // PutPolicy validates and compiles a tree, stores it, and lets its name point
 // to it.
 func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error) {
-	f := &fields{}
-	f.optionalID("name", req.Name)
-	by := f.maker(req, s.cfg.Now)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.OptionalID("name", req.Name)
+	by := f.Maker(req, s.cfg.Now)
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	tree, policy, err := s.compile(namespace(ctx), req)
+	tree, policy, err := s.compile(input.Namespace(ctx), req)
 	if err != nil {
 		return nil, err
 	}
@@ -126,13 +127,13 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 		if name = policy.Name(); name == "" {
 			return nil, fault.Invalid("name", "is required, since the tree does not name its policy")
 		}
-		f.id("name", name)
-		if f.err != nil {
-			return nil, f.err
+		f.ID("name", name)
+		if f.Err != nil {
+			return nil, f.Err
 		}
 	}
 	cmd := &session.PutPolicy{
-		NS: namespace(ctx), By: by, Name: name,
+		NS: input.Namespace(ctx), By: by, Name: name,
 		Digest: session.Digest(tree.Digest()), Tree: tree.Encode(), Limits: limits,
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
@@ -169,8 +170,8 @@ func (s policyService) compile(ns string, req *v1.PutPolicyRequest) (*engine.Tre
 	if err != nil {
 		return nil, nil, policyError(err)
 	}
-	if n := int64(len(tree.Encode())); n > caps.Tree.Max {
-		return nil, nil, fault.Invalid("files", "have %d bytes together, the most is %d", n, caps.Tree.Max)
+	if n := int64(len(tree.Encode())); n > input.Caps.Tree.Max {
+		return nil, nil, fault.Invalid("files", "have %d bytes together, the most is %d", n, input.Caps.Tree.Max)
 	}
 	policy, err := s.policies.compile(ns, tree)
 	if err != nil {
@@ -191,7 +192,7 @@ func policyError(err error) error {
 		if i == 100 { // what a person reads, and what a header may carry
 			break
 		}
-		f.With(fmt.Sprintf("problem%03d", i), clip(p.String(), 500))
+		f.With(fmt.Sprintf("problem%03d", i), input.Clip(p.String(), 500))
 	}
 	return f
 }
@@ -200,9 +201,9 @@ func policyError(err error) error {
 // state cannot hold is refused rather than cut.
 func sessionLimits(p *engine.Policy) (session.Limits, error) {
 	l := p.Limits()
-	if int64(l.MaxConcurrent) > caps.Slots.Max {
+	if int64(l.MaxConcurrent) > input.Caps.Slots.Max {
 		return session.Limits{}, fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy,
-			fmt.Sprintf("max_concurrent: is %d; it must be from %d to %d", l.MaxConcurrent, caps.Slots.Min, caps.Slots.Max))
+			fmt.Sprintf("max_concurrent: is %d; it must be from %d to %d", l.MaxConcurrent, input.Caps.Slots.Min, input.Caps.Slots.Max))
 	}
 	limits := session.Limits{
 		MaxTokens: l.MaxTokens, MaxToolCalls: count32(l.MaxToolCalls), MaxAttempts: count32(l.MaxAttempts),
@@ -220,31 +221,31 @@ func count32(n int64) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }
 
 // Evaluate decides without changing or counting anything.
 func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*v1.EvaluateResponse, error) {
-	f := &fields{}
-	enum(f, "order", req.Order, v1.Order_name)
-	f.optionalID("sessionId", req.SessionId)
-	f.optionalID("agentId", req.AgentId)
+	f := &input.Fields{}
+	input.Enum(f, "order", req.Order, v1.Order_name)
+	f.OptionalID("sessionId", req.SessionId)
+	f.OptionalID("agentId", req.AgentId)
 	if req.Tool != "" {
-		f.text("tool", req.Tool, caps.Tool)
+		f.Text("tool", req.Tool, input.Caps.Tool)
 	}
 	in := engine.Input{
 		Tool: req.Tool, AgentID: req.AgentId, Order: orders[req.Order], Explain: true, CheckLimits: true, Now: s.cfg.Now(),
-		Arguments: f.mapping("arguments", req.Arguments, req.ArgumentsJson),
-		Context:   withMetadata(f.mapping("context", req.Context, req.ContextJson), f.metadata(req.Metadata)),
+		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
+		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
 	var name string
 	var digest session.Digest
 	switch {
 	case req.SessionId != "" && req.Policy != nil:
-		f.refuse("sessionId", "is given beside policy; name one of them")
+		f.Refuse("sessionId", "is given beside policy; name one of them")
 	case req.SessionId == "":
 		name, digest = policyRef(f, "policy", req.Policy)
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 
-	ns := namespace(ctx)
+	ns := input.Namespace(ctx)
 	var x *session.Session
 	var err error
 	switch {

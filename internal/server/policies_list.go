@@ -8,6 +8,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -15,13 +16,13 @@ import (
 
 // GetPolicy returns a tree with its files.
 func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	read := readOf(f, req.Consistency)
 	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	ns := namespace(ctx)
+	ns := input.Namespace(ctx)
 	var version int32
 	if name != "" {
 		found, err := s.store.Get(ctx, session.NameKey(ns, name), read)
@@ -57,15 +58,15 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	return &v1.GetPolicyResponse{Policy: out, AppliedIndex: found.Index}, nil
 }
 
-func nameOrDigest(f *fields, name, digest string) (string, session.Digest) {
+func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest) {
 	switch {
 	case digest != "":
 		return "", digestIn(f, "digest", digest)
 	case name != "":
-		f.id("name", name)
+		f.ID("name", name)
 		return name, session.Digest{}
 	}
-	f.refuse("name", "is required; give a name or a digest, as ListPolicies shows them")
+	f.Refuse("name", "is required; give a name or a digest, as ListPolicies shows them")
 	return "", session.Digest{}
 }
 
@@ -87,17 +88,17 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 // ListPolicies returns every tree under each of its names; a tree that no name
 // points to any more is there with an empty one.
 func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	read := readOf(f, req.Consistency)
 	page := pageOf(f, req.PageSize, req.PageToken)
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	entries, next, view, err := s.list(ctx, session.KindPolicy, page, read, nil)
 	if err != nil {
 		return nil, err
 	}
-	ns := namespace(ctx)
+	ns := input.Namespace(ctx)
 	out := &v1.ListPoliciesResponse{NextPageToken: next, AppliedIndex: view.Index}
 	for _, e := range entries {
 		rows, err := s.policyRows(ctx, ns, e.Record.(*session.Policy))
@@ -142,12 +143,12 @@ type deletion struct {
 	cmd *session.DeletePolicy
 }
 
-func (d *deletion) check(ctx context.Context, f *fields) error {
+func (d *deletion) check(ctx context.Context, f *input.Fields) error {
 	name, digest := nameOrDigest(f, d.req.GetName(), d.req.GetDigest())
-	d.cmd = &session.DeletePolicy{NS: d.ns, By: f.maker(d.req, d.s.cfg.Now), Name: name, Digest: digest}
+	d.cmd = &session.DeletePolicy{NS: d.ns, By: f.Maker(d.req, d.s.cfg.Now), Name: name, Digest: digest}
 	d.one[0] = d.cmd
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	return d.resolve(ctx, storage.Latest)
 }

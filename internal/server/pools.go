@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -16,24 +17,24 @@ import (
 
 // PutPool makes a pool, or changes one. Lowering its slots revokes nothing.
 func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.PutPoolResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	checkPool(f, "pool", req.Pool)
-	slots := int32(f.number("slots", int64(req.Slots), caps.Slots))
-	threshold := int32(f.number("backpressureThreshold", int64(req.BackpressureThreshold), caps.Threshold))
+	slots := int32(f.Number("slots", int64(req.Slots), input.Caps.Slots))
+	threshold := int32(f.Number("backpressureThreshold", int64(req.BackpressureThreshold), input.Caps.Threshold))
 	if threshold == 0 {
 		threshold = slots
 	}
-	queue := int32(caps.Queue.Default)
+	queue := int32(input.Caps.Queue.Default)
 	if req.QueueLimit != nil {
-		f.within("queueLimit", int64(*req.QueueLimit), caps.Queue)
+		f.Within("queueLimit", int64(*req.QueueLimit), input.Caps.Queue)
 		queue = *req.QueueLimit
 	}
 	cmd := &session.PutPool{
-		NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Pool: req.Pool,
+		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Pool: req.Pool,
 		Slots: slots, Threshold: threshold, Queue: queue,
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
 		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
@@ -51,11 +52,11 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 // DeletePool removes a pool. It is refused while somebody holds or waits,
 // unless it is forced.
 func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v1.DeletePoolResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	checkPool(f, "pool", req.Pool)
-	cmd := &session.DeletePool{NS: namespace(ctx), By: f.maker(req, s.cfg.Now), Pool: req.Pool, Force: req.Force}
-	if f.err != nil {
-		return nil, f.err
+	cmd := &session.DeletePool{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Pool: req.Pool, Force: req.Force}
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
@@ -79,8 +80,8 @@ var reads = map[v1.Consistency]storage.Read{
 	v1.Consistency_CONSISTENCY_STALE:        storage.Nearby,
 }
 
-func readOf(f *fields, c v1.Consistency) storage.Read {
-	enum(f, "consistency", c, v1.Consistency_name)
+func readOf(f *input.Fields, c v1.Consistency) storage.Read {
+	input.Enum(f, "consistency", c, v1.Consistency_name)
 	return reads[c]
 }
 
@@ -95,13 +96,13 @@ func (s slotService) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.G
 
 // findPool returns a pool, also that of a policy.
 func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*session.Pool, storage.Found, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	read := readOf(f, c)
 	poolOrPolicy(f, "pool", name)
-	if f.err != nil {
-		return nil, storage.Found{}, f.err
+	if f.Err != nil {
+		return nil, storage.Found{}, f.Err
 	}
-	found, err := s.store.Get(ctx, session.PoolKey(namespace(ctx), name), read)
+	found, err := s.store.Get(ctx, session.PoolKey(input.Namespace(ctx), name), read)
 	if err != nil {
 		return nil, found, fault.OfRead(err)
 	}
@@ -113,12 +114,12 @@ func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*
 }
 
 // poolOrPolicy checks the name of a pool, of a policy's as well.
-func poolOrPolicy(f *fields, field, name string) {
+func poolOrPolicy(f *input.Fields, field, name string) {
 	prefix := session.PolicyPool("")
 	if len(name) > len(prefix) && name[:len(prefix)] == prefix {
 		name = name[len(prefix):]
 	}
-	f.id(field, name)
+	f.ID(field, name)
 }
 
 func countsOf(p *session.Pool) session.PoolCounts {
@@ -137,11 +138,11 @@ func poolOf(name string, p session.PoolCounts) *v1.Pool {
 
 // ListPools returns pools in the order of their names.
 func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
-	f := &fields{}
+	f := &input.Fields{}
 	read := readOf(f, req.Consistency)
 	page := pageOf(f, req.PageSize, req.PageToken)
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	entries, next, view, err := s.list(ctx, session.KindPool, page, read, nil)
 	if err != nil {
@@ -160,9 +161,9 @@ type page struct {
 	after string
 }
 
-func pageOf(f *fields, size int32, token string) page {
-	f.text("pageToken", token, bound{Max: caps.CounterKey.Max})
-	return page{int(f.number("pageSize", int64(size), caps.Page)), token}
+func pageOf(f *input.Fields, size int32, token string) page {
+	f.Text("pageToken", token, input.Bound{Max: input.Caps.CounterKey.Max})
+	return page{int(f.Number("pageSize", int64(size), input.Caps.Page)), token}
 }
 
 // list returns one page of the records of a kind that keep accepts, and the
@@ -172,7 +173,7 @@ func (s *Server) list(ctx context.Context, kind byte, p page, read storage.Read,
 	if err != nil {
 		return nil, "", view, fault.OfRead(err)
 	}
-	prefix := session.Prefix(kind, namespace(ctx))
+	prefix := session.Prefix(kind, input.Namespace(ctx))
 	entries, err := view.Find(prefix, prefix+session.Key(p.after), p.size+1, keep)
 	if err != nil {
 		return nil, "", view, fault.OfRead(err)
@@ -238,7 +239,7 @@ func (h *holders) of(holder string) (who, sess, slot, tool string) {
 	if !ok {
 		// A listing is for people: a session that cannot be read is left
 		// without its agent.
-		found, err := h.s.store.Get(h.ctx, session.SessionKey(namespace(h.ctx), maker), storage.Nearby)
+		found, err := h.s.store.Get(h.ctx, session.SessionKey(input.Namespace(h.ctx), maker), storage.Nearby)
 		if err == nil {
 			x, _ = found.Record.(*session.Session)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
 	"example.com/govnode/storage"
@@ -92,7 +93,7 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Store is nil; give it the store that orders commands")
 	}
 	for i, ns := range c.StrictNamespaces {
-		if bad := namespaceProblem(ns); bad != "" && ns != "*" {
+		if bad := input.NamespaceProblem(ns); bad != "" && ns != "*" {
 			return fmt.Errorf("server: Config.StrictNamespaces[%d]: %q %s", i, ns, bad)
 		}
 	}
@@ -208,17 +209,17 @@ func (s *Server) engineOptions() []engine.Option {
 // Handler serves the whole API, health and metrics.
 func (s *Server) Handler() http.Handler {
 	opts := connect.WithHandlerOptions(
-		connect.WithCodec(codec("json")),
-		connect.WithCodec(codec("json; charset=utf-8")),
-		connect.WithReadMaxBytes(int(caps.Body.Max)),
+		connect.WithCodec(input.JSON("json")),
+		connect.WithCodec(input.JSON("json; charset=utf-8")),
+		connect.WithReadMaxBytes(int(input.Caps.Body.Max)),
 		connect.WithCompressMinBytes(4<<10), // what fits in three packets costs less as it is
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
 			if spec.Procedure == govnodev1connect.PolicyServicePutPolicyProcedure {
-				return []connect.HandlerOption{connect.WithReadMaxBytes(int(caps.PolicyBody.Max))}
+				return []connect.HandlerOption{connect.WithReadMaxBytes(int(input.Caps.PolicyBody.Max))}
 			}
 			return nil
 		}),
-		connect.WithRequestGate(namespaceGate),
+		connect.WithRequestGate(input.NamespaceGate),
 		connect.WithInterceptors(&boundary{s}),
 		connect.WithRecover(s.recovered),
 	)

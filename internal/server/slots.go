@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -20,10 +21,10 @@ type slotService struct{ *Server }
 
 // checkPool checks the name of a pool that was put. The pools of policies belong to
 // their calls.
-func checkPool(f *fields, field, name string) {
-	f.id(field, name)
+func checkPool(f *input.Fields, field, name string) {
+	f.ID(field, name)
 	if strings.HasPrefix(name, session.PolicyPool("")) {
-		f.refuse(field, "begins with policy/, which is reserved for the pools of policies; choose another name")
+		f.Refuse(field, "begins with policy/, which is reserved for the pools of policies; choose another name")
 	}
 }
 
@@ -38,21 +39,21 @@ type acquire struct {
 	cmd *session.Acquire
 }
 
-func (a *acquire) check(_ context.Context, f *fields) error {
+func (a *acquire) check(_ context.Context, f *input.Fields) error {
 	req := a.req
 	checkPool(f, "pool", req.Pool)
-	f.newID("slotId", req.SlotId, a.s.cfg.Now)
-	f.text("label", req.Label, caps.Label)
+	f.NewID("slotId", req.SlotId, a.s.cfg.Now)
+	f.Text("label", req.Label, input.Caps.Label)
 	a.cmd = &session.Acquire{
-		NS: a.ns, Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
-		Weight:   int32(f.number("weight", int64(req.Weight), caps.Weight)),
-		TTL:      f.duration("ttl", req.Ttl, caps.TTL),
-		MaxHold:  f.duration("maxHold", req.MaxHold, caps.MaxHold),
-		Wait:     f.duration("wait", req.Wait, caps.Wait),
-		Priority: int32(f.number("priority", int64(req.Priority), caps.Priority)),
+		NS: a.ns, Client: f.Client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
+		Weight:   int32(f.Number("weight", int64(req.Weight), input.Caps.Weight)),
+		TTL:      f.Duration("ttl", req.Ttl, input.Caps.TTL),
+		MaxHold:  f.Duration("maxHold", req.MaxHold, input.Caps.MaxHold),
+		Wait:     f.Duration("wait", req.Wait, input.Caps.Wait),
+		Priority: int32(f.Number("priority", int64(req.Priority), input.Caps.Priority)),
 	}
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	a.cmd.Content = acquireContent(req)
 	a.one[0] = a.cmd
@@ -67,7 +68,7 @@ func (a *acquire) waiting() *wait {
 	return &wait{
 		ns: c.NS, pool: session.PoolKey(c.NS, c.Pool), answer: &a.answer,
 		holder: holderName(session.KindClient, c.Client, c.Slot), claim: c, length: c.Wait,
-		renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.Slot, Pools: []string{c.Pool}, TTL: caps.TTL.Default},
+		renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.Slot, Pools: []string{c.Pool}, TTL: input.Caps.TTL.Default},
 		cancel: &session.Cancel{NS: c.NS, Client: c.Client, Call: c.Slot, Pools: []string{c.Pool}},
 	}
 }
@@ -120,17 +121,17 @@ type renewal struct {
 	open []int // which of cmds have no answer yet
 }
 
-func (r *renewal) check(ctx context.Context, f *fields) error {
-	client := f.client(r.req.Client)
-	ttl := f.duration("ttl", r.req.Ttl, caps.TTL)
-	f.count("slots", len(r.req.Slots), caps.Renewals)
-	if f.err != nil {
-		return f.err
+func (r *renewal) check(ctx context.Context, f *input.Fields) error {
+	client := f.Client(r.req.Client)
+	ttl := f.Duration("ttl", r.req.Ttl, input.Caps.TTL)
+	f.Count("slots", len(r.req.Slots), input.Caps.Renewals)
+	if f.Err != nil {
+		return f.Err
 	}
 	r.cmds, r.open = nil, nil
 	r.out = &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(r.req.Slots))}
 	for i, slot := range r.req.Slots {
-		c, err := r.s.renewOne(ctx, f.at("slots", i), client, slot)
+		c, err := r.s.renewOne(ctx, f.At("slots", i), client, slot)
 		if err != nil {
 			return err
 		}
@@ -141,17 +142,17 @@ func (r *renewal) check(ctx context.Context, f *fields) error {
 	return nil
 }
 
-func (s *Server) renewOne(ctx context.Context, f *fields, client string, slot *v1.SlotRef) (*session.Renew, error) {
-	f.id("slotId", slot.GetSlotId())
-	f.optionalID("sessionId", slot.GetSessionId())
-	c := &session.Renew{NS: namespace(ctx), ID: slot.GetSlotId(), Token: slot.GetToken()}
+func (s *Server) renewOne(ctx context.Context, f *input.Fields, client string, slot *v1.SlotRef) (*session.Renew, error) {
+	f.ID("slotId", slot.GetSlotId())
+	f.OptionalID("sessionId", slot.GetSessionId())
+	c := &session.Renew{NS: input.Namespace(ctx), ID: slot.GetSlotId(), Token: slot.GetToken()}
 	if slot.GetSessionId() == "" {
 		checkPool(f, "pool", slot.GetPool())
 		c.Client, c.Pools = client, []string{slot.GetPool()}
-		return c, f.err
+		return c, f.Err
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	c.Session = slot.GetSessionId()
 	var err error
@@ -217,13 +218,13 @@ type release struct {
 	cmd *session.Release
 }
 
-func (r *release) check(_ context.Context, f *fields) error {
+func (r *release) check(_ context.Context, f *input.Fields) error {
 	req := r.req
 	checkPool(f, "pool", req.Pool)
-	f.id("slotId", req.SlotId)
-	r.cmd = &session.Release{NS: r.ns, Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
+	f.ID("slotId", req.SlotId)
+	r.cmd = &session.Release{NS: r.ns, Client: f.Client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
 	r.one[0] = r.cmd
-	return f.err
+	return f.Err
 }
 
 func (r *release) respond() error {
@@ -258,20 +259,20 @@ type forced struct {
 	cmd *session.ForceRelease
 }
 
-func (o *forced) check(ctx context.Context, f *fields) error {
+func (o *forced) check(ctx context.Context, f *input.Fields) error {
 	req := o.req
-	f.id("slotId", req.SlotId)
-	f.optionalID("sessionId", req.SessionId)
-	o.cmd = &session.ForceRelease{NS: o.ns, By: f.maker(req, o.s.cfg.Now), Session: req.SessionId, ID: req.SlotId}
+	f.ID("slotId", req.SlotId)
+	f.OptionalID("sessionId", req.SessionId)
+	o.cmd = &session.ForceRelease{NS: o.ns, By: f.Maker(req, o.s.cfg.Now), Session: req.SessionId, ID: req.SlotId}
 	o.one[0] = o.cmd
 	if req.SessionId == "" {
 		checkPool(f, "pool", req.Pool)
-		o.cmd.Holder, o.cmd.Pools = f.clientNamed("holderClient", req.HolderClient), []string{req.Pool}
+		o.cmd.Holder, o.cmd.Pools = f.ClientNamed("holderClient", req.HolderClient), []string{req.Pool}
 	} else if req.HolderClient != "" {
-		f.refuse("holderClient", "is given beside sessionId; the slot of a call is held by its session")
+		f.Refuse("holderClient", "is given beside sessionId; the slot of a call is held by its session")
 	}
-	if f.err != nil || req.SessionId == "" {
-		return f.err
+	if f.Err != nil || req.SessionId == "" {
+		return f.Err
 	}
 	var err error
 	o.cmd.Pools, err = o.s.poolsOf(ctx, o.ns, req.SessionId, req.SlotId)
@@ -301,7 +302,7 @@ func (o *forced) respond() error {
 func acquireContent(req *v1.AcquireSlotRequest) session.Fingerprint {
 	wait := req.Wait
 	req.Wait = nil
-	p := fingerprint(req)
+	p := input.Fingerprint(req)
 	req.Wait = wait
 	return p
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -81,7 +82,7 @@ func (s *Server) apply(ctx context.Context, cmds ...session.Command) []storage.A
 	answers := s.changes.Apply(ctx, cmds...)
 	for i := range answers {
 		if calls := answers[i].Result.Lapsed; len(calls) > 0 {
-			s.lapsed(namespace(ctx), calls)
+			s.lapsed(input.Namespace(ctx), calls)
 		}
 	}
 	return answers

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -87,7 +88,7 @@ func benchmarkClaim(b *testing.B, all, each int) {
 func acquiring(ctx context.Context, s *Server, req *v1.AcquireSlotRequest) operation {
 	a := &acquire{}
 	a.init(s, "default", nil, req)
-	s.prepare(ctx, &fields{}, a)
+	s.prepare(ctx, &input.Fields{}, a)
 	return a
 }
 

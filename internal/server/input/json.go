@@ -1,4 +1,4 @@
-package server
+package input
 
 import (
 	"encoding/json"
@@ -30,8 +30,8 @@ type strictJSON struct{ name string }
 // stands around them. Each level of JSON is two or three of messages.
 const jsonDepth = 512
 
-// codec reads and writes JSON under the name of a type of content.
-func codec(name string) connect.Codec { return strictJSON{name} }
+// JSON reads and writes JSON under the name of a type of content.
+func JSON(name string) connect.Codec { return strictJSON{name} }
 
 func (c strictJSON) Name() string { return c.name }
 
@@ -86,7 +86,7 @@ func explainJSON(b []byte, d protoreflect.MessageDescriptor, err error) error {
 var protoWords = regexp.MustCompile(`^proto:\s+(\(line [0-9:]+\):\s+)?`)
 
 // quote shortens what may hold what the caller sent.
-func quote(text string) string { return clip(engine.Redact(text), 200) }
+func quote(text string) string { return Clip(engine.Redact(text), 200) }
 
 // wrongIn returns the first field of an object that protojson does not read.
 func wrongIn(b []byte, d protoreflect.MessageDescriptor, path string) *fault.Unread {
@@ -94,13 +94,13 @@ func wrongIn(b []byte, d protoreflect.MessageDescriptor, path string) *fault.Unr
 	if json.Unmarshal(b, &object) != nil {
 		return unread(orRequest(path), "is "+shown(b)+"; it must be an object")
 	}
-	for name, raw := range sorted(object) {
+	for name, raw := range Sorted(object) {
 		fd := d.Fields().ByJSONName(name)
 		if fd == nil {
 			fd = d.Fields().ByTextName(name)
 		}
 		if fd == nil {
-			return unread(orRequest(path), fmt.Sprintf("has no field %q; it may have %s", clip(engine.Redact(name), 40), namesOf(d)))
+			return unread(orRequest(path), fmt.Sprintf("has no field %q; it may have %s", Clip(engine.Redact(name), 40), namesOf(d)))
 		}
 		if readsAlone(d, name, raw) {
 			continue
@@ -134,10 +134,10 @@ func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescripto
 		if json.Unmarshal(raw, &object) != nil {
 			return unread(path, "is "+shown(raw)+"; it must be an object")
 		}
-		for key, item := range sorted(object) {
+		for key, item := range Sorted(object) {
 			quoted := strconv.Quote(key)
 			if !readsAlone(d, name, slices.Concat([]byte("{"), []byte(quoted), []byte(":"), item, []byte("}"))) {
-				return wrongValue(fd.MapValue(), item, path+"["+strconv.Quote(clip(key, 40))+"]")
+				return wrongValue(fd.MapValue(), item, path+"["+strconv.Quote(Clip(key, 40))+"]")
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func namesOf(d protoreflect.MessageDescriptor) string {
 	return strings.Join(names, ", ")
 }
 
-func shown(raw []byte) string { return clip(engine.Redact(string(raw)), 40) }
+func shown(raw []byte) string { return Clip(engine.Redact(string(raw)), 40) }
 
 func orRequest(path string) string {
 	if path == "" {
