@@ -150,12 +150,6 @@ func errDraining() error {
 	return fault.New(connect.CodeUnavailable, fault.ReasonNotApplied, "this node is shutting down; nothing was applied, send it again with the same id to another node")
 }
 
-// errHandedOver answers a wait on a node that drains. The wait itself stands in
-// the replicated state and lasts ten seconds without a node that renews it.
-func errHandedOver() error {
-	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "this node is shutting down; the place in the queue is kept for ten seconds, send it again with the same id to another node")
-}
-
 // recovered turns a panic into an error, so that one bad request costs one
 // answer.
 func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, cause any) error {

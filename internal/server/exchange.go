@@ -39,10 +39,6 @@ const (
 	maxAnswers = 1024
 )
 
-// errStreamEnded is why a wait ends whose stream has. Its place is given up by
-// nobody: the same id may be asked for over another stream.
-var errStreamEnded = errors.New("server: the stream has ended")
-
 // Exchange answers operations as they come, each by itself and in any order.
 // What one message brings is checked and judged on the goroutine that received
 // it, and ordered in one go; the next message does not wait for that.

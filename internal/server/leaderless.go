@@ -78,7 +78,7 @@ func (w *leaderWatch) watch() {
 
 // advice is what to look at. Of a node that was removed its health says it.
 func (w *leaderWatch) advice() string {
-	if r, ok := w.cluster.(removable); ok && r.Removed() {
+	if r, ok := w.cluster.(interface{ Removed() bool }); ok && r.Removed() {
 		return ""
 	}
 	return "; see whether a majority of the nodes runs and reaches each other"

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -20,7 +18,6 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
-	"example.com/govnode/storage"
 )
 
 // raftMember shows a node of a real cluster to the API.
@@ -177,30 +174,4 @@ func TestWhatGrowsTheState(t *testing.T) {
 	} {
 		require.False(t, grows(c), "%T", c)
 	}
-}
-
-// refusing is what a store answers whose leader has no room.
-type refusing struct{}
-
-func (refusing) Error() string    { return "no room" }
-func (refusing) Overloaded() bool { return true }
-
-// A claim that the leader has no room for is its caller's to make again: the
-// place is gone, so the node would ask in vain. Any other is made again here.
-func TestAClaimThatIsNotAdmitted(t *testing.T) {
-	m, err := newMetrics(prometheus.NewRegistry())
-	require.NoError(t, err)
-	store := storage.NewMemory(nil)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	w := newWaits(store, slog.New(slog.DiscardHandler), m, func(string, []session.Lapse) {})
-	w.close() // what it does by itself is not looked at here
-	x := &wait{pool: session.PoolKey("default", "q"), holder: "h", done: make(chan storage.Answer, 1)}
-	w.add(x)
-	w.answered(x, storage.Refused(errors.New("no leader")))
-	require.Empty(t, x.done)
-	w.answered(x, storage.Refused(refusing{}))
-	require.Len(t, x.done, 1)
-	a := <-x.done
-	require.Equal(t, fault.ReasonOverloaded, fault.InfoOf(fault.OfAnswer(&a)).GetReason())
-	require.Empty(t, w.pools, "it is not claimed again")
 }

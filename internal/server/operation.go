@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -137,3 +139,6 @@ func quick(ctx context.Context) bool {
 	q, _ := ctx.Value(quickKey{}).(bool)
 	return q
 }
+
+// A waiting request says how long it is prepared to wait.
+type waitingRequest interface{ GetWait() *durationpb.Duration }

@@ -161,7 +161,10 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 
 // await lets an operation stand in its queue until it has its answer.
 func (s *Server) await(ctx context.Context, op operation, w *wait) {
-	s.settle(op, s.guarded(op, func() error { return s.wait(ctx, w) }))
+	s.settle(op, s.guarded(op, func() error {
+		s.waits.join(w)
+		return s.waits.await(ctx, w)
+	}))
 	s.written(op)
 }
 

@@ -192,7 +192,7 @@ func New(cfg Config) (*Server, error) {
 	if s.memory, err = newMemoryGuard(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}
-	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
+	s.waits = newWaits(cfg.Store, cfg.Logger, m.waiting, m.waited, s.drained, s.lapsed)
 	s.leader.start()
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)

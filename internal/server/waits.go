@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
@@ -34,9 +34,6 @@ const (
 	// waitBatch is how many waiters are renewed or claimed in one go.
 	waitBatch = 1024
 )
-
-// A waiting request says how long it is prepared to wait.
-type waitingRequest interface{ GetWait() *durationpb.Duration }
 
 // A wait is a request that stands in the queue of a pool while its caller is
 // connected to this node.
@@ -64,7 +61,9 @@ type wait struct {
 type waits struct {
 	store   storage.Store
 	log     *slog.Logger
-	metrics *metrics
+	waiting prometheus.Gauge    // how many wait
+	waited  prometheus.Observer // for how long, in seconds
+	drained <-chan struct{}     // closed when the node drains
 
 	// lapsed takes the calls that a claim found to have run out.
 	lapsed func(ns string, calls []session.Lapse)
@@ -90,9 +89,10 @@ type queue struct {
 	holders map[string][]*wait
 }
 
-func newWaits(store storage.Store, log *slog.Logger, m *metrics, lapsed func(string, []session.Lapse)) *waits {
+// newWaits claims for those who join until it is closed.
+func newWaits(store storage.Store, log *slog.Logger, waiting prometheus.Gauge, waited prometheus.Observer, drained <-chan struct{}, lapsed func(string, []session.Lapse)) *waits {
 	w := &waits{
-		store: store, log: log, metrics: m, lapsed: lapsed,
+		store: store, log: log, waiting: waiting, waited: waited, drained: drained, lapsed: lapsed,
 		stop: make(chan struct{}), due: make(chan struct{}, 1),
 		pools: make(map[session.Key]*queue),
 	}
@@ -109,47 +109,47 @@ func newWaits(store storage.Store, log *slog.Logger, m *metrics, lapsed func(str
 	return w
 }
 
-// wait stands in the queue until it is admitted or given up, and leaves the
-// answer in w. The caller may go, and the node may shut down: a caller that
-// went gives its place up, a node that goes keeps it for the next one.
-func (s *Server) wait(ctx context.Context, w *wait) error {
+// await stands in the queue until what was joined is admitted or given up, and
+// leaves the answer in x. The caller may go, and the node may shut down: a caller
+// that went gives its place up, a node that goes keeps it for the next one.
+func (w *waits) await(ctx context.Context, x *wait) error {
 	start := time.Now()
-	w.done = make(chan storage.Answer, 1)
-	s.waits.add(w)
-	defer s.waits.remove(w)
-	timer := time.NewTimer(w.length)
+	defer w.remove(x)
+	timer := time.NewTimer(x.length)
 	defer timer.Stop()
 	for {
 		select {
-		case a := <-w.done:
+		case a := <-x.done:
 			if errors.Is(a.Err, errNodeRemoved) {
 				return errRemovedHere()
 			}
-			*w.answer = a
-			s.metrics.waited.Observe(time.Since(start).Seconds())
+			*x.answer = a
+			w.waited.Observe(time.Since(start).Seconds())
 			return fault.OfAnswer(&a)
 		case <-timer.C:
-			s.waits.expire(w)
+			w.ask(x) // asking once more ends it
 			timer.Reset(pollWaits / 2)
-		case <-s.drained:
+		case <-w.drained:
 			return errHandedOver()
 		case <-ctx.Done():
-			s.waits.remove(w)
+			w.remove(x)
 			if !errors.Is(context.Cause(ctx), errStreamEnded) {
-				s.waits.abandon(w)
+				w.abandon(x)
 			}
 			return fault.GaveUp(ctx)
 		}
 	}
 }
 
-func (w *waits) add(x *wait) {
+// join has what is handed to a wait claimed for it from now on. An await ends that.
+func (w *waits) join(x *wait) {
+	x.done = make(chan storage.Answer, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.enqueue(x)
 	x.listed = true
 	w.n++
-	w.metrics.waiting.Set(float64(w.n))
+	w.waiting.Set(float64(w.n))
 }
 
 func (w *waits) enqueue(x *wait) {
@@ -172,7 +172,7 @@ func (w *waits) remove(x *wait) {
 	x.listed = false
 	w.dequeue(x)
 	w.n--
-	w.metrics.waiting.Set(float64(w.n))
+	w.waiting.Set(float64(w.n))
 	if w.n == 0 {
 		for _, c := range w.empty {
 			close(c)
@@ -200,11 +200,6 @@ func (w *waits) dequeue(x *wait) bool {
 		delete(w.pools, x.pool)
 	}
 	return true
-}
-
-// expire notes that the time of a wait is over; asking once more ends it.
-func (w *waits) expire(x *wait) {
-	w.ask(x)
 }
 
 // ask has waiters asked for again soon.

@@ -53,8 +53,7 @@ func benchmarkClaim(b *testing.B, all, each int) {
 			continue
 		}
 		s.proceed(ctx, ops, course{queued: func(_ int, x *wait) {
-			x.done = make(chan storage.Answer, 1)
-			w.add(x)
+			w.join(x)
 		}})
 		ops = ops[:0]
 	}
@@ -69,15 +68,14 @@ func benchmarkClaim(b *testing.B, all, each int) {
 		var x *wait
 		s.proceed(ctx, []operation{a}, course{queued: func(_ int, queued *wait) {
 			x = queued
-			x.done = make(chan storage.Answer, 1)
-			w.add(x)
+			w.join(x)
 		}})
 		begun := time.Now()
 		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i), Token: held.Token})
 		must(err)
-		got := <-x.done
+		must(w.await(ctx, x))
+		got := x.answer
 		worst = max(worst, time.Since(begun))
-		w.remove(x)
 		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Token: got.Result.Grants[0].Token})
 		must(err)
 	}

@@ -150,3 +150,13 @@ func (w *waits) idle(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
+
+// errHandedOver answers a wait on a node that drains. The wait itself stands in
+// the replicated state and lasts ten seconds without a node that renews it.
+func errHandedOver() error {
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "this node is shutting down; the place in the queue is kept for ten seconds, send it again with the same id to another node")
+}
+
+// errStreamEnded is why a wait ends whose stream has. Its place is given up by
+// nobody: the same id may be asked for over another stream.
+var errStreamEnded = errors.New("server: the stream has ended")

@@ -119,7 +119,7 @@ func TestACallerThatGoesLeavesTheQueue(t *testing.T) {
 			_, err = s.ask(ctx)
 			require.Equal(t, code, connect.CodeOf(err))
 			require.Equal(t, 1, s.waiters(t))
-			time.Sleep(abandonGrace + pollWaits)
+			time.Sleep(5 * time.Second) // longer than it is left alone
 			require.Zero(t, s.waiters(t))
 			res, err := s.ask(t.Context())
 			require.NoError(t, err)
