@@ -14,6 +14,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -279,16 +280,16 @@ func (b *begin) learn(p session.Premise, v int64) {
 	}
 }
 
-func (b *begin) waiting() *wait {
+func (b *begin) waiting() *waiting.Wait {
 	if b.answer.Result.Code != session.Queued {
 		return nil
 	}
 	b.queued = true
-	return &wait{
-		ns: b.ns, pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), answer: &b.answer,
-		holder: holderName(session.KindSession, b.cmd.Session, b.cmd.Call), claim: b.cmd, length: b.cmd.Wait,
-		renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: input.Caps.TTL.Default},
-		cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
+	return &waiting.Wait{
+		NS: b.ns, Pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), Answer: &b.answer,
+		Holder: holderName(session.KindSession, b.cmd.Session, b.cmd.Call), Claim: b.cmd, Length: b.cmd.Wait,
+		Renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: input.Caps.TTL.Default},
+		Cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
 	}
 }
 

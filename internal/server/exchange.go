@@ -12,6 +12,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -159,7 +160,7 @@ func (x *exchange) place(frames int) int {
 // without one when everything is answered.
 func (x *exchange) close(err error) {
 	x.mu.Lock()
-	x.window.Close(errStreamEnded)
+	x.window.Close(waiting.ErrStreamEnded)
 	if x.err == nil {
 		x.err = err
 	}
@@ -264,6 +265,6 @@ func (x *exchange) post(answers ...*frame) {
 // places.
 func (x *exchange) end() {
 	x.close(nil)
-	x.endWait(errStreamEnded)
+	x.endWait(waiting.ErrStreamEnded)
 	x.work.Wait()
 }

@@ -10,6 +10,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
@@ -135,7 +136,7 @@ func (x *exchange) order(frames []*frame) {
 	ctx, cancel := context.WithDeadline(x.base, earlier(until, frames[0].start.Add(x.s.cfg.RequestTimeout)))
 	defer cancel()
 	x.s.proceed(ctx, ops, course{
-		queued: func(i int, w *wait) { ready = append(ready, x.wait(frames[i], w)) },
+		queued: func(i int, w *waiting.Wait) { ready = append(ready, x.wait(frames[i], w)) },
 		answered: func(done []int) {
 			for _, i := range done {
 				x.finish(frames[i])
@@ -149,7 +150,7 @@ func (x *exchange) order(frames []*frame) {
 
 // wait lets a frame stand in its queue, to be answered later, and returns the
 // notice of it.
-func (x *exchange) wait(f *frame, w *wait) *frame {
+func (x *exchange) wait(f *frame, w *waiting.Wait) *frame {
 	x.mu.Lock()
 	if x.window.Move(f.class, window.Waiting, 1) == 1 {
 		f.class = window.Waiting

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -29,7 +30,7 @@ type operation interface {
 	// whether the operation has to be ordered again.
 	take(ctx context.Context, answers []storage.Answer) (again bool, err error)
 	// waiting describes the wait of an operation that was queued; nil if it was not.
-	waiting() *wait
+	waiting() *waiting.Wait
 	// queue makes the answer that says where it stands. It is not the last one:
 	// nothing was decided that the audit or the metrics should hold.
 	queue()
@@ -89,7 +90,7 @@ func (r *request[Req, Res]) stale(answers []storage.Answer) bool {
 }
 
 func (*request[Req, Res]) judge(context.Context) error { return nil }
-func (*request[Req, Res]) waiting() *wait              { return nil }
+func (*request[Req, Res]) waiting() *waiting.Wait      { return nil }
 func (*request[Req, Res]) queue()                      {}
 func (*request[Req, Res]) failed(error)                {}
 
@@ -120,7 +121,7 @@ func unary[Req, Res any](ctx context.Context, s *Server, op operationOf[Req, Res
 	op.init(s, input.Namespace(ctx), nil, req)
 	s.prepare(ctx, &input.Fields{}, op)
 	s.proceed(ctx, []operation{op}, course{
-		queued: func(_ int, w *wait) { s.await(ctx, op, w) },
+		queued: func(_ int, w *waiting.Wait) { s.await(ctx, op, w) },
 	})
 	if err := op.state().err; err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -53,7 +54,7 @@ func (s *Server) prepare(ctx context.Context, f *input.Fields, op operation) (do
 type course struct {
 	// queued takes an operation over that waits. Nil: its place in the queue is
 	// its answer.
-	queued func(i int, w *wait)
+	queued func(i int, w *waiting.Wait)
 	// answered is told at the end of each round who has its answer by then, and
 	// that what the audit holds of it is written. Nil: nobody waits for that.
 	answered func(done []int)
@@ -82,7 +83,7 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 				r.err = fault.Stale()
 			}
 			if r.err == nil && c.queued != nil {
-				var w *wait
+				var w *waiting.Wait
 				if r.err = s.guarded(ops[i], func() error { w = ops[i].waiting(); return nil }); w != nil {
 					c.queued(i, w)
 					continue
@@ -160,10 +161,10 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 }
 
 // await lets an operation stand in its queue until it has its answer.
-func (s *Server) await(ctx context.Context, op operation, w *wait) {
+func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 	s.settle(op, s.guarded(op, func() error {
-		s.waits.join(w)
-		return s.waits.await(ctx, w)
+		s.waits.Join(w)
+		return s.waits.Await(ctx, w)
 	}))
 	s.written(op)
 }

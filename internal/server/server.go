@@ -20,6 +20,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
 	"example.com/govnode/storage"
@@ -150,7 +151,7 @@ type Server struct {
 	changes  storage.Store // of apply and restore alone
 	log      *slog.Logger
 	policies *policies
-	waits    *waits
+	waits    *waiting.Waiters
 	audit    *auditor
 	journal  *journal
 	metrics  *metrics
@@ -192,7 +193,7 @@ func New(cfg Config) (*Server, error) {
 	if s.memory, err = newMemoryGuard(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}
-	s.waits = newWaits(cfg.Store, cfg.Logger, m.waiting, m.waited, s.drained, s.lapsed)
+	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.waited, s.drained, s.lapsed)
 	s.leader.start()
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)
@@ -253,7 +254,7 @@ func (s *Server) Drain(ctx context.Context) error {
 		s.draining.Store(true)
 		close(s.drained)
 	})
-	return s.waits.idle(ctx)
+	return s.waits.Idle(ctx)
 }
 
 // Close drains what still waits and ends the Server's own work. The Store
@@ -266,7 +267,7 @@ func (s *Server) Close() error {
 	if s.cfg.Cluster != nil {
 		s.cfg.Cluster.AdmitForwarded(nil)
 	}
-	s.waits.close()
+	s.waits.Close()
 	s.audit.log.close()
 	s.leader.close()
 	s.memory.close()

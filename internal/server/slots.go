@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -60,16 +61,16 @@ func (a *acquire) check(_ context.Context, f *input.Fields) error {
 	return nil
 }
 
-func (a *acquire) waiting() *wait {
+func (a *acquire) waiting() *waiting.Wait {
 	if a.answer.Result.Code != session.Queued {
 		return nil
 	}
 	c := a.cmd
-	return &wait{
-		ns: c.NS, pool: session.PoolKey(c.NS, c.Pool), answer: &a.answer,
-		holder: holderName(session.KindClient, c.Client, c.Slot), claim: c, length: c.Wait,
-		renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.Slot, Pools: []string{c.Pool}, TTL: input.Caps.TTL.Default},
-		cancel: &session.Cancel{NS: c.NS, Client: c.Client, Call: c.Slot, Pools: []string{c.Pool}},
+	return &waiting.Wait{
+		NS: c.NS, Pool: session.PoolKey(c.NS, c.Pool), Answer: &a.answer,
+		Holder: holderName(session.KindClient, c.Client, c.Slot), Claim: c, Length: c.Wait,
+		Renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.Slot, Pools: []string{c.Pool}, TTL: input.Caps.TTL.Default},
+		Cancel: &session.Cancel{NS: c.NS, Client: c.Client, Call: c.Slot, Pools: []string{c.Pool}},
 	}
 }
 

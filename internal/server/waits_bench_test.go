@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -52,8 +53,8 @@ func benchmarkClaim(b *testing.B, all, each int) {
 		if len(ops) < maxOrdered && i < all-1 {
 			continue
 		}
-		s.proceed(ctx, ops, course{queued: func(_ int, x *wait) {
-			w.join(x)
+		s.proceed(ctx, ops, course{queued: func(_ int, x *waiting.Wait) {
+			w.Join(x)
 		}})
 		ops = ops[:0]
 	}
@@ -65,16 +66,16 @@ func benchmarkClaim(b *testing.B, all, each int) {
 		held, err := slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i)})
 		must(err)
 		a := acquiring(ctx, s, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Wait: durationpb.New(time.Minute)})
-		var x *wait
-		s.proceed(ctx, []operation{a}, course{queued: func(_ int, queued *wait) {
+		var x *waiting.Wait
+		s.proceed(ctx, []operation{a}, course{queued: func(_ int, queued *waiting.Wait) {
 			x = queued
-			w.join(x)
+			w.Join(x)
 		}})
 		begun := time.Now()
 		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i), Token: held.Token})
 		must(err)
-		must(w.await(ctx, x))
-		got := x.answer
+		must(w.Await(ctx, x))
+		got := x.Answer
 		worst = max(worst, time.Since(begun))
 		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Token: got.Result.Grants[0].Token})
 		must(err)

@@ -1,4 +1,4 @@
-package server
+package waiting
 
 import (
 	"errors"
@@ -25,10 +25,10 @@ func (refusing) Overloaded() bool { return true }
 func TestAClaimThatIsNotAdmitted(t *testing.T) {
 	store := storage.NewMemory(nil)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	w := newWaits(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil, func(string, []session.Lapse) {})
-	w.close() // what it does by itself is not looked at here
-	x := &wait{pool: session.PoolKey("default", "q"), holder: "h"}
-	w.join(x)
+	w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil, func(string, []session.Lapse) {})
+	w.Close() // what it does by itself is not looked at here
+	x := &Wait{Pool: session.PoolKey("default", "q"), Holder: "h"}
+	w.Join(x)
 	w.answered(x, storage.Refused(errors.New("no leader")))
 	require.Empty(t, x.done)
 	w.answered(x, storage.Refused(refusing{}))
