@@ -161,3 +161,14 @@ func (s *Server) panicked(where string, cause any) error {
 	s.metrics.panics.Inc()
 	return fault.New(connect.CodeInternal, fault.ReasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
 }
+
+// growsState reports whether a request makes the state larger. What ends,
+// renews, reads or deletes something does not, or by less than it frees.
+func growsState(procedure string) bool {
+	switch procedure {
+	case govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
+		govnodev1connect.CounterServiceSetProcedure, govnodev1connect.CounterServiceIncrementProcedure:
+		return true
+	}
+	return startsWork(procedure)
+}

@@ -119,6 +119,9 @@ type led struct {
 	leader *leaderWatch
 }
 
+// before is a store that asks the watch first.
+func (w *leaderWatch) before(store storage.Store) storage.Store { return led{store, w} }
+
 // Apply implements storage.Store.
 func (l led) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
 	err := l.leader.admit()

@@ -89,13 +89,13 @@ func TestWithoutALeaderItIsRefusedAtOnce(t *testing.T) {
 			time.Sleep(4900 * time.Millisecond)
 			answered("CounterService/Increment", `{"key":"n","amount":"1"}`)
 			h.leads("n1", "a:1")
-			time.Sleep(leaderCheck)
+			time.Sleep(250 * time.Millisecond)
 		}
 		synctest.Wait()
 		require.Empty(t, out.String())
 
 		h.leads("", "")
-		time.Sleep(5*time.Second + 2*leaderCheck)
+		time.Sleep(5*time.Second + 2*250*time.Millisecond)
 		for method, body := range map[string]string{
 			"SessionService/CreateSession": `{"sessionId":"s2","agentId":"a","policy":{"name":"p"}}`,
 			"CallService/BeginCall":        `{"sessionId":"s","callId":"c2","tool":"t"}`,
@@ -122,7 +122,7 @@ func TestWithoutALeaderItIsRefusedAtOnce(t *testing.T) {
 		h.leads("n2", "b:1")
 		answered("CallService/EndCall", `{"sessionId":"s","callId":"c1","status":"STATUS_SUCCEEDED"}`)
 		answered("CallService/BeginCall", `{"sessionId":"s","callId":"c2","tool":"t"}`)
-		time.Sleep(leaderCheck)
+		time.Sleep(250 * time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, 1, strings.Count(out.String(), "level=INFO"), "%s", &out)
 	})

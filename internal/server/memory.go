@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/govnode/internal/server/fault"
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
 const (
@@ -129,18 +128,24 @@ func (g *memoryGuard) look(use memoryUse) {
 	attrs := []any{"used", use.bytes, "limit", g.limit}
 	switch shedding := g.shedding.Load(); {
 	case !shedding && percent >= shedAt:
-		g.shedding.Store(true)
+		g.shed(true)
 		g.log.Warn("near the memory limit: new sessions, calls, slots, policies and values are refused until some are gone; end some, or give the node more memory (GOMEMLIMIT)", attrs...)
 	case shedding && percent < admitAt:
-		g.shedding.Store(false)
+		g.shed(false)
 		g.log.Info("no longer near the memory limit: new work is taken again", attrs...)
 	}
 }
 
+// sheds reports whether new work is refused.
+func (g *memoryGuard) sheds() bool { return g.shedding.Load() }
+
+// shed sets whether new work is refused.
+func (g *memoryGuard) shed(yes bool) { g.shedding.Store(yes) }
+
 // admit refuses an operation that would make the state grow while there is no
 // room for it.
 func (g *memoryGuard) admit() error {
-	if !g.shedding.Load() {
+	if !g.sheds() {
 		return nil
 	}
 	g.refused.Inc()
@@ -179,17 +184,6 @@ func (r *restoreGate) Read(b []byte) (int, error) {
 func (g *memoryGuard) close() {
 	g.once.Do(func() { close(g.stop) })
 	g.ended.Wait()
-}
-
-// growsState reports whether a request makes the state larger. What ends,
-// renews, reads or deletes something does not, or by less than it frees.
-func growsState(procedure string) bool {
-	switch procedure {
-	case govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
-		govnodev1connect.CounterServiceSetProcedure, govnodev1connect.CounterServiceIncrementProcedure:
-		return true
-	}
-	return startsWork(procedure)
 }
 
 // readMemory asks the runtime. What is in use is the live heap, and everything

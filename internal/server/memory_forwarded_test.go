@@ -98,7 +98,7 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 		return err == nil && len(res.Waiters) == 1
 	}, 10*time.Second, 5*time.Millisecond)
 
-	leader.memory.shedding.Store(true)
+	leader.memory.shed(true)
 	for name, ask := range map[string]func() error{
 		"CreateSession": func() error {
 			_, err := sessions.CreateSession(ctx, &v1.CreateSessionRequest{SessionId: "s2", AgentId: "a", Policy: policy})

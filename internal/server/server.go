@@ -178,7 +178,7 @@ func New(cfg Config) (*Server, error) {
 	s.leader = newLeaderWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
 	store := cfg.Store
 	if cfg.Cluster != nil {
-		store = led{store, s.leader}
+		store = s.leader.before(store)
 	}
 	s.store, s.changes = store, store
 	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
