@@ -112,10 +112,10 @@ func (s *Server) admit(procedure string) error {
 	if !growsState(procedure) {
 		return nil
 	}
-	if err := s.memory.admit(); err != nil {
+	if err := s.memory.Admit(); err != nil {
 		return err
 	}
-	if err := s.leader.admit(); err != nil { // before it is judged for nothing
+	if err := s.leader.Admit(); err != nil { // before it is judged for nothing
 		return fault.OfChange(storage.Fail(storage.NotApplied, err))
 	}
 	return nil

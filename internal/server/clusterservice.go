@@ -11,9 +11,17 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+)
+
+// What the program brings of a cluster.
+type (
+	Cluster = members.Cluster
+	Status  = members.Status
+	Peer    = members.Peer
 )
 
 // clusterService answers govnode.v1.ClusterService.
@@ -58,11 +66,11 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 }
 
 // members returns the cluster, or why there is nothing to change.
-func (s clusterService) members() (Cluster, error) {
+func (s clusterService) members() (members.Cluster, error) {
 	if s.cfg.Cluster == nil {
 		return nil, fault.New(connect.CodeFailedPrecondition, fault.ReasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
 	}
-	if err := s.leader.admit(); err != nil {
+	if err := s.leader.Admit(); err != nil {
 		return nil, fault.OfChange(storage.Fail(storage.NotApplied, err))
 	}
 	return s.cfg.Cluster, nil
@@ -164,12 +172,12 @@ func (w chunkWriter) Write(b []byte) (n int, err error) {
 // Restore replaces the whole state by that of a snapshot, of all namespaces.
 // One that is not whole changes nothing.
 func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error) {
-	r := s.memory.restoring(&chunkReader{stream: stream})
+	r := s.memory.Restoring(&chunkReader{stream: stream})
 	err := s.restore(ctx, r)
 	switch {
 	case err == nil:
-	case r.refused != nil:
-		return nil, r.refused
+	case r.Refused != nil:
+		return nil, r.Refused
 	case storage.OutcomeOf(err) == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
 		return nil, fault.New(connect.CodeInvalidArgument, fault.ReasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+fault.ReasonText(err))
 	default:

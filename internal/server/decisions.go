@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -139,7 +140,7 @@ func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRe
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	type answer struct {
-		peer Peer
+		peer members.Peer
 		res  *v1.ExplainResponse
 		err  error
 	}

@@ -12,6 +12,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -157,7 +158,7 @@ func (g *gathering) enlist(ctx context.Context, resumed bool) error {
 }
 
 // followPeer follows one node, again and again, until the stream ends.
-func (g *gathering) followPeer(ctx context.Context, p Peer, req *v1.FollowRequest) {
+func (g *gathering) followPeer(ctx context.Context, p members.Peer, req *v1.FollowRequest) {
 	v := &voice{g: g, node: p.Node}
 	for {
 		if err := v.listen(ctx, p, req); v.say(ctx, nil, err) != nil {
@@ -172,7 +173,7 @@ func (g *gathering) followPeer(ctx context.Context, p Peer, req *v1.FollowReques
 		if err != nil {
 			continue // the member is asked where it was
 		}
-		i := slices.IndexFunc(peers, func(o Peer) bool { return o.Node == p.Node })
+		i := slices.IndexFunc(peers, func(o members.Peer) bool { return o.Node == p.Node })
 		if i < 0 {
 			_ = v.say(ctx, nil, errNoMember) // nobody listens any more if it fails
 			return
@@ -186,7 +187,7 @@ var errNoMember = errors.New("server: the node is no member of the cluster")
 
 // listen follows one node until it ends the stream. The request then goes on
 // behind what was heard.
-func (v *voice) listen(ctx context.Context, p Peer, req *v1.FollowRequest) error {
+func (v *voice) listen(ctx context.Context, p members.Peer, req *v1.FollowRequest) error {
 	stream, err := v.g.s.peerEvents(ctx, p).Follow(ctx, req)
 	if err != nil {
 		return err

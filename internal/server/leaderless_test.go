@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -23,7 +24,7 @@ import (
 // A headless cluster has the leader, and knows the API address, that a test
 // says.
 type headless struct {
-	Cluster
+	members.Cluster
 	mu          sync.Mutex
 	leader, api string
 }
@@ -34,10 +35,10 @@ func (h *headless) leads(leader, api string) {
 	h.leader, h.api = leader, api
 }
 
-func (h *headless) Status(context.Context) (Status, error) {
+func (h *headless) Status(context.Context) (members.Status, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return Status{Leader: h.leader, Health: "no leader is known"}, nil
+	return members.Status{Leader: h.leader, Health: "no leader is known"}, nil
 }
 
 func (h *headless) LeaderAPI() string {

@@ -12,10 +12,10 @@ import (
 // of its own. The node that passes it on may have more memory; but what it
 // takes, the leader has to keep as well.
 func (s *Server) admitForwarded(cmd session.Command) bool {
-	if !s.memory.sheds() || !grows(cmd) || s.begun(cmd) {
+	if !s.memory.Sheds() || !grows(cmd) || s.begun(cmd) {
 		return true
 	}
-	return s.memory.admit() == nil
+	return s.memory.Admit() == nil
 }
 
 // grows says of a command what growsState says of a request.

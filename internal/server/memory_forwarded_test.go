@@ -15,6 +15,7 @@ import (
 
 	"example.com/govnode/cluster"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -23,9 +24,9 @@ import (
 // raftMember shows a node of a real cluster to the API.
 type raftMember struct{ *cluster.Node }
 
-func (m raftMember) Status(ctx context.Context) (Status, error) {
+func (m raftMember) Status(ctx context.Context) (members.Status, error) {
 	s, err := m.Node.Status(ctx)
-	return Status{Node: s.Node, Leader: s.Leader, Health: s.Health}, err
+	return members.Status{Node: s.Node, Leader: s.Leader, Health: s.Health}, err
 }
 
 // raftServers are servers on the nodes of one cluster, the leader first.
@@ -98,7 +99,7 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 		return err == nil && len(res.Waiters) == 1
 	}, 10*time.Second, 5*time.Millisecond)
 
-	leader.memory.shed(true)
+	leader.memory.Shed(true)
 	for name, ask := range map[string]func() error{
 		"CreateSession": func() error {
 			_, err := sessions.CreateSession(ctx, &v1.CreateSessionRequest{SessionId: "s2", AgentId: "a", Policy: policy})

@@ -56,7 +56,7 @@ func TestWhatIsRefusedWhileANodeSheds(t *testing.T) {
 	require.NoError(t, err)
 	answered("CounterService/Set", `{"key":"n","value":"1"}`)
 
-	s.memory.shed(true)
+	s.memory.Shed(true)
 	for method, body := range map[string]string{
 		"SessionService/CreateSession": `{"sessionId":"s2","agentId":"a","policy":{"name":"p"}}`,
 		"CallService/BeginCall":        `{"sessionId":"s","callId":"c2","tool":"t"}`,
@@ -111,7 +111,7 @@ func TestWhatIsRefusedWhileANodeSheds(t *testing.T) {
 	answered("SessionService/CloseSession", `{"sessionId":"s"}`)
 	require.NoError(t, s.ready(t.Context()), "a node that sheds is ready: it answers what others wait for")
 
-	s.memory.shed(false)
+	s.memory.Shed(false)
 	answered("SessionService/CreateSession", `{"sessionId":"s2","agentId":"a","policy":{"name":"p"}}`)
 }
 

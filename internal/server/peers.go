@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -25,7 +26,7 @@ func newPeerClient() *http.Client {
 
 // peers returns the other nodes whose API can be asked; none where the store
 // has no members.
-func (s *Server) peers(ctx context.Context) ([]Peer, error) {
+func (s *Server) peers(ctx context.Context) ([]members.Peer, error) {
 	if s.cfg.Cluster == nil {
 		return nil, nil
 	}
@@ -33,7 +34,7 @@ func (s *Server) peers(ctx context.Context) ([]Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var peers []Peer
+	var peers []members.Peer
 	for _, p := range status.Peers {
 		if p.Node != s.cfg.Node && p.APIAddress != "" {
 			peers = append(peers, p)
@@ -42,11 +43,11 @@ func (s *Server) peers(ctx context.Context) ([]Peer, error) {
 	return peers, nil
 }
 
-func (s *Server) peerDecisions(ctx context.Context, p Peer) govnodev1connect.DecisionServiceClient {
+func (s *Server) peerDecisions(ctx context.Context, p members.Peer) govnodev1connect.DecisionServiceClient {
 	return govnodev1connect.NewDecisionServiceClient(s.cfg.Peers, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
 }
 
-func (s *Server) peerEvents(ctx context.Context, p Peer) govnodev1connect.EventServiceClient {
+func (s *Server) peerEvents(ctx context.Context, p members.Peer) govnodev1connect.EventServiceClient {
 	return govnodev1connect.NewEventServiceClient(s.cfg.Peers, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
 }
 

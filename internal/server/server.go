@@ -19,7 +19,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/gate"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
@@ -32,7 +34,7 @@ type Config struct {
 	// Server.
 	Store storage.Store
 	// Cluster changes and reports members. Nil where the store has none.
-	Cluster Cluster
+	Cluster members.Cluster
 	// Ready says for /readyz and for gRPC's health why the store takes no
 	// work, where there is no Cluster to say so. Nil where nothing can be
 	// wrong with it.
@@ -155,8 +157,8 @@ type Server struct {
 	audit    *auditor
 	journal  *journal
 	metrics  *metrics
-	memory   *memoryGuard
-	leader   *leaderWatch
+	memory   *gate.Memory
+	leader   *members.Watch
 
 	watchers atomic.Int64 // of health
 
@@ -175,10 +177,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
-	s.leader = newLeaderWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
+	s.leader = members.NewWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
 	store := cfg.Store
 	if cfg.Cluster != nil {
-		store = s.leader.before(store)
+		store = s.leader.Before(store)
 	}
 	s.store, s.changes = store, store
 	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
@@ -190,11 +192,11 @@ func New(cfg Config) (*Server, error) {
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
 	}}
 	s.audit.log.init()
-	if s.memory, err = newMemoryGuard(cfg.Registry, cfg.Logger); err != nil {
+	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}
 	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.waited, s.drained, s.lapsed)
-	s.leader.start()
+	s.leader.Start()
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)
 	}
@@ -243,7 +245,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
-	return newDirectory(mux, s.cfg.Reflection)
+	return gate.NewDirectory(mux, s.cfg.Reflection)
 }
 
 // Drain prepares the end: /readyz turns false, no new call or session is
@@ -269,7 +271,7 @@ func (s *Server) Close() error {
 	}
 	s.waits.Close()
 	s.audit.log.close()
-	s.leader.close()
-	s.memory.close()
+	s.leader.Close()
+	s.memory.Close()
 	return nil
 }

@@ -1,4 +1,4 @@
-package server
+package gate
 
 import (
 	"fmt"
@@ -32,9 +32,9 @@ type directory struct {
 // streaming says which sides of a method send more than one message.
 type streaming struct{ client, server bool }
 
-// newDirectory stands in front of the handlers of the API. Reflects says that its
+// NewDirectory stands in front of the handlers of the API. Reflects says that its
 // schema can be asked for.
-func newDirectory(mux http.Handler, reflects bool) http.Handler {
+func NewDirectory(mux http.Handler, reflects bool) http.Handler {
 	d := &directory{mux: mux, reflects: reflects, methods: map[string]streaming{}, services: map[string][]string{}, errors: connect.NewErrorWriter()}
 	protoregistry.GlobalFiles.RangeFilesByPackage(v1.File_govnode_v1_common_proto.Package(), func(f protoreflect.FileDescriptor) bool {
 		for i := range f.Services().Len() {

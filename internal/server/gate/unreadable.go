@@ -1,4 +1,4 @@
-package server
+package gate
 
 import (
 	"encoding/json"

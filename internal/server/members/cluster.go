@@ -1,4 +1,4 @@
-package server
+package members
 
 import (
 	"context"

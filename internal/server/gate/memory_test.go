@@ -1,4 +1,4 @@
-package server
+package gate
 
 import (
 	"bytes"
@@ -20,12 +20,12 @@ import (
 )
 
 // shedder is a guard with a limit of 1,000 bytes, and what it logs.
-func shedder(t *testing.T) (*memoryGuard, *bytes.Buffer) {
+func shedder(t *testing.T) (*Memory, *bytes.Buffer) {
 	t.Helper()
 	var out bytes.Buffer
-	g, err := newMemoryGuard(prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&out, nil)))
+	g, err := NewMemory(prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&out, nil)))
 	require.NoError(t, err)
-	t.Cleanup(g.close)
+	t.Cleanup(g.Close)
 	g.limit = 1000
 	return g, &out
 }
@@ -39,7 +39,7 @@ func TestWorkIsRefusedNearTheLimit(t *testing.T) {
 		sheds bool
 	}{{0, false}, {699, false}, {700, true}, {650, true}, {600, true}, {599, false}, {699, false}, {5000, true}, {1, false}} {
 		g.look(memoryUse{bytes: step.bytes})
-		err := g.admit()
+		err := g.Admit()
 		require.Equal(t, step.sheds, err != nil, "%d bytes", step.bytes)
 	}
 	require.Equal(t, 2, strings.Count(out.String(), "level=WARN"), "once each time it begins: %s", out)
@@ -50,7 +50,7 @@ func TestWorkIsRefusedNearTheLimit(t *testing.T) {
 func TestARefusalForMemorySaysWhatToDo(t *testing.T) {
 	g, _ := shedder(t)
 	g.look(memoryUse{bytes: 900})
-	err := g.admit()
+	err := g.Admit()
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 	info := fault.InfoOf(err)
 	require.Equal(t, "OVERLOADED", info.GetReason())
@@ -82,7 +82,7 @@ func TestAGuardRecoversByItself(t *testing.T) {
 			live.Store(100)
 		}
 		g.ended.Go(g.watch)
-		defer g.close()
+		defer g.Close()
 
 		live.Store(500)
 		time.Sleep(time.Minute)
@@ -95,11 +95,11 @@ func TestAGuardRecoversByItself(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Zero(t, collected.Load())
-		require.Error(t, g.admit())
+		require.Error(t, g.Admit())
 		time.Sleep(collectAfter + 2*memoryCheck)
 		synctest.Wait()
 		require.EqualValues(t, 1, collected.Load())
-		require.NoError(t, g.admit())
+		require.NoError(t, g.Admit())
 	})
 }
 
@@ -125,7 +125,7 @@ func TestARestoreHasToFit(t *testing.T) {
 	g, _ := shedder(t)
 	read := func(used, snapshot int) ([]byte, error) {
 		g.used.Store(uint64(used))
-		return io.ReadAll(g.restoring(strings.NewReader(strings.Repeat("x", snapshot))))
+		return io.ReadAll(g.Restoring(strings.NewReader(strings.Repeat("x", snapshot))))
 	}
 	for _, fits := range [][2]int{{0, 667}, {700, 200}, {1000, 0}} {
 		got, err := read(fits[0], fits[1])
