@@ -186,13 +186,6 @@ func (e *end) size() int {
 	return bareSize + proto.Size(e.req)
 }
 
-func driftOf(d *engine.DriftResult) *v1.Drift {
-	return &v1.Drift{
-		Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,
-		BaselineHash: d.BaselineHash, CurrentHash: d.CurrentHash,
-	}
-}
-
 // checkpointID names the checkpoint of an execution (adapter contract 3.7).
 func checkpointID(n uint32) string { return fmt.Sprintf("checkpoint-%d", n) }
 

@@ -46,20 +46,6 @@ func newRecord(ns, id string, policy *engine.Policy, in engine.Input, d engine.D
 	return r
 }
 
-func (b *begin) record(id string) *record {
-	size := len(b.req.ArgumentsJson) + len(b.req.ContextJson)
-	if b.req.Arguments != nil {
-		size += proto.Size(b.req.Arguments)
-	}
-	if b.req.Context != nil {
-		size += proto.Size(b.req.Context)
-	}
-	for name, text := range b.req.Metadata {
-		size += len(name) + len(text)
-	}
-	return newRecord(b.ns, id, b.policy, b.input, b.decision, size)
-}
-
 // audit is the record in the terms of the specifications, redacted.
 func (r *record) audit() engine.AuditRecord {
 	in := r.input
@@ -101,11 +87,8 @@ var kindOfInput = map[engine.Kind]v1.Kind{
 	engine.KindAgent: v1.Kind_KIND_AGENT, engine.KindHandoff: v1.Kind_KIND_HANDOFF,
 }
 
-// decisionService answers govnode.v1.DecisionService.
-type decisionService struct{ *Server }
-
 // Explain returns the record of a decision, from this node or from another.
-func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+func (s *teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	f := &input.Fields{}
 	f.ID("decisionId", req.DecisionId)
 	f.OptionalID("sessionId", req.SessionId)
@@ -122,7 +105,7 @@ func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*
 		if req.SessionId != "" && out.SessionId != req.SessionId {
 			return nil, fault.NotFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
 		}
-		out.Node, out.Age = s.cfg.Node, durationpb.New(max(s.cfg.Now().Sub(r.at), 0))
+		out.Node, out.Age = s.node, durationpb.New(max(s.now().Sub(r.at), 0))
 		return &v1.ExplainResponse{Record: out}, nil
 	}
 	if req.Local {
@@ -132,7 +115,7 @@ func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*
 }
 
 // explainElsewhere asks the other nodes, all at once.
-func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+func (s *teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	peers, err := s.peers(ctx)
 	if err != nil {
 		return nil, fault.OfRead(err)
@@ -170,8 +153,8 @@ func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRe
 }
 
 // notKept says who was asked for a decision, and who could not be.
-func (s *Server) notKept(id string, asked, silent []string) error {
-	text := "no record of the decision \"" + id + "\" is kept by " + strings.Join(append([]string{s.cfg.Node}, asked...), ", ")
+func (s *teller) notKept(id string, asked, silent []string) error {
+	text := "no record of the decision \"" + id + "\" is kept by " + strings.Join(append([]string{s.node}, asked...), ", ")
 	if len(silent) > 0 {
 		text += "; not reached: " + strings.Join(silent, ", ")
 	}
@@ -181,4 +164,19 @@ func (s *Server) notKept(id string, asked, silent []string) error {
 		f = f.With("unreachable", strings.Join(silent, ","))
 	}
 	return f
+}
+
+func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
+	return &v1.Decision{
+		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
+		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
+		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
+	}
+}
+
+func driftOf(d *engine.DriftResult) *v1.Drift {
+	return &v1.Drift{
+		Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,
+		BaselineHash: d.BaselineHash, CurrentHash: d.CurrentHash,
+	}
 }

@@ -29,11 +29,8 @@ const (
 	gapRestarted   = "RESTARTED"
 )
 
-// eventService answers govnode.v1.EventService.
-type eventService struct{ *Server }
-
 // Follow streams the governance events of this node, or of all.
-func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream *connect.ServerStream[v1.FollowResponse]) error {
+func (s *teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *connect.ServerStream[v1.FollowResponse]) error {
 	f := &input.Fields{}
 	f.OptionalID("sessionId", req.SessionId)
 	f.OptionalID("agentId", req.AgentId)
@@ -46,8 +43,8 @@ func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream 
 	if req.FromOldest && req.After != "" {
 		f.Refuse("fromOldest", "is given beside after; send one of them")
 	}
-	if _, here := at[s.cfg.Node]; f.Err == nil && !req.Cluster && len(at) > 0 && !here {
-		f.Refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.cfg.Node)
+	if _, here := at[s.node]; f.Err == nil && !req.Cluster && len(at) > 0 && !here {
+		f.Refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.node)
 	}
 	if f.Err != nil {
 		return f.Err
@@ -59,7 +56,7 @@ func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream 
 	if req.Cluster {
 		return s.followAll(ctx, req, at, stream.Send)
 	}
-	fl := s.newFollower(input.Namespace(ctx), req, at[s.cfg.Node])
+	fl := s.newFollower(input.Namespace(ctx), req, at[s.node])
 	return fl.run(ctx, stream.Send)
 }
 
@@ -100,7 +97,7 @@ func cursorsIn(f *input.Fields, field, text string) map[string]cursor {
 // A follower reads the journal of this node at its own pace: it holds a place
 // and nothing else, so however slow it is, it costs the calls nothing.
 type follower struct {
-	s       *Server
+	s       *teller
 	ns      string
 	types   map[string]bool // nil for all
 	session string
@@ -109,7 +106,7 @@ type follower struct {
 	gap     *v1.Gap // to be said first
 }
 
-func (s *Server) newFollower(ns string, req *v1.FollowRequest, at cursor) *follower {
+func (s *teller) newFollower(ns string, req *v1.FollowRequest, at cursor) *follower {
 	fl := &follower{s: s, ns: ns, session: req.SessionId, agent: req.AgentId}
 	if len(req.Types) > 0 {
 		fl.types = map[string]bool{}
@@ -122,12 +119,12 @@ func (s *Server) newFollower(ns string, req *v1.FollowRequest, at cursor) *follo
 	case at.boot == s.journal.boot && at.sequence < next:
 		fl.next = at.sequence + 1
 		if fl.next < oldest {
-			fl.gap = &v1.Gap{Node: s.cfg.Node, Reason: gapOverwritten, Missed: oldest - fl.next}
+			fl.gap = &v1.Gap{Node: s.node, Reason: gapOverwritten, Missed: oldest - fl.next}
 			fl.next = oldest
 		}
 	case at.boot != "":
 		// The node has forgotten what it had: all that it has now is new.
-		fl.gap = &v1.Gap{Node: s.cfg.Node, Reason: gapRestarted}
+		fl.gap = &v1.Gap{Node: s.node, Reason: gapRestarted}
 		fl.next = oldest
 	case req.FromOldest:
 		fl.next = oldest
@@ -139,7 +136,7 @@ func (s *Server) newFollower(ns string, req *v1.FollowRequest, at cursor) *follo
 
 // cursor is the place behind what was sent.
 func (fl *follower) cursor() string {
-	return cursor{fl.s.journal.boot, fl.next - 1}.text(fl.s.cfg.Node)
+	return cursor{fl.s.journal.boot, fl.next - 1}.text(fl.s.node)
 }
 
 // run sends events until the other side ends, falls behind, or the node drains.
@@ -152,7 +149,7 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 	for {
 		r := fl.s.journal.read(fl.next)
 		if r.missed > 0 {
-			fl.s.metrics.cut.Inc()
+			fl.s.cut.Inc()
 			return fault.New(connect.CodeResourceExhausted, fault.ReasonTooSlow, fmt.Sprintf(
 				"this follower fell behind what the node keeps, and %d events are gone; read faster, or ask for fewer types, and follow again with the last cursor", r.missed))
 		}
@@ -225,9 +222,9 @@ func (r *record) engineEvents() []engine.Event {
 	return engine.Events(in, r.decision)
 }
 
-func (s *Server) eventOf(r *record, ev engine.Event, sequence uint64) *v1.Event {
+func (s *teller) eventOf(r *record, ev engine.Event, sequence uint64) *v1.Event {
 	out := &v1.Event{
-		Type: string(ev.Type), Node: s.cfg.Node, Sequence: sequence, Timestamp: input.Stamp(ev.Time),
+		Type: string(ev.Type), Node: s.node, Sequence: sequence, Timestamp: input.Stamp(ev.Time),
 		AgentId: ev.AgentID, SessionId: ev.SessionID, CallId: ev.CallID, Tool: ev.Tool,
 		Policy: ev.Policy, Rule: ev.Rule, Category: ev.Category, Reason: ev.Reason,
 		DecisionId: r.id, CheckpointId: ev.Checkpoint, DryRun: r.dryRun, Repeat: r.repeat,

@@ -28,7 +28,7 @@ const (
 // when the one before has gone out, so that nothing piles up here and whoever
 // reads slowly is cut by the node that it falls behind.
 type gathering struct {
-	s        *Server
+	s        *teller
 	req      *v1.FollowRequest
 	at       map[string]string // cursor of each node
 	silent   map[string]bool   // nodes that do not answer
@@ -44,18 +44,18 @@ type heard struct {
 	err     error
 }
 
-func (s eventService) followAll(ctx context.Context, req *v1.FollowRequest, at map[string]cursor, send func(*v1.FollowResponse) error) error {
+func (s *teller) followAll(ctx context.Context, req *v1.FollowRequest, at map[string]cursor, send func(*v1.FollowResponse) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g := &gathering{
-		s: s.Server, req: req, at: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
+		s: s, req: req, at: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
 		messages: make(chan heard), open: make(chan struct{}),
 	}
 	for node, c := range at {
 		g.at[node] = c.text(node)
 	}
 	resumed := len(at) > 0
-	own := &voice{g: g, node: s.cfg.Node}
+	own := &voice{g: g, node: s.node}
 	g.members[own.node] = true
 	fl := s.newFollower(input.Namespace(ctx), g.request(own.node, resumed), at[own.node])
 	go func() {
@@ -235,7 +235,7 @@ func (g *gathering) run(ctx context.Context, send func(*v1.FollowResponse) error
 // take notes what a node said, and returns what is to be told of it.
 func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 	if h.err != nil {
-		if h.node == g.s.cfg.Node || connect.CodeOf(h.err) == connect.CodeResourceExhausted || connect.CodeOf(h.err) == connect.CodeInvalidArgument {
+		if h.node == g.s.node || connect.CodeOf(h.err) == connect.CodeResourceExhausted || connect.CodeOf(h.err) == connect.CodeInvalidArgument {
 			return nil, h.err
 		}
 		g.silent[h.node] = true

@@ -5,9 +5,11 @@ import (
 	"encoding/hex"
 	"strings"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // checkHash checks a content hash: SHA-256 in hexadecimal. It returns the form in
@@ -70,4 +72,21 @@ func (s policyService) ListHashes(ctx context.Context, req *v1.ListHashesRequest
 		out.Hashes = append(out.Hashes, &v1.ToolHash{Tool: e.Key.Name(), Hash: e.Record.(*session.Hash).Hash})
 	}
 	return out, nil
+}
+
+// contentHash looks up what is registered for a tool. What cannot be read is put
+// into failed: whoever asked must not decide without it.
+func (s *Server) contentHash(ctx context.Context, ns string, failed *error) func(string) (string, bool) {
+	return func(tool string) (string, bool) {
+		found, err := s.store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
+		if err != nil {
+			*failed = fault.OfRead(err)
+			return "", false
+		}
+		h, ok := found.Record.(*session.Hash)
+		if !ok || h == nil {
+			return "", false
+		}
+		return h.Hash, true
+	}
 }

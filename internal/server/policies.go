@@ -11,7 +11,6 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
@@ -340,13 +339,5 @@ func limitSession(d *engine.Decision, x *session.Session, tool string) {
 	*d = engine.Decision{
 		Action: string(engine.Deny), Policy: d.Policy, PolicyChain: d.PolicyChain, EvaluationTime: d.EvaluationTime,
 		Category: r.category, PublicMessage: r.public, Reason: r.reason, Trace: append(d.Trace, engine.Redact(r.reason)),
-	}
-}
-
-func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
-	return &v1.Decision{
-		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
-		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
-		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
 	}
 }

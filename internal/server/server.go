@@ -155,7 +155,7 @@ type Server struct {
 	policies *policies
 	waits    *waiting.Waiters
 	audit    *auditor
-	journal  *journal
+	teller   *teller
 	metrics  *metrics
 	memory   *gate.Memory
 	leader   *members.Watch
@@ -184,11 +184,15 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.store, s.changes = store, store
 	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
-	s.journal = newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
-	if err := m.watch(cfg.Registry, s.journal); err != nil {
+	journal := newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
+	if err := m.watch(cfg.Registry, journal); err != nil {
 		return nil, err
 	}
-	s.audit = &auditor{now: cfg.Now, metrics: m, journal: s.journal, store: store, log: &auditLog{
+	s.teller = &teller{
+		node: cfg.Node, now: cfg.Now, log: cfg.Logger, journal: journal,
+		cluster: cfg.Cluster, client: cfg.Peers, cut: m.cut, drained: s.drained,
+	}
+	s.audit = &auditor{now: cfg.Now, metrics: m, journal: journal, store: store, log: &auditLog{
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
 	}}
 	s.audit.log.init()
@@ -232,8 +236,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(calls, stoppable(handler))
 	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s}, opts))
 	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s}, opts))
-	mux.Handle(govnodev1connect.NewDecisionServiceHandler(decisionService{s}, opts))
-	mux.Handle(govnodev1connect.NewEventServiceHandler(eventService{s}, opts))
+	mux.Handle(govnodev1connect.NewDecisionServiceHandler(s.teller, opts))
+	mux.Handle(govnodev1connect.NewEventServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(counterService{s}, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
 	mux.Handle(healthv1connect.NewHealthHandler(healthService{s}))
