@@ -1,10 +1,15 @@
 package server
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -37,7 +42,7 @@ func (a *auditor) add(t *trace, build func(line) line) {
 // is required and does not come about, the operation is answered with the error.
 func (a *auditor) written(t *trace) error { return t.said(a.log.flush(t.line)) }
 
-func (l line) stamp(at time.Time) line { return l.text("timestamp", stampOf(at)) }
+func (l line) stamp(at time.Time) line { return l.text("timestamp", input.Stamp(at)) }
 
 // happened begins the line of something that is no decision: it was allowed,
 // or nobody was asked.
@@ -65,8 +70,8 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 // knows, not spent.
 func (a *auditor) failedCall(b *begin, err error) {
 	r := b.record(decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call))
-	f := faultOf(err)
-	r.failure, r.failureReason = f.code.String(), f.reason
+	f := fault.Of(err)
+	r.failure, r.failureReason = f.Code.String(), f.Reason
 	a.keep(&b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", r.id).text("outcome", "").
 			text("failure", r.failure).text("failure_reason", r.failureReason)
@@ -100,12 +105,12 @@ func (a *auditor) keep(t *trace, r *record, more func(line) line) {
 // unreadable writes that no decision could be reached, because there was no
 // policy to judge by. Nothing is admitted then.
 func (a *auditor) unreadable(t *trace, ns, sess, call string, policy session.Digest, err error) {
-	f := faultOf(err)
+	f := fault.Of(err)
 	a.add(t, func(l line) line {
 		return l.stamp(a.now()).text("event_type", string(engine.PolicyViolation)).bool("allowed", false).text("action", string(engine.Deny)).
 			text("reason", engine.Redact(err.Error())).text("category", engine.CategoryPolicyError).text("tool_name", "").
 			text("namespace", ns).text("session_id", sess).text("call_id", call).text("policy_digest", policy.String()).
-			bool("error", true).text("failure", f.code.String()).text("failure_reason", f.reason)
+			bool("error", true).text("failure", f.Code.String()).text("failure_reason", f.Reason)
 	})
 }
 
@@ -176,4 +181,67 @@ func (a *auditor) repaired(t *trace, c *session.Repair) {
 		return a.happened(l, "ids_repaired", "", "", c.NS).number("newer_than", c.NewerThan).
 			text("holder_client", c.Client).text("client", c.By.Client).text("request_id", c.By.Request)
 	})
+}
+
+// ReopenAudit opens the audit log anew, for one that was renamed to be
+// archived. No line is split between the two. It does nothing and returns false
+// where Config.Audit is no Reopener.
+func (s *Server) ReopenAudit() (reopened bool, err error) {
+	l := s.audit.log
+	r, ok := l.to.(Reopener)
+	if !ok {
+		return false, nil
+	}
+	select {
+	case l.file <- struct{}{}:
+		defer func() { <-l.file }()
+	case <-time.After(l.patience):
+		return false, fmt.Errorf("server: audit: %w", errAuditHangs)
+	}
+	if err := r.Reopen(); err != nil {
+		return false, fmt.Errorf("server: audit: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.torn = false // Reopen has seen to it
+	return true, nil
+}
+
+// auditLost counts lines that are lost, and says so.
+func (s *Server) auditLost(lines int, why error) {
+	s.metrics.auditLost.Inc()
+	s.audit.losses.add(lines, why, func(lines int, why error) {
+		s.log.Error("the audit log cannot be written; make room, or give another file with --audit", "lines_lost", lines, "error", why)
+	})
+}
+
+// auditState says how it stands with the audit log where that has changed.
+func (s *Server) auditState(trouble error) {
+	then := "answers do not wait for it, and lines are lost if it goes on"
+	if s.cfg.AuditRequired {
+		then = "decisions are refused until it can be written, since it is required"
+	}
+	switch {
+	case trouble == nil:
+		s.metrics.auditFailing.Set(0)
+		s.log.Info("the audit log is written again")
+		return
+	case s.cfg.AuditRequired, trouble == errAuditHangs: // else auditLost says it
+		s.log.Error("the audit log cannot be written; make room, or give another file with --audit", "error", trouble, "then", then)
+	}
+	s.metrics.auditFailing.Set(1)
+}
+
+func (b *begin) record(id string) *record {
+	size := len(b.req.ArgumentsJson) + len(b.req.ContextJson)
+	if b.req.Arguments != nil {
+		size += proto.Size(b.req.Arguments)
+	}
+	if b.req.Context != nil {
+		size += proto.Size(b.req.Context)
+	}
+	for name, text := range b.req.Metadata {
+		size += len(name) + len(text)
+	}
+	return newRecord(b.ns, id, b.policy, b.input, b.decision, size)
 }

@@ -10,6 +10,8 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/server/fault"
 )
 
 // A sink is a file that can hang and fail.
@@ -109,8 +111,8 @@ func TestRequiredLinesAreKept(t *testing.T) {
 				require.NoError(t, err)
 			} else {
 				require.ErrorContains(t, err, full.Error())
-				reason := faultOf(err).reason
-				require.Equal(t, reasonNotApplied, reason, "what was applied is for the trace to say")
+				reason := fault.Of(err).Reason
+				require.Equal(t, fault.ReasonNotApplied, reason, "what was applied is for the trace to say")
 			}
 			require.Error(t, l.admit())
 			time.Sleep(3*auditRetry + auditRetry/2) // it is tried again and again

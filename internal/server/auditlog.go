@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"strconv"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"example.com/govnode/internal/server/fault"
 )
 
 // An auditLog is the file of audit lines, one JSON object each. Lines are
@@ -138,7 +139,7 @@ func (l *auditLog) flush(line uint64) error {
 
 // refusal is why nothing is decided, or a decision is not told. l.mu must be held.
 func (l *auditLog) refusal() error {
-	return notApplied("the audit log of this node cannot be written (" + l.why().Error() + "), and nothing is decided without it")
+	return fault.NotApplied("the audit log of this node cannot be written (" + l.why().Error() + "), and nothing is decided without it")
 }
 
 // why is why lines are not written. l.mu must be held.
@@ -298,55 +299,6 @@ type Reopener interface {
 	// Reopen makes all further writes go to what the name stands for now, on
 	// lines of their own. After an error they go where they went before.
 	Reopen() error
-}
-
-// ReopenAudit opens the audit log anew, for one that was renamed to be
-// archived. No line is split between the two. It does nothing and returns false
-// where Config.Audit is no Reopener.
-func (s *Server) ReopenAudit() (reopened bool, err error) {
-	l := s.audit.log
-	r, ok := l.to.(Reopener)
-	if !ok {
-		return false, nil
-	}
-	select {
-	case l.file <- struct{}{}:
-		defer func() { <-l.file }()
-	case <-time.After(l.patience):
-		return false, fmt.Errorf("server: audit: %w", errAuditHangs)
-	}
-	if err := r.Reopen(); err != nil {
-		return false, fmt.Errorf("server: audit: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.torn = false // Reopen has seen to it
-	return true, nil
-}
-
-// auditLost counts lines that are lost, and says so.
-func (s *Server) auditLost(lines int, why error) {
-	s.metrics.auditLost.Inc()
-	s.audit.losses.add(lines, why, func(lines int, why error) {
-		s.log.Error("the audit log cannot be written; make room, or give another file with --audit", "lines_lost", lines, "error", why)
-	})
-}
-
-// auditState says how it stands with the audit log where that has changed.
-func (s *Server) auditState(trouble error) {
-	then := "answers do not wait for it, and lines are lost if it goes on"
-	if s.cfg.AuditRequired {
-		then = "decisions are refused until it can be written, since it is required"
-	}
-	switch {
-	case trouble == nil:
-		s.metrics.auditFailing.Set(0)
-		s.log.Info("the audit log is written again")
-		return
-	case s.cfg.AuditRequired, trouble == errAuditHangs: // else auditLost says it
-		s.log.Error("the audit log cannot be written; make room, or give another file with --audit", "error", trouble, "then", then)
-	}
-	s.metrics.auditFailing.Set(1)
 }
 
 // lossesEvery is how often it is said that lines are lost. On a full disk every

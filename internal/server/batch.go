@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -12,10 +13,10 @@ import (
 // call that has to wait is answered OUTCOME_QUEUED: asking again with the same
 // id claims its slot, and keeps its place for ten seconds more.
 func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) (*v1.BatchCallsResponse, error) {
-	f := &fields{}
-	f.count("operations", len(req.Operations), caps.Operations)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.Count("operations", len(req.Operations), input.Caps.Operations)
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	ops := s.prepareAll(ctx, req.Operations)
 	ctx, cancel := withTimeouts(ctx, req.Operations)
@@ -32,12 +33,12 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 // withTimeouts waits as long as the most patient operation does, since all are
 // answered in one message.
 func withTimeouts(ctx context.Context, ops []*v1.Operation) (context.Context, context.CancelFunc) {
-	longest := caps.Timeout.Min
+	longest := input.Caps.Timeout.Min
 	for _, op := range ops {
 		if op.GetTimeout() == nil {
 			return context.WithCancel(ctx)
 		}
-		longest = max(longest, min(op.Timeout.AsDuration(), caps.Timeout.Max))
+		longest = max(longest, min(op.Timeout.AsDuration(), input.Caps.Timeout.Max))
 	}
 	return context.WithTimeout(ctx, longest)
 }
@@ -53,13 +54,13 @@ const maxJudged = 16
 func (s *Server) prepareAll(ctx context.Context, parts []*v1.Operation) []operation {
 	ops := make([]operation, len(parts))
 	prepare := func(ctx context.Context, i int) (done bool) {
-		return s.prepareIn(ctx, (&fields{}).at("operations", i), parts[i], ops[i])
+		return s.prepareIn(ctx, (&input.Fields{}).At("operations", i), parts[i], ops[i])
 	}
 	var others errgroup.Group
 	others.SetLimit(maxJudged)
 	near := context.WithValue(ctx, quickKey{}, true)
 	for i, part := range parts {
-		ops[i] = s.operationIn(namespace(ctx), part)
+		ops[i] = s.operationIn(input.Namespace(ctx), part)
 		if prepare(near, i) {
 			continue
 		}

@@ -10,61 +10,17 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
-
-// NamespaceHeader names the namespace of a request.
-const NamespaceHeader = "Govnode-Namespace"
 
 // LeaderHeader stands in the answers of a cluster's node and names the API
 // address of the node that leads, so that a client may go there directly.
 const LeaderHeader = "Govnode-Leader"
-
-// ReasonHeader stands in the answer to a request of its own that has an error, and
-// holds its reason.
-const ReasonHeader = "Govnode-Reason"
-
-const defaultNamespace = "default"
-
-type namespaceKey struct{}
-
-// namespaceGate reads the namespace before the body is decoded.
-func namespaceGate(ctx context.Context, _ connect.Spec, _ connect.Peer, header http.Header) (context.Context, error) {
-	ns := header.Get(NamespaceHeader)
-	switch {
-	case ns == "":
-		return ctx, nil
-	case len(header.Values(NamespaceHeader)) > 1:
-		return nil, invalid(NamespaceHeader, "is given more than once; send one")
-	}
-	if bad := namespaceProblem(ns); bad != "" {
-		return nil, invalid(NamespaceHeader, "%s", bad)
-	}
-	return context.WithValue(ctx, namespaceKey{}, ns), nil
-}
-
-// namespaceProblem says what is wrong with the name of a namespace, or nothing.
-func namespaceProblem(ns string) string {
-	if n := int64(len(ns)); n < caps.Namespace.Min || n > caps.Namespace.Max {
-		return fmt.Sprintf("has %d bytes; it must have %d to %d", n, caps.Namespace.Min, caps.Namespace.Max)
-	}
-	for i := 0; i < len(ns); i++ {
-		if c := ns[i]; !isIDByte(c) || c == ':' || c == '@' || c == '/' {
-			return fmt.Sprintf("byte %d is not allowed; use only letters, digits and . _ -", i)
-		}
-	}
-	return ""
-}
-
-// namespace returns the namespace of a request.
-func namespace(ctx context.Context) string {
-	if ns, ok := ctx.Value(namespaceKey{}).(string); ok {
-		return ns
-	}
-	return defaultNamespace
-}
 
 // A boundary is what every request passes through: a deadline, a measurement,
 // and the refusal of new work while the node drains, has no room, or knows no
@@ -99,7 +55,7 @@ func (*boundary) outward(err error, left *trace) error {
 	if err == nil {
 		return nil
 	}
-	return faultOf(left.said(err)).connect()
+	return fault.Of(left.said(err)).Connect()
 }
 
 // nameLeader tells in an answer who leads, as far as this node knows.
@@ -157,11 +113,11 @@ func (s *Server) admit(procedure string) error {
 	if !growsState(procedure) {
 		return nil
 	}
-	if err := s.memory.admit(); err != nil {
+	if err := s.memory.Admit(); err != nil {
 		return err
 	}
-	if err := s.leader.admit(); err != nil { // before it is judged for nothing
-		return changeError(storage.Fail(storage.NotApplied, err))
+	if err := s.leader.Admit(); err != nil { // before it is judged for nothing
+		return fault.OfChange(storage.Fail(storage.NotApplied, err))
 	}
 	return nil
 }
@@ -192,13 +148,7 @@ func decides(procedure string) bool {
 }
 
 func errDraining() error {
-	return newError(connect.CodeUnavailable, reasonNotApplied, "this node is shutting down; nothing was applied, send it again with the same id to another node")
-}
-
-// errHandedOver answers a wait on a node that drains. The wait itself stands in
-// the replicated state and lasts ten seconds without a node that renews it.
-func errHandedOver() error {
-	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "this node is shutting down; the place in the queue is kept for ten seconds, send it again with the same id to another node")
+	return fault.New(connect.CodeUnavailable, fault.ReasonNotApplied, "this node is shutting down; nothing was applied, send it again with the same id to another node")
 }
 
 // recovered turns a panic into an error, so that one bad request costs one
@@ -210,5 +160,53 @@ func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, 
 func (s *Server) panicked(where string, cause any) error {
 	s.log.Error("a handler panicked", slog.String("where", where), slog.String("cause", engine.Redact(fmt.Sprint(cause))), slog.String("stack", string(debug.Stack())))
 	s.metrics.panics.Inc()
-	return newError(connect.CodeInternal, reasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
+	return fault.New(connect.CodeInternal, fault.ReasonOutcomeUnknown, "the node failed on this request; its log has the details. It is safe to send it again with the same id")
+}
+
+// growsState reports whether a request makes the state larger. What ends,
+// renews, reads or deletes something does not, or by less than it frees.
+func growsState(procedure string) bool {
+	switch procedure {
+	case govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
+		govnodev1connect.CounterServiceSetProcedure, govnodev1connect.CounterServiceIncrementProcedure:
+		return true
+	}
+	return startsWork(procedure)
+}
+
+// admitForwarded decides about a command that another node passes on to this
+// one as the leader: while this one has no room, as it decides about requests
+// of its own. The node that passes it on may have more memory; but what it
+// takes, the leader has to keep as well.
+func (s *Server) admitForwarded(cmd session.Command) bool {
+	if !s.memory.Sheds() || !grows(cmd) || s.begun(cmd) {
+		return true
+	}
+	return s.memory.Admit() == nil
+}
+
+// grows says of a command what growsState says of a request.
+func grows(cmd session.Command) bool {
+	switch cmd.(type) {
+	case *session.Open, *session.Begin, *session.Acquire, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment:
+		return true
+	}
+	return false
+}
+
+// begun reports whether a command asks again for what is open or waits, as the
+// claim of a waiter does: the other node has taken it before, and it has its
+// room.
+func (s *Server) begun(cmd session.Command) bool {
+	switch c := cmd.(type) {
+	case *session.Begin:
+		found, err := s.store.Get(context.Background(), session.SessionKey(c.NS, c.Session), storage.Nearby)
+		x, _ := found.Record.(*session.Session)
+		return err == nil && x != nil && x.Find(c.Call) != nil
+	case *session.Acquire:
+		found, err := s.store.Get(context.Background(), session.ClientKey(c.NS, c.Client), storage.Nearby)
+		x, _ := found.Record.(*session.Client)
+		return err == nil && x != nil && x.Find(c.Slot) != nil
+	}
+	return false
 }

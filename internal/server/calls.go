@@ -7,11 +7,16 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -63,35 +68,35 @@ var orders = map[v1.Order]engine.Order{
 }
 
 // check finds the session and its policy.
-func (b *begin) check(ctx context.Context, f *fields) error {
+func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	req := b.req
-	f.id("sessionId", req.SessionId)
-	b.s.newID(f, "callId", req.CallId)
-	enum(f, "kind", req.Kind, v1.Kind_name)
-	enum(f, "order", req.Order, v1.Order_name)
+	f.ID("sessionId", req.SessionId)
+	f.NewID("callId", req.CallId, b.s.cfg.Now)
+	input.Enum(f, "kind", req.Kind, v1.Kind_name)
+	input.Enum(f, "order", req.Order, v1.Order_name)
 	kind := callKinds[req.Kind]
 	if kind.state == session.Tool || req.Tool != "" {
 		// The kind is the caller's word: who names a tool is counted, and judged
 		// by package engine, as a call of it.
 		kind.state = session.Tool
-		f.text("tool", req.Tool, caps.Tool)
+		f.Text("tool", req.Tool, input.Caps.Tool)
 	}
 	b.cmd = &session.Begin{
 		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind.state, Tool: req.Tool,
-		Pools:    f.wants(req.Pools),
-		TTL:      f.duration("ttl", req.Ttl, caps.TTL),
-		MaxHold:  f.duration("maxHold", req.MaxHold, caps.MaxHold),
-		Wait:     f.duration("wait", req.Wait, caps.Wait),
-		Priority: int32(f.number("priority", int64(req.Priority), caps.Priority)),
-		Tokens:   f.number("tokens", req.Tokens, caps.Tokens),
+		Pools:    wantsOf(f, req.Pools),
+		TTL:      f.Duration("ttl", req.Ttl, input.Caps.TTL),
+		MaxHold:  f.Duration("maxHold", req.MaxHold, input.Caps.MaxHold),
+		Wait:     f.Duration("wait", req.Wait, input.Caps.Wait),
+		Priority: int32(f.Number("priority", int64(req.Priority), input.Caps.Priority)),
+		Tokens:   f.Number("tokens", req.Tokens, input.Caps.Tokens),
 	}
 	b.input = engine.Input{
 		Tool: req.Tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],
-		Arguments: f.mapping("arguments", req.Arguments, req.ArgumentsJson),
-		Context:   withMetadata(f.mapping("context", req.Context, req.ContextJson), f.metadata(req.Metadata)),
+		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
+		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	b.one[0] = b.cmd
 	b.cmd.Content = beginContent(req)
@@ -99,19 +104,19 @@ func (b *begin) check(ctx context.Context, f *fields) error {
 	return b.load(ctx, storage.Nearby, f)
 }
 
-// wants checks the pools that a call names and puts them in the order in which
+// wantsOf checks the pools that a call names and puts them in the order in which
 // they are taken, behind the place of the policy's own.
-func (f *fields) wants(pools []*v1.Want) []session.Want {
-	f.count("pools", len(pools), caps.Pools)
+func wantsOf(f *input.Fields, pools []*v1.Want) []session.Want {
+	f.Count("pools", len(pools), input.Caps.Pools)
 	wants := make([]session.Want, 1, len(pools)+1)
 	for i, p := range pools {
-		in := f.at("pools", i)
-		in.pool("pool", p.GetPool())
-		w := session.Want{Pool: p.GetPool(), Weight: int32(in.number("weight", int64(p.GetWeight()), caps.Weight))}
+		in := f.At("pools", i)
+		checkPool(in, "pool", p.GetPool())
+		w := session.Want{Pool: p.GetPool(), Weight: int32(in.Number("weight", int64(p.GetWeight()), input.Caps.Weight))}
 		if slices.ContainsFunc(wants[1:], func(o session.Want) bool { return o.Pool == w.Pool }) {
-			in.refuse("pool", "names %q twice; give its weight once", w.Pool)
+			in.Refuse("pool", "names %q twice; give its weight once", w.Pool)
 		}
-		f.take(in)
+		f.Take(in)
 		wants = append(wants, w)
 	}
 	slices.SortFunc(wants[1:], func(a, b session.Want) int { return strings.Compare(a.Pool, b.Pool) })
@@ -120,7 +125,7 @@ func (f *fields) wants(pools []*v1.Want) []session.Want {
 
 // load finds the session, the tree that it pins, and what the service knows of
 // it. The pinned digest never changes, so that an old record is good enough.
-func (b *begin) load(ctx context.Context, read storage.Read, f *fields) error {
+func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) error {
 	found, err := b.s.findSession(ctx, b.ns, f, b.req.SessionId, read)
 	if err != nil {
 		return err
@@ -160,7 +165,7 @@ func (b *begin) judge(ctx context.Context) error {
 		// Few policies look at the pool, so it is read for those alone.
 		found, err := b.s.store.Get(ctx, session.PoolKey(b.ns, b.cmd.Pools[0].Pool), storage.Nearby)
 		if err != nil {
-			return readError(err)
+			return fault.OfRead(err)
 		}
 		if p, ok := found.Record.(*session.Pool); ok && p.InUse() > 0 {
 			b.facts.ActiveSlots = int64(p.InUse())
@@ -244,13 +249,13 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 func (b *begin) failure(res *session.Result) error {
 	switch {
 	case res.Code == session.NotFound && len(res.Pools) > 0:
-		return notFound("pools", "there is no pool %q; make it with PutPool", res.Pools[0])
+		return fault.NotFound("pools", "there is no pool %q; make it with PutPool", res.Pools[0])
 	case res.Code == session.NotFound: // this node saw it, and it went since, for instance with a restore
-		return notFound("sessionId", "there is no session %q any more; create it with CreateSession", b.req.SessionId)
+		return fault.NotFound("sessionId", "there is no session %q any more; create it with CreateSession", b.req.SessionId)
 	case res.Code == session.Invalid && len(res.Pools) > 0:
-		return invalid("pools", "the weight for %q is above its %d slots; ask for less", res.Pools[0], res.Limit)
+		return fault.Invalid("pools", "the weight for %q is above its %d slots; ask for less", res.Pools[0], res.Limit)
 	}
-	return failure(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
+	return fault.OfResult(res, fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
 }
 
 // learn takes a fact over that the state machine has told.
@@ -277,16 +282,16 @@ func (b *begin) learn(p session.Premise, v int64) {
 	}
 }
 
-func (b *begin) waiting() *wait {
+func (b *begin) waiting() *waiting.Wait {
 	if b.answer.Result.Code != session.Queued {
 		return nil
 	}
 	b.queued = true
-	return &wait{
-		ns: b.ns, pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), answer: &b.answer,
-		holder: holderName(session.KindSession, b.cmd.Session, b.cmd.Call), claim: b.cmd, length: b.cmd.Wait,
-		renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: caps.TTL.Default},
-		cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
+	return &waiting.Wait{
+		NS: b.ns, Pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), Answer: &b.answer,
+		Holder: holderName(session.KindSession, b.cmd.Session, b.cmd.Call), Claim: b.cmd, Length: b.cmd.Wait,
+		Renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: input.Caps.TTL.Default},
+		Cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
 	}
 }
 
@@ -365,4 +370,41 @@ func (b *begin) size() int {
 		return bareSize + proto.Size(b.req)
 	}
 	return bareSize + len(b.req.ArgumentsJson) + len(b.req.ContextJson)
+}
+
+// beginContent is the fingerprint of a call without its wait: a waiter that
+// asks again asks for the same call.
+func beginContent(req *v1.BeginCallRequest) session.Fingerprint {
+	wait := req.Wait
+	req.Wait = nil
+	p := input.Fingerprint(req)
+	req.Wait = wait
+	return p
+}
+
+// withMetadata puts metadata into the context, where policies look for it. What
+// the context itself says there is not believed.
+func withMetadata(ctx value.Value, m map[string]string) value.Value {
+	if len(m) == 0 {
+		return engine.WithMetadata(ctx, value.Value{})
+	}
+	pairs := make([]value.Pair, 0, len(m))
+	for name, text := range input.Sorted(m) {
+		pairs = append(pairs, value.Pair{Key: name, Value: value.OfString(text)})
+	}
+	return engine.WithMetadata(ctx, value.OfMap(pairs...))
+}
+
+// errModifiedBefore answers the repeat of a call that was admitted with arguments
+// that a guardrail had changed, where the guardrails do not give them again. To
+// admit it with the old ones would be wrong, and to deny it untrue.
+func errModifiedBefore(subject string) error {
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown,
+		subject+": it was admitted with arguments that a guardrail changed, and the guardrails do not give them again now; send it again with the same id, or end it with EndCall and begin another")
+}
+
+// errModified refuses a call whose arguments a guardrail has changed into what
+// the answer cannot hold: to admit it with the old ones would be wrong.
+func errModified(err error) error {
+	return fault.New(connect.CodeFailedPrecondition, fault.ReasonInvalidField, "arguments: a guardrail changed them into what a Struct cannot hold: "+err.Error())
 }

@@ -11,6 +11,8 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -38,26 +40,26 @@ var statuses = map[v1.Status]session.Status{
 	v1.Status_STATUS_CANCELLED: session.Cancelled,
 }
 
-func (e *end) check(ctx context.Context, f *fields) error {
+func (e *end) check(ctx context.Context, f *input.Fields) error {
 	req := e.req
-	f.id("sessionId", req.SessionId)
-	f.id("callId", req.CallId)
-	enum(f, "status", req.Status, v1.Status_name)
+	f.ID("sessionId", req.SessionId)
+	f.ID("callId", req.CallId)
+	input.Enum(f, "status", req.Status, v1.Status_name)
 	status := statuses[req.Status]
 	if req.Status == v1.Status_STATUS_UNSPECIFIED {
-		f.refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED")
+		f.Refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED")
 	}
-	tokens := f.number("tokens", req.Tokens, caps.Tokens)
+	tokens := f.Number("tokens", req.Tokens, input.Caps.Tokens)
 	if tokens == 0 {
 		tokens = -1 // what was reserved was used
 	}
 	if req.Output != nil {
-		if bad := structProblem(req.Output, 0); bad != "" {
-			f.refuse("output", "%s", bad)
+		if bad := input.StructProblem(req.Output, 0); bad != "" {
+			f.Refuse("output", "%s", bad)
 		}
 	}
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	e.cmd = &session.End{NS: e.ns, Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}
 	e.one[0] = e.cmd
@@ -97,7 +99,7 @@ func callPools(x *session.Session, call string) []string {
 // same or they are not.
 func (e *end) compare(ctx context.Context, base session.Digest, read storage.Read) error {
 	current := session.Digest(sha256.Sum256([]byte(e.text)))
-	fits := int64(len(e.text)) <= caps.Output.Max
+	fits := int64(len(e.text)) <= input.Caps.Output.Max
 	e.cmd.Output, e.drift = session.Output{Hash: current, Against: base}, nil
 	if base == (session.Digest{}) {
 		if fits {
@@ -107,7 +109,7 @@ func (e *end) compare(ctx context.Context, base session.Digest, read storage.Rea
 	}
 	found, err := e.s.store.Get(ctx, session.BaselineKey(e.cmd.NS, e.cmd.Session), read)
 	if err != nil {
-		return readError(err)
+		return fault.OfRead(err)
 	}
 	threshold := float64(e.limit) / 1e6
 	drift := engine.DriftResult{Score: 1, Exceeded: threshold < 1, Threshold: threshold}
@@ -144,9 +146,9 @@ func (e *end) respond() error {
 	res := &e.answer.Result
 	switch {
 	case res.Code == session.NotFound:
-		return notFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
+		return fault.NotFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
 	case res.Code.Failure() || res.Code == session.SessionClosed:
-		return failure(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
+		return fault.OfResult(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
 	}
 	a := &struct { // allocated together
 		out      v1.EndCallResponse
@@ -184,13 +186,6 @@ func (e *end) size() int {
 	return bareSize + proto.Size(e.req)
 }
 
-func driftOf(d *engine.DriftResult) *v1.Drift {
-	return &v1.Drift{
-		Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,
-		BaselineHash: d.BaselineHash, CurrentHash: d.CurrentHash,
-	}
-}
-
 // checkpointID names the checkpoint of an execution (adapter contract 3.7).
 func checkpointID(n uint32) string { return fmt.Sprintf("checkpoint-%d", n) }
 
@@ -205,11 +200,11 @@ type cancel struct {
 	cmd *session.Cancel
 }
 
-func (c *cancel) check(ctx context.Context, f *fields) error {
-	f.id("sessionId", c.req.SessionId)
-	f.id("callId", c.req.CallId)
-	if f.err != nil {
-		return f.err
+func (c *cancel) check(ctx context.Context, f *input.Fields) error {
+	f.ID("sessionId", c.req.SessionId)
+	f.ID("callId", c.req.CallId)
+	if f.Err != nil {
+		return f.Err
 	}
 	found, err := c.s.findSession(ctx, c.ns, f, c.req.SessionId, storage.Nearby)
 	if err != nil {
@@ -235,9 +230,9 @@ func (c *cancel) respond() error {
 	case res.Code == session.NotWaiting: // it runs: there is a slot to give back with EndCall
 		c.out.Outcome = v1.Outcome_OUTCOME_ADMITTED
 	case res.Code == session.NotFound:
-		return notFound("callId", "session %q has no call %q; begin it with BeginCall", c.req.SessionId, c.req.CallId)
+		return fault.NotFound("callId", "session %q has no call %q; begin it with BeginCall", c.req.SessionId, c.req.CallId)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("callId %q of sessionId %q", c.req.CallId, c.req.SessionId))
+		return fault.OfResult(res, fmt.Sprintf("callId %q of sessionId %q", c.req.CallId, c.req.SessionId))
 	}
 	return nil
 }

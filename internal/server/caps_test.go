@@ -15,6 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -262,7 +264,7 @@ func (b *bench) ahead(d time.Duration) error {
 		"requestId": b.putPool(func(r *v1.PutPoolRequest) { r.RequestId = id() }),
 	} {
 		if err != nil {
-			require.Equal(b.t, field, infoOf(err).GetMetadata()["field"])
+			require.Equal(b.t, field, fault.InfoOf(err).GetMetadata()["field"])
 			require.ErrorContains(b.t, err, "Set the clock right")
 			errs = append(errs, err)
 		}
@@ -293,12 +295,12 @@ var signed = map[string]bool{"Queue": true, "Threshold": true, "Priority": true,
 // Every row of the table of caps is tried at both edges and one beyond each.
 func TestCapsAtTheirEdges(t *testing.T) {
 	b := newBench(t)
-	rows := reflect.ValueOf(caps)
+	rows := reflect.ValueOf(input.Caps)
 	for i := range rows.NumField() {
 		name := rows.Type().Field(i).Name
 		t.Run(name, func(t *testing.T) {
 			switch row := rows.Field(i).Interface().(type) {
-			case bound:
+			case input.Bound:
 				try := bounds[name]
 				if try == nil {
 					require.Contains(t, elsewhere, name, "no test tries this row")
@@ -316,7 +318,7 @@ func TestCapsAtTheirEdges(t *testing.T) {
 				}
 				require.NoError(t, try(b, row.Max), "the most")
 				refusedAt(t, try(b, row.Max+1), row.Max+1)
-			case span:
+			case input.Span:
 				try := spans[name]
 				require.NotNil(t, try, "no test tries this row")
 				require.NoError(t, try(b, row.Min), "the least")
@@ -336,14 +338,14 @@ func refusedAt(t *testing.T, err error, n any) {
 
 func TestNamespaceEdges(t *testing.T) {
 	gate := func(ns ...string) error {
-		_, err := namespaceGate(t.Context(), connect.Spec{}, connect.Peer{}, http.Header{NamespaceHeader: ns})
+		_, err := input.NamespaceGate(t.Context(), connect.Spec{}, connect.Peer{}, http.Header{input.NamespaceHeader: ns})
 		return err
 	}
-	require.NoError(t, gate(chars(caps.Namespace.Min)))
-	require.NoError(t, gate(chars(caps.Namespace.Max)))
+	require.NoError(t, gate(chars(input.Caps.Namespace.Min)))
+	require.NoError(t, gate(chars(input.Caps.Namespace.Max)))
 	require.NoError(t, gate("a.b_c-D9"))
 	require.NoError(t, gate(), "default")
-	refusedAt(t, gate(chars(caps.Namespace.Max+1)), caps.Namespace.Max+1)
+	refusedAt(t, gate(chars(input.Caps.Namespace.Max+1)), input.Caps.Namespace.Max+1)
 	for _, bad := range []string{"a/b", "a:b", "a b", "ä", "a\x00"} {
 		refusedAt(t, gate(bad), bad)
 	}
@@ -353,20 +355,20 @@ func TestNamespaceEdges(t *testing.T) {
 // The caps of the state itself: tools and open calls of a session.
 func TestCapsOfASession(t *testing.T) {
 	b := newBench(t)
-	for i := range caps.Tools.Max {
+	for i := range input.Caps.Tools.Max {
 		require.NoError(t, b.begin(func(r *v1.BeginCallRequest) { r.Tool = fmt.Sprintf("tool%d", i) }))
 	}
 	err := b.begin(func(r *v1.BeginCallRequest) { r.Tool = "one too many" })
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	reason := faultOf(err).reason
-	require.Equal(t, reasonTooManyTools, reason)
+	reason := fault.Of(err).Reason
+	require.Equal(t, fault.ReasonTooManyTools, reason)
 	require.NoError(t, b.begin(func(r *v1.BeginCallRequest) { r.Tool = "tool0" }), "a tool that is known goes on")
 
 	require.NoError(t, b.create(func(r *v1.CreateSessionRequest) { r.SessionId = "open" }))
-	ops := many(caps.Operations.Max, func(i int) *v1.Operation {
+	ops := many(input.Caps.Operations.Max, func(i int) *v1.Operation {
 		return &v1.Operation{Op: &v1.Operation_Begin{Begin: &v1.BeginCallRequest{SessionId: "open", CallId: fmt.Sprintf("c%d", i), Tool: "t"}}}
 	})
-	require.EqualValues(t, caps.OpenCalls.Max, len(ops))
+	require.EqualValues(t, input.Caps.OpenCalls.Max, len(ops))
 	res, err := callService{Server: b.s}.BatchCalls(t.Context(), &v1.BatchCallsRequest{Operations: ops})
 	require.NoError(t, err)
 	for _, r := range res.Results {
@@ -374,6 +376,6 @@ func TestCapsOfASession(t *testing.T) {
 	}
 	_, err = callService{Server: b.s}.BeginCall(t.Context(), &v1.BeginCallRequest{SessionId: "open", CallId: "more", Tool: "t"})
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	reason = faultOf(err).reason
-	require.Equal(t, reasonTooManyOpen, reason)
+	reason = fault.Of(err).Reason
+	require.Equal(t, fault.ReasonTooManyOpen, reason)
 }

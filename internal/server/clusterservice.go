@@ -5,63 +5,24 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
-// A Cluster changes and reports the members of a store that has some.
-type Cluster interface {
-	// Status tells how this node sees the cluster.
-	Status(ctx context.Context) (Status, error)
-	// AddNode makes a running node a member. The errors of changes are of type
-	// *storage.Failure.
-	AddNode(ctx context.Context, node, address string, nonvoter bool) error
-	// RemoveNode ends the membership of a node. One without which no majority
-	// would answer is refused, unless force is set.
-	RemoveNode(ctx context.Context, node string, force bool) error
-	// TransferLeadership makes another node lead; any that is caught up if the
-	// name is empty.
-	TransferLeadership(ctx context.Context, node string) error
-	// Ready returns the check that fails: no leader, not caught up, draining.
-	Ready(ctx context.Context) error
-	// LeaderAPI is the API address of the present leader; empty if unknown.
-	LeaderAPI() string
-	// AdmitForwarded has this node, when it leads, ask about each command that
-	// another node passes on to it. What is not admitted is not applied, and
-	// its error has the method Overloaded at the node that passed it on. Nil
-	// admits everything.
-	AdmitForwarded(admit func(session.Command) bool)
-}
-
-// Status is a cluster as one node sees it.
-type Status struct {
-	Node         string
-	Leader       string // empty if there is none
-	Term         uint64
-	AppliedIndex uint64
-	SeenBy       string // whose view Peers is
-	Peers        []Peer
-	Health       string // ok, or the check that fails
-}
-
-// A Peer is a member of the cluster.
-type Peer struct {
-	Node       string
-	Address    string // of its Raft port
-	Role       string // leader, voter or nonvoter
-	APIAddress string
-	Known      bool          // it was heard of; else nothing of what follows is known
-	Up         bool          // within the last seconds
-	Silent     time.Duration // since it was heard of last
-	Applied    uint64        // where it stood then
-	Lag        uint64        // entries behind who sees it
-}
+// What the program brings of a cluster.
+type (
+	Cluster = members.Cluster
+	Status  = members.Status
+	Peer    = members.Peer
+)
 
 // clusterService answers govnode.v1.ClusterService.
 type clusterService struct{ *Server }
@@ -71,9 +32,9 @@ type clusterService struct{ *Server }
 func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.StatusResponse, error) {
 	out := &v1.StatusResponse{Node: s.cfg.Node, Backend: s.cfg.Backend, Version: s.cfg.Version, Health: "ok"}
 	if s.cfg.Cluster == nil {
-		found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Nearby)
+		found, err := s.store.Get(ctx, session.NamespaceKey(input.Namespace(ctx)), storage.Nearby)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		out.Leader, out.AppliedIndex = s.cfg.Node, found.Index
 		out.SeenBy = s.cfg.Node
@@ -86,7 +47,7 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 	} else {
 		status, err := s.cfg.Cluster.Status(ctx)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		out.Node, out.Leader, out.Term, out.AppliedIndex, out.Health = status.Node, status.Leader, status.Term, status.AppliedIndex, status.Health
 		out.SeenBy = status.SeenBy
@@ -105,30 +66,30 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 }
 
 // members returns the cluster, or why there is nothing to change.
-func (s clusterService) members() (Cluster, error) {
+func (s clusterService) members() (members.Cluster, error) {
 	if s.cfg.Cluster == nil {
-		return nil, newError(connect.CodeFailedPrecondition, reasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
+		return nil, fault.New(connect.CodeFailedPrecondition, fault.ReasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
 	}
-	if err := s.leader.admit(); err != nil {
-		return nil, changeError(storage.Fail(storage.NotApplied, err))
+	if err := s.leader.Admit(); err != nil {
+		return nil, fault.OfChange(storage.Fail(storage.NotApplied, err))
 	}
 	return s.cfg.Cluster, nil
 }
 
 // AddNode makes a running node a member.
 func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v1.AddNodeResponse, error) {
-	f := &fields{}
-	f.id("node", req.Node)
-	f.text("address", req.Address, bound{Min: 1, Max: 256})
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.ID("node", req.Node)
+	f.Text("address", req.Address, input.Bound{Min: 1, Max: 256})
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	c, err := s.members()
 	if err != nil {
 		return nil, err
 	}
 	if err := c.AddNode(ctx, req.Node, req.Address, req.Nonvoter); err != nil {
-		return nil, changeError(err)
+		return nil, fault.OfChange(err)
 	}
 	return &v1.AddNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
@@ -144,34 +105,34 @@ func (s clusterService) appliedIndex(ctx context.Context) uint64 {
 
 // RemoveNode ends the membership of a node.
 func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error) {
-	f := &fields{}
-	f.id("node", req.Node)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.ID("node", req.Node)
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	c, err := s.members()
 	if err != nil {
 		return nil, err
 	}
 	if err := c.RemoveNode(ctx, req.Node, req.Force); err != nil {
-		return nil, changeError(err)
+		return nil, fault.OfChange(err)
 	}
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
 
 // TransferLeadership makes another node lead.
 func (s clusterService) TransferLeadership(ctx context.Context, req *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error) {
-	f := &fields{}
-	f.optionalID("node", req.Node)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.OptionalID("node", req.Node)
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	c, err := s.members()
 	if err != nil {
 		return nil, err
 	}
 	if err := c.TransferLeadership(ctx, req.Node); err != nil {
-		return nil, changeError(err)
+		return nil, fault.OfChange(err)
 	}
 	status, err := c.Status(ctx)
 	if err != nil {
@@ -187,7 +148,7 @@ const chunkSize = 64 << 10
 func (s clusterService) Snapshot(ctx context.Context, _ *v1.SnapshotRequest, stream *connect.ServerStream[v1.SnapshotResponse]) error {
 	w := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
 	if err := s.store.Save(ctx, w); err != nil {
-		return readError(err)
+		return fault.OfRead(err)
 	}
 	return w.Flush()
 }
@@ -211,20 +172,20 @@ func (w chunkWriter) Write(b []byte) (n int, err error) {
 // Restore replaces the whole state by that of a snapshot, of all namespaces.
 // One that is not whole changes nothing.
 func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error) {
-	r := s.memory.restoring(&chunkReader{stream: stream})
+	r := s.memory.Restoring(&chunkReader{stream: stream})
 	err := s.restore(ctx, r)
 	switch {
 	case err == nil:
-	case r.refused != nil:
-		return nil, r.refused
+	case r.Refused != nil:
+		return nil, r.Refused
 	case storage.OutcomeOf(err) == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
-		return nil, newError(connect.CodeInvalidArgument, reasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+reasonText(err))
+		return nil, fault.New(connect.CodeInvalidArgument, fault.ReasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+fault.ReasonText(err))
 	default:
-		return nil, changeError(err)
+		return nil, fault.OfChange(err)
 	}
 	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
 	out := &v1.RestoreResponse{}
-	if found, err := s.store.Get(ctx, session.NamespaceKey(namespace(ctx)), storage.Nearby); err == nil {
+	if found, err := s.store.Get(ctx, session.NamespaceKey(input.Namespace(ctx)), storage.Nearby); err == nil {
 		out.Index = found.Index // else it is not known, and the state is replaced all the same
 	}
 	return out, nil
@@ -249,4 +210,32 @@ func (r *chunkReader) Read(b []byte) (int, error) {
 	n := copy(b, r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
+}
+
+// RepairIDs lets ids be taken again that are refused because one dated in the
+// future was forgotten. Nodes refuse such ids by now; a node whose own clock was
+// wrong has taken some.
+func (s clusterService) RepairIDs(ctx context.Context, req *v1.RepairIDsRequest) (*v1.RepairIDsResponse, error) {
+	f := &input.Fields{}
+	now := s.cfg.Now().UnixMilli()
+	newerThan := req.NewerThan
+	if newerThan == 0 {
+		newerThan = now
+	}
+	if most := now + input.Caps.Ahead.Max.Milliseconds(); newerThan < 0 || newerThan > most {
+		f.Refuse("newerThan", "is %d; it must be from 0 to %d, in Unix milliseconds", newerThan, most)
+	}
+	f.OptionalID("holderClient", req.HolderClient)
+	cmd := &session.Repair{
+		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Client: req.HolderClient, NewerThan: uint64(max(newerThan, 0)),
+	}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	s.audit.repaired(traceOf(ctx), cmd)
+	return &v1.RepairIDsResponse{Lowered: a.Result.Value == 1, NewerThan: newerThan, Index: a.Index}, nil
 }

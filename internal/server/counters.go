@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -13,20 +15,20 @@ import (
 // counterService answers govnode.v1.CounterService, the storage protocol.
 type counterService struct{ *Server }
 
-// key checks the key of a value: any text without control characters.
-func (f *fields) key(field, key string) { f.text(field, key, caps.CounterKey) }
+// checkKey checks the key of a value: any text without control characters.
+func checkKey(f *input.Fields, field, key string) { f.Text(field, key, input.Caps.CounterKey) }
 
 // Get returns the value of a key, or that it has none.
 func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse, error) {
-	f := &fields{}
-	f.key("key", req.Key)
-	read := f.read(req.Consistency)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	checkKey(f, "key", req.Key)
+	read := readOf(f, req.Consistency)
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	found, err := s.store.Get(ctx, session.CounterKey(namespace(ctx), req.Key), read)
+	found, err := s.store.Get(ctx, session.CounterKey(input.Namespace(ctx), req.Key), read)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	out := &v1.GetResponse{AppliedIndex: found.Index}
 	if c, ok := found.Record.(*session.Counter); ok && c != nil {
@@ -55,17 +57,17 @@ func stored(text string) session.Value {
 
 // Set writes a value.
 func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetResponse, error) {
-	f := &fields{}
-	f.key("key", req.Key)
-	if n := int64(len(req.Value)); n > caps.Text.Max {
-		f.refuse("value", "has %d bytes, the most is %d", n, caps.Text.Max)
+	f := &input.Fields{}
+	checkKey(f, "key", req.Key)
+	if n := int64(len(req.Value)); n > input.Caps.Text.Max {
+		f.Refuse("value", "has %d bytes, the most is %d", n, input.Caps.Text.Max)
 	}
 	cmd := &session.Set{
-		NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key,
-		Value: stored(req.Value), TTL: f.duration("ttl", req.Ttl, caps.KeyTTL),
+		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key,
+		Value: stored(req.Value), TTL: f.Duration("ttl", req.Ttl, input.Caps.KeyTTL),
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
 	if err != nil {
@@ -77,17 +79,17 @@ func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetRes
 // requestFailure makes the error of a request that had no answer.
 func requestFailure(by session.Maker) func(*session.Result) error {
 	return func(res *session.Result) error {
-		return failure(res, fmt.Sprintf("requestId %q of client %q", by.Request, by.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", by.Request, by.Client))
 	}
 }
 
 // Delete removes a value, and says whether there was one.
 func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
-	f := &fields{}
-	f.key("key", req.Key)
-	cmd := &session.Delete{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key}
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	checkKey(f, "key", req.Key)
+	cmd := &session.Delete{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key}
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
 	if err != nil {
@@ -98,25 +100,25 @@ func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.
 
 // Increment adds a decimal amount and returns the new value.
 func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.IncrementResponse, error) {
-	f := &fields{}
-	f.key("key", req.Key)
+	f := &input.Fields{}
+	checkKey(f, "key", req.Key)
 	amount := int64(million)
 	if req.Amount != "" {
 		var err error
 		if amount, err = parseDecimal(req.Amount); err != nil {
-			f.refuse("amount", "%v", err)
+			f.Refuse("amount", "%v", err)
 		}
 	}
-	cmd := &session.Increment{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Key: req.Key, Amount: amount}
-	if f.err != nil {
-		return nil, f.err
+	cmd := &session.Increment{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key, Amount: amount}
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
 		case session.NotANumber:
-			return failure(res, fmt.Sprintf("key %q", req.Key))
+			return fault.OfResult(res, fmt.Sprintf("key %q", req.Key))
 		case session.Overflow:
-			return failure(res, "amount")
+			return fault.OfResult(res, "amount")
 		}
 		return requestFailure(cmd.By)(res)
 	})
@@ -129,16 +131,16 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 // BatchGet returns many values as they stood at one instant; what is absent is
 // left out.
 func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
-	f := &fields{}
-	read := f.read(req.Consistency)
-	f.count("keys", len(req.Keys), caps.Keys)
+	f := &input.Fields{}
+	read := readOf(f, req.Consistency)
+	f.Count("keys", len(req.Keys), input.Caps.Keys)
 	for i, key := range req.Keys {
-		f.key(fmt.Sprintf("keys[%d]", i), key)
+		checkKey(f, fmt.Sprintf("keys[%d]", i), key)
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	ns := namespace(ctx)
+	ns := input.Namespace(ctx)
 	if store, ok := s.store.(storage.Gatherer); ok {
 		return readAtOnce(ctx, store, ns, req.Keys)
 	}
@@ -158,7 +160,7 @@ func readAtOnce(ctx context.Context, store storage.Gatherer, ns string, keys []s
 	}
 	found, err := store.GetAll(ctx, wanted...)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	out := &v1.BatchGetResponse{Values: make(map[string]string, len(keys))}
 	for i, x := range found {
@@ -181,7 +183,7 @@ func (s *Server) readTogether(ctx context.Context, ns string, keys []string, rea
 		for i, key := range keys {
 			found, err := s.store.Get(ctx, session.CounterKey(ns, key), read)
 			if err != nil {
-				return nil, false, readError(err)
+				return nil, false, fault.OfRead(err)
 			}
 			if i == 0 {
 				out.AppliedIndex, now = found.Index, found.Now
@@ -205,7 +207,7 @@ func (s *Server) readTogether(ctx context.Context, ns string, keys []string, rea
 func (s *Server) readView(ctx context.Context, ns string, keys []string, read storage.Read) (*v1.BatchGetResponse, error) {
 	view, err := s.store.View(ctx, read)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	wanted := make(map[session.Key]bool, len(keys))
 	for _, key := range keys {
@@ -214,7 +216,7 @@ func (s *Server) readView(ctx context.Context, ns string, keys []string, read st
 	prefix := session.Prefix(session.KindCounter, ns)
 	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { return wanted[k] })
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	out := &v1.BatchGetResponse{AppliedIndex: view.Index, Values: make(map[string]string, len(entries))}
 	for _, e := range entries {

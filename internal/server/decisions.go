@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"strings"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -11,6 +10,9 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -44,20 +46,6 @@ func newRecord(ns, id string, policy *engine.Policy, in engine.Input, d engine.D
 	return r
 }
 
-func (b *begin) record(id string) *record {
-	size := len(b.req.ArgumentsJson) + len(b.req.ContextJson)
-	if b.req.Arguments != nil {
-		size += proto.Size(b.req.Arguments)
-	}
-	if b.req.Context != nil {
-		size += proto.Size(b.req.Context)
-	}
-	for name, text := range b.req.Metadata {
-		size += len(name) + len(text)
-	}
-	return newRecord(b.ns, id, b.policy, b.input, b.decision, size)
-}
-
 // audit is the record in the terms of the specifications, redacted.
 func (r *record) audit() engine.AuditRecord {
 	in := r.input
@@ -83,7 +71,7 @@ func (r *record) message(rec engine.AuditRecord) *v1.DecisionRecord {
 	d := decisionOf(r.decision, session.Digest(rec.PolicyDigest))
 	d.Reason, d.Error, d.EvaluationTime = rec.Reason, engine.Redact(rec.ErrorDetail), durationpb.New(rec.Evaluation)
 	out := &v1.DecisionRecord{
-		DecisionId: r.id, Timestamp: stampOf(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
+		DecisionId: r.id, Timestamp: input.Stamp(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
 		Kind: kindOfInput[r.input.Kind], Tool: rec.ToolName, AgentId: rec.AgentID, SessionId: rec.SessionID, CallId: rec.CallID,
 		ContextSnapshotJson: rec.ContextSnapshot.JSON(), ContextSha256: rec.ContextDigest.String(),
 		Outcome: r.outcome, Index: r.index, DryRun: r.dryRun, Repeat: r.repeat, Failure: r.failure, FailureReason: r.failureReason,
@@ -99,20 +87,15 @@ var kindOfInput = map[engine.Kind]v1.Kind{
 	engine.KindAgent: v1.Kind_KIND_AGENT, engine.KindHandoff: v1.Kind_KIND_HANDOFF,
 }
 
-func stampOf(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
-
-// decisionService answers govnode.v1.DecisionService.
-type decisionService struct{ *Server }
-
 // Explain returns the record of a decision, from this node or from another.
-func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
-	f := &fields{}
-	f.id("decisionId", req.DecisionId)
-	f.optionalID("sessionId", req.SessionId)
-	if f.err != nil {
-		return nil, f.err
+func (s *teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+	f := &input.Fields{}
+	f.ID("decisionId", req.DecisionId)
+	f.OptionalID("sessionId", req.SessionId)
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	if r := s.journal.find(namespace(ctx), req.DecisionId); r != nil {
+	if r := s.journal.find(input.Namespace(ctx), req.DecisionId); r != nil {
 		out := r.rendered
 		if out == nil {
 			out = r.message(r.audit())
@@ -120,9 +103,9 @@ func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*
 			out = proto.CloneOf(out)
 		}
 		if req.SessionId != "" && out.SessionId != req.SessionId {
-			return nil, notFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
+			return nil, fault.NotFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
 		}
-		out.Node, out.Age = s.cfg.Node, durationpb.New(max(s.cfg.Now().Sub(r.at), 0))
+		out.Node, out.Age = s.node, durationpb.New(max(s.now().Sub(r.at), 0))
 		return &v1.ExplainResponse{Record: out}, nil
 	}
 	if req.Local {
@@ -132,15 +115,15 @@ func (s decisionService) Explain(ctx context.Context, req *v1.ExplainRequest) (*
 }
 
 // explainElsewhere asks the other nodes, all at once.
-func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+func (s *teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	peers, err := s.peers(ctx)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	type answer struct {
-		peer Peer
+		peer members.Peer
 		res  *v1.ExplainResponse
 		err  error
 	}
@@ -159,7 +142,7 @@ func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRe
 			return a.res, nil
 		case connect.CodeOf(a.err) == connect.CodeNotFound:
 			asked = append(asked, a.peer.Node)
-			if infoOf(a.err).GetMetadata()["field"] == "sessionId" {
+			if fault.InfoOf(a.err).GetMetadata()["field"] == "sessionId" {
 				return nil, a.err
 			}
 		default:
@@ -170,15 +153,30 @@ func (s decisionService) explainElsewhere(ctx context.Context, req *v1.ExplainRe
 }
 
 // notKept says who was asked for a decision, and who could not be.
-func (s *Server) notKept(id string, asked, silent []string) error {
-	text := "no record of the decision \"" + id + "\" is kept by " + strings.Join(append([]string{s.cfg.Node}, asked...), ", ")
+func (s *teller) notKept(id string, asked, silent []string) error {
+	text := "no record of the decision \"" + id + "\" is kept by " + strings.Join(append([]string{s.node}, asked...), ", ")
 	if len(silent) > 0 {
 		text += "; not reached: " + strings.Join(silent, ", ")
 	}
 	text += ". Nodes keep their latest decisions, until they end; look into the audit logs for older ones"
-	f := notFound("decisionId", "%s", text)
+	f := fault.NotFound("decisionId", "%s", text)
 	if len(silent) > 0 {
-		f = f.with("unreachable", strings.Join(silent, ","))
+		f = f.With("unreachable", strings.Join(silent, ","))
 	}
 	return f
+}
+
+func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
+	return &v1.Decision{
+		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
+		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
+		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
+	}
+}
+
+func driftOf(d *engine.DriftResult) *v1.Drift {
+	return &v1.Drift{
+		Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,
+		BaselineHash: d.BaselineHash, CurrentHash: d.CurrentHash,
+	}
 }

@@ -11,6 +11,8 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -27,37 +29,34 @@ const (
 	gapRestarted   = "RESTARTED"
 )
 
-// eventService answers govnode.v1.EventService.
-type eventService struct{ *Server }
-
 // Follow streams the governance events of this node, or of all.
-func (s eventService) Follow(ctx context.Context, req *v1.FollowRequest, stream *connect.ServerStream[v1.FollowResponse]) error {
-	f := &fields{}
-	f.optionalID("sessionId", req.SessionId)
-	f.optionalID("agentId", req.AgentId)
+func (s *teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *connect.ServerStream[v1.FollowResponse]) error {
+	f := &input.Fields{}
+	f.OptionalID("sessionId", req.SessionId)
+	f.OptionalID("agentId", req.AgentId)
 	for i, t := range req.Types {
 		if !slices.Contains(eventTypes, engine.EventType(t)) {
-			f.refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created and drift_detected")
+			f.Refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created and drift_detected")
 		}
 	}
-	at := f.cursors("after", req.After)
+	at := cursorsIn(f, "after", req.After)
 	if req.FromOldest && req.After != "" {
-		f.refuse("fromOldest", "is given beside after; send one of them")
+		f.Refuse("fromOldest", "is given beside after; send one of them")
 	}
-	if _, here := at[s.cfg.Node]; f.err == nil && !req.Cluster && len(at) > 0 && !here {
-		f.refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.cfg.Node)
+	if _, here := at[s.node]; f.Err == nil && !req.Cluster && len(at) > 0 && !here {
+		f.Refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.node)
 	}
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	if !s.journal.enter(maxFollowers) {
-		return newError(connect.CodeResourceExhausted, reasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
+		return fault.New(connect.CodeResourceExhausted, fault.ReasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
 	}
 	defer s.journal.leave()
 	if req.Cluster {
 		return s.followAll(ctx, req, at, stream.Send)
 	}
-	fl := s.newFollower(namespace(ctx), req, at[s.cfg.Node])
+	fl := s.newFollower(input.Namespace(ctx), req, at[s.node])
 	return fl.run(ctx, stream.Send)
 }
 
@@ -72,9 +71,9 @@ func (c cursor) text(node string) string {
 	return node + ":" + c.boot + ":" + strconv.FormatUint(c.sequence, 10)
 }
 
-// cursors reads what Follow has sent: the cursor of each node, separated by
+// cursorsIn reads what Follow has sent: the cursor of each node, separated by
 // commas.
-func (f *fields) cursors(field, text string) map[string]cursor {
+func cursorsIn(f *input.Fields, field, text string) map[string]cursor {
 	if text == "" {
 		return nil
 	}
@@ -82,12 +81,12 @@ func (f *fields) cursors(field, text string) map[string]cursor {
 	for part := range strings.SplitSeq(text, ",") {
 		words := strings.Split(part, ":")
 		if len(words) != 3 || words[0] == "" || words[1] == "" {
-			f.refuse(field, "is no cursor; send one as Follow gave it, or none")
+			f.Refuse(field, "is no cursor; send one as Follow gave it, or none")
 			return nil
 		}
 		n, err := strconv.ParseUint(words[2], 10, 63)
 		if err != nil {
-			f.refuse(field, "is no cursor; send one as Follow gave it, or none")
+			f.Refuse(field, "is no cursor; send one as Follow gave it, or none")
 			return nil
 		}
 		at[words[0]] = cursor{words[1], n}
@@ -98,7 +97,7 @@ func (f *fields) cursors(field, text string) map[string]cursor {
 // A follower reads the journal of this node at its own pace: it holds a place
 // and nothing else, so however slow it is, it costs the calls nothing.
 type follower struct {
-	s       *Server
+	s       *teller
 	ns      string
 	types   map[string]bool // nil for all
 	session string
@@ -107,7 +106,7 @@ type follower struct {
 	gap     *v1.Gap // to be said first
 }
 
-func (s *Server) newFollower(ns string, req *v1.FollowRequest, at cursor) *follower {
+func (s *teller) newFollower(ns string, req *v1.FollowRequest, at cursor) *follower {
 	fl := &follower{s: s, ns: ns, session: req.SessionId, agent: req.AgentId}
 	if len(req.Types) > 0 {
 		fl.types = map[string]bool{}
@@ -120,12 +119,12 @@ func (s *Server) newFollower(ns string, req *v1.FollowRequest, at cursor) *follo
 	case at.boot == s.journal.boot && at.sequence < next:
 		fl.next = at.sequence + 1
 		if fl.next < oldest {
-			fl.gap = &v1.Gap{Node: s.cfg.Node, Reason: gapOverwritten, Missed: oldest - fl.next}
+			fl.gap = &v1.Gap{Node: s.node, Reason: gapOverwritten, Missed: oldest - fl.next}
 			fl.next = oldest
 		}
 	case at.boot != "":
 		// The node has forgotten what it had: all that it has now is new.
-		fl.gap = &v1.Gap{Node: s.cfg.Node, Reason: gapRestarted}
+		fl.gap = &v1.Gap{Node: s.node, Reason: gapRestarted}
 		fl.next = oldest
 	case req.FromOldest:
 		fl.next = oldest
@@ -137,7 +136,7 @@ func (s *Server) newFollower(ns string, req *v1.FollowRequest, at cursor) *follo
 
 // cursor is the place behind what was sent.
 func (fl *follower) cursor() string {
-	return cursor{fl.s.journal.boot, fl.next - 1}.text(fl.s.cfg.Node)
+	return cursor{fl.s.journal.boot, fl.next - 1}.text(fl.s.node)
 }
 
 // run sends events until the other side ends, falls behind, or the node drains.
@@ -150,8 +149,8 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 	for {
 		r := fl.s.journal.read(fl.next)
 		if r.missed > 0 {
-			fl.s.metrics.cut.Inc()
-			return newError(connect.CodeResourceExhausted, reasonTooSlow, fmt.Sprintf(
+			fl.s.cut.Inc()
+			return fault.New(connect.CodeResourceExhausted, fault.ReasonTooSlow, fmt.Sprintf(
 				"this follower fell behind what the node keeps, and %d events are gone; read faster, or ask for fewer types, and follow again with the last cursor", r.missed))
 		}
 		for _, rec := range r.records {
@@ -170,9 +169,9 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 				return err
 			}
 		case <-fl.s.drained:
-			return newError(connect.CodeUnavailable, reasonNotApplied, "this node is shutting down; follow another one, or this one again when it is back: it will say what was missed")
+			return fault.New(connect.CodeUnavailable, fault.ReasonNotApplied, "this node is shutting down; follow another one, or this one again when it is back: it will say what was missed")
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 	}
 }
@@ -223,9 +222,9 @@ func (r *record) engineEvents() []engine.Event {
 	return engine.Events(in, r.decision)
 }
 
-func (s *Server) eventOf(r *record, ev engine.Event, sequence uint64) *v1.Event {
+func (s *teller) eventOf(r *record, ev engine.Event, sequence uint64) *v1.Event {
 	out := &v1.Event{
-		Type: string(ev.Type), Node: s.cfg.Node, Sequence: sequence, Timestamp: stampOf(ev.Time),
+		Type: string(ev.Type), Node: s.node, Sequence: sequence, Timestamp: input.Stamp(ev.Time),
 		AgentId: ev.AgentID, SessionId: ev.SessionID, CallId: ev.CallID, Tool: ev.Tool,
 		Policy: ev.Policy, Rule: ev.Rule, Category: ev.Category, Reason: ev.Reason,
 		DecisionId: r.id, CheckpointId: ev.Checkpoint, DryRun: r.dryRun, Repeat: r.repeat,

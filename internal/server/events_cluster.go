@@ -10,6 +10,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -25,7 +28,7 @@ const (
 // when the one before has gone out, so that nothing piles up here and whoever
 // reads slowly is cut by the node that it falls behind.
 type gathering struct {
-	s        *Server
+	s        *teller
 	req      *v1.FollowRequest
 	at       map[string]string // cursor of each node
 	silent   map[string]bool   // nodes that do not answer
@@ -41,26 +44,26 @@ type heard struct {
 	err     error
 }
 
-func (s eventService) followAll(ctx context.Context, req *v1.FollowRequest, at map[string]cursor, send func(*v1.FollowResponse) error) error {
+func (s *teller) followAll(ctx context.Context, req *v1.FollowRequest, at map[string]cursor, send func(*v1.FollowResponse) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g := &gathering{
-		s: s.Server, req: req, at: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
+		s: s, req: req, at: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
 		messages: make(chan heard), open: make(chan struct{}),
 	}
 	for node, c := range at {
 		g.at[node] = c.text(node)
 	}
 	resumed := len(at) > 0
-	own := &voice{g: g, node: s.cfg.Node}
+	own := &voice{g: g, node: s.node}
 	g.members[own.node] = true
-	fl := s.newFollower(namespace(ctx), g.request(own.node, resumed), at[own.node])
+	fl := s.newFollower(input.Namespace(ctx), g.request(own.node, resumed), at[own.node])
 	go func() {
 		err := fl.run(ctx, func(m *v1.FollowResponse) error { return own.say(ctx, m, nil) })
 		_ = own.say(ctx, nil, err) // it fails when nobody listens any more
 	}()
 	if err := g.enlist(ctx, resumed); err != nil {
-		return readError(err)
+		return fault.OfRead(err)
 	}
 	if err := g.firstWords(ctx, send); err != nil {
 		return err
@@ -115,7 +118,7 @@ func (g *gathering) firstWords(ctx context.Context, send func(*v1.FollowResponse
 			maps.Copy(g.silent, waiting)
 			clear(waiting)
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 	}
 	close(g.open)
@@ -155,7 +158,7 @@ func (g *gathering) enlist(ctx context.Context, resumed bool) error {
 }
 
 // followPeer follows one node, again and again, until the stream ends.
-func (g *gathering) followPeer(ctx context.Context, p Peer, req *v1.FollowRequest) {
+func (g *gathering) followPeer(ctx context.Context, p members.Peer, req *v1.FollowRequest) {
 	v := &voice{g: g, node: p.Node}
 	for {
 		if err := v.listen(ctx, p, req); v.say(ctx, nil, err) != nil {
@@ -170,7 +173,7 @@ func (g *gathering) followPeer(ctx context.Context, p Peer, req *v1.FollowReques
 		if err != nil {
 			continue // the member is asked where it was
 		}
-		i := slices.IndexFunc(peers, func(o Peer) bool { return o.Node == p.Node })
+		i := slices.IndexFunc(peers, func(o members.Peer) bool { return o.Node == p.Node })
 		if i < 0 {
 			_ = v.say(ctx, nil, errNoMember) // nobody listens any more if it fails
 			return
@@ -184,7 +187,7 @@ var errNoMember = errors.New("server: the node is no member of the cluster")
 
 // listen follows one node until it ends the stream. The request then goes on
 // behind what was heard.
-func (v *voice) listen(ctx context.Context, p Peer, req *v1.FollowRequest) error {
+func (v *voice) listen(ctx context.Context, p members.Peer, req *v1.FollowRequest) error {
 	stream, err := v.g.s.peerEvents(ctx, p).Follow(ctx, req)
 	if err != nil {
 		return err
@@ -224,7 +227,7 @@ func (g *gathering) run(ctx context.Context, send func(*v1.FollowResponse) error
 				g.s.log.Debug("the members of the cluster are not known", "error", err)
 			}
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 	}
 }
@@ -232,7 +235,7 @@ func (g *gathering) run(ctx context.Context, send func(*v1.FollowResponse) error
 // take notes what a node said, and returns what is to be told of it.
 func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 	if h.err != nil {
-		if h.node == g.s.cfg.Node || connect.CodeOf(h.err) == connect.CodeResourceExhausted || connect.CodeOf(h.err) == connect.CodeInvalidArgument {
+		if h.node == g.s.node || connect.CodeOf(h.err) == connect.CodeResourceExhausted || connect.CodeOf(h.err) == connect.CodeInvalidArgument {
 			return nil, h.err
 		}
 		g.silent[h.node] = true
@@ -253,7 +256,7 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 // bare is a message with nothing but the cursor, and who does not answer.
 func (g *gathering) bare() *v1.FollowResponse {
 	parts := make([]string, 0, len(g.at))
-	for _, c := range sorted(g.at) {
+	for _, c := range input.Sorted(g.at) {
 		parts = append(parts, c)
 	}
 	return &v1.FollowResponse{Cursor: strings.Join(parts, ","), Unreachable: slices.Sorted(maps.Keys(g.silent))}

@@ -10,6 +10,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -36,10 +39,6 @@ const (
 	// maxAnswers bounds the answers of one message.
 	maxAnswers = 1024
 )
-
-// errStreamEnded is why a wait ends whose stream has. Its place is given up by
-// nobody: the same id may be asked for over another stream.
-var errStreamEnded = errors.New("server: the stream has ended")
 
 // Exchange answers operations as they come, each by itself and in any order.
 // What one message brings is checked and judged on the goroutine that received
@@ -114,7 +113,7 @@ func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.E
 		Message: window.Size{Count: maxOrdered},
 	})
 	lasting := context.WithoutCancel(ctx)
-	x.namespace = namespace(ctx)
+	x.namespace = input.Namespace(ctx)
 	x.base = &exchangeContext{Context: lasting, namespace: x.namespace}
 	x.quick = &exchangeContext{Context: lasting, namespace: x.namespace, quick: true}
 	x.waits, x.endWait = context.WithCancelCause(x.base)
@@ -161,7 +160,7 @@ func (x *exchange) place(frames int) int {
 // without one when everything is answered.
 func (x *exchange) close(err error) {
 	x.mu.Lock()
-	x.window.Close(errStreamEnded)
+	x.window.Close(waiting.ErrStreamEnded)
 	if x.err == nil {
 		x.err = err
 	}
@@ -191,7 +190,7 @@ func (x *exchange) answer(ctx context.Context) error {
 			out.GoAway = true
 			x.close(nil)
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 		answers, apart, err := x.take(spare)
 		if err != nil {
@@ -266,6 +265,6 @@ func (x *exchange) post(answers ...*frame) {
 // places.
 func (x *exchange) end() {
 	x.close(nil)
-	x.endWait(errStreamEnded)
+	x.endWait(waiting.ErrStreamEnded)
 	x.work.Wait()
 }

@@ -2,11 +2,15 @@ package server
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
@@ -41,7 +45,7 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 		if t := in.GetTimeout(); t.IsValid() {
 			f.until = earlier(f.until, now.Add(t.AsDuration()))
 		}
-		if x.s.prepareIn(x.quick, &fields{}, f.in, f.op) {
+		if x.s.prepareIn(x.quick, &input.Fields{}, f.in, f.op) {
 			together = append(together, f)
 		} else {
 			apart = append(apart, f)
@@ -73,7 +77,7 @@ func (x *exchange) setApart(frames []*frame) {
 	x.wake()
 	for _, f := range frames[:n] {
 		x.work.Go(func() {
-			x.s.prepareIn(x.base, &fields{}, f.in, f.op)
+			x.s.prepareIn(x.base, &input.Fields{}, f.in, f.op)
 			x.order([]*frame{f})
 		})
 	}
@@ -85,8 +89,8 @@ func (x *exchange) setApart(frames []*frame) {
 }
 
 func errTooManyApart() error {
-	return newError(connect.CodeResourceExhausted, reasonOverloaded,
-		"guardrails, policy backends or other nodes are asked about "+itoa(maxStreamApart)+" operations of this stream at once, which is the most; nothing was applied, send it again with the same id in "+shedRetry.String()).later(shedRetry)
+	return fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded,
+		"guardrails, policy backends or other nodes are asked about "+strconv.Itoa(maxStreamApart)+" operations of this stream at once, which is the most; nothing was applied, send it again with the same id in "+fault.ShedRetry.String()).Later(fault.ShedRetry)
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -106,7 +110,7 @@ type exchangeContext struct {
 
 func (c *exchangeContext) Value(key any) any {
 	switch key.(type) {
-	case namespaceKey:
+	case input.NamespaceKey:
 		return c.namespace
 	case quickKey:
 		return c.quick
@@ -132,7 +136,7 @@ func (x *exchange) order(frames []*frame) {
 	ctx, cancel := context.WithDeadline(x.base, earlier(until, frames[0].start.Add(x.s.cfg.RequestTimeout)))
 	defer cancel()
 	x.s.proceed(ctx, ops, course{
-		queued: func(i int, w *wait) { ready = append(ready, x.wait(frames[i], w)) },
+		queued: func(i int, w *waiting.Wait) { ready = append(ready, x.wait(frames[i], w)) },
 		answered: func(done []int) {
 			for _, i := range done {
 				x.finish(frames[i])
@@ -146,7 +150,7 @@ func (x *exchange) order(frames []*frame) {
 
 // wait lets a frame stand in its queue, to be answered later, and returns the
 // notice of it.
-func (x *exchange) wait(f *frame, w *wait) *frame {
+func (x *exchange) wait(f *frame, w *waiting.Wait) *frame {
 	x.mu.Lock()
 	if x.window.Move(f.class, window.Waiting, 1) == 1 {
 		f.class = window.Waiting

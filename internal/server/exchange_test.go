@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -375,7 +376,7 @@ func TestExchangeNamespace(t *testing.T) {
 	n.putPolicy(roomy...)
 	n.session("s")
 	ctx, call := connect.NewClientContext(n.ctx())
-	call.RequestHeader().Set(server.NamespaceHeader, "other")
+	call.RequestHeader().Set(input.NamespaceHeader, "other")
 	l := n.exchangeIn(ctx)
 	l.send(beginFrame(1, "s", "a"))
 	require.Equal(t, "not_found", l.one().GetError().GetCode())

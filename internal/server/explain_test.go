@@ -19,6 +19,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -147,9 +148,9 @@ func TestStrictNamespaces(t *testing.T) {
 	n := start(t, func(c *server.Config) { c.StrictNamespaces = []string{"firm"} })
 	evaluate := func(ns, files, context string) *v1.Decision {
 		t.Helper()
-		status, answer := n.post("PolicyService/PutPolicy", files, server.NamespaceHeader, ns)
+		status, answer := n.post("PolicyService/PutPolicy", files, input.NamespaceHeader, ns)
 		require.Equal(t, http.StatusOK, status, "%v", answer)
-		status, answer = n.post("PolicyService/Evaluate", `{"policy":{"name":"p"},"tool":"read","context":`+context+`}`, server.NamespaceHeader, ns)
+		status, answer = n.post("PolicyService/Evaluate", `{"policy":{"name":"p"},"tool":"read","context":`+context+`}`, input.NamespaceHeader, ns)
 		require.Equal(t, http.StatusOK, status, "%v", answer)
 		raw, err := json.Marshal(answer["decision"])
 		require.NoError(t, err)
@@ -170,7 +171,7 @@ func TestStrictNamespaces(t *testing.T) {
 	bad := `{"yaml":"name: x\nmax_tokenz: 6\nmax_tokens: 5\n"}`
 	status, _ := n.post("PolicyService/PutPolicy", bad)
 	require.Equal(t, http.StatusOK, status)
-	status, answer := n.post("PolicyService/PutPolicy", bad, server.NamespaceHeader, "firm")
+	status, answer := n.post("PolicyService/PutPolicy", bad, input.NamespaceHeader, "firm")
 	require.Equal(t, http.StatusBadRequest, status)
 	require.Contains(t, answer["message"], "policy.yaml:2")
 

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/storage"
@@ -120,7 +121,7 @@ func (n *node) post(method, body string, headers ...string) (int, map[string]any
 		require.NoError(n.t, json.Unmarshal(raw, &answer), "%s", raw)
 	}
 	if res.StatusCode != http.StatusOK {
-		require.Equal(n.t, reasonIn(answer), res.Header.Get(server.ReasonHeader), "%s", raw)
+		require.Equal(n.t, reasonIn(answer), res.Header.Get(fault.ReasonHeader), "%s", raw)
 	}
 	return res.StatusCode, answer
 }

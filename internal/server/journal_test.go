@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -175,7 +176,7 @@ func TestFollowKeepsToItsNamespace(t *testing.T) {
 	n.session("s")
 	n.begin("s", "c")
 	id := n.begin("s", "d").DecisionId
-	status, answer := n.post("DecisionService/Explain", `{"decisionId":"`+id+`"}`, server.NamespaceHeader, "other")
+	status, answer := n.post("DecisionService/Explain", `{"decisionId":"`+id+`"}`, input.NamespaceHeader, "other")
 	require.Equal(t, 404, status, "%v", answer)
 	status, _ = n.post("DecisionService/Explain", `{"decisionId":"`+id+`"}`)
 	require.Equal(t, 200, status)
@@ -199,7 +200,7 @@ type inOther struct{ http.RoundTripper }
 
 func (o inOther) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.Header.Set(server.NamespaceHeader, "other")
+	r.Header.Set(input.NamespaceHeader, "other")
 	return o.RoundTripper.RoundTrip(r)
 }
 

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -83,10 +85,10 @@ func (s *Server) operationIn(ns string, in *v1.Operation) operation {
 }
 
 // prepareIn is prepare for a part of a message, of which f is the place there.
-func (s *Server) prepareIn(ctx context.Context, f *fields, in *v1.Operation, op operation) (done bool) {
-	f.duration("timeout", in.GetTimeout(), caps.Timeout)
-	own := f.in(op.state().kind.field)
-	own.take(f)
+func (s *Server) prepareIn(ctx context.Context, f *input.Fields, in *v1.Operation, op operation) (done bool) {
+	f.Duration("timeout", in.GetTimeout(), input.Caps.Timeout)
+	own := f.In(op.state().kind.field)
+	own.Take(f)
 	return s.prepare(ctx, own, op)
 }
 
@@ -94,7 +96,7 @@ func (s *Server) prepareIn(ctx context.Context, f *fields, in *v1.Operation, op 
 func put(r *v1.OperationResult, op operation) {
 	p := op.state()
 	if p.err != nil {
-		r.Result = &v1.OperationResult_Error{Error: operationError(p.err)}
+		r.Result = &v1.OperationResult_Error{Error: fault.OperationError(p.err)}
 		return
 	}
 	p.kind.into(r, op)
@@ -105,11 +107,9 @@ type missing struct {
 	request[v1.Operation, v1.OperationResult]
 }
 
-func (*missing) check(_ context.Context, f *fields) error {
-	if f.err == nil {
-		f.err = invalid(f.outer.path("op"), "is missing; send one of begin, end, cancel, acquire, renew and release")
-	}
-	return f.err
+func (*missing) check(_ context.Context, f *input.Fields) error {
+	f.RefuseWhole("is missing; send one of begin, end, cancel, acquire, renew and release")
+	return f.Err
 }
 
 func (*missing) respond() error { return nil }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -23,7 +24,7 @@ import (
 // A headless cluster has the leader, and knows the API address, that a test
 // says.
 type headless struct {
-	Cluster
+	members.Cluster
 	mu          sync.Mutex
 	leader, api string
 }
@@ -34,10 +35,10 @@ func (h *headless) leads(leader, api string) {
 	h.leader, h.api = leader, api
 }
 
-func (h *headless) Status(context.Context) (Status, error) {
+func (h *headless) Status(context.Context) (members.Status, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return Status{Leader: h.leader, Health: "no leader is known"}, nil
+	return members.Status{Leader: h.leader, Health: "no leader is known"}, nil
 }
 
 func (h *headless) LeaderAPI() string {
@@ -89,13 +90,13 @@ func TestWithoutALeaderItIsRefusedAtOnce(t *testing.T) {
 			time.Sleep(4900 * time.Millisecond)
 			answered("CounterService/Increment", `{"key":"n","amount":"1"}`)
 			h.leads("n1", "a:1")
-			time.Sleep(leaderCheck)
+			time.Sleep(250 * time.Millisecond)
 		}
 		synctest.Wait()
 		require.Empty(t, out.String())
 
 		h.leads("", "")
-		time.Sleep(5*time.Second + 2*leaderCheck)
+		time.Sleep(5*time.Second + 2*250*time.Millisecond)
 		for method, body := range map[string]string{
 			"SessionService/CreateSession": `{"sessionId":"s2","agentId":"a","policy":{"name":"p"}}`,
 			"CallService/BeginCall":        `{"sessionId":"s","callId":"c2","tool":"t"}`,
@@ -122,7 +123,7 @@ func TestWithoutALeaderItIsRefusedAtOnce(t *testing.T) {
 		h.leads("n2", "b:1")
 		answered("CallService/EndCall", `{"sessionId":"s","callId":"c1","status":"STATUS_SUCCEEDED"}`)
 		answered("CallService/BeginCall", `{"sessionId":"s","callId":"c2","tool":"t"}`)
-		time.Sleep(leaderCheck)
+		time.Sleep(250 * time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, 1, strings.Count(out.String(), "level=INFO"), "%s", &out)
 	})

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,23 +10,23 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/cluster"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
-	"example.com/govnode/storage"
 )
 
 // raftMember shows a node of a real cluster to the API.
 type raftMember struct{ *cluster.Node }
 
-func (m raftMember) Status(ctx context.Context) (Status, error) {
+func (m raftMember) Status(ctx context.Context) (members.Status, error) {
 	s, err := m.Node.Status(ctx)
-	return Status{Node: s.Node, Leader: s.Leader, Health: s.Health}, err
+	return members.Status{Node: s.Node, Leader: s.Leader, Health: s.Health}, err
 }
 
 // raftServers are servers on the nodes of one cluster, the leader first.
@@ -100,7 +99,7 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 		return err == nil && len(res.Waiters) == 1
 	}, 10*time.Second, 5*time.Millisecond)
 
-	leader.memory.shedding.Store(true)
+	leader.memory.Shed(true)
 	for name, ask := range map[string]func() error{
 		"CreateSession": func() error {
 			_, err := sessions.CreateSession(ctx, &v1.CreateSessionRequest{SessionId: "s2", AgentId: "a", Policy: policy})
@@ -133,8 +132,8 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 	} {
 		err := ask()
 		require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "%s: %v", name, err)
-		require.Equal(t, reasonOverloaded, infoOf(err).GetReason(), name)
-		require.Equal(t, "1s", infoOf(err).GetMetadata()["retryAfter"], name)
+		require.Equal(t, fault.ReasonOverloaded, fault.InfoOf(err).GetReason(), name)
+		require.Equal(t, "1s", fault.InfoOf(err).GetMetadata()["retryAfter"], name)
 		require.ErrorContains(t, err, "the node that leads is near its memory limit", name)
 	}
 
@@ -144,7 +143,7 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 	require.NoError(t, err)
 	results := byTag(batch.Results)
 	require.Equal(t, v1.Outcome_OUTCOME_ENDED, results[1].GetEnd().GetOutcome(), "one refusal does not take the rest of a batch along: %v", results[1])
-	require.Equal(t, reasonOverloaded, results[2].GetError().GetReason(), "%v", results[2])
+	require.Equal(t, fault.ReasonOverloaded, results[2].GetError().GetReason(), "%v", results[2])
 	res := <-waited
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.GetOutcome(), "who waited before gets the slot that came free: %v", res)
 	renewed, err := slots.RenewSlots(ctx, &v1.RenewSlotsRequest{Slots: []*v1.SlotRef{{Pool: "q", SlotId: "waits", SessionId: "s", Token: res.GetGrants()[1].GetToken()}}})
@@ -176,30 +175,4 @@ func TestWhatGrowsTheState(t *testing.T) {
 	} {
 		require.False(t, grows(c), "%T", c)
 	}
-}
-
-// refusing is what a store answers whose leader has no room.
-type refusing struct{}
-
-func (refusing) Error() string    { return "no room" }
-func (refusing) Overloaded() bool { return true }
-
-// A claim that the leader has no room for is its caller's to make again: the
-// place is gone, so the node would ask in vain. Any other is made again here.
-func TestAClaimThatIsNotAdmitted(t *testing.T) {
-	m, err := newMetrics(prometheus.NewRegistry())
-	require.NoError(t, err)
-	store := storage.NewMemory(nil)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	w := newWaits(store, slog.New(slog.DiscardHandler), m, func(string, []session.Lapse) {})
-	w.close() // what it does by itself is not looked at here
-	x := &wait{pool: session.PoolKey("default", "q"), holder: "h", done: make(chan storage.Answer, 1)}
-	w.add(x)
-	w.answered(x, storage.Refused(errors.New("no leader")))
-	require.Empty(t, x.done)
-	w.answered(x, storage.Refused(refusing{}))
-	require.Len(t, x.done, 1)
-	a := <-x.done
-	require.Equal(t, reasonOverloaded, infoOf(answerError(&a)).GetReason())
-	require.Empty(t, w.pools, "it is not claimed again")
 }

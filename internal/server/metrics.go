@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -127,7 +128,7 @@ func (m *metrics) request(procedure string, err error, start time.Time) {
 	service, method := methodOf(procedure)
 	code := "ok"
 	if err != nil {
-		code = faultOf(err).code.String()
+		code = fault.Of(err).Code.String()
 	}
 	m.requests.WithLabelValues(service, method, code).Inc()
 	m.latency.WithLabelValues(service, method).Observe(time.Since(start).Seconds())

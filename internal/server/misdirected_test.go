@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -59,7 +59,7 @@ func TestRequestsThatAreNoCalls(t *testing.T) {
 		require.Contains(t, body.Message, test.says)
 		require.NotContains(t, body.Message, canary)
 		require.Less(t, len(raw), 2000)
-		require.NotEmpty(t, res.Header.Get(server.ReasonHeader))
+		require.NotEmpty(t, res.Header.Get(fault.ReasonHeader))
 	}
 }
 

@@ -5,6 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -17,7 +21,7 @@ import (
 type operation interface {
 	// check checks the fields and finds what the request is about. It may be
 	// called again, after errTakesLong.
-	check(ctx context.Context, f *fields) error
+	check(ctx context.Context, f *input.Fields) error
 	// judge reaches the verdict on what was checked.
 	judge(ctx context.Context) error
 	// commands returns what is to be ordered now.
@@ -26,7 +30,7 @@ type operation interface {
 	// whether the operation has to be ordered again.
 	take(ctx context.Context, answers []storage.Answer) (again bool, err error)
 	// waiting describes the wait of an operation that was queued; nil if it was not.
-	waiting() *wait
+	waiting() *waiting.Wait
 	// queue makes the answer that says where it stands. It is not the last one:
 	// nothing was decided that the audit or the metrics should hold.
 	queue()
@@ -86,7 +90,7 @@ func (r *request[Req, Res]) stale(answers []storage.Answer) bool {
 }
 
 func (*request[Req, Res]) judge(context.Context) error { return nil }
-func (*request[Req, Res]) waiting() *wait              { return nil }
+func (*request[Req, Res]) waiting() *waiting.Wait      { return nil }
 func (*request[Req, Res]) queue()                      {}
 func (*request[Req, Res]) failed(error)                {}
 
@@ -100,7 +104,7 @@ func (r *request[Req, Res]) patience() time.Duration { return patienceOf(r.req) 
 // patienceOf is how long a request may wait for a slot.
 func patienceOf(req any) time.Duration {
 	if w, ok := req.(waitingRequest); ok && w.GetWait().IsValid() {
-		return min(max(w.GetWait().AsDuration(), 0), caps.Wait.Max)
+		return min(max(w.GetWait().AsDuration(), 0), input.Caps.Wait.Max)
 	}
 	return 0
 }
@@ -114,10 +118,10 @@ type operationOf[Req, Res any] interface {
 
 // unary sees a request through that is one operation.
 func unary[Req, Res any](ctx context.Context, s *Server, op operationOf[Req, Res], req *Req) (*Res, error) {
-	op.init(s, namespace(ctx), nil, req)
-	s.prepare(ctx, &fields{}, op)
+	op.init(s, input.Namespace(ctx), nil, req)
+	s.prepare(ctx, &input.Fields{}, op)
 	s.proceed(ctx, []operation{op}, course{
-		queued: func(_ int, w *wait) { s.await(ctx, op, w) },
+		queued: func(_ int, w *waiting.Wait) { s.await(ctx, op, w) },
 	})
 	if err := op.state().err; err != nil {
 		return nil, err
@@ -136,3 +140,6 @@ func quick(ctx context.Context) bool {
 	q, _ := ctx.Value(quickKey{}).(bool)
 	return q
 }
+
+// A waiting request says how long it is prepared to wait.
+type waitingRequest interface{ GetWait() *durationpb.Duration }

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -22,7 +25,7 @@ const maxRounds = 8
 // prepare checks and judges an operation, of which f is the place in its message.
 // It returns false where that would take long and the context does not allow it:
 // then it is to be prepared once more.
-func (s *Server) prepare(ctx context.Context, f *fields, op operation) (done bool) {
+func (s *Server) prepare(ctx context.Context, f *input.Fields, op operation) (done bool) {
 	p := op.state()
 	err := s.guarded(op, func() error {
 		if p.kind != nil { // else it was admitted at the boundary
@@ -51,7 +54,7 @@ func (s *Server) prepare(ctx context.Context, f *fields, op operation) (done boo
 type course struct {
 	// queued takes an operation over that waits. Nil: its place in the queue is
 	// its answer.
-	queued func(i int, w *wait)
+	queued func(i int, w *waiting.Wait)
 	// answered is told at the end of each round who has its answer by then, and
 	// that what the audit holds of it is written. Nil: nobody waits for that.
 	answered func(done []int)
@@ -77,10 +80,10 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 				continue
 			}
 			if r.again {
-				r.err = errRounds()
+				r.err = fault.Stale()
 			}
 			if r.err == nil && c.queued != nil {
-				var w *wait
+				var w *waiting.Wait
 				if r.err = s.guarded(ops[i], func() error { w = ops[i].waiting(); return nil }); w != nil {
 					c.queued(i, w)
 					continue
@@ -146,7 +149,7 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 	op.state().note(answers)
 	for i := range answers {
 		if answers[i].Outcome != storage.Applied {
-			return taken{err: answerError(&answers[i])}
+			return taken{err: fault.OfAnswer(&answers[i])}
 		}
 	}
 	t.err = s.guarded(op, func() (err error) {
@@ -157,14 +160,12 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 	return t
 }
 
-func errRounds() error {
-	f := failings[session.StalePremise]
-	return newError(f.code, f.reason, f.text)
-}
-
 // await lets an operation stand in its queue until it has its answer.
-func (s *Server) await(ctx context.Context, op operation, w *wait) {
-	s.settle(op, s.guarded(op, func() error { return s.wait(ctx, w) }))
+func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
+	s.settle(op, s.guarded(op, func() error {
+		s.waits.Join(w)
+		return s.waits.Await(ctx, w)
+	}))
 	s.written(op)
 }
 
@@ -175,7 +176,7 @@ func (s *Server) settle(op operation, err error) {
 		err = s.guarded(op, func() error { return op.respond() })
 	}
 	if err != nil {
-		err = faultOf(p.said(err))
+		err = fault.Of(p.said(err))
 		if p.checked {
 			// A panic is in the log of the node; there is an error already.
 			_ = s.guarded(op, func() error { op.failed(err); return nil })

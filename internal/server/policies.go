@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -80,10 +81,10 @@ func (p *policies) compiled(ctx context.Context, ns string, d session.Digest) (*
 	switch {
 	case err == nil:
 		return policy, nil
-	case errors.As(err, new(*fault)):
+	case errors.As(err, new(*fault.Error)):
 		return nil, err
 	}
-	return nil, newError(connect.CodeFailedPrecondition, reasonPolicyUnreadable, fmt.Sprintf("the policy %s cannot be compiled on this node, so nothing is admitted under it: %v", d, err))
+	return nil, fault.New(connect.CodeFailedPrecondition, fault.ReasonPolicyUnreadable, fmt.Sprintf("the policy %s cannot be compiled on this node, so nothing is admitted under it: %v", d, err))
 }
 
 // tree reads a tree; one that is not there nearby is looked for once more.
@@ -91,13 +92,13 @@ func (p *policies) tree(ctx context.Context, ns string, d session.Digest) (*engi
 	for _, read := range []storage.Read{storage.Nearby, storage.Latest} {
 		found, err := p.store.Get(ctx, session.PolicyKey(ns, d), read)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		if r, ok := found.Record.(*session.Policy); ok && r != nil {
 			return engine.DecodeTree(r.Tree)
 		}
 	}
-	return nil, notFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", d)
+	return nil, fault.NotFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", d)
 }
 
 // policyService answers govnode.v1.PolicyService.
@@ -106,13 +107,13 @@ type policyService struct{ *Server }
 // PutPolicy validates and compiles a tree, stores it, and lets its name point
 // to it.
 func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error) {
-	f := &fields{}
-	f.optionalID("name", req.Name)
-	by := s.maker(f, req.Client, req.RequestId, req)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.OptionalID("name", req.Name)
+	by := f.Maker(req, s.cfg.Now)
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	tree, policy, err := s.compile(namespace(ctx), req)
+	tree, policy, err := s.compile(input.Namespace(ctx), req)
 	if err != nil {
 		return nil, err
 	}
@@ -123,19 +124,19 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 	name := req.Name
 	if name == "" {
 		if name = policy.Name(); name == "" {
-			return nil, invalid("name", "is required, since the tree does not name its policy")
+			return nil, fault.Invalid("name", "is required, since the tree does not name its policy")
 		}
-		f.id("name", name)
-		if f.err != nil {
-			return nil, f.err
+		f.ID("name", name)
+		if f.Err != nil {
+			return nil, f.Err
 		}
 	}
 	cmd := &session.PutPolicy{
-		NS: namespace(ctx), By: by, Name: name,
+		NS: input.Namespace(ctx), By: by, Name: name,
 		Digest: session.Digest(tree.Digest()), Tree: tree.Encode(), Limits: limits,
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
-		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, by.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, by.Client))
 	})
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (s policyService) compile(ns string, req *v1.PutPolicyRequest) (*engine.Tre
 	var err error
 	switch {
 	case req.Yaml != "" && len(req.Files) > 0:
-		return nil, nil, invalid("yaml", "is given beside files; send one of them")
+		return nil, nil, fault.Invalid("yaml", "is given beside files; send one of them")
 	case req.Yaml != "":
 		tree, err = engine.SingleFile(req.Yaml)
 	case len(req.Files) > 0:
@@ -163,13 +164,13 @@ func (s policyService) compile(ns string, req *v1.PutPolicyRequest) (*engine.Tre
 		}
 		tree, err = engine.NewTree(files)
 	default:
-		return nil, nil, invalid("files", "is empty; send files, or one document as yaml")
+		return nil, nil, fault.Invalid("files", "is empty; send files, or one document as yaml")
 	}
 	if err != nil {
 		return nil, nil, policyError(err)
 	}
-	if n := int64(len(tree.Encode())); n > caps.Tree.Max {
-		return nil, nil, invalid("files", "have %d bytes together, the most is %d", n, caps.Tree.Max)
+	if n := int64(len(tree.Encode())); n > input.Caps.Tree.Max {
+		return nil, nil, fault.Invalid("files", "have %d bytes together, the most is %d", n, input.Caps.Tree.Max)
 	}
 	policy, err := s.policies.compile(ns, tree)
 	if err != nil {
@@ -183,32 +184,25 @@ func (s policyService) compile(ns string, req *v1.PutPolicyRequest) (*engine.Tre
 func policyError(err error) error {
 	var load *engine.LoadError
 	if !errors.As(err, &load) {
-		return newError(connect.CodeInvalidArgument, reasonInvalidPolicy, "files: "+err.Error())
+		return fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy, "files: "+err.Error())
 	}
-	f := newError(connect.CodeInvalidArgument, reasonInvalidPolicy, load.Error()).with("problems", itoa(int64(len(load.Problems))))
+	f := fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy, load.Error()).With("problems", strconv.Itoa(len(load.Problems)))
 	for i, p := range load.Problems {
 		if i == 100 { // what a person reads, and what a header may carry
 			break
 		}
-		f.with(fmt.Sprintf("problem%03d", i), clip(p.String(), 500))
+		f.With(fmt.Sprintf("problem%03d", i), input.Clip(p.String(), 500))
 	}
 	return f
-}
-
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }
 
 // sessionLimits takes over the numbers that sessions are held to. What the
 // state cannot hold is refused rather than cut.
 func sessionLimits(p *engine.Policy) (session.Limits, error) {
 	l := p.Limits()
-	if int64(l.MaxConcurrent) > caps.Slots.Max {
-		return session.Limits{}, newError(connect.CodeInvalidArgument, reasonInvalidPolicy,
-			fmt.Sprintf("max_concurrent: is %d; it must be from %d to %d", l.MaxConcurrent, caps.Slots.Min, caps.Slots.Max))
+	if int64(l.MaxConcurrent) > input.Caps.Slots.Max {
+		return session.Limits{}, fault.New(connect.CodeInvalidArgument, fault.ReasonInvalidPolicy,
+			fmt.Sprintf("max_concurrent: is %d; it must be from %d to %d", l.MaxConcurrent, input.Caps.Slots.Min, input.Caps.Slots.Max))
 	}
 	limits := session.Limits{
 		MaxTokens: l.MaxTokens, MaxToolCalls: count32(l.MaxToolCalls), MaxAttempts: count32(l.MaxAttempts),
@@ -226,31 +220,31 @@ func count32(n int64) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }
 
 // Evaluate decides without changing or counting anything.
 func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*v1.EvaluateResponse, error) {
-	f := &fields{}
-	enum(f, "order", req.Order, v1.Order_name)
-	f.optionalID("sessionId", req.SessionId)
-	f.optionalID("agentId", req.AgentId)
+	f := &input.Fields{}
+	input.Enum(f, "order", req.Order, v1.Order_name)
+	f.OptionalID("sessionId", req.SessionId)
+	f.OptionalID("agentId", req.AgentId)
 	if req.Tool != "" {
-		f.text("tool", req.Tool, caps.Tool)
+		f.Text("tool", req.Tool, input.Caps.Tool)
 	}
 	in := engine.Input{
 		Tool: req.Tool, AgentID: req.AgentId, Order: orders[req.Order], Explain: true, CheckLimits: true, Now: s.cfg.Now(),
-		Arguments: f.mapping("arguments", req.Arguments, req.ArgumentsJson),
-		Context:   withMetadata(f.mapping("context", req.Context, req.ContextJson), f.metadata(req.Metadata)),
+		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
+		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
 	var name string
 	var digest session.Digest
 	switch {
 	case req.SessionId != "" && req.Policy != nil:
-		f.refuse("sessionId", "is given beside policy; name one of them")
+		f.Refuse("sessionId", "is given beside policy; name one of them")
 	case req.SessionId == "":
-		name, digest = f.policyRef("policy", req.Policy)
+		name, digest = policyRef(f, "policy", req.Policy)
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 
-	ns := namespace(ctx)
+	ns := input.Namespace(ctx)
 	var x *session.Session
 	var err error
 	switch {
@@ -266,7 +260,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 	policy, err := s.policies.evaluated(ctx, ns, digest)
 	if err != nil {
-		if faultOf(err).reason == reasonPolicyUnreadable {
+		if fault.Of(err).Reason == fault.ReasonPolicyUnreadable {
 			s.audit.unreadable(traceOf(ctx), ns, req.SessionId, "", digest, err)
 		}
 		return nil, err
@@ -311,12 +305,12 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 	}
 	x := found.Record.(*session.Session)
 	if x.Phase != session.PhaseOpen {
-		return nil, failure(&session.Result{Code: session.SessionClosed}, fmt.Sprintf("sessionId %q", req.SessionId))
+		return nil, fault.OfResult(&session.Result{Code: session.SessionClosed}, fmt.Sprintf("sessionId %q", req.SessionId))
 	}
 	in.SessionID, in.AgentID, in.Facts = req.SessionId, x.Agent.Value(), factsOf(x, found.Now)
 	pool, err := s.store.Get(ctx, session.PoolKey(ns, session.PolicyPool(x.Policy.Value())), storage.Nearby)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	if p, ok := pool.Record.(*session.Pool); ok && p != nil {
 		in.Facts.ActiveSlots = int64(p.InUse())
@@ -345,13 +339,5 @@ func limitSession(d *engine.Decision, x *session.Session, tool string) {
 	*d = engine.Decision{
 		Action: string(engine.Deny), Policy: d.Policy, PolicyChain: d.PolicyChain, EvaluationTime: d.EvaluationTime,
 		Category: r.category, PublicMessage: r.public, Reason: r.reason, Trace: append(d.Trace, engine.Redact(r.reason)),
-	}
-}
-
-func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
-	return &v1.Decision{
-		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
-		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
-		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -14,32 +16,32 @@ import (
 
 // GetPolicy returns a tree with its files.
 func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
-	f := &fields{}
-	read := f.read(req.Consistency)
-	name, digest := f.nameOrDigest(req.GetName(), req.GetDigest())
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	read := readOf(f, req.Consistency)
+	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	ns := namespace(ctx)
+	ns := input.Namespace(ctx)
 	var version int32
 	if name != "" {
 		found, err := s.store.Get(ctx, session.NameKey(ns, name), read)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		n, ok := found.Record.(*session.Name)
 		if !ok || n == nil || n.Digest == (session.Digest{}) {
-			return nil, notFound("name", "there is no policy %q; store it with PutPolicy", name)
+			return nil, fault.NotFound("name", "there is no policy %q; store it with PutPolicy", name)
 		}
 		digest, version = n.Digest, n.Version
 	}
 	found, err := s.store.Get(ctx, session.PolicyKey(ns, digest), read)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	r, ok := found.Record.(*session.Policy)
 	if !ok || r == nil {
-		return nil, notFound("digest", "there is no policy with the digest %s; store it with PutPolicy", digest)
+		return nil, fault.NotFound("digest", "there is no policy with the digest %s; store it with PutPolicy", digest)
 	}
 	tree, err := engine.DecodeTree(r.Tree)
 	if err != nil {
@@ -56,15 +58,15 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	return &v1.GetPolicyResponse{Policy: out, AppliedIndex: found.Index}, nil
 }
 
-func (f *fields) nameOrDigest(name, digest string) (string, session.Digest) {
+func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest) {
 	switch {
 	case digest != "":
-		return "", f.digest("digest", digest)
+		return "", digestIn(f, "digest", digest)
 	case name != "":
-		f.id("name", name)
+		f.ID("name", name)
 		return name, session.Digest{}
 	}
-	f.refuse("name", "is required; give a name or a digest, as ListPolicies shows them")
+	f.Refuse("name", "is required; give a name or a digest, as ListPolicies shows them")
 	return "", session.Digest{}
 }
 
@@ -73,7 +75,7 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 	for _, k := range session.PinsKeys(ns, d) {
 		found, err := s.store.Get(ctx, k, read)
 		if err != nil {
-			return 0, readError(err)
+			return 0, fault.OfRead(err)
 		}
 		if p, ok := found.Record.(*session.Pins); ok && p != nil {
 			n += p.N
@@ -86,17 +88,17 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 // ListPolicies returns every tree under each of its names; a tree that no name
 // points to any more is there with an empty one.
 func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
-	f := &fields{}
-	read := f.read(req.Consistency)
-	page := f.page(req.PageSize, req.PageToken)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	read := readOf(f, req.Consistency)
+	page := pageOf(f, req.PageSize, req.PageToken)
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	entries, next, view, err := s.list(ctx, session.KindPolicy, page, read, nil)
 	if err != nil {
 		return nil, err
 	}
-	ns := namespace(ctx)
+	ns := input.Namespace(ctx)
 	out := &v1.ListPoliciesResponse{NextPageToken: next, AppliedIndex: view.Index}
 	for _, e := range entries {
 		rows, err := s.policyRows(ctx, ns, e.Record.(*session.Policy))
@@ -117,7 +119,7 @@ func (s policyService) policyRows(ctx context.Context, ns string, r *session.Pol
 	for _, name := range r.Names {
 		found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
 		if err != nil {
-			return nil, readError(err)
+			return nil, fault.OfRead(err)
 		}
 		if n, ok := found.Record.(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
 			rows = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: int32(pinned)})
@@ -141,12 +143,12 @@ type deletion struct {
 	cmd *session.DeletePolicy
 }
 
-func (d *deletion) check(ctx context.Context, f *fields) error {
-	name, digest := f.nameOrDigest(d.req.GetName(), d.req.GetDigest())
-	d.cmd = &session.DeletePolicy{NS: d.ns, By: d.s.maker(f, d.req.Client, d.req.RequestId, d.req), Name: name, Digest: digest}
+func (d *deletion) check(ctx context.Context, f *input.Fields) error {
+	name, digest := nameOrDigest(f, d.req.GetName(), d.req.GetDigest())
+	d.cmd = &session.DeletePolicy{NS: d.ns, By: f.Maker(d.req, d.s.cfg.Now), Name: name, Digest: digest}
 	d.one[0] = d.cmd
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	return d.resolve(ctx, storage.Latest)
 }
@@ -169,7 +171,7 @@ func (d *deletion) resolve(ctx context.Context, read storage.Read) error {
 	}
 	found, err := d.s.store.Get(ctx, session.PolicyKey(d.cmd.NS, d.cmd.Digest), read)
 	if err != nil {
-		return readError(err)
+		return fault.OfRead(err)
 	}
 	d.cmd.Names = nil
 	if r, ok := found.Record.(*session.Policy); ok && r != nil {
@@ -194,13 +196,13 @@ func (d *deletion) respond() error {
 	res := &d.answer.Result
 	switch {
 	case res.Code == session.NotFound && d.cmd.Name != "":
-		return notFound("name", "there is no policy %q", d.cmd.Name)
+		return fault.NotFound("name", "there is no policy %q", d.cmd.Name)
 	case res.Code == session.NotFound:
-		return notFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
+		return fault.NotFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
 	case res.Code == session.PolicyPinned:
-		return failure(res, "digest "+d.cmd.Digest.String())
+		return fault.OfResult(res, "digest "+d.cmd.Digest.String())
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("requestId %q of client %q", d.cmd.By.Request, d.cmd.By.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", d.cmd.By.Request, d.cmd.By.Client))
 	}
 	d.out = &v1.DeletePolicyResponse{Index: d.answer.Index}
 	return nil

@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -15,27 +17,27 @@ import (
 
 // PutPool makes a pool, or changes one. Lowering its slots revokes nothing.
 func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.PutPoolResponse, error) {
-	f := &fields{}
-	f.pool("pool", req.Pool)
-	slots := int32(f.number("slots", int64(req.Slots), caps.Slots))
-	threshold := int32(f.number("backpressureThreshold", int64(req.BackpressureThreshold), caps.Threshold))
+	f := &input.Fields{}
+	checkPool(f, "pool", req.Pool)
+	slots := int32(f.Number("slots", int64(req.Slots), input.Caps.Slots))
+	threshold := int32(f.Number("backpressureThreshold", int64(req.BackpressureThreshold), input.Caps.Threshold))
 	if threshold == 0 {
 		threshold = slots
 	}
-	queue := int32(caps.Queue.Default)
+	queue := int32(input.Caps.Queue.Default)
 	if req.QueueLimit != nil {
-		f.within("queueLimit", int64(*req.QueueLimit), caps.Queue)
+		f.Within("queueLimit", int64(*req.QueueLimit), input.Caps.Queue)
 		queue = *req.QueueLimit
 	}
 	cmd := &session.PutPool{
-		NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Pool: req.Pool,
+		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Pool: req.Pool,
 		Slots: slots, Threshold: threshold, Queue: queue,
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
-		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
 	})
 	if err != nil {
 		return nil, err
@@ -50,20 +52,20 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 // DeletePool removes a pool. It is refused while somebody holds or waits,
 // unless it is forced.
 func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v1.DeletePoolResponse, error) {
-	f := &fields{}
-	f.pool("pool", req.Pool)
-	cmd := &session.DeletePool{NS: namespace(ctx), By: s.maker(f, req.Client, req.RequestId, req), Pool: req.Pool, Force: req.Force}
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	checkPool(f, "pool", req.Pool)
+	cmd := &session.DeletePool{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Pool: req.Pool, Force: req.Force}
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
 		case session.NotFound:
-			return notFound("pool", "there is no pool %q", req.Pool)
+			return fault.NotFound("pool", "there is no pool %q", req.Pool)
 		case session.PoolInUse:
-			return failure(res, fmt.Sprintf("pool %q", req.Pool))
+			return fault.OfResult(res, fmt.Sprintf("pool %q", req.Pool))
 		}
-		return failure(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
 	})
 	if err != nil {
 		return nil, err
@@ -78,8 +80,8 @@ var reads = map[v1.Consistency]storage.Read{
 	v1.Consistency_CONSISTENCY_STALE:        storage.Nearby,
 }
 
-func (f *fields) read(c v1.Consistency) storage.Read {
-	enum(f, "consistency", c, v1.Consistency_name)
+func readOf(f *input.Fields, c v1.Consistency) storage.Read {
+	input.Enum(f, "consistency", c, v1.Consistency_name)
 	return reads[c]
 }
 
@@ -94,30 +96,30 @@ func (s slotService) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.G
 
 // findPool returns a pool, also that of a policy.
 func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*session.Pool, storage.Found, error) {
-	f := &fields{}
-	read := f.read(c)
-	f.poolOrPolicy("pool", name)
-	if f.err != nil {
-		return nil, storage.Found{}, f.err
+	f := &input.Fields{}
+	read := readOf(f, c)
+	poolOrPolicy(f, "pool", name)
+	if f.Err != nil {
+		return nil, storage.Found{}, f.Err
 	}
-	found, err := s.store.Get(ctx, session.PoolKey(namespace(ctx), name), read)
+	found, err := s.store.Get(ctx, session.PoolKey(input.Namespace(ctx), name), read)
 	if err != nil {
-		return nil, found, readError(err)
+		return nil, found, fault.OfRead(err)
 	}
 	p, ok := found.Record.(*session.Pool)
 	if !ok || p == nil {
-		return nil, found, notFound("pool", "there is no pool %q; make it with PutPool. The pool of a policy is there from its first call on", name)
+		return nil, found, fault.NotFound("pool", "there is no pool %q; make it with PutPool. The pool of a policy is there from its first call on", name)
 	}
 	return p, found, nil
 }
 
 // poolOrPolicy checks the name of a pool, of a policy's as well.
-func (f *fields) poolOrPolicy(field, name string) {
+func poolOrPolicy(f *input.Fields, field, name string) {
 	prefix := session.PolicyPool("")
 	if len(name) > len(prefix) && name[:len(prefix)] == prefix {
 		name = name[len(prefix):]
 	}
-	f.id(field, name)
+	f.ID(field, name)
 }
 
 func countsOf(p *session.Pool) session.PoolCounts {
@@ -136,11 +138,11 @@ func poolOf(name string, p session.PoolCounts) *v1.Pool {
 
 // ListPools returns pools in the order of their names.
 func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
-	f := &fields{}
-	read := f.read(req.Consistency)
-	page := f.page(req.PageSize, req.PageToken)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	read := readOf(f, req.Consistency)
+	page := pageOf(f, req.PageSize, req.PageToken)
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	entries, next, view, err := s.list(ctx, session.KindPool, page, read, nil)
 	if err != nil {
@@ -159,9 +161,9 @@ type page struct {
 	after string
 }
 
-func (f *fields) page(size int32, token string) page {
-	f.text("pageToken", token, bound{Max: caps.CounterKey.Max})
-	return page{int(f.number("pageSize", int64(size), caps.Page)), token}
+func pageOf(f *input.Fields, size int32, token string) page {
+	f.Text("pageToken", token, input.Bound{Max: input.Caps.CounterKey.Max})
+	return page{int(f.Number("pageSize", int64(size), input.Caps.Page)), token}
 }
 
 // list returns one page of the records of a kind that keep accepts, and the
@@ -169,12 +171,12 @@ func (f *fields) page(size int32, token string) page {
 func (s *Server) list(ctx context.Context, kind byte, p page, read storage.Read, keep func(session.Key, session.Record) bool) ([]session.Entry, string, storage.View, error) {
 	view, err := s.store.View(ctx, read)
 	if err != nil {
-		return nil, "", view, readError(err)
+		return nil, "", view, fault.OfRead(err)
 	}
-	prefix := session.Prefix(kind, namespace(ctx))
+	prefix := session.Prefix(kind, input.Namespace(ctx))
 	entries, err := view.Find(prefix, prefix+session.Key(p.after), p.size+1, keep)
 	if err != nil {
-		return nil, "", view, readError(err)
+		return nil, "", view, fault.OfRead(err)
 	}
 	if len(entries) <= p.size {
 		return entries, "", view, nil
@@ -237,7 +239,7 @@ func (h *holders) of(holder string) (who, sess, slot, tool string) {
 	if !ok {
 		// A listing is for people: a session that cannot be read is left
 		// without its agent.
-		found, err := h.s.store.Get(h.ctx, session.SessionKey(namespace(h.ctx), maker), storage.Nearby)
+		found, err := h.s.store.Get(h.ctx, session.SessionKey(input.Namespace(h.ctx), maker), storage.Nearby)
 		if err == nil {
 			x, _ = found.Record.(*session.Session)
 		}

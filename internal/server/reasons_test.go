@@ -18,18 +18,19 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
-// reasonsInSource are the reasons that errors.go names.
+// reasonsInSource are the reasons that package fault names.
 func reasonsInSource(t *testing.T) (all []string) {
-	file, err := parser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "fault/fault.go", nil, 0)
 	require.NoError(t, err)
 	ast.Inspect(file, func(n ast.Node) bool {
-		if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, "reason") {
+		if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, "Reason") {
 			text, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
 			require.NoError(t, err)
 			all = append(all, text)
@@ -70,10 +71,12 @@ func TestEveryReasonIsInTheHeader(t *testing.T) {
 	mux.Handle(path, handler)
 	for _, reason := range reasonsInSource(t) {
 		require.Contains(t, string(docs), "`"+reason+"`")
+		wrong := fault.Invalid("f", "is wrong")
+		wrong.Reason = reason
 		for i, err := range []error{
-			newError(connect.CodeUnavailable, reason, "as the test wants it").with("a", "b").later(time.Second),
-			newError(connect.CodeResourceExhausted, reason, "as the test wants it").connect(), // as another node says it
-			errors.Join(errors.New("around it"), &fault{code: connect.CodeInvalidArgument, reason: reason, field: "f", text: "is wrong"}),
+			fault.New(connect.CodeUnavailable, reason, "as the test wants it").With("a", "b").Later(time.Second),
+			fault.New(connect.CodeResourceExhausted, reason, "as the test wants it").Connect(), // as another node says it
+			errors.Join(errors.New("around it"), wrong),
 		} {
 			calls.err = err
 			for _, method := range []string{"BeginCall", "BatchCalls"} {
@@ -81,7 +84,7 @@ func TestEveryReasonIsInTheHeader(t *testing.T) {
 				req.Header.Set("Content-Type", "application/json")
 				w := httptest.NewRecorder()
 				mux.ServeHTTP(w, req)
-				require.Equal(t, []string{reason}, w.Result().Header.Values(ReasonHeader), "%s %d", method, i)
+				require.Equal(t, []string{reason}, w.Result().Header.Values(fault.ReasonHeader), "%s %d", method, i)
 				var body struct {
 					Details []struct{ Debug struct{ Reason string } }
 				}
@@ -102,33 +105,20 @@ func TestWhatIsSaidOfAChange(t *testing.T) {
 		reason string
 		text   string
 	}{
-		{changeError(storage.Fail(storage.NotApplied, why)), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
-		{readError(storage.Unread(why)), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
-		{storage.Fail(storage.NotApplied, why), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
-		{why, reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
-		{errLeaderOverloaded(), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
-		{errDraining(), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
-		{notApplied("why").connect(), reasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
-		{invalid("f", "is wrong"), reasonInvalidField, "f: is wrong"},
-		{failure(&session.Result{Code: session.IDReused}, "id"), reasonIDReused, "id: " + failings[session.IDReused].text},
+		{fault.OfChange(storage.Fail(storage.NotApplied, why)), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
+		{fault.OfRead(storage.Unread(why)), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
+		{storage.Fail(storage.NotApplied, why), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
+		{why, fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
+		{fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded, "there is no room"), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
+		{errDraining(), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
+		{fault.NotApplied("why").Connect(), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
+		{fault.Invalid("f", "is wrong"), fault.ReasonInvalidField, "f: is wrong"},
+		{fault.OfResult(&session.Result{Code: session.IDReused}, "id"), fault.ReasonIDReused, "id: the id was used before with other content; take a new id for a new request"},
 	} {
 		require.Equal(t, c.err, (&trace{}).said(c.err), "nothing was changed")
-		f := faultOf(changed.said(c.err))
-		require.Equal(t, c.reason, f.reason, "%v", c.err)
-		require.Equal(t, c.text, f.message(), "%v", c.err)
+		f := fault.Of(changed.said(c.err))
+		require.Equal(t, c.reason, f.Reason, "%v", c.err)
+		require.Equal(t, c.text, f.Connect().Message(), "%v", c.err)
 	}
 	require.NoError(t, changed.said(nil))
-}
-
-// An error is the same in a batch as by itself.
-func TestAnErrorIsTheSameInABatch(t *testing.T) {
-	f := failure(&session.Result{Code: session.StaleID, NewerThan: 7}, "id")
-	var ce *connect.Error
-	require.ErrorAs(t, f, &ce)
-	o := operationError(f)
-	require.Equal(t, ce.Code().String(), o.Code)
-	require.Equal(t, ce.Message(), o.Message)
-	require.Equal(t, infoOf(f).GetReason(), o.Reason)
-	require.Equal(t, "7", infoOf(f).GetMetadata()["newerThan"])
-	require.EqualValues(t, 7, o.NewerThan)
 }

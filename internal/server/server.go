@@ -19,6 +19,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/gate"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/members"
+	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
 	"example.com/govnode/storage"
@@ -30,7 +34,7 @@ type Config struct {
 	// Server.
 	Store storage.Store
 	// Cluster changes and reports members. Nil where the store has none.
-	Cluster Cluster
+	Cluster members.Cluster
 	// Ready says for /readyz and for gRPC's health why the store takes no
 	// work, where there is no Cluster to say so. Nil where nothing can be
 	// wrong with it.
@@ -92,7 +96,7 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Store is nil; give it the store that orders commands")
 	}
 	for i, ns := range c.StrictNamespaces {
-		if bad := namespaceProblem(ns); bad != "" && ns != "*" {
+		if bad := input.NamespaceProblem(ns); bad != "" && ns != "*" {
 			return fmt.Errorf("server: Config.StrictNamespaces[%d]: %q %s", i, ns, bad)
 		}
 	}
@@ -149,12 +153,12 @@ type Server struct {
 	changes  storage.Store // of apply and restore alone
 	log      *slog.Logger
 	policies *policies
-	waits    *waits
+	waits    *waiting.Waiters
 	audit    *auditor
-	journal  *journal
+	teller   *teller
 	metrics  *metrics
-	memory   *memoryGuard
-	leader   *leaderWatch
+	memory   *gate.Memory
+	leader   *members.Watch
 
 	watchers atomic.Int64 // of health
 
@@ -173,26 +177,30 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
-	s.leader = newLeaderWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
+	s.leader = members.NewWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
 	store := cfg.Store
 	if cfg.Cluster != nil {
-		store = led{store, s.leader}
+		store = s.leader.Before(store)
 	}
 	s.store, s.changes = store, store
 	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
-	s.journal = newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
-	if err := m.watch(cfg.Registry, s.journal); err != nil {
+	journal := newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
+	if err := m.watch(cfg.Registry, journal); err != nil {
 		return nil, err
 	}
-	s.audit = &auditor{now: cfg.Now, metrics: m, journal: s.journal, store: store, log: &auditLog{
+	s.teller = &teller{
+		node: cfg.Node, now: cfg.Now, log: cfg.Logger, journal: journal,
+		cluster: cfg.Cluster, client: cfg.Peers, cut: m.cut, drained: s.drained,
+	}
+	s.audit = &auditor{now: cfg.Now, metrics: m, journal: journal, store: store, log: &auditLog{
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
 	}}
 	s.audit.log.init()
-	if s.memory, err = newMemoryGuard(cfg.Registry, cfg.Logger); err != nil {
+	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}
-	s.waits = newWaits(cfg.Store, cfg.Logger, m, s.lapsed)
-	s.leader.start()
+	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.waited, s.drained, s.lapsed)
+	s.leader.Start()
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)
 	}
@@ -208,17 +216,17 @@ func (s *Server) engineOptions() []engine.Option {
 // Handler serves the whole API, health and metrics.
 func (s *Server) Handler() http.Handler {
 	opts := connect.WithHandlerOptions(
-		connect.WithCodec(strictJSON{"json"}),
-		connect.WithCodec(strictJSON{"json; charset=utf-8"}),
-		connect.WithReadMaxBytes(int(caps.Body.Max)),
+		connect.WithCodec(input.JSON("json")),
+		connect.WithCodec(input.JSON("json; charset=utf-8")),
+		connect.WithReadMaxBytes(int(input.Caps.Body.Max)),
 		connect.WithCompressMinBytes(4<<10), // what fits in three packets costs less as it is
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
 			if spec.Procedure == govnodev1connect.PolicyServicePutPolicyProcedure {
-				return []connect.HandlerOption{connect.WithReadMaxBytes(int(caps.PolicyBody.Max))}
+				return []connect.HandlerOption{connect.WithReadMaxBytes(int(input.Caps.PolicyBody.Max))}
 			}
 			return nil
 		}),
-		connect.WithRequestGate(namespaceGate),
+		connect.WithRequestGate(input.NamespaceGate),
 		connect.WithInterceptors(&boundary{s}),
 		connect.WithRecover(s.recovered),
 	)
@@ -228,8 +236,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(calls, stoppable(handler))
 	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s}, opts))
 	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s}, opts))
-	mux.Handle(govnodev1connect.NewDecisionServiceHandler(decisionService{s}, opts))
-	mux.Handle(govnodev1connect.NewEventServiceHandler(eventService{s}, opts))
+	mux.Handle(govnodev1connect.NewDecisionServiceHandler(s.teller, opts))
+	mux.Handle(govnodev1connect.NewEventServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(counterService{s}, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
 	mux.Handle(healthv1connect.NewHealthHandler(healthService{s}))
@@ -241,7 +249,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
-	return newDirectory(mux, s.cfg.Reflection)
+	return gate.NewDirectory(mux, s.cfg.Reflection)
 }
 
 // Drain prepares the end: /readyz turns false, no new call or session is
@@ -252,7 +260,7 @@ func (s *Server) Drain(ctx context.Context) error {
 		s.draining.Store(true)
 		close(s.drained)
 	})
-	return s.waits.idle(ctx)
+	return s.waits.Idle(ctx)
 }
 
 // Close drains what still waits and ends the Server's own work. The Store
@@ -265,9 +273,9 @@ func (s *Server) Close() error {
 	if s.cfg.Cluster != nil {
 		s.cfg.Cluster.AdmitForwarded(nil)
 	}
-	s.waits.close()
+	s.waits.Close()
 	s.audit.log.close()
-	s.leader.close()
-	s.memory.close()
+	s.leader.Close()
+	s.memory.Close()
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -28,51 +30,51 @@ type opening struct {
 	cmd *session.Open
 }
 
-func (o *opening) check(ctx context.Context, f *fields) error {
+func (o *opening) check(ctx context.Context, f *input.Fields) error {
 	req := o.req
 	o.cmd = &session.Open{
 		NS: o.ns, Session: req.SessionId, Agent: req.AgentId, Parent: req.ParentSessionId,
-		Content:    fingerprint(req),
-		IdleTTL:    f.duration("idleTtl", req.IdleTtl, caps.IdleTTL),
-		Attributes: f.attributes("attributes", req.Attributes),
+		Content:    input.Fingerprint(req),
+		IdleTTL:    f.Duration("idleTtl", req.IdleTtl, input.Caps.IdleTTL),
+		Attributes: f.Attributes("attributes", req.Attributes),
 	}
 	o.one[0] = o.cmd
 	if req.SessionId == "" {
 		o.cmd.Session = o.s.cfg.NewID()
 	}
-	o.s.newID(f, "sessionId", o.cmd.Session)
-	f.id("agentId", req.AgentId)
-	f.optionalID("parentSessionId", req.ParentSessionId)
+	f.NewID("sessionId", o.cmd.Session, o.s.cfg.Now)
+	f.ID("agentId", req.AgentId)
+	f.OptionalID("parentSessionId", req.ParentSessionId)
 	if req.ParentSessionId == o.cmd.Session {
-		f.refuse("parentSessionId", "is the session itself; name the session that started this one, or leave it out")
+		f.Refuse("parentSessionId", "is the session itself; name the session that started this one, or leave it out")
 	}
-	o.cmd.Policy, o.cmd.Digest = f.policyRef("policy", req.Policy)
-	if f.err != nil {
-		return f.err
+	o.cmd.Policy, o.cmd.Digest = policyRef(f, "policy", req.Policy)
+	if f.Err != nil {
+		return f.Err
 	}
 	return o.resolve(ctx)
 }
 
 // policyRef reads which policy is meant: a name, or the digest of a tree.
-func (f *fields) policyRef(field string, ref *v1.PolicyRef) (name string, digest session.Digest) {
+func policyRef(f *input.Fields, field string, ref *v1.PolicyRef) (name string, digest session.Digest) {
 	switch r := ref.GetRef().(type) {
 	case *v1.PolicyRef_Name:
-		f.id(field+".name", r.Name)
+		f.ID(field+".name", r.Name)
 		name = r.Name
 	case *v1.PolicyRef_Digest:
-		digest = f.digest(field+".digest", r.Digest)
+		digest = digestIn(f, field+".digest", r.Digest)
 	default:
-		f.refuse(field, "is required; give a name or a digest, as ListPolicies shows them")
+		f.Refuse(field, "is required; give a name or a digest, as ListPolicies shows them")
 	}
 	return name, digest
 }
 
-func (f *fields) digest(field, text string) session.Digest {
+func digestIn(f *input.Fields, field, text string) session.Digest {
 	d, err := engine.ParseDigest(text)
 	if err != nil {
-		f.refuse(field, "%v", err)
+		f.Refuse(field, "%v", err)
 	} else if d == (engine.Digest{}) {
-		f.refuse(field, "is of no tree; take one from ListPolicies")
+		f.Refuse(field, "is of no tree; take one from ListPolicies")
 	}
 	return session.Digest(d)
 }
@@ -102,11 +104,11 @@ func (o *opening) resolve(ctx context.Context) error {
 func (s *Server) digestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
 	found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Latest)
 	if err != nil {
-		return session.Digest{}, readError(err)
+		return session.Digest{}, fault.OfRead(err)
 	}
 	n, ok := found.Record.(*session.Name)
 	if !ok || n == nil || n.Digest == (session.Digest{}) {
-		return session.Digest{}, notFound(field, "there is no policy %q; store it with PutPolicy", name)
+		return session.Digest{}, fault.NotFound(field, "there is no policy %q; store it with PutPolicy", name)
 	}
 	return n.Digest, nil
 }
@@ -125,11 +127,11 @@ func (o *opening) respond() error {
 	res := &o.answer.Result
 	switch {
 	case res.Code == session.NotFound && o.cmd.Policy != "":
-		return notFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
+		return fault.NotFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
 	case res.Code == session.NotFound:
-		return notFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
+		return fault.NotFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
+		return fault.OfResult(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
 	}
 	o.out = &v1.CreateSessionResponse{Index: o.answer.Index}
 	if res.Repeat { // it may have done much since
@@ -153,18 +155,18 @@ func (o *opening) fresh() *v1.Session {
 
 // findSession returns the session of that id, which f found in a request. A
 // record that is not there nearby is looked for once more.
-func (s *Server) findSession(ctx context.Context, ns string, f *fields, id string, read storage.Read) (storage.Found, error) {
+func (s *Server) findSession(ctx context.Context, ns string, f *input.Fields, id string, read storage.Read) (storage.Found, error) {
 	k := session.SessionKey(ns, id)
 	for {
 		found, err := s.store.Get(ctx, k, read)
 		if err != nil {
-			return found, readError(err)
+			return found, fault.OfRead(err)
 		}
 		if x, ok := found.Record.(*session.Session); ok && x != nil {
 			return found, nil
 		}
 		if read == storage.Latest {
-			return found, notFound(f.path("sessionId"), "there is no session %q; create it with CreateSession", id)
+			return found, fault.NotFound(f.Path("sessionId"), "there is no session %q; create it with CreateSession", id)
 		}
 		if quick(ctx) {
 			return found, errTakesLong
@@ -175,34 +177,34 @@ func (s *Server) findSession(ctx context.Context, ns string, f *fields, id strin
 
 // GetSession returns a session as it stands.
 func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionRequest) (*v1.GetSessionResponse, error) {
-	f := &fields{}
-	f.id("sessionId", req.SessionId)
-	read := f.read(req.Consistency)
-	if f.err != nil {
-		return nil, f.err
+	f := &input.Fields{}
+	f.ID("sessionId", req.SessionId)
+	read := readOf(f, req.Consistency)
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	found, err := s.store.Get(ctx, session.SessionKey(namespace(ctx), req.SessionId), read)
+	found, err := s.store.Get(ctx, session.SessionKey(input.Namespace(ctx), req.SessionId), read)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	if x, ok := found.Record.(*session.Session); !ok || x == nil {
-		return nil, notFound("sessionId", "there is no session %q; create it with CreateSession", req.SessionId)
+		return nil, fault.NotFound("sessionId", "there is no session %q; create it with CreateSession", req.SessionId)
 	}
 	return &v1.GetSessionResponse{Session: sessionOf(req.SessionId, found), AppliedIndex: found.Index}, nil
 }
 
 // ListSessions returns sessions in the order of their ids.
 func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
-	f := &fields{}
-	read := f.read(req.Consistency)
-	page := f.page(req.PageSize, req.PageToken)
-	f.optionalID("agentId", req.AgentId)
+	f := &input.Fields{}
+	read := readOf(f, req.Consistency)
+	page := pageOf(f, req.PageSize, req.PageToken)
+	f.OptionalID("agentId", req.AgentId)
 	var digest session.Digest
 	if req.PolicyDigest != "" {
-		digest = f.digest("policyDigest", req.PolicyDigest)
+		digest = digestIn(f, "policyDigest", req.PolicyDigest)
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	keep := func(_ session.Key, r session.Record) bool {
 		x := r.(*session.Session)
@@ -230,10 +232,10 @@ type closing struct {
 	cmd *session.Close
 }
 
-func (c *closing) check(ctx context.Context, f *fields) error {
-	f.id("sessionId", c.req.SessionId)
-	if f.err != nil {
-		return f.err
+func (c *closing) check(ctx context.Context, f *input.Fields) error {
+	f.ID("sessionId", c.req.SessionId)
+	if f.Err != nil {
+		return f.Err
 	}
 	found, err := c.s.findSession(ctx, c.ns, nil, c.req.SessionId, storage.Nearby)
 	if err != nil {
@@ -256,9 +258,9 @@ func (c *closing) respond() error {
 	res := &c.answer.Result
 	switch {
 	case res.Code == session.NotFound:
-		return notFound("sessionId", "there is no session %q any more", c.cmd.Session)
+		return fault.NotFound("sessionId", "there is no session %q any more", c.cmd.Session)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("sessionId %q", c.cmd.Session))
+		return fault.OfResult(res, fmt.Sprintf("sessionId %q", c.cmd.Session))
 	}
 	c.out = &v1.CloseSessionResponse{Session: sessionAfter(c.cmd.Session, res), Index: c.answer.Index}
 	if !res.Repeat {
@@ -365,7 +367,7 @@ func checkpoints(x *session.Session) []string {
 	}
 	var names []string
 	last := x.Executions / every
-	first := last - min(last, uint32(caps.Checkpoints.Max)) + 1
+	first := last - min(last, uint32(input.Caps.Checkpoints.Max)) + 1
 	for n := first; n <= last; n++ {
 		names = append(names, checkpointID(n*every))
 	}

@@ -9,6 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -17,12 +20,12 @@ import (
 // slotService answers govnode.v1.SlotService; its pools are in pools.go.
 type slotService struct{ *Server }
 
-// pool checks the name of a pool that was put. The pools of policies belong to
+// checkPool checks the name of a pool that was put. The pools of policies belong to
 // their calls.
-func (f *fields) pool(field, name string) {
-	f.id(field, name)
+func checkPool(f *input.Fields, field, name string) {
+	f.ID(field, name)
 	if strings.HasPrefix(name, session.PolicyPool("")) {
-		f.refuse(field, "begins with policy/, which is reserved for the pools of policies; choose another name")
+		f.Refuse(field, "begins with policy/, which is reserved for the pools of policies; choose another name")
 	}
 }
 
@@ -37,37 +40,37 @@ type acquire struct {
 	cmd *session.Acquire
 }
 
-func (a *acquire) check(_ context.Context, f *fields) error {
+func (a *acquire) check(_ context.Context, f *input.Fields) error {
 	req := a.req
-	f.pool("pool", req.Pool)
-	a.s.newID(f, "slotId", req.SlotId)
-	f.text("label", req.Label, caps.Label)
+	checkPool(f, "pool", req.Pool)
+	f.NewID("slotId", req.SlotId, a.s.cfg.Now)
+	f.Text("label", req.Label, input.Caps.Label)
 	a.cmd = &session.Acquire{
-		NS: a.ns, Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
-		Weight:   int32(f.number("weight", int64(req.Weight), caps.Weight)),
-		TTL:      f.duration("ttl", req.Ttl, caps.TTL),
-		MaxHold:  f.duration("maxHold", req.MaxHold, caps.MaxHold),
-		Wait:     f.duration("wait", req.Wait, caps.Wait),
-		Priority: int32(f.number("priority", int64(req.Priority), caps.Priority)),
+		NS: a.ns, Client: f.Client(req.Client), Slot: req.SlotId, Pool: req.Pool, Label: req.Label,
+		Weight:   int32(f.Number("weight", int64(req.Weight), input.Caps.Weight)),
+		TTL:      f.Duration("ttl", req.Ttl, input.Caps.TTL),
+		MaxHold:  f.Duration("maxHold", req.MaxHold, input.Caps.MaxHold),
+		Wait:     f.Duration("wait", req.Wait, input.Caps.Wait),
+		Priority: int32(f.Number("priority", int64(req.Priority), input.Caps.Priority)),
 	}
-	if f.err != nil {
-		return f.err
+	if f.Err != nil {
+		return f.Err
 	}
 	a.cmd.Content = acquireContent(req)
 	a.one[0] = a.cmd
 	return nil
 }
 
-func (a *acquire) waiting() *wait {
+func (a *acquire) waiting() *waiting.Wait {
 	if a.answer.Result.Code != session.Queued {
 		return nil
 	}
 	c := a.cmd
-	return &wait{
-		ns: c.NS, pool: session.PoolKey(c.NS, c.Pool), answer: &a.answer,
-		holder: holderName(session.KindClient, c.Client, c.Slot), claim: c, length: c.Wait,
-		renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.Slot, Pools: []string{c.Pool}, TTL: caps.TTL.Default},
-		cancel: &session.Cancel{NS: c.NS, Client: c.Client, Call: c.Slot, Pools: []string{c.Pool}},
+	return &waiting.Wait{
+		NS: c.NS, Pool: session.PoolKey(c.NS, c.Pool), Answer: &a.answer,
+		Holder: holderName(session.KindClient, c.Client, c.Slot), Claim: c, Length: c.Wait,
+		Renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.Slot, Pools: []string{c.Pool}, TTL: input.Caps.TTL.Default},
+		Cancel: &session.Cancel{NS: c.NS, Client: c.Client, Call: c.Slot, Pools: []string{c.Pool}},
 	}
 }
 
@@ -79,11 +82,11 @@ func (a *acquire) respond() error {
 	res := &a.answer.Result
 	switch {
 	case res.Code == session.NotFound:
-		return notFound("pool", "there is no pool %q; make it with PutPool", a.cmd.Pool)
+		return fault.NotFound("pool", "there is no pool %q; make it with PutPool", a.cmd.Pool)
 	case res.Code == session.Invalid:
-		return invalid("weight", "is %d, and the pool %q has %d slots; ask for less", a.cmd.Weight, a.cmd.Pool, res.Limit)
+		return fault.Invalid("weight", "is %d, and the pool %q has %d slots; ask for less", a.cmd.Weight, a.cmd.Pool, res.Limit)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("slotId %q of client %q", a.cmd.Slot, a.cmd.Client))
+		return fault.OfResult(res, fmt.Sprintf("slotId %q of client %q", a.cmd.Slot, a.cmd.Client))
 	}
 	a.out = &v1.AcquireSlotResponse{
 		Outcome: outcomes[res.Code], Pressure: pressureOf(res.Pressure), Queue: placeOf(res.Queue),
@@ -119,17 +122,17 @@ type renewal struct {
 	open []int // which of cmds have no answer yet
 }
 
-func (r *renewal) check(ctx context.Context, f *fields) error {
-	client := f.client(r.req.Client)
-	ttl := f.duration("ttl", r.req.Ttl, caps.TTL)
-	f.count("slots", len(r.req.Slots), caps.Renewals)
-	if f.err != nil {
-		return f.err
+func (r *renewal) check(ctx context.Context, f *input.Fields) error {
+	client := f.Client(r.req.Client)
+	ttl := f.Duration("ttl", r.req.Ttl, input.Caps.TTL)
+	f.Count("slots", len(r.req.Slots), input.Caps.Renewals)
+	if f.Err != nil {
+		return f.Err
 	}
 	r.cmds, r.open = nil, nil
 	r.out = &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(r.req.Slots))}
 	for i, slot := range r.req.Slots {
-		c, err := r.s.renewOne(ctx, f.at("slots", i), client, slot)
+		c, err := r.s.renewOne(ctx, f.At("slots", i), client, slot)
 		if err != nil {
 			return err
 		}
@@ -140,17 +143,17 @@ func (r *renewal) check(ctx context.Context, f *fields) error {
 	return nil
 }
 
-func (s *Server) renewOne(ctx context.Context, f *fields, client string, slot *v1.SlotRef) (*session.Renew, error) {
-	f.id("slotId", slot.GetSlotId())
-	f.optionalID("sessionId", slot.GetSessionId())
-	c := &session.Renew{NS: namespace(ctx), ID: slot.GetSlotId(), Token: slot.GetToken()}
+func (s *Server) renewOne(ctx context.Context, f *input.Fields, client string, slot *v1.SlotRef) (*session.Renew, error) {
+	f.ID("slotId", slot.GetSlotId())
+	f.OptionalID("sessionId", slot.GetSessionId())
+	c := &session.Renew{NS: input.Namespace(ctx), ID: slot.GetSlotId(), Token: slot.GetToken()}
 	if slot.GetSessionId() == "" {
-		f.pool("pool", slot.GetPool())
+		checkPool(f, "pool", slot.GetPool())
 		c.Client, c.Pools = client, []string{slot.GetPool()}
-		return c, f.err
+		return c, f.Err
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	c.Session = slot.GetSessionId()
 	var err error
@@ -163,7 +166,7 @@ func (s *Server) renewOne(ctx context.Context, f *fields, client string, slot *v
 func (s *Server) poolsOf(ctx context.Context, ns, sess, call string) ([]string, error) {
 	found, err := s.store.Get(ctx, session.SessionKey(ns, sess), storage.Nearby)
 	if err != nil {
-		return nil, readError(err)
+		return nil, fault.OfRead(err)
 	}
 	if x, ok := found.Record.(*session.Session); ok && x != nil {
 		return callPools(x, call), nil
@@ -216,22 +219,22 @@ type release struct {
 	cmd *session.Release
 }
 
-func (r *release) check(_ context.Context, f *fields) error {
+func (r *release) check(_ context.Context, f *input.Fields) error {
 	req := r.req
-	f.pool("pool", req.Pool)
-	f.id("slotId", req.SlotId)
-	r.cmd = &session.Release{NS: r.ns, Client: f.client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
+	checkPool(f, "pool", req.Pool)
+	f.ID("slotId", req.SlotId)
+	r.cmd = &session.Release{NS: r.ns, Client: f.Client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
 	r.one[0] = r.cmd
-	return f.err
+	return f.Err
 }
 
 func (r *release) respond() error {
 	res := &r.answer.Result
 	switch {
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
-		return notFound("slotId", "client %q has no slot %q of the pool %q; check pool and client", r.cmd.Client, r.cmd.Slot, r.cmd.Pool)
+		return fault.NotFound("slotId", "client %q has no slot %q of the pool %q; check pool and client", r.cmd.Client, r.cmd.Slot, r.cmd.Pool)
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("slotId %q of client %q", r.cmd.Slot, r.cmd.Client))
+		return fault.OfResult(res, fmt.Sprintf("slotId %q of client %q", r.cmd.Slot, r.cmd.Client))
 	}
 	r.out = &v1.ReleaseSlotResponse{Outcome: outcomes[res.Code], Index: r.answer.Index}
 	switch {
@@ -257,20 +260,20 @@ type forced struct {
 	cmd *session.ForceRelease
 }
 
-func (o *forced) check(ctx context.Context, f *fields) error {
+func (o *forced) check(ctx context.Context, f *input.Fields) error {
 	req := o.req
-	f.id("slotId", req.SlotId)
-	f.optionalID("sessionId", req.SessionId)
-	o.cmd = &session.ForceRelease{NS: o.ns, By: o.s.maker(f, req.Client, req.RequestId, req), Session: req.SessionId, ID: req.SlotId}
+	f.ID("slotId", req.SlotId)
+	f.OptionalID("sessionId", req.SessionId)
+	o.cmd = &session.ForceRelease{NS: o.ns, By: f.Maker(req, o.s.cfg.Now), Session: req.SessionId, ID: req.SlotId}
 	o.one[0] = o.cmd
 	if req.SessionId == "" {
-		f.pool("pool", req.Pool)
-		o.cmd.Holder, o.cmd.Pools = f.clientNamed("holderClient", req.HolderClient), []string{req.Pool}
+		checkPool(f, "pool", req.Pool)
+		o.cmd.Holder, o.cmd.Pools = f.ClientNamed("holderClient", req.HolderClient), []string{req.Pool}
 	} else if req.HolderClient != "" {
-		f.refuse("holderClient", "is given beside sessionId; the slot of a call is held by its session")
+		f.Refuse("holderClient", "is given beside sessionId; the slot of a call is held by its session")
 	}
-	if f.err != nil || req.SessionId == "" {
-		return f.err
+	if f.Err != nil || req.SessionId == "" {
+		return f.Err
 	}
 	var err error
 	o.cmd.Pools, err = o.s.poolsOf(ctx, o.ns, req.SessionId, req.SlotId)
@@ -291,8 +294,16 @@ func (o *forced) respond() error {
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
-		return failure(res, fmt.Sprintf("requestId %q of client %q", o.cmd.By.Request, o.cmd.By.Client))
+		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", o.cmd.By.Request, o.cmd.By.Client))
 	}
 	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
 	return nil
+}
+
+func acquireContent(req *v1.AcquireSlotRequest) session.Fingerprint {
+	wait := req.Wait
+	req.Wait = nil
+	p := input.Fingerprint(req)
+	req.Wait = wait
+	return p
 }

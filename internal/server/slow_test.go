@@ -2,28 +2,25 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
-	"example.com/govnode/storage"
 )
 
-func journaled(t *testing.T, change func(*Config)) *Server {
-	t.Helper()
-	store := storage.NewMemory(nil)
-	cfg := Config{Store: store, Node: "n1"}
-	change(&cfg)
-	s, err := New(cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, s.Close())
-		require.NoError(t, store.Close())
-	})
-	return s
+func journaled(records, bytes int) *teller {
+	events := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "e"}, []string{"type"})
+	return &teller{
+		node: "n1", now: time.Now, log: slog.New(slog.DiscardHandler), journal: newJournal("boot", records, bytes, events),
+		cut: prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}),
+	}
 }
 
 func allowed(id string, size int) *record {
@@ -33,7 +30,7 @@ func allowed(id string, size int) *record {
 // A follower that takes nothing in holds up nobody, and is cut when what it
 // should hear next is gone.
 func TestSlowFollower(t *testing.T) {
-	s := journaled(t, func(c *Config) { c.JournalRecords = 8 })
+	s := journaled(8, defaultJournalBytes)
 	fl := s.newFollower("default", &v1.FollowRequest{}, cursor{})
 	taken, goOn := make(chan *v1.FollowResponse), make(chan struct{})
 	result := make(chan error, 1)
@@ -54,14 +51,14 @@ func TestSlowFollower(t *testing.T) {
 	close(goOn)
 	err := <-result
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	require.Equal(t, reasonTooSlow, infoOf(err).GetReason())
+	require.Equal(t, fault.ReasonTooSlow, fault.InfoOf(err).GetReason())
 	require.ErrorContains(t, err, "92 events are gone")
 }
 
 // What is kept is bounded by records and by bytes, and what is dropped cannot be
 // found any more.
 func TestJournalIsBounded(t *testing.T) {
-	s := journaled(t, func(c *Config) { c.JournalRecords, c.JournalBytes = 10, 1000 })
+	s := journaled(10, 1000)
 	j := s.journal
 	for i := range 50 {
 		j.add(allowed(fmt.Sprintf("d%d", i), 1))
@@ -92,13 +89,13 @@ func TestJournalIsBounded(t *testing.T) {
 }
 
 func TestFollowersAreBounded(t *testing.T) {
-	s := journaled(t, func(*Config) {})
+	s := journaled(defaultJournalRecords, defaultJournalBytes)
 	for range maxFollowers {
 		require.True(t, s.journal.enter(maxFollowers))
 	}
-	err := eventService{s}.Follow(t.Context(), &v1.FollowRequest{}, nil)
+	err := s.Follow(t.Context(), &v1.FollowRequest{}, nil)
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-	require.Equal(t, reasonTooManyFollowers, infoOf(err).GetReason())
+	require.Equal(t, fault.ReasonTooManyFollowers, fault.InfoOf(err).GetReason())
 	s.journal.leave()
 	require.True(t, s.journal.enter(maxFollowers))
 }

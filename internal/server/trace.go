@@ -5,6 +5,8 @@ import (
 	"context"
 	"io"
 
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -41,9 +43,9 @@ func (t *trace) said(err error) error {
 	if err == nil || !t.changed {
 		return err
 	}
-	switch f := faultOf(err); f.reason {
-	case reasonNotApplied, reasonOverloaded:
-		return unknown(cmp.Or(f.cause, "the node could not see it through"))
+	switch f := fault.Of(err); f.Reason {
+	case fault.ReasonNotApplied, fault.ReasonOverloaded:
+		return fault.Unknown(cmp.Or(f.Cause, "the node could not see it through"))
 	default:
 		return f
 	}
@@ -80,7 +82,7 @@ func (s *Server) apply(ctx context.Context, cmds ...session.Command) []storage.A
 	answers := s.changes.Apply(ctx, cmds...)
 	for i := range answers {
 		if calls := answers[i].Result.Lapsed; len(calls) > 0 {
-			s.lapsed(namespace(ctx), calls)
+			s.lapsed(input.Namespace(ctx), calls)
 		}
 	}
 	return answers
@@ -101,7 +103,7 @@ func (s *Server) change(ctx context.Context, cmd session.Command, refused func(*
 	a := answers[0]
 	switch {
 	case a.Outcome != storage.Applied:
-		return a, answerError(&a)
+		return a, fault.OfAnswer(&a)
 	case a.Result.Code.Failure():
 		return a, refused(&a.Result)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -49,7 +49,7 @@ func TestWhatConnectRefusesHasAReason(t *testing.T) {
 	}
 	_, answer := n.post("CallService/BeginCall", `{`)
 	require.Equal(t, "INVALID_FIELD", reasonIn(answer))
-	_, answer = n.post("CallService/BeginCall", `{}`, server.NamespaceHeader, "no/such")
+	_, answer = n.post("CallService/BeginCall", `{}`, input.NamespaceHeader, "no/such")
 	require.Equal(t, "INVALID_FIELD", reasonIn(answer))
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -51,9 +53,8 @@ func benchmarkClaim(b *testing.B, all, each int) {
 		if len(ops) < maxOrdered && i < all-1 {
 			continue
 		}
-		s.proceed(ctx, ops, course{queued: func(_ int, x *wait) {
-			x.done = make(chan storage.Answer, 1)
-			w.add(x)
+		s.proceed(ctx, ops, course{queued: func(_ int, x *waiting.Wait) {
+			w.Join(x)
 		}})
 		ops = ops[:0]
 	}
@@ -65,18 +66,17 @@ func benchmarkClaim(b *testing.B, all, each int) {
 		held, err := slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i)})
 		must(err)
 		a := acquiring(ctx, s, &v1.AcquireSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Wait: durationpb.New(time.Minute)})
-		var x *wait
-		s.proceed(ctx, []operation{a}, course{queued: func(_ int, queued *wait) {
+		var x *waiting.Wait
+		s.proceed(ctx, []operation{a}, course{queued: func(_ int, queued *waiting.Wait) {
 			x = queued
-			x.done = make(chan storage.Answer, 1)
-			w.add(x)
+			w.Join(x)
 		}})
 		begun := time.Now()
 		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("a", i), Token: held.Token})
 		must(err)
-		got := <-x.done
+		must(w.Await(ctx, x))
+		got := x.Answer
 		worst = max(worst, time.Since(begun))
-		w.remove(x)
 		_, err = slots.ReleaseSlot(ctx, &v1.ReleaseSlotRequest{Pool: "own", SlotId: fmt.Sprint("b", i), Token: got.Result.Grants[0].Token})
 		must(err)
 	}
@@ -87,7 +87,7 @@ func benchmarkClaim(b *testing.B, all, each int) {
 func acquiring(ctx context.Context, s *Server, req *v1.AcquireSlotRequest) operation {
 	a := &acquire{}
 	a.init(s, "default", nil, req)
-	s.prepare(ctx, &fields{}, a)
+	s.prepare(ctx, &input.Fields{}, a)
 	return a
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -54,9 +55,9 @@ func TestARemovedNodeHandsWaitersOver(t *testing.T) {
 		time.AfterFunc(20*time.Second, func() { removed = time.Now(); m.gone.Store(true) })
 		_, err = s.ask(t.Context())
 		require.Equal(t, connect.CodeUnavailable, connect.CodeOf(err))
-		require.Equal(t, reasonOutcomeUnknown, infoOf(err).GetReason())
+		require.Equal(t, fault.ReasonOutcomeUnknown, fault.InfoOf(err).GetReason())
 		require.ErrorContains(t, err, "removed from the cluster")
-		require.LessOrEqual(t, time.Since(removed), pollWaits)
+		require.LessOrEqual(t, time.Since(removed), 500*time.Millisecond, "the next look")
 		require.NotContains(t, log.String(), "claim")
 
 		later := make(chan *v1.BeginCallResponse)
@@ -108,7 +109,7 @@ func TestARemovedLeaderHandsWaitersOver(t *testing.T) {
 	defer cancel()
 	require.NoError(t, servers[0].cfg.Cluster.RemoveNode(remove, "n0", false))
 	err = <-lost
-	require.Equal(t, reasonOutcomeUnknown, infoOf(err).GetReason(), "%v", err)
+	require.Equal(t, fault.ReasonOutcomeUnknown, fault.InfoOf(err).GetReason(), "%v", err)
 	require.ErrorContains(t, err, "removed from the cluster")
 	require.True(t, waiters(1)(), "its place is kept")
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -118,7 +119,7 @@ func TestACallerThatGoesLeavesTheQueue(t *testing.T) {
 			_, err = s.ask(ctx)
 			require.Equal(t, code, connect.CodeOf(err))
 			require.Equal(t, 1, s.waiters(t))
-			time.Sleep(abandonGrace + pollWaits)
+			time.Sleep(5 * time.Second) // longer than it is left alone
 			require.Zero(t, s.waiters(t))
 			res, err := s.ask(t.Context())
 			require.NoError(t, err)
@@ -248,7 +249,7 @@ func TestAStoreWithoutAnAnswer(t *testing.T) {
 			s.changes = &stuck{s.changes, c.answer}
 			_, err := s.try(t, "c", 0, time.Minute)
 			require.Equal(t, c.code, connect.CodeOf(err))
-			reason := faultOf(err).reason
+			reason := fault.Of(err).Reason
 			require.Equal(t, c.reason, reason)
 		})
 	}

@@ -1,4 +1,4 @@
-package server
+package waiting
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -27,7 +28,7 @@ const (
 // asked for elsewhere. If the slot has come in the meantime it stays with the
 // call: its caller may ask again with the same id, and else it lapses, as a
 // place does that cannot be given up.
-func (w *waits) abandon(x *wait) {
+func (w *Waiters) abandon(x *Wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.done {
@@ -39,16 +40,16 @@ func (w *waits) abandon(x *wait) {
 		if !w.abandoned(ctx, x) {
 			return
 		}
-		for _, a := range w.apply(ctx, []session.Command{x.cancel}) {
+		for _, a := range w.apply(ctx, []session.Command{x.Cancel}) {
 			if a.Err != nil {
-				w.log.Warn("a wait was not given up; its place lapses by itself", slog.String("holder", x.holder), slog.Any("error", a.Err))
+				w.log.Warn("a wait was not given up; its place lapses by itself", slog.String("holder", x.Holder), slog.Any("error", a.Err))
 			}
 		}
 	})
 }
 
 // abandoned watches a place and reports whether nobody wants it.
-func (w *waits) abandoned(ctx context.Context, x *wait) bool {
+func (w *Waiters) abandoned(ctx context.Context, x *Wait) bool {
 	first, _, there := w.place(ctx, x)
 	poll := time.NewTicker(pollWaits)
 	defer poll.Stop()
@@ -72,19 +73,19 @@ func (w *waits) abandoned(ctx context.Context, x *wait) bool {
 // place looks for the place of a wait: when it was last heard of, and for how
 // long it has had a slot that nobody claimed. It is not there once somebody
 // has claimed it, or it has lapsed.
-func (w *waits) place(ctx context.Context, x *wait) (seen, unclaimed time.Duration, there bool) {
-	found, err := w.store.Get(ctx, x.pool, storage.Nearby)
+func (w *Waiters) place(ctx context.Context, x *Wait) (seen, unclaimed time.Duration, there bool) {
+	found, err := w.store.Get(ctx, x.Pool, storage.Nearby)
 	p, ok := found.Record.(*session.Pool)
 	if err != nil || !ok || p == nil {
 		return 0, 0, false
 	}
 	for i := range p.Queue {
-		if t := &p.Queue[i]; t.Holder == x.holder {
+		if t := &p.Queue[i]; t.Holder == x.Holder {
 			return t.Seen, 0, true
 		}
 	}
 	for i := range p.Leases {
-		if l := &p.Leases[i]; l.Holder == x.holder && l.Claim {
+		if l := &p.Leases[i]; l.Holder == x.Holder && l.Claim {
 			return 0, max(found.Now-l.Since, 1), true
 		}
 	}
@@ -102,18 +103,18 @@ var errNodeRemoved = errors.New("this node was removed from its cluster")
 // errRemovedHere is errNodeRemoved as its callers read it, who can go on as
 // those of a node that drains; see errHandedOver.
 func errRemovedHere() error {
-	return newError(connect.CodeUnavailable, reasonOutcomeUnknown, "this node was removed from the cluster; the place in the queue is kept for ten seconds, send it again with the same id to another node")
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "this node was removed from the cluster; the place in the queue is kept for ten seconds, send it again with the same id to another node")
 }
 
 // removed reports whether this node is no member of its cluster any more.
-func (w *waits) removed() bool {
+func (w *Waiters) removed() bool {
 	r, ok := w.store.(removable)
 	return ok && r.Removed()
 }
 
 // handOver answers all who wait here. Their places are kept for another node,
 // which they have to ask.
-func (w *waits) handOver() {
+func (w *Waiters) handOver() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
@@ -132,8 +133,8 @@ func (w *waits) handOver() {
 	}
 }
 
-// idle returns when nobody waits here.
-func (w *waits) idle(ctx context.Context) error {
+// Idle returns when nobody waits here.
+func (w *Waiters) Idle(ctx context.Context) error {
 	w.mu.Lock()
 	if w.n == 0 {
 		w.mu.Unlock()
@@ -149,3 +150,13 @@ func (w *waits) idle(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
+
+// errHandedOver answers a wait on a node that drains. The wait itself stands in
+// the replicated state and lasts ten seconds without a node that renews it.
+func errHandedOver() error {
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "this node is shutting down; the place in the queue is kept for ten seconds, send it again with the same id to another node")
+}
+
+// ErrStreamEnded is why a wait ends whose stream has. Its place is given up by
+// nobody: the same id may be asked for over another stream.
+var ErrStreamEnded = errors.New("server: the stream has ended")

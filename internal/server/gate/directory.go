@@ -1,4 +1,4 @@
-package server
+package gate
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -31,7 +32,9 @@ type directory struct {
 // streaming says which sides of a method send more than one message.
 type streaming struct{ client, server bool }
 
-func newDirectory(mux http.Handler, reflects bool) *directory {
+// NewDirectory stands in front of the handlers of the API. Reflects says that its
+// schema can be asked for.
+func NewDirectory(mux http.Handler, reflects bool) http.Handler {
 	d := &directory{mux: mux, reflects: reflects, methods: map[string]streaming{}, services: map[string][]string{}, errors: connect.NewErrorWriter()}
 	protoregistry.GlobalFiles.RangeFilesByPackage(v1.File_govnode_v1_common_proto.Package(), func(f protoreflect.FileDescriptor) bool {
 		for i := range f.Services().Len() {
@@ -63,7 +66,7 @@ func (d *directory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case beside(r.URL.Path), d.reflects && strings.HasPrefix(r.URL.Path, "/grpc.reflection."):
 		d.mux.ServeHTTP(w, r)
 	default:
-		d.refuse(w, r, http.StatusNotFound, newError(connect.CodeUnimplemented, reasonNotFound, d.nothingAt(r.URL.Path)))
+		d.refuse(w, r, http.StatusNotFound, fault.New(connect.CodeUnimplemented, fault.ReasonNotFound, d.nothingAt(r.URL.Path)))
 	}
 }
 
@@ -152,18 +155,18 @@ func (e *explainer) WriteHeader(status int) {
 func (e *explainer) why(status int) error {
 	switch status {
 	case http.StatusMethodNotAllowed:
-		return invalid("method", "is %q; send POST", e.request.Method)
+		return fault.Invalid("method", "is %q; send POST", e.request.Method)
 	case http.StatusHTTPVersionNotSupported:
-		return invalid("protocol", "is %s; this method is a stream in both directions and needs HTTP/2. BatchCalls does without", e.request.Proto)
+		return fault.Invalid("protocol", "is %s; this method is a stream in both directions and needs HTTP/2. BatchCalls does without", e.request.Proto)
 	case http.StatusUnsupportedMediaType:
 		is := "is missing"
 		if t := e.request.Header.Get("Content-Type"); t != "" {
 			is = fmt.Sprintf("is %q", engine.Redact(t[:min(len(t), 100)]))
 		}
 		if e.method.client || e.method.server {
-			return invalid("Content-Type", "%s; this method is a stream: use a client of Connect, gRPC or gRPC-Web, whose types are %s", is, e.Header().Get("Accept-Post"))
+			return fault.Invalid("Content-Type", "%s; this method is a stream: use a client of Connect, gRPC or gRPC-Web, whose types are %s", is, e.Header().Get("Accept-Post"))
 		}
-		return invalid("Content-Type", "%s; send application/json with a JSON object as the body", is)
+		return fault.Invalid("Content-Type", "%s; send application/json with a JSON object as the body", is)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package server
+package gate
 
 import (
 	"encoding/json"
@@ -7,25 +7,9 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
-)
 
-// errUnread gives the reason to an error with which connect itself refuses a
-// message that it cannot read or that is too large.
-func errUnread(err *connect.Error) *fault {
-	text := strings.TrimPrefix(err.Message(), "unmarshal message: ")
-	switch err.Code() {
-	case connect.CodeInvalidArgument:
-		if f := (*unreadField)(nil); errors.As(err, &f) {
-			return invalid(f.field, "%s", f.text)
-		}
-		return invalid("request", "%s", text)
-	case connect.CodeUnimplemented: // a way to compress that is not spoken here
-		return &fault{code: err.Code(), reason: reasonInvalidField, field: "request", text: text}
-	case connect.CodeResourceExhausted:
-		return &fault{code: err.Code(), reason: reasonTooLarge, field: "request", text: text + "; send less in one message"}
-	}
-	return newError(err.Code(), reasonOutcomeUnknown, err.Message())
-}
+	"example.com/govnode/internal/server/fault"
+)
 
 // connectUnary reports whether a type of content is that of Connect for methods
 // of one request and one answer, whose errors are JSON.
@@ -70,11 +54,11 @@ func (u *unreadable) Write(b []byte) (int, error) {
 	}
 	cause := errors.New(bare.Message)
 	if strings.HasPrefix(u.request.Header.Get("Content-Type"), "application/json") {
-		if f := readUnread(bare.Message); f != nil {
+		if f := fault.ParseUnread(bare.Message); f != nil {
 			cause = f
 		}
 	}
-	u.directory.refuse(u.ResponseWriter, u.request, status, errUnread(connect.NewError(bare.Code, cause)))
+	u.directory.refuse(u.ResponseWriter, u.request, status, fault.Unreadable(connect.NewError(bare.Code, cause)))
 	return len(b), nil
 }
 

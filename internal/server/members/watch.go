@@ -1,4 +1,4 @@
-package server
+package members
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -22,10 +23,10 @@ const (
 	leaderlessRetry = 2 * time.Second
 )
 
-// A leaderWatch refuses what needs a leader at a node that has known none for
+// A Watch refuses what needs a leader at a node that has known none for
 // longer than an election takes: nothing was proposed, and to say so at once is
 // more use than to let the caller wait for as long as it is prepared to.
-type leaderWatch struct {
+type Watch struct {
 	cluster  Cluster // nil where the store has no leader
 	patience time.Duration
 	log      *slog.Logger
@@ -37,18 +38,18 @@ type leaderWatch struct {
 	ended sync.WaitGroup
 }
 
-func newLeaderWatch(c Cluster, patience time.Duration, log *slog.Logger) *leaderWatch {
-	return &leaderWatch{cluster: c, patience: patience, log: log, stop: make(chan struct{})}
+func NewWatch(c Cluster, patience time.Duration, log *slog.Logger) *Watch {
+	return &Watch{cluster: c, patience: patience, log: log, stop: make(chan struct{})}
 }
 
-// start watches for the leader of a cluster until it is closed.
-func (w *leaderWatch) start() {
+// Start watches for the leader of a cluster until it is closed.
+func (w *Watch) Start() {
 	if w.cluster != nil {
 		w.ended.Go(w.watch)
 	}
 }
 
-func (w *leaderWatch) watch() {
+func (w *Watch) watch() {
 	t := time.NewTicker(leaderCheck)
 	defer t.Stop()
 	var since time.Time // when none was first found to be known; zero while one is
@@ -76,15 +77,15 @@ func (w *leaderWatch) watch() {
 }
 
 // advice is what to look at. Of a node that was removed its health says it.
-func (w *leaderWatch) advice() string {
-	if r, ok := w.cluster.(removable); ok && r.Removed() {
+func (w *Watch) advice() string {
+	if r, ok := w.cluster.(interface{ Removed() bool }); ok && r.Removed() {
 		return ""
 	}
 	return "; see whether a majority of the nodes runs and reaches each other"
 }
 
 // look reports whether no leader is known, and what the cluster says of that.
-func (w *leaderWatch) look() (why string, missing bool) {
+func (w *Watch) look() (why string, missing bool) {
 	if w.cluster.LeaderAPI() != "" {
 		return "", false
 	}
@@ -95,9 +96,9 @@ func (w *leaderWatch) look() (why string, missing bool) {
 	return s.Health, err == nil && s.Leader == ""
 }
 
-// admit refuses what needs a leader while none is known. The error has no
+// Admit refuses what needs a leader while none is known. The error has no
 // outcome: whoever asks says what was not done.
-func (w *leaderWatch) admit() error {
+func (w *Watch) Admit() error {
 	why := w.missing.Load()
 	if why == nil || w.cluster.LeaderAPI() != "" { // it may just have come
 		return nil
@@ -106,21 +107,24 @@ func (w *leaderWatch) admit() error {
 }
 
 // refusal is a fault, which is said as it is, whatever the store wraps it in.
-func (w *leaderWatch) refusal(why string) error {
-	return newError(connect.CodeUnavailable, reasonNotApplied,
-		"this node has known no leader for more than "+w.patience.String()+" ("+why+"), so it can change nothing and does not know the latest state; nothing was applied, send it again with the same id in "+leaderlessRetry.String()+", here or at another node").later(leaderlessRetry)
+func (w *Watch) refusal(why string) error {
+	return fault.New(connect.CodeUnavailable, fault.ReasonNotApplied,
+		"this node has known no leader for more than "+w.patience.String()+" ("+why+"), so it can change nothing and does not know the latest state; nothing was applied, send it again with the same id in "+leaderlessRetry.String()+", here or at another node").Later(leaderlessRetry)
 }
 
 // A led is the store of a cluster as handlers have it: what needs the leader is
-// asked of leaderWatch first. Reads of this node's own state need none.
+// asked of the watch first. Reads of this node's own state need none.
 type led struct {
 	storage.Store
-	leader *leaderWatch
+	leader *Watch
 }
+
+// Before is a store that asks the watch first.
+func (w *Watch) Before(store storage.Store) storage.Store { return led{store, w} }
 
 // Apply implements storage.Store.
 func (l led) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
-	err := l.leader.admit()
+	err := l.leader.Admit()
 	if err == nil {
 		return l.Store.Apply(ctx, cmds...)
 	}
@@ -157,7 +161,7 @@ func (l led) Save(ctx context.Context, w io.Writer) error {
 
 // Restore implements storage.Store.
 func (l led) Restore(ctx context.Context, r io.Reader) error {
-	if err := l.leader.admit(); err != nil {
+	if err := l.leader.Admit(); err != nil {
 		return storage.Fail(storage.NotApplied, err)
 	}
 	return l.Store.Restore(ctx, r)
@@ -167,10 +171,10 @@ func (l led) admitRead(r storage.Read) error {
 	if r == storage.Nearby {
 		return nil
 	}
-	return storage.Unread(l.leader.admit())
+	return storage.Unread(l.leader.Admit())
 }
 
-func (w *leaderWatch) close() {
+func (w *Watch) Close() {
 	w.once.Do(func() { close(w.stop) })
 	w.ended.Wait()
 }

@@ -1,4 +1,4 @@
-package server
+package input
 
 import (
 	"encoding/json"
@@ -9,12 +9,14 @@ import (
 	"strconv"
 	"strings"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
 )
 
 // strictJSON is protojson that refuses what it does not know: a misspelt field
@@ -27,6 +29,9 @@ type strictJSON struct{ name string }
 // jsonDepth bounds how deeply a request is nested: the arguments, and what
 // stands around them. Each level of JSON is two or three of messages.
 const jsonDepth = 512
+
+// JSON reads and writes JSON under the name of a type of content.
+func JSON(name string) connect.Codec { return strictJSON{name} }
 
 func (c strictJSON) Name() string { return c.name }
 
@@ -44,7 +49,7 @@ func (c strictJSON) Unmarshal(b []byte, message any) error {
 		return fmt.Errorf("server: %T is no message", message)
 	}
 	if len(b) == 0 {
-		return &unreadField{"request", "the body is empty; send a JSON object, {} for none of the fields"}
+		return unread("request", "the body is empty; send a JSON object, {} for none of the fields")
 	}
 	if err := readJSON(b, m); err != nil {
 		return explainJSON(b, m.ProtoReflect().Descriptor(), err)
@@ -56,61 +61,46 @@ func readJSON(b []byte, m proto.Message) error {
 	return protojson.UnmarshalOptions{RecursionLimit: jsonDepth}.Unmarshal(b, m)
 }
 
-// An unreadField is a field of a request in JSON that cannot be read.
-type unreadField struct{ field, text string }
-
-func (e *unreadField) Error() string { return e.field + ": " + e.text }
-
-// unreadText is what connect makes of an unreadField. Names of keys in it are
-// quoted, so that it has one reading.
-var unreadText = regexp.MustCompile(`(?s)^unmarshal message: (\w+(?:\.\w+|\[(?:\d+|"(?:[^"\\]|\\.)*")\])*): (.*)$`)
-
-// readUnread makes an unreadField again of what connect wrote; nil if it is none.
-func readUnread(text string) *unreadField {
-	if m := unreadText.FindStringSubmatch(text); m != nil {
-		return &unreadField{m[1], m[2]}
-	}
-	return nil
-}
+func unread(field, text string) *fault.Unread { return &fault.Unread{Field: field, Text: text} }
 
 // explainJSON says which field it is that protojson did not read, and what it
 // must be. It gives protojson each field alone, so that there is one opinion of
 // what is right.
 func explainJSON(b []byte, d protoreflect.MessageDescriptor, err error) error {
 	if strings.Contains(err.Error(), "recursion depth") { // it has no other mark
-		return &unreadField{"request", "is nested too deeply; put less into one another"}
+		return unread("request", "is nested too deeply; put less into one another")
 	}
 	if !json.Valid(b) {
 		var at *json.SyntaxError
 		if e := json.Unmarshal(b, new(any)); errors.As(e, &at) {
-			return &unreadField{"request", fmt.Sprintf("is no JSON: %s at byte %d", quote(at.Error()), at.Offset)}
+			return unread("request", fmt.Sprintf("is no JSON: %s at byte %d", quote(at.Error()), at.Offset))
 		}
 	}
 	if found := wrongIn(b, d, ""); found != nil {
 		return found
 	}
-	return &unreadField{"request", quote(protoWords.ReplaceAllString(err.Error(), ""))}
+	return unread("request", quote(protoWords.ReplaceAllString(err.Error(), "")))
 }
 
 // protoWords stand before what protojson has to say. Its spaces vary on purpose.
 var protoWords = regexp.MustCompile(`^proto:\s+(\(line [0-9:]+\):\s+)?`)
 
 // quote shortens what may hold what the caller sent.
-func quote(text string) string { return clip(engine.Redact(text), 200) }
+func quote(text string) string { return Clip(engine.Redact(text), 200) }
 
 // wrongIn returns the first field of an object that protojson does not read.
-func wrongIn(b []byte, d protoreflect.MessageDescriptor, path string) *unreadField {
+func wrongIn(b []byte, d protoreflect.MessageDescriptor, path string) *fault.Unread {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(b, &object) != nil {
-		return &unreadField{orRequest(path), "is " + shown(b) + "; it must be an object"}
+		return unread(orRequest(path), "is "+shown(b)+"; it must be an object")
 	}
-	for name, raw := range sorted(object) {
+	for name, raw := range Sorted(object) {
 		fd := d.Fields().ByJSONName(name)
 		if fd == nil {
 			fd = d.Fields().ByTextName(name)
 		}
 		if fd == nil {
-			return &unreadField{orRequest(path), fmt.Sprintf("has no field %q; it may have %s", clip(engine.Redact(name), 40), namesOf(d))}
+			return unread(orRequest(path), fmt.Sprintf("has no field %q; it may have %s", Clip(engine.Redact(name), 40), namesOf(d)))
 		}
 		if readsAlone(d, name, raw) {
 			continue
@@ -127,13 +117,13 @@ func readsAlone(d protoreflect.MessageDescriptor, name string, raw []byte) bool 
 }
 
 // wrongField says what is wrong with a field, or with what is in it.
-func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescriptor, name string, raw []byte, path string) *unreadField {
+func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescriptor, name string, raw []byte, path string) *fault.Unread {
 	var list []json.RawMessage
 	var object map[string]json.RawMessage
 	switch {
 	case fd.IsList():
 		if json.Unmarshal(raw, &list) != nil {
-			return &unreadField{path, "is " + shown(raw) + "; it must be a list"}
+			return unread(path, "is "+shown(raw)+"; it must be a list")
 		}
 		for i, item := range list {
 			if !readsAlone(d, name, slices.Concat([]byte("["), item, []byte("]"))) {
@@ -142,12 +132,12 @@ func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescripto
 		}
 	case fd.IsMap():
 		if json.Unmarshal(raw, &object) != nil {
-			return &unreadField{path, "is " + shown(raw) + "; it must be an object"}
+			return unread(path, "is "+shown(raw)+"; it must be an object")
 		}
-		for key, item := range sorted(object) {
+		for key, item := range Sorted(object) {
 			quoted := strconv.Quote(key)
 			if !readsAlone(d, name, slices.Concat([]byte("{"), []byte(quoted), []byte(":"), item, []byte("}"))) {
-				return wrongValue(fd.MapValue(), item, path+"["+strconv.Quote(clip(key, 40))+"]")
+				return wrongValue(fd.MapValue(), item, path+"["+strconv.Quote(Clip(key, 40))+"]")
 			}
 		}
 	}
@@ -155,13 +145,13 @@ func wrongField(d protoreflect.MessageDescriptor, fd protoreflect.FieldDescripto
 }
 
 // wrongValue says what a value must be, or what is wrong in it.
-func wrongValue(fd protoreflect.FieldDescriptor, raw []byte, path string) *unreadField {
+func wrongValue(fd protoreflect.FieldDescriptor, raw []byte, path string) *fault.Unread {
 	if m := fd.Message(); m != nil && m.ParentFile().Package() != "google.protobuf" {
 		if found := wrongIn(raw, m, path); found != nil {
 			return found
 		}
 	}
-	return &unreadField{path, "is " + shown(raw) + "; it must be " + wanted(fd)}
+	return unread(path, "is "+shown(raw)+"; it must be "+wanted(fd))
 }
 
 // wanted says what the values of a field are in JSON.
@@ -216,7 +206,7 @@ func namesOf(d protoreflect.MessageDescriptor) string {
 	return strings.Join(names, ", ")
 }
 
-func shown(raw []byte) string { return clip(engine.Redact(string(raw)), 40) }
+func shown(raw []byte) string { return Clip(engine.Redact(string(raw)), 40) }
 
 func orRequest(path string) string {
 	if path == "" {

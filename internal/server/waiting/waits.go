@@ -1,4 +1,4 @@
-package server
+package waiting
 
 import (
 	"cmp"
@@ -10,8 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -34,36 +35,35 @@ const (
 	waitBatch = 1024
 )
 
-// A waiting request says how long it is prepared to wait.
-type waitingRequest interface{ GetWait() *durationpb.Duration }
-
-// A wait is a request that stands in the queue of a pool while its caller is
+// A Wait is a request that stands in the queue of a pool while its caller is
 // connected to this node.
-type wait struct {
-	ns     string
-	pool   session.Key // in whose queue it stands now
-	holder string      // its name there
-	claim  session.Command
-	renew  *session.Renew
-	cancel *session.Cancel
-	length time.Duration
-	answer *storage.Answer // where the final answer goes
+type Wait struct {
+	NS     string
+	Pool   session.Key // in whose queue it stands now
+	Holder string      // its name there
+	Claim  session.Command
+	Renew  *session.Renew
+	Cancel *session.Cancel
+	Length time.Duration
+	Answer *storage.Answer // where the final answer goes
 
 	done     chan storage.Answer // capacity 1
-	listed   bool                // among the waits of this node; guarded by waits.mu
-	answered bool                // a final answer is in done; guarded by waits.mu
-	warned   bool                // it was logged that a claim had no answer; guarded by waits.mu
+	listed   bool                // among the waits of this node; guarded by Waiters.mu
+	answered bool                // a final answer is in done; guarded by Waiters.mu
+	warned   bool                // it was logged that a claim had no answer; guarded by Waiters.mu
 }
 
-// waits claims for the waiters of a node what the queues hand them. Queues are
+// Waiters claims for the waiters of a node what the queues hand them. Queues are
 // part of the replicated state, which hands freed room to the head at once:
 // that is a lease of five seconds. The node that serves the waiter sees it
 // there, and proposes the same command again, which is the claim. Claims go
 // out in the order of their tokens.
-type waits struct {
+type Waiters struct {
 	store   storage.Store
 	log     *slog.Logger
-	metrics *metrics
+	waiting prometheus.Gauge    // how many wait
+	waited  prometheus.Observer // for how long, in seconds
+	drained <-chan struct{}     // closed when the node drains
 
 	// lapsed takes the calls that a claim found to have run out.
 	lapsed func(ns string, calls []session.Lapse)
@@ -77,7 +77,7 @@ type waits struct {
 	mu    sync.Mutex
 	done  bool // nothing more is given up
 	pools map[session.Key]*queue
-	over  []*wait // to be asked for again: their time is over, or they have no place
+	over  []*Wait // to be asked for again: their time is over, or they have no place
 	n     int
 	empty []chan struct{} // closed when n comes to 0
 }
@@ -86,12 +86,13 @@ type waits struct {
 // for the same call; both get the answer.
 type queue struct {
 	seen    session.Record // the pool when it was last looked at
-	holders map[string][]*wait
+	holders map[string][]*Wait
 }
 
-func newWaits(store storage.Store, log *slog.Logger, m *metrics, lapsed func(string, []session.Lapse)) *waits {
-	w := &waits{
-		store: store, log: log, metrics: m, lapsed: lapsed,
+// New claims for those who join until it is closed.
+func New(store storage.Store, log *slog.Logger, waiting prometheus.Gauge, waited prometheus.Observer, drained <-chan struct{}, lapsed func(string, []session.Lapse)) *Waiters {
+	w := &Waiters{
+		store: store, log: log, waiting: waiting, waited: waited, drained: drained, lapsed: lapsed,
 		stop: make(chan struct{}), due: make(chan struct{}, 1),
 		pools: make(map[session.Key]*queue),
 	}
@@ -108,61 +109,61 @@ func newWaits(store storage.Store, log *slog.Logger, m *metrics, lapsed func(str
 	return w
 }
 
-// wait stands in the queue until it is admitted or given up, and leaves the
-// answer in w. The caller may go, and the node may shut down: a caller that
-// went gives its place up, a node that goes keeps it for the next one.
-func (s *Server) wait(ctx context.Context, w *wait) error {
+// Await stands in the queue until what was joined is admitted or given up, and
+// leaves the answer in x. The caller may go, and the node may shut down: a caller
+// that went gives its place up, a node that goes keeps it for the next one.
+func (w *Waiters) Await(ctx context.Context, x *Wait) error {
 	start := time.Now()
-	w.done = make(chan storage.Answer, 1)
-	s.waits.add(w)
-	defer s.waits.remove(w)
-	timer := time.NewTimer(w.length)
+	defer w.remove(x)
+	timer := time.NewTimer(x.Length)
 	defer timer.Stop()
 	for {
 		select {
-		case a := <-w.done:
+		case a := <-x.done:
 			if errors.Is(a.Err, errNodeRemoved) {
 				return errRemovedHere()
 			}
-			*w.answer = a
-			s.metrics.waited.Observe(time.Since(start).Seconds())
-			return answerError(&a)
+			*x.Answer = a
+			w.waited.Observe(time.Since(start).Seconds())
+			return fault.OfAnswer(&a)
 		case <-timer.C:
-			s.waits.expire(w)
+			w.ask(x) // asking once more ends it
 			timer.Reset(pollWaits / 2)
-		case <-s.drained:
+		case <-w.drained:
 			return errHandedOver()
 		case <-ctx.Done():
-			s.waits.remove(w)
-			if !errors.Is(context.Cause(ctx), errStreamEnded) {
-				s.waits.abandon(w)
+			w.remove(x)
+			if !errors.Is(context.Cause(ctx), ErrStreamEnded) {
+				w.abandon(x)
 			}
-			return gaveUp(ctx)
+			return fault.GaveUp(ctx)
 		}
 	}
 }
 
-func (w *waits) add(x *wait) {
+// Join has what is handed to a wait claimed for it from now on. An await ends that.
+func (w *Waiters) Join(x *Wait) {
+	x.done = make(chan storage.Answer, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.enqueue(x)
 	x.listed = true
 	w.n++
-	w.metrics.waiting.Set(float64(w.n))
+	w.waiting.Set(float64(w.n))
 }
 
-func (w *waits) enqueue(x *wait) {
-	q := w.pools[x.pool]
+func (w *Waiters) enqueue(x *Wait) {
+	q := w.pools[x.Pool]
 	if q == nil {
-		q = &queue{holders: make(map[string][]*wait)}
-		w.pools[x.pool] = q
+		q = &queue{holders: make(map[string][]*Wait)}
+		w.pools[x.Pool] = q
 	}
-	q.holders[x.holder] = append(q.holders[x.holder], x)
+	q.holders[x.Holder] = append(q.holders[x.Holder], x)
 	q.seen = nil // the pool may have changed before it was looked at for x
 }
 
 // remove ends a wait; it may have ended already.
-func (w *waits) remove(x *wait) {
+func (w *Waiters) remove(x *Wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !x.listed {
@@ -171,7 +172,7 @@ func (w *waits) remove(x *wait) {
 	x.listed = false
 	w.dequeue(x)
 	w.n--
-	w.metrics.waiting.Set(float64(w.n))
+	w.waiting.Set(float64(w.n))
 	if w.n == 0 {
 		for _, c := range w.empty {
 			close(c)
@@ -180,34 +181,29 @@ func (w *waits) remove(x *wait) {
 	}
 }
 
-func (w *waits) dequeue(x *wait) bool {
-	q := w.pools[x.pool]
+func (w *Waiters) dequeue(x *Wait) bool {
+	q := w.pools[x.Pool]
 	if q == nil {
 		return false
 	}
-	same := q.holders[x.holder]
+	same := q.holders[x.Holder]
 	i := slices.Index(same, x)
 	if i < 0 {
 		return false
 	}
 	if same = slices.Delete(same, i, i+1); len(same) > 0 {
-		q.holders[x.holder] = same
+		q.holders[x.Holder] = same
 		return true
 	}
-	delete(q.holders, x.holder)
+	delete(q.holders, x.Holder)
 	if len(q.holders) == 0 {
-		delete(w.pools, x.pool)
+		delete(w.pools, x.Pool)
 	}
 	return true
 }
 
-// expire notes that the time of a wait is over; asking once more ends it.
-func (w *waits) expire(x *wait) {
-	w.ask(x)
-}
-
 // ask has waiters asked for again soon.
-func (w *waits) ask(waiting ...*wait) {
+func (w *Waiters) ask(waiting ...*Wait) {
 	w.mu.Lock()
 	w.over = append(w.over, waiting...)
 	w.mu.Unlock()
@@ -217,7 +213,7 @@ func (w *waits) ask(waiting ...*wait) {
 	}
 }
 
-func (w *waits) close() {
+func (w *Waiters) Close() {
 	w.once.Do(func() { close(w.stop) })
 	w.running.Wait()
 	w.mu.Lock()
@@ -228,7 +224,7 @@ func (w *waits) close() {
 
 // keep renews the places of who waits here. With many it takes a while, which
 // nobody whose turn has come should wait for.
-func (w *waits) keep(ctx context.Context) {
+func (w *Waiters) keep(ctx context.Context) {
 	renew := time.NewTicker(renewWaits)
 	defer renew.Stop()
 	for {
@@ -243,7 +239,7 @@ func (w *waits) keep(ctx context.Context) {
 	}
 }
 
-func (w *waits) run(ctx context.Context) {
+func (w *Waiters) run(ctx context.Context) {
 	poll := time.NewTicker(pollWaits)
 	defer poll.Stop()
 	var rest <-chan time.Time // until then changes are not looked at; nil: they are
@@ -277,11 +273,11 @@ func (w *waits) run(ctx context.Context) {
 
 // handed returns the waiters to whom a slot was handed, in the order of its
 // tokens. A thorough look also finds those who have lost their place.
-func (w *waits) handed(ctx context.Context, thorough bool) []*wait {
+func (w *Waiters) handed(ctx context.Context, thorough bool) []*Wait {
 	w.mu.Lock()
 	keys := slices.Sorted(maps.Keys(w.pools))
 	w.mu.Unlock()
-	var turns []*wait
+	var turns []*Wait
 	for _, k := range keys {
 		found, err := w.store.Get(ctx, k, storage.Nearby)
 		if err != nil {
@@ -302,7 +298,7 @@ func (w *waits) handed(ctx context.Context, thorough bool) []*wait {
 
 // claims returns what claims the slots of a pool that were handed to waiters of
 // this node. Others ask again as soon as they see it.
-func (w *waits) claims(k session.Key, p *session.Pool) []storage.Claim {
+func (w *Waiters) claims(k session.Key, p *session.Pool) []storage.Claim {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := w.pools[k]
@@ -313,7 +309,7 @@ func (w *waits) claims(k session.Key, p *session.Pool) []storage.Claim {
 	for i := range p.Leases {
 		if l := &p.Leases[i]; l.Claim {
 			for _, x := range q.holders[l.Holder] {
-				claims = append(claims, storage.Claim{Command: x.claim, Answered: func(a storage.Answer) { w.answered(x, a) }})
+				claims = append(claims, storage.Claim{Command: x.Claim, Answered: func(a storage.Answer) { w.answered(x, a) }})
 			}
 		}
 	}
@@ -321,12 +317,12 @@ func (w *waits) claims(k session.Key, p *session.Pool) []storage.Claim {
 }
 
 // handed looks at the pool. Leases stand in the order of their tokens.
-func (q *queue) handed(p *session.Pool, thorough bool) []*wait {
+func (q *queue) handed(p *session.Pool, thorough bool) []*Wait {
 	if q.seen == session.Record(p) && !thorough {
 		return nil
 	}
 	q.seen = p
-	var turns []*wait
+	var turns []*Wait
 	placed := make(map[string]bool)
 	for i := range p.Leases {
 		if l := &p.Leases[i]; l.Claim {
@@ -349,24 +345,24 @@ func (q *queue) handed(p *session.Pool, thorough bool) []*wait {
 }
 
 // expired returns the waiters that are to be asked for again.
-func (w *waits) expired() []*wait {
+func (w *Waiters) expired() []*Wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	over := w.over
 	w.over = nil
-	return slices.DeleteFunc(over, func(x *wait) bool {
+	return slices.DeleteFunc(over, func(x *Wait) bool {
 		return !x.listed || x.answered
 	})
 }
 
 // claim asks for the waiters again, and hands on the answers that are final.
-func (w *waits) claim(ctx context.Context, waiting []*wait) {
+func (w *Waiters) claim(ctx context.Context, waiting []*Wait) {
 	for len(waiting) > 0 {
 		now := waiting[:min(len(waiting), waitBatch)]
 		waiting = waiting[len(now):]
 		cmds := make([]session.Command, len(now))
 		for i, x := range now {
-			cmds[i] = x.claim
+			cmds[i] = x.Claim
 		}
 		for i, a := range w.apply(ctx, cmds) {
 			w.answered(now[i], a)
@@ -374,7 +370,7 @@ func (w *waits) claim(ctx context.Context, waiting []*wait) {
 	}
 }
 
-func (w *waits) apply(ctx context.Context, cmds []session.Command) []storage.Answer {
+func (w *Waiters) apply(ctx context.Context, cmds []session.Command) []storage.Answer {
 	ctx, cancel := context.WithTimeout(ctx, waitWork)
 	defer cancel()
 	return w.store.Apply(ctx, cmds...)
@@ -383,12 +379,12 @@ func (w *waits) apply(ctx context.Context, cmds []session.Command) []storage.Ans
 // answered hands on an answer that is final. A claim that was not answered is
 // made again: the queue keeps the place. One that a leader has no room for has
 // lost its place, and is its caller's to make again.
-func (w *waits) answered(x *wait, a storage.Answer) {
-	if a.Outcome != storage.Applied && !(a.Outcome == storage.NotApplied && overloadedElsewhere(a.Err)) {
+func (w *Waiters) answered(x *Wait, a storage.Answer) {
+	if a.Outcome != storage.Applied && !(a.Outcome == storage.NotApplied && fault.OverloadedElsewhere(a.Err)) {
 		w.unanswered(x, a.Err)
 		return
 	}
-	w.lapsed(x.ns, a.Result.Lapsed)
+	w.lapsed(x.NS, a.Result.Lapsed)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if x.answered {
@@ -400,46 +396,46 @@ func (w *waits) answered(x *wait, a storage.Answer) {
 		w.dequeue(x) // so that it is not claimed again
 		return
 	}
-	if k := session.PoolKey(x.ns, a.Result.Queue.Pool); k != x.pool && w.dequeue(x) {
-		x.pool = k // it has the first slot, and waits for the next
+	if k := session.PoolKey(x.NS, a.Result.Queue.Pool); k != x.Pool && w.dequeue(x) {
+		x.Pool = k // it has the first slot, and waits for the next
 		w.enqueue(x)
 	}
 }
 
 // unanswered logs the first claim of a wait that had no answer: while there is
 // none it is made every half second.
-func (w *waits) unanswered(x *wait, err error) {
+func (w *Waiters) unanswered(x *Wait, err error) {
 	w.mu.Lock()
 	first := !x.warned
 	x.warned = true
 	w.mu.Unlock()
 	if first {
-		w.log.Warn("a claim was not answered; it is made again until it is", slog.String("holder", x.holder), slog.Any("error", err))
+		w.log.Warn("a claim was not answered; it is made again until it is", slog.String("holder", x.Holder), slog.Any("error", err))
 	}
 }
 
 // renew keeps the places of all who wait here, and returns those who have
 // none.
-func (w *waits) renew(ctx context.Context) []*wait {
+func (w *Waiters) renew(ctx context.Context) []*Wait {
 	w.mu.Lock()
-	var all []*wait
+	var all []*Wait
 	for _, q := range w.pools {
 		for _, same := range q.holders {
 			all = append(all, same[0])
 		}
 	}
 	w.mu.Unlock()
-	slices.SortFunc(all, func(a, b *wait) int { return cmp.Compare(a.holder, b.holder) })
-	var lost []*wait
+	slices.SortFunc(all, func(a, b *Wait) int { return cmp.Compare(a.Holder, b.Holder) })
+	var lost []*Wait
 	for len(all) > 0 {
 		now := all[:min(len(all), waitBatch)]
 		all = all[len(now):]
 		cmds := make([]session.Command, len(now))
 		for i, x := range now {
-			cmds[i] = x.renew
+			cmds[i] = x.Renew
 		}
 		for i, a := range w.apply(ctx, cmds) {
-			w.lapsed(now[i].ns, a.Result.Lapsed)
+			w.lapsed(now[i].NS, a.Result.Lapsed)
 			if a.Outcome == storage.Applied && a.Result.Code != session.Renewed {
 				lost = append(lost, now[i])
 			}

@@ -1,4 +1,4 @@
-package server
+package gate
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/internal/server/fault"
 )
 
 const (
@@ -30,18 +30,16 @@ const (
 	// collectAfter is how long a node that refuses work lets its garbage be: it
 	// would not learn otherwise that what it had to keep is gone.
 	collectAfter = 2 * time.Second
-	// shedRetry is when a caller that was refused may ask again.
-	shedRetry = time.Second
 )
 
-// A memoryGuard refuses what would make the state grow while the process is
+// A Memory refuses what would make the state grow while the process is
 // near its memory limit (GOMEMLIMIT): a node that answers "later" keeps the
 // slots and sessions that it has, one that is killed for its memory does not
 // come back before somebody gives it more. It is about this node, and is no
 // part of the state: other nodes may take what this one refuses.
 //
 // Without a limit it does nothing.
-type memoryGuard struct {
+type Memory struct {
 	limit   int64 // bytes; 0: none
 	inUse   func() memoryUse
 	collect func()
@@ -62,9 +60,9 @@ type memoryUse struct {
 	collections uint64
 }
 
-// newMemoryGuard watches the memory of the process until it is closed.
-func newMemoryGuard(r *prometheus.Registry, log *slog.Logger) (*memoryGuard, error) {
-	g := &memoryGuard{
+// NewMemory watches the memory of the process until it is closed.
+func NewMemory(r *prometheus.Registry, log *slog.Logger) (*Memory, error) {
+	g := &Memory{
 		inUse: readMemory, collect: runtime.GC, log: log, stop: make(chan struct{}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "gov_memory_refused_total", Help: "Operations refused because the node was near its memory limit."}),
 	}
@@ -80,7 +78,7 @@ func newMemoryGuard(r *prometheus.Registry, log *slog.Logger) (*memoryGuard, err
 	return g, nil
 }
 
-func (g *memoryGuard) register(r *prometheus.Registry) error {
+func (g *Memory) register(r *prometheus.Registry) error {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
@@ -102,7 +100,7 @@ func (g *memoryGuard) register(r *prometheus.Registry) error {
 	return nil
 }
 
-func (g *memoryGuard) watch() {
+func (g *Memory) watch() {
 	t := time.NewTicker(memoryCheck)
 	defer t.Stop()
 	var last memoryUse
@@ -124,42 +122,48 @@ func (g *memoryGuard) watch() {
 }
 
 // look decides whether new work is taken.
-func (g *memoryGuard) look(use memoryUse) {
+func (g *Memory) look(use memoryUse) {
 	g.used.Store(use.bytes)
 	percent := float64(use.bytes) * 100 / float64(g.limit)
 	attrs := []any{"used", use.bytes, "limit", g.limit}
 	switch shedding := g.shedding.Load(); {
 	case !shedding && percent >= shedAt:
-		g.shedding.Store(true)
+		g.Shed(true)
 		g.log.Warn("near the memory limit: new sessions, calls, slots, policies and values are refused until some are gone; end some, or give the node more memory (GOMEMLIMIT)", attrs...)
 	case shedding && percent < admitAt:
-		g.shedding.Store(false)
+		g.Shed(false)
 		g.log.Info("no longer near the memory limit: new work is taken again", attrs...)
 	}
 }
 
-// admit refuses an operation that would make the state grow while there is no
+// Sheds reports whether new work is refused.
+func (g *Memory) Sheds() bool { return g.shedding.Load() }
+
+// Shed sets whether new work is refused.
+func (g *Memory) Shed(yes bool) { g.shedding.Store(yes) }
+
+// Admit refuses an operation that would make the state grow while there is no
 // room for it.
-func (g *memoryGuard) admit() error {
-	if !g.shedding.Load() {
+func (g *Memory) Admit() error {
+	if !g.Sheds() {
 		return nil
 	}
 	g.refused.Inc()
-	return newError(connect.CodeResourceExhausted, reasonOverloaded,
-		"this node is near its memory limit and takes nothing new; this request was not looked at, send it again with the same id in "+shedRetry.String()+", or to another node").later(shedRetry).with("limit", strconv.FormatInt(g.limit, 10))
+	return fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded,
+		"this node is near its memory limit and takes nothing new; this request was not looked at, send it again with the same id in "+fault.ShedRetry.String()+", or to another node").Later(fault.ShedRetry).With("limit", strconv.FormatInt(g.limit, 10))
 }
 
 // A restoreGate reads a snapshot that is to replace the state, and refuses it
 // when it turns out that both would not fit: the present state stays until the
 // other is read. Stores read a snapshot to its end before they change anything.
 type restoreGate struct {
-	guard   *memoryGuard
+	guard   *Memory
 	from    io.Reader
 	read    uint64
-	refused error // nil unless it was
+	Refused error // nil unless it was
 }
 
-func (g *memoryGuard) restoring(from io.Reader) *restoreGate {
+func (g *Memory) Restoring(from io.Reader) *restoreGate {
 	return &restoreGate{guard: g, from: from}
 }
 
@@ -170,27 +174,16 @@ func (r *restoreGate) Read(b []byte) (int, error) {
 	// A state takes more than its snapshot does: half as much again at least.
 	if limit := r.guard.limit; limit > 0 && r.guard.used.Load()+r.read*3/2 > uint64(limit) {
 		r.guard.refused.Inc()
-		r.refused = newError(connect.CodeResourceExhausted, reasonOverloaded,
-			"the snapshot does not fit into the memory limit of this node beside the state that it would replace; nothing was changed. Restore it to a new cluster, or give the nodes more memory (GOMEMLIMIT) until it is done").with("limit", itoa(limit))
-		return n, r.refused
+		r.Refused = fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded,
+			"the snapshot does not fit into the memory limit of this node beside the state that it would replace; nothing was changed. Restore it to a new cluster, or give the nodes more memory (GOMEMLIMIT) until it is done").With("limit", strconv.FormatInt(limit, 10))
+		return n, r.Refused
 	}
 	return n, err
 }
 
-func (g *memoryGuard) close() {
+func (g *Memory) Close() {
 	g.once.Do(func() { close(g.stop) })
 	g.ended.Wait()
-}
-
-// growsState reports whether a request makes the state larger. What ends,
-// renews, reads or deletes something does not, or by less than it frees.
-func growsState(procedure string) bool {
-	switch procedure {
-	case govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
-		govnodev1connect.CounterServiceSetProcedure, govnodev1connect.CounterServiceIncrementProcedure:
-		return true
-	}
-	return startsWork(procedure)
 }
 
 // readMemory asks the runtime. What is in use is the live heap, and everything

@@ -1,0 +1,104 @@
+package input
+
+import (
+	"time"
+
+	"example.com/govnode/engine/value"
+	"example.com/govnode/session"
+)
+
+// A Bound says what a number in a request may be, ends included, and what it
+// is where the request has none.
+type Bound struct{ Min, Max, Default int64 }
+
+// A Span says the same of a duration.
+type Span struct{ Min, Max, Default time.Duration }
+
+// Caps is the one table of what a request may hold. Validation reads it and
+// nothing else does the limiting; the tests walk over it and try both edges of
+// every row.
+var Caps = struct {
+	// Bytes.
+	ID         Bound // ids, agents, clients, pools, policies, keys of counters
+	Namespace  Bound
+	Tool       Bound // names of tools: any text without control or bidirectional format characters
+	Label      Bound
+	Attribute  Bound // name and value together
+	Arguments  Bound // JSON text; context likewise
+	Output     Bound // what drift is computed on; longer outputs are compared by hash
+	CounterKey Bound
+	Text       Bound // value of a counter that is a text
+	Tree       Bound // all files of a policy
+	Body       Bound // one request
+	PolicyBody Bound // PutPolicy: the tree in its envelope
+
+	// Items.
+	Attributes  Bound
+	Pools       Bound // of one call, beside the pool of its policy
+	Metadata    Bound
+	Operations  Bound // of one BatchCalls
+	Renewals    Bound // of one RenewSlots
+	Keys        Bound // of one BatchGet
+	Page        Bound
+	Tools       Bound // of one session
+	OpenCalls   Bound // of one session, and slots of one client
+	Checkpoints Bound // kept
+
+	// Numbers.
+	Slots     Bound
+	Weight    Bound
+	Queue     Bound
+	Threshold Bound
+	Priority  Bound
+	Tokens    Bound
+	Depth     Bound // of nested JSON
+
+	// Durations.
+	TTL     Span
+	MaxHold Span
+	Wait    Span
+	IdleTTL Span
+	KeyTTL  Span // of a counter
+	Timeout Span // of one operation in a batch
+	Ahead   Span // of the clock: the time that an id may carry
+}{
+	ID:         Bound{Min: 1, Max: session.MaxID},
+	Namespace:  Bound{Min: 1, Max: session.MaxNamespace},
+	Tool:       Bound{Min: 1, Max: session.MaxTool},
+	Label:      Bound{Max: session.MaxTool},
+	Attribute:  Bound{Min: 1, Max: session.MaxAttribute},
+	Arguments:  Bound{Max: 64 << 10},
+	Output:     Bound{Max: session.MaxText},
+	CounterKey: Bound{Min: 1, Max: session.MaxKey},
+	Text:       Bound{Max: session.MaxText},
+	Tree:       Bound{Max: session.MaxTree},
+	Body:       Bound{Max: 256 << 10},
+	PolicyBody: Bound{Max: 1<<20 + 256<<10},
+
+	Attributes:  Bound{Max: session.MaxAttributes},
+	Pools:       Bound{Max: session.MaxPools},
+	Metadata:    Bound{Max: 32},
+	Operations:  Bound{Min: 1, Max: 1024},
+	Renewals:    Bound{Min: 1, Max: 1024},
+	Keys:        Bound{Min: 1, Max: 1000},
+	Page:        Bound{Min: 1, Max: 1000, Default: 100},
+	Tools:       Bound{Max: session.MaxTools},
+	OpenCalls:   Bound{Max: session.MaxOpen},
+	Checkpoints: Bound{Max: session.MaxCheckpoints},
+
+	Slots:     Bound{Min: 1, Max: session.MaxSlots},
+	Weight:    Bound{Min: 1, Max: session.MaxSlots, Default: 1},
+	Queue:     Bound{Min: 0, Max: session.MaxQueue, Default: session.DefaultQueue},
+	Threshold: Bound{Min: 0, Max: session.MaxSlots}, // 0: as many as there are slots
+	Priority:  Bound{Min: -1000, Max: 1000},
+	Tokens:    Bound{Min: 0, Max: session.MaxCallTokens},
+	Depth:     Bound{Max: value.MaxDepth},
+
+	TTL:     Span{Min: session.MinTTL, Max: session.MaxTTL, Default: 30 * time.Second},
+	MaxHold: Span{Min: session.MinTTL, Max: session.MaxHold},
+	Wait:    Span{Max: session.MaxWait},
+	IdleTTL: Span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
+	KeyTTL:  Span{Min: time.Millisecond, Max: session.MaxDuration},
+	Timeout: Span{Min: time.Millisecond, Max: session.MaxWait + time.Minute}, // the longest wait, and the work
+	Ahead:   Span{Max: time.Hour},
+}
