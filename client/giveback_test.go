@@ -327,3 +327,45 @@ func TestCloseSendsTheRestAgain(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.Equal(t, [][]string{{"a", "b", "c"}, {"b"}, {"b"}}, batches)
 }
+
+// Where one slot of a batch may have been given back and others were not, the
+// outcome of Close is unknown, whichever was answered first.
+func TestWhatCloseDoesNotKnow(t *testing.T) {
+	const notApplied, unknown = "NOT_APPLIED", "OUTCOME_UNKNOWN"
+	for _, c := range []struct {
+		answers []string // in their order
+		unknown bool
+	}{
+		{[]string{notApplied, notApplied}, false},
+		{[]string{notApplied, unknown}, true},
+		{[]string{unknown, notApplied}, true},
+		{[]string{"", notApplied, notApplied}, false},
+		{[]string{notApplied, "", unknown}, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n, left := granting(30*time.Second), slices.Clone(c.answers)
+			n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
+				res := &govnodev1.BatchCallsResponse{}
+				for i, op := range r.GetOperations() {
+					result := &govnodev1.OperationResult{Tag: op.GetTag()}
+					if left[i] != "" {
+						result.Result = &govnodev1.OperationResult_Error{Error: &govnodev1.OperationError{Code: "unavailable", Reason: left[i]}}
+					}
+					res.Results = append(res.Results, result)
+				}
+				left = slices.DeleteFunc(left, func(reason string) bool { return reason == "" }) // given back
+				return res, nil
+			}
+			cl := connected(t, &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}, []string{"a:1"})
+			for i := range c.answers {
+				_, err := cl.Acquire(t.Context(), "gpu", client.SlotID(fmt.Sprint(i)))
+				require.NoError(t, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := cl.Shutdown(ctx)
+			require.Error(t, err)
+			require.Equal(t, c.unknown, errors.As(err, new(*client.Unknown)), "%q: %v", c.answers, err)
+		})
+	}
+}

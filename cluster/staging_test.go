@@ -103,6 +103,18 @@ func TestARestoreIsDoneByItsLastEntry(t *testing.T) {
 		"slow": {func(t *testing.T) []*raft.Log {
 			return insert(whole(t), 3, logEntry(0, term, time.Minute+restoreRest, increment("between")))
 		}, 2},
+		"slow from piece to piece": {func(t *testing.T) []*raft.Log {
+			l := whole(t)
+			for i, old := range l {
+				e, err := readRestoreEntry(old)
+				require.NoError(t, err)
+				e.at += time.Duration(i) * restoreRest
+				later := e.log(term)
+				later.Term = term
+				l[i] = &later
+			}
+			return l
+		}, 2},
 		"twice": {func(t *testing.T) []*raft.Log { return append(whole(t), whole(t)...) }, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

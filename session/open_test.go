@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 	"example.com/govnode/session/sessiontest"
 )
 
@@ -63,6 +64,37 @@ func TestOpenWhereASessionIsOver(t *testing.T) {
 		require.Nil(t, s.Stored(session.BaselineKey(ns, "s")))
 		require.Nil(t, parts.load(t, session.BaselineKey(ns, "s"), 0))
 		require.True(t, do(at, &again).Repeat, "what was over is no premise of a repeat")
+	}
+}
+
+// A session whose id has a time is opened once: when it is over its id is stale,
+// whether it was dropped by then or not.
+func TestASessionIDWithATimeIsTakenOnce(t *testing.T) {
+	for _, tick := range []bool{false, true} {
+		s, parts := session.NewPartial(), newStock()
+		do := func(at time.Duration, c session.Command) session.Result {
+			require.NoError(t, session.Validate(c))
+			r := s.ApplyAll(at, []session.Command{c})
+			require.Equal(t, encode(r), encode(parts.apply(t, at, []session.Command{c})))
+			return r[0]
+		}
+		for _, c := range sessiontest.Setup() {
+			do(0, c)
+		}
+		id := timed(year2027, 0)
+		open := &session.Open{NS: ns, Session: id, Agent: "a", Digest: sessiontest.Digest(1), IdleTTL: time.Minute}
+		require.Equal(t, session.Done, do(0, open).Code)
+		at, k := 2*time.Hour, session.SessionKey(ns, id)
+		if tick {
+			do(at, &session.Tick{Keys: session.TickKeys(k, s.Stored(k))})
+			require.Nil(t, s.Stored(k))
+		}
+		r := do(at, open)
+		require.Equal(t, session.StaleID, r.Code, "a tick: %v", tick)
+		require.Equal(t, ids.Time(id), r.NewerThan, "a tick: %v", tick)
+		require.Nil(t, s.Get(k))
+		open.Session = timed(year2027+1, 0)
+		require.Equal(t, session.Done, do(at, open).Code, "a tick: %v", tick)
 	}
 }
 

@@ -163,6 +163,47 @@ func TestTheLastIDsAreRemembered(t *testing.T) {
 	}
 }
 
+// Whatever order the times of ids come in, and if some have none: an id with a time
+// that is forgotten is older than what a new one must be newer than, in one piece
+// and in parts.
+func TestWhatIsForgottenStaysOld(t *testing.T) {
+	const n = 2000
+	for name, id := range map[string]func(i int) string{
+		"rising":              finishedID,
+		"falling":             func(i int) string { return finishedID(n - i) },
+		"the first is newest": func(i int) string { return finishedID((i + n - 1) % n) },
+		"the later have none": func(i int) string {
+			if i < blockLen {
+				return finishedID(i)
+			}
+			return fmt.Sprint("id", i)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var whole Set
+			var p parted
+			p.store(Set{})
+			for i := range n {
+				r := New(id(i), [8]byte{}, ended, 0, 0)
+				whole.Add(r)
+				apart := p.load(t)
+				apart.Add(r)
+				p.store(apart)
+				require.Equal(t, whole.NewerThan(), apart.NewerThan(), "after %d", i)
+				if i%blockLen != 0 {
+					continue
+				}
+				apart = p.load(t, -1)
+				for _, m := range []*Set{&whole, &apart} {
+					for j := range i + 1 {
+						require.True(t, m.Find(id(j)) != nil || Time(id(j)) <= m.NewerThan(), "%d of %d may run again", j, i)
+					}
+				}
+			}
+		})
+	}
+}
+
 // Parts that nobody looks at do not grow, where ids are finished by the way alone.
 func TestPartsThatNobodyLoadsStaySmall(t *testing.T) {
 	var p parted

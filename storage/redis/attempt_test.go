@@ -331,3 +331,36 @@ func TestRedisAttemptAfterOneOfWhichNothingTells(t *testing.T) {
 	require.NoError(t, x.run())
 	require.Equal(t, storage.Unknown, b.answers[0].Outcome, "the first was applied")
 }
+
+// Of two commands of one caller nothing tells whether they were applied, and then a
+// record is damaged that one of them needs: that one stays unknown, and the other is
+// found by its id.
+func TestRedisDamageAfterAnAttemptOfWhichNothingTells(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r, other := s.open("one"), s.open("two")
+	bad := func(client, request string) *session.Increment {
+		return &session.Increment{NS: testNS, Key: "bad", Amount: 1, By: session.Maker{Client: client, Request: request}}
+	}
+	for _, c := range []session.Command{count("w", "first"), bad("v", "first")} {
+		one(t, r, c)
+	}
+	b := until(t, r, time.Minute, count("w", "id"), bad("v", "id"))
+	x, a := unsent(t, r, b)
+	require.Equal(t, wire.ReplyOK, delivery(t, a)())
+	x.lostSight(a, context.DeadlineExceeded)
+	for _, c := range []session.Command{count("w", "later"), bad("v", "later")} {
+		one(t, other, c)
+	}
+	for x.open != nil {
+		_, err := x.try()
+		require.NoError(t, err)
+	}
+	ruin["cut off"](s, "{gov:test}:r:ktest/bad")
+	require.NoError(t, x.run())
+	<-b.done
+	require.Equal(t, storage.Applied, b.answers[0].Outcome, "%v", b.answers[0].Err)
+	require.True(t, b.answers[0].Result.Repeat)
+	require.Equal(t, storage.Unknown, b.answers[1].Outcome, "it was applied: %v", b.answers[1].Err)
+	require.EqualValues(t, 3, counted(t, other), "each had its effect once")
+}
