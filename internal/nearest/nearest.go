@@ -11,8 +11,9 @@ import (
 // time it takes grows with the square.
 const longest = 64
 
-// Of returns the word that is nearest to one that is unknown, the first in
-// alphabetical order of several. It is empty if none is near: if more than a
+// Of returns the word that is nearest to one that is unknown. Of several it is
+// one that begins with the same letter, which is seldom the wrong one, and the
+// first in alphabetical order. It is empty if none is near: if more than a
 // third of the longer one, rounded up, would have to change.
 func Of(unknown string, words []string) string {
 	if len(unknown) > longest {
@@ -25,11 +26,18 @@ func Of(unknown string, words []string) string {
 		if long := max(len(unknown), len(w)); d > (long+2)/3 || d >= long {
 			continue
 		}
-		if best == "" || d < least || d == least && w < best {
+		if best == "" || d < least || d == least && before(unknown, w, best) {
 			best, least = w, d
 		}
 	}
 	return best
+}
+
+func before(unknown, a, b string) bool {
+	if begins := strings.EqualFold(a[:1], unknown[:1]); begins != strings.EqualFold(b[:1], unknown[:1]) {
+		return begins
+	}
+	return a < b
 }
 
 // Hint is " (did you mean WORD?)" for the nearest word, with what stands before

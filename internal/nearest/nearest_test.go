@@ -18,6 +18,7 @@ func TestNearest(t *testing.T) {
 		require.Equal(t, want, Of(unknown, words), unknown)
 	}
 	require.Equal(t, "a1", Of("a0", []string{"a2", "a1"}), "neither the order nor chance decides")
+	require.Equal(t, "test", Of("tset", []string{"get", "test"}), "people hit the first letter")
 	require.Equal(t, " (did you mean --slot?)", Hint("slo", "--", words))
 	require.Empty(t, Hint("frobnicate", "--", words))
 }
