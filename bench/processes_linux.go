@@ -2,6 +2,8 @@ package bench
 
 import "github.com/prometheus/procfs"
 
+// What a process has used, as Linux tells it.
+
 // ticks is how many units of CPU time the kernel counts in a second, on all
 // architectures that Go runs on.
 const ticks = 100

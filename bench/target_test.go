@@ -16,6 +16,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// Runs against govnode itself: they count what they are answered and find what was
+// planted.
+
 // startNode runs a node in this process, with the order by mutex.
 func startNode(t *testing.T) (address string) {
 	t.Helper()

@@ -12,6 +12,9 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
+// The streams of a client: one line to each node that calls go to, opened when it
+// is needed and given up where it fails.
+
 const (
 	// helloTimeout is how long a node may take to answer a new stream. Something
 	// in between that does not pass streams on may never answer.

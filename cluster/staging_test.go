@@ -12,6 +12,8 @@ import (
 	"example.com/govnode/session"
 )
 
+// A restore is in several entries, and none of it is seen before the last one.
+
 // entriesOf returns the entries of a restore of a state whose counter k is n, in
 // as many pieces.
 func entriesOf(t *testing.T, id, term uint64, at time.Duration, n, pieces int) []*raft.Log {

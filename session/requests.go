@@ -5,6 +5,9 @@ import (
 	"slices"
 )
 
+// The commands that carry the id of a request: pools, policies, values and hashes
+// are put and deleted, and what a client asked before is known again.
+
 // known reports whether the request was answered before, or cannot be; the
 // result then says so.
 func (s *State) known(ns string, m Maker, r *Result) bool {

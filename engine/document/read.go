@@ -194,7 +194,13 @@ func (r *reader) boolean(n *source.Node, field, name string, into *bool) {
 
 func (r *reader) required(n *source.Node, field, name string) {
 	if _, ok := source.Present(n, name); !ok {
-		r.Add(n.Line, source.Join(field, name), "%s is missing", name)
+		hint := ""
+		for _, k := range n.Keys {
+			if k.Text != name && nearest.Of(k.Text, []string{name}) != "" {
+				hint = fmt.Sprintf("; did you mean it by %s in line %d?", value.Quote(k.Text), k.Line)
+			}
+		}
+		r.Add(n.Line, source.Join(field, name), "%s is missing%s", name, hint)
 	}
 }
 

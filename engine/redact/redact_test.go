@@ -11,6 +11,8 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// Redaction by the scan finds what the expressions alone would.
+
 // redactPlain is Redact by the expressions alone.
 func redactPlain(text string) string {
 	for _, p := range piiPatterns {

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 )
 
+// A policy tree: its files, its digest, and the form in which it is stored.
+
 // Caps of a tree. They bound what a crafted tree can cost before anything of
 // it is parsed.
 const (

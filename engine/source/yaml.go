@@ -13,6 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// From a YAML document to nodes with lines, within bounds on what it can cost.
+
 // maxElements bounds how many nodes a document can have. The parser spends
 // some hundred bytes on each, so the cap on bytes alone would let one document
 // of a mebibyte take a hundred on the heap.

@@ -11,6 +11,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+// Values from JSON and back.
+
 // MaxDepth is how deeply lists and maps may be nested in a parsed document.
 const MaxDepth = 128
 

@@ -11,6 +11,8 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
+// What is judged slowly holds up nothing else of its stream.
+
 // held is a guardrail that thinks about the tool "slow" until it is let go.
 func held(asked chan<- struct{}, free <-chan struct{}) guard {
 	return func(call engine.GuardrailCall) (engine.GuardrailResult, error) {

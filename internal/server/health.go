@@ -17,6 +17,9 @@ import (
 	healthv1 "example.com/govnode/proto/grpc/health/v1"
 )
 
+// What probes are told: that the process is alive, whether it should be sent work,
+// and the same over gRPC, once or as a stream.
+
 // readyTimeout bounds the checks of /readyz: a probe wants an answer.
 const readyTimeout = 2 * time.Second
 

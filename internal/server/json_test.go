@@ -21,7 +21,7 @@ func TestJSONThatCannotBeRead(t *testing.T) {
 		{"SlotService/PutPool", `{"pool":7,"slots":1}`, "pool", `is 7; it must be a text`},
 		{"SlotService/DeletePool", `{"pool":"q","force":"yes"}`, "force", `is "yes"; it must be true or false`},
 		{"SlotService/ReleaseSlot", `{"pool":"q","slotId":"x","token":-1}`, "token", `is -1; it must be a whole number from 0 on`},
-		{"CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","ttl":5}`, "ttl", `is 5; it must be a duration such as "1.5s"`},
+		{"CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","ttl":5}`, "ttl", `is 5; it must be a duration in seconds, such as "1.5s"`},
 		{"CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","arguments":[1]}`, "arguments", `is [1]; it must be an object`},
 		{"CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","kind":"KIND_TOOLS"}`, "kind", `is "KIND_TOOLS"; it must be one of KIND_TOOL, KIND_MODEL`},
 		{"CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","metadata":{"a: b":1}}`, `metadata["a: b"]`, `is 1; it must be a text`},

@@ -6,6 +6,8 @@ import (
 	"time"
 )
 
+// Why a node over Redis should not be sent work.
+
 // silentAfter is how long Redis may leave a node without an answer before the
 // node is not ready. A node asks every 250 ms.
 const silentAfter = 6 * beatEvery

@@ -18,6 +18,8 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// The fast encoding writes and reads what the generated code does.
+
 // fill sets fields of a message at random, or all of them; of a oneof the last
 // one that is set counts.
 func fill(r *rand.Rand, m protoreflect.Message, all bool, depth int) {

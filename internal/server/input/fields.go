@@ -233,12 +233,17 @@ func (f *Fields) Duration(field string, d *durationpb.Duration, s Span) time.Dur
 	if v := d.AsDuration(); v >= s.Min && v <= s.Max {
 		return v
 	}
-	sent := d.AsDuration().String()
+	sent := seconds(d.AsDuration())
 	if d.Seconds != int64(d.AsDuration()/time.Second) { // more than a time.Duration can say
 		sent = strconv.FormatInt(d.Seconds, 10) + "s"
 	}
-	f.Refuse(field, "is %s; it must be from %v to %v", sent, s.Min, s.Max)
+	f.Refuse(field, "is %s; it must be from %s to %s", sent, seconds(s.Min), seconds(s.Max))
 	return s.Default
+}
+
+// seconds writes a duration as requests have it: in JSON there are no hours.
+func seconds(d time.Duration) string {
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
 }
 
 // Enum checks that a value is one that this build knows.

@@ -178,7 +178,7 @@ func wanted(fd protoreflect.FieldDescriptor) string {
 	}
 	switch fd.Message().FullName() {
 	case "google.protobuf.Duration":
-		return `a duration such as "1.5s"`
+		return `a duration in seconds, such as "1.5s"`
 	case "google.protobuf.Value":
 		return "a value of JSON, not nested too deeply"
 	}

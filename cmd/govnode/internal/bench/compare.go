@@ -10,6 +10,8 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
+// govnode bench compare: two results side by side.
+
 func benchCompareCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "compare BEFORE.json AFTER.json",

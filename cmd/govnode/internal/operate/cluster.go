@@ -25,8 +25,9 @@ func clusterStatusCommand() *cobra.Command {
 		Short: "Print who leads, who is a member, who is down and how far behind",
 		Long: `Prints who leads, who is a member, who is down since when, and how far behind. Whichever
 node is asked, the members are shown as the leader sees them. One that has not been heard
-of for 3 s is down. The exit code is 1 if the node that was asked is not well. Over a
-Redis nobody leads, and nodes do not know each other: ask each.`,
+of for 3 s is down; one that never was, as just after it joined, is unknown. The exit code
+is 1 if the node that was asked is not well. Over a Redis nobody leads, and nodes do not
+know each other: ask each.`,
 		Args: terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
 		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.StatusResponse, error) {
@@ -68,12 +69,12 @@ func printStatus(w io.Writer, s *govnodev1.StatusResponse) error {
 	_, _ = fmt.Fprintln(w)
 	t = terminal.NewTable(w, "MEMBER", "ROLE", "RAFT", "API", "STATE", "LAST HEARD", "LAG")
 	for _, p := range s.Peers {
-		state, heard, lag := "down", "unknown", any("unknown")
+		state, heard, lag := "unknown", "never", any("unknown")
+		if p.LastContact != nil {
+			state, heard = "down", terminal.Since(p.LastContact)+" ago"
+		}
 		if p.Up {
 			state = "up"
-		}
-		if p.LastContact != nil {
-			heard = terminal.Since(p.LastContact) + " ago"
 		}
 		if p.AppliedIndex != nil {
 			lag = p.Lag

@@ -54,11 +54,11 @@ func TestStatusOfDeadMembers(t *testing.T) {
 	require.NoError(t, printStatus(&out, status))
 	require.Contains(t, out.String(), "VOTERS   2 of 3 are up, 2 have to be\n")
 	require.Contains(t, out.String(), `
-MEMBER  ROLE      RAFT  API  STATE  LAST HEARD  LAG
-n1      leader    a:1   b:1  up     0s ago      0
-n2      voter     a:2   b:2  up     300ms ago   0
-n3      voter     a:3   b:3  down   1m23s ago   12
-n4      nonvoter  a:4   -    down   unknown     unknown
+MEMBER  ROLE      RAFT  API  STATE    LAST HEARD  LAG
+n1      leader    a:1   b:1  up       0s ago      0
+n2      voter     a:2   b:2  up       300ms ago   0
+n3      voter     a:3   b:3  down     1m23s ago   12
+n4      nonvoter  a:4   -    unknown  never       unknown
 `)
 	require.NotContains(t, out.String(), "No leader")
 	out.Reset()

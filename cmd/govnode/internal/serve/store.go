@@ -101,13 +101,17 @@ var fieldsInText = strings.NewReplacer(
 )
 
 // inFlags is an error of cluster.Open in the words of the command line: it names
-// the flag that a field of cluster.Config was filled from.
+// the flag that a field of cluster.Config was filled from. Why a member refused
+// this node is said without what passed it on.
 func inFlags(err error) error {
 	text := err.Error()
 	field, rest, ok := strings.Cut(strings.TrimPrefix(text, "cluster: "), ": ")
 	flag := flagOf[field]
 	if !ok || flag == "" {
 		return err
+	}
+	if refused := (*storage.InvalidError)(nil); errors.As(err, &refused) {
+		rest = refused.Why.Error()
 	}
 	return errors.New(flag + ": " + fieldsInText.Replace(rest))
 }

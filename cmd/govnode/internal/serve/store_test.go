@@ -2,9 +2,12 @@ package serve
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/storage"
 )
 
 // What the leader says to a node that asks for admission advises flags too, and
@@ -18,6 +21,8 @@ func TestErrorsInFlags(t *testing.T) {
 	} {
 		require.EqualError(t, inFlags(errors.New(has)), want)
 	}
+	refused := storage.Fail(storage.NotApplied, storage.Invalid(errors.New("b is a member already: start it with Replace if its data is lost")))
+	require.EqualError(t, inFlags(fmt.Errorf("cluster: Join: %w", refused)), "join: b is a member already: start it with --replace if its data is lost")
 	for _, flag := range flagOf {
 		require.NotNil(t, Command().Flags().Lookup(flag), flag)
 	}
