@@ -17,6 +17,19 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// copyFiles keeps the files of a server as they are.
+func copyFiles(s *server) {
+	require.NoError(s.t, exec.Command("cp", "-r", s.dir, s.dir+".copy").Run())
+}
+
+// backToCopy has it start again with the files that were kept.
+func backToCopy(s *server) {
+	s.kill()
+	require.NoError(s.t, os.RemoveAll(s.dir))
+	require.NoError(s.t, os.Rename(s.dir+".copy", s.dir))
+	s.start()
+}
+
 // A node has been given a slot and is cut off; what it wrote is lost; others, who
 // knew less, serve on and write more than it knew. When it comes back it notices.
 func TestRedisLossThatOnlyOneNodeKnowsOf(t *testing.T) {
@@ -27,21 +40,13 @@ func TestRedisLossThatOnlyOneNodeKnowsOf(t *testing.T) {
 		lose func(s *server)
 	}{
 		"restarted with an older file": {
-			keep: func(s *server) { require.NoError(s.t, exec.Command("cp", "-r", s.dir, s.dir+".copy").Run()) },
-			lose: func(s *server) {
-				s.kill()
-				require.NoError(s.t, os.RemoveAll(s.dir))
-				require.NoError(s.t, os.Rename(s.dir+".copy", s.dir))
-				s.start()
-			},
+			keep: copyFiles,
+			lose: backToCopy,
 		},
 		"restarted twice with an older file": {
-			keep: func(s *server) { require.NoError(s.t, exec.Command("cp", "-r", s.dir, s.dir+".copy").Run()) },
+			keep: copyFiles,
 			lose: func(s *server) {
-				s.kill()
-				require.NoError(s.t, os.RemoveAll(s.dir))
-				require.NoError(s.t, os.Rename(s.dir+".copy", s.dir))
-				s.start()
+				backToCopy(s)
 				between := s.open("between") // adopts the first restart
 				serve(s.t, between, "between")
 				s.kill()
