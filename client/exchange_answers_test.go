@@ -21,33 +21,22 @@ import (
 // relayed lets a node answer over a stream what it would have answered to
 // requests.
 func relayed(n *node) *streamer {
-	return &streamer{node: n, exchange: func(ctx context.Context, stream *exchangeStream) error {
-		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024}); err != nil {
-			return err
+	return &streamer{node: n, exchange: reading(&govnodev1.ExchangeResponse{MaxInFlight: 1024}, func(ctx context.Context, stream *exchangeStream, frames []*govnodev1.Operation) error {
+		out := &govnodev1.ExchangeResponse{}
+		for _, f := range frames {
+			r := &govnodev1.OperationResult{Tag: f.GetTag()}
+			switch {
+			case f.GetBegin() != nil:
+				res, _ := n.begin(ctx, f.GetBegin())
+				r.Result = &govnodev1.OperationResult_Begin{Begin: res}
+			case f.GetEnd() != nil:
+				res, _ := n.end(f.GetEnd())
+				r.Result = &govnodev1.OperationResult_End{End: res}
+			}
+			out.Answers = append(out.Answers, r)
 		}
-		for {
-			m, err := stream.Receive()
-			if err != nil {
-				return nil
-			}
-			out := &govnodev1.ExchangeResponse{}
-			for _, f := range m.GetFrames() {
-				r := &govnodev1.OperationResult{Tag: f.GetTag()}
-				switch {
-				case f.GetBegin() != nil:
-					res, _ := n.begin(ctx, f.GetBegin())
-					r.Result = &govnodev1.OperationResult_Begin{Begin: res}
-				case f.GetEnd() != nil:
-					res, _ := n.end(f.GetEnd())
-					r.Result = &govnodev1.OperationResult_End{End: res}
-				}
-				out.Answers = append(out.Answers, r)
-			}
-			if err := stream.Send(out); err != nil {
-				return err
-			}
-		}
-	}}
+		return stream.Send(out)
+	})}
 }
 
 // Whatever an answer holds is there when it is asked for, over a stream as

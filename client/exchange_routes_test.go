@@ -140,22 +140,14 @@ func TestGoesOnWhereNobodyDrains(t *testing.T) {
 // A node that names the leader is believed, if it is a node that is known.
 func TestStreamNamesTheLeader(t *testing.T) {
 	leader, _ := real(t)
-	follower := listen(t, (&streamer{node: granting(time.Minute), exchange: func(_ context.Context, stream *exchangeStream) error {
-		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024, LeaderAddress: strings.TrimPrefix(leader.URL, "http://")}); err != nil {
-			return err
-		}
-		for {
-			m, err := stream.Receive()
-			if err != nil {
-				return nil
-			}
-			for _, f := range m.GetFrames() {
-				if err := stream.Send(&govnodev1.ExchangeResponse{Answers: []*govnodev1.OperationResult{admitted(f.GetTag())}}); err != nil {
-					return err
-				}
+	follower := listen(t, (&streamer{node: granting(time.Minute), exchange: reading(&govnodev1.ExchangeResponse{MaxInFlight: 1024, LeaderAddress: strings.TrimPrefix(leader.URL, "http://")}, func(_ context.Context, stream *exchangeStream, frames []*govnodev1.Operation) error {
+		for _, f := range frames {
+			if err := stream.Send(&govnodev1.ExchangeResponse{Answers: []*govnodev1.OperationResult{admitted(f.GetTag())}}); err != nil {
+				return err
 			}
 		}
-	}}).handler())
+		return nil
+	})}).handler())
 	c := streaming(t, []string{follower.URL, leader.URL})
 	_, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
 	require.NoError(t, err)

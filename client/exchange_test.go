@@ -19,7 +19,6 @@ import (
 	"example.com/govnode/client"
 	"example.com/govnode/internal/server"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/storage"
 )
 
@@ -36,13 +35,25 @@ func (s *streamer) Exchange(ctx context.Context, stream *exchangeStream) error {
 	return s.exchange(ctx, stream)
 }
 
-func (s *streamer) handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle(govnodev1connect.NewCallServiceHandler(s))
-	mux.Handle(govnodev1connect.NewClusterServiceHandler(s))
-	mux.Handle(govnodev1connect.NewSessionServiceHandler(s))
-	mux.Handle(govnodev1connect.NewSlotServiceHandler(s))
-	return mux
+func (s *streamer) handler() http.Handler { return handlerOf(s) }
+
+// reading is a stream that begins with a message, and whose others go to each,
+// which is handed their operations until the stream ends.
+func reading(first *govnodev1.ExchangeResponse, each func(context.Context, *exchangeStream, []*govnodev1.Operation) error) func(context.Context, *exchangeStream) error {
+	return func(ctx context.Context, stream *exchangeStream) error {
+		if err := stream.Send(first); err != nil {
+			return err
+		}
+		for {
+			m, err := stream.Receive()
+			if err != nil {
+				return nil
+			}
+			if err := each(ctx, stream, m.GetFrames()); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // A host listens on a port of its own, and notes which methods it was asked.
@@ -262,18 +273,10 @@ func TestStreamsAreCutAndNothingCountsTwice(t *testing.T) {
 // request was sent, anything after it.
 func TestCallerGoesAway(t *testing.T) {
 	received := make(chan int, 10)
-	s := &streamer{node: granting(time.Minute), exchange: func(_ context.Context, stream *exchangeStream) error {
-		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1}); err != nil {
-			return err
-		}
-		for {
-			m, err := stream.Receive()
-			if err != nil {
-				return nil
-			}
-			received <- len(m.GetFrames())
-		}
-	}}
+	s := &streamer{node: granting(time.Minute), exchange: reading(&govnodev1.ExchangeResponse{MaxInFlight: 1}, func(_ context.Context, _ *exchangeStream, frames []*govnodev1.Operation) error {
+		received <- len(frames)
+		return nil
+	})}
 	h := listen(t, s.handler())
 	c := streaming(t, []string{h.URL})
 	session := c.Session("s")
@@ -308,37 +311,29 @@ func TestCallerGoesAway(t *testing.T) {
 func TestFrameErrors(t *testing.T) {
 	var tries atomic.Int64
 	s := &streamer{node: granting(time.Minute)}
-	s.exchange = func(_ context.Context, stream *exchangeStream) error {
-		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024}); err != nil {
-			return err
-		}
-		for {
-			m, err := stream.Receive()
-			if err != nil {
-				return nil
+	s.exchange = reading(&govnodev1.ExchangeResponse{MaxInFlight: 1024}, func(_ context.Context, stream *exchangeStream, frames []*govnodev1.Operation) error {
+		for _, f := range frames {
+			a := admitted(f.GetTag())
+			e := &govnodev1.OperationError{Code: "unavailable", Reason: "NOT_APPLIED", Message: "later"}
+			switch id := f.GetBegin().GetCallId(); {
+			case id == "reused":
+				e = &govnodev1.OperationError{Code: "invalid_argument", Reason: "ID_REUSED", Message: "callId: was used before"}
+			case id == "":
+				a, e = released([]*govnodev1.Operation{f})[0], nil
+			case tries.Add(1) > 3:
+				e = nil
+			case tries.Load() == 1:
+				e = &govnodev1.OperationError{Code: "failed_precondition", Reason: "STALE_ID", NewerThan: time.Now().Add(time.Hour / 2).UnixMilli()}
 			}
-			for _, f := range m.GetFrames() {
-				a := admitted(f.GetTag())
-				e := &govnodev1.OperationError{Code: "unavailable", Reason: "NOT_APPLIED", Message: "later"}
-				switch id := f.GetBegin().GetCallId(); {
-				case id == "reused":
-					e = &govnodev1.OperationError{Code: "invalid_argument", Reason: "ID_REUSED", Message: "callId: was used before"}
-				case id == "":
-					a, e = released([]*govnodev1.Operation{f})[0], nil
-				case tries.Add(1) > 3:
-					e = nil
-				case tries.Load() == 1:
-					e = &govnodev1.OperationError{Code: "failed_precondition", Reason: "STALE_ID", NewerThan: time.Now().Add(time.Hour / 2).UnixMilli()}
-				}
-				if e != nil {
-					a.Result = &govnodev1.OperationResult_Error{Error: e}
-				}
-				if err := stream.Send(&govnodev1.ExchangeResponse{Answers: []*govnodev1.OperationResult{a}}); err != nil {
-					return err
-				}
+			if e != nil {
+				a.Result = &govnodev1.OperationResult_Error{Error: e}
+			}
+			if err := stream.Send(&govnodev1.ExchangeResponse{Answers: []*govnodev1.OperationResult{a}}); err != nil {
+				return err
 			}
 		}
-	}
+		return nil
+	})
 	h := listen(t, s.handler())
 	c := streaming(t, []string{h.URL})
 	_, err := c.Session("s").Begin(t.Context(), client.Call{ID: "reused", Tool: "t"})

@@ -20,34 +20,23 @@ func TestTheWindowIsNotWidenedByWhatWasSetApart(t *testing.T) {
 	var apart atomic.Bool
 	var most atomic.Int64
 	s := &streamer{node: granting(time.Minute)}
-	s.exchange = func(_ context.Context, stream *exchangeStream) error {
-		if err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: window}); err != nil {
-			return err
-		}
-		for {
-			m, err := stream.Receive()
-			if err != nil {
-				return nil
+	s.exchange = reading(&govnodev1.ExchangeResponse{MaxInFlight: window}, func(_ context.Context, stream *exchangeStream, frames []*govnodev1.Operation) error {
+		out := &govnodev1.ExchangeResponse{}
+		for _, f := range frames {
+			if f.GetBegin() == nil {
+				out.Answers = append(out.Answers, released([]*govnodev1.Operation{f})[0])
+				continue
 			}
-			out := &govnodev1.ExchangeResponse{}
-			for _, f := range m.GetFrames() {
-				if f.GetBegin() == nil {
-					out.Answers = append(out.Answers, released([]*govnodev1.Operation{f})[0])
-					continue
+			if apart.Load() {
+				if err := stream.Send(&govnodev1.ExchangeResponse{Apart: []uint64{f.GetTag()}}); err != nil {
+					return err
 				}
-				if apart.Load() {
-					if err := stream.Send(&govnodev1.ExchangeResponse{Apart: []uint64{f.GetTag()}}); err != nil {
-						return err
-					}
-				}
-				out.Answers = append(out.Answers, admitted(f.GetTag()))
 			}
-			most.Store(max(most.Load(), int64(len(m.GetFrames()))))
-			if err := stream.Send(out); err != nil {
-				return err
-			}
+			out.Answers = append(out.Answers, admitted(f.GetTag()))
 		}
-	}
+		most.Store(max(most.Load(), int64(len(frames))))
+		return stream.Send(out)
+	})
 	c := streaming(t, []string{listen(t, s.handler()).URL})
 	session := c.Session("s")
 	for _, now := range []bool{true, false} {

@@ -96,12 +96,7 @@ func TestEndWithADoneContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
 		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
-		w.fault = func(string, string) fault {
-			if cut.Load() {
-				return refuseDial
-			}
-			return none
-		}
+		w.fault = while(&cut, refuseDial)
 		c := connected(t, w, []string{"a:1"})
 		ctx, cancel := context.WithCancel(t.Context())
 		call, err := c.Session("s").Begin(ctx, client.Call{Tool: "t"})
@@ -177,12 +172,7 @@ func TestCloseWithoutAService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
 		w := &wire{hosts: map[string]http.Handler{"a:1": granting(time.Hour).handler()}}
-		w.fault = func(string, string) fault {
-			if cut.Load() {
-				return hang
-			}
-			return none
-		}
+		w.fault = while(&cut, hang)
 		c := connected(t, w, []string{"a:1"})
 		_, err := c.Acquire(t.Context(), "gpu")
 		require.NoError(t, err)
@@ -272,12 +262,7 @@ func TestRefused(t *testing.T) {
 func TestCloseWaitsForEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
-		w.fault = func(_, method string) fault {
-			if method == "EndCall" || method == "ReleaseSlot" {
-				return delay
-			}
-			return none
-		}
+		w.fault = on(delay, "EndCall", "ReleaseSlot")
 		c := connected(t, w, []string{"a:1"})
 		slot, err := c.Acquire(t.Context(), "gpu")
 		require.NoError(t, err)

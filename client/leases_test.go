@@ -22,12 +22,7 @@ func TestHeldAtRiskLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
 		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
-		w.fault = func(string, string) fault {
-			if cut.Load() {
-				return refuseDial
-			}
-			return none
-		}
+		w.fault = while(&cut, refuseDial)
 		losses := make(chan client.Loss, 2)
 		c := connected(t, w, []string{"a:1"}, func(c *client.Config) { c.OnLost = func(l client.Loss) { losses <- l } })
 		began := time.Now()
@@ -90,12 +85,7 @@ func TestHeldAtRiskLost(t *testing.T) {
 func TestLostWhileTheNodeHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{hosts: map[string]http.Handler{"a:1": granting(3 * time.Second).handler()}}
-		w.fault = func(_, method string) fault {
-			if method == "RenewSlots" {
-				return hang
-			}
-			return none
-		}
+		w.fault = on(hang, "RenewSlots")
 		c := connected(t, w, []string{"a:1"})
 		began := time.Now()
 		slot, err := c.Acquire(t.Context(), "gpu", client.TTL(3*time.Second))
@@ -142,12 +132,7 @@ func TestServiceSaysLost(t *testing.T) {
 func TestLeaseCountsFromSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
-		w.fault = func(_, method string) fault {
-			if method == "AcquireSlot" || method == "RenewSlots" {
-				return delay
-			}
-			return none
-		}
+		w.fault = on(delay, "AcquireSlot", "RenewSlots")
 		c := connected(t, w, []string{"a:1"})
 		began := time.Now()
 		slot, err := c.Acquire(t.Context(), "gpu")

@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,6 +48,26 @@ type wire struct {
 
 	mu   sync.Mutex
 	sent []string // "host method" of each request that was dialled
+}
+
+// on breaks the requests of some methods.
+func on(f fault, methods ...string) func(host, method string) fault {
+	return func(_, method string) fault {
+		if slices.Contains(methods, method) {
+			return f
+		}
+		return none
+	}
+}
+
+// while breaks all requests as long as it is told to.
+func while(broken *atomic.Bool, f fault) func(host, method string) fault {
+	return func(string, string) fault {
+		if broken.Load() {
+			return f
+		}
+		return none
+	}
 }
 
 func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -170,7 +192,15 @@ func (n *node) PutPool(_ context.Context, r *govnodev1.PutPoolRequest) (*govnode
 	return n.put(r)
 }
 
-func (n *node) handler() http.Handler {
+func (n *node) handler() http.Handler { return handlerOf(n) }
+
+// handlerOf serves all that the client asks of a node.
+func handlerOf(n interface {
+	govnodev1connect.CallServiceHandler
+	govnodev1connect.ClusterServiceHandler
+	govnodev1connect.SessionServiceHandler
+	govnodev1connect.SlotServiceHandler
+}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(govnodev1connect.NewCallServiceHandler(n))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(n))

@@ -83,12 +83,7 @@ func TestUnknownAndUnavailable(t *testing.T) {
 						return nil, tt.err
 					}
 				}
-				w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}, fault: func(_, method string) fault {
-					if method == "AcquireSlot" {
-						return tt.fault
-					}
-					return none
-				}}
+				w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}, fault: on(tt.fault, "AcquireSlot")}
 				c := connected(t, w, []string{"a:1"})
 				began := time.Now()
 				_, err := c.Acquire(t.Context(), "gpu", client.Wait(client.NoWait), client.SlotID("mine"))
@@ -299,12 +294,7 @@ func TestBudgetBoundsTheLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const operations, burst = 200, 20
 		w := &wire{hosts: map[string]http.Handler{"a:1": granting(time.Second).handler()}}
-		w.fault = func(_, method string) fault {
-			if method == "AcquireSlot" {
-				return refuseDial
-			}
-			return none
-		}
+		w.fault = on(refuseDial, "AcquireSlot")
 		c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
 			c.Timeout = 20 * time.Second
 			c.Budget.Burst = burst
@@ -364,12 +354,7 @@ func TestAbandoned(t *testing.T) {
 			return &govnodev1.BatchCallsResponse{}, nil
 		}
 		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
-		w.fault = func(_, method string) fault {
-			if method == "BeginCall" {
-				return dropAnswer
-			}
-			return none
-		}
+		w.fault = on(dropAnswer, "BeginCall")
 		c := connected(t, w, []string{"a:1"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

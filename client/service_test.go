@@ -109,12 +109,7 @@ func TestKnowsOfTheLossFirst(t *testing.T) {
 		h, stop := service(t)
 		defer stop()
 		var cut atomic.Bool
-		far := &wire{hosts: map[string]http.Handler{"a:1": h}, fault: func(string, string) fault {
-			if cut.Load() {
-				return hang
-			}
-			return none
-		}}
+		far := &wire{hosts: map[string]http.Handler{"a:1": h}, fault: while(&cut, hang)}
 		near := &wire{hosts: map[string]http.Handler{"a:1": h}}
 		one := connected(t, far, []string{"a:1"}, func(c *client.Config) { c.Name = "one" })
 		other := connected(t, near, []string{"a:1"}, func(c *client.Config) { c.Name = "other" })

@@ -17,6 +17,13 @@ func ask(holder string, until time.Duration) Request {
 	return Request{Holder: holder, Label: unique.Make(""), Weight: 1, Queue: 10, Expires: 1000 * sec, Until: until}
 }
 
+// under asks within a limit of its own.
+func under(slots int32, holder string, until time.Duration) Request {
+	r := ask(holder, until)
+	r.Slots = slots
+	return r
+}
+
 // picture prints a pool: leases by token with what is left, then the queue.
 func picture(p *Pool, now time.Duration) string {
 	var b strings.Builder
@@ -60,11 +67,6 @@ func TestFirstComeFirstServed(t *testing.T) {
 // nobody up for whom there is room under a higher one, and is served first under
 // its own.
 func TestLimitsOfTwoVersions(t *testing.T) {
-	under := func(slots int32, holder string, until time.Duration) Request {
-		r := ask(holder, until)
-		r.Slots = slots
-		return r
-	}
 	p := &Pool{}
 	var tokens []uint64
 	for _, h := range []string{"a", "b"} {

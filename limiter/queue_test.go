@@ -90,11 +90,6 @@ func TestTakenBackTickets(t *testing.T) {
 // of the one who is to claim it. Those wait for the claim, and nobody passes
 // them.
 func TestAClaimIsWithinItsLimit(t *testing.T) {
-	under := func(slots int32, holder string, until time.Duration) Request {
-		r := ask(holder, until)
-		r.Slots = slots
-		return r
-	}
 	p := &Pool{}
 	_, token, _ := p.Acquire(0, under(1, "a", 0))
 	p.Acquire(0, under(1, "low", 60*sec))

@@ -38,6 +38,18 @@ func (s *State) session(k ref) *Session {
 	return x
 }
 
+// counted returns the session as it stands, with its counters in the answer; nil
+// says that there is none, and so does the answer.
+func (s *State) counted(k ref, r *Result) *Session {
+	x := s.session(k)
+	if x == nil {
+		r.Code = NotFound
+		return nil
+	}
+	r.Counters = x.Counters()
+	return x
+}
+
 func (s *State) noteLapse(k ref, h *Held) {
 	s.lapsed = append(s.lapsed, Lapse{Session: k.name, Call: h.ID(), Tool: h.Tool.Value()})
 }

@@ -18,12 +18,10 @@ const (
 // slots.
 func (s *State) begin(c *Begin, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
-	x := s.session(k)
+	x := s.counted(k, r)
 	if x == nil {
-		r.Code = NotFound
 		return
 	}
-	r.Counters = x.Counters()
 	if h := x.Find(c.Call); h != nil {
 		s.beginAgain(c, k, x, h, r)
 		return

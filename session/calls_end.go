@@ -3,12 +3,10 @@ package session
 // end reports that a call has finished, and hands its slots on.
 func (s *State) end(c *End, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
-	x := s.session(k)
+	x := s.counted(k, r)
 	if x == nil {
-		r.Code = NotFound
 		return
 	}
-	r.Counters = x.Counters()
 	h := x.Find(c.Call)
 	if h == nil {
 		s.endAgain(c, x, r)
@@ -18,8 +16,7 @@ func (s *State) end(c *End, r *Result) {
 		r.Code = StillWaiting
 		return
 	}
-	if !covers(c.Pools, []Held{*h}) {
-		r.Code, r.Pools = StalePremise, h.PoolNames()
+	if !h.within(c.Pools, r) {
 		return
 	}
 	var base Digest
@@ -104,12 +101,10 @@ func (s *State) cancel(c *Cancel, r *Result) {
 		return
 	}
 	k := ref{KindSession, c.NS, c.Session}
-	x := s.session(k)
+	x := s.counted(k, r)
 	if x == nil {
-		r.Code = NotFound
 		return
 	}
-	r.Counters = x.Counters()
 	h := x.Find(c.Call)
 	if h == nil {
 		m := x.IDs.Find(c.Call)
@@ -129,8 +124,7 @@ func (s *State) cancel(c *Cancel, r *Result) {
 		r.Code = NotWaiting
 		return
 	}
-	if !covers(c.Pools, []Held{*h}) {
-		r.Code, r.Pools = StalePremise, h.PoolNames()
+	if !h.within(c.Pools, r) {
 		return
 	}
 	x = s.ownSession(k, x)

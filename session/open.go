@@ -29,13 +29,8 @@ func (s *State) open(c *Open, r *Result) {
 	name := c.Policy
 	var version int32
 	if name != "" {
-		n, _ := s.lookup(ref{KindName, c.NS, name}).(*Name)
-		if n == nil || n.Digest == (Digest{}) {
-			r.Code = NotFound
-			return
-		}
-		if n.Digest != c.Digest {
-			r.Code, r.Digest = StalePremise, n.Digest
+		n := s.named(c.NS, name, c.Digest, r)
+		if n == nil {
 			return
 		}
 		version = n.Version
@@ -149,6 +144,16 @@ func (s *State) letGo(ns string, h *Held) (freed int64) {
 		}
 	}
 	return freed
+}
+
+// within reports whether the premise names every pool in which h has a slot or
+// waits; where it does not, the answer says which they are.
+func (h *Held) within(pools []string, r *Result) bool {
+	if covers(pools, []Held{*h}) {
+		return true
+	}
+	r.Code, r.Pools = StalePremise, h.PoolNames()
+	return false
 }
 
 // covers reports whether the premise names every pool in which something open

@@ -11,17 +11,23 @@ import (
 	"example.com/govnode/session/sessiontest"
 )
 
+// beside returns a state, what a backend of records has in its place, and what
+// applies a command to both, which have to answer the same.
+func beside(t *testing.T) (s *session.State, parts *stock, do func(time.Duration, session.Command) session.Result) {
+	s, parts = session.NewPartial(), newStock()
+	return s, parts, func(at time.Duration, c session.Command) session.Result {
+		require.NoError(t, session.Validate(c))
+		r := s.ApplyAll(at, []session.Command{c})
+		require.Equal(t, encode(r), encode(parts.apply(t, at, []session.Command{c})))
+		return r[0]
+	}
+}
+
 // A session that is over and was not dropped yet makes room for one of its id,
 // and lets go of its pin and its baseline, in the footprint of the command.
 func TestOpenWhereASessionIsOver(t *testing.T) {
 	for _, other := range []bool{false, true} {
-		s, parts := session.NewPartial(), newStock()
-		do := func(at time.Duration, c session.Command) session.Result {
-			require.NoError(t, session.Validate(c))
-			r := s.ApplyAll(at, []session.Command{c})
-			require.Equal(t, encode(r), encode(parts.apply(t, at, []session.Command{c})))
-			return r[0]
-		}
+		s, parts, do := beside(t)
 		for _, c := range sessiontest.Setup() {
 			do(0, c)
 		}
@@ -104,13 +110,8 @@ func TestASessionIDWithATimeIsTakenOnce(t *testing.T) {
 // whatever others finished.
 func TestACallIsExecutedOnceInAllSessionsOfAnID(t *testing.T) {
 	for _, tick := range []bool{false, true} {
-		s, parts := session.NewPartial(), newStock()
-		do := func(at time.Duration, c session.Command) session.Code {
-			require.NoError(t, session.Validate(c))
-			r := s.ApplyAll(at, []session.Command{c})
-			require.Equal(t, encode(r), encode(parts.apply(t, at, []session.Command{c})))
-			return r[0].Code
-		}
+		s, _, result := beside(t)
+		do := func(at time.Duration, c session.Command) session.Code { return result(at, c).Code }
 		for _, c := range sessiontest.Setup() {
 			do(0, c)
 		}

@@ -149,13 +149,7 @@ func TestRepairOfAClient(t *testing.T) {
 		{"by itself", time.Minute, "w", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, parts := session.NewPartial(), newStock()
-			do := func(at time.Duration, c session.Command) session.Result {
-				require.NoError(t, session.Validate(c))
-				r := s.ApplyAll(at, []session.Command{c})
-				require.Equal(t, encode(r), encode(parts.apply(t, at, []session.Command{c})))
-				return r[0]
-			}
+			_, _, do := beside(t)
 			count := func(at time.Duration, request string) session.Code {
 				return do(at, &session.Increment{NS: ns, By: session.Maker{Client: "w", Request: request}, Key: "k", Amount: 1}).Code
 			}

@@ -145,6 +145,21 @@ func (s *State) putPolicy(c *PutPolicy, r *Result) {
 	s.remember(c.NS, c.By, r.Value)
 }
 
+// named returns the name of a policy if it points to a digest; where it does not,
+// or to another, the answer says so.
+func (s *State) named(ns, name string, d Digest, r *Result) *Name {
+	n, _ := s.lookup(ref{KindName, ns, name}).(*Name)
+	if n == nil || n.Digest == (Digest{}) {
+		r.Code = NotFound
+		return nil
+	}
+	if n.Digest != d {
+		r.Code, r.Digest = StalePremise, n.Digest
+		return nil
+	}
+	return n
+}
+
 // deletePolicy removes a name, and the tree if nothing else needs it. Where
 // live sessions pin the tree, nothing is removed. A name that was removed keeps
 // its version, so that versions of a name never repeat.
@@ -154,16 +169,8 @@ func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
 	}
 	k := refOf(PolicyKey(c.NS, c.Digest))
 	policy, _ := s.lookup(k).(*Policy)
-	if c.Name != "" {
-		n, _ := s.lookup(ref{KindName, c.NS, c.Name}).(*Name)
-		if n == nil || n.Digest == (Digest{}) {
-			r.Code = NotFound
-			return
-		}
-		if n.Digest != c.Digest {
-			r.Code, r.Digest = StalePremise, n.Digest
-			return
-		}
+	if c.Name != "" && s.named(c.NS, c.Name, c.Digest, r) == nil {
+		return
 	}
 	if policy == nil {
 		r.Code = NotFound

@@ -238,8 +238,7 @@ func (s *State) renew(c *Renew, r *Result) {
 	if h == nil {
 		return
 	}
-	if !covers(c.Pools, []Held{*h}) {
-		r.Code, r.Pools = StalePremise, h.PoolNames()
+	if !h.within(c.Pools, r) {
 		return
 	}
 	if !h.Waiting() && !slices.ContainsFunc(h.Pools, func(p Hold) bool { return p.Token == c.Token }) ||
@@ -336,8 +335,7 @@ func (s *State) cancelSlot(c *Cancel, r *Result) {
 		r.Code = NotWaiting
 		return
 	}
-	if !covers(c.Pools, []Held{*h}) {
-		r.Code, r.Pools = StalePremise, h.PoolNames()
+	if !h.within(c.Pools, r) {
 		return
 	}
 	x = s.ownClient(k, x)
@@ -375,8 +373,7 @@ func (s *State) forceCall(c *ForceRelease, r *Result) {
 		return
 	}
 	h := x.Find(c.ID)
-	if !covers(c.Pools, []Held{*h}) {
-		r.Code, r.Pools = StalePremise, h.PoolNames()
+	if !h.within(c.Pools, r) {
 		return
 	}
 	x = s.ownSession(k, x)
@@ -398,8 +395,7 @@ func (s *State) forceSlot(c *ForceRelease, r *Result) {
 		return
 	}
 	h := x.Find(c.ID)
-	if !covers(c.Pools, []Held{*h}) {
-		r.Code, r.Pools = StalePremise, h.PoolNames()
+	if !h.within(c.Pools, r) {
 		return
 	}
 	x = s.ownClient(k, x)

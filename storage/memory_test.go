@@ -2,9 +2,7 @@ package storage_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,16 +35,15 @@ func TestMemoryHistories(t *testing.T) {
 // A snapshot from a later time sets the clock ahead: leases that are given out
 // after it still end.
 func TestMemoryRestoreOfALaterTime(t *testing.T) {
-	ctx := context.Background()
-	var early atomic.Int64
-	early.Store(int64(time.Minute))
+	ctx := t.Context()
+	early := time.Minute
 	from := storage.NewMemory(func() time.Duration { return 10 * time.Hour })
 	defer from.Close()
 	from.Apply(ctx, &session.PutPool{NS: "ns", Pool: "gpu", Slots: 1, By: session.Maker{Client: "c", Request: "r"}})
 	var snapshot bytes.Buffer
 	require.NoError(t, from.Save(ctx, &snapshot))
 
-	m := storage.NewMemory(func() time.Duration { return time.Duration(early.Load()) })
+	m := storage.NewMemory(func() time.Duration { return early })
 	defer m.Close()
 	require.NoError(t, m.Restore(ctx, &snapshot))
 	acquire := func(slot string) session.Code {
@@ -54,14 +51,14 @@ func TestMemoryRestoreOfALaterTime(t *testing.T) {
 	}
 	require.Equal(t, session.Admitted, acquire("a"))
 	require.Equal(t, session.ConcurrencyLimit, acquire("b"))
-	early.Add(int64(time.Second))
+	early += time.Second
 	require.Equal(t, session.Admitted, acquire("c"), "a second is a second after the restore, too")
 }
 
 // What is read at once stood at one instant, also while the clock moves.
 func TestMemoryGetAllIsOneInstant(t *testing.T) {
-	var now atomic.Int64
-	m := storage.NewMemory(func() time.Duration { return time.Duration(now.Add(int64(time.Millisecond))) })
+	var now time.Duration
+	m := storage.NewMemory(func() time.Duration { now += time.Millisecond; return now })
 	defer func() { require.NoError(t, m.Close()) }()
 	keys := []session.Key{session.CounterKey("n", "a"), session.CounterKey("n", "b")}
 	set := func(key string) session.Command {
@@ -76,5 +73,5 @@ func TestMemoryGetAllIsOneInstant(t *testing.T) {
 		require.Equal(t, all[0], all[1])
 		there = all[0].Record != nil
 	}
-	require.Greater(t, now.Load(), int64(time.Second))
+	require.Greater(t, now, time.Second)
 }

@@ -28,7 +28,7 @@ func TestAuditLogIsRotated(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
 	put := func(name string) {
-		_, err := r.Policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 1\n"})
+		_, err := r.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 1\n"})
 		require.NoError(t, err)
 	}
 

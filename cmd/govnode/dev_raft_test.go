@@ -64,7 +64,7 @@ func testThreeNodes(t *testing.T, store string) {
 	remote := func(node string) remote.Node { return remote.NewNode(http.DefaultClient, apis[node]) }
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	_, err := remote("node3").Sessions.CreateSession(ctx, &govnodev1.CreateSessionRequest{
+	_, err := remote("node3").CreateSession(ctx, &govnodev1.CreateSessionRequest{
 		SessionId: "s", AgentId: "a", Policy: &govnodev1.PolicyRef{Ref: &govnodev1.PolicyRef_Name{Name: "p"}},
 	})
 	require.NoError(t, err)

@@ -21,9 +21,9 @@ import (
 func caller(t *testing.T, api string) func(call, tool string) *govnodev1.BeginCallResponse {
 	t.Helper()
 	r := remote.NewNode(http.DefaultClient, api)
-	_, err := r.Policies.PutPolicy(t.Context(), &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
+	_, err := r.PutPolicy(t.Context(), &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
 	require.NoError(t, err)
-	_, err = r.Sessions.CreateSession(t.Context(), &govnodev1.CreateSessionRequest{
+	_, err = r.CreateSession(t.Context(), &govnodev1.CreateSessionRequest{
 		SessionId: "s", AgentId: "a", Policy: &govnodev1.PolicyRef{Ref: &govnodev1.PolicyRef_Name{Name: "p"}},
 	})
 	require.NoError(t, err)

@@ -38,9 +38,9 @@ func TestANodeShedsLoadNearItsMemoryLimit(t *testing.T) {
 	defer cancel()
 	r := remote.NewNode(http.DefaultClient, api)
 	awaitStatus(t, api, func(s clusterStatus) bool { return s.Health == "ok" })
-	_, err = r.Policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: p\nmax_concurrent: 5\n"})
+	_, err = r.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: p\nmax_concurrent: 5\n"})
 	require.NoError(t, err)
-	_, err = r.Sessions.CreateSession(ctx, sessionOf("before"))
+	_, err = r.CreateSession(ctx, sessionOf("before"))
 	require.NoError(t, err)
 
 	counters := countersOf(api)
@@ -63,14 +63,14 @@ func TestANodeShedsLoadNearItsMemoryLimit(t *testing.T) {
 		})
 	}
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
-		_, err := r.Sessions.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: "before"})
+		_, err := r.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: "before"})
 		require.NoError(t, err)
 		withinLimit(t, node)
 	}
 	stopPushing()
 	pushers.Wait()
 	require.Positive(t, refused.Load())
-	_, err = r.Sessions.CreateSession(ctx, sessionOf("during"))
+	_, err = r.CreateSession(ctx, sessionOf("during"))
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "%v", err)
 	require.Equal(t, 1, strings.Count(node.printed(), "near the memory limit: new sessions"), "it is logged once")
 
@@ -94,7 +94,7 @@ func TestANodeShedsLoadNearItsMemoryLimit(t *testing.T) {
 	}
 	require.NoError(t, deleters.Wait())
 	require.Eventually(t, func() bool {
-		_, err := r.Sessions.CreateSession(ctx, sessionOf("after"))
+		_, err := r.CreateSession(ctx, sessionOf("after"))
 		return err == nil
 	}, longEnough, 50*time.Millisecond, "it takes new work by itself when there is room")
 	require.Contains(t, node.printed(), "no longer near the memory limit")

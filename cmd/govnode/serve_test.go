@@ -33,19 +33,19 @@ func TestServeDrains(t *testing.T) {
 	r := remote.NewNode(http.DefaultClient, api)
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	_, err := r.Slots.PutPool(ctx, &govnodev1.PutPoolRequest{Pool: "gpu", Slots: 1, RequestId: "1"})
+	_, err := r.PutPool(ctx, &govnodev1.PutPoolRequest{Pool: "gpu", Slots: 1, RequestId: "1"})
 	require.NoError(t, err)
-	held, err := r.Slots.AcquireSlot(ctx, &govnodev1.AcquireSlotRequest{Pool: "gpu", SlotId: "a"})
+	held, err := r.AcquireSlot(ctx, &govnodev1.AcquireSlotRequest{Pool: "gpu", SlotId: "a"})
 	require.NoError(t, err)
 	require.Equal(t, govnodev1.Outcome_OUTCOME_ADMITTED, held.Outcome)
 
 	waited := make(chan error, 1)
 	go func() {
-		_, err := r.Slots.AcquireSlot(ctx, &govnodev1.AcquireSlotRequest{Pool: "gpu", SlotId: "b", Wait: durationpb.New(longEnough)})
+		_, err := r.AcquireSlot(ctx, &govnodev1.AcquireSlotRequest{Pool: "gpu", SlotId: "b", Wait: durationpb.New(longEnough)})
 		waited <- err
 	}()
 	require.Eventually(t, func() bool {
-		slots, err := r.Slots.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: "gpu"})
+		slots, err := r.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: "gpu"})
 		return err == nil && len(slots.Waiters) == 1
 	}, longEnough, 5*time.Millisecond)
 
@@ -120,9 +120,9 @@ func TestAuditLine(t *testing.T) {
 	r := remote.NewNode(http.DefaultClient, api)
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	_, err := r.Policies.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
+	_, err := r.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: p\nallowed_tools: [read]\n"})
 	require.NoError(t, err)
-	_, err = r.Sessions.CreateSession(ctx, &govnodev1.CreateSessionRequest{
+	_, err = r.CreateSession(ctx, &govnodev1.CreateSessionRequest{
 		SessionId: "s", AgentId: "a", Policy: &govnodev1.PolicyRef{Ref: &govnodev1.PolicyRef_Name{Name: "p"}},
 	})
 	require.NoError(t, err)

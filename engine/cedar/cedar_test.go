@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine"
-	"example.com/govnode/engine/value"
+	"example.com/govnode/engine/enginetest"
 )
 
 func file(path, content string) engine.File {
@@ -27,10 +27,7 @@ func load(t testing.TB, files ...engine.File) engine.Backend {
 
 // call is a call of a tool in a context given as JSON.
 func call(t testing.TB, tool, context string) engine.BackendInput {
-	t.Helper()
-	v, err := value.Parse([]byte(context))
-	require.NoError(t, err)
-	return engine.BackendInput{AgentID: "a1", ActionType: "tool_call", Tool: tool, Context: v}
+	return engine.BackendInput{AgentID: "a1", ActionType: "tool_call", Tool: tool, Context: enginetest.Value(t, context)}
 }
 
 func TestDecisions(t *testing.T) {

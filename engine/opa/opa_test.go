@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/value"
 )
 
@@ -28,10 +29,7 @@ func load(t testing.TB, files ...engine.File) engine.Backend {
 }
 
 func call(t testing.TB, context string) engine.BackendInput {
-	t.Helper()
-	v, err := value.Parse([]byte(context))
-	require.NoError(t, err)
-	return engine.BackendInput{Context: v}
+	return engine.BackendInput{Context: enginetest.Value(t, context)}
 }
 
 func TestDecisions(t *testing.T) {

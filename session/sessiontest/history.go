@@ -409,13 +409,3 @@ func Dump(s *session.State) map[session.Key]string {
 	}
 	return all
 }
-
-// Keys returns the keys of a dump in order.
-func Keys(dump map[session.Key]string) []session.Key {
-	keys := make([]session.Key, 0, len(dump))
-	for k := range dump {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}

@@ -201,8 +201,7 @@ func TestRedisAttemptKeepsItsRecords(t *testing.T) {
 			s := startRedis(t)
 			r, other := s.open("one"), s.open("two")
 			for _, k := range []string{"k", "other"} {
-				_, _, err := storage.One(t.Context(), r, add(k, "w"))
-				require.NoError(t, err)
+				one(t, r, add(k, "w"))
 			}
 			late, waits := until(t, r, time.Minute, add("other", "late")), until(t, r, time.Minute, add("k", "waits"))
 			x, a := unsent(t, r, late, waits)
@@ -213,8 +212,7 @@ func TestRedisAttemptKeepsItsRecords(t *testing.T) {
 			x.lostSight(a, context.DeadlineExceeded)
 			late.until = time.Now().Add(-time.Second)
 			for range 3 {
-				_, _, err := storage.One(t.Context(), other, add("k", "w"))
-				require.NoError(t, err)
+				one(t, other, add("k", "w"))
 			}
 			require.NoError(t, x.run())
 			require.Equal(t, storage.Unknown, late.answers[0].Outcome, "it may have been applied when its caller left")
@@ -237,8 +235,7 @@ func TestRedisAttemptThatArrivesLate(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	r := s.open("one")
-	_, _, err := storage.One(t.Context(), r, add("k", "w"))
-	require.NoError(t, err)
+	one(t, r, add("k", "w"))
 	b := until(t, r, time.Minute, add("k", "w"))
 	x, a := unsent(t, r, b)
 	arrive := delivery(t, a)
@@ -279,8 +276,7 @@ func TestRedisAttemptOfWhichNothingTells(t *testing.T) {
 			r, other := s.open("one"), s.open("two")
 			setup(t, r)
 			if c.made {
-				_, _, err := storage.One(t.Context(), r, add("k", "w"))
-				require.NoError(t, err)
+				one(t, r, add("k", "w"))
 			}
 			b := until(t, r, time.Minute, c.command)
 			x, a := unsent(t, r, b)
@@ -288,8 +284,7 @@ func TestRedisAttemptOfWhichNothingTells(t *testing.T) {
 			require.Equal(t, wire.ReplyOK, arrive())
 			x.lostSight(a, context.DeadlineExceeded)
 			for _, o := range c.others {
-				_, _, err := storage.One(t.Context(), other, o)
-				require.NoError(t, err)
+				one(t, other, o)
 			}
 			require.NoError(t, x.run())
 			require.Equal(t, c.then, b.answers[0].Outcome)

@@ -1,7 +1,9 @@
 package redis
 
 import (
+	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -87,4 +89,62 @@ func TestRedisClusterFailover(t *testing.T) {
 	require.Equal(t, session.Admitted, res.Code)
 	require.Positive(t, res.Grants[0].Token>>40, "a new generation of tokens")
 	require.NoError(t, r.Ready(t.Context()))
+}
+
+// joinCluster makes a Redis Cluster of six servers, three primaries with a
+// replica each, that is in step. With is how redis-cli reaches them.
+func joinCluster(t *testing.T, all []*server, with ...string) {
+	t.Helper()
+	cli, err := exec.LookPath("redis-cli")
+	require.NoError(t, err, "install it with: sudo apt-get install -y redis-tools")
+	args := append(with, "--cluster", "create")
+	for _, s := range all {
+		args = append(args, s.addr())
+	}
+	out, err := exec.Command(cli, append(args, "--cluster-replicas", "1", "--cluster-yes")...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, s := range all {
+		require.Eventually(t, func() bool {
+			info := parseInfo(s.client.ClusterInfo(context.Background()).Val(), s.client.Info(context.Background(), "replication").Val())
+			inStep := info["role"] == "master" && info["connected_slaves"] == "1" || info["master_link_status"] == "up"
+			return info["cluster_state"] == "ok" && inStep
+		}, 30*time.Second, 20*time.Millisecond, "the Redis Cluster does not find together")
+	}
+}
+
+// serves returns the running server that is the primary for a key, nil
+// while there is none.
+func serves(t *testing.T, all []*server, key string) *server {
+	t.Helper()
+	for _, s := range all {
+		if s.cmd == nil {
+			continue
+		}
+		slot := s.do("CLUSTER", "KEYSLOT", key).(int64)
+		for _, r := range s.do("CLUSTER", "SLOTS").([]any) {
+			first, last, primary := r.([]any)[0].(int64), r.([]any)[1].(int64), r.([]any)[2].([]any)
+			for _, x := range all {
+				if first <= slot && slot <= last && x.cmd != nil && primary[1] == int64(x.port) {
+					return x
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// A node that nobody has asked for anything yet finds the primary that was
+// promoted for the list of namespaces as well, and is ready again by itself.
+func TestRedisClusterFailoverOfAnIdleNode(t *testing.T) {
+	all := startCluster(t)
+	r := openCluster(t, all, "idle")
+	require.NoError(t, r.Ready(t.Context()))
+	lists := serves(t, all, r.keys.Namespaces())
+	lists.kill()
+	require.Error(t, r.Ready(t.Context()))
+	require.Eventually(t, func() bool {
+		s := serves(t, all, r.keys.Namespaces())
+		return s != nil && s != lists
+	}, 20*time.Second, 20*time.Millisecond, "no replica is promoted")
+	ready(t, r)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,14 +15,6 @@ import (
 	"example.com/govnode/storage"
 	"example.com/govnode/storage/redis/internal/wire"
 )
-
-// timed opens a node that does nothing by itself that hangs on log time, which is
-// what at says.
-func (s *server) timed(name string, at *atomic.Int64, change ...func(*Config)) *Store {
-	return s.open(name, append(change, func(c *Config) {
-		c.logTime = func() time.Duration { return time.Duration(at.Load()) }
-	})...)
-}
 
 func set(ns, key string, ttl time.Duration) *session.Set {
 	return &session.Set{NS: ns, Key: key, Value: session.Value{Number: true, N: 7}, TTL: ttl, By: session.Maker{Client: "w"}}
@@ -74,7 +65,7 @@ func TestRedisDamagedRecord(t *testing.T) {
 			t.Parallel()
 			s := startRedis(t)
 			registry := prometheus.NewRegistry()
-			var at atomic.Int64
+			var at clock
 			r := s.timed("one", &at)
 			for _, k := range []string{"good", "bad", "short", "last"} {
 				ttl := time.Hour
@@ -105,7 +96,7 @@ func TestRedisDamagedRecord(t *testing.T) {
 			require.EqualValues(t, 1, metrics["gov_redis_damaged_total"])
 			require.EqualValues(t, 1, metrics["gov_redis_aside"])
 
-			at.Store(int64(10 * time.Minute))
+			at.set(10 * time.Minute)
 			r.settle(r.domain(""))
 			require.Equal(t, []string{"good", "last"}, counters(t, r, testNS), "housekeeping has removed the short one")
 			require.Zero(t, s.do("ZCOUNT", "{gov}:due", "-inf", wire.ScoreReached(10*time.Minute)))
@@ -169,7 +160,7 @@ func TestRedisDropOfAPool(t *testing.T) {
 func TestRedisDueIsPutRight(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
-	var at atomic.Int64
+	var at clock
 	r := s.timed("one", &at)
 	one(t, r, set(testNS, "lasting", 0))
 	one(t, r, set(testNS, "timed", time.Hour))
@@ -244,7 +235,7 @@ func TestRedisAppendToAPartThatIsGone(t *testing.T) {
 func TestRedisSettlesAll(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t, "--appendfsync", "no")
-	var at atomic.Int64
+	var at clock
 	registry := prometheus.NewRegistry()
 	r := s.timed("one", &at, func(c *Config) { c.Registry, c.Timeout = registry, time.Minute })
 	each, spaces := rounds(1500, 25_000), 4
@@ -261,7 +252,7 @@ func TestRedisSettlesAll(t *testing.T) {
 		s.do("SET", fmt.Sprintf("{gov:ns0}:r:kns0/k%d", j), "garbage")
 	}
 	require.EqualValues(t, spaces*each, s.do("ZCARD", "{gov}:due"))
-	at.Store(int64(time.Minute))
+	at.set(time.Minute)
 	// The node may be at it already.
 	require.Eventually(t, func() bool {
 		r.settle(r.domain(""))

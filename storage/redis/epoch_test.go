@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,10 +133,10 @@ func TestRedisClockJumps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startRedis(t)
-			var ahead atomic.Int64
+			var ahead clock
 			start := time.Now()
 			r := s.open("one", func(c *Config) {
-				c.monotonic = func() time.Duration { return time.Since(start) + time.Duration(ahead.Load()) }
+				c.monotonic = func() time.Duration { return time.Since(start) + ahead.now() }
 			})
 			two := s.open("two")
 			setup(t, r)
@@ -145,7 +144,7 @@ func TestRedisClockJumps(t *testing.T) {
 			f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "1", Pool: "a", Weight: 1, TTL: 30 * time.Second})
 			before, err := two.Get(t.Context(), session.PoolKey(testNS, "a"), storage.Latest)
 			require.NoError(t, err)
-			ahead.Store(int64(jump))
+			ahead.set(jump)
 			f.must(0, &session.Increment{NS: testNS, By: session.Maker{Client: "w"}, Key: "k", Amount: 1})
 			after, err := two.Get(t.Context(), session.PoolKey(testNS, "a"), storage.Latest)
 			require.NoError(t, err)

@@ -275,14 +275,11 @@ func TestRedisFindsOutWhatBecameOfASwap(t *testing.T) {
 		if i%2 == 1 {
 			p.dropAnswers.Store(1)
 		}
-		res, _, err := storage.One(t.Context(), r, &session.Increment{NS: testNS, By: session.Maker{Client: "w"}, Key: "k", Amount: 1})
-		require.NoError(t, err)
+		res := one(t, r, &session.Increment{NS: testNS, By: session.Maker{Client: "w"}, Key: "k", Amount: 1})
 		require.EqualValues(t, i+1, res.Value)
 	}
 	require.Zero(t, p.dropAnswers.Load(), "an answer was to be dropped and was not")
-	f, err := r.Get(t.Context(), session.CounterKey(testNS, "k"), storage.Latest)
-	require.NoError(t, err)
-	require.EqualValues(t, n, f.Record.(*session.Counter).Value.N)
+	require.EqualValues(t, n, counted(t, r))
 }
 
 // Where others have written over all of it since, nobody can say: what may be
@@ -328,9 +325,7 @@ func TestRedisSaysWhatIsUnknown(t *testing.T) {
 			require.Positive(t, res.Value)
 		}
 	}
-	f, err := other.Get(t.Context(), session.CounterKey(testNS, "k"), storage.Latest)
-	require.NoError(t, err)
-	require.EqualValues(t, 1+1+3+1+3, f.Record.(*session.Counter).Value.N, "each had its effect once")
+	require.EqualValues(t, 1+1+3+1+3, counted(t, other), "each had its effect once")
 }
 
 // The answer to a round of two callers is lost, one of them goes away, and others

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -160,6 +161,25 @@ func (s *server) open(name string, change ...func(*Config)) *Store {
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { r.Close() })
 	return r
+}
+
+// A clock tells log time, which stands still until a test moves it.
+type clock struct{ at atomic.Int64 }
+
+func clockAt(d time.Duration) *clock {
+	c := &clock{}
+	c.set(d)
+	return c
+}
+
+func (c *clock) now() time.Duration   { return time.Duration(c.at.Load()) }
+func (c *clock) set(d time.Duration)  { c.at.Store(int64(d)) }
+func (c *clock) pass(d time.Duration) { c.at.Add(int64(d)) }
+
+// timed opens a node that does nothing by itself that hangs on log time, which is
+// what at says.
+func (s *server) timed(name string, at *clock, change ...func(*Config)) *Store {
+	return s.open(name, append(change, func(c *Config) { c.logTime = at.now })...)
 }
 
 func testLog() *slog.Logger {

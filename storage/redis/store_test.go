@@ -189,8 +189,7 @@ func TestRedisRequestEndsWithAFailedRound(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	r := s.open("one", func(c *Config) { c.RoundSize = 2 })
-	_, _, err := storage.One(t.Context(), s.open("two"), add("bad", "w"))
-	require.NoError(t, err)
+	one(t, s.open("two"), add("bad", "w"))
 	s.do("SET", r.place(testNS).Record(session.CounterKey(testNS, "bad")), "garbage")
 	for i, a := range r.Apply(t.Context(), add("k", "w"), add("l", "w"), add("bad", "w"), add("bad", "w"), add("k", "w"), add("l", "w"), add("m", "w")) {
 		if i < 2 {

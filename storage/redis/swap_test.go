@@ -3,7 +3,6 @@ package redis
 import (
 	"bytes"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,82 +13,87 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// meanwhile is what may happen between a decision and its swap: to the server, at
+// another node, whose time is later, and to the attempt itself.
+type meanwhile struct {
+	t     *testing.T
+	s     *server
+	other *Store
+	later *clock
+	a     *attempt
+}
+
 // What a swap that arrives finds, and what Redis says to it: everything that it
 // was decided on is compared.
 func TestRedisSwapIsCompared(t *testing.T) {
 	t.Parallel()
-	at := func(d time.Duration) *atomic.Int64 {
-		var now atomic.Int64
-		now.Store(int64(d))
-		return &now
-	}
 	const begins = time.Minute
 	for name, c := range map[string]struct {
 		change    []session.Command // of the attempt; empty: k
-		meanwhile func(s *server, other *Store, later *atomic.Int64, a *attempt)
+		meanwhile func(m meanwhile)
 		says      string
 	}{
 		"nothing": {says: wire.ReplyOK},
-		"the first record is another": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
-			one(s.t.(*testing.T), other, add("k", "o"))
+		"the first record is another": {meanwhile: func(m meanwhile) {
+			one(m.t, m.other, add("k", "o"))
 		},
 			change: []session.Command{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
-		"the one between": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
-			one(s.t.(*testing.T), other, add("l", "o"))
+		"the one between": {meanwhile: func(m meanwhile) {
+			one(m.t, m.other, add("l", "o"))
 		},
 			change: []session.Command{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
-		"the last": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
-			one(s.t.(*testing.T), other, add("m", "o"))
+		"the last": {meanwhile: func(m meanwhile) {
+			one(m.t, m.other, add("m", "o"))
 		},
 			change: []session.Command{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyLost},
-		"one of the large": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, a *attempt) {
-			a.was[0].Value = wire.SmallRecords + 1 // they are looked at otherwise
-			one(s.t.(*testing.T), other, add("m", "o"))
+		"one of the large": {meanwhile: func(m meanwhile) {
+			m.a.was[0].Value = wire.SmallRecords + 1 // they are looked at otherwise
+			one(m.t, m.other, add("m", "o"))
 		}, change: []session.Command{add("k", "w"), add("m", "w")}, says: wire.ReplyLost},
-		"nothing of the large": {meanwhile: func(_ *server, _ *Store, _ *atomic.Int64, a *attempt) { a.was[0].Value = wire.SmallRecords + 1 }, says: wire.ReplyOK},
-		"one that is there by now": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
-			one(s.t.(*testing.T), other, add("new", "o"))
+		"nothing of the large": {meanwhile: func(m meanwhile) { m.a.was[0].Value = wire.SmallRecords + 1 }, says: wire.ReplyOK},
+		"one that is there by now": {meanwhile: func(m meanwhile) {
+			one(m.t, m.other, add("new", "o"))
 		},
 			change: []session.Command{add("new", "w")}, says: wire.ReplyLost},
-		"one that is gone": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
-			one(s.t.(*testing.T), other, &session.Delete{NS: testNS, Key: "k", By: session.Maker{Client: "o"}})
+		"one that is gone": {meanwhile: func(m meanwhile) {
+			one(m.t, m.other, &session.Delete{NS: testNS, Key: "k", By: session.Maker{Client: "o"}})
 		}, says: wire.ReplyLost},
-		"one that was only looked at": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, a *attempt) {
-			require.False(s.t, a.wrote[a.at[session.CounterKey(testNS, "none")]])
-			one(s.t.(*testing.T), other, add("none", "o"))
+		"one that was only looked at": {meanwhile: func(m meanwhile) {
+			require.False(m.t, m.a.wrote[m.a.at[session.CounterKey(testNS, "none")]])
+			one(m.t, m.other, add("none", "o"))
 		},
 			change: []session.Command{add("k", "w"), &session.Delete{NS: testNS, Key: "none", By: session.Maker{Client: "w"}}}, says: wire.ReplyLost},
-		"a later time, by little": {meanwhile: func(s *server, other *Store, later *atomic.Int64, _ *attempt) {
-			later.Add(int64(maxBehind - time.Millisecond))
-			one(s.t.(*testing.T), other, add("l", "o"))
+		"a later time, by little": {meanwhile: func(m meanwhile) {
+			m.later.pass(maxBehind - time.Millisecond)
+			one(m.t, m.other, add("l", "o"))
 		}, says: wire.ReplyOK},
-		"a later time": {meanwhile: func(s *server, other *Store, later *atomic.Int64, _ *attempt) {
-			later.Add(int64(maxBehind + time.Millisecond))
-			one(s.t.(*testing.T), other, add("l", "o"))
+		"a later time": {meanwhile: func(m meanwhile) {
+			m.later.pass(maxBehind + time.Millisecond)
+			one(m.t, m.other, add("l", "o"))
 		}, says: wire.ReplyLost},
-		"a snapshot that is saved": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("SET", "{gov}:frozen", "x") }, says: wire.ReplyFrozen},
-		"another epoch": {meanwhile: func(s *server, other *Store, _ *atomic.Int64, _ *attempt) {
+		"a snapshot that is saved": {meanwhile: func(m meanwhile) { m.s.do("SET", "{gov}:frozen", "x") }, says: wire.ReplyFrozen},
+		"another epoch": {meanwhile: func(m meanwhile) {
 			var snapshot bytes.Buffer
-			require.NoError(s.t, other.Save(s.t.Context(), &snapshot))
-			require.NoError(s.t, other.Restore(s.t.Context(), &snapshot))
+			require.NoError(m.t, m.other.Save(m.t.Context(), &snapshot))
+			require.NoError(m.t, m.other.Restore(m.t.Context(), &snapshot))
 		}, says: wire.ReplyEpoch},
-		"another primary": {meanwhile: func(_ *server, _ *Store, _ *atomic.Int64, a *attempt) {
-			other := *a.s.e
+		"another primary": {meanwhile: func(m meanwhile) {
+			other := *m.a.s.e
 			other.replid = "0123456789012345678901234567890123456789"
-			a.s.e = &other
+			m.a.s.e = &other
 		}, says: wire.ReplyServer},
-		"no clock":       {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:clock") }, says: wire.ReplyAbsent},
-		"an older mark":  {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("DEL", "{gov}:marks") }, says: wire.ReplyBehind},
-		"a shorter list": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, _ *attempt) { s.do("ZREM", "{gov:test}:x:k", "l") }, change: []session.Command{add("new", "w")}, says: wire.ReplyAbsent},
-		"others in line": {meanwhile: func(s *server, _ *Store, _ *atomic.Int64, a *attempt) {
-			s.do("RPUSH", a.s.p.Turns(), "somebody")
-			a.s.Turn = wire.Turn{Name: "me", More: "0"}
+		"no clock":       {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov}:clock") }, says: wire.ReplyAbsent},
+		"an older mark":  {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov}:marks") }, says: wire.ReplyBehind},
+		"a shorter list": {meanwhile: func(m meanwhile) { m.s.do("ZREM", "{gov:test}:x:k", "l") }, change: []session.Command{add("new", "w")}, says: wire.ReplyAbsent},
+		"others in line": {meanwhile: func(m meanwhile) {
+			m.s.do("RPUSH", m.a.s.p.Turns(), "somebody")
+			m.a.s.Turn = wire.Turn{Name: "me", More: "0"}
 		}, says: wire.ReplyOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startRedis(t)
-			now, later := at(begins), at(begins)
+			now, later := clockAt(begins), clockAt(begins)
 			r, other := s.timed("one", now), s.timed("two", later)
 			for _, k := range []string{"k", "l", "m"} {
 				one(t, r, add(k, "w"))
@@ -102,7 +106,7 @@ func TestRedisSwapIsCompared(t *testing.T) {
 				require.Eventually(t, func() bool { return node.domain("").beating.CompareAndSwap(false, true) }, 30*time.Second, time.Millisecond)
 			}
 			if c.meanwhile != nil {
-				c.meanwhile(s, other, later, a)
+				c.meanwhile(meanwhile{t, s, other, later, a})
 			}
 			before := dump(s)
 			_, status, err := r.send(t.Context(), a.s, a.was, a.now, a.mono)
@@ -128,16 +132,14 @@ func dump(s *server) map[string]any {
 func TestRedisStoredClockGoesForward(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
-	var early, late atomic.Int64
-	early.Store(int64(time.Minute))
-	late.Store(int64(time.Minute + maxBehind/2))
-	one(t, s.timed("late", &late), add("k", "w"))
-	behind := s.timed("early", &early)
+	late := clockAt(time.Minute + maxBehind/2)
+	one(t, s.timed("late", late), add("k", "w"))
+	behind := s.timed("early", clockAt(time.Minute))
 	for i := range 3 {
 		one(t, behind, count("w", fmt.Sprint(i)))
 		stored, _, err := wire.ParseClock(s.do("GET", "{gov}:clock"))
 		require.NoError(t, err)
-		require.EqualValues(t, late.Load(), stored)
+		require.Equal(t, late.now(), stored)
 	}
 }
 
@@ -189,7 +191,7 @@ func TestRedisLoadOfOlderData(t *testing.T) {
 func TestRedisStandsWhereItIsDue(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
-	var at atomic.Int64
+	var at clock
 	r := s.timed("one", &at)
 	one(t, r, &session.PutPool{NS: testNS, Pool: "one", Slots: 5, By: session.Maker{Client: "t", Request: "put"}})
 	acquire := func(slot string, ttl time.Duration) session.Result {
@@ -203,7 +205,7 @@ func TestRedisStandsWhereItIsDue(t *testing.T) {
 	short := acquire("short", 10*time.Second)
 	require.Equal(t, 10*time.Second, stands(), "it comes up earlier than it stood")
 	one(t, r, &session.Release{NS: testNS, Client: "w", Slot: "short", Pool: "one", Token: short.Grants[0].Token})
-	at.Store(int64(20 * time.Second))
+	at.set(20 * time.Second)
 	require.Eventually(t, func() bool {
 		r.settle(r.domain(""))
 		return stands() == time.Minute

@@ -101,8 +101,7 @@ func TestRedisTurnThatDoesNotCome(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	r := s.open("one")
-	_, _, err := storage.One(t.Context(), r, count("c", "1"))
-	require.NoError(t, err)
+	one(t, r, count("c", "1"))
 	l := r.lane(testNS)
 	require.Eventually(t, func() bool {
 		l.mu.Lock()
@@ -112,8 +111,7 @@ func TestRedisTurnThatDoesNotCome(t *testing.T) {
 		}
 		return !l.running
 	}, 30*time.Second, time.Millisecond)
-	_, _, err = storage.One(t.Context(), r, count("c", "2"))
-	require.NoError(t, err)
+	one(t, r, count("c", "2"))
 	require.EqualValues(t, 2, counted(t, r))
 }
 
@@ -122,8 +120,7 @@ func TestRedisTurnAtAReplica(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
 	r := s.open("one", func(c *Config) { c.Quarantine = -1 })
-	_, _, err := storage.One(t.Context(), r, count("c", "1"))
-	require.NoError(t, err)
+	one(t, r, count("c", "1"))
 	l := r.lane(testNS)
 	l.listen(nil)
 	name := l.p.Turns() + ":" + r.name
@@ -164,8 +161,7 @@ func TestReadTold(t *testing.T) {
 // ahead lets a node decide one round while another is out, and returns both. By
 // the time the first comes back, meanwhile has been called.
 func ahead(t *testing.T, r *Store, meanwhile func()) (x *round, answers []*batch) {
-	_, _, err := storage.One(t.Context(), r, count("first", "1"))
-	require.NoError(t, err)
+	one(t, r, count("first", "1"))
 	l := newLane(r, r.place(testNS)) // that nobody runs
 	first := r.newBatch(t.Context(), []session.Command{count("a", "a")})
 	first.state.Store(batchTaken)
@@ -219,8 +215,7 @@ func TestRedisRoundAheadFallsWithItsRound(t *testing.T) {
 	s := startRedis(t)
 	r, other := s.open("one"), s.open("two")
 	x, answers := ahead(t, r, func() {
-		_, _, err := storage.One(t.Context(), other, count("other", "1"))
-		require.NoError(t, err)
+		one(t, other, count("other", "1"))
 	})
 	y := x.l.ahead
 	require.Nil(t, y.ready, "it was decided on what was never written")

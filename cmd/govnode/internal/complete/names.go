@@ -39,32 +39,32 @@ var byFlag = map[string]lister{
 }
 
 func sessions(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
-	res, err := r.Sessions.ListSessions(ctx, &govnodev1.ListSessionsRequest{PageSize: most})
+	res, err := r.ListSessions(ctx, &govnodev1.ListSessionsRequest{PageSize: most})
 	return names(res.GetSessions(), (*govnodev1.Session).GetSessionId), err
 }
 
 func pools(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
-	res, err := r.Slots.ListPools(ctx, &govnodev1.ListPoolsRequest{PageSize: most})
+	res, err := r.ListPools(ctx, &govnodev1.ListPoolsRequest{PageSize: most})
 	return names(res.GetPools(), (*govnodev1.Pool).GetPool), err
 }
 
 func slots(ctx context.Context, r remote.Node, args []string) ([]string, error) {
-	res, err := r.Slots.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: args[0]})
+	res, err := r.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: args[0]})
 	return names(res.GetSlots(), (*govnodev1.Slot).GetSlotId), err
 }
 
 func nodes(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
-	res, err := r.Cluster.Status(ctx, &govnodev1.StatusRequest{})
+	res, err := r.Status(ctx, &govnodev1.StatusRequest{})
 	return names(res.GetPeers(), (*govnodev1.Peer).GetNode), err
 }
 
 func policies(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
-	res, err := r.Policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: most})
+	res, err := r.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: most})
 	return names(res.GetPolicies(), (*govnodev1.Policy).GetName), err
 }
 
 func digests(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
-	res, err := r.Policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: most})
+	res, err := r.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: most})
 	return names(res.GetPolicies(), (*govnodev1.Policy).GetDigest), err
 }
 

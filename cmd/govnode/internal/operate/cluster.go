@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"context"
 	"fmt"
 	"io"
 
@@ -30,9 +29,7 @@ is 1 if the node that was asked is not well. Over a Redis nobody leads, and node
 know each other: ask each.`,
 		Args: terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.StatusResponse, error) {
-			return r.Cluster.Status(ctx, &govnodev1.StatusRequest{})
-		})
+		answer, err := remote.Call(cmd.Context(), c, remote.Node.Status, &govnodev1.StatusRequest{})
 		if err != nil {
 			return err
 		}
@@ -112,15 +109,8 @@ func clusterAddCommand() *cobra.Command {
 for that by itself.`,
 		Args: terminal.Arguments(2, 2),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.AddNodeResponse, error) {
-			return r.Cluster.AddNode(ctx, &govnodev1.AddNodeRequest{Node: args[0], Address: args[1], Nonvoter: nonvoter})
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "added %s\n", terminal.Printable(args[0]))
-			return err
+		return remote.Answer(cmd, c, remote.Node.AddNode, &govnodev1.AddNodeRequest{Node: args[0], Address: args[1], Nonvoter: nonvoter}, func(w io.Writer, answer *govnodev1.AddNodeResponse) error {
+			return terminal.Say(w, "added %s", args[0])
 		})
 	})
 	cmd.Flags().BoolVar(&nonvoter, "nonvoter", false, "give it the state and no vote")
@@ -137,15 +127,8 @@ answer: nothing could be changed any more. Removing one that is no member succee
 that it may be said again where the outcome is unknown.`,
 		Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RemoveNodeResponse, error) {
-			return r.Cluster.RemoveNode(ctx, &govnodev1.RemoveNodeRequest{Node: args[0], Force: force})
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "removed %s\n", terminal.Printable(args[0]))
-			return err
+		return remote.Answer(cmd, c, remote.Node.RemoveNode, &govnodev1.RemoveNodeRequest{Node: args[0], Force: force}, func(w io.Writer, answer *govnodev1.RemoveNodeResponse) error {
+			return terminal.Say(w, "removed %s", args[0])
 		})
 	})
 	cmd.Flags().BoolVar(&force, "force", false, "even if no majority of the voters that are left answers: the cluster stops")
@@ -162,18 +145,11 @@ func clusterTransferCommand() *cobra.Command {
 		if len(args) == 1 {
 			req.Node = args[0]
 		}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.TransferLeadershipResponse, error) {
-			return r.Cluster.TransferLeadership(ctx, req)
-		})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+		return remote.Answer(cmd, c, remote.Node.TransferLeadership, req, func(w io.Writer, answer *govnodev1.TransferLeadershipResponse) error {
 			if answer.Leader == "" {
 				answer.Leader = "another node" // the one that was asked has not heard its name yet
 			}
-			_, err := fmt.Fprintf(w, "%s leads\n", terminal.Printable(answer.Leader))
-			return err
+			return terminal.Say(w, "%s leads", answer.Leader)
 		})
 	})
 }

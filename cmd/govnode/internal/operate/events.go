@@ -113,7 +113,7 @@ func (f *following) follow(ctx context.Context, r remote.Node) error {
 		}
 		return err
 	}
-	stream, err := r.Events.Follow(ctx, f.request)
+	stream, err := r.Follow(ctx, f.request)
 	if err != nil {
 		return why(err)
 	}

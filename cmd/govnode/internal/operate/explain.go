@@ -33,7 +33,7 @@ another until one has the record.`,
 		answer, err := remote.AskUntil(cmd.Context(), c, func(err error) bool {
 			return remote.IsAnswer(err) && !elsewhere
 		}, func(ctx context.Context, r remote.Node) (*govnodev1.ExplainResponse, error) {
-			answer, err := r.Decisions.Explain(ctx, req)
+			answer, err := r.Explain(ctx, req)
 			elsewhere = elsewhere || connect.CodeOf(err) == connect.CodeNotFound && onRedis(ctx, r)
 			return answer, err
 		})
@@ -52,7 +52,7 @@ another until one has the record.`,
 
 // onRedis reports whether a node is one of those that do not know each other.
 func onRedis(ctx context.Context, r remote.Node) bool {
-	status, err := r.Cluster.Status(ctx, &govnodev1.StatusRequest{})
+	status, err := r.Status(ctx, &govnodev1.StatusRequest{})
 	return err == nil && status.Backend == "redis"
 }
 

@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"context"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -33,9 +32,7 @@ none is given out until there is room again.`,
 		if cmd.Flags().Changed("queue") {
 			req.QueueLimit = &queue
 		}
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.PutPoolResponse, error) {
-			return r.Slots.PutPool(ctx, req)
-		}, func(w io.Writer, answer *govnodev1.PutPoolResponse) error { return printPools(w, answer.Pool) })
+		return remote.Answer(cmd, c, remote.Node.PutPool, req, func(w io.Writer, answer *govnodev1.PutPoolResponse) error { return printPools(w, answer.Pool) })
 	})
 	cmd.Flags().Int32Var(&slots, "slots", 0, "how many slots it has")
 	cmd.Flags().Int32Var(&threshold, "backpressure", 0, "slots in use from which on callers are asked to slow down; all if 0")
@@ -64,24 +61,14 @@ func numberOrDash(n int32) any {
 }
 
 func poolListCommand() *cobra.Command {
-	var limit int
-	cmd := config.Leaf(&cobra.Command{
-		Use:   "list",
-		Short: "List pools in the order of their names",
-		Args:  terminal.Arguments(0, 0),
-	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		all, err := remote.List(cmd, c, limit,
-			func(p *govnodev1.ListPoolsResponse) *[]*govnodev1.Pool { return &p.Pools },
-			func(ctx context.Context, r remote.Node, size int32, token string) (*govnodev1.ListPoolsResponse, error) {
-				return r.Slots.ListPools(ctx, &govnodev1.ListPoolsRequest{PageSize: size, PageToken: token})
-			})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error { return printPools(w, all.Pools...) })
-	})
-	remote.LimitFlag(cmd, &limit)
-	return cmd
+	return remote.Lister[*govnodev1.ListPoolsRequest, *govnodev1.ListPoolsResponse, *govnodev1.Pool]{
+		Method: remote.Node.ListPools,
+		Request: func(size int32, token string) *govnodev1.ListPoolsRequest {
+			return &govnodev1.ListPoolsRequest{PageSize: size, PageToken: token}
+		},
+		Items: func(p *govnodev1.ListPoolsResponse) *[]*govnodev1.Pool { return &p.Pools },
+		Text:  func(w io.Writer, all *govnodev1.ListPoolsResponse) error { return printPools(w, all.Pools...) },
+	}.Command(&cobra.Command{Use: "list", Short: "List pools in the order of their names"})
 }
 
 func poolDeleteCommand() *cobra.Command {
@@ -92,9 +79,7 @@ func poolDeleteCommand() *cobra.Command {
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		req := &govnodev1.DeletePoolRequest{Pool: args[0], Force: force, RequestId: remote.NewRequestID(), Client: remote.ClientName}
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.DeletePoolResponse, error) {
-			return r.Slots.DeletePool(ctx, req)
-		}, func(w io.Writer, answer *govnodev1.DeletePoolResponse) error {
+		return remote.Answer(cmd, c, remote.Node.DeletePool, req, func(w io.Writer, answer *govnodev1.DeletePoolResponse) error {
 			return terminal.Say(w, "deleted %s", args[0])
 		})
 	})

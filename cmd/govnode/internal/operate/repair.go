@@ -1,8 +1,6 @@
 package operate
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"time"
 
@@ -41,15 +39,12 @@ forgets the ids it finished, for one that used such an id itself.`,
 			}
 			req.NewerThan = at.UnixMilli()
 		}
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.RepairIDsResponse, error) {
-			return r.Cluster.RepairIDs(ctx, req)
-		}, func(w io.Writer, answer *govnodev1.RepairIDsResponse) error {
+		return remote.Answer(cmd, c, remote.Node.RepairIDs, req, func(w io.Writer, answer *govnodev1.RepairIDsResponse) error {
 			what := "nothing was closed"
 			if answer.Lowered {
 				what = "repaired"
 			}
-			_, err := fmt.Fprintf(w, "%s: ids newer than %s are taken\n", what, time.UnixMilli(answer.NewerThan).UTC().Format(time.RFC3339))
-			return err
+			return terminal.Say(w, "%s: ids newer than %s are taken", what, time.UnixMilli(answer.NewerThan).UTC().Format(time.RFC3339))
 		})
 	})
 	cmd.Flags().StringVar(&holder, "client", "", "client whose own record is repaired too")

@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -22,32 +21,25 @@ func Session() *cobra.Command {
 
 func sessionListCommand() *cobra.Command {
 	var agent, digest string
-	var limit int
-	cmd := config.Leaf(&cobra.Command{
-		Use:   "list",
-		Short: "List sessions in the order of their ids",
-		Args:  terminal.Arguments(0, 0),
-	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		all, err := remote.List(cmd, c, limit,
-			func(p *govnodev1.ListSessionsResponse) *[]*govnodev1.Session { return &p.Sessions },
-			func(ctx context.Context, r remote.Node, size int32, token string) (*govnodev1.ListSessionsResponse, error) {
-				return r.Sessions.ListSessions(ctx, &govnodev1.ListSessionsRequest{AgentId: agent, PolicyDigest: digest, PageSize: size, PageToken: token})
-			})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error {
-			t := terminal.NewTable(w, "SESSION", "AGENT", "POLICY", "STATE", "AGE", "ATTEMPTS", "CALLS", "EXECUTIONS", "FAILURES", "OPEN", "TOKENS")
-			for _, s := range all.Sessions {
-				t.Row(s.SessionId, s.AgentId, policyOf(s), terminal.Word(s.State, "SESSION_STATE_"), terminal.Since(s.Age), s.Attempts, s.Calls, s.Executions, s.Failures, len(s.OpenCalls), s.TokensUsed)
-			}
-			return t.Flush()
-		})
-	})
+	cmd := remote.Lister[*govnodev1.ListSessionsRequest, *govnodev1.ListSessionsResponse, *govnodev1.Session]{
+		Method: remote.Node.ListSessions,
+		Request: func(size int32, token string) *govnodev1.ListSessionsRequest {
+			return &govnodev1.ListSessionsRequest{AgentId: agent, PolicyDigest: digest, PageSize: size, PageToken: token}
+		},
+		Items: func(p *govnodev1.ListSessionsResponse) *[]*govnodev1.Session { return &p.Sessions },
+		Text:  printSessions,
+	}.Command(&cobra.Command{Use: "list", Short: "List sessions in the order of their ids"})
 	cmd.Flags().StringVar(&agent, "agent", "", "only those of this agent")
 	cmd.Flags().StringVar(&digest, "policy-digest", "", "only those that pin this digest")
-	remote.LimitFlag(cmd, &limit)
 	return cmd
+}
+
+func printSessions(w io.Writer, all *govnodev1.ListSessionsResponse) error {
+	t := terminal.NewTable(w, "SESSION", "AGENT", "POLICY", "STATE", "AGE", "ATTEMPTS", "CALLS", "EXECUTIONS", "FAILURES", "OPEN", "TOKENS")
+	for _, s := range all.Sessions {
+		t.Row(s.SessionId, s.AgentId, policyOf(s), terminal.Word(s.State, "SESSION_STATE_"), terminal.Since(s.Age), s.Attempts, s.Calls, s.Executions, s.Failures, len(s.OpenCalls), s.TokensUsed)
+	}
+	return t.Flush()
 }
 
 // policyOf is the policy of a session as one word: name and version, or what
@@ -67,13 +59,12 @@ func sessionGetCommand() *cobra.Command {
 		Short: "Print one session with its open calls",
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.GetSessionResponse, error) {
-			return r.Sessions.GetSession(ctx, &govnodev1.GetSessionRequest{SessionId: args[0]})
-		}, func(w io.Writer, answer *govnodev1.GetSessionResponse) error { return printSession(w, answer.Session) })
+		return remote.Answer(cmd, c, remote.Node.GetSession, &govnodev1.GetSessionRequest{SessionId: args[0]}, printSession)
 	})
 }
 
-func printSession(w io.Writer, s *govnodev1.Session) error {
+func printSession(w io.Writer, answer *govnodev1.GetSessionResponse) error {
+	s := answer.Session
 	t := terminal.NewTable(w, "SESSION", s.SessionId)
 	t.Row("AGENT", s.AgentId)
 	t.Row("POLICY", policyOf(s))
@@ -125,9 +116,7 @@ func sessionCloseCommand() *cobra.Command {
 		Short: "Close a session and free its slots",
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.CloseSessionResponse, error) {
-			return r.Sessions.CloseSession(ctx, &govnodev1.CloseSessionRequest{SessionId: args[0]})
-		}, func(w io.Writer, answer *govnodev1.CloseSessionResponse) error {
+		return remote.Answer(cmd, c, remote.Node.CloseSession, &govnodev1.CloseSessionRequest{SessionId: args[0]}, func(w io.Writer, answer *govnodev1.CloseSessionResponse) error {
 			return terminal.Say(w, "closed %s, %d slots freed", answer.Session.GetSessionId(), answer.Released)
 		})
 	})

@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"context"
 	"fmt"
 	"io"
 
@@ -24,9 +23,7 @@ func slotListCommand() *cobra.Command {
 		Short: "List who holds slots of a pool, and who waits for one, in order",
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.ListSlotsResponse, error) {
-			return r.Slots.ListSlots(ctx, &govnodev1.ListSlotsRequest{Pool: args[0]})
-		}, func(w io.Writer, answer *govnodev1.ListSlotsResponse) error { return printSlots(w, answer) })
+		return remote.Answer(cmd, c, remote.Node.ListSlots, &govnodev1.ListSlotsRequest{Pool: args[0]}, printSlots)
 	})
 }
 
@@ -64,15 +61,12 @@ from then on. The slot of a call is named by the id of the call, with --session.
 			Pool: args[0], SlotId: args[1], SessionId: session, HolderClient: holder,
 			RequestId: remote.NewRequestID(), Client: remote.ClientName,
 		}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.ForceReleaseResponse, error) {
-			return r.Slots.ForceRelease(ctx, req)
-		})
+		answer, err := remote.Call(cmd.Context(), c, remote.Node.ForceRelease, req)
 		if err != nil {
 			return err
 		}
 		if err := remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
-			_, err := fmt.Fprintln(w, terminal.Word(answer.Outcome, "OUTCOME_"))
-			return err
+			return terminal.Say(w, "%s", terminal.Word(answer.Outcome, "OUTCOME_"))
 		}); err != nil {
 			return err
 		}

@@ -114,7 +114,7 @@ func receiveSnapshot(ctx context.Context, r remote.Node, file *os.File) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	stream, err := r.Cluster.Snapshot(ctx, &govnodev1.SnapshotRequest{})
+	stream, err := r.Snapshot(ctx, &govnodev1.SnapshotRequest{})
 	if err != nil {
 		return err
 	}
@@ -148,11 +148,13 @@ ever given out.`,
 		if _, err := readSnapshot(args[0]); err != nil {
 			return err
 		}
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {
+		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {
 			return sendSnapshot(ctx, r, args[0])
-		}, func(w io.Writer, answer *govnodev1.RestoreResponse) error {
-			return terminal.Say(w, "restored %s", args[0])
 		})
+		if err != nil {
+			return err
+		}
+		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error { return terminal.Say(w, "restored %s", args[0]) })
 	}))
 }
 
@@ -162,7 +164,7 @@ func sendSnapshot(ctx context.Context, r remote.Node, path string) (*govnodev1.R
 		return nil, terminal.Unusable(err)
 	}
 	defer func() { _ = file.Close() }()
-	stream, err := r.Cluster.Restore(ctx)
+	stream, err := r.Restore(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -43,11 +43,7 @@ func reportOf(problems []engine.Problem) []problemReport {
 func judgePolicies(cmd *cobra.Command, paths []string, mark string, look func(*engine.Policy) []engine.Problem) ([]policyReport, error) {
 	var reports []policyReport
 	for _, path := range paths {
-		s, err := readPolicy(path, cmd.InOrStdin())
-		var p *engine.Policy
-		if err == nil {
-			p, err = s.compile()
-		}
+		s, p, err := compiled(cmd, path)
 		if err != nil && problemsOf(err) == nil {
 			return nil, err
 		}

@@ -13,7 +13,6 @@ import (
 	"example.com/govnode/cmd/govnode/internal/remote"
 	"example.com/govnode/cmd/govnode/internal/terminal"
 	"example.com/govnode/engine"
-	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
 // storedPrefix begins an argument that names a policy on a node.
@@ -84,9 +83,7 @@ func policyNamed(cmd *cobra.Command, c *config.Config, arg string) (*policySourc
 
 // storedPolicy asks a node for a policy, by its name or digest.
 func storedPolicy(ctx context.Context, c *config.Config, ref string) (*policySource, error) {
-	answer, err := remote.Ask(ctx, c, func(ctx context.Context, r remote.Node) (*govnodev1.GetPolicyResponse, error) {
-		return r.Policies.GetPolicy(ctx, policyRef(ref))
-	})
+	answer, err := remote.Call(ctx, c, remote.Node.GetPolicy, policyRef(ref))
 	if err != nil {
 		return nil, err
 	}

@@ -43,11 +43,7 @@ valid or not there.`,
 		if err != nil {
 			return err
 		}
-		s, err := readPolicy(args[0], cmd.InOrStdin())
-		if err != nil {
-			return err
-		}
-		p, err := s.compile()
+		_, p, err := compiled(cmd, args[0])
 		if err != nil {
 			return err
 		}

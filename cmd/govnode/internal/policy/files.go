@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"example.com/govnode/cmd/govnode/internal/terminal"
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/cedar"
@@ -119,6 +121,16 @@ func (s *policySource) compile() (*engine.Policy, error) {
 		return nil, terminal.Unusable(s.locate(err))
 	}
 	return p, nil
+}
+
+// compiled reads the policy at a path and builds it.
+func compiled(cmd *cobra.Command, path string) (*policySource, *engine.Policy, error) {
+	s, err := readPolicy(path, cmd.InOrStdin())
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := s.compile()
+	return s, p, err
 }
 
 // leftOut warns of policies that are not read because of their names.

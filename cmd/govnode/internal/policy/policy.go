@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,14 +44,11 @@ are open keep the one they began with. The same content again changes nothing.`,
 		for _, f := range source.files {
 			req.Files = append(req.Files, &govnodev1.TextFile{Path: f.Path, Content: string(f.Content)})
 		}
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.PutPolicyResponse, error) {
-			return r.Policies.PutPolicy(ctx, req)
-		}, func(w io.Writer, answer *govnodev1.PutPolicyResponse) error {
+		return remote.Answer(cmd, c, remote.Node.PutPolicy, req, func(w io.Writer, answer *govnodev1.PutPolicyResponse) error {
 			for _, warning := range answer.Warnings {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "warning:", terminal.Printable(warning))
 			}
-			_, err := fmt.Fprintf(w, "%s version %d %s\n", terminal.Printable(answer.Name), answer.Version, answer.Digest)
-			return err
+			return terminal.Say(w, "%s version %d %s", answer.Name, answer.Version, answer.Digest)
 		})
 	})
 	cmd.Flags().StringVar(&name, "name", "", "name of the policy; the one in its file if empty")
@@ -60,30 +56,20 @@ are open keep the one they began with. The same content again changes nothing.`,
 }
 
 func policyListCommand() *cobra.Command {
-	var limit int
-	cmd := config.Leaf(&cobra.Command{
-		Use:   "list",
-		Short: "List policies, and how many open sessions are pinned to each",
-		Args:  terminal.Arguments(0, 0),
-	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		all, err := remote.List(cmd, c, limit,
-			func(p *govnodev1.ListPoliciesResponse) *[]*govnodev1.Policy { return &p.Policies },
-			func(ctx context.Context, r remote.Node, size int32, token string) (*govnodev1.ListPoliciesResponse, error) {
-				return r.Policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: size, PageToken: token})
-			})
-		if err != nil {
-			return err
-		}
-		return remote.Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error {
+	return remote.Lister[*govnodev1.ListPoliciesRequest, *govnodev1.ListPoliciesResponse, *govnodev1.Policy]{
+		Method: remote.Node.ListPolicies,
+		Request: func(size int32, token string) *govnodev1.ListPoliciesRequest {
+			return &govnodev1.ListPoliciesRequest{PageSize: size, PageToken: token}
+		},
+		Items: func(p *govnodev1.ListPoliciesResponse) *[]*govnodev1.Policy { return &p.Policies },
+		Text: func(w io.Writer, all *govnodev1.ListPoliciesResponse) error {
 			t := terminal.NewTable(w, "POLICY", "VERSION", "DIGEST", "PINNED")
 			for _, p := range all.Policies {
 				t.Row(p.Name, p.Version, p.Digest, p.Pinned)
 			}
 			return t.Flush()
-		})
-	})
-	remote.LimitFlag(cmd, &limit)
-	return cmd
+		},
+	}.Command(&cobra.Command{Use: "list", Short: "List policies, and how many open sessions are pinned to each"})
 }
 
 func policyGetCommand() *cobra.Command {
@@ -93,10 +79,7 @@ func policyGetCommand() *cobra.Command {
 		Short: "Print the files of a policy, or write them to a folder",
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		req := policyRef(args[0])
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.GetPolicyResponse, error) {
-			return r.Policies.GetPolicy(ctx, req)
-		})
+		answer, err := remote.Call(cmd.Context(), c, remote.Node.GetPolicy, policyRef(args[0]))
 		if err != nil {
 			return err
 		}
@@ -108,8 +91,7 @@ func policyGetCommand() *cobra.Command {
 		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
 			p := answer.Policy
 			if to != "" {
-				_, err := fmt.Fprintf(w, "wrote %d files of %s to %s\n", len(p.GetFiles()), terminal.Printable(p.GetName()), to)
-				return err
+				return terminal.Say(w, "wrote %d files of %s to %s", len(p.GetFiles()), p.GetName(), to)
 			}
 			_, _ = fmt.Fprintf(w, "# %s version %d %s, pinned by %d\n", terminal.Printable(p.GetName()), p.GetVersion(), p.GetDigest(), p.GetPinned())
 			for _, f := range p.GetFiles() {
@@ -184,9 +166,7 @@ func policyDeleteCommand() *cobra.Command {
 		if isDigest(args[0]) {
 			req.Ref = &govnodev1.DeletePolicyRequest_Digest{Digest: args[0]}
 		}
-		return remote.Answer(cmd, c, func(ctx context.Context, r remote.Node) (*govnodev1.DeletePolicyResponse, error) {
-			return r.Policies.DeletePolicy(ctx, req)
-		}, func(w io.Writer, answer *govnodev1.DeletePolicyResponse) error {
+		return remote.Answer(cmd, c, remote.Node.DeletePolicy, req, func(w io.Writer, answer *govnodev1.DeletePolicyResponse) error {
 			return terminal.Say(w, "deleted %s", args[0])
 		})
 	})

@@ -38,11 +38,7 @@ a table is not valid or not there.`,
 		if err != nil {
 			return terminal.Usagef("run: %q (flag --run): must be a regular expression: %w", run, err)
 		}
-		s, err := readPolicy(args[0], cmd.InOrStdin())
-		if err != nil {
-			return err
-		}
-		p, err := s.compile()
+		s, p, err := compiled(cmd, args[0])
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"context"
 	"fmt"
 	"io"
 
@@ -12,10 +11,10 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
-// Answer asks as Ask does and prints the answer, as text makes it unless JSON is
-// asked for.
-func Answer[T proto.Message](cmd *cobra.Command, c *config.Config, send func(context.Context, Node) (T, error), text func(io.Writer, T) error) error {
-	answer, err := Ask(cmd.Context(), c, send)
+// Answer sends a request as Call does and prints the answer, as text makes it
+// unless JSON is asked for.
+func Answer[Q any, A proto.Message](cmd *cobra.Command, c *config.Config, method Method[Q, A], req Q, text func(io.Writer, A) error) error {
+	answer, err := Call(cmd.Context(), c, method, req)
 	if err != nil {
 		return err
 	}
@@ -34,21 +33,40 @@ func Show(w io.Writer, c *config.Config, answer proto.Message, text func(io.Writ
 // most that a node gives.
 const pageSize = 1000
 
-// LimitFlag bounds what a list command prints: a service may hold millions.
-func LimitFlag(cmd *cobra.Command, limit *int) {
-	cmd.Flags().IntVar(limit, "limit", pageSize, "print at most so many, 0 for all")
-}
-
 // A page is an answer that may not be the last.
 type page interface {
 	proto.Message
 	GetNextPageToken() string
 }
 
-// List asks for pages until there is none left or limit is reached, and returns
+// A Lister says how to ask for pages of items, and how to print them.
+type Lister[Q any, P page, T any] struct {
+	Method  Method[Q, P]
+	Request func(size int32, token string) Q
+	Items   func(P) *[]T
+	Text    func(io.Writer, P) error
+}
+
+// Command makes a command that prints a list. A flag bounds it: a service may
+// hold millions.
+func (l Lister[Q, P, T]) Command(cmd *cobra.Command) *cobra.Command {
+	var limit int
+	cmd.Args = terminal.Arguments(0, 0)
+	cmd = config.Leaf(cmd, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
+		all, err := l.list(cmd, c, limit)
+		if err != nil {
+			return err
+		}
+		return Show(cmd.OutOrStdout(), c, all, func(w io.Writer) error { return l.Text(w, all) })
+	})
+	cmd.Flags().IntVar(&limit, "limit", pageSize, "print at most so many, 0 for all")
+	return cmd
+}
+
+// list asks for pages until there is none left or limit is reached, and returns
 // the last with the items of all. It tells, apart from the list itself, if there
 // would have been more.
-func List[P page, T any](cmd *cobra.Command, c *config.Config, limit int, items func(P) *[]T, send func(ctx context.Context, r Node, size int32, token string) (P, error)) (P, error) {
+func (l Lister[Q, P, T]) list(cmd *cobra.Command, c *config.Config, limit int) (P, error) {
 	var last P
 	if limit < 0 {
 		return last, terminal.Usagef("limit: %d (flag --limit): must be 0 or more", limit)
@@ -60,10 +78,10 @@ func List[P page, T any](cmd *cobra.Command, c *config.Config, limit int, items 
 			size = min(size, limit-len(all))
 		}
 		var err error
-		if last, err = Ask(cmd.Context(), c, func(ctx context.Context, r Node) (P, error) { return send(ctx, r, int32(size), token) }); err != nil {
+		if last, err = Call(cmd.Context(), c, l.Method, l.Request(int32(size), token)); err != nil {
 			return last, err
 		}
-		all = append(all, *items(last)...)
+		all = append(all, *l.Items(last)...)
 		if last.GetNextPageToken() == "" || limit > 0 && len(all) >= limit {
 			break
 		}
@@ -71,6 +89,6 @@ func List[P page, T any](cmd *cobra.Command, c *config.Config, limit int, items 
 	if last.GetNextPageToken() != "" {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "govnode: there are more: --limit 0 prints all")
 	}
-	*items(last) = all
+	*l.Items(last) = all
 	return last, nil
 }

@@ -19,6 +19,12 @@ import (
 // if there are more.
 func TestList(t *testing.T) {
 	const there = 2500 // more than two pages
+	pools := Lister[*govnodev1.ListPoolsRequest, *govnodev1.ListPoolsResponse, *govnodev1.Pool]{
+		Request: func(size int32, token string) *govnodev1.ListPoolsRequest {
+			return &govnodev1.ListPoolsRequest{PageSize: size, PageToken: token}
+		},
+		Items: func(p *govnodev1.ListPoolsResponse) *[]*govnodev1.Pool { return &p.Pools },
+	}
 	for limit, want := range map[int]struct {
 		got  int
 		more bool
@@ -30,19 +36,20 @@ func TestList(t *testing.T) {
 			cmd := &cobra.Command{}
 			cmd.SetErr(&stderr)
 			cmd.SetContext(t.Context())
-			answer, err := List(cmd, &config.Config{Addr: "127.0.0.1:1", Timeout: time.Minute}, limit,
-				func(p *govnodev1.ListPoolsResponse) *[]*govnodev1.Pool { return &p.Pools },
-				func(_ context.Context, _ Node, size int32, token string) (*govnodev1.ListPoolsResponse, error) {
-					from, _ := strconv.Atoi(token)
-					p := &govnodev1.ListPoolsResponse{}
-					for i := from; i < min(from+int(size)-int(size)/3, there); i++ { // a page may be smaller than asked for
-						p.Pools = append(p.Pools, &govnodev1.Pool{Pool: fmt.Sprint(i)})
-					}
-					if next := from + len(p.Pools); next < there {
-						p.NextPageToken = strconv.Itoa(next)
-					}
-					return p, nil
-				})
+			l := pools
+			l.Method = func(_ Node, _ context.Context, req *govnodev1.ListPoolsRequest) (*govnodev1.ListPoolsResponse, error) {
+				from, _ := strconv.Atoi(req.PageToken)
+				size := req.PageSize
+				p := &govnodev1.ListPoolsResponse{}
+				for i := from; i < min(from+int(size)-int(size)/3, there); i++ { // a page may be smaller than asked for
+					p.Pools = append(p.Pools, &govnodev1.Pool{Pool: fmt.Sprint(i)})
+				}
+				if next := from + len(p.Pools); next < there {
+					p.NextPageToken = strconv.Itoa(next)
+				}
+				return p, nil
+			}
+			answer, err := l.list(cmd, &config.Config{Addr: "127.0.0.1:1", Timeout: time.Minute}, limit)
 			require.NoError(t, err)
 			require.Len(t, answer.Pools, want.got)
 			for i, p := range answer.Pools {
@@ -52,6 +59,6 @@ func TestList(t *testing.T) {
 			require.Equal(t, want.more, stderr.String() != "")
 		})
 	}
-	_, err := List(&cobra.Command{}, &config.Config{}, -1, func(p *govnodev1.ListPoolsResponse) *[]*govnodev1.Pool { return &p.Pools }, nil)
+	_, err := pools.list(&cobra.Command{}, &config.Config{}, -1)
 	require.ErrorContains(t, err, "limit: -1 (flag --limit)")
 }

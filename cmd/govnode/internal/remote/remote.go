@@ -32,25 +32,33 @@ const dialTimeout = 3 * time.Second
 
 // A Node is the API of one node.
 type Node struct {
-	Sessions  govnodev1connect.SessionServiceClient
-	Slots     govnodev1connect.SlotServiceClient
-	Policies  govnodev1connect.PolicyServiceClient
-	Decisions govnodev1connect.DecisionServiceClient
-	Events    govnodev1connect.EventServiceClient
-	Cluster   govnodev1connect.ClusterServiceClient
+	govnodev1connect.SessionServiceClient
+	govnodev1connect.SlotServiceClient
+	govnodev1connect.PolicyServiceClient
+	govnodev1connect.DecisionServiceClient
+	govnodev1connect.EventServiceClient
+	govnodev1connect.ClusterServiceClient
 }
 
 // NewNode reaches the API at an address.
 func NewNode(client *http.Client, address string) Node {
 	base := "http://" + address
 	return Node{
-		Sessions:  govnodev1connect.NewSessionServiceClient(client, base),
-		Slots:     govnodev1connect.NewSlotServiceClient(client, base),
-		Policies:  govnodev1connect.NewPolicyServiceClient(client, base),
-		Decisions: govnodev1connect.NewDecisionServiceClient(client, base),
-		Events:    govnodev1connect.NewEventServiceClient(client, base),
-		Cluster:   govnodev1connect.NewClusterServiceClient(client, base),
+		govnodev1connect.NewSessionServiceClient(client, base),
+		govnodev1connect.NewSlotServiceClient(client, base),
+		govnodev1connect.NewPolicyServiceClient(client, base),
+		govnodev1connect.NewDecisionServiceClient(client, base),
+		govnodev1connect.NewEventServiceClient(client, base),
+		govnodev1connect.NewClusterServiceClient(client, base),
 	}
+}
+
+// A Method is one of the API, such as Node.GetSession.
+type Method[Q, A any] = func(Node, context.Context, Q) (A, error)
+
+// Call sends a request as Ask does.
+func Call[Q, A any](ctx context.Context, c *config.Config, method Method[Q, A], req Q) (A, error) {
+	return Ask(ctx, c, func(ctx context.Context, r Node) (A, error) { return method(r, ctx, req) })
 }
 
 // Ask sends a request to the first node that takes it. A node that is not

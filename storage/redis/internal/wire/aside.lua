@@ -5,18 +5,8 @@
 --       (empty: it was no string), what is put in its place, its name in both
 --       lists, log time
 --
--- Returns "ok"; "lost" if the value is another by now; or "epoch" or "server" as
--- load.lua does.
+-- Returns "ok"; "lost" if the value is another by now; or as guard.lua does.
 
-local call = redis.call
-if call('GET', KEYS[1]) ~= ARGV[1] then
-  return {'epoch'}
-end
-local info = call('INFO', 'replication')
-if not string.find(info, 'role:master\r\n', 1, true) or
-   not string.find(info, 'master_replid:' .. ARGV[2], 1, true) then
-  return {'server'}
-end
 local kind = call('TYPE', KEYS[2]).ok
 if kind == 'none' or (kind == 'string') ~= (ARGV[3] ~= '') or
    kind == 'string' and redis.sha1hex(call('GET', KEYS[2])) ~= ARGV[3] then

@@ -7,29 +7,19 @@
 --       name of each record in its index
 --
 -- Returns "ok", the clock, the value of each record, the value of each part, an
--- error for what is no string; or "epoch" or "server" if this is not the data or
--- not the primary that the node knows; or "absent" and the number of a record
--- that is gone or whose index has lost names, 0 for the clock.
-
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return {'epoch'}
-end
-local info = redis.call('INFO', 'replication')
-if not string.find(info, 'role:master\r\n', 1, true) or
-   not string.find(info, 'master_replid:' .. ARGV[2], 1, true) then
-  return {'server'}
-end
+-- error for what is no string; or "absent" and the number of a record that is
+-- gone or whose index has lost names, 0 for the clock; or as guard.lua does.
 
 local n = tonumber(ARGV[3])
-local clock = redis.call('GET', KEYS[2])
+local clock = call('GET', KEYS[2])
 if not clock or #clock < 21 or not string.find(clock, '^%d+ %d+$') or string.sub(clock, 20, 20) ~= ' ' then
   return {'absent', 0}
 end
 local known = {}
 local function whole(index)
   if known[index] == nil then
-    known[index] = redis.call('ZSCORE', KEYS[3], '!') and
-      redis.call('ZCARD', index) == tonumber(redis.call('ZSCORE', KEYS[3], string.sub(index, -1)) or 0) or false
+    known[index] = call('ZSCORE', KEYS[3], '!') and
+      call('ZCARD', index) == tonumber(call('ZSCORE', KEYS[3], string.sub(index, -1)) or 0) or false
   end
   return known[index]
 end
@@ -38,7 +28,7 @@ for i = 1, n do
   local value = redis.pcall('GET', KEYS[2 + 2 * i])
   if ARGV[4] == '1' then
     local index = KEYS[3 + 2 * i]
-    local listed = redis.call('ZSCORE', index, ARGV[4 + i])
+    local listed = call('ZSCORE', index, ARGV[4 + i])
     if (value and not listed) or (listed and not value) or not (value or whole(index)) then
       return {'absent', i}
     end

@@ -16,12 +16,15 @@ import (
 type Script struct{ Name, Text, Hash string }
 
 func newScript(name, text string) *Script {
+	text = guardText + text
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // as above
 	return &Script{name, text, hex.EncodeToString(sum[:])}
 }
 
 // The scripts.
 var (
+	//go:embed guard.lua
+	guardText string
 	//go:embed load.lua
 	loadText string
 	//go:embed swap.lua

@@ -25,22 +25,13 @@
 -- Returns "ok", the clock, and "1" if this node now waits for its turn, "2" if
 -- others do and it takes none; or "lost", the clock, the same, and all records
 -- and parts, 0 where they have not changed; or "frozen" while a snapshot is
--- saved; or "epoch", "server" or "absent" as load.lua does; or "behind" if the
+-- saved; or "absent" as load.lua does, or what guard.lua says; or "behind" if the
 -- mark of this node is older than it knows; or "half" and an error if it was
 -- stopped between two writes.
 --
 -- Turns spare nodes that write the same records from losing to each other. They
 -- are a hint: a swap is checked the same whether it was its node's turn or not.
 
-local call = redis.call
-if call('GET', KEYS[1]) ~= ARGV[1] then
-  return {'epoch'}
-end
-local info = call('INFO', 'replication')
-if not string.find(info, 'role:master\r\n', 1, true) or
-   not string.find(info, 'master_replid:' .. ARGV[2], 1, true) then
-  return {'server'}
-end
 local clock = call('GET', KEYS[3])
 if not clock or #clock < 21 or not string.find(clock, '^%d+ %d+$') or string.sub(clock, 20, 20) ~= ' ' then
   return {'absent', 0}
