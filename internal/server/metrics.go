@@ -114,7 +114,7 @@ func (m *metrics) watch(r *prometheus.Registry, j *record.Journal) error {
 }
 
 // decision counts a decision. Actions and categories are words of the engine
-// and of texts.go.
+// and of package words.
 func (m *metrics) decision(d *engine.Decision) {
 	key := [2]string{d.Action, d.Category}
 	c, ok := m.byDecision.Load(key)

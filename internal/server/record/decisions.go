@@ -167,6 +167,7 @@ func (s *Teller) notKept(id string, asked, silent []string) error {
 	return f
 }
 
+// DecisionOf is a decision of the engine as callers read it.
 func DecisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
 	return &v1.Decision{
 		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
@@ -175,6 +176,7 @@ func DecisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
 	}
 }
 
+// DriftOf is a drift as callers read it.
 func DriftOf(d *engine.DriftResult) *v1.Drift {
 	return &v1.Drift{
 		Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,

@@ -71,6 +71,7 @@ var eventTypes = []engine.EventType{
 	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected,
 }
 
+// NewJournal makes the journal of one life of a node, which boot names.
 func NewJournal(boot string, records, bytes int, events *prometheus.CounterVec) *Journal {
 	j := &Journal{
 		boot: boot, maxRecords: records, maxBytes: bytes, byID: map[string]*Record{}, next: 1,

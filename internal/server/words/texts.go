@@ -15,7 +15,7 @@ import (
 )
 
 // Outcomes is the one table from codes of the state machine to outcomes. Codes
-// that are no answer are in errors.go.
+// that are no answer are in package fault.
 var Outcomes = map[session.Code]v1.Outcome{
 	session.Admitted:         v1.Outcome_OUTCOME_ADMITTED,
 	session.Queued:           v1.Outcome_OUTCOME_QUEUED,
@@ -129,6 +129,7 @@ func DecisionID(store interface{ DataID(ns string) string }, ns, sess, call stri
 // HolderName is how package session names what a maker holds in its pools.
 func HolderName(kind byte, maker, id string) string { return string(kind) + maker + " " + id }
 
+// PressureOf is the pressure of a pool; nil where it has no limit.
 func PressureOf(p session.Pressure) *v1.Pressure {
 	if p.Limit == 0 {
 		return nil
@@ -140,22 +141,26 @@ func PressureOf(p session.Pressure) *v1.Pressure {
 	return out
 }
 
+// CountersOf are the counters of a session.
 func CountersOf(c session.Counters) *v1.Counters {
 	out := &v1.Counters{}
 	SetCounters(out, c)
 	return out
 }
 
+// SetCounters is CountersOf into a message that is there.
 func SetCounters(out *v1.Counters, c session.Counters) {
 	out.Attempts, out.Calls, out.Executions = int32(c.Attempts), int32(c.Calls), int32(c.Executions)
 	out.Failures, out.ConsecutiveFailures, out.TokensUsed = int32(c.Failures), int32(c.Consecutive), c.Tokens
 }
 
+// SetDuration puts a duration into a message that is there.
 func SetDuration(out *durationpb.Duration, d time.Duration) *durationpb.Duration {
 	out.Seconds, out.Nanos = int64(d/time.Second), int32(d%time.Second)
 	return out
 }
 
+// GrantsOf are the slots that an answer grants.
 func GrantsOf(grants []session.Grant) []*v1.Grant {
 	out := make([]*v1.Grant, len(grants))
 	for i, g := range grants {
@@ -164,6 +169,7 @@ func GrantsOf(grants []session.Grant) []*v1.Grant {
 	return out
 }
 
+// PlaceOf is a place in a queue; nil if it is none.
 func PlaceOf(p session.Place) *v1.QueuePlace {
 	if p.Position == 0 {
 		return nil
