@@ -137,9 +137,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 		NS: input.Namespace(ctx), By: by, Name: name,
 		Digest: session.Digest(tree.Digest()), Tree: tree.Encode(), Limits: limits,
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
-		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, by.Client))
-	})
+	a, err := s.change(ctx, cmd, requestFailure(by))
 	if err != nil {
 		return nil, err
 	}

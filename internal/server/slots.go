@@ -295,7 +295,7 @@ func (o *forced) respond() error {
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
-		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", o.cmd.By.Request, o.cmd.By.Client))
+		return requestFailure(o.cmd.By)(res)
 	}
 	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
 	return nil
