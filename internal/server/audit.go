@@ -10,6 +10,8 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/record"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -25,7 +27,7 @@ type auditor struct {
 	losses  losses
 	now     func() time.Time
 	metrics *metrics
-	journal *journal
+	journal *record.Journal
 	store   reader
 }
 
@@ -53,53 +55,53 @@ func (a *auditor) happened(l line, event, reason, tool, ns string) line {
 // call takes down what became of a BeginCall.
 func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	r := b.record(out.DecisionId)
-	d, said, res := &r.decision, out.Decision, &b.answer.Result
+	d, said, res := &r.Decision, out.Decision, &b.answer.Result
 	d.Allowed, d.Action, d.Policy, d.MatchedRule = said.Allowed, said.Action, said.Policy, said.MatchedRule
 	d.Reason, d.Category, d.Backend, d.PublicMessage = said.Reason, said.Category, said.Backend, said.PublicMessage
 	d.PolicyChain, d.Error = said.PolicyChain, said.Error
 	counters := res.Counters
-	r.outcome, r.index, r.counters = out.Outcome, b.answer.Index, &counters
-	r.repeat = res.Repeat && !b.queued
+	r.Outcome, r.Index, r.Counters = out.Outcome, b.answer.Index, &counters
+	r.Repeat = res.Repeat && !b.queued
 	a.keep(&b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
-			bool("repeat", r.repeat).number("index", b.answer.Index)
+			bool("repeat", r.Repeat).number("index", b.answer.Index)
 	})
 }
 
 // failedCall takes down a decision that was reached and, as far as this node
 // knows, not spent.
 func (a *auditor) failedCall(b *begin, err error) {
-	r := b.record(decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call))
+	r := b.record(words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call))
 	f := fault.Of(err)
-	r.failure, r.failureReason = f.Code.String(), f.Reason
+	r.Failure, r.FailureReason = f.Code.String(), f.Reason
 	a.keep(&b.trace, r, func(l line) line {
-		return l.text("namespace", b.ns).text("decision_id", r.id).text("outcome", "").
-			text("failure", r.failure).text("failure_reason", r.failureReason)
+		return l.text("namespace", b.ns).text("decision_id", r.ID).text("outcome", "").
+			text("failure", r.Failure).text("failure_reason", r.FailureReason)
 	})
 }
 
 // evaluated takes down a decision that spends nothing.
 func (a *auditor) evaluated(t *trace, ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) {
-	r := newRecord(ns, id, policy, in, d, size)
-	r.dryRun = true
+	r := record.New(ns, id, policy, in, d, size)
+	r.DryRun = true
 	a.keep(t, r, func(l line) line { return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true) })
 }
 
 // keep puts a record into the journal and, where it has to be, into the log.
-func (a *auditor) keep(t *trace, r *record, more func(line) line) {
-	r.at = a.now()
-	written := (r.failure != "" || r.policy.MustAudit(&r.decision)) && a.log.to != nil
-	if large := r.size > maxLazyRecord; written || large {
-		rec := r.audit()
+func (a *auditor) keep(t *trace, r *record.Record, more func(line) line) {
+	r.At = a.now()
+	written := (r.Failure != "" || r.Policy.MustAudit(&r.Decision)) && a.log.to != nil
+	if large := r.Size > record.MaxLazyRecord; written || large {
+		rec := r.Audit()
 		if written {
 			a.add(t, func(l line) line { return more(rec.AppendJSON(l)) })
 		}
 		if large {
-			r.render(rec)
+			r.Render(rec)
 		}
 	}
-	a.metrics.decision(&r.decision)
-	a.journal.add(r)
+	a.metrics.decision(&r.Decision)
+	a.journal.Add(r)
 }
 
 // unreadable writes that no decision could be reached, because there was no
@@ -125,7 +127,7 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 	if len(events) == 0 {
 		return
 	}
-	a.journal.add(&record{ns: e.cmd.NS, at: in.Now, after: events, size: bareRecord})
+	a.journal.Add(&record.Record{NS: e.cmd.NS, At: in.Now, After: events, Size: record.BareRecord})
 	for _, ev := range events {
 		a.add(&e.trace, func(l line) line {
 			l = a.happened(l, string(ev.Type), ev.Reason, ev.Tool, e.cmd.NS).
@@ -144,7 +146,7 @@ func (a *auditor) lapse(ns string, c session.Lapse) {
 	a.add(&trace{}, func(l line) line {
 		return a.happened(l, "call_lapsed", "the lease ran out; settled as unknown, counted as executed", engine.Redact(c.Tool), ns).
 			text("session_id", c.Session).text("call_id", c.Call).
-			text("decision_id", decisionID(a.store, ns, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
+			text("decision_id", words.DecisionID(a.store, ns, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
 	})
 	a.log.push() // nobody's answer waits for it
 }
@@ -232,7 +234,7 @@ func (s *Server) auditState(trouble error) {
 	s.metrics.auditFailing.Set(1)
 }
 
-func (b *begin) record(id string) *record {
+func (b *begin) record(id string) *record.Record {
 	size := len(b.req.ArgumentsJson) + len(b.req.ContextJson)
 	if b.req.Arguments != nil {
 		size += proto.Size(b.req.Arguments)
@@ -243,5 +245,5 @@ func (b *begin) record(id string) *record {
 	for name, text := range b.req.Metadata {
 		size += len(name) + len(text)
 	}
-	return newRecord(b.ns, id, b.policy, b.input, b.decision, size)
+	return record.New(b.ns, id, b.policy, b.input, b.decision, size)
 }

@@ -17,6 +17,7 @@ import (
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/waiting"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -289,7 +290,7 @@ func (b *begin) waiting() *waiting.Wait {
 	b.queued = true
 	return &waiting.Wait{
 		NS: b.ns, Pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), Answer: &b.answer,
-		Holder: holderName(session.KindSession, b.cmd.Session, b.cmd.Call), Claim: b.cmd, Length: b.cmd.Wait,
+		Holder: words.HolderName(session.KindSession, b.cmd.Session, b.cmd.Call), Claim: b.cmd, Length: b.cmd.Wait,
 		Renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: input.Caps.TTL.Default},
 		Cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
 	}
@@ -306,8 +307,8 @@ func poolNames(wants []session.Want) []string {
 func (b *begin) queue() {
 	res := &b.answer.Result
 	b.out = &v1.BeginCallResponse{
-		Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call),
-		Counters: countersOf(res.Counters), Queue: placeOf(res.Queue), Index: b.answer.Index,
+		Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call),
+		Counters: words.CountersOf(res.Counters), Queue: words.PlaceOf(res.Queue), Index: b.answer.Index,
 	}
 }
 
@@ -319,10 +320,10 @@ func (b *begin) respond() error {
 	}
 	a := &beginAnswer{}
 	out := &a.out
-	out.Outcome, out.DecisionId, out.Index = outcomes[res.Code], decisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call), b.answer.Index
-	out.Grants, out.Pressure, out.Counters = a.grantsOf(res.Grants), pressureOf(res.Pressure), &a.counters
-	out.RetryAfter, out.Queue = someDuration(res.RetryAfter), placeOf(res.Queue)
-	setCounters(&a.counters, res.Counters)
+	out.Outcome, out.DecisionId, out.Index = words.Outcomes[res.Code], words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call), b.answer.Index
+	out.Grants, out.Pressure, out.Counters = a.grantsOf(res.Grants), words.PressureOf(res.Pressure), &a.counters
+	out.RetryAfter, out.Queue = words.SomeDuration(res.RetryAfter), words.PlaceOf(res.Queue)
+	words.SetCounters(&a.counters, res.Counters)
 	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason
@@ -352,11 +353,11 @@ type beginAnswer struct {
 
 func (a *beginAnswer) grantsOf(grants []session.Grant) []*v1.Grant {
 	if len(grants) > len(a.grants) {
-		return grantsOf(grants)
+		return words.GrantsOf(grants)
 	}
 	for i, g := range grants {
 		to := &a.grants[i]
-		to.Pool, to.Token, to.Ttl = g.Pool, g.Token, setDuration(&a.ttls[i], g.TTL)
+		to.Pool, to.Token, to.Ttl = g.Pool, g.Token, words.SetDuration(&a.ttls[i], g.TTL)
 		a.list[i] = to
 	}
 	return a.list[:len(grants)]

@@ -13,6 +13,8 @@ import (
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/record"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -155,12 +157,12 @@ func (e *end) respond() error {
 		counters v1.Counters
 	}{}
 	out := &a.out
-	out.Outcome, out.Counters, out.Index = outcomes[res.Code], &a.counters, e.answer.Index
-	setCounters(&a.counters, res.Counters)
+	out.Outcome, out.Counters, out.Index = words.Outcomes[res.Code], &a.counters, e.answer.Index
+	words.SetCounters(&a.counters, res.Counters)
 	switch res.Code {
 	case session.Ended:
 		if d := e.drift; d != nil {
-			out.Drift = driftOf(d)
+			out.Drift = record.DriftOf(d)
 			if d.Exceeded {
 				out.Reason = d.Reason()
 			}
@@ -225,7 +227,7 @@ func (c *cancel) take(_ context.Context, answers []storage.Answer) (again bool, 
 
 func (c *cancel) respond() error {
 	res := &c.answer.Result
-	c.out = &v1.CancelCallResponse{Outcome: outcomes[res.Code], Counters: countersOf(res.Counters), Index: c.answer.Index}
+	c.out = &v1.CancelCallResponse{Outcome: words.Outcomes[res.Code], Counters: words.CountersOf(res.Counters), Index: c.answer.Index}
 	switch {
 	case res.Code == session.NotWaiting: // it runs: there is a slot to give back with EndCall
 		c.out.Outcome = v1.Outcome_OUTCOME_ADMITTED

@@ -41,7 +41,7 @@ func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetRes
 // the only form that is stored as a number.
 func printed(v session.Value) string {
 	if v.Number {
-		return formatDecimal(v.N)
+		return input.FormatDecimal(v.N)
 	}
 	return v.Text
 }
@@ -49,7 +49,7 @@ func printed(v session.Value) string {
 // stored is the opposite of printed: a text that is a number in its canonical
 // form is one, everything else comes back as it was given.
 func stored(text string) session.Value {
-	if n, err := parseDecimal(text); err == nil && formatDecimal(n) == text {
+	if n, err := input.ParseDecimal(text); err == nil && input.FormatDecimal(n) == text {
 		return session.Value{Number: true, N: n}
 	}
 	return session.Value{Text: text}
@@ -102,10 +102,10 @@ func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.
 func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.IncrementResponse, error) {
 	f := &input.Fields{}
 	checkKey(f, "key", req.Key)
-	amount := int64(million)
+	amount := int64(input.Million)
 	if req.Amount != "" {
 		var err error
-		if amount, err = parseDecimal(req.Amount); err != nil {
+		if amount, err = input.ParseDecimal(req.Amount); err != nil {
 			f.Refuse("amount", "%v", err)
 		}
 	}
@@ -125,7 +125,7 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 	if err != nil {
 		return nil, err
 	}
-	return &v1.IncrementResponse{Value: formatDecimal(a.Result.Value), Index: a.Index}, nil
+	return &v1.IncrementResponse{Value: input.FormatDecimal(a.Result.Value), Index: a.Index}, nil
 }
 
 // BatchGet returns many values as they stood at one instant; what is absent is

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/server/input"
 )
 
 func TestDecimals(t *testing.T) {
@@ -13,7 +15,7 @@ func TestDecimals(t *testing.T) {
 		"0": 0, "-0": 0, "3": 3e6, "3.0": 3e6, "0.5": 5e5, "-0.5": -5e5, "00.50": 5e5, "12.25": 12_250_000, "0.000001": 1,
 		"9223372036854.775807": math.MaxInt64, "-9223372036854.775808": math.MinInt64, "-9223372036854.775807": -math.MaxInt64,
 	} {
-		n, err := parseDecimal(text)
+		n, err := input.ParseDecimal(text)
 		require.NoError(t, err, text)
 		require.Equal(t, millionths, n, text)
 	}
@@ -21,14 +23,14 @@ func TestDecimals(t *testing.T) {
 		"", "-", ".", ".5", "5.", "+1", "1e3", "0x1", "1_000", "1,5", " 1", "1 ", "--1", "NaN", "inf", "1.0000000", "0.0000001",
 		"9223372036854.775808", "-9223372036854.775809", "99999999999999999999", "١",
 	} {
-		_, err := parseDecimal(text)
+		_, err := input.ParseDecimal(text)
 		require.Error(t, err, text)
 	}
 	for millionths, text := range map[int64]string{
 		0: "0", 1: "0.000001", -1: "-0.000001", 5e5: "0.5", 3e6: "3", 12_250_000: "12.25", -1_000_001: "-1.000001",
 		math.MaxInt64: "9223372036854.775807", math.MinInt64: "-9223372036854.775808",
 	} {
-		require.Equal(t, text, formatDecimal(millionths))
+		require.Equal(t, text, input.FormatDecimal(millionths))
 	}
 }
 
@@ -48,14 +50,14 @@ func FuzzDecimal(f *testing.F) {
 	f.Add("-9223372036854.775808")
 	f.Add("000.1")
 	f.Fuzz(func(t *testing.T, text string) {
-		n, err := parseDecimal(text)
+		n, err := input.ParseDecimal(text)
 		if err != nil {
 			return
 		}
 		want, ok := new(big.Rat).SetString(text)
 		require.True(t, ok, "%q is no number to anybody else", text)
-		require.Zero(t, want.Cmp(big.NewRat(n, million)), "%q was read as %d millionths", text, n)
-		again, err := parseDecimal(formatDecimal(n))
+		require.Zero(t, want.Cmp(big.NewRat(n, input.Million)), "%q was read as %d millionths", text, n)
+		again, err := input.ParseDecimal(input.FormatDecimal(n))
 		require.NoError(t, err)
 		require.Equal(t, n, again)
 		require.Equal(t, text, printed(stored(text)))

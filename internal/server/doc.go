@@ -8,9 +8,11 @@
 // [storage.Store], and says in words what came of it.
 //
 // A refusal is a value and travels as an outcome; an error is the absence of an
-// answer, and every one of them is made in errors.go. How large, how long and
-// how many a request may be stands in one table, caps.go. To learn what
-// BeginCall does, read calls.go from top to bottom.
+// answer, and every one of them is a [fault.Error]. To learn what BeginCall does, read
+// calls.go from top to bottom.
+//
+// Behind this door are rooms, and each imports only rooms before it: fault, input,
+// words, gate, members, waiting, record.
 //
 // The package is not a transport: it makes an [http.Handler] and opens no port.
 // It is not a store and not a policy engine, and it does not know which order

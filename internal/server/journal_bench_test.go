@@ -7,6 +7,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -39,7 +40,7 @@ func BenchmarkTakeDown(b *testing.B) {
 	for i := range ids {
 		ids[i] = strconv.Itoa(i)
 	}
-	said := decisionOf(call.decision, session.Digest(policy.Digest()))
+	said := record.DecisionOf(call.decision, session.Digest(policy.Digest()))
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {

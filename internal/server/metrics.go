@@ -10,6 +10,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -95,14 +96,14 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 }
 
 // watch shows how much a journal holds.
-func (m *metrics) watch(r *prometheus.Registry, j *journal) error {
+func (m *metrics) watch(r *prometheus.Registry, j *record.Journal) error {
 	for _, g := range []struct {
 		name, help string
 		read       func() int
 	}{
-		{"gov_journal_records", "Decisions and ends of calls that this node can explain and replay to followers.", func() int { n, _, _ := j.state(); return n }},
-		{"gov_journal_bytes", "Bytes that they hold, about.", func() int { _, n, _ := j.state(); return n }},
-		{"gov_followers", "Followers of events that are connected to this node.", func() int { _, _, n := j.state(); return n }},
+		{"gov_journal_records", "Decisions and ends of calls that this node can explain and replay to followers.", func() int { n, _, _ := j.State(); return n }},
+		{"gov_journal_bytes", "Bytes that they hold, about.", func() int { _, n, _ := j.State(); return n }},
+		{"gov_followers", "Followers of events that are connected to this node.", func() int { _, _, n := j.State(); return n }},
 	} {
 		err := r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help}, func() float64 { return float64(g.read()) }))
 		if err != nil {
@@ -113,7 +114,7 @@ func (m *metrics) watch(r *prometheus.Registry, j *journal) error {
 }
 
 // decision counts a decision. Actions and categories are words of the engine
-// and of texts.go.
+// and of package words.
 func (m *metrics) decision(d *engine.Decision) {
 	key := [2]string{d.Action, d.Category}
 	c, ok := m.byDecision.Load(key)

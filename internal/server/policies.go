@@ -15,6 +15,8 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/record"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -135,9 +137,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 		NS: input.Namespace(ctx), By: by, Name: name,
 		Digest: session.Digest(tree.Digest()), Tree: tree.Encode(), Limits: limits,
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
-		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, by.Client))
-	})
+	a, err := s.change(ctx, cmd, requestFailure(by))
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
 	id := s.cfg.NewID()
 	s.audit.evaluated(traceOf(ctx), ns, id, policy, in, d, proto.Size(req))
-	out := &v1.EvaluateResponse{Decision: decisionOf(d, digest), Trace: d.Trace, DecisionId: id}
+	out := &v1.EvaluateResponse{Decision: record.DecisionOf(d, digest), Trace: d.Trace, DecisionId: id}
 	if d.ModifiedArguments != nil {
 		if out.ModifiedArguments, err = d.ModifiedArguments.Struct(); err != nil {
 			return nil, errModified(err)
@@ -335,9 +335,9 @@ func limitSession(d *engine.Decision, x *session.Session, tool string) {
 	default:
 		return
 	}
-	r := refusalOf(&res, limits, &session.Begin{Tool: tool})
+	r := words.RefusalOf(&res, limits, &session.Begin{Tool: tool})
 	*d = engine.Decision{
 		Action: string(engine.Deny), Policy: d.Policy, PolicyChain: d.PolicyChain, EvaluationTime: d.EvaluationTime,
-		Category: r.category, PublicMessage: r.public, Reason: r.reason, Trace: append(d.Trace, engine.Redact(r.reason)),
+		Category: r.Category, PublicMessage: r.Public, Reason: r.Reason, Trace: append(d.Trace, engine.Redact(r.Reason)),
 	}
 }

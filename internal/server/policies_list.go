@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/sha256"
-	"fmt"
 	"slices"
 
 	"example.com/govnode/engine"
@@ -202,7 +201,7 @@ func (d *deletion) respond() error {
 	case res.Code == session.PolicyPinned:
 		return fault.OfResult(res, "digest "+d.cmd.Digest.String())
 	case res.Code.Failure():
-		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", d.cmd.By.Request, d.cmd.By.Client))
+		return requestFailure(d.cmd.By)(res)
 	}
 	d.out = &v1.DeletePolicyResponse{Index: d.answer.Index}
 	return nil

@@ -36,9 +36,7 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
-		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
-	})
+	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +63,7 @@ func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) 
 		case session.PoolInUse:
 			return fault.OfResult(res, fmt.Sprintf("pool %q", req.Pool))
 		}
-		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", req.RequestId, cmd.By.Client))
+		return requestFailure(cmd.By)(res)
 	})
 	if err != nil {
 		return nil, err

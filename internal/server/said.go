@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -14,7 +15,7 @@ import (
 func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 	d := &a.decision
 	d.Allowed, d.Action, d.Policy, d.PolicyDigest = true, "allow", b.policy.Name(), b.policy.DigestText()
-	d.EvaluationTime = setDuration(&a.evaluation, b.decision.EvaluationTime)
+	d.EvaluationTime = words.SetDuration(&a.evaluation, b.decision.EvaluationTime)
 	same := sameRule(b.decision.Rule, res.Rule) && b.decision.Allowed == (res.Code != session.Denied)
 	if same {
 		d.Action, d.Policy, d.Category, d.Backend = b.decision.Action, b.decision.Policy, b.decision.Category, b.decision.Backend
@@ -39,9 +40,9 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 		return d
 	}
 	// A rule let it pass and a number did not: no rule decided.
-	r := refusalOf(res, &b.session.Pin.Limits, b.cmd)
+	r := words.RefusalOf(res, &b.session.Pin.Limits, b.cmd)
 	d.Allowed, d.Action, d.MatchedRule, d.Backend = false, "deny", "", ""
-	d.Category, d.PublicMessage, d.Reason, d.Error = r.category, r.public, r.reason, ""
+	d.Category, d.PublicMessage, d.Reason, d.Error = r.Category, r.Public, r.Reason, ""
 	return d
 }
 

@@ -22,6 +22,7 @@ import (
 	"example.com/govnode/internal/server/gate"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
+	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
@@ -103,8 +104,8 @@ func (c *Config) validate() error {
 	if c.JournalRecords < 0 || c.JournalBytes < 0 {
 		return errors.New("server: Config.JournalRecords or JournalBytes is negative")
 	}
-	c.JournalRecords = cmp.Or(c.JournalRecords, defaultJournalRecords)
-	c.JournalBytes = cmp.Or(c.JournalBytes, defaultJournalBytes)
+	c.JournalRecords = cmp.Or(c.JournalRecords, record.DefaultJournalRecords)
+	c.JournalBytes = cmp.Or(c.JournalBytes, record.DefaultJournalBytes)
 	if c.AuditRequired && c.Audit == nil {
 		return errors.New("server: Config.AuditRequired without Config.Audit; give it where lines are written to")
 	}
@@ -113,7 +114,7 @@ func (c *Config) validate() error {
 	}
 	c.AuditTimeout = cmp.Or(c.AuditTimeout, 2*time.Second)
 	if c.Peers == nil {
-		c.Peers = newPeerClient()
+		c.Peers = record.NewPeerClient()
 	}
 	if c.RequestTimeout < 0 {
 		return errors.New("server: Config.RequestTimeout is negative")
@@ -155,7 +156,7 @@ type Server struct {
 	policies *policies
 	waits    *waiting.Waiters
 	audit    *auditor
-	teller   *teller
+	teller   *record.Teller
 	metrics  *metrics
 	memory   *gate.Memory
 	leader   *members.Watch
@@ -184,13 +185,13 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.store, s.changes = store, store
 	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
-	journal := newJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
+	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal); err != nil {
 		return nil, err
 	}
-	s.teller = &teller{
-		node: cfg.Node, now: cfg.Now, log: cfg.Logger, journal: journal,
-		cluster: cfg.Cluster, client: cfg.Peers, cut: m.cut, drained: s.drained,
+	s.teller = &record.Teller{
+		Node: cfg.Node, Now: cfg.Now, Log: cfg.Logger, Journal: journal,
+		Cluster: cfg.Cluster, Client: cfg.Peers, Cut: m.cut, Drained: s.drained,
 	}
 	s.audit = &auditor{now: cfg.Now, metrics: m, journal: journal, store: store, log: &auditLog{
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,

@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/waiting"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -68,14 +69,14 @@ func (a *acquire) waiting() *waiting.Wait {
 	c := a.cmd
 	return &waiting.Wait{
 		NS: c.NS, Pool: session.PoolKey(c.NS, c.Pool), Answer: &a.answer,
-		Holder: holderName(session.KindClient, c.Client, c.Slot), Claim: c, Length: c.Wait,
+		Holder: words.HolderName(session.KindClient, c.Client, c.Slot), Claim: c, Length: c.Wait,
 		Renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.Slot, Pools: []string{c.Pool}, TTL: input.Caps.TTL.Default},
 		Cancel: &session.Cancel{NS: c.NS, Client: c.Client, Call: c.Slot, Pools: []string{c.Pool}},
 	}
 }
 
 func (a *acquire) queue() {
-	a.out = &v1.AcquireSlotResponse{Outcome: v1.Outcome_OUTCOME_QUEUED, Queue: placeOf(a.answer.Result.Queue), Index: a.answer.Index}
+	a.out = &v1.AcquireSlotResponse{Outcome: v1.Outcome_OUTCOME_QUEUED, Queue: words.PlaceOf(a.answer.Result.Queue), Index: a.answer.Index}
 }
 
 func (a *acquire) respond() error {
@@ -89,8 +90,8 @@ func (a *acquire) respond() error {
 		return fault.OfResult(res, fmt.Sprintf("slotId %q of client %q", a.cmd.Slot, a.cmd.Client))
 	}
 	a.out = &v1.AcquireSlotResponse{
-		Outcome: outcomes[res.Code], Pressure: pressureOf(res.Pressure), Queue: placeOf(res.Queue),
-		RetryAfter: someDuration(res.RetryAfter), Reason: slotReasons[res.Code], Index: a.answer.Index,
+		Outcome: words.Outcomes[res.Code], Pressure: words.PressureOf(res.Pressure), Queue: words.PlaceOf(res.Queue),
+		RetryAfter: words.SomeDuration(res.RetryAfter), Reason: slotReasons[res.Code], Index: a.answer.Index,
 	}
 	if len(res.Grants) > 0 {
 		a.out.Token, a.out.Ttl = res.Grants[0].Token, durationpb.New(res.Grants[0].TTL)
@@ -193,7 +194,7 @@ func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool,
 			continue
 		}
 		result := r.out.Results[i]
-		if outcome, ok := outcomes[a.Result.Code]; ok {
+		if outcome, ok := words.Outcomes[a.Result.Code]; ok {
 			result.Outcome = outcome
 		} // a slot of another pool is not held in the one named: LEASE_EXPIRED
 		if a.Result.Code == session.Renewed && len(a.Result.Grants) > 0 {
@@ -236,7 +237,7 @@ func (r *release) respond() error {
 	case res.Code.Failure():
 		return fault.OfResult(res, fmt.Sprintf("slotId %q of client %q", r.cmd.Slot, r.cmd.Client))
 	}
-	r.out = &v1.ReleaseSlotResponse{Outcome: outcomes[res.Code], Index: r.answer.Index}
+	r.out = &v1.ReleaseSlotResponse{Outcome: words.Outcomes[res.Code], Index: r.answer.Index}
 	switch {
 	case r.out.Outcome != v1.Outcome_OUTCOME_FENCED:
 	case r.cmd.Token == 0:
@@ -294,7 +295,7 @@ func (o *forced) respond() error {
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
-		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", o.cmd.By.Request, o.cmd.By.Client))
+		return requestFailure(o.cmd.By)(res)
 	}
 	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
 	return nil

@@ -196,7 +196,7 @@ type failing struct {
 }
 
 // failings is the one table from codes to errors. Codes that are outcomes are
-// in texts.go.
+// in package words.
 var failings = map[session.Code]failing{
 	session.NotFound:      {connect.CodeNotFound, ReasonNotFound, "there is nothing of that name"},
 	session.IDReused:      {connect.CodeInvalidArgument, ReasonIDReused, "the id was used before with other content; take a new id for a new request"},
@@ -314,7 +314,7 @@ func OverloadedElsewhere(err error) bool {
 	return errors.As(err, &o) && o.Overloaded()
 }
 
-// errLeaderOverloaded is the refusal of memoryGuard.admit as another node than
+// errLeaderOverloaded is the refusal of gate.Memory as another node than
 // the leader says it: going to a third one would not help.
 func errLeaderOverloaded() error {
 	return New(connect.CodeResourceExhausted, ReasonOverloaded,

@@ -29,6 +29,7 @@ func Unreadable(err *connect.Error) *Error {
 // An Unread is a field of a request in JSON that cannot be read.
 type Unread struct{ Field, Text string }
 
+// Error implements error.
 func (e *Unread) Error() string { return e.Field + ": " + e.Text }
 
 // unreadText is what connect makes of an Unread. Names of keys in it are

@@ -153,22 +153,23 @@ func (g *Memory) Admit() error {
 		"this node is near its memory limit and takes nothing new; this request was not looked at, send it again with the same id in "+fault.ShedRetry.String()+", or to another node").Later(fault.ShedRetry).With("limit", strconv.FormatInt(g.limit, 10))
 }
 
-// A restoreGate reads a snapshot that is to replace the state, and refuses it
+// A RestoreGate reads a snapshot that is to replace the state, and refuses it
 // when it turns out that both would not fit: the present state stays until the
 // other is read. Stores read a snapshot to its end before they change anything.
-type restoreGate struct {
+type RestoreGate struct {
 	guard   *Memory
 	from    io.Reader
 	read    uint64
 	Refused error // nil unless it was
 }
 
-func (g *Memory) Restoring(from io.Reader) *restoreGate {
-	return &restoreGate{guard: g, from: from}
+// Restoring is a snapshot on its way into the state.
+func (g *Memory) Restoring(from io.Reader) *RestoreGate {
+	return &RestoreGate{guard: g, from: from}
 }
 
 // Read implements io.Reader.
-func (r *restoreGate) Read(b []byte) (int, error) {
+func (r *RestoreGate) Read(b []byte) (int, error) {
 	n, err := r.from.Read(b)
 	r.read += uint64(n)
 	// A state takes more than its snapshot does: half as much again at least.
@@ -181,6 +182,7 @@ func (r *restoreGate) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Close ends the watch.
 func (g *Memory) Close() {
 	g.once.Do(func() { close(g.stop) })
 	g.ended.Wait()

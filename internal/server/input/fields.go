@@ -45,6 +45,7 @@ func (f *Fields) Path(field string) string {
 	return field
 }
 
+// Refuse says what is wrong with a field, unless something else is already.
 func (f *Fields) Refuse(field, format string, args ...any) {
 	if f.Err == nil {
 		f.Err = fault.Invalid(f.Path(field), format, args...)
@@ -105,6 +106,7 @@ func (f *Fields) OptionalID(field, id string) {
 // Client checks who asks, and returns default where nobody says.
 func (f *Fields) Client(id string) string { return f.ClientNamed("client", id) }
 
+// ClientNamed is Client under another name of the field.
 func (f *Fields) ClientNamed(field, id string) string {
 	if id == "" {
 		return "default"
@@ -205,6 +207,7 @@ func (f *Fields) Number(field string, n int64, b Bound) int64 {
 	return n
 }
 
+// Within checks that a number is within a bound.
 func (f *Fields) Within(field string, n int64, b Bound) {
 	if n < b.Min || n > b.Max {
 		f.Refuse(field, "is %d; it must be from %d to %d", n, b.Min, b.Max)
@@ -378,6 +381,7 @@ func Sorted[V any](m map[string]V) iter.Seq2[string, V] {
 	}
 }
 
+// Clip shortens a text to so many bytes.
 func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -385,6 +389,7 @@ func Clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
+// Stamp is a time as records and audit lines have it.
 func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
 
 // Metadata checks what an adapter sends beside a call (adapter contract 5.1).

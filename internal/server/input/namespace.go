@@ -15,6 +15,7 @@ const NamespaceHeader = "Govnode-Namespace"
 
 const defaultNamespace = "default"
 
+// NamespaceKey is under which a context has the namespace, a string.
 type NamespaceKey struct{}
 
 // NamespaceGate reads the namespace before the body is decoded.

@@ -38,6 +38,7 @@ type Watch struct {
 	ended sync.WaitGroup
 }
 
+// NewWatch makes the watch of a cluster; of none, it refuses nothing.
 func NewWatch(c Cluster, patience time.Duration, log *slog.Logger) *Watch {
 	return &Watch{cluster: c, patience: patience, log: log, stop: make(chan struct{})}
 }
@@ -174,6 +175,7 @@ func (l led) admitRead(r storage.Read) error {
 	return storage.Unread(l.leader.Admit())
 }
 
+// Close ends the watch.
 func (w *Watch) Close() {
 	w.once.Do(func() { close(w.stop) })
 	w.ended.Wait()

@@ -213,6 +213,7 @@ func (w *Waiters) ask(waiting ...*Wait) {
 	}
 }
 
+// Close ends the work; places are kept for another node.
 func (w *Waiters) Close() {
 	w.once.Do(func() { close(w.stop) })
 	w.running.Wait()

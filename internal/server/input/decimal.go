@@ -1,4 +1,4 @@
-package server
+package input
 
 import (
 	"errors"
@@ -9,14 +9,14 @@ import (
 
 const (
 	decimalPlaces = 6
-	million       = 1_000_000
+	Million       = 1_000_000
 )
 
 var errDecimal = errors.New("must be a decimal such as 3, -0.5 or 12.25, with at most 6 digits behind the point and between -9223372036854.775808 and 9223372036854.775807")
 
-// parseDecimal reads a decimal as millionths, exactly. There is no exponent, no
+// ParseDecimal reads a decimal as millionths, exactly. There is no exponent, no
 // plus sign, and a digit on either side of a point.
-func parseDecimal(s string) (millionths int64, err error) {
+func ParseDecimal(s string) (millionths int64, err error) {
 	digits, negative := strings.CutPrefix(s, "-")
 	whole, fraction, point := strings.Cut(digits, ".")
 	if whole == "" || point && fraction == "" || len(fraction) > decimalPlaces || !allDigits(whole) || !allDigits(fraction) {
@@ -43,16 +43,16 @@ func allDigits(s string) bool {
 	return true
 }
 
-// formatDecimal prints millionths in the one canonical way: no trailing zeros,
+// FormatDecimal prints millionths in the one canonical way: no trailing zeros,
 // no leading ones, no negative zero.
-func formatDecimal(millionths int64) string {
+func FormatDecimal(millionths int64) string {
 	u, sign := uint64(millionths), ""
 	if millionths < 0 {
 		u, sign = -u, "-"
 	}
-	s := sign + strconv.FormatUint(u/million, 10)
-	if rest := u % million; rest != 0 {
-		tail := strconv.FormatUint(million+rest, 10)[1:]
+	s := sign + strconv.FormatUint(u/Million, 10)
+	if rest := u % Million; rest != 0 {
+		tail := strconv.FormatUint(Million+rest, 10)[1:]
 		s += "." + strings.TrimRight(tail, "0")
 	}
 	return s

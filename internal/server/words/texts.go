@@ -1,4 +1,4 @@
-package server
+package words
 
 import (
 	"crypto/sha256"
@@ -14,9 +14,9 @@ import (
 	"example.com/govnode/session"
 )
 
-// outcomes is the one table from codes of the state machine to outcomes. Codes
-// that are no answer are in errors.go.
-var outcomes = map[session.Code]v1.Outcome{
+// Outcomes is the one table from codes of the state machine to outcomes. Codes
+// that are no answer are in package fault.
+var Outcomes = map[session.Code]v1.Outcome{
 	session.Admitted:         v1.Outcome_OUTCOME_ADMITTED,
 	session.Queued:           v1.Outcome_OUTCOME_QUEUED,
 	session.Denied:           v1.Outcome_OUTCOME_DENIED_BY_POLICY,
@@ -52,15 +52,15 @@ const (
 
 // A refusal is how an outcome that the state machine reached reads.
 type refusal struct {
-	category string
-	public   string // what an end user may read
-	reason   string
+	Category string
+	Public   string // what an end user may read
+	Reason   string
 }
 
-// refusalOf makes the words of a refusal from what every node holds for ever
+// RefusalOf makes the words of a refusal from what every node holds for ever
 // or is remembered with the id, so that a repeat reads the same: the outcome,
 // the pinned limits, and the call itself.
-func refusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) refusal {
+func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) refusal {
 	switch res.Code {
 	case session.AttemptLimit:
 		return refusal{categoryAttempts, "Attempt limit exceeded.", fmt.Sprintf("Attempt limit reached (%d). Agent may be stuck in a retry loop. Stop and reassess.", limits.MaxAttempts)}
@@ -118,18 +118,19 @@ func noRoomText(limits *session.Limits, cmd *session.Begin) string {
 	return "Max concurrency reached in one of the pools " + strings.Join(names, ", ")
 }
 
-// decisionID names a decision: the same call has the same one, on every node of
+// DecisionID names a decision: the same call has the same one, on every node of
 // its cluster and for ever, and another one in every other cluster.
-func decisionID(store interface{ DataID(ns string) string }, ns, sess, call string) string {
+func DecisionID(store interface{ DataID(ns string) string }, ns, sess, call string) string {
 	// None of the four can hold a NUL.
 	sum := sha256.Sum256([]byte(store.DataID(ns) + "\x00" + ns + "\x00" + sess + "\x00" + call))
 	return hex.EncodeToString(sum[:16])
 }
 
-// holderName is how package session names what a maker holds in its pools.
-func holderName(kind byte, maker, id string) string { return string(kind) + maker + " " + id }
+// HolderName is how package session names what a maker holds in its pools.
+func HolderName(kind byte, maker, id string) string { return string(kind) + maker + " " + id }
 
-func pressureOf(p session.Pressure) *v1.Pressure {
+// PressureOf is the pressure of a pool; nil where it has no limit.
+func PressureOf(p session.Pressure) *v1.Pressure {
 	if p.Limit == 0 {
 		return nil
 	}
@@ -140,23 +141,27 @@ func pressureOf(p session.Pressure) *v1.Pressure {
 	return out
 }
 
-func countersOf(c session.Counters) *v1.Counters {
+// CountersOf are the counters of a session.
+func CountersOf(c session.Counters) *v1.Counters {
 	out := &v1.Counters{}
-	setCounters(out, c)
+	SetCounters(out, c)
 	return out
 }
 
-func setCounters(out *v1.Counters, c session.Counters) {
+// SetCounters is CountersOf into a message that is there.
+func SetCounters(out *v1.Counters, c session.Counters) {
 	out.Attempts, out.Calls, out.Executions = int32(c.Attempts), int32(c.Calls), int32(c.Executions)
 	out.Failures, out.ConsecutiveFailures, out.TokensUsed = int32(c.Failures), int32(c.Consecutive), c.Tokens
 }
 
-func setDuration(out *durationpb.Duration, d time.Duration) *durationpb.Duration {
+// SetDuration puts a duration into a message that is there.
+func SetDuration(out *durationpb.Duration, d time.Duration) *durationpb.Duration {
 	out.Seconds, out.Nanos = int64(d/time.Second), int32(d%time.Second)
 	return out
 }
 
-func grantsOf(grants []session.Grant) []*v1.Grant {
+// GrantsOf are the slots that an answer grants.
+func GrantsOf(grants []session.Grant) []*v1.Grant {
 	out := make([]*v1.Grant, len(grants))
 	for i, g := range grants {
 		out[i] = &v1.Grant{Pool: g.Pool, Token: g.Token, Ttl: durationpb.New(g.TTL)}
@@ -164,15 +169,16 @@ func grantsOf(grants []session.Grant) []*v1.Grant {
 	return out
 }
 
-func placeOf(p session.Place) *v1.QueuePlace {
+// PlaceOf is a place in a queue; nil if it is none.
+func PlaceOf(p session.Place) *v1.QueuePlace {
 	if p.Position == 0 {
 		return nil
 	}
 	return &v1.QueuePlace{Pool: p.Pool, Position: p.Position}
 }
 
-// someDuration leaves out a duration of nothing.
-func someDuration(d time.Duration) *durationpb.Duration {
+// SomeDuration leaves out a duration of nothing.
+func SomeDuration(d time.Duration) *durationpb.Duration {
 	if d <= 0 {
 		return nil
 	}

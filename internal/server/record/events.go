@@ -1,4 +1,4 @@
-package server
+package record
 
 import (
 	"context"
@@ -30,7 +30,7 @@ const (
 )
 
 // Follow streams the governance events of this node, or of all.
-func (s *teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *connect.ServerStream[v1.FollowResponse]) error {
+func (s *Teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *connect.ServerStream[v1.FollowResponse]) error {
 	f := &input.Fields{}
 	f.OptionalID("sessionId", req.SessionId)
 	f.OptionalID("agentId", req.AgentId)
@@ -43,20 +43,20 @@ func (s *teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *conn
 	if req.FromOldest && req.After != "" {
 		f.Refuse("fromOldest", "is given beside after; send one of them")
 	}
-	if _, here := at[s.node]; f.Err == nil && !req.Cluster && len(at) > 0 && !here {
-		f.Refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.node)
+	if _, here := at[s.Node]; f.Err == nil && !req.Cluster && len(at) > 0 && !here {
+		f.Refuse("after", "is a cursor of another node, and this is %s; follow that node, or set cluster", s.Node)
 	}
 	if f.Err != nil {
 		return f.Err
 	}
-	if !s.journal.enter(maxFollowers) {
+	if !s.Journal.enter(maxFollowers) {
 		return fault.New(connect.CodeResourceExhausted, fault.ReasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
 	}
-	defer s.journal.leave()
+	defer s.Journal.leave()
 	if req.Cluster {
 		return s.followAll(ctx, req, at, stream.Send)
 	}
-	fl := s.newFollower(input.Namespace(ctx), req, at[s.node])
+	fl := s.newFollower(input.Namespace(ctx), req, at[s.Node])
 	return fl.run(ctx, stream.Send)
 }
 
@@ -97,8 +97,8 @@ func cursorsIn(f *input.Fields, field, text string) map[string]cursor {
 // A follower reads the journal of this node at its own pace: it holds a place
 // and nothing else, so however slow it is, it costs the calls nothing.
 type follower struct {
-	s       *teller
-	ns      string
+	s       *Teller
+	NS      string
 	types   map[string]bool // nil for all
 	session string
 	agent   string
@@ -106,25 +106,25 @@ type follower struct {
 	gap     *v1.Gap // to be said first
 }
 
-func (s *teller) newFollower(ns string, req *v1.FollowRequest, at cursor) *follower {
-	fl := &follower{s: s, ns: ns, session: req.SessionId, agent: req.AgentId}
+func (s *Teller) newFollower(ns string, req *v1.FollowRequest, at cursor) *follower {
+	fl := &follower{s: s, NS: ns, session: req.SessionId, agent: req.AgentId}
 	if len(req.Types) > 0 {
 		fl.types = map[string]bool{}
 		for _, t := range req.Types {
 			fl.types[t] = true
 		}
 	}
-	oldest, next := s.journal.bounds()
+	oldest, next := s.Journal.bounds()
 	switch {
-	case at.boot == s.journal.boot && at.sequence < next:
+	case at.boot == s.Journal.boot && at.sequence < next:
 		fl.next = at.sequence + 1
 		if fl.next < oldest {
-			fl.gap = &v1.Gap{Node: s.node, Reason: gapOverwritten, Missed: oldest - fl.next}
+			fl.gap = &v1.Gap{Node: s.Node, Reason: gapOverwritten, Missed: oldest - fl.next}
 			fl.next = oldest
 		}
 	case at.boot != "":
 		// The node has forgotten what it had: all that it has now is new.
-		fl.gap = &v1.Gap{Node: s.node, Reason: gapRestarted}
+		fl.gap = &v1.Gap{Node: s.Node, Reason: gapRestarted}
 		fl.next = oldest
 	case req.FromOldest:
 		fl.next = oldest
@@ -136,7 +136,7 @@ func (s *teller) newFollower(ns string, req *v1.FollowRequest, at cursor) *follo
 
 // cursor is the place behind what was sent.
 func (fl *follower) cursor() string {
-	return cursor{fl.s.journal.boot, fl.next - 1}.text(fl.s.node)
+	return cursor{fl.s.Journal.boot, fl.next - 1}.text(fl.s.Node)
 }
 
 // run sends events until the other side ends, falls behind, or the node drains.
@@ -147,9 +147,9 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 	beat := time.NewTicker(followBeat)
 	defer beat.Stop()
 	for {
-		r := fl.s.journal.read(fl.next)
+		r := fl.s.Journal.read(fl.next)
 		if r.missed > 0 {
-			fl.s.cut.Inc()
+			fl.s.Cut.Inc()
 			return fault.New(connect.CodeResourceExhausted, fault.ReasonTooSlow, fmt.Sprintf(
 				"this follower fell behind what the node keeps, and %d events are gone; read faster, or ask for fewer types, and follow again with the last cursor", r.missed))
 		}
@@ -168,7 +168,7 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 			if err := send(&v1.FollowResponse{Cursor: fl.cursor()}); err != nil {
 				return err
 			}
-		case <-fl.s.drained:
+		case <-fl.s.Drained:
 			return fault.New(connect.CodeUnavailable, fault.ReasonNotApplied, "this node is shutting down; follow another one, or this one again when it is back: it will say what was missed")
 		case <-ctx.Done():
 			return fault.GaveUp(ctx)
@@ -177,8 +177,8 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 }
 
 // tell sends those events of a record that are wanted and not sent yet.
-func (fl *follower) tell(r *record, send func(*v1.FollowResponse) error) error {
-	if r.ns != fl.ns || fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent {
+func (fl *follower) tell(r *Record, send func(*v1.FollowResponse) error) error {
+	if r.NS != fl.NS || fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent {
 		return nil
 	}
 	if r.events == 0 {
@@ -197,40 +197,40 @@ func (fl *follower) tell(r *record, send func(*v1.FollowResponse) error) error {
 	return nil
 }
 
-func (r *record) sessionID() string {
-	if r.id == "" {
-		return r.after[0].SessionID
+func (r *Record) sessionID() string {
+	if r.ID == "" {
+		return r.After[0].SessionID
 	}
 	return r.input.SessionID
 }
 
 // agentID is that of the session, or the one that Evaluate was given.
-func (r *record) agentID() string {
-	if r.id == "" {
-		return r.after[0].AgentID
+func (r *Record) agentID() string {
+	if r.ID == "" {
+		return r.After[0].AgentID
 	}
 	return r.input.AgentID
 }
 
 // engineEvents are the events of a record, with their texts redacted.
-func (r *record) engineEvents() []engine.Event {
-	if r.id == "" {
-		return r.after
+func (r *Record) engineEvents() []engine.Event {
+	if r.ID == "" {
+		return r.After
 	}
 	in := r.input
-	in.Now = r.at
-	return engine.Events(in, r.decision)
+	in.Now = r.At
+	return engine.Events(in, r.Decision)
 }
 
-func (s *teller) eventOf(r *record, ev engine.Event, sequence uint64) *v1.Event {
+func (s *Teller) eventOf(r *Record, ev engine.Event, sequence uint64) *v1.Event {
 	out := &v1.Event{
-		Type: string(ev.Type), Node: s.node, Sequence: sequence, Timestamp: input.Stamp(ev.Time),
+		Type: string(ev.Type), Node: s.Node, Sequence: sequence, Timestamp: input.Stamp(ev.Time),
 		AgentId: ev.AgentID, SessionId: ev.SessionID, CallId: ev.CallID, Tool: ev.Tool,
 		Policy: ev.Policy, Rule: ev.Rule, Category: ev.Category, Reason: ev.Reason,
-		DecisionId: r.id, CheckpointId: ev.Checkpoint, DryRun: r.dryRun, Repeat: r.repeat,
+		DecisionId: r.ID, CheckpointId: ev.Checkpoint, DryRun: r.DryRun, Repeat: r.Repeat,
 	}
 	if d := ev.Drift; d != nil {
-		out.Drift = driftOf(d)
+		out.Drift = DriftOf(d)
 	}
 	return out
 }

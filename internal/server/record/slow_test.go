@@ -1,4 +1,4 @@
-package server
+package record
 
 import (
 	"fmt"
@@ -15,22 +15,22 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
-func journaled(records, bytes int) *teller {
+func journaled(records, bytes int) *Teller {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "e"}, []string{"type"})
-	return &teller{
-		node: "n1", now: time.Now, log: slog.New(slog.DiscardHandler), journal: newJournal("boot", records, bytes, events),
-		cut: prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}),
+	return &Teller{
+		Node: "n1", Now: time.Now, Log: slog.New(slog.DiscardHandler), Journal: NewJournal("boot", records, bytes, events),
+		Cut: prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}),
 	}
 }
 
-func allowed(id string, size int) *record {
-	return &record{id: id, ns: "default", decision: engine.Decision{Allowed: true}, size: size}
+func allowed(id string, size int) *Record {
+	return &Record{ID: id, NS: "default", Decision: engine.Decision{Allowed: true}, Size: size}
 }
 
 // A follower that takes nothing in holds up nobody, and is cut when what it
 // should hear next is gone.
 func TestSlowFollower(t *testing.T) {
-	s := journaled(8, defaultJournalBytes)
+	s := journaled(8, DefaultJournalBytes)
 	fl := s.newFollower("default", &v1.FollowRequest{}, cursor{})
 	taken, goOn := make(chan *v1.FollowResponse), make(chan struct{})
 	result := make(chan error, 1)
@@ -43,10 +43,10 @@ func TestSlowFollower(t *testing.T) {
 	}()
 	<-taken // the first cursor
 	goOn <- struct{}{}
-	s.journal.add(allowed("d0", 1))
+	s.Journal.Add(allowed("d0", 1))
 	require.Equal(t, "d0", (<-taken).Event.DecisionId)
 	for i := 1; i <= 100; i++ { // while it is stuck in the first
-		s.journal.add(allowed(fmt.Sprintf("d%d", i), 1))
+		s.Journal.Add(allowed(fmt.Sprintf("d%d", i), 1))
 	}
 	close(goOn)
 	err := <-result
@@ -59,43 +59,43 @@ func TestSlowFollower(t *testing.T) {
 // found any more.
 func TestJournalIsBounded(t *testing.T) {
 	s := journaled(10, 1000)
-	j := s.journal
+	j := s.Journal
 	for i := range 50 {
-		j.add(allowed(fmt.Sprintf("d%d", i), 1))
+		j.Add(allowed(fmt.Sprintf("d%d", i), 1))
 	}
 	require.Nil(t, j.find("default", "d39"))
 	require.NotNil(t, j.find("default", "d40"))
 	require.Nil(t, j.find("other", "d40"))
-	j.add(allowed("large", 995))
-	n, bytes, _ := j.state()
+	j.Add(allowed("large", 995))
+	n, bytes, _ := j.State()
 	require.Equal(t, []int{6, 1000}, []int{n, bytes})
 	require.Nil(t, j.find("default", "d44"))
-	j.add(allowed("too large", 5000))
-	n, _, _ = j.state()
+	j.Add(allowed("too large", 5000))
+	n, _, _ = j.State()
 	require.Equal(t, 1, n, "the latest is kept, however large it is")
 	oldest, next := j.bounds()
 	require.EqualValues(t, []uint64{52, 53}, []uint64{oldest, next})
 	require.Len(t, j.byID, 1)
 
 	// A repeat takes no place, and a failure is replaced by what came of it.
-	j.add(allowed("too large", 1))
+	j.Add(allowed("too large", 1))
 	_, next = j.bounds()
 	require.EqualValues(t, 53, next)
 	failed := allowed("f", 1)
-	failed.failure = "unavailable"
-	j.add(failed)
-	j.add(allowed("f", 1))
-	require.Empty(t, j.find("default", "f").failure)
+	failed.Failure = "unavailable"
+	j.Add(failed)
+	j.Add(allowed("f", 1))
+	require.Empty(t, j.find("default", "f").Failure)
 }
 
 func TestFollowersAreBounded(t *testing.T) {
-	s := journaled(defaultJournalRecords, defaultJournalBytes)
+	s := journaled(DefaultJournalRecords, DefaultJournalBytes)
 	for range maxFollowers {
-		require.True(t, s.journal.enter(maxFollowers))
+		require.True(t, s.Journal.enter(maxFollowers))
 	}
 	err := s.Follow(t.Context(), &v1.FollowRequest{}, nil)
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 	require.Equal(t, fault.ReasonTooManyFollowers, fault.InfoOf(err).GetReason())
-	s.journal.leave()
-	require.True(t, s.journal.enter(maxFollowers))
+	s.Journal.leave()
+	require.True(t, s.Journal.enter(maxFollowers))
 }

@@ -1,4 +1,4 @@
-package server
+package record
 
 import (
 	"context"
@@ -28,7 +28,7 @@ const (
 // when the one before has gone out, so that nothing piles up here and whoever
 // reads slowly is cut by the node that it falls behind.
 type gathering struct {
-	s        *teller
+	s        *Teller
 	req      *v1.FollowRequest
 	at       map[string]string // cursor of each node
 	silent   map[string]bool   // nodes that do not answer
@@ -44,7 +44,7 @@ type heard struct {
 	err     error
 }
 
-func (s *teller) followAll(ctx context.Context, req *v1.FollowRequest, at map[string]cursor, send func(*v1.FollowResponse) error) error {
+func (s *Teller) followAll(ctx context.Context, req *v1.FollowRequest, at map[string]cursor, send func(*v1.FollowResponse) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g := &gathering{
@@ -55,7 +55,7 @@ func (s *teller) followAll(ctx context.Context, req *v1.FollowRequest, at map[st
 		g.at[node] = c.text(node)
 	}
 	resumed := len(at) > 0
-	own := &voice{g: g, node: s.node}
+	own := &voice{g: g, node: s.Node}
 	g.members[own.node] = true
 	fl := s.newFollower(input.Namespace(ctx), g.request(own.node, resumed), at[own.node])
 	go func() {
@@ -224,7 +224,7 @@ func (g *gathering) run(ctx context.Context, send func(*v1.FollowResponse) error
 		case <-members.C:
 			// A node that cannot tell its members now is asked again soon.
 			if err := g.enlist(ctx, true); err != nil {
-				g.s.log.Debug("the members of the cluster are not known", "error", err)
+				g.s.Log.Debug("the members of the cluster are not known", "error", err)
 			}
 		case <-ctx.Done():
 			return fault.GaveUp(ctx)
@@ -235,7 +235,7 @@ func (g *gathering) run(ctx context.Context, send func(*v1.FollowResponse) error
 // take notes what a node said, and returns what is to be told of it.
 func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 	if h.err != nil {
-		if h.node == g.s.node || connect.CodeOf(h.err) == connect.CodeResourceExhausted || connect.CodeOf(h.err) == connect.CodeInvalidArgument {
+		if h.node == g.s.Node || connect.CodeOf(h.err) == connect.CodeResourceExhausted || connect.CodeOf(h.err) == connect.CodeInvalidArgument {
 			return nil, h.err
 		}
 		g.silent[h.node] = true

@@ -1,4 +1,4 @@
-package server
+package record
 
 import (
 	"context"
@@ -17,23 +17,23 @@ import (
 // peerTimeout bounds one question to the other nodes.
 const peerTimeout = 3 * time.Second
 
-// A teller tells of the decisions of its node, and asks other nodes for theirs. It
+// A Teller tells of the decisions of its node, and asks other nodes for theirs. It
 // answers govnode.v1.DecisionService and EventService.
-type teller struct {
-	node    string
-	now     func() time.Time
-	log     *slog.Logger
-	journal *journal
-	cluster members.Cluster // nil where the store has no members
-	client  *http.Client    // how the API of other nodes is reached
-	cut     prometheus.Counter
-	drained <-chan struct{} // closed when the node drains
+type Teller struct {
+	Node    string
+	Now     func() time.Time
+	Log     *slog.Logger
+	Journal *Journal
+	Cluster members.Cluster // nil where the store has no members
+	Client  *http.Client    // how the API of other nodes is reached
+	Cut     prometheus.Counter
+	Drained <-chan struct{} // closed when the node drains
 }
 
-// newPeerClient is how a node reaches the API of others. There is one
+// NewPeerClient is how a node reaches the API of others. There is one
 // connection for each request under way, so that a follower that reads slowly
 // holds up nobody else.
-func newPeerClient() *http.Client {
+func NewPeerClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: 10 * time.Second,
 	}}
@@ -41,29 +41,29 @@ func newPeerClient() *http.Client {
 
 // peers returns the other nodes whose API can be asked; none where the store
 // has no members.
-func (s *teller) peers(ctx context.Context) ([]members.Peer, error) {
-	if s.cluster == nil {
+func (s *Teller) peers(ctx context.Context) ([]members.Peer, error) {
+	if s.Cluster == nil {
 		return nil, nil
 	}
-	status, err := s.cluster.Status(ctx)
+	status, err := s.Cluster.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var peers []members.Peer
 	for _, p := range status.Peers {
-		if p.Node != s.node && p.APIAddress != "" {
+		if p.Node != s.Node && p.APIAddress != "" {
 			peers = append(peers, p)
 		}
 	}
 	return peers, nil
 }
 
-func (s *teller) peerDecisions(ctx context.Context, p members.Peer) govnodev1connect.DecisionServiceClient {
-	return govnodev1connect.NewDecisionServiceClient(s.client, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
+func (s *Teller) peerDecisions(ctx context.Context, p members.Peer) govnodev1connect.DecisionServiceClient {
+	return govnodev1connect.NewDecisionServiceClient(s.Client, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
 }
 
-func (s *teller) peerEvents(ctx context.Context, p members.Peer) govnodev1connect.EventServiceClient {
-	return govnodev1connect.NewEventServiceClient(s.client, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
+func (s *Teller) peerEvents(ctx context.Context, p members.Peer) govnodev1connect.EventServiceClient {
+	return govnodev1connect.NewEventServiceClient(s.Client, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
 }
 
 // inNamespace sends requests in a namespace.

@@ -1,4 +1,4 @@
-package server
+package record
 
 import (
 	"context"
@@ -13,26 +13,27 @@ import (
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
 
 const (
-	// bareRecord is about what a record holds without what the caller sent.
-	bareRecord = 1 << 10
+	// BareRecord is about what a record holds without what the caller sent.
+	BareRecord = 1 << 10
 	// expansion is how many bytes of memory one byte of JSON takes at most: a
 	// digit and a comma become a value.
 	expansion = 24
-	// maxLazyRecord is from which size on a record is redacted and rendered at
+	// MaxLazyRecord is from which size on a record is redacted and rendered at
 	// once, so that it holds what it will be shown as and no more.
-	maxLazyRecord = bareRecord + expansion<<12
+	MaxLazyRecord = BareRecord + expansion<<12
 )
 
-// newRecord makes the record of a decision. Size is about how many bytes of
+// New makes the record of a decision. Size is about how many bytes of
 // JSON the caller sent.
-func newRecord(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) *record {
-	r := &record{id: id, ns: ns, policy: policy, input: in, facts: in.Facts, decision: d, size: bareRecord + expansion*size}
-	r.decision.Premises, r.decision.Trace, r.decision.ModifiedArguments = nil, nil, nil
+func New(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) *Record {
+	r := &Record{ID: id, NS: ns, Policy: policy, input: in, facts: in.Facts, Decision: d, Size: BareRecord + expansion*size}
+	r.Decision.Premises, r.Decision.Trace, r.Decision.ModifiedArguments = nil, nil, nil
 	if f := in.Facts; f != nil {
 		if f.ToolCalls != nil {
 			r.toolCalls = f.ToolCalls(in.Tool)
@@ -46,38 +47,38 @@ func newRecord(ns, id string, policy *engine.Policy, in engine.Input, d engine.D
 	return r
 }
 
-// audit is the record in the terms of the specifications, redacted.
-func (r *record) audit() engine.AuditRecord {
+// Audit is the record in the terms of the specifications, redacted.
+func (r *Record) Audit() engine.AuditRecord {
 	in := r.input
 	if r.facts != nil {
 		facts, calls := *r.facts, r.toolCalls
 		facts.ToolCalls = func(string) int64 { return calls }
 		in.Facts = &facts
 	}
-	in.Now = r.at
-	return r.policy.Audit(in, r.decision)
+	in.Now = r.At
+	return r.Policy.Audit(in, r.Decision)
 }
 
-// render keeps what would be shown in the place of what it is made from.
-func (r *record) render(rec engine.AuditRecord) {
+// Render keeps what would be shown in the place of what it is made from.
+func (r *Record) Render(rec engine.AuditRecord) {
 	r.rendered = r.message(rec)
-	r.policy, r.facts = nil, nil
+	r.Policy, r.facts = nil, nil
 	r.input.Arguments, r.input.Context = value.Value{}, value.Value{}
-	r.size = bareRecord + 2*proto.Size(r.rendered)
+	r.Size = BareRecord + 2*proto.Size(r.rendered)
 }
 
 // message is a record as Explain shows it.
-func (r *record) message(rec engine.AuditRecord) *v1.DecisionRecord {
-	d := decisionOf(r.decision, session.Digest(rec.PolicyDigest))
+func (r *Record) message(rec engine.AuditRecord) *v1.DecisionRecord {
+	d := DecisionOf(r.Decision, session.Digest(rec.PolicyDigest))
 	d.Reason, d.Error, d.EvaluationTime = rec.Reason, engine.Redact(rec.ErrorDetail), durationpb.New(rec.Evaluation)
 	out := &v1.DecisionRecord{
-		DecisionId: r.id, Timestamp: input.Stamp(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
+		DecisionId: r.ID, Timestamp: input.Stamp(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
 		Kind: kindOfInput[r.input.Kind], Tool: rec.ToolName, AgentId: rec.AgentID, SessionId: rec.SessionID, CallId: rec.CallID,
 		ContextSnapshotJson: rec.ContextSnapshot.JSON(), ContextSha256: rec.ContextDigest.String(),
-		Outcome: r.outcome, Index: r.index, DryRun: r.dryRun, Repeat: r.repeat, Failure: r.failure, FailureReason: r.failureReason,
+		Outcome: r.Outcome, Index: r.Index, DryRun: r.DryRun, Repeat: r.Repeat, Failure: r.Failure, FailureReason: r.FailureReason,
 	}
-	if r.counters != nil {
-		out.Counters = countersOf(*r.counters)
+	if r.Counters != nil {
+		out.Counters = words.CountersOf(*r.Counters)
 	}
 	return out
 }
@@ -88,24 +89,24 @@ var kindOfInput = map[engine.Kind]v1.Kind{
 }
 
 // Explain returns the record of a decision, from this node or from another.
-func (s *teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+func (s *Teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	f := &input.Fields{}
 	f.ID("decisionId", req.DecisionId)
 	f.OptionalID("sessionId", req.SessionId)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	if r := s.journal.find(input.Namespace(ctx), req.DecisionId); r != nil {
+	if r := s.Journal.find(input.Namespace(ctx), req.DecisionId); r != nil {
 		out := r.rendered
 		if out == nil {
-			out = r.message(r.audit())
+			out = r.message(r.Audit())
 		} else {
 			out = proto.CloneOf(out)
 		}
 		if req.SessionId != "" && out.SessionId != req.SessionId {
 			return nil, fault.NotFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
 		}
-		out.Node, out.Age = s.node, durationpb.New(max(s.now().Sub(r.at), 0))
+		out.Node, out.Age = s.Node, durationpb.New(max(s.Now().Sub(r.At), 0))
 		return &v1.ExplainResponse{Record: out}, nil
 	}
 	if req.Local {
@@ -115,7 +116,7 @@ func (s *teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.Expla
 }
 
 // explainElsewhere asks the other nodes, all at once.
-func (s *teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	peers, err := s.peers(ctx)
 	if err != nil {
 		return nil, fault.OfRead(err)
@@ -153,8 +154,8 @@ func (s *teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 }
 
 // notKept says who was asked for a decision, and who could not be.
-func (s *teller) notKept(id string, asked, silent []string) error {
-	text := "no record of the decision \"" + id + "\" is kept by " + strings.Join(append([]string{s.node}, asked...), ", ")
+func (s *Teller) notKept(id string, asked, silent []string) error {
+	text := "no record of the decision \"" + id + "\" is kept by " + strings.Join(append([]string{s.Node}, asked...), ", ")
 	if len(silent) > 0 {
 		text += "; not reached: " + strings.Join(silent, ", ")
 	}
@@ -166,7 +167,8 @@ func (s *teller) notKept(id string, asked, silent []string) error {
 	return f
 }
 
-func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
+// DecisionOf is a decision of the engine as callers read it.
+func DecisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
 	return &v1.Decision{
 		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
 		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
@@ -174,7 +176,8 @@ func decisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
 	}
 }
 
-func driftOf(d *engine.DriftResult) *v1.Drift {
+// DriftOf is a drift as callers read it.
+func DriftOf(d *engine.DriftResult) *v1.Drift {
 	return &v1.Drift{
 		Score: d.Score, Exceeded: d.Exceeded, Threshold: d.Threshold,
 		BaselineHash: d.BaselineHash, CurrentHash: d.CurrentHash,

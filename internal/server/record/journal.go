@@ -1,4 +1,4 @@
-package server
+package record
 
 import (
 	"slices"
@@ -16,50 +16,50 @@ import (
 // Bounds of what a node keeps to explain decisions and to let followers come
 // back, where Config states no others.
 const (
-	defaultJournalRecords = 16_384
-	defaultJournalBytes   = 32 << 20
+	DefaultJournalRecords = 16_384
+	DefaultJournalBytes   = 32 << 20
 )
 
-// A record is one decision, or the end of a call that gave rise to events. What
+// A Record is one decision, or the end of a call that gave rise to events. What
 // the caller sent stays in it as it came, in memory alone: it is redacted when
 // somebody asks, because redaction costs more than the decision itself.
-type record struct {
-	id, ns string
-	at     time.Time
+type Record struct {
+	ID, NS string
+	At     time.Time
 
-	policy    *engine.Policy
+	Policy    *engine.Policy
 	input     engine.Input // without its functions and facts
 	facts     *engine.Facts
 	toolCalls int64 // of the tool of the call; stands for facts.ToolCalls
-	decision  engine.Decision
+	Decision  engine.Decision
 	rendered  *v1.DecisionRecord // instead of policy and input, where these are large
 
-	outcome       v1.Outcome
-	counters      *session.Counters
-	index         uint64
-	dryRun        bool
-	repeat        bool
-	failure       string
-	failureReason string
+	Outcome       v1.Outcome
+	Counters      *session.Counters
+	Index         uint64
+	DryRun        bool
+	Repeat        bool
+	Failure       string
+	FailureReason string
 
-	after []engine.Event // of EndCall; then there is no decision
+	After []engine.Event // of EndCall; then there is no decision
 
-	size   int    // about how many bytes it holds
+	Size   int    // about how many bytes it holds
 	first  uint64 // sequence of its first event
 	events uint64 // how many it gives rise to
 }
 
-// A journal keeps the latest records of a node, within a bound of records and
+// A Journal keeps the latest records of a node, within a bound of records and
 // bytes. It is the source of Explain and of Follow.
-type journal struct {
+type Journal struct {
 	boot       string // names this life of the node, in cursors
 	maxRecords int
 	maxBytes   int
 	counted    map[engine.EventType]prometheus.Counter
 
 	mu        sync.Mutex
-	records   []*record // in the order of their events
-	byID      map[string]*record
+	records   []*Record // in the order of their events
+	byID      map[string]*Record
 	bytes     int
 	next      uint64 // sequence of the next event; the first is 1
 	followers int
@@ -71,9 +71,10 @@ var eventTypes = []engine.EventType{
 	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected,
 }
 
-func newJournal(boot string, records, bytes int, events *prometheus.CounterVec) *journal {
-	j := &journal{
-		boot: boot, maxRecords: records, maxBytes: bytes, byID: map[string]*record{}, next: 1,
+// NewJournal makes the journal of one life of a node, which boot names.
+func NewJournal(boot string, records, bytes int, events *prometheus.CounterVec) *Journal {
+	j := &Journal{
+		boot: boot, maxRecords: records, maxBytes: bytes, byID: map[string]*Record{}, next: 1,
 		counted: map[engine.EventType]prometheus.Counter{},
 	}
 	for _, t := range eventTypes {
@@ -82,34 +83,34 @@ func newJournal(boot string, records, bytes int, events *prometheus.CounterVec) 
 	return j
 }
 
-// add keeps a record and drops the oldest that there is no room for. A decision
+// Add keeps a record and drops the oldest that there is no room for. A decision
 // that is kept already with the same outcome is left as it is: it was repeated,
 // and an event occurs once.
-func (j *journal) add(r *record) {
+func (j *Journal) Add(r *Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if r.id != "" {
-		before := j.byID[r.id]
-		if before != nil && before.failure == "" && before.outcome == r.outcome && r.failure == "" {
+	if r.ID != "" {
+		before := j.byID[r.ID]
+		if before != nil && before.Failure == "" && before.Outcome == r.Outcome && r.Failure == "" {
 			return
 		}
 		// A call that waited was checked when it was queued. That it was
 		// admitted in the end is no second check; that it was not is news.
-		waited := before != nil && before.outcome == v1.Outcome_OUTCOME_QUEUED && r.decision.Allowed
+		waited := before != nil && before.Outcome == v1.Outcome_OUTCOME_QUEUED && r.Decision.Allowed
 		if before != nil {
-			r.repeat = false
+			r.Repeat = false
 		}
 		if !waited {
 			r.events = j.count(r)
 		}
-		j.byID[r.id] = r
+		j.byID[r.ID] = r
 	} else {
 		r.events = j.count(r)
 	}
 	r.first = j.next
 	j.next += r.events
 	j.records = append(j.records, r)
-	j.bytes += r.size
+	j.bytes += r.Size
 	for len(j.records) > j.maxRecords || j.bytes > j.maxBytes && len(j.records) > 1 {
 		j.drop()
 	}
@@ -119,27 +120,27 @@ func (j *journal) add(r *record) {
 	}
 }
 
-func (j *journal) drop() {
+func (j *Journal) drop() {
 	oldest := j.records[0]
 	j.records[0] = nil
 	j.records = j.records[1:]
-	j.bytes -= oldest.size
-	if j.byID[oldest.id] == oldest {
-		delete(j.byID, oldest.id)
+	j.bytes -= oldest.Size
+	if j.byID[oldest.ID] == oldest {
+		delete(j.byID, oldest.ID)
 	}
 }
 
 // count returns how many events a record gives rise to, and counts them by type
 // (policy engine spec 17.2).
-func (j *journal) count(r *record) uint64 {
-	for i := range r.after {
-		j.counted[r.after[i].Type].Inc()
+func (j *Journal) count(r *Record) uint64 {
+	for i := range r.After {
+		j.counted[r.After[i].Type].Inc()
 	}
-	if r.id == "" {
-		return uint64(len(r.after))
+	if r.ID == "" {
+		return uint64(len(r.After))
 	}
 	j.counted[engine.PolicyCheck].Inc()
-	if r.decision.Allowed {
+	if r.Decision.Allowed {
 		return 1
 	}
 	j.counted[engine.PolicyViolation].Inc()
@@ -151,17 +152,17 @@ func (j *journal) count(r *record) uint64 {
 }
 
 // find returns the record of a decision that was made in a namespace.
-func (j *journal) find(ns, id string) *record {
+func (j *Journal) find(ns, id string) *Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if r := j.byID[id]; r != nil && r.ns == ns {
+	if r := j.byID[id]; r != nil && r.NS == ns {
 		return r
 	}
 	return nil
 }
 
-// state tells the size of the journal, for metrics.
-func (j *journal) state() (records, bytes, followers int) {
+// State tells the size of the journal, for metrics.
+func (j *Journal) State() (records, bytes, followers int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.records), j.bytes, j.followers
@@ -169,7 +170,7 @@ func (j *journal) state() (records, bytes, followers int) {
 
 // A reading is a part of the journal as a follower gets it.
 type reading struct {
-	records []*record
+	records []*Record
 	missed  uint64          // events that are not kept any more
 	next    uint64          // sequence from which to go on
 	news    <-chan struct{} // closed when there is more; nil if there is now
@@ -179,7 +180,7 @@ type reading struct {
 const maxReading = 256
 
 // read returns records with events from a sequence on.
-func (j *journal) read(from uint64) reading {
+func (j *Journal) read(from uint64) reading {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	r := reading{next: from}
@@ -202,7 +203,7 @@ func (j *journal) read(from uint64) reading {
 }
 
 // oldest is the sequence of the oldest event that is kept.
-func (j *journal) oldest() uint64 {
+func (j *Journal) oldest() uint64 {
 	if len(j.records) > 0 {
 		return j.records[0].first
 	}
@@ -210,14 +211,14 @@ func (j *journal) oldest() uint64 {
 }
 
 // bounds returns the sequences of the oldest event and of the next one.
-func (j *journal) bounds() (oldest, next uint64) {
+func (j *Journal) bounds() (oldest, next uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.oldest(), j.next
 }
 
 // enter counts a follower in, if there is room for one more.
-func (j *journal) enter(most int) bool {
+func (j *Journal) enter(most int) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.followers >= most {
@@ -227,7 +228,7 @@ func (j *journal) enter(most int) bool {
 	return true
 }
 
-func (j *journal) leave() {
+func (j *Journal) leave() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.followers--
