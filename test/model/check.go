@@ -70,9 +70,21 @@ type Checker struct {
 	whole  *session.State
 	cut    *session.State
 	apart  *session.State
+	late   *late
 	laws   *laws
 	a, b   []byte // of what is compared
 }
+
+// late is a snapshot of the replica that is kept, which is written only when
+// more entries were applied, and those entries.
+type late struct {
+	of     *session.Snapshot
+	digest session.Digest
+	since  []Step
+}
+
+// lateBy is how many entries later that is.
+const lateBy = 8
 
 // digestEvery is after how many steps digests and all records are compared, at
 // the latest.
@@ -110,10 +122,8 @@ func (c *Checker) Step(s Step) (err error) {
 			return c.fail("%T: %v", cmd, err)
 		}
 	}
-	if s.Cut != NoCut {
-		if err := c.reopen(s.Cut); err != nil {
-			return err
-		}
+	if err := c.cutBefore(s); err != nil {
+		return err
 	}
 	at, cmds, err := session.DecodeEntry(session.EncodeEntry(s.At, s.Commands))
 	if err != nil {
@@ -228,25 +238,60 @@ func (c *Checker) compareAll() error {
 	return nil
 }
 
-// reopen lets the replica that is cut go on from a snapshot.
-func (c *Checker) reopen(how Cut) error {
-	from := c.cut
-	if how == CutAnother {
-		from = c.whole
+// cutBefore does what a step says about the replica that is cut.
+func (c *Checker) cutBefore(s Step) (err error) {
+	if c.late != nil && len(c.late.since) == lateBy {
+		if err := c.catchUp(); err != nil {
+			return err
+		}
 	}
+	switch {
+	case s.Cut == CutOwn:
+		if c.cut, err = c.reopen(c.cut.Snapshot()); err != nil {
+			return err
+		}
+	case s.Cut == CutAnother && c.late == nil:
+		c.late = &late{of: c.whole.Snapshot()}
+		if c.late.digest, err = c.late.of.Digest(nil); err != nil {
+			return c.fail("%v", err)
+		}
+	}
+	if c.late != nil {
+		c.late.since = append(c.late.since, s)
+	}
+	if s.Cut == CutOwn {
+		return c.compareAll()
+	}
+	return nil
+}
+
+// catchUp puts a state that began with the late snapshot in the place of the
+// replica that is cut.
+func (c *Checker) catchUp() error {
+	s, err := c.reopen(c.late.of)
+	if err != nil {
+		return err
+	}
+	if d, err := s.Snapshot().Digest(nil); err != nil || d != c.late.digest {
+		return c.fail("a snapshot that was written later is another than it was: %v", err)
+	}
+	for _, step := range c.late.since {
+		s.ApplyAll(step.At, step.Commands)
+	}
+	c.cut, c.late = s, nil
+	return c.compareAll()
+}
+
+// reopen returns the state that a snapshot holds once it was written and read.
+func (c *Checker) reopen(v *session.Snapshot) (*session.State, error) {
 	var b bytes.Buffer
-	if err := session.WriteSnapshot(&b, from.Snapshot()); err != nil {
-		return c.fail("write a snapshot: %v", err)
+	if err := session.WriteSnapshot(&b, v); err != nil {
+		return nil, c.fail("write a snapshot: %v", err)
 	}
 	s, err := session.ReadSnapshot(&b)
 	if err != nil {
-		return c.fail("read a snapshot: %v", err)
+		return nil, c.fail("read a snapshot: %v", err)
 	}
-	c.cut = s
 	c.Counts.Cuts++
-	if err := c.compareAll(); err != nil {
-		err.(*Failure).What = "after a cut: " + err.(*Failure).What
-		return err
-	}
-	return nil
+	return s, nil
 }

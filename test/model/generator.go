@@ -23,7 +23,7 @@ type Cut uint8
 const (
 	NoCut      Cut = iota
 	CutOwn         // it goes on from a snapshot of its own
-	CutAnother     // it goes on from a snapshot of another replica
+	CutAnother     // it goes on from a snapshot of another replica, and what came since
 )
 
 // A Generator makes steps from a seed. It looks at a model to which its steps
