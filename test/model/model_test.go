@@ -81,7 +81,7 @@ func history(t *testing.T, seed uint64, n int) *Counts {
 		if err == nil {
 			continue
 		}
-		short, failure := Shrink(steps, 2000)
+		short, failure := Shrink(steps, 200_000)
 		if failure == nil {
 			t.Errorf("seed %d: %v\nIt does not fail again: the state machine is not a function of its log.", seed, err)
 			return c.Counts
@@ -125,7 +125,7 @@ func TestLog(t *testing.T) {
 	}
 	require.NoError(t, lines.Err())
 	if err := Check(steps); err != nil {
-		short, failure := Shrink(steps, 2000)
+		short, failure := Shrink(steps, 200_000)
 		t.Fatalf("%v\n\nThese %d steps fail as well:\n%v\n\n%s", err, len(short), failure, Program(short))
 	}
 }
@@ -155,7 +155,7 @@ func TestShrink(t *testing.T) {
 	}
 	bad := &session.Close{NS: "one"}
 	steps[200].Commands = append(slices.Clone(steps[200].Commands), bad)
-	short, failure := Shrink(steps, 200)
+	short, failure := Shrink(steps, 100_000)
 	require.Equal(t, []Step{{At: steps[200].At, Commands: []session.Command{bad}}}, short)
 	var f *Failure
 	require.True(t, errors.As(error(failure), &f))

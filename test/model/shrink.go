@@ -1,11 +1,14 @@
 package model
 
 // Shrink returns the shortest steps that it finds which still fail: it leaves
-// out commands as long as that is so, for at most so many tries. The steps have
-// to fail.
-func Shrink(steps []Step, tries int) ([]Step, *Failure) {
+// out commands as long as that is so, and until it has applied about so many
+// steps. The steps have to fail.
+func Shrink(steps []Step, work int) ([]Step, *Failure) {
 	failure := func(s []Step) *Failure {
 		f, _ := Check(s).(*Failure)
+		if work -= len(s); f != nil {
+			work += len(s) - f.Step
+		}
 		return f
 	}
 	worst := failure(steps)
@@ -16,10 +19,9 @@ func Shrink(steps []Step, tries int) ([]Step, *Failure) {
 	if f := failure(steps); f != nil {
 		worst = f
 	}
-	for size := (len(steps) + 1) / 2; size > 0 && tries > 0; {
+	for size := (len(steps) + 1) / 2; size > 0 && work > 0; {
 		shorter := false
-		for from := len(steps) - size; from > -size && tries > 0; from -= size {
-			tries--
+		for from := len(steps) - size; from > -size && work > 0; from -= size {
 			low := max(0, from)
 			less := append(append([]Step(nil), steps[:low]...), steps[from+size:]...)
 			if f := failure(less); f != nil {
