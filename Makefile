@@ -40,6 +40,10 @@ demo: build ## a fleet on three nodes, with a leader and two workers killed; 30 
 outside: build needs ## the promises, on Raft and on Redis, checked from outside with plain HTTP against real processes
 	$(GO) test -tags $(TAGS),outside -count=1 -timeout 10m ./test/outside
 
+.PHONY: prove-l0
+prove-l0: ## a million commands of every kind on the state machine and on a model of it; 1 minute
+	GOVNODE_L0=long $(GO) test -tags $(TAGS) ./test/model -run StateMachine -v -count=1 -timeout 10m
+
 .PHONY: conformance
 conformance: ## the table of the specifications' sections and their tests, by the engine and through a server
 	$(GO) test -tags $(TAGS) ./engine ./internal/server -run Conformance -v

@@ -28,6 +28,10 @@ func (s *State) answered(ns string, m Maker, r *Result) bool {
 	if x == nil || m.Request == "" {
 		return false
 	}
+	if x.Find(m.Request) != nil { // the id of a slot, which is remembered beside requests once it is finished
+		r.Code = IDReused
+		return true
+	}
 	seen := x.IDs.Find(m.Request)
 	if seen == nil {
 		return false

@@ -377,6 +377,7 @@ func (s *State) forceCall(c *ForceRelease, r *Result) {
 		return
 	}
 	x = s.ownSession(k, x)
+	x.Used = s.now // until now somebody had something open here
 	over := *x.Find(c.ID)
 	s.letGo(c.NS, &over)
 	x.remove(c.ID)
@@ -399,6 +400,7 @@ func (s *State) forceSlot(c *ForceRelease, r *Result) {
 		return
 	}
 	x = s.ownClient(k, x)
+	x.Used = s.now
 	h = x.Find(c.ID)
 	over := *h
 	s.letGo(c.NS, &over)

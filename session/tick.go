@@ -80,6 +80,9 @@ func (s *State) restore() {
 				continue
 			}
 			x = s.ownSession(k, s.lookup(k).(*Session))
+			if len(x.Open) > 0 {
+				x.Used = s.now // until now somebody had something open here
+			}
 			for len(x.Open) > 0 {
 				h := x.Open[0]
 				x.Open = x.Open[1:]
@@ -91,6 +94,9 @@ func (s *State) restore() {
 				continue
 			}
 			x = s.ownClient(k, s.lookup(k).(*Client))
+			if len(x.Open) > 0 {
+				x.Used = s.now
+			}
 			for len(x.Open) > 0 {
 				h := &x.Open[0]
 				code, token := LeaseLost, h.Pools[0].Token

@@ -91,6 +91,7 @@ var mayImport = map[string][]string{
 	"examples/fleet":                       {"client"},
 	"test/docs":                            {},
 	"test/examples":                        {},
+	"test/model":                           {"session", "session/ids", "limiter"},
 	"test/outside":                         {},
 	"proto/govnode/v1/govnodev1connect":    {"proto/govnode/v1"},
 	"proto/govnode/node/v1":                {},

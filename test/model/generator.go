@@ -1,0 +1,410 @@
+package model
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"example.com/govnode/session"
+)
+
+// A Step is an entry of commands, and whether a replica was cut before it.
+type Step struct {
+	At       time.Duration
+	Commands []session.Command
+	Cut      Cut
+}
+
+// A Cut says what becomes of the replica that is cut.
+type Cut uint8
+
+const (
+	NoCut      Cut = iota
+	CutOwn         // it goes on from a snapshot of its own
+	CutAnother     // it goes on from a snapshot of another replica, and what came since
+)
+
+// A Generator makes steps from a seed. It looks at a model to which its steps
+// are applied, so that it finds tokens, deadlines and premises that matter; and
+// it never looks at what it tests. Names are few so that they collide.
+type Generator struct {
+	*profile
+	m      *Model
+	r      *rand.Rand
+	n      int
+	past   []session.Command
+	asked  map[string]session.Command // by who waits or holds
+	calls  []string                   // recent ids
+	slots  []string
+	opened []string
+}
+
+// A profile is what differs between seeds: each has some kinds of commands often
+// and others never.
+type profile struct {
+	weights  []int
+	step     time.Duration // most steps are shorter
+	steps    [4]int        // in a thousand: at a deadline, a jump, hours, back
+	cuts     int           // in ten thousand
+	timed    int           // ids with a time, in ten
+	sessions int
+	clients  int
+	pools    int
+	tools    int
+	names    int
+	slack    int32 // how large limits are
+	priority int32
+	crowd    bool // nothing ends
+}
+
+var namespaces = []string{"one", "two"}
+
+// NewGenerator returns the generator of a seed, for a model that is empty.
+func NewGenerator(seed uint64, m *Model) *Generator {
+	r := rand.New(rand.NewPCG(seed, 0x10))
+	p := &profile{
+		step:  []time.Duration{time.Millisecond, 200 * time.Millisecond, 1500 * time.Millisecond}[r.IntN(3)],
+		steps: [4]int{10 + r.IntN(80), 1 + r.IntN(8), r.IntN(2), r.IntN(50)},
+		cuts:  40, timed: []int{0, 5, 9, 10}[r.IntN(4)], sessions: 1 + r.IntN(4), clients: 1 + r.IntN(3), pools: 1 + r.IntN(3), tools: 3, names: 3,
+		slack: []int32{1, 2, 4}[r.IntN(3)], priority: int32(1 + r.IntN(3)),
+	}
+	for i := range kinds {
+		p.weights = append(p.weights, kinds[i].often*[]int{1, 2, 2, 4}[r.IntN(4)])
+	}
+	switch r.IntN(24) {
+	case 0: // up to the caps of what is open
+		p.crowd, p.slack, p.sessions, p.clients, p.step, p.steps = true, 2000, 1, 1, time.Millisecond, [4]int{0, 0, 0, 10}
+	case 1:
+		p.tools, p.sessions, p.steps = 400, 1, [4]int{2, 0, 0, 10}
+	case 2:
+		p.names = 1500
+	case 3: // up to what is remembered
+		p.sessions, p.clients, p.slack, p.steps = 1, 1, 500, [4]int{5, 1, 0, 10}
+	}
+	return &Generator{profile: p, m: m, r: r, asked: map[string]session.Command{}}
+}
+
+// Step returns the next step; the caller applies it to the model.
+func (g *Generator) Step() Step {
+	s := Step{At: g.time()}
+	if g.r.IntN(10_000) < g.cuts {
+		s.Cut = Cut(1 + g.r.IntN(2))
+	}
+	n := 1
+	if g.r.IntN(4) == 0 {
+		n += g.r.IntN(6)
+	}
+	for range n {
+		s.Commands = append(s.Commands, g.command())
+	}
+	return s
+}
+
+// time lets time step a little, mostly; else to a deadline, or just before or
+// behind it, or far, or back.
+func (g *Generator) time() time.Duration {
+	p := g.r.IntN(1000)
+	for i, often := range g.steps {
+		if p -= often; p >= 0 {
+			continue
+		}
+		switch i {
+		case 0:
+			if all := g.m.deadlines(); len(all) > 0 && (all[0] < g.m.Now+time.Minute || g.one(20)) {
+				return all[g.r.IntN(min(4, len(all)))] + time.Duration(g.r.IntN(3)-1)
+			}
+		case 1:
+			return g.m.Now + time.Duration(g.r.IntN(40_000))*time.Millisecond
+		case 2:
+			return g.m.Now + time.Duration(g.r.IntN(20))*10*time.Minute
+		case 3:
+			return max(0, g.m.Now-time.Duration(g.r.IntN(20))*time.Second)
+		}
+	}
+	if p < 300 {
+		return g.m.Now
+	}
+	return g.m.Now + time.Duration(g.r.Int64N(int64(g.step)))
+}
+
+// deadlines are the instants at which something ends, in order.
+func (m *Model) deadlines() (all []time.Duration) {
+	add := func(at time.Duration) {
+		if at > m.Now {
+			all = append(all, at)
+		}
+	}
+	for _, s := range m.spaces {
+		for _, x := range s.sessions {
+			add(x.used + x.idle)
+			add(x.used + keptFor)
+			add(x.opened + x.limits.Timeout)
+			for _, h := range x.open {
+				add(h.deadline)
+			}
+		}
+		for _, x := range s.clients {
+			add(x.used + keptFor)
+		}
+		for _, p := range s.pools {
+			for _, l := range p.leases {
+				add(l.expires)
+			}
+			for _, t := range p.queue {
+				add(t.lapses())
+			}
+		}
+		for _, x := range s.counters {
+			add(x.until)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// command returns the next command. One in eight was sent before, perhaps with
+// something else in it.
+func (g *Generator) command() session.Command {
+	if len(g.past) > 0 && g.r.IntN(8) == 0 {
+		return g.again(g.past[max(0, len(g.past)-1-g.r.IntN(40))])
+	}
+	c := g.fresh()
+	if g.past = append(g.past, c); len(g.past) > 100 {
+		g.past = g.past[50:]
+	}
+	return c
+}
+
+// kinds are what commands are made of; often is how often, compared to others.
+var kinds = []struct {
+	often int
+	make  func(*Generator) session.Command
+}{
+	{6, (*Generator).open},
+	{22, (*Generator).begin},
+	{10, (*Generator).claim},
+	{14, (*Generator).end},
+	{4, (*Generator).cancel},
+	{1, (*Generator).close},
+	{10, (*Generator).acquire},
+	{8, (*Generator).release},
+	{6, (*Generator).renew},
+	{2, (*Generator).force},
+	{3, (*Generator).putPool},
+	{1, (*Generator).deletePool},
+	{3, (*Generator).putPolicy},
+	{1, (*Generator).deletePolicy},
+	{2, (*Generator).set},
+	{1, (*Generator).delete},
+	{3, (*Generator).increment},
+	{1, (*Generator).putHash},
+	{1, (*Generator).repair},
+	{2, (*Generator).tick},
+}
+
+func (g *Generator) fresh() session.Command {
+	g.n++
+	if g.n < 8 || g.n%97 == 0 { // there is something to begin with
+		return []func() session.Command{g.putPolicy, g.putPool, g.open, g.putPolicy, g.putPool}[g.n%5]()
+	}
+	if g.r.IntN(1500) == 0 && !g.crowd {
+		return &session.Restore{}
+	}
+	sum := 0
+	for _, w := range g.weights {
+		sum += w
+	}
+	at := g.r.IntN(sum)
+	for i, w := range g.weights {
+		if at -= w; at < 0 {
+			c := kinds[i].make(g)
+			switch c.(type) {
+			case *session.End, *session.Close, *session.Release, *session.ForceRelease, *session.Cancel:
+				if g.crowd && g.r.IntN(20) > 0 {
+					return []func() session.Command{g.begin, g.acquire}[g.r.IntN(2)]()
+				}
+			}
+			return c
+		}
+	}
+	panic("model: no kind")
+}
+
+// again returns a command that was sent before, sometimes with other content.
+func (g *Generator) again(c session.Command) session.Command {
+	if g.r.IntN(6) > 0 {
+		return c
+	}
+	by := func(m session.Maker) session.Maker {
+		m.Content[2]++
+		return m
+	}
+	switch c := c.(type) {
+	case *session.Open:
+		d := *c
+		d.Content[2]++
+		return &d
+	case *session.Begin:
+		d := *c
+		d.Content[2]++
+		return &d
+	case *session.Acquire:
+		d := *c
+		d.Content[2]++
+		return &d
+	case *session.End:
+		d := *c
+		d.Status = session.Status(1 + g.r.IntN(3))
+		return &d
+	case *session.Increment:
+		d := *c
+		d.By = by(c.By)
+		return &d
+	case *session.PutPool:
+		d := *c
+		d.By = by(c.By)
+		return &d
+	}
+	return c
+}
+
+func pick[T any](g *Generator, of ...T) T { return of[g.r.IntN(len(of))] }
+
+// one reports true once in n times.
+func (g *Generator) one(n int) bool { return g.r.IntN(n) == 0 }
+
+func (g *Generator) ns() string {
+	if g.one(12) {
+		return namespaces[1]
+	}
+	return namespaces[0]
+}
+
+// id returns an id that is new: one with a time, as they are drawn one after the
+// other, sometimes an old one or one of the future; or one without.
+func (g *Generator) id(kind string) string {
+	g.n++
+	if g.r.IntN(10) >= g.timed {
+		return fmt.Sprintf("%s%d", kind, g.n)
+	}
+	t := uint64(1_700_000_000_000 + g.n)
+	switch g.r.IntN(400) {
+	case 0:
+		t += 1 << 40
+	case 1, 2, 3, 4, 5:
+		t -= uint64(g.r.IntN(3000))
+	}
+	if g.one(5) { // UUIDv7
+		h := fmt.Sprintf("%012x", t)
+		return fmt.Sprintf("%s-%s-7000-8000-%012x", h[:8], h[8:], g.n)
+	}
+	b := []byte(fmt.Sprintf("%010d%016d", 0, g.n))
+	for i := 9; i >= 0; i-- {
+		b[i] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"[t%32]
+		t /= 32
+	}
+	return string(b)
+}
+
+// recent returns one of the ids that were drawn lately, or a new one.
+func (g *Generator) recent(of *[]string, kind string, most int) string {
+	if len(*of) > 0 && !g.one(8) {
+		return (*of)[max(0, len(*of)-1-g.r.IntN(most))]
+	}
+	id := g.id(kind)
+	if *of = append(*of, id); len(*of) > 200 {
+		*of = (*of)[100:]
+	}
+	return id
+}
+
+func (g *Generator) content() session.Fingerprint {
+	return session.Fingerprint{byte(g.n), byte(g.n >> 8)}
+}
+func (g *Generator) client() string         { return fmt.Sprintf("w%d", g.r.IntN(g.clients)) }
+func (g *Generator) key() string            { return fmt.Sprintf("k%d", g.r.IntN(3)) }
+func (g *Generator) tool() string           { return fmt.Sprintf("t%d", g.r.IntN(g.tools)) }
+func (g *Generator) policy() string         { return fmt.Sprintf("p%d", g.r.IntN(g.names)) }
+func (g *Generator) digest() session.Digest { return session.Digest{byte(1 + g.r.IntN(4))} }
+
+// maker returns whose request it is. Some have no id, and some that of a slot.
+func (g *Generator) maker() session.Maker {
+	m := session.Maker{Client: g.client(), Request: g.id("r"), Content: g.content()}
+	switch g.r.IntN(30) {
+	case 0:
+		m.Request = ""
+	case 1:
+		m.Request = g.recent(&g.slots, "l", 10)
+	}
+	return m
+}
+
+// session returns a session: one that is open, mostly; else one of a few names,
+// or one that was there lately, or a new one.
+func (g *Generator) session(ns string) string {
+	var open []string
+	for id, x := range g.m.space(ns).sessions {
+		if x.phase == session.PhaseOpen {
+			open = append(open, id)
+		}
+	}
+	if slices.Sort(open); len(open) > 0 && !g.one(12) {
+		return pick(g, open...)
+	}
+	if g.one(3) {
+		return fmt.Sprintf("s%d", g.r.IntN(g.sessions))
+	}
+	return g.recent(&g.opened, "s", g.sessions)
+}
+
+// pool returns the name of a pool, mostly of one that is there.
+func (g *Generator) pool(ns string) string {
+	id := string(rune('a' + g.r.IntN(g.pools)))
+	for range 3 {
+		if g.m.space(ns).pools[id] == nil {
+			id = string(rune('a' + g.r.IntN(g.pools)))
+		}
+	}
+	return id
+}
+
+// weight returns how many slots of a pool are asked for.
+func (g *Generator) weight(ns, pool string) int32 {
+	w := pick[int32](g, 1, 1, 1, 2, 5)
+	if p := g.m.space(ns).pools[pool]; p != nil && !g.one(20) {
+		w = min(w, p.slots)
+	}
+	return w
+}
+
+// ref names what is open somewhere.
+type ref struct {
+	ns, maker string
+	call      bool
+	*held
+}
+
+func (r *ref) key() string { return fmt.Sprint(r.ns, " ", r.maker, " ", r.call, " ", r.id) }
+
+// open lists what is open in a namespace, in a fixed order.
+func (m *Model) open(ns string, keep func(*held) bool) (all []ref) {
+	s := m.space(ns)
+	for id, x := range s.sessions {
+		for _, h := range x.open {
+			if keep(h) {
+				all = append(all, ref{ns, id, true, h})
+			}
+		}
+	}
+	for id, x := range s.clients {
+		for _, h := range x.open {
+			if keep(h) {
+				all = append(all, ref{ns, id, false, h})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ref) int { return strings.Compare(a.maker, b.maker) })
+	return all
+}

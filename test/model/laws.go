@@ -1,0 +1,288 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"example.com/govnode/session"
+)
+
+// laws holds what was answered, and how pools stand, to what is promised,
+// whatever the model says: tokens rise, nobody is admitted above his limit, an
+// attempt and an execution count once, no lease ends early, nobody overtakes,
+// and whoever holds or waits is known to the one who asked.
+type laws struct {
+	last    map[session.Key]uint64                     // token of a pool
+	holder  map[session.Key]map[uint64]string          // who was given a token
+	until   map[session.Key]map[uint64]time.Duration   // how long it is his, at least
+	held    map[session.Key]map[string][]session.Grant // by maker and id: what it was given
+	tallies map[session.Key]*tally
+	queues  map[session.Key][]string
+	now     time.Duration
+	broken  string
+}
+
+// A tally is what was counted of a session.
+type tally struct{ attempts, executions uint32 }
+
+func newLaws() *laws {
+	return &laws{
+		last: map[session.Key]uint64{}, holder: map[session.Key]map[uint64]string{}, until: map[session.Key]map[uint64]time.Duration{},
+		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, queues: map[session.Key][]string{},
+	}
+}
+
+func (l *laws) check(now time.Duration, s *session.State, cmds []session.Command, results []session.Result) string {
+	l.now = now
+	pools := map[session.Key]bool{}
+	for i, c := range cmds {
+		l.answer(s, c, &results[i])
+		for _, k := range c.Touches() {
+			if k.Kind() == session.KindPool {
+				pools[k] = true
+			}
+		}
+	}
+	for k := range pools {
+		if p, ok := s.Get(k).(*session.Pool); ok {
+			l.pool(s, k, p)
+		} else {
+			delete(l.queues, k)
+		}
+	}
+	return l.broken
+}
+
+func (l *laws) breaks(format string, args ...any) {
+	if l.broken == "" {
+		l.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
+	switch c := c.(type) {
+	case *session.Open:
+		l.lapses(c.NS, r)
+		if k := session.SessionKey(c.NS, c.Session); r.Code == session.Done && !r.Repeat {
+			l.tallies[k] = &tally{}
+		}
+	case *session.Begin:
+		k := session.SessionKey(c.NS, c.Session)
+		l.lapses(c.NS, r)
+		if t := l.tallies[k]; t != nil && !r.Code.Failure() && r.Code != session.SessionClosed && r.Code != session.AttemptLimit {
+			if !r.Repeat {
+				t.attempts++
+			}
+			l.counted(k, t, r)
+		}
+		l.grants(c.NS, k, c.Call, r)
+	case *session.End:
+		k := session.SessionKey(c.NS, c.Session)
+		l.lapses(c.NS, r)
+		if r.Code == session.Ended {
+			l.free(k, c.Call)
+			if t := l.tallies[k]; t != nil {
+				t.executions++
+				l.counted(k, t, r)
+			}
+		}
+	case *session.Cancel:
+		l.lapses(c.NS, r)
+	case *session.Close:
+		if k := session.SessionKey(c.NS, c.Session); r.Code == session.Done {
+			delete(l.held, k)
+			l.forget(k)
+		}
+		l.lapses(c.NS, r)
+	case *session.Acquire:
+		l.grants(c.NS, session.ClientKey(c.NS, c.Client), c.Slot, r)
+	case *session.Renew:
+		k := session.ClientKey(c.NS, c.Client)
+		if c.Session != "" {
+			k = session.SessionKey(c.NS, c.Session)
+		}
+		l.lapses(c.NS, r)
+		if r.Code == session.Renewed {
+			for _, g := range l.held[k][c.ID] {
+				l.promise(c.NS, g, r.Grants[0].TTL)
+			}
+		}
+	case *session.Release:
+		if r.Code == session.Released || r.Code == session.LeaseExpired {
+			l.free(session.ClientKey(c.NS, c.Client), c.Slot)
+		}
+	case *session.ForceRelease:
+		if k := session.ClientKey(c.NS, c.Holder); r.Code == session.Released && !r.Repeat {
+			if c.Session != "" {
+				k = session.SessionKey(c.NS, c.Session)
+			}
+			l.free(k, c.ID)
+		}
+		l.lapses(c.NS, r)
+	case *session.DeletePool:
+		if k := session.PoolKey(c.NS, c.Pool); r.Code == session.Done && !r.Repeat {
+			delete(l.until, k)
+		}
+	case *session.Tick: // what it finds is told without its namespace
+		for _, k := range c.Keys {
+			if slices.ContainsFunc(r.Lapsed, func(x session.Lapse) bool { return x.Session == k.Name() }) {
+				delete(l.tallies, k)
+			}
+		}
+	case *session.Restore:
+		clear(l.until)
+		clear(l.held)
+		clear(l.tallies)
+	}
+}
+
+// lapses counts what ran out as executed, and holds it to when it might.
+func (l *laws) lapses(ns string, r *session.Result) {
+	for _, lapse := range r.Lapsed {
+		k := session.SessionKey(ns, lapse.Session)
+		if t := l.tallies[k]; t != nil {
+			t.executions++
+		}
+		for _, g := range l.held[k][lapse.Call] {
+			if end := l.until[session.PoolKey(ns, g.Pool)][g.Token]; end > l.now {
+				l.breaks("call %s of %s lapsed at %v, which had its slot until %v", lapse.Call, k, l.now, end)
+			}
+		}
+		delete(l.held[k], lapse.Call)
+	}
+}
+
+func (l *laws) counted(k session.Key, t *tally, r *session.Result) {
+	if got := (tally{r.Counters.Attempts, r.Counters.Executions}); got != *t {
+		l.breaks("%s has counted %+v, and was asked and told of %+v", k, got, *t)
+	}
+}
+
+func (l *laws) grants(ns string, maker session.Key, id string, r *session.Result) {
+	if r.Code != session.Admitted {
+		return
+	}
+	if p := r.Pressure; !r.Repeat && p.InUse > p.Limit {
+		l.breaks("%s of %s was admitted as number %d of %d", id, maker, p.InUse, p.Limit)
+	}
+	for _, g := range r.Grants {
+		k := session.PoolKey(ns, g.Pool)
+		if l.holder[k] == nil {
+			l.holder[k] = map[uint64]string{}
+		}
+		who, known := l.holder[k][g.Token]
+		if me := string(maker) + " " + id; known && who != me || !known && !r.Repeat && g.Token <= l.last[k] {
+			l.breaks("%s was given token %d of %s, where %q had it and the last was %d", me, g.Token, k, who, l.last[k])
+		} else {
+			l.holder[k][g.Token] = me
+		}
+		l.last[k] = max(l.last[k], g.Token)
+		l.promise(ns, g, g.TTL)
+	}
+	if l.held[maker] == nil {
+		l.held[maker] = map[string][]session.Grant{}
+	}
+	l.held[maker][id] = r.Grants
+}
+
+func (l *laws) promise(ns string, g session.Grant, ttl time.Duration) {
+	k := session.PoolKey(ns, g.Pool)
+	if l.until[k] == nil {
+		l.until[k] = map[uint64]time.Duration{}
+	}
+	l.until[k][g.Token] = l.now + ttl
+}
+
+// free ends the promise to something that gave back what it had.
+func (l *laws) free(maker session.Key, id string) {
+	for _, g := range l.held[maker][id] {
+		delete(l.until[session.PoolKey(maker.Namespace(), g.Pool)], g.Token)
+	}
+	delete(l.held[maker], id)
+}
+
+// forget ends all promises to a maker.
+func (l *laws) forget(maker session.Key) {
+	for pool, tokens := range l.holder {
+		for token, who := range tokens {
+			if len(who) > len(maker) && who[:len(maker)+1] == string(maker)+" " {
+				delete(l.until[pool], token)
+			}
+		}
+	}
+}
+
+// pool looks at a pool as it stands.
+func (l *laws) pool(s *session.State, k session.Key, p *session.Pool) {
+	if p.Last < l.last[k] {
+		l.breaks("%s has given out %d, and goes on behind %d", k, l.last[k], p.Last)
+	}
+	own := func(slots int32) int32 {
+		if slots > 0 {
+			return slots
+		}
+		return p.Slots
+	}
+	claimed := int32(math.MaxInt32) // what claims leave to others
+	for i, x := range p.Leases {
+		if i > 0 && x.Token <= p.Leases[i-1].Token || x.Expires <= l.now {
+			l.breaks("%s: lease %+v", k, x)
+		}
+		if x.Claim {
+			claimed = min(claimed, own(x.Place.Slots))
+			if p.InUse() > own(x.Place.Slots) {
+				l.breaks("%s: %s cannot claim what it was handed: %d of %d are in use", k, x.Holder, p.InUse(), own(x.Place.Slots))
+			}
+		}
+		l.known(s, k, x.Holder, len(p.Leases))
+	}
+	for token, end := range l.until[k] {
+		if end <= l.now {
+			delete(l.until[k], token)
+		} else if x, there := p.Lease(token); !there || x.Expires < end {
+			l.breaks("%s: the lease of %s, token %d, is gone at %v, before %v", k, l.holder[k][token], token, l.now, end)
+		}
+	}
+	var queue []string
+	for i, t := range p.Queue {
+		if i > 0 && t.Priority > p.Queue[i-1].Priority || t.Lapses() <= l.now {
+			l.breaks("%s: ticket %+v", k, t)
+		}
+		l.known(s, k, t.Holder, len(p.Queue))
+		queue = append(queue, fmt.Sprint(t.Priority, " ", t.Holder))
+	}
+	if len(queue) > 0 && p.InUse()+p.Queue[0].Weight <= min(own(p.Queue[0].Slots), claimed) {
+		l.breaks("%s: %s waits while there is room", k, queue[0])
+	}
+	at := -1
+	for _, who := range queue { // those who waited before stand as they stood
+		if was := slices.Index(l.queues[k], who); was >= 0 && was < at {
+			l.breaks("%s: the queue was %v and is %v", k, l.queues[k], queue)
+		} else if was >= 0 {
+			at = was
+		}
+	}
+	l.queues[k] = queue
+}
+
+// known looks for a holder with the one who asked for it. That takes long where
+// there are many, so that few are looked for then.
+func (l *laws) known(s *session.State, pool session.Key, holder string, of int) {
+	if of > 32 {
+		return
+	}
+	kind, maker, id := session.SplitHolder(holder)
+	there := false
+	if kind == session.KindSession {
+		x, ok := s.Get(session.SessionKey(pool.Namespace(), maker)).(*session.Session)
+		there = ok && x.Find(id) != nil
+	} else {
+		x, ok := s.Get(session.ClientKey(pool.Namespace(), maker)).(*session.Client)
+		there = ok && x.Find(id) != nil
+	}
+	if !there {
+		l.breaks("%s: %s is there, and the one who asked does not know of it", pool, holder)
+	}
+}

@@ -1,0 +1,163 @@
+package model
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+)
+
+func init() { session.GuardFootprints() }
+
+// TestStateMachine applies what generators make to the model and to replicas. A
+// part of it runs by default, with seeds that are the same each time.
+// GOVNODE_L0=long runs a million commands with new seeds; GOVNODE_L0_SEED=n one
+// seed alone, which is how a failure is seen again.
+func TestStateMachine(t *testing.T) {
+	first, seeds, steps := uint64(1), 16, 2500
+	long := os.Getenv("GOVNODE_L0") == "long"
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // there is little in memory
+	if long {
+		first, seeds, steps = rand.Uint64()>>16, 165, 4000
+	}
+	if s := os.Getenv("GOVNODE_L0_SEED"); s != "" {
+		var err error
+		first, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+		seeds = 1
+	}
+	all := NewCounts()
+	var lock sync.Mutex
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(seeds) && !t.Failed(); i = next.Add(1) - 1 {
+				c := history(t, first+uint64(i), steps)
+				lock.Lock()
+				all.Add(c)
+				lock.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	if t.Failed() {
+		return
+	}
+	t.Log(summary(all, first, seeds))
+	if long {
+		require.GreaterOrEqual(t, all.All(), 1_000_000)
+		require.GreaterOrEqual(t, all.Cuts, 2000)
+	}
+	if seeds > 1 {
+		require.Len(t, all.Commands, session.Version, "a kind of commands that no generator makes")
+	}
+}
+
+// history runs one seed, and returns what it did.
+func history(t *testing.T, seed uint64, n int) *Counts {
+	c := NewChecker()
+	g := NewGenerator(seed, c.Model)
+	var steps []Step
+	for range n {
+		s := g.Step()
+		steps = append(steps, s)
+		err := c.Step(s)
+		if err == nil {
+			continue
+		}
+		short, failure := Shrink(steps, 200_000)
+		if failure == nil {
+			t.Errorf("seed %d: %v\nIt does not fail again: the state machine is not a function of its log.", seed, err)
+			return c.Counts
+		}
+		commands := c.Counts.All()
+		t.Errorf("%v\n\nThat is step %d of seed %d, after %d commands; GOVNODE_L0_SEED=%d sees it again. These %d steps fail as well:\n%v\n\n%s",
+			failure, c.Counts.Steps, seed, commands, seed, len(short), failure, Program(short))
+		return c.Counts
+	}
+	return c.Counts
+}
+
+func summary(c *Counts, first uint64, seeds int) string {
+	var kinds []string
+	for _, kind := range slices.Sorted(maps.Keys(c.Commands)) {
+		kinds = append(kinds, fmt.Sprintf("%s %d", kind, c.Commands[kind]))
+	}
+	return fmt.Sprintf("L0: %d commands in %d entries (%s), %d cuts, %d digests compared, divergences 0, seeds %d to %d",
+		c.All(), c.Steps, strings.Join(kinds, ", "), c.Cuts, c.Digests, first, first+uint64(seeds)-1)
+}
+
+// TestLog applies a log to the model and to replicas: the file that GOVNODE_L0_LOG
+// names has an encoded entry in hexadecimal on each line.
+func TestLog(t *testing.T) {
+	path := os.Getenv("GOVNODE_L0_LOG")
+	if path == "" {
+		t.Skip("GOVNODE_L0_LOG names no log")
+	}
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	var steps []Step
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		b, err := hex.DecodeString(lines.Text())
+		require.NoError(t, err, "line %d", len(steps)+1)
+		at, cmds, err := session.DecodeEntry(b)
+		require.NoError(t, err, "line %d", len(steps)+1)
+		steps = append(steps, Step{At: at, Commands: cmds})
+	}
+	require.NoError(t, lines.Err())
+	if err := Check(steps); err != nil {
+		short, failure := Shrink(steps, 200_000)
+		t.Fatalf("%v\n\nThese %d steps fail as well:\n%v\n\n%s", err, len(short), failure, Program(short))
+	}
+}
+
+// Equal seeds make equal steps, whatever maps do.
+func TestGeneratorIsAFunctionOfItsSeed(t *testing.T) {
+	for seed := range uint64(8) {
+		a, b := New(), New()
+		g, h := NewGenerator(seed, a), NewGenerator(seed, b)
+		for i := range 500 {
+			x, y := g.Step(), h.Step()
+			require.Equal(t, x, y, "seed %d, step %d", seed, i)
+			a.Apply(x.At, x.Commands)
+			b.Apply(y.At, y.Commands)
+		}
+	}
+}
+
+// A failure is made short: of many steps those remain that are needed.
+func TestShrink(t *testing.T) {
+	// What cannot be: a command that is not valid fails by itself.
+	var steps []Step
+	m := New()
+	for g := NewGenerator(1, m); len(steps) < 300; {
+		steps = append(steps, g.Step())
+		m.Apply(steps[len(steps)-1].At, steps[len(steps)-1].Commands)
+	}
+	bad := &session.Close{NS: "one"}
+	steps[200].Commands = append(slices.Clone(steps[200].Commands), bad)
+	short, failure := Shrink(steps, 100_000)
+	require.Equal(t, []Step{{At: steps[200].At, Commands: []session.Command{bad}}}, short)
+	var f *Failure
+	require.True(t, errors.As(error(failure), &f))
+	require.Contains(t, Program(short), `&session.Close{NS: "one"}`)
+}
