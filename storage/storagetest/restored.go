@@ -17,11 +17,11 @@ import (
 
 func saved(t *testing.T, r rig) {
 	r.putPool("p", 2)
-	before := r.must(acquire("p", "before"))
+	before := r.must(acquire("p", "held-before"))
 	r.must(increment("k", "before"))
 	var snapshot bytes.Buffer
 	require.NoError(t, r.Save(t.Context(), &snapshot))
-	late := r.must(acquire("p", "late"))
+	late := r.must(acquire("p", "held-late"))
 	r.must(increment("k", "late"))
 	now := r.get(session.PoolKey(ns, "p"), storage.Latest).Now
 

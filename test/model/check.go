@@ -225,13 +225,13 @@ func (c *Checker) compareAll() error {
 			return err
 		}
 	}
-	want, err := v.Digest(nil)
+	want, err := v.Digest(nil, nil)
 	if err != nil {
 		return c.fail("%v", err)
 	}
 	for of, s := range map[string]*session.State{"that is cut": c.cut, "with entries of one command": c.apart} {
 		c.Counts.Digests++
-		if got, err := s.Snapshot().Digest(nil); err != nil || got != want {
+		if got, err := s.Snapshot().Digest(nil, nil); err != nil || got != want {
 			return c.fail("the replica %s has another digest: %v", of, err)
 		}
 	}
@@ -252,7 +252,7 @@ func (c *Checker) cutBefore(s Step) (err error) {
 		}
 	case s.Cut == CutAnother && c.late == nil:
 		c.late = &late{of: c.whole.Snapshot()}
-		if c.late.digest, err = c.late.of.Digest(nil); err != nil {
+		if c.late.digest, err = c.late.of.Digest(nil, nil); err != nil {
 			return c.fail("%v", err)
 		}
 	}
@@ -272,7 +272,7 @@ func (c *Checker) catchUp() error {
 	if err != nil {
 		return err
 	}
-	if d, err := s.Snapshot().Digest(nil); err != nil || d != c.late.digest {
+	if d, err := s.Snapshot().Digest(nil, nil); err != nil || d != c.late.digest {
 		return c.fail("a snapshot that was written later is another than it was: %v", err)
 	}
 	for _, step := range c.late.since {
