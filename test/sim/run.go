@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"example.com/govnode/cluster"
+	"example.com/govnode/session"
+	"example.com/govnode/test/check"
+)
+
+// A Setting says what to run.
+type Setting struct {
+	Seed    uint64
+	Nodes   int
+	Clients int
+	Length  time.Duration // of the part with faults
+	Think   time.Duration // between two operations of a client, on average
+	Gap     time.Duration // between two faults, on average
+	// Heartbeat is Raft's; the default if 0. Long ones let long runs be cheap.
+	Heartbeat time.Duration
+	Logger    *slog.Logger `json:"-"`
+}
+
+// A Report says what came of a run.
+type Report struct {
+	Setting
+	Cluster    time.Duration // virtual
+	Faults     map[string]int
+	Ops        int
+	Unknown    int
+	NotApplied int
+	Violations []check.Violation
+	Plan       []string      `json:"-"`
+	History    check.History `json:"-"`
+}
+
+const (
+	// healWithin is how long a cluster may take to be whole again when nothing
+	// is wrong with it any more.
+	healWithin = 10 * time.Second
+	// leaseEnds is how long after its TTL a lease may last at most.
+	leaseEnds = 5 * time.Second
+	longest   = 5 * time.Second // TTL of the workload
+)
+
+// Run runs a cluster under a plan of faults. It must be called in a bubble of
+// testing/synctest. The error says that the run could not be made; what is wrong
+// with the cluster is in the report.
+func Run(s Setting) (report Report, err error) {
+	report = Report{Setting: s, Faults: map[string]int{}}
+	if s.Logger == nil {
+		s.Logger = slog.New(slog.DiscardHandler)
+	}
+	start := time.Now()
+	rng := rand.New(rand.NewPCG(s.Seed, 1))
+	f, err := newFleet(s.Nodes, rng, s.Logger, func(c *cluster.Config) {
+		c.SnapshotBytes, c.TrailingLogs, c.CheckInterval = 32<<10, 64, 20*time.Second
+		if s.Heartbeat > 0 {
+			c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = s.Heartbeat, s.Heartbeat, s.Heartbeat
+		}
+	})
+	if err != nil {
+		return report, err
+	}
+	defer func() { err = errors.Join(err, f.end()) }()
+	if err := f.found(); err != nil {
+		return report, err
+	}
+	rec := &recorder{start: start}
+	var workers []*worker
+	for i := range s.Clients {
+		w, err := newWorker(fmt.Sprintf("c%d", i+1), f, rand.New(rand.NewPCG(s.Seed, uint64(100+i))), rec, s.Think, s.Logger)
+		if err != nil {
+			return report, err
+		}
+		workers = append(workers, w)
+	}
+	defer func() {
+		for _, w := range workers {
+			err = errors.Join(err, w.close())
+		}
+	}()
+	if err := workers[0].prepare(context.Background()); err != nil {
+		return report, err
+	}
+	n := newNemesis(f, rand.New(rand.NewPCG(s.Seed, 2)), workers, s)
+	report.Plan = n.plan()
+	working, stop := context.WithCancel(context.Background())
+	var busy sync.WaitGroup
+	for _, w := range workers {
+		busy.Go(func() { w.work(working) })
+	}
+	n.run()
+	report.Faults = n.counts
+	violated := func(name string, err error) {
+		if err != nil {
+			report.Violations = append(report.Violations, check.Violation{Check: name, Text: err.Error()})
+		}
+	}
+	violated("heal", f.ready(healWithin))
+	stop()
+	busy.Wait()
+	for _, w := range workers {
+		w.resolve(context.Background())
+	}
+	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools}
+	h.Final, err = workers[0].final(context.Background())
+	violated("final", err)
+	index, err := f.settle(healWithin)
+	violated("digests", err)
+	for _, x := range f.hosts {
+		for _, err := range x.failures() {
+			violated("node", err)
+		}
+		x.failed = nil
+	}
+	w, err := f.replay(index)
+	if err != nil {
+		violated("log", err)
+	} else {
+		h.Effects = w.effects
+		report.Violations = append(report.Violations, w.broken...)
+		report.Violations = append(report.Violations, check.All(h)...)
+	}
+	time.Sleep(longest + leaseEnds)
+	violated("orphans", orphans(workers[0]))
+	report.Cluster, report.History, report.Ops = time.Since(start), h, len(h.Ops)
+	for _, o := range h.Ops {
+		switch o.Outcome {
+		case check.Unknown:
+			report.Unknown++
+		case check.NotApplied:
+			report.NotApplied++
+		case check.Applied:
+		}
+	}
+	return report, nil
+}
+
+// settle waits until all nodes have the same state at the same index.
+func (f *fleet) settle(within time.Duration) (index uint64, err error) {
+	err = eventually(within, func() error {
+		first := ""
+		for _, h := range f.hosts {
+			node := h.up()
+			if node == nil {
+				return fmt.Errorf("%s is down", h.name)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			status, err := node.Status(ctx)
+			cancel()
+			if err != nil {
+				return err
+			}
+			digest, err := digestOf(node)
+			if err != nil {
+				return fmt.Errorf("%s: %w", h.name, err)
+			}
+			if first == "" {
+				first, index = digest, status.AppliedIndex
+			}
+			if first != digest || index != status.AppliedIndex {
+				return fmt.Errorf("%s has %s at %d, and %s has %s at %d", f.hosts[0].name, first, index, h.name, digest, status.AppliedIndex)
+			}
+		}
+		return nil
+	})
+	return index, err
+}
+
+func digestOf(node *cluster.Node) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(node.Save(ctx, w)) }()
+	state, err := session.ReadSnapshot(r)
+	if err != nil {
+		return "", err
+	}
+	d, err := state.Snapshot().Digest(nil)
+	return hex.EncodeToString(d[:8]), err
+}
+
+// orphans says which slots are held although nobody holds them.
+func orphans(w *worker) error {
+	for pool := range pools {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		list, err := w.client.ListSlots(ctx, pool)
+		cancel()
+		if err != nil {
+			return err
+		}
+		if len(list.Slots) > 0 || len(list.Waiters) > 0 {
+			return fmt.Errorf("%s has slots %v and waiters %v", pool, list.Slots, list.Waiters)
+		}
+	}
+	return nil
+}
