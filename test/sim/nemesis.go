@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"example.com/govnode/storage"
 )
 
 // A fault is one thing that goes wrong, and is mended again.
@@ -22,13 +25,15 @@ func (f fault) String() string {
 // A nemesis lets a plan of faults come true.
 type nemesis struct {
 	fleet   *fleet
-	clients []string
+	workers []*worker
+	clients []string // the hosts of the workers
 	faults  []fault
 	length  time.Duration
 	start   time.Time
 
 	mu     sync.Mutex
 	counts map[string]int
+	wiping chan struct{} // held while a member is without its disk, which must be one alone
 }
 
 // kinds are what may go wrong. A kind returns what mends it, or nil where there
@@ -52,10 +57,13 @@ var kinds = []struct {
 	{"clock jump", (*nemesis).clockJump},
 	{"lost replies", (*nemesis).lostReplies},
 	{"restart in order", (*nemesis).restart},
+	{"replace", (*nemesis).replace},
+	{"remove and add", (*nemesis).removeAndAdd},
+	{"restore", (*nemesis).restore},
 }
 
 func newNemesis(f *fleet, rng *rand.Rand, workers []*worker, s Setting) *nemesis {
-	n := &nemesis{fleet: f, counts: map[string]int{}, length: s.Length}
+	n := &nemesis{fleet: f, counts: map[string]int{}, length: s.Length, workers: workers, wiping: make(chan struct{}, 1)}
 	for _, w := range workers {
 		n.clients = append(n.clients, w.name)
 	}
@@ -186,15 +194,17 @@ func (n *nemesis) powerCutOfAll(*rand.Rand) func() {
 	}
 }
 
-// startAgain starts a host, again and again: a node whose peers cannot say yet
-// who it is may be refused for the moment.
-func (n *nemesis) startAgain(h *host) {
+func (n *nemesis) startAgain(h *host) { n.startWith(h, entrance{}) }
+
+// startWith starts a host, again and again: a node whose peers cannot say yet who
+// it is may be refused for the moment.
+func (n *nemesis) startWith(h *host, e entrance) {
+	var err error
 	for range 10 {
 		if !h.down() {
 			return
 		}
-		err := h.start(entrance{})
-		if err == nil {
+		if err = h.start(e); err == nil {
 			return
 		}
 		h.log.Error("cannot start", "host", h.name, "error", err)
@@ -202,7 +212,7 @@ func (n *nemesis) startAgain(h *host) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.failed = append(h.failed, fmt.Errorf("%s does not start again", h.name))
+	h.failed = append(h.failed, fmt.Errorf("%s does not start again: %w", h.name, err))
 }
 
 func (n *nemesis) transfer(rng *rand.Rand) func() {
@@ -271,4 +281,87 @@ func (n *nemesis) restart(rng *rand.Rand) func() {
 		return nil
 	}
 	return func() { n.startAgain(h) }
+}
+
+// replace takes the disk of a member away, and lets the host take its place with
+// an empty one.
+func (n *nemesis) replace(rng *rand.Rand) func() {
+	h := n.anyHost(rng)
+	if h.up() == nil || !n.wipe() {
+		return nil
+	}
+	h.crash(rng.IntN(2) == 0)
+	h.disk.wipe()
+	return func() {
+		defer n.wiped()
+		n.enter(h, true)
+	}
+}
+
+// removeAndAdd ends the membership of a node, and makes it a member again with an
+// empty disk.
+func (n *nemesis) removeAndAdd(rng *rand.Rand) func() {
+	h := n.anyHost(rng)
+	by := n.anyHost(rng).up()
+	if h.up() == nil || by == nil || !n.wipe() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	err := by.RemoveNode(ctx, h.name, false)
+	cancel()
+	if err != nil && storage.OutcomeOf(err) == storage.NotApplied {
+		n.wiped()
+		return nil
+	}
+	h.crash(false)
+	h.disk.wipe()
+	return func() {
+		defer n.wiped()
+		n.enter(h, err != nil) // it may be a member still
+	}
+}
+
+func (n *nemesis) wipe() bool {
+	select {
+	case n.wiping <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (n *nemesis) wiped() { <-n.wiping }
+
+// enter lets a host with an empty disk become a member.
+func (n *nemesis) enter(h *host, replace bool) {
+	e := entrance{replace: replace}
+	for _, other := range n.fleet.hosts {
+		if other != h {
+			e.join = append(e.join, other.raftAddress())
+		}
+	}
+	n.startWith(h, e)
+}
+
+// restore saves the state and restores it, while nobody works: so nothing is
+// lost by it but leases.
+func (n *nemesis) restore(rng *rand.Rand) func() {
+	node := n.anyHost(rng).up()
+	if node == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, w := range n.workers {
+		w.turn <- struct{}{}
+		defer func() { <-w.turn }()
+		if !w.resolve(ctx) {
+			return nil
+		}
+	}
+	var b bytes.Buffer
+	if node.Save(ctx, &b) != nil || node.Restore(ctx, &b) != nil {
+		return nil
+	}
+	return func() {}
 }

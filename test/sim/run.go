@@ -1,11 +1,11 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -110,11 +110,12 @@ func Run(s Setting) (report Report, err error) {
 	busy.Wait()
 	for _, w := range workers {
 		w.resolve(context.Background())
+		w.end()
 	}
 	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools}
 	h.Final, err = workers[0].final(context.Background())
 	violated("final", err)
-	index, err := f.settle(healWithin)
+	index, digest, err := f.settle(healWithin)
 	violated("digests", err)
 	for _, x := range f.hosts {
 		for _, err := range x.failures() {
@@ -127,7 +128,9 @@ func Run(s Setting) (report Report, err error) {
 		violated("log", err)
 	} else {
 		h.Effects = w.effects
-		report.Violations = append(report.Violations, w.broken...)
+		if replayed, err := digestOf(w.state); err != nil || replayed != digest {
+			violated("log", fmt.Errorf("the members have the state %s at %d, and their log comes to %s (%v)", digest, index, replayed, err))
+		}
 		report.Violations = append(report.Violations, check.All(h)...)
 	}
 	time.Sleep(longest + leaseEnds)
@@ -146,45 +149,52 @@ func Run(s Setting) (report Report, err error) {
 }
 
 // settle waits until all nodes have the same state at the same index.
-func (f *fleet) settle(within time.Duration) (index uint64, err error) {
+func (f *fleet) settle(within time.Duration) (index uint64, digest string, err error) {
 	err = eventually(within, func() error {
-		first := ""
+		digest = ""
 		for _, h := range f.hosts {
 			node := h.up()
 			if node == nil {
 				return fmt.Errorf("%s is down", h.name)
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			status, err := node.Status(ctx)
+			own, at, err := stateOf(ctx, node)
 			cancel()
-			if err != nil {
-				return err
-			}
-			digest, err := digestOf(node)
 			if err != nil {
 				return fmt.Errorf("%s: %w", h.name, err)
 			}
-			if first == "" {
-				first, index = digest, status.AppliedIndex
+			if digest == "" {
+				digest, index = own, at
 			}
-			if first != digest || index != status.AppliedIndex {
-				return fmt.Errorf("%s has %s at %d, and %s has %s at %d", f.hosts[0].name, first, index, h.name, digest, status.AppliedIndex)
+			if digest != own || index != at {
+				return fmt.Errorf("%s has %s at %d, and %s has %s at %d", f.hosts[0].name, digest, index, h.name, own, at)
 			}
 		}
 		return nil
 	})
-	return index, err
+	return index, digest, err
 }
 
-func digestOf(node *cluster.Node) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	r, w := io.Pipe()
-	go func() { w.CloseWithError(node.Save(ctx, w)) }()
-	state, err := session.ReadSnapshot(r)
-	if err != nil {
-		return "", err
+// stateOf returns the digest of what a node would write into a snapshot, and
+// where it stands in the log.
+func stateOf(ctx context.Context, node *cluster.Node) (digest string, index uint64, err error) {
+	var b bytes.Buffer
+	if err := node.Save(ctx, &b); err != nil {
+		return "", 0, err
 	}
+	status, err := node.Status(ctx)
+	if err != nil {
+		return "", 0, err
+	}
+	state, err := session.ReadSnapshot(&b)
+	if err != nil {
+		return "", 0, err
+	}
+	digest, err = digestOf(state)
+	return digest, status.AppliedIndex, err
+}
+
+func digestOf(state *session.State) (string, error) {
 	d, err := state.Snapshot().Digest(nil)
 	return hex.EncodeToString(d[:8]), err
 }

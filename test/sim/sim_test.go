@@ -67,7 +67,7 @@ func runAlone(ctx context.Context, s Setting) (r Report, output string, err erro
 		return r, "", err
 	}
 	var out bytes.Buffer
-	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestOne$", "-test.timeout=5m")
+	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestOne$", "-test.timeout=90s")
 	c.Env = append(os.Environ(), settingEnv+"="+string(text))
 	c.Stdout, c.Stderr = &out, &out
 	err = c.Run()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -16,12 +17,29 @@ import (
 type witness struct {
 	effects []check.Effect
 	state   *session.State
-	broken  []check.Violation
+	staged  *restoring // nil if no restore is under way
 }
 
-// restoreKind is where the extensions of an entry have the kind of an entry of a
-// restore, behind the term.
-const restoreKind = 8
+// An entry of a restore has its kind behind the term in its extensions, and in
+// its data log time, restore and place of 8 bytes each, a body, and a checksum of
+// 4 bytes. A body is the clock and the generation of a snapshot, a piece of it
+// behind a byte that says whether a chunk ends with that, or a digest.
+const (
+	restoreKind = 8
+	restoreHead = 24
+	restoreTail = 4
+)
+
+// A restoring is a restore that is under way in the log.
+type restoring struct {
+	id, term, next uint64
+	last           time.Duration
+	loader         *session.Loader
+	rest           []byte
+}
+
+// restoreRest is after how much log time without a piece a restore is given up.
+const restoreRest = time.Minute
 
 // replay applies the log up to an index to an empty state.
 func (f *fleet) replay(until uint64) (*witness, error) {
@@ -36,13 +54,17 @@ func (f *fleet) replay(until uint64) (*witness, error) {
 			continue
 		}
 		if len(l.Extensions) > restoreKind {
-			return nil, fmt.Errorf("entry %d is one of a restore", i)
+			if err := w.restore(l); err != nil {
+				return nil, fmt.Errorf("entry %d, of a restore: %w", i, err)
+			}
+			continue
 		}
 		at, commands, err := session.DecodeEntry(l.Data)
 		if err != nil {
 			return nil, fmt.Errorf("entry %d: %w", i, err)
 		}
 		if binary.BigEndian.Uint64(l.Extensions) != l.Term {
+			w.stale(l.Term, w.state.Now())
 			continue // stamped under another leadership than the one that gave it its place
 		}
 		for j, r := range w.state.ApplyAll(at, commands) {
@@ -51,8 +73,56 @@ func (f *fleet) replay(until uint64) (*witness, error) {
 				w.effects = append(w.effects, e)
 			}
 		}
+		w.stale(l.Term, w.state.Now())
 	}
 	return w, nil
+}
+
+// stale gives a restore up that entries of another term, or time, have passed by.
+func (w *witness) stale(term uint64, at time.Duration) {
+	if w.staged != nil && (w.staged.term != term || at-w.staged.last > restoreRest) {
+		w.staged = nil
+	}
+}
+
+// restore applies an entry of a restore.
+func (w *witness) restore(l *raft.Log) error {
+	at := time.Duration(binary.BigEndian.Uint64(l.Data))
+	id, place := binary.BigEndian.Uint64(l.Data[8:]), binary.BigEndian.Uint64(l.Data[16:])
+	body := l.Data[restoreHead : len(l.Data)-restoreTail]
+	w.stale(l.Term, at)
+	if binary.BigEndian.Uint64(l.Extensions) != l.Term {
+		return nil
+	}
+	if l.Extensions[restoreKind] == 'B' {
+		now, generation := time.Duration(binary.BigEndian.Uint64(body)), binary.BigEndian.Uint32(body[8:])
+		w.staged = &restoring{id: id, term: l.Term, next: 1, last: at, loader: session.NewLoader(now, generation)}
+		return nil
+	}
+	r := w.staged
+	if r == nil || r.id != id {
+		return nil
+	}
+	if r.next != place || l.Extensions[restoreKind] == 'A' {
+		w.staged = nil
+		return nil
+	}
+	r.next, r.last = r.next+1, at
+	if l.Extensions[restoreKind] == 'E' {
+		w.staged = nil
+		now, generation := w.state.Now(), w.state.Generation()
+		w.state = r.loader.State()
+		w.state.SetClock(max(now, at), generation)
+		w.state.ApplyAll(w.state.Now(), []session.Command{&session.Restore{}})
+		return nil
+	}
+	r.rest = append(r.rest, body[1:]...)
+	if body[0] == 0 {
+		return nil
+	}
+	err := r.loader.Put(r.rest)
+	r.rest = nil
+	return err
 }
 
 // entry returns the entry at an index. One that was committed has the highest

@@ -67,11 +67,12 @@ type worker struct {
 	http     *http.Client
 	counters []govnodev1connect.CounterServiceClient // of each node
 	think    time.Duration                           // between two operations, on average
+	turn     chan struct{}                           // held by an operation, and by who wants there to be none
 	unclear  []check.Op                              // increments of which nobody knows what became of them
 }
 
 func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.Duration, log *slog.Logger) (*worker, error) {
-	w := &worker{name: name, fleet: f, rng: rng, recorder: rec, think: think, http: f.httpClient(name)}
+	w := &worker{name: name, fleet: f, rng: rng, recorder: rec, think: think, http: f.httpClient(name), turn: make(chan struct{}, 1)}
 	c, err := client.New(client.Config{Addresses: f.apis(), Name: name, HTTPClient: w.http, Logger: log})
 	if err != nil {
 		return nil, err
@@ -96,23 +97,30 @@ func (w *worker) prepare(ctx context.Context) error {
 
 // work does one thing after another until ctx is done, and ends what it began.
 func (w *worker) work(ctx context.Context) {
-	session := w.open(ctx)
+	var session *client.OpenSession
 	for ctx.Err() == nil {
-		switch w.rng.IntN(8) {
-		case 0, 1:
-			w.increment(ctx)
-		case 2:
-			w.read(ctx)
-		case 3, 4, 5:
-			if session == nil {
-				session = w.open(ctx)
-				break
-			}
-			w.call(ctx, session)
-		default:
-			w.slot(ctx)
+		w.turn <- struct{}{}
+		if session == nil {
+			session = w.open(ctx)
 		}
+		w.one(ctx, session)
+		<-w.turn
 		_ = pause(ctx, time.Duration(w.rng.ExpFloat64()*float64(w.think)))
+	}
+}
+
+func (w *worker) one(ctx context.Context, session *client.OpenSession) {
+	switch w.rng.IntN(8) {
+	case 0, 1:
+		w.increment(ctx)
+	case 2:
+		w.read(ctx)
+	case 3, 4, 5:
+		if session != nil {
+			w.call(ctx, session)
+		}
+	default:
+		w.slot(ctx)
 	}
 }
 
@@ -270,15 +278,28 @@ func (w *worker) send(ctx context.Context, o check.Op, again bool) check.Op {
 }
 
 // resolve asks once more for each increment of which nobody knows what became of
-// it: sent again under the same id it has happened once.
-func (w *worker) resolve(ctx context.Context) {
+// it: sent again under the same id it has happened once. It reports whether it
+// heard of all.
+func (w *worker) resolve(ctx context.Context) bool {
+	still := w.unclear[:0]
 	for _, o := range w.unclear {
-		for range 20 {
-			if o = w.send(ctx, o, true); o.Outcome == check.Applied {
-				break
-			}
+		for n := 0; n < 20 && o.Outcome == check.Unknown && ctx.Err() == nil; n++ {
+			o = w.send(ctx, o, true)
 			_ = pause(ctx, 100*time.Millisecond)
 		}
+		if o.Outcome == check.Unknown {
+			still = append(still, o)
+		} else {
+			w.recorder.done(o)
+		}
+	}
+	w.unclear = still
+	return len(still) == 0
+}
+
+// end records what stays unknown.
+func (w *worker) end() {
+	for _, o := range w.unclear {
 		w.recorder.done(o)
 	}
 	w.unclear = nil
