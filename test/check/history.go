@@ -15,9 +15,12 @@ const (
 	Unknown Outcome = iota
 	Applied
 	NotApplied
+	Refused // by an answer: it was not granted, or not held any longer
 )
 
-func (o Outcome) String() string { return [...]string{"unknown", "applied", "not applied"}[o] }
+func (o Outcome) String() string {
+	return [...]string{"unknown", "applied", "not applied", "refused"}[o]
+}
 
 // A Kind is what an operation does.
 type Kind string

@@ -194,7 +194,10 @@ func (n *nemesis) powerCutOfAll(*rand.Rand) func() {
 	}
 }
 
-func (n *nemesis) startAgain(h *host) { n.startWith(h, entrance{}) }
+// startAgain starts a host with its disk as it is. It names members to ask all the
+// same, as a service's configuration does: one that crashed before it had written
+// anything of the log is admitted once more.
+func (n *nemesis) startAgain(h *host) { n.startWith(h, n.others(h)) }
 
 // startWith starts a host, again and again: a node whose peers cannot say yet who
 // it is may be refused for the moment.
@@ -334,13 +337,18 @@ func (n *nemesis) wiped() { <-n.wiping }
 
 // enter lets a host with an empty disk become a member.
 func (n *nemesis) enter(h *host, replace bool) {
-	e := entrance{replace: replace}
+	e := n.others(h)
+	e.replace = replace
+	n.startWith(h, e)
+}
+
+func (n *nemesis) others(h *host) (e entrance) {
 	for _, other := range n.fleet.hosts {
 		if other != h {
 			e.join = append(e.join, other.raftAddress())
 		}
 	}
-	n.startWith(h, e)
+	return e
 }
 
 // restore saves the state and restores it, while nobody works: so nothing is

@@ -81,13 +81,16 @@ func runAlone(ctx context.Context, s Setting) (r Report, output string, err erro
 
 // busy is a run in which much happens, and quiet one in which it takes long.
 func busy(seed uint64) Setting {
-	return Setting{Seed: seed, Nodes: 3 + 2*int(seed%2), Clients: 4, Length: 3 * time.Minute, Think: 200 * time.Millisecond, Gap: 4 * time.Second}
+	return Setting{
+		Seed: seed, Nodes: 3 + 2*int(seed%2), Clients: 24, Length: time.Minute,
+		Think: 30 * time.Millisecond, Gap: 2 * time.Second,
+	}
 }
 
 func quiet(seed uint64) Setting {
 	return Setting{
-		Seed: seed, Nodes: 3 + 2*int(seed%2), Clients: 2, Length: 2 * time.Hour, Think: time.Minute, Gap: 2 * time.Minute,
-		Heartbeat: 4 * time.Second,
+		Seed: seed, Nodes: 3, Clients: 2, Length: time.Hour, Think: 20 * time.Second, Gap: 40 * time.Second,
+		Heartbeat: 4 * time.Second, Commit: 500 * time.Millisecond,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -17,7 +18,8 @@ import (
 type witness struct {
 	effects []check.Effect
 	state   *session.State
-	staged  *restoring // nil if no restore is under way
+	digests map[time.Duration][]string // of the states at a log time, which several entries may have
+	staged  *restoring                 // nil if no restore is under way
 }
 
 // An entry of a restore has its kind behind the term in its extensions, and in
@@ -41,9 +43,10 @@ type restoring struct {
 // restoreRest is after how much log time without a piece a restore is given up.
 const restoreRest = time.Minute
 
-// replay applies the log up to an index to an empty state.
-func (f *fleet) replay(until uint64) (*witness, error) {
-	w := &witness{state: session.New()}
+// replay applies the log up to an index to an empty state, and notes what that is
+// at the log times at which nodes were looked at.
+func (f *fleet) replay(until uint64, seen []replica) (*witness, error) {
+	w := &witness{state: session.New(), digests: map[time.Duration][]string{}}
 	tokens := map[string]uint64{}
 	for i := uint64(1); i <= until; i++ {
 		l, err := f.entry(i)
@@ -74,6 +77,13 @@ func (f *fleet) replay(until uint64) (*witness, error) {
 			}
 		}
 		w.stale(l.Term, w.state.Now())
+		if slices.ContainsFunc(seen, func(r replica) bool { return r.at == w.state.Now() }) {
+			digest, err := digestOf(w.state)
+			if err != nil {
+				return nil, err
+			}
+			w.digests[w.state.Now()] = append(w.digests[w.state.Now()], digest)
+		}
 	}
 	return w, nil
 }

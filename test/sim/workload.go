@@ -103,25 +103,27 @@ func (w *worker) work(ctx context.Context) {
 		if session == nil {
 			session = w.open(ctx)
 		}
-		w.one(ctx, session)
+		session = w.one(ctx, session)
 		<-w.turn
 		_ = pause(ctx, time.Duration(w.rng.ExpFloat64()*float64(w.think)))
 	}
 }
 
-func (w *worker) one(ctx context.Context, session *client.OpenSession) {
-	switch w.rng.IntN(8) {
-	case 0, 1:
+// one does one thing, and returns the session to go on with; nil for a new one.
+func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.OpenSession {
+	switch w.rng.IntN(16) {
+	case 0, 1, 2, 3, 4:
 		w.increment(ctx)
-	case 2:
+	case 5, 6, 7:
 		w.read(ctx)
-	case 3, 4, 5:
-		if session != nil {
-			w.call(ctx, session)
-		}
-	default:
+	case 8:
 		w.slot(ctx)
+	default:
+		if session != nil && !w.call(ctx, session) {
+			return nil
+		}
 	}
+	return session
 }
 
 // close ends the client and its connections.
@@ -138,6 +140,8 @@ func outcome(err error) check.Outcome {
 	switch {
 	case err == nil:
 		return check.Applied
+	case errors.As(err, new(*client.Refused)), errors.Is(err, client.ErrLeaseLost):
+		return check.Refused
 	case errors.As(err, new(*client.Unavailable)), errors.As(err, new(*client.Error)):
 		return check.NotApplied
 	}
@@ -160,8 +164,8 @@ func (w *worker) open(ctx context.Context) *client.OpenSession {
 	return s
 }
 
-// call begins a call and ends it.
-func (w *worker) call(ctx context.Context, s *client.OpenSession) {
+// call begins a call and ends it. It reports whether the session goes on.
+func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	o := check.Op{Client: w.name, Kind: check.Begin, Object: s.ID(), ID: newID(), Call: w.recorder.now()}
 	call, err := s.Begin(ctx, client.Call{ID: o.ID, Tool: "t", Wait: client.NoWait, TTL: 5 * time.Second})
 	o.Return = w.recorder.now()
@@ -171,7 +175,7 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) {
 	}
 	w.recorder.done(o)
 	if err != nil {
-		return
+		return o.Outcome != check.Refused // most likely its time is over
 	}
 	_ = pause(ctx, time.Duration(w.rng.Int64N(int64(w.think)+1)))
 	e := check.Op{Client: w.name, Kind: check.End, Object: s.ID(), ID: o.ID, Call: w.recorder.now()}
@@ -181,6 +185,7 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) {
 	e.Return = w.recorder.now()
 	e.Outcome, e.Text = outcome(err), text(err)
 	w.recorder.done(e)
+	return true
 }
 
 // slot takes a slot, does its work for a while, and gives it back, or once in a
