@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -19,18 +20,22 @@ import (
 // written when the host crashes is there afterwards in part, wholly or not at
 // all, and what was acknowledged is there.
 type disk struct {
-	mu        sync.Mutex
-	rng       *rand.Rand
-	run       int // raised by a crash: who held the disk before writes no more
-	access    time.Duration
-	log       map[uint64]*raft.Log
-	first     uint64
-	last      uint64
-	values    map[string][]byte
-	snapshots []*snapshot          // the oldest first
-	pending   []*raft.Log          // being written
-	ever      map[uint64]*raft.Log // of each index the entry of the highest term, for the record
-	stall     chan struct{}        // closed when the disk goes on; nil if it does
+	mu     sync.Mutex
+	rng    *rand.Rand
+	access time.Duration
+	stall  chan struct{}        // closed when the disk goes on; nil if it does
+	now    *content             // another one after a crash
+	ever   map[uint64]*raft.Log // of each index the entry of the highest term, for the record
+}
+
+// A content is what is on a disk. A process that crashed is left with one of its
+// own, which nobody else ever sees: it is ended, and not told that it is dead.
+type content struct {
+	log         map[uint64]*raft.Log
+	first, last uint64
+	values      map[string][]byte
+	snapshots   []*snapshot // the oldest first
+	pending     []*raft.Log // being written
 }
 
 const usualAccess = 500 * time.Microsecond
@@ -45,21 +50,20 @@ func newDisk(rng *rand.Rand) *disk {
 func (d *disk) wipe() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.run++
 	d.access = usualAccess
-	d.log, d.first, d.last = map[uint64]*raft.Log{}, 0, 0
-	d.values, d.snapshots, d.pending = map[string][]byte{}, nil, nil
+	d.now = &content{log: map[uint64]*raft.Log{}, values: map[string][]byte{}}
 }
 
 // crash forgets what was not acknowledged, or a part of it.
 func (d *disk) crash() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.run++
-	if n := len(d.pending); n > 0 {
-		d.append(d.pending[:d.rng.IntN(n+1)])
+	left := *d.now
+	left.log, left.values, left.snapshots, left.pending = maps.Clone(left.log), maps.Clone(left.values), slices.Clone(left.snapshots), nil
+	if n := len(d.now.pending); n > 0 {
+		d.append(&left, d.now.pending[:d.rng.IntN(n+1)])
 	}
-	d.pending = nil
+	d.now = &left
 }
 
 // hang lets every access wait until release is called.
@@ -94,54 +98,47 @@ func (d *disk) slow(by time.Duration) (release func()) {
 func (d *disk) open() (durable.Store, raft.SnapshotStore, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := &store{d, d.run}
+	s := &store{d, d.now}
 	return s, snapshots{s}, nil
 }
 
-// append puts entries at the end of the log. A snapshot stands for all that is
+// append puts entries at the end of a log. A snapshot stands for all that is
 // before a hole, as with package durable. d.mu is held.
-func (d *disk) append(logs []*raft.Log) {
+func (d *disk) append(c *content, logs []*raft.Log) {
 	for _, l := range logs {
-		if d.last > 0 && l.Index > d.last+1 {
-			clear(d.log)
-			d.first, d.last = 0, 0
+		if c.last > 0 && l.Index > c.last+1 {
+			clear(c.log)
+			c.first, c.last = 0, 0
 		}
-		d.log[l.Index] = l
-		if d.first == 0 {
-			d.first = l.Index
+		c.log[l.Index] = l
+		if c.first == 0 {
+			c.first = l.Index
 		}
-		d.last = max(d.last, l.Index)
+		c.last = max(c.last, l.Index)
 		if was := d.ever[l.Index]; was == nil || was.Term <= l.Term {
 			d.ever[l.Index] = l
 		}
 	}
 }
 
-// A store is the disk as one run of its host sees it.
+// A store is the disk as one process on its host sees it.
 type store struct {
-	*disk
-	run int
+	disk *disk
+	*content
 }
 
 // change writes: begin notes what is being written, and done that it is.
 func (s *store) change(begin, done func()) error {
-	s.mu.Lock()
-	if s.disk.run != s.run {
-		s.mu.Unlock()
-		return errCrashed
-	}
+	s.disk.mu.Lock()
 	begin()
-	access, stall := s.access, s.stall
-	s.mu.Unlock()
+	access, stall := s.disk.access, s.disk.stall
+	s.disk.mu.Unlock()
 	if stall != nil {
 		<-stall
 	}
 	time.Sleep(access)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.disk.run != s.run {
-		return errCrashed
-	}
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
 	done()
 	return nil
 }
@@ -149,20 +146,20 @@ func (s *store) change(begin, done func()) error {
 func (s *store) Close() error { return nil }
 
 func (s *store) FirstIndex() (uint64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
 	return s.first, nil
 }
 
 func (s *store) LastIndex() (uint64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
 	return s.last, nil
 }
 
 func (s *store) GetLog(index uint64, l *raft.Log) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
 	stored := s.log[index]
 	if stored == nil {
 		return raft.ErrLogNotFound
@@ -179,7 +176,14 @@ func (s *store) StoreLogs(logs []*raft.Log) error {
 		own[i] = cloneLog(l)
 	}
 	return s.change(func() { s.pending = own }, func() {
-		s.append(own)
+		if s.disk.now == s.content {
+			s.disk.append(s.content, own)
+		} else {
+			for _, l := range own { // nobody ever sees it
+				s.log[l.Index] = l
+			}
+			s.last = own[len(own)-1].Index
+		}
 		s.pending = nil
 	})
 }
@@ -206,8 +210,8 @@ func (s *store) Set(key, value []byte) error {
 }
 
 func (s *store) Get(key []byte) ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
 	v, known := s.values[string(key)]
 	if !known {
 		return nil, durable.ErrNotFound
@@ -253,9 +257,9 @@ func (s snapshots) Create(v raft.SnapshotVersion, index, term uint64, members ra
 }
 
 func (s snapshots) List() (all []*raft.SnapshotMeta, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, x := range slices.Backward(s.disk.snapshots) {
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
+	for _, x := range slices.Backward(s.content.snapshots) {
 		m := x.meta
 		all = append(all, &m)
 	}
@@ -263,9 +267,9 @@ func (s snapshots) List() (all []*raft.SnapshotMeta, err error) {
 }
 
 func (s snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, x := range s.disk.snapshots {
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
+	for _, x := range s.content.snapshots {
 		if x.meta.ID == id {
 			m := x.meta
 			return &m, io.NopCloser(bytes.NewReader(x.state)), nil
@@ -293,11 +297,11 @@ func (s *sink) Close() error {
 	s.ended = true
 	s.snapshot.meta.Size = int64(len(s.snapshot.state))
 	return s.change(func() {}, func() {
-		all := append(s.disk.snapshots, &s.snapshot)
+		all := append(s.content.snapshots, &s.snapshot)
 		slices.SortStableFunc(all, func(a, b *snapshot) int {
 			return int(int64(a.meta.Term-b.meta.Term))<<32 + int(int64(a.meta.Index-b.meta.Index))
 		})
-		s.disk.snapshots = all[max(0, len(all)-snapshotsKept):]
+		s.content.snapshots = all[max(0, len(all)-snapshotsKept):]
 	})
 }
 

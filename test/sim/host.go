@@ -96,7 +96,7 @@ func (h *host) start(e entrance) error {
 	}
 	if r.crashed {
 		h.closed.Go(func() { _ = node.Close() }) // its disk and network are gone
-		return errCrashed
+		return fmt.Errorf("%s has crashed meanwhile", h.name)
 	}
 	if err := h.serve(r, node); err != nil {
 		return errors.Join(err, node.Close())

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -483,8 +482,6 @@ func pause(ctx context.Context, d time.Duration) error {
 		return context.Cause(ctx)
 	}
 }
-
-var errCrashed = errors.New("the host has crashed")
 
 func links(a string, others []string, there, back bool) (all []link) {
 	for _, b := range others {
