@@ -335,11 +335,33 @@ func (n *nemesis) wipe() bool {
 
 func (n *nemesis) wiped() { <-n.wiping }
 
-// enter lets a host with an empty disk become a member.
+// enter lets a host with an empty disk become a member, and waits until it has a
+// vote: whoever took the next disk before would take a majority.
 func (n *nemesis) enter(h *host, replace bool) {
 	e := n.others(h)
 	e.replace = replace
 	n.startWith(h, e)
+	_ = eventually(n.length, func() error { return votes(h) }) // the end of the run tells
+}
+
+// votes returns nil if a host has a vote, as the leader sees it.
+func votes(h *host) error {
+	node := h.up()
+	if node == nil {
+		return fmt.Errorf("%s is down", h.name)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	status, err := node.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range status.Peers {
+		if p.Node == h.name && p.Role != "nonvoter" && status.SeenBy == status.Leader && status.Leader != "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no vote", h.name)
 }
 
 func (n *nemesis) others(h *host) (e entrance) {

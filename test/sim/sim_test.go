@@ -68,7 +68,7 @@ func runAlone(ctx context.Context, s Setting) (r Report, output string, err erro
 	}
 	var out bytes.Buffer
 	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestOne$", "-test.timeout=90s")
-	c.Env = append(os.Environ(), settingEnv+"="+string(text))
+	c.Env = append(os.Environ(), "GOGC=400", settingEnv+"="+string(text))
 	c.Stdout, c.Stderr = &out, &out
 	err = c.Run()
 	for line := range strings.Lines(out.String()) {
