@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"example.com/govnode/cluster"
@@ -39,6 +40,7 @@ type run struct {
 	server  *server.Server
 	http    *http.Server
 	crashed bool
+	ended   atomic.Bool // or about to be: who waited for somebody else's Close would stop the virtual clock
 }
 
 func (h *host) raftAddress() string { return h.name + ":7000" }
@@ -176,14 +178,16 @@ func (h *host) stop() error {
 	_ = r.node.Drain(ctx)   // it is as safe as a crash
 	err := r.end()
 	h.mu.Lock()
-	h.run = nil
-	h.mu.Unlock()
-	h.network.end(h.name, false)
+	defer h.mu.Unlock()
+	if h.run == r { // else it crashed meanwhile
+		h.run = nil
+		h.network.end(h.name, false)
+	}
 	return err
 }
 
 func (r *run) end() error {
-	if r.node == nil {
+	if r.node == nil || !r.ended.CompareAndSwap(false, true) {
 		return nil
 	}
 	return errors.Join(r.http.Close(), r.server.Close(), r.node.Close())
