@@ -101,7 +101,7 @@ func TestClusters(t *testing.T) {
 	if os.Getenv(settingEnv) != "" {
 		t.Skip("this process runs one setting")
 	}
-	seed, limit, kinds := uint64(1), 3, []func(uint64) Setting{busy}
+	seed, limit, kinds := uint64(1), 2, []func(uint64) Setting{busy}
 	ctx := t.Context()
 	if os.Getenv("GOVNODE_L1") == "long" {
 		seed, limit, kinds = rand.Uint64N(1<<32), 1<<30, append(kinds, quiet)
