@@ -24,6 +24,10 @@ test: needs ## all tests; it installs redis-server for those on Redis where it c
 flips: ## flip 200 bits of stored logs with each log store, and every region of their files
 	GOVNODE_FLIPS=200 $(GO) test -tags $(TAGS) ./cluster ./cluster/durable -run 'Flipped|EveryRegion' -v -count=1 -timeout 10m
 
+.PHONY: prove-l1
+prove-l1: ## clusters in virtual time under faults, with new seeds, for 150 s
+	GOVNODE_L1=long $(GO) test -tags $(TAGS) ./test/sim -run Clusters -v -count=1 -timeout 10m
+
 .PHONY: race
 race: needs ## all tests under the race detector
 	$(GO) test -tags $(TAGS) -race ./...

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/govnode/cluster/durable"
@@ -114,6 +115,10 @@ type Config struct {
 	Clocks func() (monotonic, wall time.Duration)
 	// Dial opens connections to other nodes. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// OpenDisk opens what keeps the log, the values beside it and the snapshots,
+	// of one process at a time. Default: package durable, in Dir, which else has
+	// only what a restore needs while it is under way.
+	OpenDisk func() (durable.Store, raft.SnapshotStore, error)
 
 	version uint32                            // announced; session.Version
 	disk    func(durable.Store) durable.Store // wraps the log store, for tests of failing disks

@@ -49,23 +49,35 @@ func openDisk(cfg *Config, m *metrics) (*disk, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cluster: Dir: %w", err)
 	}
-	store, err := durable.Open(durable.Options{Dir: cfg.Dir, LogStore: cfg.LogStore, Segment: cfg.segment, Logger: transport.Logger(cfg.Logger), Metrics: m.wal})
+	store, snapshots, err := openStores(cfg, m)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.disk != nil {
 		store = cfg.disk(store)
 	}
-	d := &disk{log: &durable.Watched{Store: store, Limit: cfg.DiskTimeout, Fatal: cfg.Fatal, Appends: m.appendSeconds, Kept: func() uint64 { return 0 }}}
+	d := &disk{log: &durable.Watched{Store: store, Limit: cfg.DiskTimeout, Fatal: cfg.Fatal, Appends: m.appendSeconds, Kept: func() uint64 { return 0 }}, snapshots: snapshots}
 	if err := d.open(cfg); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	return d, nil
 }
 
+// openStores opens what a node is kept in. The snapshots of package durable are
+// opened later, as they make notes in a log that is watched.
+func openStores(cfg *Config, m *metrics) (durable.Store, raft.SnapshotStore, error) {
+	if cfg.OpenDisk != nil {
+		return cfg.OpenDisk()
+	}
+	store, err := durable.Open(durable.Options{Dir: cfg.Dir, LogStore: cfg.LogStore, Segment: cfg.segment, Logger: transport.Logger(cfg.Logger), Metrics: m.wal})
+	return store, nil, err
+}
+
 func (d *disk) open(cfg *Config) (err error) {
-	if d.snapshots, err = durable.OpenSnapshots(cfg.Dir, snapshotsKept, d.log, transport.Logger(cfg.Logger)); err != nil {
-		return fmt.Errorf("cluster: Dir: %w", err)
+	if d.snapshots == nil {
+		if d.snapshots, err = durable.OpenSnapshots(cfg.Dir, snapshotsKept, d.log, transport.Logger(cfg.Logger)); err != nil {
+			return fmt.Errorf("cluster: Dir: %w", err)
+		}
 	}
 	// What a restore left behind that was cut short.
 	old, err := filepath.Glob(filepath.Join(cfg.Dir, restoreFiles))

@@ -95,6 +95,17 @@ func (n *Node) change(ctx context.Context, here func(context.Context, *leadershi
 	}
 }
 
+// turn waits until no other change of members is under way. The next one waits
+// until end is called. Its error says that nothing was changed.
+func (n *Node) turn(ctx context.Context) (end func(), err error) {
+	select {
+	case n.changing <- struct{}{}:
+		return func() { <-n.changing }, nil
+	case <-ctx.Done():
+		return nil, notApplied(fmt.Errorf("another change of members is under way: %w", ctx.Err()))
+	}
+}
+
 // A badField is what is wrong with a field of a change of members.
 type badField struct {
 	name string
@@ -133,8 +144,11 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 			return false, invalid(errors.New(why))
 		}
 	}
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	end, err := n.turn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer end()
 	s, known := n.member(r.GetNode())
 	if known && r.GetEmpty() {
 		switch {
@@ -238,9 +252,17 @@ func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) e
 	}
 	_, known := n.member(id)
 	for pause := (backoff{}); ; {
-		done, err := n.addStep(ctx, id, address, nonvoter)
-		if done || err != nil {
-			return err
+		end, err := n.turn(ctx)
+		if err != nil {
+			if _, placed := n.member(id); !placed {
+				return err
+			}
+		} else {
+			done, err := n.addStep(ctx, id, address, nonvoter)
+			end()
+			if done || err != nil {
+				return err
+			}
 		}
 		if !pause.wait(ctx, n.ctx.Done()) {
 			err := fmt.Errorf("%s is a member without a vote and catches up; ask again to give it one: %w", id, ctx.Err())
@@ -252,9 +274,8 @@ func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) e
 	}
 }
 
+// addStep does what there is to do now. n.changing is held.
 func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (done bool, err error) {
-	n.changing.Lock()
-	defer n.changing.Unlock()
 	s, known := n.member(id)
 	if known && string(s.Address) != address {
 		return false, invalidField("node", "%s is a member at %s; it tells its new address itself when it is started with Join", id, s.Address)
@@ -277,8 +298,11 @@ func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (
 
 // removeHere is RemoveNode on the leader.
 func (n *Node) removeHere(ctx context.Context, id string, force bool) error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	end, err := n.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	s, known := n.member(id)
 	if !known {
 		return n.confirm(ctx)
@@ -299,7 +323,7 @@ func (n *Node) removeHere(ctx context.Context, id string, force bool) error {
 		}
 		return errElsewhere // the new leader does the rest
 	}
-	err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx)))
+	err = n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx)))
 	n.members.settle(n.servers())
 	return err
 }

@@ -157,3 +157,19 @@ func TestOutcomesOverTheWire(t *testing.T) {
 	require.Equal(t, storage.NotApplied, storage.OutcomeOf(sent(err)), "%v", err)
 	require.ErrorIs(t, sent(err), errElsewhere)
 }
+
+// Whoever waits for another change of members gives up when it has waited long
+// enough, and has changed nothing.
+func TestChangeOfMembersWaitsItsTurn(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	n := c.nodes[0]
+	n.changing <- struct{}{}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	for _, err := range []error{n.RemoveNode(ctx, "n2", false), n.AddNode(ctx, "n2", "127.0.0.1:1", true)} {
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+	}
+	<-n.changing
+	require.NoError(t, n.RemoveNode(t.Context(), "n2", false))
+}

@@ -66,7 +66,7 @@ type Node struct {
 
 	admission atomic.Pointer[func(session.Command) bool] // of what others pass on; nil: everything
 
-	changing  sync.Mutex    // members, one at a time
+	changing  chan struct{} // holds one place: one change of members at a time
 	restoring chan struct{} // holds one place: one restore at a time
 
 	mu      sync.Mutex
@@ -86,7 +86,7 @@ func Open(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1), restoring: make(chan struct{}, 1), run: rand.Text()}
+	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1), changing: make(chan struct{}, 1), restoring: make(chan struct{}, 1), run: rand.Text()}
 	n.cfg.Fatal, n.onFatal = n.fatal, cfg.Fatal
 	n.fsm = newFSM(n.fatal, n.metrics)
 	n.fsm.since = newClock(0, n.cfg.Clocks)

@@ -93,6 +93,8 @@ var mayImport = map[string][]string{
 	"test/examples":                        {},
 	"test/model":                           {"session", "session/ids", "limiter"},
 	"test/outside":                         {},
+	"test/check":                           {},
+	"test/sim":                             {"cluster", "cluster/durable", "internal/server", "client", "session", "storage", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check"},
 	"proto/govnode/v1/govnodev1connect":    {"proto/govnode/v1"},
 	"proto/govnode/node/v1":                {},
 	"proto/govnode/node/v1/nodev1connect":  {"proto/govnode/node/v1"},

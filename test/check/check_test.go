@@ -1,0 +1,111 @@
+package check
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const s = time.Second
+
+// sound is a history in which everything is as it should be: each test breaks
+// one thing of it.
+func sound() History {
+	return History{
+		Ops: []Op{
+			{Client: "x", Kind: Increment, Object: "a", ID: "1", Amount: 2, Call: 0, Return: 1 * s, Outcome: Applied, Index: 10, Value: 2},
+			{Client: "x", Kind: Increment, Object: "a", ID: "2", Amount: 3, Call: 2 * s, Return: 3 * s, Outcome: Unknown},
+			{Client: "x", Kind: Increment, Object: "a", ID: "3", Amount: 4, Call: 2 * s, Return: 3 * s, Outcome: Unknown},
+			{Client: "x", Kind: Increment, Object: "a", ID: "4", Amount: 5, Call: 2 * s, Return: 3 * s, Outcome: NotApplied},
+			{Client: "y", Kind: Increment, Object: "a", ID: "5", Amount: 7, Call: 4 * s, Return: 6 * s, Outcome: Applied, Index: 13, Value: 12},
+			{Client: "y", Kind: Read, Object: "a", Call: 7 * s, Return: 8 * s, Outcome: Applied, Index: 14, Value: 12},
+			{Client: "x", Kind: Acquire, Object: "p", ID: "s1", Call: 10 * s, Return: 11 * s, Outcome: Applied, Granted: true, Token: 1},
+			{Client: "x", Kind: Release, Object: "p", ID: "s1", Call: 14 * s, Return: 15 * s, Outcome: Applied},
+			{Client: "y", Kind: Acquire, Object: "p", ID: "s2", Call: 12 * s, Return: 17 * s, Outcome: Applied, Granted: true, Token: 2},
+			{Client: "y", Kind: Release, Object: "p", ID: "s2", Call: 18 * s, Return: 19 * s, Outcome: Applied},
+		},
+		Effects: []Effect{
+			{Kind: Increment, Object: "a", ID: "1", Index: 10},
+			{Kind: Increment, Object: "a", ID: "2", Index: 11},
+			{Kind: Increment, Object: "a", ID: "5", Index: 12}, // and answered when it was sent again
+			{Kind: Acquire, Object: "p", ID: "s1", Index: 20, Granted: true},
+			{Kind: Release, Object: "p", ID: "s1", Index: 21},
+			{Kind: Acquire, Object: "p", ID: "s2", Index: 22, Granted: true},
+			{Kind: Release, Object: "p", ID: "s2", Index: 23},
+		},
+		Holds: []Hold{
+			{Pool: "p", ID: "s1", Weight: 1, Token: 1, From: 11 * s, Until: 14 * s},
+			{Pool: "p", ID: "s2", Weight: 1, Token: 2, From: 17 * s, Until: 18 * s},
+		},
+		Limits: map[string]int{"p": 1},
+		Final:  map[string]int64{"a": 12},
+	}
+}
+
+func TestSoundHistory(t *testing.T) { require.Empty(t, All(sound())) }
+
+// Each way in which a history may be wrong is seen by the check that is made for
+// it.
+func TestBrokenHistories(t *testing.T) {
+	for name, test := range map[string]struct {
+		check  string
+		change func(*History)
+	}{
+		"an answer from before what had returned":             {"order", func(h *History) { h.Ops[4].Index = 9 }},
+		"an answer from the entry of what had returned":       {"order", func(h *History) { h.Ops[4].Index = 10 }},
+		"a read of the past":                                  {"order", func(h *History) { h.Ops[5].Index, h.Ops[5].Value = 10, 2 }},
+		"an effect before what had returned":                  {"order", func(h *History) { h.Effects[2].Index = 9 }},
+		"an effect of an unknown one before it was asked for": {"order", func(h *History) { h.Effects[1].Index = 9 }},
+		"an acknowledged increment that is lost":              {"order", func(h *History) { h.Effects = h.Effects[1:] }},
+		"an acknowledged release that is lost":                {"order", func(h *History) { h.Effects = h.Effects[:6] }},
+		"an effect of what was not applied": {"definite", func(h *History) {
+			h.Effects = append(h.Effects, Effect{Kind: Increment, Object: "a", ID: "4", Index: 15})
+		}},
+		"an increment twice": {"once", func(h *History) {
+			h.Effects = append(h.Effects, Effect{Kind: Increment, Object: "a", ID: "2", Index: 15})
+		}},
+		"a slot twice": {"once", func(h *History) {
+			h.Effects = append(h.Effects, Effect{Kind: Acquire, Object: "p", ID: "s2", Index: 25, Granted: true})
+		}},
+		"an answer that is not the sum":   {"counters", func(h *History) { h.Ops[4].Value = 9 }},
+		"a read that is not the sum":      {"counters", func(h *History) { h.Ops[5].Value = 5 }},
+		"an increment nobody asked for":   {"counters", func(h *History) { h.Ops = h.Ops[1:] }},
+		"an increment of another counter": {"counters", func(h *History) { h.Effects[1].Object = "b" }},
+		"a counter that lost something":   {"counters", func(h *History) { h.Final["a"] = 9 }},
+		"a counter below its ledger":      {"ledger", func(h *History) { h.Final["a"] = 7 }},
+		"a counter above its ledger":      {"ledger", func(h *History) { h.Final["a"] = 17 }},
+		"two at work at once":             {"holders", func(h *History) { h.Holds[1].From = 13 * s }},
+		"two in the log at once":          {"holders", func(h *History) { h.Effects[5].Index = 21; h.Effects[4].Index = 22 }},
+		"more weight than there is":       {"holders", func(h *History) { h.Holds[0].Weight = 2 }},
+		"one token for two":               {"tokens", func(h *History) { h.Ops[8].Token = 1 }},
+		"a token that falls":              {"tokens", func(h *History) { h.Ops[6].Token = 3 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := sound()
+			test.change(&h)
+			var checks []string
+			for _, v := range All(h) {
+				checks = append(checks, v.Check)
+			}
+			require.Contains(t, checks, test.check)
+		})
+	}
+}
+
+// Times and places that agree are no violation: what overlaps may stand in any
+// order, and one that ends makes room at once.
+func TestWhatIsAllowed(t *testing.T) {
+	for name, change := range map[string]func(*History){
+		"what overlaps in the other order": func(h *History) { h.Ops[0].Return, h.Ops[4].Call, h.Ops[4].Index = 5*s, 4*s, 9 },
+		"one ends as another begins":       func(h *History) { h.Holds[1].From = 14 * s },
+		"a read beside an increment":       func(h *History) { h.Ops[5].Index = 13 },
+		"a lost slot is not given back":    func(h *History) { h.Ops[7].Outcome = Unknown; h.Effects = append(h.Effects[:4:4], h.Effects[5:]...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := sound()
+			change(&h)
+			require.Empty(t, All(h))
+		})
+	}
+}

@@ -1,0 +1,397 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"example.com/govnode/storage"
+)
+
+// A fault is one thing that goes wrong, and is mended again.
+type fault struct {
+	at, lasts time.Duration
+	kind      string
+	pick      uint64 // draws whom it befalls
+}
+
+func (f fault) String() string {
+	return fmt.Sprintf("%v %s for %v (%x)", f.at, f.kind, f.lasts, f.pick)
+}
+
+// A nemesis lets a plan of faults come true.
+type nemesis struct {
+	fleet   *fleet
+	workers []*worker
+	clients []string // the hosts of the workers
+	faults  []fault
+	length  time.Duration
+	start   time.Time
+
+	mu     sync.Mutex
+	counts map[string]int
+	wiping chan struct{} // held while a member is without its disk, which must be one alone
+}
+
+// kinds are what may go wrong. A kind returns what mends it, or nil where there
+// was nobody that it could befall.
+var kinds = []struct {
+	name string
+	do   func(n *nemesis, rng *rand.Rand) (mend func())
+}{
+	{"isolate leader", (*nemesis).isolateLeader},
+	{"isolate node", (*nemesis).isolateNode},
+	{"one way", (*nemesis).oneWay},
+	{"split", (*nemesis).split},
+	{"slow links", (*nemesis).slowLinks},
+	{"kill", (*nemesis).kill},
+	{"power cut", (*nemesis).powerCut},
+	{"power cut of all", (*nemesis).powerCutOfAll},
+	{"transfer", (*nemesis).transfer},
+	{"pause", (*nemesis).pause},
+	{"slow disk", (*nemesis).slowDisk},
+	{"clock rate", (*nemesis).clockRate},
+	{"clock jump", (*nemesis).clockJump},
+	{"lost replies", (*nemesis).lostReplies},
+	{"restart in order", (*nemesis).restart},
+	{"replace", (*nemesis).replace},
+	{"remove and add", (*nemesis).removeAndAdd},
+	{"restore", (*nemesis).restore},
+}
+
+func newNemesis(f *fleet, rng *rand.Rand, workers []*worker, s Setting) *nemesis {
+	n := &nemesis{fleet: f, counts: map[string]int{}, length: s.Length, workers: workers, wiping: make(chan struct{}, 1)}
+	for _, w := range workers {
+		n.clients = append(n.clients, w.name)
+	}
+	for at := s.Gap; at < s.Length; at += s.Gap/2 + time.Duration(rng.Int64N(int64(s.Gap))) {
+		n.faults = append(n.faults, fault{at, 500*time.Millisecond + time.Duration(rng.Int64N(int64(5*time.Second))), kinds[rng.IntN(len(kinds))].name, rng.Uint64()})
+		if rng.IntN(8) == 0 { // two at once
+			n.faults = append(n.faults, fault{at, time.Second, kinds[rng.IntN(len(kinds))].name, rng.Uint64()})
+		}
+	}
+	return n
+}
+
+func (n *nemesis) plan() (lines []string) {
+	for _, f := range n.faults {
+		lines = append(lines, f.String())
+	}
+	return lines
+}
+
+// run lets everything happen and returns when all of it is mended.
+func (n *nemesis) run() {
+	n.start = time.Now()
+	var under sync.WaitGroup
+	for _, f := range n.faults {
+		time.Sleep(time.Until(n.start.Add(f.at)))
+		for _, k := range kinds {
+			if k.name != f.kind {
+				continue
+			}
+			under.Go(func() {
+				mend := k.do(n, rand.New(rand.NewPCG(f.pick, 0)))
+				if mend == nil {
+					return
+				}
+				n.mu.Lock()
+				n.counts[f.kind]++
+				n.mu.Unlock()
+				time.Sleep(f.lasts)
+				mend()
+			})
+		}
+	}
+	time.Sleep(time.Until(n.start.Add(n.length)))
+	under.Wait()
+}
+
+func (n *nemesis) everybody() []string { return append(n.fleet.names(), n.clients...) }
+
+func (n *nemesis) anyHost(rng *rand.Rand) *host { return n.fleet.hosts[rng.IntN(len(n.fleet.hosts))] }
+
+// leaderOr returns the leader, or any host where there is none.
+func (n *nemesis) leaderOr(rng *rand.Rand) *host {
+	if l := n.fleet.leader(); l != nil {
+		return l
+	}
+	return n.anyHost(rng)
+}
+
+func (n *nemesis) isolateLeader(rng *rand.Rand) func() {
+	return n.isolate(n.leaderOr(rng), rng)
+}
+
+func (n *nemesis) isolateNode(rng *rand.Rand) func() { return n.isolate(n.anyHost(rng), rng) }
+
+// isolate cuts a host off from the others, and perhaps from the clients.
+func (n *nemesis) isolate(h *host, rng *rand.Rand) func() {
+	from := n.fleet.names()
+	if rng.IntN(2) == 0 {
+		from = n.everybody()
+	}
+	return n.fleet.network.hold(links(h.name, from, true, true)...)
+}
+
+// oneWay loses what a host sends, or what it is sent.
+func (n *nemesis) oneWay(rng *rand.Rand) func() {
+	out := rng.IntN(2) == 0
+	return n.fleet.network.hold(links(n.leaderOr(rng).name, n.everybody(), out, !out)...)
+}
+
+// split puts everybody on one of two sides.
+func (n *nemesis) split(rng *rand.Rand) func() {
+	all := n.everybody()
+	side := map[string]bool{}
+	for _, name := range all {
+		side[name] = rng.IntN(2) == 0
+	}
+	var cut []link
+	for _, a := range all {
+		for _, b := range all {
+			if side[a] != side[b] {
+				cut = append(cut, link{a, b})
+			}
+		}
+	}
+	return n.fleet.network.hold(cut...)
+}
+
+func (n *nemesis) slowLinks(rng *rand.Rand) func() {
+	h := n.anyHost(rng)
+	by := time.Duration(1+rng.IntN(400)) * time.Millisecond
+	return n.fleet.network.slow(by, links(h.name, n.everybody(), rng.IntN(3) > 0, true)...)
+}
+
+func (n *nemesis) kill(rng *rand.Rand) func() { return n.crash(n.leaderOr(rng), false) }
+
+func (n *nemesis) powerCut(rng *rand.Rand) func() { return n.crash(n.anyHost(rng), true) }
+
+func (n *nemesis) crash(h *host, vanish bool) func() {
+	if h.up() == nil {
+		return nil
+	}
+	h.crash(vanish)
+	return func() { n.startAgain(h) }
+}
+
+func (n *nemesis) powerCutOfAll(*rand.Rand) func() {
+	var down []*host
+	for _, h := range n.fleet.hosts {
+		if h.up() != nil {
+			h.crash(true)
+			down = append(down, h)
+		}
+	}
+	return func() {
+		for _, h := range down {
+			n.startAgain(h)
+		}
+	}
+}
+
+// startAgain starts a host with its disk as it is. It names members to ask all the
+// same, as a service's configuration does: one that crashed before it had written
+// anything of the log is admitted once more.
+func (n *nemesis) startAgain(h *host) { n.startWith(h, n.others(h)) }
+
+// startWith starts a host, again and again: a node whose peers cannot say yet who
+// it is may be refused for the moment.
+func (n *nemesis) startWith(h *host, e entrance) {
+	var err error
+	for range 10 {
+		if !h.down() {
+			return
+		}
+		if err = h.start(e); err == nil {
+			return
+		}
+		h.log.Error("cannot start", "host", h.name, "error", err)
+		time.Sleep(time.Second)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failed = append(h.failed, fmt.Errorf("%s does not start again: %w", h.name, err))
+}
+
+func (n *nemesis) transfer(rng *rand.Rand) func() {
+	node := n.anyHost(rng).up()
+	if node == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	if node.TransferLeadership(ctx, "") != nil {
+		return nil
+	}
+	return func() {}
+}
+
+// pause stops a host: it neither sends, receives nor writes.
+func (n *nemesis) pause(rng *rand.Rand) func() {
+	h := n.leaderOr(rng)
+	resume, release := h.disk.hang(), n.fleet.network.hold(links(h.name, n.everybody(), true, true)...)
+	return func() {
+		resume()
+		release()
+	}
+}
+
+func (n *nemesis) slowDisk(rng *rand.Rand) func() {
+	return n.leaderOr(rng).disk.slow(time.Duration(5+rng.IntN(300)) * time.Millisecond)
+}
+
+// clockRate lets one of the clocks of a host run fast or slow.
+func (n *nemesis) clockRate(rng *rand.Rand) func() {
+	c := n.anyHost(rng).clock
+	rates := [2]float64{1, 1}
+	rates[rng.IntN(2)] = 0.5 + 1.5*rng.Float64()
+	c.set(rates[0], rates[1])
+	return func() { c.set(1, 1) }
+}
+
+// clockJump moves one of the clocks of a host.
+func (n *nemesis) clockJump(rng *rand.Rand) func() {
+	by := time.Duration(rng.Int64N(int64(2*time.Hour))) - time.Hour
+	n.anyHost(rng).clock.jump(rng.IntN(2), by)
+	return func() {}
+}
+
+// lostReplies lets what clients ask arrive, and loses the answers and with them
+// the connections.
+func (n *nemesis) lostReplies(rng *rand.Rand) func() {
+	h := n.leaderOr(rng)
+	release := n.fleet.network.hold(links(h.name, n.clients, true, false)...)
+	return func() {
+		for _, c := range n.clients {
+			n.fleet.network.reset(h.name, c)
+		}
+		release()
+	}
+}
+
+// restart ends a node in order and starts it again.
+func (n *nemesis) restart(rng *rand.Rand) func() {
+	h := n.anyHost(rng)
+	if h.up() == nil {
+		return nil
+	}
+	if h.stop() != nil {
+		return nil
+	}
+	return func() { n.startAgain(h) }
+}
+
+// replace takes the disk of a member away, and lets the host take its place with
+// an empty one.
+func (n *nemesis) replace(rng *rand.Rand) func() {
+	h := n.anyHost(rng)
+	if h.up() == nil || !n.wipe() {
+		return nil
+	}
+	h.crash(rng.IntN(2) == 0)
+	h.disk.wipe()
+	return func() {
+		defer n.wiped()
+		n.enter(h, true)
+	}
+}
+
+// removeAndAdd ends the membership of a node, and makes it a member again with an
+// empty disk.
+func (n *nemesis) removeAndAdd(rng *rand.Rand) func() {
+	h := n.anyHost(rng)
+	by := n.anyHost(rng).up()
+	if h.up() == nil || by == nil || !n.wipe() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	err := by.RemoveNode(ctx, h.name, false)
+	cancel()
+	if err != nil && storage.OutcomeOf(err) == storage.NotApplied {
+		n.wiped()
+		return nil
+	}
+	h.crash(false)
+	h.disk.wipe()
+	return func() {
+		defer n.wiped()
+		n.enter(h, err != nil) // it may be a member still
+	}
+}
+
+func (n *nemesis) wipe() bool {
+	select {
+	case n.wiping <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (n *nemesis) wiped() { <-n.wiping }
+
+// enter lets a host with an empty disk become a member, and waits until it has a
+// vote: whoever took the next disk before would take a majority.
+func (n *nemesis) enter(h *host, replace bool) {
+	e := n.others(h)
+	e.replace = replace
+	n.startWith(h, e)
+	_ = eventually(n.length, func() error { return votes(h) }) // the end of the run tells
+}
+
+// votes returns nil if a host has a vote, as the leader sees it.
+func votes(h *host) error {
+	node := h.up()
+	if node == nil {
+		return fmt.Errorf("%s is down", h.name)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	status, err := node.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range status.Peers {
+		if p.Node == h.name && p.Role != "nonvoter" && status.SeenBy == status.Leader && status.Leader != "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no vote", h.name)
+}
+
+func (n *nemesis) others(h *host) (e entrance) {
+	for _, other := range n.fleet.hosts {
+		if other != h {
+			e.join = append(e.join, other.raftAddress())
+		}
+	}
+	return e
+}
+
+// restore saves the state and restores it, while nobody works: so nothing is
+// lost by it but leases.
+func (n *nemesis) restore(rng *rand.Rand) func() {
+	node := n.anyHost(rng).up()
+	if node == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, w := range n.workers {
+		w.turn <- struct{}{}
+		defer func() { <-w.turn }()
+		if !w.resolve(ctx) {
+			return nil
+		}
+	}
+	var b bytes.Buffer
+	if node.Save(ctx, &b) != nil || node.Restore(ctx, &b) != nil {
+		return nil
+	}
+	return func() {}
+}

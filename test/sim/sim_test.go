@@ -1,0 +1,178 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	// settingEnv has one Setting, for a process that runs it alone: libraries
+	// keep channels for the next one to use, and none may leave its bubble.
+	settingEnv = "GOVNODE_L1_SETTING"
+	reportMark = "report: "
+)
+
+// TestOne runs what the environment says.
+func TestOne(t *testing.T) {
+	text := os.Getenv(settingEnv)
+	if text == "" {
+		t.Skip("it is run by TestClusters, for one setting")
+	}
+	var s Setting
+	require.NoError(t, json.Unmarshal([]byte(text), &s))
+	if os.Getenv("GOVNODE_L1_LOG") != "" {
+		s.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	var r Report
+	synctest.Test(t, func(t *testing.T) {
+		var err error
+		r, err = Run(s)
+		require.NoError(t, err)
+	})
+	if len(r.Violations) > 0 {
+		fmt.Println("plan:\n" + strings.Join(r.Plan, "\n"))
+		fmt.Println("history:")
+		for _, o := range r.History.Ops {
+			fmt.Println(o)
+		}
+		for _, e := range r.History.Effects {
+			fmt.Printf("%+v\n", e)
+		}
+	}
+	b, err := json.Marshal(r)
+	require.NoError(t, err)
+	fmt.Println(reportMark + string(b))
+}
+
+// runAlone runs a setting in a process of its own.
+func runAlone(ctx context.Context, s Setting) (r Report, output string, err error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return r, "", err
+	}
+	var out bytes.Buffer
+	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestOne$", "-test.timeout=90s")
+	c.Env = append(os.Environ(), "GOGC=400", settingEnv+"="+string(text))
+	c.Stdout, c.Stderr = &out, &out
+	err = c.Run()
+	for line := range strings.Lines(out.String()) {
+		if b, ok := strings.CutPrefix(line, reportMark); ok {
+			return r, out.String(), json.Unmarshal([]byte(b), &r)
+		}
+	}
+	return r, out.String(), fmt.Errorf("no report: %w", err)
+}
+
+// busy is a run in which much happens, and quiet one in which it takes long.
+func busy(seed uint64) Setting {
+	return Setting{
+		Seed: seed, Nodes: 3 + 2*int(seed%2), Clients: 24, Length: time.Minute,
+		Think: 30 * time.Millisecond, Gap: 2 * time.Second,
+	}
+}
+
+func quiet(seed uint64) Setting {
+	return Setting{
+		Seed: seed, Nodes: 3, Clients: 2, Length: time.Hour, Think: 20 * time.Second, Gap: 40 * time.Second,
+		Heartbeat: 4 * time.Second, Commit: 500 * time.Millisecond,
+	}
+}
+
+// TestClusters runs clusters under faults and wants nothing of what they promise
+// to be broken: a few in virtual minutes, or with GOVNODE_L1=long as many as fit
+// into 150 s. GOVNODE_L1_SEED is the first seed.
+func TestClusters(t *testing.T) {
+	if os.Getenv(settingEnv) != "" {
+		t.Skip("this process runs one setting")
+	}
+	seed, limit, kinds := uint64(1), 2, []func(uint64) Setting{busy}
+	ctx := t.Context()
+	if os.Getenv("GOVNODE_L1") == "long" {
+		seed, limit, kinds = rand.Uint64N(1<<32), 1<<30, append(kinds, quiet)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 150*time.Second)
+		defer cancel()
+	}
+	if text := os.Getenv("GOVNODE_L1_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "GOVNODE_L1_SEED")
+	}
+	t.Logf("first seed %d", seed)
+	var mu sync.Mutex
+	all := Report{Faults: map[string]int{}}
+	runs, next := 0, 0
+	var under sync.WaitGroup
+	for range 2 {
+		under.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				mu.Unlock()
+				if i >= limit || ctx.Err() != nil {
+					return
+				}
+				s := kinds[i%len(kinds)](seed + uint64(i))
+				r, output, err := runAlone(ctx, s)
+				if ctx.Err() != nil {
+					return // it was cut off, and says nothing
+				}
+				mu.Lock()
+				if runs++; err != nil || len(r.Violations) > 0 {
+					t.Errorf("seed %d, %+v: %v, %d violations: %s\n%s", s.Seed, s, err, len(r.Violations), first(r), output)
+				}
+				all.add(r)
+				mu.Unlock()
+			}
+		})
+	}
+	under.Wait()
+	t.Logf("%d runs, %v of cluster time, %d operations, %.2f %% unknown, %d not applied, %d faults of %d kinds, %d violations",
+		runs, all.Cluster.Round(time.Second), all.Ops, 100*float64(all.Unknown)/float64(max(all.Ops, 1)), all.NotApplied,
+		sum(all.Faults), len(all.Faults), len(all.Violations))
+	for _, kind := range slices.Sorted(maps.Keys(all.Faults)) {
+		t.Logf("%6d %s", all.Faults[kind], kind)
+	}
+}
+
+func first(r Report) string {
+	if len(r.Violations) == 0 {
+		return ""
+	}
+	return r.Violations[0].String()
+}
+
+func sum(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+func (r *Report) add(o Report) {
+	r.Cluster += o.Cluster
+	r.Ops += o.Ops
+	r.Unknown += o.Unknown
+	r.NotApplied += o.NotApplied
+	r.Violations = append(r.Violations, o.Violations...)
+	for kind, n := range o.Faults {
+		r.Faults[kind] += n
+	}
+}

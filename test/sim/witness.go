@@ -1,0 +1,183 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"example.com/govnode/session"
+	"example.com/govnode/test/check"
+)
+
+// A witness is the log of a cluster, put together from all that any disk was
+// ever given, and what a state machine makes of it.
+type witness struct {
+	effects []check.Effect
+	state   *session.State
+	digests map[time.Duration][]string // of the states at a log time, which several entries may have
+	staged  *restoring                 // nil if no restore is under way
+}
+
+// An entry of a restore has its kind behind the term in its extensions, and in
+// its data log time, restore and place of 8 bytes each, a body, and a checksum of
+// 4 bytes. A body is the clock and the generation of a snapshot, a piece of it
+// behind a byte that says whether a chunk ends with that, or a digest.
+const (
+	restoreKind = 8
+	restoreHead = 24
+	restoreTail = 4
+)
+
+// A restoring is a restore that is under way in the log.
+type restoring struct {
+	id, term, next uint64
+	last           time.Duration
+	loader         *session.Loader
+	rest           []byte
+}
+
+// restoreRest is after how much log time without a piece a restore is given up.
+const restoreRest = time.Minute
+
+// replay applies the log up to an index to an empty state, and notes what that is
+// at the log times at which nodes were looked at.
+func (f *fleet) replay(until uint64, seen []replica) (*witness, error) {
+	w := &witness{state: session.New(), digests: map[time.Duration][]string{}}
+	tokens := map[string]uint64{}
+	for i := uint64(1); i <= until; i++ {
+		l, err := f.entry(i)
+		if err != nil {
+			return nil, err
+		}
+		if l.Type != raft.LogCommand {
+			continue
+		}
+		if len(l.Extensions) > restoreKind {
+			if err := w.restore(l); err != nil {
+				return nil, fmt.Errorf("entry %d, of a restore: %w", i, err)
+			}
+			continue
+		}
+		at, commands, err := session.DecodeEntry(l.Data)
+		if err != nil {
+			return nil, fmt.Errorf("entry %d: %w", i, err)
+		}
+		if binary.BigEndian.Uint64(l.Extensions) != l.Term {
+			w.stale(l.Term, w.state.Now())
+			continue // stamped under another leadership than the one that gave it its place
+		}
+		for j, r := range w.state.ApplyAll(at, commands) {
+			if e, ok := effectOf(commands[j], &r, tokens); ok {
+				e.Index = i
+				w.effects = append(w.effects, e)
+			}
+		}
+		w.stale(l.Term, w.state.Now())
+		if slices.ContainsFunc(seen, func(r replica) bool { return r.at == w.state.Now() }) {
+			digest, err := digestOf(w.state)
+			if err != nil {
+				return nil, err
+			}
+			w.digests[w.state.Now()] = append(w.digests[w.state.Now()], digest)
+		}
+	}
+	return w, nil
+}
+
+// stale gives a restore up that entries of another term, or time, have passed by.
+func (w *witness) stale(term uint64, at time.Duration) {
+	if w.staged != nil && (w.staged.term != term || at-w.staged.last > restoreRest) {
+		w.staged = nil
+	}
+}
+
+// restore applies an entry of a restore.
+func (w *witness) restore(l *raft.Log) error {
+	at := time.Duration(binary.BigEndian.Uint64(l.Data))
+	id, place := binary.BigEndian.Uint64(l.Data[8:]), binary.BigEndian.Uint64(l.Data[16:])
+	body := l.Data[restoreHead : len(l.Data)-restoreTail]
+	w.stale(l.Term, at)
+	if binary.BigEndian.Uint64(l.Extensions) != l.Term {
+		return nil
+	}
+	if l.Extensions[restoreKind] == 'B' {
+		now, generation := time.Duration(binary.BigEndian.Uint64(body)), binary.BigEndian.Uint32(body[8:])
+		w.staged = &restoring{id: id, term: l.Term, next: 1, last: at, loader: session.NewLoader(now, generation)}
+		return nil
+	}
+	r := w.staged
+	if r == nil || r.id != id {
+		return nil
+	}
+	if r.next != place || l.Extensions[restoreKind] == 'A' {
+		w.staged = nil
+		return nil
+	}
+	r.next, r.last = r.next+1, at
+	if l.Extensions[restoreKind] == 'E' {
+		w.staged = nil
+		now, generation := w.state.Now(), w.state.Generation()
+		w.state = r.loader.State()
+		w.state.SetClock(max(now, at), generation)
+		w.state.ApplyAll(w.state.Now(), []session.Command{&session.Restore{}})
+		return nil
+	}
+	r.rest = append(r.rest, body[1:]...)
+	if body[0] == 0 {
+		return nil
+	}
+	err := r.loader.Put(r.rest)
+	r.rest = nil
+	return err
+}
+
+// entry returns the entry at an index. One that was committed has the highest
+// term of all that any disk was given for that index: each later leader has it.
+func (f *fleet) entry(index uint64) (found *raft.Log, err error) {
+	for _, h := range f.hosts {
+		h.disk.mu.Lock()
+		l := h.disk.ever[index]
+		h.disk.mu.Unlock()
+		switch {
+		case l == nil:
+		case found == nil || l.Term > found.Term:
+			found = l
+		case l.Term == found.Term && (l.Type != found.Type || !bytes.Equal(l.Data, found.Data) || !bytes.Equal(l.Extensions, found.Extensions)):
+			return nil, fmt.Errorf("entry %d of term %d differs between disks", index, l.Term)
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("no disk was ever given entry %d", index)
+	}
+	return found, nil
+}
+
+// effectOf returns what a command has changed, if it did and clients ask for such
+// changes. A slot may be granted before it is claimed: it is the claim that
+// counts, once for each token.
+func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e check.Effect, ok bool) {
+	granted := func(id string) bool {
+		if r.Code != session.Admitted || len(r.Grants) == 0 || tokens[id] == r.Grants[0].Token {
+			return false
+		}
+		tokens[id] = r.Grants[0].Token
+		return true
+	}
+	switch c := c.(type) {
+	case *session.Increment:
+		return check.Effect{Kind: check.Increment, Object: c.Key, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
+	case *session.Acquire:
+		return check.Effect{Kind: check.Acquire, Object: c.Pool, ID: c.Slot, Granted: true}, granted(c.Slot)
+	case *session.Release:
+		return check.Effect{Kind: check.Release, Object: c.Pool, ID: c.Slot}, r.Code == session.Released && !r.Repeat
+	case *session.Begin:
+		return check.Effect{Kind: check.Begin, Object: c.Session, ID: c.Call, Granted: true}, granted(c.Call)
+	case *session.End:
+		return check.Effect{Kind: check.End, Object: c.Session, ID: c.Call}, r.Code == session.Ended && !r.Repeat
+	}
+	return check.Effect{}, false
+}
