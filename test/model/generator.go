@@ -57,6 +57,7 @@ type profile struct {
 	slack    int32 // how large limits are
 	priority int32
 	crowd    bool // nothing ends
+	one      bool // of sessions
 }
 
 var namespaces = []string{"one", "two"}
@@ -66,22 +67,34 @@ func NewGenerator(seed uint64, m *Model) *Generator {
 	r := rand.New(rand.NewPCG(seed, 0x10))
 	p := &profile{
 		step:  []time.Duration{time.Millisecond, 200 * time.Millisecond, 1500 * time.Millisecond}[r.IntN(3)],
-		steps: [4]int{10 + r.IntN(80), 1 + r.IntN(8), r.IntN(2), r.IntN(50)},
+		steps: [4]int{10 + r.IntN(80), 1 + r.IntN(8), r.IntN(4), r.IntN(50)},
 		cuts:  40, timed: []int{0, 5, 9, 10}[r.IntN(4)], sessions: 1 + r.IntN(4), clients: 1 + r.IntN(3), pools: 1 + r.IntN(3), tools: 3, names: 3,
 		slack: []int32{1, 2, 4}[r.IntN(3)], priority: int32(1 + r.IntN(3)),
 	}
-	for i := range kinds {
-		p.weights = append(p.weights, kinds[i].often*[]int{1, 2, 2, 4}[r.IntN(4)])
+	for _, k := range kinds {
+		p.weights = append(p.weights, k.often*[]int{1, 2, 2, 4}[r.IntN(4)])
 	}
-	switch r.IntN(24) {
+	rarely := func(often map[string]int) { // all that is not named is rare
+		for i, k := range kinds {
+			p.weights[i] = max(1, often[k.name])
+		}
+		p.sessions, p.clients, p.one, p.steps, p.step = 1, 1, true, [4]int{2, 0, 0, 10}, time.Millisecond
+	}
+	switch seed % 10 {
 	case 0: // up to the caps of what is open
-		p.crowd, p.slack, p.sessions, p.clients, p.step, p.steps = true, 2000, 1, 1, time.Millisecond, [4]int{0, 0, 0, 10}
-	case 1:
-		p.tools, p.sessions, p.steps = 400, 1, [4]int{2, 0, 0, 10}
-	case 2:
+		rarely(map[string]int{"begin": 100, "acquire": 100})
+		p.crowd, p.slack = true, 2000
+	case 1: // up to the cap of tools
+		rarely(map[string]int{"begin": 100, "end": 60})
+		p.tools, p.slack = 400, 400
+	case 2: // up to the cap of names
+		rarely(map[string]int{"putPolicy": 200})
 		p.names = 1500
-	case 3: // up to what is remembered
-		p.sessions, p.clients, p.slack, p.steps = 1, 1, 500, [4]int{5, 1, 0, 10}
+	case 3: // up to what a session remembers
+		rarely(map[string]int{"begin": 100, "end": 100})
+		p.slack = 500
+	case 4: // up to what a client remembers
+		rarely(map[string]int{"increment": 100, "acquire": 20, "release": 40})
 	}
 	return &Generator{profile: p, m: m, r: r, asked: map[string]session.Command{}}
 }
@@ -112,7 +125,7 @@ func (g *Generator) time() time.Duration {
 		}
 		switch i {
 		case 0:
-			if all := g.m.deadlines(); len(all) > 0 && (all[0] < g.m.Now+time.Minute || g.one(20)) {
+			if all := g.m.deadlines(); len(all) > 0 && (all[0] < g.m.Now+time.Minute || g.once(20)) {
 				return all[g.r.IntN(min(4, len(all)))] + time.Duration(g.r.IntN(3)-1)
 			}
 		case 1:
@@ -179,29 +192,30 @@ func (g *Generator) command() session.Command {
 
 // kinds are what commands are made of; often is how often, compared to others.
 var kinds = []struct {
+	name  string
 	often int
 	make  func(*Generator) session.Command
 }{
-	{6, (*Generator).open},
-	{22, (*Generator).begin},
-	{10, (*Generator).claim},
-	{14, (*Generator).end},
-	{4, (*Generator).cancel},
-	{1, (*Generator).close},
-	{10, (*Generator).acquire},
-	{8, (*Generator).release},
-	{6, (*Generator).renew},
-	{2, (*Generator).force},
-	{3, (*Generator).putPool},
-	{1, (*Generator).deletePool},
-	{3, (*Generator).putPolicy},
-	{1, (*Generator).deletePolicy},
-	{2, (*Generator).set},
-	{1, (*Generator).delete},
-	{3, (*Generator).increment},
-	{1, (*Generator).putHash},
-	{1, (*Generator).repair},
-	{2, (*Generator).tick},
+	{"open", 6, (*Generator).open},
+	{"begin", 22, (*Generator).begin},
+	{"claim", 10, (*Generator).claim},
+	{"end", 14, (*Generator).end},
+	{"cancel", 4, (*Generator).cancel},
+	{"close", 1, (*Generator).close},
+	{"acquire", 10, (*Generator).acquire},
+	{"release", 8, (*Generator).release},
+	{"renew", 6, (*Generator).renew},
+	{"force", 2, (*Generator).force},
+	{"putPool", 3, (*Generator).putPool},
+	{"deletePool", 1, (*Generator).deletePool},
+	{"putPolicy", 3, (*Generator).putPolicy},
+	{"deletePolicy", 1, (*Generator).deletePolicy},
+	{"set", 2, (*Generator).set},
+	{"delete", 1, (*Generator).delete},
+	{"increment", 3, (*Generator).increment},
+	{"putHash", 1, (*Generator).putHash},
+	{"repair", 1, (*Generator).repair},
+	{"tick", 2, (*Generator).tick},
 }
 
 func (g *Generator) fresh() session.Command {
@@ -272,11 +286,11 @@ func (g *Generator) again(c session.Command) session.Command {
 
 func pick[T any](g *Generator, of ...T) T { return of[g.r.IntN(len(of))] }
 
-// one reports true once in n times.
-func (g *Generator) one(n int) bool { return g.r.IntN(n) == 0 }
+// once reports true once in n times.
+func (g *Generator) once(n int) bool { return g.r.IntN(n) == 0 }
 
 func (g *Generator) ns() string {
-	if g.one(12) {
+	if g.once(12) {
 		return namespaces[1]
 	}
 	return namespaces[0]
@@ -296,7 +310,7 @@ func (g *Generator) id(kind string) string {
 	case 1, 2, 3, 4, 5:
 		t -= uint64(g.r.IntN(3000))
 	}
-	if g.one(5) { // UUIDv7
+	if g.once(5) { // UUIDv7
 		h := fmt.Sprintf("%012x", t)
 		return fmt.Sprintf("%s-%s-7000-8000-%012x", h[:8], h[8:], g.n)
 	}
@@ -310,7 +324,7 @@ func (g *Generator) id(kind string) string {
 
 // recent returns one of the ids that were drawn lately, or a new one.
 func (g *Generator) recent(of *[]string, kind string, most int) string {
-	if len(*of) > 0 && !g.one(8) {
+	if len(*of) > 0 && !g.once(8) {
 		return (*of)[max(0, len(*of)-1-g.r.IntN(most))]
 	}
 	id := g.id(kind)
@@ -350,10 +364,10 @@ func (g *Generator) session(ns string) string {
 			open = append(open, id)
 		}
 	}
-	if slices.Sort(open); len(open) > 0 && !g.one(12) {
+	if slices.Sort(open); len(open) > 0 && !g.once(12) {
 		return pick(g, open...)
 	}
-	if g.one(3) {
+	if g.once(3) {
 		return fmt.Sprintf("s%d", g.r.IntN(g.sessions))
 	}
 	return g.recent(&g.opened, "s", g.sessions)
@@ -373,7 +387,7 @@ func (g *Generator) pool(ns string) string {
 // weight returns how many slots of a pool are asked for.
 func (g *Generator) weight(ns, pool string) int32 {
 	w := pick[int32](g, 1, 1, 1, 2, 5)
-	if p := g.m.space(ns).pools[pool]; p != nil && !g.one(20) {
+	if p := g.m.space(ns).pools[pool]; p != nil && !g.once(20) {
 		w = min(w, p.slots)
 	}
 	return w

@@ -29,7 +29,7 @@ func init() { session.GuardFootprints() }
 // GOVNODE_L0=long runs a million commands with new seeds; GOVNODE_L0_SEED=n one
 // seed alone, which is how a failure is seen again.
 func TestStateMachine(t *testing.T) {
-	first, seeds, steps := uint64(1), 16, 2500
+	first, seeds, steps := uint64(0), 20, 2500
 	long := os.Getenv("GOVNODE_L0") == "long"
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // there is little in memory
 	if long {
@@ -81,7 +81,7 @@ func history(t *testing.T, seed uint64, n int) *Counts {
 		if err == nil {
 			continue
 		}
-		short, failure := Shrink(steps, 200_000)
+		short, failure := Shrink(steps, 60_000)
 		if failure == nil {
 			t.Errorf("seed %d: %v\nIt does not fail again: the state machine is not a function of its log.", seed, err)
 			return c.Counts
@@ -125,7 +125,7 @@ func TestLog(t *testing.T) {
 	}
 	require.NoError(t, lines.Err())
 	if err := Check(steps); err != nil {
-		short, failure := Shrink(steps, 200_000)
+		short, failure := Shrink(steps, 60_000)
 		t.Fatalf("%v\n\nThese %d steps fail as well:\n%v\n\n%s", err, len(short), failure, Program(short))
 	}
 }
@@ -155,7 +155,7 @@ func TestShrink(t *testing.T) {
 	}
 	bad := &session.Close{NS: "one"}
 	steps[200].Commands = append(slices.Clone(steps[200].Commands), bad)
-	short, failure := Shrink(steps, 100_000)
+	short, failure := Shrink(steps, 60_000)
 	require.Equal(t, []Step{{At: steps[200].At, Commands: []session.Command{bad}}}, short)
 	var f *Failure
 	require.True(t, errors.As(error(failure), &f))
