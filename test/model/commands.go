@@ -52,6 +52,15 @@ func (g *Generator) deletePolicy() session.Command {
 func (g *Generator) open() session.Command {
 	ns := g.ns()
 	s, id := g.m.space(ns), g.session(ns)
+	live := 0
+	for _, x := range s.sessions {
+		if x.phase == session.PhaseOpen {
+			live++
+		}
+	}
+	if live >= 3*g.sessions && !g.once(8) {
+		return g.close() // few sessions get far, many do not
+	}
 	switch {
 	case g.one:
 		id = "s0"
