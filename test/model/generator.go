@@ -72,9 +72,11 @@ func NewGenerator(seed uint64, m *Model) *Generator {
 	for _, k := range kinds {
 		p.weights = append(p.weights, k.often*[]int{1, 2, 2, 4}[r.IntN(4)])
 	}
-	rarely := func(often map[string]int) { // all that is not named is rare
+	rarely := func(often map[string]int) { // all that is not named is rare, and no session is closed
 		for i, k := range kinds {
-			p.weights[i] = max(1, often[k.name])
+			if p.weights[i] = max(1, often[k.name]); k.name == "close" {
+				p.weights[i] = 0
+			}
 		}
 		p.sessions, p.clients, p.one, p.steps, p.step = 1, 1, true, [4]int{2, 0, 0, 10}, time.Millisecond
 	}
