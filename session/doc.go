@@ -40,6 +40,7 @@
 //     tests, and the golden files written anew
 //  6. which id it carries, in IDOf (parts.go) and in resendable (package cluster)
 //  7. a script in testdata, and its place in sessiontest.History
+//  8. what it promises, in test/model, and how it is made there
 //
 // Never renumber, and never change what an old command means: a new meaning is
 // a new command. A node that meets a command it does not know stops.

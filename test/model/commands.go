@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -17,7 +18,7 @@ func (g *Generator) limits(d session.Digest) session.Limits {
 	// They follow from the digest, as limits follow from a tree.
 	n := int32(d[0])
 	return session.Limits{
-		MaxTokens: 1000, MaxToolCalls: uint32(15*g.slack) * uint32(n), MaxAttempts: uint32(40*g.slack) * uint32(n),
+		MaxTokens: 1000, MaxToolCalls: uint32(3 * g.slack * n), MaxAttempts: uint32(12 * g.slack * n),
 		PerTool: []session.ToolLimit{{Tool: "t0", Max: uint32(3 * g.slack)}, {Tool: "t1", Max: 0}}[:n%3],
 		Timeout: time.Duration(n*n*n) * time.Minute, MaxConcurrent: min(n*g.slack, session.MaxSlots), Backpressure: n - 1, Checkpoint: uint32(n - 1), Drift: 1,
 	}
@@ -25,21 +26,24 @@ func (g *Generator) limits(d session.Digest) session.Limits {
 
 func (g *Generator) putPolicy() session.Command {
 	d := g.digest()
+	if g.names > 3 && !g.once(10) {
+		d = session.Digest{1}
+	}
 	return &session.PutPolicy{NS: g.ns(), By: g.maker(), Name: g.policy(), Digest: d, Tree: []byte{d[0]}, Limits: g.limits(d)}
 }
 
 func (g *Generator) deletePolicy() session.Command {
 	ns := g.ns()
 	c := &session.DeletePolicy{NS: ns, By: g.maker(), Digest: g.digest()}
-	if n := g.m.space(ns).names[g.policy()]; n != nil && n.digest != (session.Digest{}) && !g.one(5) {
+	if n := g.m.space(ns).names[g.policy()]; n != nil && n.digest != (session.Digest{}) && !g.once(5) {
 		c.Digest = n.digest
 	}
 	if p := g.m.space(ns).policies[c.Digest]; p != nil {
-		if c.Names = slices.Clone(p.names); g.one(2) {
+		if c.Names = slices.Clone(p.names); g.once(2) {
 			c.Name = pick(g, p.names...)
 		}
 	}
-	if g.one(8) {
+	if g.once(8) {
 		c.Names = nil
 	}
 	return c
@@ -48,20 +52,34 @@ func (g *Generator) deletePolicy() session.Command {
 func (g *Generator) open() session.Command {
 	ns := g.ns()
 	s, id := g.m.space(ns), g.session(ns)
-	if len(s.sessions) < g.sessions || g.one(2) {
+	live := 0
+	for _, x := range s.sessions {
+		if x.phase == session.PhaseOpen {
+			live++
+		}
+	}
+	if live >= 3*g.sessions && !g.once(8) {
+		return g.close() // few sessions get far, many do not
+	}
+	switch {
+	case g.one:
+		id = "s0"
+	case len(s.sessions) < g.sessions || g.once(2):
 		id = g.id("s")
+	case len(s.sessions) > 0 && g.once(2): // perhaps one that is over
+		id = pick(g, slices.Sorted(maps.Keys(s.sessions))...)
 	}
 	c := &session.Open{NS: ns, Session: id, Agent: "agent", Policy: g.policy(), Digest: g.digest(),
 		IdleTTL: pick(g, time.Second, 20*time.Second, time.Minute, time.Hour, 24*time.Hour, 24*time.Hour)}
-	if n := s.names[c.Policy]; n != nil && n.digest != (session.Digest{}) && !g.one(10) {
+	if n := s.names[c.Policy]; n != nil && n.digest != (session.Digest{}) && !g.once(10) {
 		c.Digest = n.digest
-	} else if g.one(3) {
+	} else if g.once(3) {
 		c.Policy = ""
 	}
-	if x := s.sessions[id]; x != nil && g.one(2) {
+	if x := s.sessions[id]; x != nil && g.once(2) {
 		c.Over = x.digest
 	}
-	if g.one(6) {
+	if g.once(6) {
 		c.Parent, c.Attributes = "parent", []session.Attr{{Name: "a", Value: fmt.Sprint(g.n)}}
 	}
 	return c
@@ -70,40 +88,40 @@ func (g *Generator) open() session.Command {
 func (g *Generator) begin() session.Command {
 	ns := g.ns()
 	id := g.session(ns)
-	if x := g.m.space(ns).sessions[id]; x == nil && !g.one(4) {
+	if x := g.m.space(ns).sessions[id]; x == nil && !g.once(4) {
 		return g.open()
 	}
 	c := &session.Begin{
 		NS: ns, Session: id, Call: g.id("c"), Content: g.content(), CallKind: pick(g, session.Tool, session.Tool, session.Model, session.Agent, session.Handoff),
-		Tool: g.tool(), Digest: g.digest(), Verdict: session.Verdict{Allow: !g.one(10), Rule: uint16(g.r.IntN(3))},
+		Tool: g.tool(), Digest: g.digest(), Verdict: session.Verdict{Allow: !g.once(10), Rule: uint16(g.r.IntN(3))},
 		TTL: pick(g, ttls...), Priority: g.r.Int32N(g.priority) - 1, Tokens: pick[int64](g, 0, 0, 0, 0, 1, 10, 10, 10, 10, 1000, 1001),
 		Pools: []session.Want{{Pool: "policy/" + g.policy(), Weight: 1}},
 	}
 	x := g.m.space(ns).sessions[id]
-	if x != nil && !g.one(40) {
+	if x != nil && !g.once(40) {
 		c.Digest, c.Pools[0].Pool = x.digest, "policy/"+x.policy
 	}
 	for i := range g.pools {
 		id := string(rune('a' + i))
-		if g.one(4) && (g.m.space(ns).pools[id] != nil || g.one(20)) {
+		if g.once(4) && (g.m.space(ns).pools[id] != nil || g.once(20)) {
 			c.Pools = append(c.Pools, session.Want{Pool: id, Weight: g.weight(ns, id)})
 		}
 	}
-	if g.one(20) {
+	if g.once(20) {
 		c.Pools[0].Weight = pick[int32](g, 2, 3, 100)
 	}
 	if g.crowd {
 		c.Pools, c.TTL = c.Pools[:1], time.Hour
 	}
 	c.Wait, c.MaxHold = g.wait()
-	for x != nil && g.one(6) && len(c.Seen) < 3 {
+	for x != nil && g.once(6) && len(c.Seen) < 3 {
 		p := session.Premise{Fact: session.Fact(1 + g.r.IntN(6))}
 		if p.Fact == session.FactToolCalls {
 			p.Name = g.tool()
 		}
 		v := g.m.space(ns).fact(p, x)
 		p.Lo, p.Hi = v-int64(g.r.IntN(3)), v+int64(g.r.IntN(3))
-		if g.one(5) {
+		if g.once(5) {
 			p.Lo, p.Hi = v+1, v+2
 		}
 		c.Seen = append(c.Seen, p)
@@ -114,10 +132,10 @@ func (g *Generator) begin() session.Command {
 }
 
 func (g *Generator) wait() (wait, hold time.Duration) {
-	if g.one(2) {
+	if g.once(2) {
 		wait = pick(g, time.Second, 9*time.Second, 10*time.Second, 11*time.Second, 15*time.Second, 10*time.Minute, 10*time.Minute)
 	}
-	if g.one(5) {
+	if g.once(5) {
 		hold = pick(g, time.Second, 3*time.Second, 20*time.Second)
 	}
 	return wait, hold
@@ -126,7 +144,7 @@ func (g *Generator) wait() (wait, hold time.Duration) {
 func (g *Generator) acquire() session.Command {
 	ns := g.ns()
 	pool := g.pool(ns)
-	if g.m.space(ns).pools[pool] == nil && !g.one(4) {
+	if g.m.space(ns).pools[pool] == nil && !g.once(4) {
 		return g.putPool()
 	}
 	c := &session.Acquire{NS: ns, Client: g.client(), Slot: g.id("l"), Content: g.content(), Pool: pool, Weight: g.weight(ns, pool),
@@ -134,7 +152,7 @@ func (g *Generator) acquire() session.Command {
 	if c.Wait, c.MaxHold = g.wait(); g.crowd {
 		c.Weight, c.TTL = 1, time.Hour
 	}
-	if g.one(20) {
+	if g.once(20) {
 		c.Slot = g.recent(&g.slots, "l", 10)
 	}
 	r := ref{c.NS, c.Client, false, &held{id: c.Slot}}
@@ -144,7 +162,7 @@ func (g *Generator) acquire() session.Command {
 
 // claim sends again what waits.
 func (g *Generator) claim() session.Command {
-	ns, any := g.ns(), g.one(6)
+	ns, any := g.ns(), g.once(6)
 	all := g.m.open(ns, func(h *held) bool { return h.until != 0 || any })
 	if len(all) == 0 {
 		return g.begin()
@@ -154,7 +172,7 @@ func (g *Generator) claim() session.Command {
 	if c == nil {
 		return g.begin()
 	}
-	if b, ok := c.(*session.Begin); ok && g.one(12) {
+	if b, ok := c.(*session.Begin); ok && g.once(12) {
 		d := *b
 		d.TTL, d.Pools = pick(g, ttls...), d.Pools[:1]
 		return &d
@@ -167,10 +185,10 @@ func (g *Generator) some(call bool) ref {
 	ns := g.ns()
 	all := g.m.open(ns, func(*held) bool { return true })
 	all = slices.DeleteFunc(all, func(r ref) bool { return r.call != call })
-	if len(all) > 0 && !g.one(10) {
+	if len(all) > 0 && !g.once(10) {
 		return pick(g, all...)
 	}
-	if all = g.m.open(namespaces[0], func(*held) bool { return true }); len(all) > 0 && !g.one(5) {
+	if all = g.m.open(namespaces[0], func(*held) bool { return true }); len(all) > 0 && !g.once(5) {
 		if r := pick(g, all...); r.call == call {
 			return r
 		}
@@ -186,9 +204,9 @@ func (g *Generator) some(call bool) ref {
 			done = x.ids.done
 		}
 	}
-	if len(done) > 0 && !g.one(4) {
+	if len(done) > 0 && !g.once(4) {
 		f := done[max(0, len(done)-1-g.r.IntN(20))]
-		if g.one(4) {
+		if g.once(4) {
 			f = pick(g, done...)
 		}
 		r.id, r.pools[0].token = f.id, f.value
@@ -199,10 +217,10 @@ func (g *Generator) some(call bool) ref {
 // premise returns the pools of something, rarely not all of them.
 func (g *Generator) premise(h *held) []string {
 	pools := poolsOf(h)
-	if g.one(20) {
+	if g.once(20) {
 		return pools[1:]
 	}
-	if g.one(10) && !slices.Contains(pools, "zzz") {
+	if g.once(10) && !slices.Contains(pools, "zzz") {
 		pools = append(pools, "zzz")
 	}
 	return pools
@@ -211,9 +229,9 @@ func (g *Generator) premise(h *held) []string {
 // token returns a token of something, rarely another.
 func (g *Generator) token(h *held) uint64 {
 	switch t := pick(g, h.pools...).token; {
-	case g.one(12):
+	case g.once(12):
 		return t - 1
-	case g.one(12):
+	case g.once(12):
 		return uint64(g.r.IntN(50))
 	default:
 		return t
@@ -223,9 +241,9 @@ func (g *Generator) token(h *held) uint64 {
 func (g *Generator) end() session.Command {
 	h := g.some(true)
 	c := &session.End{NS: h.ns, Session: h.maker, Call: h.id, Pools: g.premise(h.held), Status: session.Status(1 + g.r.IntN(3)), Tokens: pick[int64](g, -1, 0, 7)}
-	if x := g.m.space(h.ns).sessions[h.maker]; x != nil && g.one(4) {
+	if x := g.m.space(h.ns).sessions[h.maker]; x != nil && g.once(4) {
 		c.Output = session.Output{Hash: g.digest(), Against: x.baseline, Score: int64(g.r.IntN(1000)), Text: fmt.Sprint("text", g.n)}
-		if g.one(5) {
+		if g.once(5) {
 			c.Output.Against = g.digest()
 		}
 	}
@@ -233,8 +251,8 @@ func (g *Generator) end() session.Command {
 }
 
 func (g *Generator) cancel() session.Command {
-	h := g.some(g.one(2))
-	if w := g.m.open(h.ns, func(h *held) bool { return h.until != 0 }); len(w) > 0 && !g.one(4) {
+	h := g.some(g.once(2))
+	if w := g.m.open(h.ns, func(h *held) bool { return h.until != 0 }); len(w) > 0 && !g.once(4) {
 		h = pick(g, w...)
 	}
 	c := &session.Cancel{NS: h.ns, Call: h.id, Pools: g.premise(h.held)}
@@ -247,8 +265,8 @@ func (g *Generator) cancel() session.Command {
 func (g *Generator) close() session.Command {
 	ns := g.ns()
 	c := &session.Close{NS: ns, Session: g.session(ns), Digest: g.digest()}
-	if x := g.m.space(c.NS).sessions[c.Session]; x != nil && !g.one(10) {
-		if c.Digest = x.digest; !g.one(10) {
+	if x := g.m.space(c.NS).sessions[c.Session]; x != nil && !g.once(10) {
+		if c.Digest = x.digest; !g.once(10) {
 			c.Pools = poolsOf(x.open...)
 		}
 	}
@@ -258,16 +276,16 @@ func (g *Generator) close() session.Command {
 func (g *Generator) release() session.Command {
 	h := g.some(false)
 	c := &session.Release{NS: h.ns, Client: h.maker, Slot: h.id, Pool: h.pools[0].pool, Token: g.token(h.held)}
-	if g.one(30) {
+	if g.once(30) {
 		c.Pool = g.pool(h.ns)
 	}
 	return c
 }
 
 func (g *Generator) renew() session.Command {
-	h := g.some(g.one(2))
+	h := g.some(g.once(2))
 	c := &session.Renew{NS: h.ns, ID: h.id, Pools: g.premise(h.held), Token: g.token(h.held), TTL: pick(g, ttls...)}
-	if h.until != 0 && !g.one(5) {
+	if h.until != 0 && !g.once(5) {
 		c.Token = 0
 	}
 	if c.Client = h.maker; h.call {
@@ -277,7 +295,7 @@ func (g *Generator) renew() session.Command {
 }
 
 func (g *Generator) force() session.Command {
-	h := g.some(g.one(2))
+	h := g.some(g.once(2))
 	c := &session.ForceRelease{NS: h.ns, By: g.maker(), ID: h.id, Pools: g.premise(h.held)}
 	if c.Holder = h.maker; h.call {
 		c.Holder, c.Session = "", h.maker
@@ -295,12 +313,12 @@ func (g *Generator) putPool() session.Command {
 
 func (g *Generator) deletePool() session.Command {
 	ns := g.ns()
-	return &session.DeletePool{NS: ns, By: g.maker(), Pool: g.pool(ns), Force: g.one(3)}
+	return &session.DeletePool{NS: ns, By: g.maker(), Pool: g.pool(ns), Force: g.once(3)}
 }
 
 func (g *Generator) set() session.Command {
 	v := session.Value{Number: true, N: pick[int64](g, 0, 1_000_000, math.MaxInt64, math.MinInt64)}
-	if g.one(4) {
+	if g.once(4) {
 		v = session.Value{Text: "text"}
 	}
 	return &session.Set{NS: g.ns(), By: g.maker(), Key: g.key(), Value: v, TTL: pick(g, 0, 0, time.Second, 20*time.Second)}
@@ -320,7 +338,7 @@ func (g *Generator) putHash() session.Command {
 
 func (g *Generator) repair() session.Command {
 	c := &session.Repair{NS: g.ns(), By: g.maker(), NewerThan: uint64(1_700_000_000_000 + max(0, g.n-g.r.IntN(500)))}
-	if g.one(2) {
+	if g.once(2) {
 		c.Client = g.client()
 	}
 	return c
@@ -330,15 +348,15 @@ func (g *Generator) repair() session.Command {
 func (g *Generator) tick() session.Command {
 	var keys []session.Key
 	for _, k := range g.m.Keys() {
-		if !g.one(3) {
+		if !g.once(3) {
 			continue
 		}
 		ns := k.Namespace()
 		keys = append(keys, k)
-		if x := g.m.space(ns).sessions[k.Name()]; x != nil && k.Kind() == session.KindSession && !g.one(4) {
+		if x := g.m.space(ns).sessions[k.Name()]; x != nil && k.Kind() == session.KindSession && !g.once(4) {
 			keys = append(keys, session.PinsKey(ns, x.digest, x.id), session.BaselineKey(ns, x.id))
 		}
-		if !g.one(4) {
+		if !g.once(4) {
 			keys = append(keys, session.NamespaceKey(ns))
 		}
 	}

@@ -1,10 +1,8 @@
 package model
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"example.com/govnode/session"
@@ -57,6 +55,7 @@ type profile struct {
 	slack    int32 // how large limits are
 	priority int32
 	crowd    bool // nothing ends
+	one      bool // of sessions
 }
 
 var namespaces = []string{"one", "two"}
@@ -66,22 +65,36 @@ func NewGenerator(seed uint64, m *Model) *Generator {
 	r := rand.New(rand.NewPCG(seed, 0x10))
 	p := &profile{
 		step:  []time.Duration{time.Millisecond, 200 * time.Millisecond, 1500 * time.Millisecond}[r.IntN(3)],
-		steps: [4]int{10 + r.IntN(80), 1 + r.IntN(8), r.IntN(2), r.IntN(50)},
+		steps: [4]int{10 + r.IntN(80), 1 + r.IntN(8), r.IntN(4), r.IntN(50)},
 		cuts:  40, timed: []int{0, 5, 9, 10}[r.IntN(4)], sessions: 1 + r.IntN(4), clients: 1 + r.IntN(3), pools: 1 + r.IntN(3), tools: 3, names: 3,
 		slack: []int32{1, 2, 4}[r.IntN(3)], priority: int32(1 + r.IntN(3)),
 	}
-	for i := range kinds {
-		p.weights = append(p.weights, kinds[i].often*[]int{1, 2, 2, 4}[r.IntN(4)])
+	for _, k := range kinds {
+		p.weights = append(p.weights, k.often*[]int{1, 2, 2, 4}[r.IntN(4)])
 	}
-	switch r.IntN(24) {
+	rarely := func(often map[string]int) { // all that is not named is rare, and no session is closed
+		for i, k := range kinds {
+			if p.weights[i] = max(1, often[k.name]); k.name == "close" {
+				p.weights[i] = 0
+			}
+		}
+		p.sessions, p.clients, p.one, p.steps, p.step = 1, 1, true, [4]int{2, 0, 0, 10}, time.Millisecond
+	}
+	switch seed % 10 {
 	case 0: // up to the caps of what is open
-		p.crowd, p.slack, p.sessions, p.clients, p.step, p.steps = true, 2000, 1, 1, time.Millisecond, [4]int{0, 0, 0, 10}
-	case 1:
-		p.tools, p.sessions, p.steps = 400, 1, [4]int{2, 0, 0, 10}
-	case 2:
+		rarely(map[string]int{"begin": 100, "acquire": 100})
+		p.crowd, p.slack = true, 2000
+	case 1: // up to the cap of tools
+		rarely(map[string]int{"begin": 100, "end": 60})
+		p.tools, p.slack, p.steps[0] = 400, 400, 0
+	case 2: // up to the cap of names
+		rarely(map[string]int{"putPolicy": 200})
 		p.names = 1500
-	case 3: // up to what is remembered
-		p.sessions, p.clients, p.slack, p.steps = 1, 1, 500, [4]int{5, 1, 0, 10}
+	case 3: // up to what a session remembers
+		rarely(map[string]int{"begin": 100, "end": 100})
+		p.slack = 500
+	case 4: // up to what a client remembers
+		rarely(map[string]int{"increment": 100, "acquire": 20, "release": 40})
 	}
 	return &Generator{profile: p, m: m, r: r, asked: map[string]session.Command{}}
 }
@@ -112,7 +125,7 @@ func (g *Generator) time() time.Duration {
 		}
 		switch i {
 		case 0:
-			if all := g.m.deadlines(); len(all) > 0 && (all[0] < g.m.Now+time.Minute || g.one(20)) {
+			if all := g.m.deadlines(); len(all) > 0 && (all[0] < g.m.Now+time.Minute || g.once(20)) {
 				return all[g.r.IntN(min(4, len(all)))] + time.Duration(g.r.IntN(3)-1)
 			}
 		case 1:
@@ -179,29 +192,30 @@ func (g *Generator) command() session.Command {
 
 // kinds are what commands are made of; often is how often, compared to others.
 var kinds = []struct {
+	name  string
 	often int
 	make  func(*Generator) session.Command
 }{
-	{6, (*Generator).open},
-	{22, (*Generator).begin},
-	{10, (*Generator).claim},
-	{14, (*Generator).end},
-	{4, (*Generator).cancel},
-	{1, (*Generator).close},
-	{10, (*Generator).acquire},
-	{8, (*Generator).release},
-	{6, (*Generator).renew},
-	{2, (*Generator).force},
-	{3, (*Generator).putPool},
-	{1, (*Generator).deletePool},
-	{3, (*Generator).putPolicy},
-	{1, (*Generator).deletePolicy},
-	{2, (*Generator).set},
-	{1, (*Generator).delete},
-	{3, (*Generator).increment},
-	{1, (*Generator).putHash},
-	{1, (*Generator).repair},
-	{2, (*Generator).tick},
+	{"open", 6, (*Generator).open},
+	{"begin", 22, (*Generator).begin},
+	{"claim", 10, (*Generator).claim},
+	{"end", 14, (*Generator).end},
+	{"cancel", 4, (*Generator).cancel},
+	{"close", 1, (*Generator).close},
+	{"acquire", 10, (*Generator).acquire},
+	{"release", 8, (*Generator).release},
+	{"renew", 6, (*Generator).renew},
+	{"force", 2, (*Generator).force},
+	{"putPool", 3, (*Generator).putPool},
+	{"deletePool", 1, (*Generator).deletePool},
+	{"putPolicy", 3, (*Generator).putPolicy},
+	{"deletePolicy", 1, (*Generator).deletePolicy},
+	{"set", 2, (*Generator).set},
+	{"delete", 1, (*Generator).delete},
+	{"increment", 3, (*Generator).increment},
+	{"putHash", 1, (*Generator).putHash},
+	{"repair", 1, (*Generator).repair},
+	{"tick", 2, (*Generator).tick},
 }
 
 func (g *Generator) fresh() session.Command {
@@ -272,139 +286,5 @@ func (g *Generator) again(c session.Command) session.Command {
 
 func pick[T any](g *Generator, of ...T) T { return of[g.r.IntN(len(of))] }
 
-// one reports true once in n times.
-func (g *Generator) one(n int) bool { return g.r.IntN(n) == 0 }
-
-func (g *Generator) ns() string {
-	if g.one(12) {
-		return namespaces[1]
-	}
-	return namespaces[0]
-}
-
-// id returns an id that is new: one with a time, as they are drawn one after the
-// other, sometimes an old one or one of the future; or one without.
-func (g *Generator) id(kind string) string {
-	g.n++
-	if g.r.IntN(10) >= g.timed {
-		return fmt.Sprintf("%s%d", kind, g.n)
-	}
-	t := uint64(1_700_000_000_000 + g.n)
-	switch g.r.IntN(400) {
-	case 0:
-		t += 1 << 40
-	case 1, 2, 3, 4, 5:
-		t -= uint64(g.r.IntN(3000))
-	}
-	if g.one(5) { // UUIDv7
-		h := fmt.Sprintf("%012x", t)
-		return fmt.Sprintf("%s-%s-7000-8000-%012x", h[:8], h[8:], g.n)
-	}
-	b := []byte(fmt.Sprintf("%010d%016d", 0, g.n))
-	for i := 9; i >= 0; i-- {
-		b[i] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"[t%32]
-		t /= 32
-	}
-	return string(b)
-}
-
-// recent returns one of the ids that were drawn lately, or a new one.
-func (g *Generator) recent(of *[]string, kind string, most int) string {
-	if len(*of) > 0 && !g.one(8) {
-		return (*of)[max(0, len(*of)-1-g.r.IntN(most))]
-	}
-	id := g.id(kind)
-	if *of = append(*of, id); len(*of) > 200 {
-		*of = (*of)[100:]
-	}
-	return id
-}
-
-func (g *Generator) content() session.Fingerprint {
-	return session.Fingerprint{byte(g.n), byte(g.n >> 8)}
-}
-func (g *Generator) client() string         { return fmt.Sprintf("w%d", g.r.IntN(g.clients)) }
-func (g *Generator) key() string            { return fmt.Sprintf("k%d", g.r.IntN(3)) }
-func (g *Generator) tool() string           { return fmt.Sprintf("t%d", g.r.IntN(g.tools)) }
-func (g *Generator) policy() string         { return fmt.Sprintf("p%d", g.r.IntN(g.names)) }
-func (g *Generator) digest() session.Digest { return session.Digest{byte(1 + g.r.IntN(4))} }
-
-// maker returns whose request it is. Some have no id, and some that of a slot.
-func (g *Generator) maker() session.Maker {
-	m := session.Maker{Client: g.client(), Request: g.id("r"), Content: g.content()}
-	switch g.r.IntN(30) {
-	case 0:
-		m.Request = ""
-	case 1:
-		m.Request = g.recent(&g.slots, "l", 10)
-	}
-	return m
-}
-
-// session returns a session: one that is open, mostly; else one of a few names,
-// or one that was there lately, or a new one.
-func (g *Generator) session(ns string) string {
-	var open []string
-	for id, x := range g.m.space(ns).sessions {
-		if x.phase == session.PhaseOpen {
-			open = append(open, id)
-		}
-	}
-	if slices.Sort(open); len(open) > 0 && !g.one(12) {
-		return pick(g, open...)
-	}
-	if g.one(3) {
-		return fmt.Sprintf("s%d", g.r.IntN(g.sessions))
-	}
-	return g.recent(&g.opened, "s", g.sessions)
-}
-
-// pool returns the name of a pool, mostly of one that is there.
-func (g *Generator) pool(ns string) string {
-	id := string(rune('a' + g.r.IntN(g.pools)))
-	for range 3 {
-		if g.m.space(ns).pools[id] == nil {
-			id = string(rune('a' + g.r.IntN(g.pools)))
-		}
-	}
-	return id
-}
-
-// weight returns how many slots of a pool are asked for.
-func (g *Generator) weight(ns, pool string) int32 {
-	w := pick[int32](g, 1, 1, 1, 2, 5)
-	if p := g.m.space(ns).pools[pool]; p != nil && !g.one(20) {
-		w = min(w, p.slots)
-	}
-	return w
-}
-
-// ref names what is open somewhere.
-type ref struct {
-	ns, maker string
-	call      bool
-	*held
-}
-
-func (r *ref) key() string { return fmt.Sprint(r.ns, " ", r.maker, " ", r.call, " ", r.id) }
-
-// open lists what is open in a namespace, in a fixed order.
-func (m *Model) open(ns string, keep func(*held) bool) (all []ref) {
-	s := m.space(ns)
-	for id, x := range s.sessions {
-		for _, h := range x.open {
-			if keep(h) {
-				all = append(all, ref{ns, id, true, h})
-			}
-		}
-	}
-	for id, x := range s.clients {
-		for _, h := range x.open {
-			if keep(h) {
-				all = append(all, ref{ns, id, false, h})
-			}
-		}
-	}
-	slices.SortStableFunc(all, func(a, b ref) int { return strings.Compare(a.maker, b.maker) })
-	return all
-}
+// once reports true once in n times.
+func (g *Generator) once(n int) bool { return g.r.IntN(n) == 0 }

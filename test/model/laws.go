@@ -106,7 +106,9 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		l.lapses(c.NS, r)
 		if r.Code == session.Renewed {
 			for _, g := range l.held[k][c.ID] {
-				l.promise(c.NS, g, r.Grants[0].TTL)
+				if l.until[session.PoolKey(c.NS, g.Pool)][g.Token] > l.now { // else it is what had the id before
+					l.promise(c.NS, g, r.Grants[0].TTL)
+				}
 			}
 		}
 	case *session.Release:

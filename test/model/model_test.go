@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -29,7 +30,7 @@ func init() { session.GuardFootprints() }
 // GOVNODE_L0=long runs a million commands with new seeds; GOVNODE_L0_SEED=n one
 // seed alone, which is how a failure is seen again.
 func TestStateMachine(t *testing.T) {
-	first, seeds, steps := uint64(1), 16, 2500
+	first, seeds, steps := uint64(0), 20, 2500
 	long := os.Getenv("GOVNODE_L0") == "long"
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // there is little in memory
 	if long {
@@ -81,7 +82,7 @@ func history(t *testing.T, seed uint64, n int) *Counts {
 		if err == nil {
 			continue
 		}
-		short, failure := Shrink(steps, 200_000)
+		short, failure := Shrink(steps, 60_000)
 		if failure == nil {
 			t.Errorf("seed %d: %v\nIt does not fail again: the state machine is not a function of its log.", seed, err)
 			return c.Counts
@@ -104,11 +105,20 @@ func summary(c *Counts, first uint64, seeds int) string {
 }
 
 // TestLog applies a log to the model and to replicas: the file that GOVNODE_L0_LOG
-// names has an encoded entry in hexadecimal on each line.
+// names has an encoded entry in hexadecimal on each line. Without one it applies
+// what a generator made.
 func TestLog(t *testing.T) {
 	path := os.Getenv("GOVNODE_L0_LOG")
 	if path == "" {
-		t.Skip("GOVNODE_L0_LOG names no log")
+		path = filepath.Join(t.TempDir(), "log")
+		var log []byte
+		m := New()
+		for g := NewGenerator(5, m); len(log) < 1<<18; {
+			s := g.Step()
+			m.Apply(s.At, s.Commands)
+			log = append(hex.AppendEncode(log, session.EncodeEntry(s.At, s.Commands)), '\n')
+		}
+		require.NoError(t, os.WriteFile(path, log, 0o644))
 	}
 	f, err := os.Open(path)
 	require.NoError(t, err)
@@ -124,8 +134,9 @@ func TestLog(t *testing.T) {
 		steps = append(steps, Step{At: at, Commands: cmds})
 	}
 	require.NoError(t, lines.Err())
+	require.NotEmpty(t, steps)
 	if err := Check(steps); err != nil {
-		short, failure := Shrink(steps, 200_000)
+		short, failure := Shrink(steps, 60_000)
 		t.Fatalf("%v\n\nThese %d steps fail as well:\n%v\n\n%s", err, len(short), failure, Program(short))
 	}
 }
@@ -155,7 +166,7 @@ func TestShrink(t *testing.T) {
 	}
 	bad := &session.Close{NS: "one"}
 	steps[200].Commands = append(slices.Clone(steps[200].Commands), bad)
-	short, failure := Shrink(steps, 100_000)
+	short, failure := Shrink(steps, 60_000)
 	require.Equal(t, []Step{{At: steps[200].At, Commands: []session.Command{bad}}}, short)
 	var f *Failure
 	require.True(t, errors.As(error(failure), &f))

@@ -6,7 +6,7 @@ package model
 func Shrink(steps []Step, work int) ([]Step, *Failure) {
 	failure := func(s []Step) *Failure {
 		f, _ := Check(s).(*Failure)
-		if work -= len(s); f != nil {
+		if work -= 50 + len(s); f != nil { // empty states take time as well
 			work += len(s) - f.Step
 		}
 		return f
