@@ -21,7 +21,7 @@ var (
 	flag   = regexp.MustCompile(`(?:^|\s)(--[a-z][a-z-]*)`)
 	metric = regexp.MustCompile(`\bgov_[a-z_]+[a-z]\b`)
 	link   = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
-	target = regexp.MustCompile(`(?m)^([a-z-]+):`)
+	target = regexp.MustCompile(`(?m)^([a-z0-9-]+):`)
 )
 
 // What the prose names is there: commands and their flags, targets of make,
