@@ -29,6 +29,8 @@ var (
 
 // A Node is one member of a cluster. Its methods are safe for concurrent use.
 type Node struct {
+	storage.Lapses
+
 	cfg       Config
 	disk      *disk
 	port      *transport.Port

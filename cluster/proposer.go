@@ -31,6 +31,7 @@ type leadership struct {
 	raft    *raft.Raft
 	known   *members
 	metrics *metrics
+	lapses  *storage.Lapses
 	tasks   *sync.WaitGroup // of the node
 	dead    <-chan struct{} // closed when Raft has stopped
 	idle    chan struct{}   // closed when nothing is proposed any more, and all is answered
@@ -135,6 +136,7 @@ func (l *leadership) finish(e *entry, future raft.ApplyFuture) {
 	}
 	switch r := future.Response().(type) {
 	case []session.Result:
+		l.lapses.TellLapses(r)
 		e.answer(r, future.Index())
 	case error:
 		if errors.Is(r, errVoid) {

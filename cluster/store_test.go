@@ -41,6 +41,12 @@ func (s *spread) View(ctx context.Context, r storage.Read) (storage.View, error)
 	return s.next().View(ctx, r)
 }
 
+func (s *spread) OnLapse(tell func([]session.Lapse)) {
+	for _, n := range s.nodes {
+		n.OnLapse(tell)
+	}
+}
+
 func (s *spread) Changed() <-chan struct{}                       { return s.nodes[0].Changed() }
 func (s *spread) Save(ctx context.Context, w io.Writer) error    { return s.next().Save(ctx, w) }
 func (s *spread) Restore(ctx context.Context, r io.Reader) error { return s.next().Restore(ctx, r) }

@@ -51,7 +51,7 @@ func (s *State) counted(k ref, r *Result) *Session {
 }
 
 func (s *State) noteLapse(k ref, h *Held) {
-	s.lapsed = append(s.lapsed, Lapse{Session: k.name, Call: h.ID(), Tool: h.Tool.Value()})
+	s.lapsed = append(s.lapsed, Lapse{NS: k.ns, Session: k.name, Call: h.ID(), Tool: h.Tool.Value()})
 }
 
 func (s *State) ownSession(k ref, x *Session) *Session {

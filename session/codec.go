@@ -314,4 +314,5 @@ func (l *Lapse) fields(f *codec) {
 	f.Text(1, &l.Session)
 	f.Text(2, &l.Call)
 	f.Text(3, &l.Tool)
+	f.Text(4, &l.NS)
 }

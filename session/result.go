@@ -171,7 +171,7 @@ type Place struct {
 // A Lapse names a call whose lease ran out. It was settled as unknown and
 // counts as executed.
 type Lapse struct {
-	Session, Call, Tool string
+	NS, Session, Call, Tool string
 }
 
 var codeNames = [numCodes]string{

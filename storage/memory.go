@@ -14,6 +14,8 @@ import (
 // Memory is a Store for one process that forgets everything when it ends. A
 // mutex is its order.
 type Memory struct {
+	Lapses
+
 	id      string
 	clock   func() time.Duration
 	changed chan struct{}
@@ -61,18 +63,27 @@ func (m *Memory) Apply(_ context.Context, cmds ...session.Command) []Answer {
 		}
 		valid = append(valid, c)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	results := m.state.ApplyAll(m.logTime(), valid) // one entry, so that a pool is copied once
+	results, index := m.apply(valid)
+	m.TellLapses(results)
 	for i := range answers {
 		if answers[i].Err == nil {
-			m.index++
-			answers[i] = Done(results[0], m.index)
+			index++
+			answers[i] = Done(results[0], index)
 			results = results[1:]
 		}
 	}
-	m.tell()
 	return answers
+}
+
+// apply makes one entry of commands, so that a pool is copied once. It returns the
+// index before them.
+func (m *Memory) apply(cmds []session.Command) (results []session.Result, index uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	results, index = m.state.ApplyAll(m.logTime(), cmds), m.index
+	m.index += uint64(len(cmds))
+	m.tell()
+	return results, index
 }
 
 // Get implements Store. Both kinds of read are the same here.
@@ -173,21 +184,23 @@ func (m *Memory) keepHouse() {
 		case <-m.stop:
 			return
 		case <-t.C:
-			m.tick()
+			m.TellLapses(m.tick())
 		}
 	}
 }
 
-func (m *Memory) tick() {
+// tick returns what it found.
+func (m *Memory) tick() (results []session.Result) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := max(m.logTime(), m.state.Now())
 	if at, ok := m.state.Due(); !ok || at > now {
-		return
+		return nil
 	}
 	m.state.ApplyAll(now, nil)
 	if keys, _ := m.state.DueKeys(session.MaxTick); len(keys) > 0 {
-		m.state.ApplyAll(now, []session.Command{&session.Tick{Keys: keys}})
+		results = m.state.ApplyAll(now, []session.Command{&session.Tick{Keys: keys}})
 		m.tell()
 	}
+	return results
 }

@@ -39,6 +39,12 @@ type Store interface {
 	Get(ctx context.Context, k session.Key, r Read) (Found, error)
 	// View returns the whole state, for listing.
 	View(ctx context.Context, r Read) (View, error)
+	// OnLapse has the store tell of the calls whose lease it finds to have run
+	// out, whether a command finds them or its own housekeeping does: each once,
+	// at the node that gave the entry its place in which it was found, and before
+	// that answers the entry. One that never learns what became of the entry
+	// tells nobody. There is one tell, which must not wait; nil ends it.
+	OnLapse(tell func([]session.Lapse))
 	// Changed is sent to after records have changed, at least once after the
 	// latest change. It has one receiver.
 	Changed() <-chan struct{}

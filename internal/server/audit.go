@@ -142,11 +142,11 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 
 // lapse writes a call that ran out: nobody reported its end, and it counts as
 // executed.
-func (a *auditor) lapse(ns string, c session.Lapse) {
+func (a *auditor) lapse(c session.Lapse) {
 	a.add(&trace{}, func(l line) line {
-		return a.happened(l, "call_lapsed", "the lease ran out; settled as unknown, counted as executed", engine.Redact(c.Tool), ns).
+		return a.happened(l, "call_lapsed", "the lease ran out; settled as unknown, counted as executed", engine.Redact(c.Tool), c.NS).
 			text("session_id", c.Session).text("call_id", c.Call).
-			text("decision_id", words.DecisionID(a.store, ns, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
+			text("decision_id", words.DecisionID(a.store, c.NS, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
 	})
 	a.log.push() // nobody's answer waits for it
 }

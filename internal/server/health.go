@@ -122,6 +122,9 @@ func (h healthService) Watch(ctx context.Context, req *healthv1.HealthCheckReque
 	t := time.NewTicker(healthEvery)
 	defer t.Stop()
 	for last := healthv1.HealthCheckResponse_UNKNOWN; ; {
+		// Before the status, which then says that it drains: the last word is
+		// told before the end.
+		ends := h.draining.Load()
 		now := healthv1.HealthCheckResponse_SERVICE_UNKNOWN
 		if healthServices[req.Service] {
 			now = h.status(ctx)
@@ -132,7 +135,7 @@ func (h healthService) Watch(ctx context.Context, req *healthv1.HealthCheckReque
 			}
 			last = now
 		}
-		if h.draining.Load() {
+		if ends {
 			return connect.NewError(connect.CodeUnavailable, errDrain)
 		}
 		select {

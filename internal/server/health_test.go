@@ -57,6 +57,23 @@ func TestHealthIsWatched(t *testing.T) {
 	}
 }
 
+// A drain that begins while the status is worked out is told of as well.
+func TestADrainDuringALookIsWatched(t *testing.T) {
+	var n *node
+	n = start(t, func(c *server.Config) {
+		c.Ready = func(ctx context.Context) error { return n.server.Drain(ctx) }
+	})
+	s, err := healthv1connect.NewHealthClient(n.h2Client(), n.url, connect.WithGRPC()).Watch(n.ctx(), &healthv1.HealthCheckRequest{})
+	require.NoError(t, err)
+	defer func() { _ = s.Close() }()
+	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{healthv1.HealthCheckResponse_SERVING, healthv1.HealthCheckResponse_NOT_SERVING} {
+		require.True(t, s.Receive(), "%v", s.Err())
+		require.Equal(t, want, s.Msg().GetStatus())
+	}
+	require.False(t, s.Receive())
+	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(s.Err()), "%v", s.Err())
+}
+
 // The schema can be asked for where that is allowed, and nowhere else.
 func TestReflection(t *testing.T) {
 	for _, allowed := range []bool{false, true} {

@@ -61,7 +61,7 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		slots: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gov_slot_outcomes_total", Help: "Answers of AcquireSlot and ReleaseSlot, by outcome; repeats count again."}, []string{"outcome"}),
 		sessions: counter("gov_sessions_created_total", "Sessions created through this node."),
-		lapsed:   counter("gov_calls_lapsed_total", "Calls whose lease ran out, as found by commands of this node. They count as executed."),
+		lapsed:   counter("gov_calls_lapsed_total", "Calls whose lease ran out. Each is counted by the node that put in order what found it. They count as executed."),
 		waiting:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_waiting_requests", Help: "Requests that wait for a slot at this node."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gov_wait_duration_seconds", Help: "Time that requests waited for a slot, however the wait ended.", Buckets: waitBuckets}),

@@ -125,7 +125,7 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 		counts[n] = len(cmds) - before
 	}
 	var answers []storage.Answer
-	if err := s.guarded(s.changes, func() error { answers = s.apply(ctx, cmds...); return nil }); err != nil {
+	if err := s.guarded(s.changes, func() error { answers = s.changes.Apply(ctx, cmds...); return nil }); err != nil {
 		for n := range all {
 			all[n].err = err
 		}

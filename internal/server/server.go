@@ -200,7 +200,8 @@ func New(cfg Config) (*Server, error) {
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}
-	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.waited, s.drained, s.lapsed)
+	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.waited, s.drained)
+	cfg.Store.OnLapse(s.lapsed)
 	s.leader.Start()
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)
@@ -275,6 +276,7 @@ func (s *Server) Close() error {
 		s.cfg.Cluster.AdmitForwarded(nil)
 	}
 	s.waits.Close()
+	s.cfg.Store.OnLapse(nil)
 	s.audit.log.close()
 	s.leader.Close()
 	s.memory.Close()

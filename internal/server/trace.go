@@ -6,7 +6,6 @@ import (
 	"io"
 
 	"example.com/govnode/internal/server/fault"
-	"example.com/govnode/internal/server/input"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -76,21 +75,10 @@ type reader interface {
 	DataID(ns string) string
 }
 
-// apply orders commands and writes down the calls that they found lapsed: a
-// result reaches the node that asked for it, and no other.
-func (s *Server) apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
-	answers := s.changes.Apply(ctx, cmds...)
-	for i := range answers {
-		if calls := answers[i].Result.Lapsed; len(calls) > 0 {
-			s.lapsed(input.Namespace(ctx), calls)
-		}
-	}
-	return answers
-}
-
-func (s *Server) lapsed(ns string, calls []session.Lapse) {
+// lapsed writes down calls that the store found to have run out.
+func (s *Server) lapsed(calls []session.Lapse) {
 	for _, l := range calls {
-		s.audit.lapse(ns, l)
+		s.audit.lapse(l)
 		s.metrics.lapsed.Inc()
 	}
 }
@@ -98,7 +86,7 @@ func (s *Server) lapsed(ns string, calls []session.Lapse) {
 // change orders a command that has no premise. A result that is no answer
 // becomes the error that refused makes of it.
 func (s *Server) change(ctx context.Context, cmd session.Command, refused func(*session.Result) error) (storage.Answer, error) {
-	answers := s.apply(ctx, cmd)
+	answers := s.changes.Apply(ctx, cmd)
 	traceOf(ctx).note(answers)
 	a := answers[0]
 	switch {

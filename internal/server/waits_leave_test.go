@@ -157,49 +157,27 @@ func TestAClaimWithoutAnAnswerIsLoggedOnce(t *testing.T) {
 // isolated is a member that cannot know what became of its cluster.
 type isolated struct{ storage.Store }
 
-// lapsing is a store in which some commands find a call that has run out.
-type lapsing struct {
-	storage.Store
-	finds func(session.Command, *session.Result) bool
-}
-
-func (l *lapsing) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
-	answers := l.Store.Apply(ctx, cmds...)
-	for i := range answers {
-		if r := &answers[i].Result; l.finds(cmds[i], r) {
-			r.Lapsed = append(r.Lapsed, session.Lapse{Session: "s", Call: "over", Tool: "t"})
-		}
-	}
-	return answers
-}
-
-// A call that has run out is in the audit log whichever command of a wait finds
-// it: nobody else is told.
-func TestWhatAWaitFindsLapsedIsInTheAuditLog(t *testing.T) {
-	for name, finds := range map[string]func(session.Command, *session.Result) bool{
-		"the first request": func(c session.Command, r *session.Result) bool {
-			_, is := c.(*session.Begin)
-			return is && !r.Repeat
+// A call that has run out is in the audit log, whoever finds it: nobody else is
+// told.
+func TestWhatLapsesIsInTheAuditLog(t *testing.T) {
+	for name, finds := range map[string]func(*testing.T, *Server){
+		"the store by itself": func(*testing.T, *Server) { time.Sleep(time.Minute + time.Second) },
+		"a command": func(t *testing.T, s *Server) {
+			_, err := slotService{s}.ForceRelease(t.Context(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "held", RequestId: "r"})
+			require.NoError(t, err)
 		},
-		"a renewal": func(c session.Command, _ *session.Result) bool {
-			_, is := c.(*session.Renew)
-			return is
-		},
-		"the claim": func(_ session.Command, r *session.Result) bool { return r.Repeat && r.Code == session.Admitted },
 	} {
 		t.Run(name, func(t *testing.T) {
 			withServer(t, func(t *testing.T, other *Server) {
 				var audit bytes.Buffer
-				s, err := New(Config{Store: &lapsing{other.changes, finds}, Audit: &audit})
+				s, err := New(Config{Store: other.changes, Audit: &audit})
 				require.NoError(t, err)
-				_, err = other.try(t, "held", 0, time.Hour)
+				_, err = s.try(t, "held", 0, time.Minute)
 				require.NoError(t, err)
-				time.AfterFunc(4*time.Second, func() { other.finish(t, "held") }) // by then the place was renewed
-				res, err := s.ask(t.Context())
-				require.NoError(t, err)
-				require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+				finds(t, s)
 				require.NoError(t, s.Close())
 				require.Equal(t, 1, strings.Count(audit.String(), `"call_lapsed"`), "%s", audit.String())
+				require.Contains(t, audit.String(), `"namespace":"default"`)
 			})
 		})
 	}

@@ -96,9 +96,11 @@ func resolve(a *attempt, at sight) verdict {
 	return cannotTell
 }
 
-// answer hands out the results to those who still wait for them.
+// answer hands out the results to those who still wait for them, and tells of what
+// they found, once the attempt was applied.
 func (a *attempt) answer(r *Store) {
 	r.metrics.roundCommands.Observe(float64(len(a.results)))
+	r.TellLapses(a.results)
 	results := a.results
 	for _, b := range a.batches {
 		mine := results[:len(b.cmds)]

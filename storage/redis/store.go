@@ -35,6 +35,8 @@ import (
 // may have older values then. It is not noticed if all nodes end, the data is
 // lost, and then a node starts.
 type Store struct {
+	storage.Lapses
+
 	cfg     Config
 	keys    wire.Prefix
 	log     *slog.Logger

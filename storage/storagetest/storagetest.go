@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +42,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"an invalid command is refused alone", invalidAlone},
 		{"who goes away is told the truth", cancelled},
 		{"time goes on while nothing happens", idleTime},
+		{"a call that ran out is told of once, whoever finds it", lapses},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
@@ -359,4 +361,30 @@ func idleTime(t *testing.T, r rig) {
 			t.Fatal("the lease did not end")
 		}
 	}
+}
+
+func lapses(t *testing.T, r rig) {
+	var mu sync.Mutex
+	var told []session.Lapse
+	all := func() []session.Lapse {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(told)
+	}
+	r.OnLapse(func(calls []session.Lapse) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, calls...)
+	})
+	lapse := func(call string) session.Lapse { return session.Lapse{NS: ns, Session: "s", Call: call, Tool: "t"} }
+	r.openSession("s", 5, 1000)
+	short := begin("s", "short")
+	short.TTL = session.MinTTL
+	require.Equal(t, session.Admitted, r.must(short).Code)
+	require.Eventually(t, func() bool { return len(all()) > 0 }, patience, 10*time.Millisecond, "the store's own housekeeping finds it")
+	require.Equal(t, session.Admitted, r.must(begin("s", "freed")).Code)
+	require.Equal(t, session.Released, r.must(&session.ForceRelease{NS: ns, By: by("free"), Session: "s", ID: "freed", Pools: []string{session.PolicyPool("p")}}).Code)
+	require.Equal(t, []session.Lapse{lapse("short"), lapse("freed")}, all(), "before the command is answered")
+	r.must(&session.Close{NS: ns, Session: "s", Digest: session.Digest{1}})
+	require.Len(t, all(), 2)
 }

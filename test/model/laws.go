@@ -127,9 +127,9 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		if k := session.PoolKey(c.NS, c.Pool); r.Code == session.Done && !r.Repeat {
 			delete(l.until, k)
 		}
-	case *session.Tick: // what it finds is told without its namespace
+	case *session.Tick:
 		for _, k := range c.Keys {
-			if slices.ContainsFunc(r.Lapsed, func(x session.Lapse) bool { return x.Session == k.Name() }) {
+			if slices.ContainsFunc(r.Lapsed, func(x session.Lapse) bool { return session.SessionKey(x.NS, x.Session) == k }) {
 				delete(l.tallies, k)
 			}
 		}

@@ -15,6 +15,9 @@ func (s *space) look(id string) *sess {
 	if x == nil {
 		return nil
 	}
+	for i := range x.unreported {
+		x.unreported[i].NS = s.name
+	}
 	s.lapsed, x.unreported = append(s.lapsed, x.unreported...), nil
 	if x.over(s.Now) {
 		return nil
@@ -106,7 +109,7 @@ func (s *space) closeSession(c *session.Close, r *session.Result) {
 				x.giveBack(h, session.SessionClosed, 0)
 				continue
 			}
-			s.lapsed = append(s.lapsed, session.Lapse{Session: x.id, Call: h.id, Tool: h.tool})
+			s.lapsed = append(s.lapsed, session.Lapse{NS: s.name, Session: x.id, Call: h.id, Tool: h.tool})
 			x.lapse(h)
 		}
 		x.phase, x.used, x.pinned = session.PhaseClosed, s.Now, false

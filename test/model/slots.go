@@ -310,7 +310,7 @@ func (s *space) forceRelease(c *session.ForceRelease, r *session.Result) bool {
 		x.used = s.Now
 		s.letGo(h, 's', c.Session)
 		if h.until == 0 {
-			s.lapsed = append(s.lapsed, session.Lapse{Session: x.id, Call: h.id, Tool: h.tool})
+			s.lapsed = append(s.lapsed, session.Lapse{NS: s.name, Session: x.id, Call: h.id, Tool: h.tool})
 		}
 		x.lapse(h)
 	default:

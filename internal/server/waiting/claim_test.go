@@ -25,7 +25,7 @@ func (refusing) Overloaded() bool { return true }
 func TestAClaimThatIsNotAdmitted(t *testing.T) {
 	store := storage.NewMemory(nil)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil, func(string, []session.Lapse) {})
+	w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil)
 	w.Close() // what it does by itself is not looked at here
 	x := &Wait{Pool: session.PoolKey("default", "q"), Holder: "h"}
 	w.Join(x)

@@ -65,9 +65,6 @@ type Waiters struct {
 	waited  prometheus.Observer // for how long, in seconds
 	drained <-chan struct{}     // closed when the node drains
 
-	// lapsed takes the calls that a claim found to have run out.
-	lapsed func(ns string, calls []session.Lapse)
-
 	stop    chan struct{}
 	running sync.WaitGroup
 	once    sync.Once
@@ -90,9 +87,9 @@ type queue struct {
 }
 
 // New claims for those who join until it is closed.
-func New(store storage.Store, log *slog.Logger, waiting prometheus.Gauge, waited prometheus.Observer, drained <-chan struct{}, lapsed func(string, []session.Lapse)) *Waiters {
+func New(store storage.Store, log *slog.Logger, waiting prometheus.Gauge, waited prometheus.Observer, drained <-chan struct{}) *Waiters {
 	w := &Waiters{
-		store: store, log: log, waiting: waiting, waited: waited, drained: drained, lapsed: lapsed,
+		store: store, log: log, waiting: waiting, waited: waited, drained: drained,
 		stop: make(chan struct{}), due: make(chan struct{}, 1),
 		pools: make(map[session.Key]*queue),
 	}
@@ -385,7 +382,6 @@ func (w *Waiters) answered(x *Wait, a storage.Answer) {
 		w.unanswered(x, a.Err)
 		return
 	}
-	w.lapsed(x.NS, a.Result.Lapsed)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if x.answered {
@@ -436,7 +432,6 @@ func (w *Waiters) renew(ctx context.Context) []*Wait {
 			cmds[i] = x.Renew
 		}
 		for i, a := range w.apply(ctx, cmds) {
-			w.lapsed(now[i].NS, a.Result.Lapsed)
 			if a.Outcome == storage.Applied && a.Result.Code != session.Renewed {
 				lost = append(lost, now[i])
 			}

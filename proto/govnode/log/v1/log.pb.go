@@ -3437,6 +3437,7 @@ type Lapse struct {
 	Session       string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	Call          string                 `protobuf:"bytes,2,opt,name=call,proto3" json:"call,omitempty"`
 	Tool          string                 `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
+	Ns            string                 `protobuf:"bytes,4,opt,name=ns,proto3" json:"ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3488,6 +3489,13 @@ func (x *Lapse) GetCall() string {
 func (x *Lapse) GetTool() string {
 	if x != nil {
 		return x.Tool
+	}
+	return ""
+}
+
+func (x *Lapse) GetNs() string {
+	if x != nil {
+		return x.Ns
 	}
 	return ""
 }
@@ -5605,11 +5613,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06tokens\x18\x06 \x01(\x12R\x06tokens\"7\n" +
 	"\x05Place\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x05R\bposition\"I\n" +
+	"\bposition\x18\x02 \x01(\x05R\bposition\"Y\n" +
 	"\x05Lapse\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
-	"\x04tool\x18\x03 \x01(\tR\x04tool\"\x83\x04\n" +
+	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\x83\x04\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +

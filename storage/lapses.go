@@ -1,0 +1,36 @@
+package storage
+
+import (
+	"sync/atomic"
+
+	"example.com/govnode/session"
+)
+
+// Lapses is how a store tells of calls whose lease has run out; see
+// Store.OnLapse. The zero value tells nobody.
+type Lapses struct {
+	tell atomic.Pointer[func([]session.Lapse)]
+}
+
+// OnLapse implements Store.
+func (l *Lapses) OnLapse(tell func([]session.Lapse)) {
+	if tell == nil {
+		l.tell.Store(nil)
+		return
+	}
+	l.tell.Store(&tell)
+}
+
+// TellLapses tells of what the commands of an entry have found. The store calls it once
+// for each entry that this node ordered, without a lock.
+func (l *Lapses) TellLapses(results []session.Result) {
+	tell := l.tell.Load()
+	if tell == nil {
+		return
+	}
+	for i := range results {
+		if calls := results[i].Lapsed; len(calls) > 0 {
+			(*tell)(calls)
+		}
+	}
+}
