@@ -61,6 +61,36 @@ func TestRoll(t *testing.T) {
 	}
 }
 
+// How far a member has come is kept as soon as either of the two has risen: one
+// that has voted in a term and applied nothing in it must not vote there again.
+func TestRollKeepsWhatRoseAlone(t *testing.T) {
+	id := func(run string, last, term uint64) *nodev1.Identity {
+		return &nodev1.Identity{Node: "n1", Incarnation: "a", Admitted: 5, Run: run, LastIndex: last, Term: term}
+	}
+	for name, tt := range map[string]struct{ applied, term uint64 }{
+		"what it has applied":  {101, 3},
+		"its term":             {100, 4},
+		"its term, and behind": {99, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := newRoll(nil)
+			require.NoError(t, err)
+			require.Empty(t, r.meet(id("r1", 100, 3)))
+			n1 := []raft.Server{{ID: "n1"}}
+			require.NotNil(t, r.due(n1, true))
+			r.came(id("r1", 100, 3), 100, 3)
+			require.Nil(t, r.due(n1, true), "nothing has risen")
+			r.came(id("r1", 100, 3), tt.applied, tt.term)
+			b := r.due(n1, true)
+			require.NotNil(t, b, "it is written down")
+			r, err = newRoll(b)
+			require.NoError(t, err)
+			require.Contains(t, r.meet(id("r2", 100, 3)), "old copy")
+			require.Empty(t, r.meet(id("r3", max(tt.applied, 100), tt.term)))
+		})
+	}
+}
+
 func copyDir(t *testing.T, dir string) string {
 	t.Helper()
 	to := tempDir(t)

@@ -125,6 +125,28 @@ func TestAClaimIsWithinItsLimit(t *testing.T) {
 	require.Equal(t, "b?#3(5s) |", picture(q, 6*sec), "a claim that lapses holds nobody up")
 }
 
+// Who would have room under his own limit, and not under that of a claim, waits for
+// the claim alone. Nobody passes him meanwhile, not under a higher limit and not
+// for being light enough to fit beside the claim.
+func TestNobodyPassesWhoWaitsForAClaim(t *testing.T) {
+	weighs := func(r Request, weight int32) Request { r.Weight = weight; return r }
+	p := &Pool{}
+	_, token, _ := p.Acquire(0, weighs(under(6, "a", 0), 5))
+	p.Acquire(0, under(6, "b", 0))
+	for _, r := range []Request{under(3, "low", 60*sec), weighs(under(5, "two", 60*sec), 2), under(6, "one", 60*sec)} {
+		how, _, _ := p.Acquire(0, r)
+		require.Equal(t, Queued, how, r.Holder)
+	}
+	p.Release(sec, token)
+	require.Equal(t, []string{"two", "one"}, []string{p.Queue[0].Holder, p.Queue[len(p.Queue)-1].Holder}, picture(p, sec))
+	how, _, _ := p.Acquire(sec, under(6, "later", 0))
+	require.Equal(t, Refused, how)
+	how, _, _ = p.Claim(2*sec, "low")
+	require.Equal(t, Granted, how)
+	how, _, _ = p.Claim(2*sec, "two")
+	require.Equal(t, Granted, how, picture(p, 2*sec))
+}
+
 // Who waits under a lower limit and has no room under it, for his weight, holds up
 // nobody under a higher one; once he has room, he does.
 func TestAHeavyWaiterUnderALowerLimit(t *testing.T) {

@@ -187,6 +187,32 @@ func TestARepairRaisesNothing(t *testing.T) {
 	require.Equal(t, session.Done, count(timed(year2027+1, 0)))
 }
 
+// A repair of a client opens nothing up to the time that it names: also not what
+// the client was given before it was dropped and made anew, of which its record
+// knows when it was made and nothing else.
+func TestARepairOpensNothingThatWasForgottenBefore(t *testing.T) {
+	for name, tt := range map[string]struct{ newerThan, stale uint64 }{
+		"above what was forgotten": {year2027 + 1000, year2027 + 5},
+		"below it":                 {year2027 + 2, year2027 + 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, do := beside(t)
+			count := func(at time.Duration, request string) session.Code {
+				return do(at, &session.Increment{NS: ns, By: session.Maker{Client: "w", Request: request}, Key: "k", Amount: 1}).Code
+			}
+			require.Equal(t, session.Done, count(0, timed(tt.stale, 1)))
+			require.Equal(t, session.Done, count(0, timed(year2027+5, 0)))
+			at := 2 * time.Hour
+			do(at, &session.Tick{Keys: []session.Key{session.ClientKey(ns, "w"), session.NamespaceKey(ns)}})
+			require.Equal(t, session.Done, count(at, "plain"))
+			require.Equal(t, session.StaleID, count(at, timed(tt.stale, 1)), "made anew, it knows nothing of the id")
+			do(at, &session.Repair{NS: ns, By: session.Maker{Client: "op", Request: "r"}, Client: "w", NewerThan: tt.newerThan})
+			require.Equal(t, session.StaleID, count(at, timed(tt.stale, 1)), "it was executed")
+			require.Equal(t, session.Done, count(at, timed(tt.stale+1, 2)))
+		})
+	}
+}
+
 // A client that was made while a namespace was closed is repaired with it for
 // good, if it has done something since: what others close later does not close
 // it again.

@@ -182,3 +182,24 @@ func TestWhatLapsesIsInTheAuditLog(t *testing.T) {
 		})
 	}
 }
+
+// A call that has run out is in the audit log soon, whatever finds it: a request
+// that has no line of its own takes none of those before it to the file, and the
+// next one that does may be long in coming.
+func TestALapsedCallIsWrittenThoughNothingFollows(t *testing.T) {
+	withServer(t, func(t *testing.T, other *Server) {
+		var audit bytes.Buffer
+		s, err := New(Config{Audit: &audit, Store: &lapsing{other.changes, func(c session.Command, _ *session.Result) bool {
+			_, is := c.(*session.Set)
+			return is
+		}}})
+		require.NoError(t, err)
+		_, err = counterService{s}.Set(t.Context(), &v1.SetRequest{Key: "k", Value: "1"})
+		require.NoError(t, err)
+		synctest.Wait()
+		written := audit.String()
+		require.NoError(t, s.Close())
+		require.Equal(t, 1, strings.Count(written, `"call_lapsed"`), "%s", written)
+		require.Equal(t, written, audit.String(), "nothing is left for the end")
+	})
+}

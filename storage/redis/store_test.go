@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
@@ -131,6 +133,66 @@ func TestRedisViewsShowNothingThatIsGone(t *testing.T) {
 	}
 	close(stop)
 	<-done
+}
+
+// An intruder is what happens between two commands of a client: after it has read
+// that sorted set, as often as is left.
+type intruder struct {
+	redis.Hook
+	after string
+	left  *atomic.Int32
+	do    func()
+}
+
+func (x intruder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); cmd.Name() == "zrange" && args[1] == x.after && x.left.Add(-1) >= 0 {
+			x.do()
+		}
+		return err
+	}
+}
+
+// A view of a small state is of one instant, though a change comes between its list
+// of names and its look at the records, and again and again: what one round wrote is
+// all there, or nothing of it is.
+func TestRedisASmallViewIsOfOneInstant(t *testing.T) {
+	t.Parallel()
+	for _, changes := range []int32{1, lookTries, lookTries + 1} {
+		t.Run(fmt.Sprint(changes), func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			writer, reader := s.open("writer"), s.open("reader")
+			one(t, writer, count("w", "first"))
+			var left atomic.Int32
+			n := 0
+			names := reader.place(testNS).Index(session.KindCounter)
+			reader.client.AddHook(intruder{Hook: scriptWatch{reader.metrics}, after: names, left: &left, do: func() {
+				n++
+				id := fmt.Sprint("later", n)
+				for _, a := range writer.Apply(context.Background(), count("w", id),
+					&session.Increment{NS: testNS, Key: id, Amount: 1, By: session.Maker{Client: "w", Request: "new" + id}}) {
+					if a.Err != nil {
+						t.Error(a.Err)
+					}
+				}
+			}})
+			left.Store(changes)
+			v, err := reader.View(t.Context(), storage.Latest)
+			left.Store(0)
+			require.NoError(t, err)
+			found, err := v.Find(session.Prefix(session.KindCounter, testNS), "", 100, nil)
+			require.NoError(t, err)
+			require.EqualValues(t, changes, n, "it was looked at again after each change")
+			require.Len(t, found, 1+n)
+			for _, e := range found {
+				if e.Key == session.CounterKey(testNS, "k") {
+					require.EqualValues(t, len(found), e.Record.(*session.Counter).Value.N, "each change counts, and makes a counter")
+				}
+			}
+		})
+	}
 }
 
 // What a node answers without a change it answers by what stands in Redis, though
