@@ -126,7 +126,9 @@ func TestTheErrorIsTheJoinOfTheAttempts(t *testing.T) {
 				got = fmt.Sprintf("%T", err)
 			}
 			require.Equal(t, joined(sequence), got, "%v: %v", sequence, err)
+			w.mu.Lock()
 			w.fault = nil
+			w.mu.Unlock()
 			require.NoError(t, c.Close())
 		})
 	}

@@ -74,10 +74,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	method := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	w.mu.Lock()
 	w.sent = append(w.sent, r.URL.Host+" "+method)
+	fault := w.fault
 	w.mu.Unlock()
 	f := none
-	if w.fault != nil {
-		f = w.fault(r.URL.Host, method)
+	if fault != nil {
+		f = fault(r.URL.Host, method)
 	}
 	h := w.hosts[r.URL.Host]
 	if h == nil || f == refuseDial {
