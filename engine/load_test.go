@@ -173,12 +173,10 @@ func TestSearchesAreBounded(t *testing.T) {
 		return b.String()
 	}
 	wide := strings.Repeat(`\w`, 200)
-	start := time.Now()
 	mustCompile(t, rules(document.MaxRules, func(int) string { return wide }))
 	tree, err := source.SingleFile(rules(document.MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
 	require.NoError(t, err)
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "policy.yaml:14: rules[12].condition.value: invalid regex")
 	require.ErrorContains(t, err, "2000000 ranges")
-	require.Less(t, time.Since(start), 30*time.Second)
 }

@@ -105,7 +105,7 @@ func TestBenchStartsACluster(t *testing.T) {
 	folder := t.TempDir()
 	json := filepath.Join(folder, "r.json")
 	p := start(t, "bench", "--nodes", "1", "--fill", "500", "--scenario", "apart,hot-pool", "--snapshots", "save", "--callers", "4", "--sessions", "3",
-		"--after", "0,50", "--after-callers", "8", "--duration", "300ms", "--warmup", "20ms", "--json", json)
+		"--after", "0,50", "--after-callers", "8", "--duration", "1s", "--warmup", "20ms", "--json", json)
 	require.NoError(t, p.wait(), p.printed())
 	r, err := bench.ReadResult(json)
 	require.NoError(t, err)
