@@ -48,6 +48,14 @@ outside: build needs ## the promises, on Raft and on Redis, checked from outside
 prove-l0: ## a million commands of every kind on the state machine and on a model of it; 1 minute
 	GOVNODE_L0=long $(GO) test -tags $(TAGS) ./test/model -run StateMachine -v -count=1 -timeout 10m
 
+# How many mutants, and of what; SEED draws others.
+MUTANTS ?= 300
+MUTATED ?= limiter session cluster
+
+.PHONY: mutate
+mutate: ## change one place of the code at a time, 300 times, and see whether the package's tests tell; hours
+	$(GO) run ./test/mutate -count $(MUTANTS) $(if $(SEED),-seed $(SEED)) $(MUTATED)
+
 .PHONY: conformance
 conformance: ## the table of the specifications' sections and their tests, by the engine and through a server
 	$(GO) test -tags $(TAGS) ./engine ./internal/server -run Conformance -v
