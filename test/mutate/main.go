@@ -97,7 +97,8 @@ func run() error {
 	return nil
 }
 
-// try runs the tests of the package of a mutant, and names the first that fails.
+// try runs the tests of the package of a mutant, and of the one that it is a room
+// of, and names the first that fails.
 func (m *mutant) try(ctx context.Context, dir, tags string, within time.Duration) (end, by string, err error) {
 	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(changed, m.source(), 0o600); err != nil {
@@ -114,26 +115,35 @@ func (m *mutant) try(ctx context.Context, dir, tags string, within time.Duration
 	if err := os.WriteFile(overlay, b, 0o600); err != nil {
 		return "", "", err
 	}
-	pkg := "./" + filepath.ToSlash(filepath.Dir(m.file))
+	pkg, root := "./"+filepath.ToSlash(filepath.Dir(m.file)), "./"+filepath.ToSlash(m.root)
 	if exec.CommandContext(ctx, "go", "build", "-tags", tags, "-overlay", overlay, pkg).Run() != nil {
 		return invalid, "", nil
 	}
-	limited, cancel := context.WithTimeout(ctx, within)
+	end, by = tests(ctx, within, "-tags", tags, "-overlay", overlay, pkg)
+	if end == survived && root != pkg { // a room is also tested by what it is a room of
+		end, by = tests(ctx, within, "-tags", tags, "-overlay", overlay, root)
+	}
+	return end, by, nil
+}
+
+// tests runs tests and says how they end.
+func tests(ctx context.Context, within time.Duration, args ...string) (end, by string) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	test := exec.CommandContext(limited, "go", "test", "-tags", tags, "-overlay", overlay, "-vet=off", "-failfast", "-timeout", within.String(), pkg)
+	test := exec.CommandContext(ctx, "go", append([]string{"test", "-vet=off", "-failfast", "-timeout", within.String()}, args...)...)
 	test.WaitDelay = time.Second
 	var out bytes.Buffer
 	test.Stdout, test.Stderr = &out, &out
 	switch err := test.Run(); {
 	case err == nil:
-		return survived, "", nil
-	case limited.Err() != nil, strings.Contains(out.String(), "panic: test timed out"):
-		return hung, "", nil
+		return survived, ""
+	case ctx.Err() != nil, strings.Contains(out.String(), "panic: test timed out"):
+		return hung, ""
 	}
 	for line := range strings.Lines(out.String()) {
 		if strings.HasPrefix(line, "--- FAIL") || strings.HasPrefix(line, "panic:") {
-			return caught, "by " + strings.TrimSpace(strings.TrimPrefix(line, "--- FAIL: ")), nil
+			return caught, "by " + strings.TrimSpace(strings.TrimPrefix(line, "--- FAIL: "))
 		}
 	}
-	return caught, "", nil
+	return caught, ""
 }

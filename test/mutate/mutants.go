@@ -15,6 +15,7 @@ import (
 
 // A mutant is a file in which one stretch of text is another.
 type mutant struct {
+	root     string // the folder that was named
 	file     string
 	line     int
 	from, to int // bytes of the file
@@ -76,7 +77,7 @@ func mutants(folders []string) (all []*mutant, err error) {
 			}
 			collect(f, source, func(from, to token.Pos, with string) {
 				at := files.Position(from)
-				all = append(all, &mutant{file: path, line: at.Line, from: at.Offset, to: files.Position(to).Offset, text: text, with: with})
+				all = append(all, &mutant{root: filepath.Clean(folder), file: path, line: at.Line, from: at.Offset, to: files.Position(to).Offset, text: text, with: with})
 			})
 			return nil
 		})
