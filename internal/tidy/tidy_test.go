@@ -96,6 +96,8 @@ var mayImport = map[string][]string{
 	"test/check":                           {},
 	"test/report":                          {},
 	"test/mutate":                          {},
+	"test/processes":                       {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
+	"test/chaos":                           {"cluster/durable", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/processes", "test/report", "test/sim"},
 	"test/sim":                             {"cluster", "cluster/durable", "internal/server", "client", "session", "storage", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/report"},
 	"proto/govnode/v1/govnodev1connect":    {"proto/govnode/v1"},
 	"proto/govnode/node/v1":                {},
