@@ -45,6 +45,7 @@ func TestOne(t *testing.T) {
 		r, err = Run(s)
 		require.NoError(t, err)
 	})
+	r.Judge()
 	if len(r.Violations) > 0 {
 		fmt.Println("plan:\n" + strings.Join(r.Plan, "\n"))
 		fmt.Println("history:")

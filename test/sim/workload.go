@@ -171,7 +171,7 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	o.Return = w.recorder.now()
 	o.Outcome, o.Text = outcome(err), text(err)
 	if err == nil {
-		o.Granted, o.Index = true, call.Begun().GetIndex()
+		o.Granted, o.Index, o.Value = true, call.Begun().GetIndex(), int64(call.Begun().GetCounters().GetCalls())
 	}
 	w.recorder.done(o)
 	if err != nil {
