@@ -40,8 +40,9 @@ type Report struct {
 	Unknown    int
 	NotApplied int
 	Violations []check.Violation
-	Plan       []string      `json:"-"`
-	History    check.History `json:"-"`
+	Took       map[string][]time.Duration // by what has a bound in time
+	Plan       []string                   `json:"-"`
+	History    check.History              `json:"-"`
 }
 
 const (
@@ -50,14 +51,17 @@ const (
 	healWithin = 10 * time.Second
 	// leaseEnds is how long after its TTL a lease may last at most.
 	leaseEnds = 5 * time.Second
-	longest   = 5 * time.Second // TTL of the workload
+	// waiterEnds is after how long nothing is left of who waited.
+	waiterEnds = 20 * time.Second
+	// calm is how long clients work on when nothing is wrong any more.
+	calm = 5 * time.Second
 )
 
 // Run runs a cluster under a plan of faults. It must be called in a bubble of
 // testing/synctest. The error says that the run could not be made; what is wrong
 // with the cluster is in the report.
 func Run(s Setting) (report Report, err error) {
-	report = Report{Setting: s, Faults: map[string]int{}}
+	report = Report{Setting: s, Faults: map[string]int{}, Took: map[string][]time.Duration{}}
 	if s.Logger == nil {
 		s.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -108,9 +112,16 @@ func Run(s Setting) (report Report, err error) {
 			report.Violations = append(report.Violations, check.Violation{Check: name, Text: err.Error()})
 		}
 	}
+	whole := time.Now()
 	violated("heal", f.ready(healWithin))
+	report.Took[healed] = append(report.Took[healed], time.Since(whole))
+	time.Sleep(n.weather.settle + calm)
 	stop()
 	busy.Wait()
+	n.victims.under.Wait()
+	took, broken := liveness(n.weather.fair(), rec.spans)
+	report.Took[answered], report.Took[freed] = took, n.victims.took
+	report.Violations = append(append(report.Violations, broken...), n.victims.broken...)
 	for _, w := range workers {
 		w.resolve(context.Background())
 		w.end()
@@ -118,7 +129,7 @@ func Run(s Setting) (report Report, err error) {
 	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools}
 	h.Final, err = workers[0].final(context.Background())
 	violated("final", err)
-	time.Sleep(longest + leaseEnds)
+	time.Sleep(waiterEnds)
 	violated("orphans", orphans(workers[0]))
 	states, until, err := f.states(healWithin)
 	violated("states", err)
