@@ -43,6 +43,7 @@ type Report struct {
 	Took       map[string][]time.Duration // by what has a bound in time
 	Plan       []string                   `json:"-"`
 	History    check.History              `json:"-"`
+	witness    *witness
 }
 
 const (
@@ -143,7 +144,7 @@ func Run(s Setting) (report Report, err error) {
 	if err != nil {
 		violated("log", err)
 	} else {
-		h.Effects = w.effects
+		h.Effects, report.witness = w.effects, w
 		for _, own := range states {
 			if log := w.digests[own.at]; !slices.Contains(log, own.digest) {
 				violated("states", fmt.Errorf("%s has the state %s at log time %v, and the log comes to %v", own.host, own.digest, own.at, log))
