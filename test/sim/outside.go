@@ -119,7 +119,7 @@ func (l Workload) Final(ctx context.Context) (counters map[string]int64, held er
 
 // Longest is for how long after the last change a slot may be held, or waited for:
 // who went away while it waited stands in the queue for as long as it wanted to.
-const Longest = longestWait + longest + leaseEnds
+const Longest = waiterEnds
 
 // ReadHistory puts together what clients wrote down. Of a change without an
 // outcome nobody knows what became.

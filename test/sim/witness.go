@@ -20,6 +20,7 @@ type witness struct {
 	state   *session.State
 	digests map[time.Duration][]string // of the states at a log time, which several entries may have
 	staged  *restoring                 // nil if no restore is under way
+	log     []logged
 }
 
 // An entry of a restore has its kind behind the term in its extensions, and in
@@ -70,6 +71,7 @@ func (f *fleet) replay(until uint64, seen []replica) (*witness, error) {
 			w.stale(l.Term, w.state.Now())
 			continue // stamped under another leadership than the one that gave it its place
 		}
+		w.log = append(w.log, logged{entry: l.Data})
 		for j, r := range w.state.ApplyAll(at, commands) {
 			if e, ok := effectOf(commands[j], &r, tokens); ok {
 				e.Index = i
@@ -122,6 +124,11 @@ func (w *witness) restore(l *raft.Log) error {
 		w.staged = nil
 		now, generation := w.state.Now(), w.state.Generation()
 		w.state = r.loader.State()
+		var saved bytes.Buffer
+		if err := session.WriteSnapshot(&saved, w.state.Snapshot()); err != nil {
+			return err
+		}
+		w.log = append(w.log, logged{restored: saved.Bytes(), at: at})
 		w.state.SetClock(max(now, at), generation)
 		w.state.ApplyAll(w.state.Now(), []session.Command{&session.Restore{}})
 		return nil
