@@ -92,7 +92,7 @@ var mayImport = map[string][]string{
 	"examples/fleet":                       {"client"},
 	"test/docs":                            {},
 	"test/examples":                        {},
-	"test/model":                           {"session", "session/ids", "limiter", "test/report"},
+	"test/model":                           {"session", "session/ids", "session/wire", "limiter", "test/report"},
 	"test/outside":                         {},
 	"test/check":                           {},
 	"test/report":                          {},
