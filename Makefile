@@ -48,6 +48,13 @@ outside: build needs ## the promises, on Raft and on Redis, checked from outside
 prove-l0: ## a million commands of every kind on the state machine and on a model of it; 1 minute
 	GOVNODE_L0=long $(GO) test -tags $(TAGS) ./test/model -run StateMachine -v -count=1 -timeout 10m
 
+# Which bugs: all, names with commas between them, or how many of them in turn.
+BUGS ?= all
+
+.PHONY: prove-seeded
+prove-seeded: ## bugs on purpose, one at a time: each has to be caught by the layer that is there for it; 6 minutes
+	GOVNODE_SEEDED_RUN=$(BUGS) $(GO) test -tags $(TAGS) ./test/seeded -run Seeded -v -count=1 -timeout 30m
+
 .PHONY: conformance
 conformance: ## the table of the specifications' sections and their tests, by the engine and through a server
 	$(GO) test -tags $(TAGS) ./engine ./internal/server -run Conformance -v
