@@ -28,6 +28,7 @@ type Setting struct {
 	// Heartbeat and Commit are Raft's timeouts; the defaults if 0. Long ones let
 	// long runs be cheap.
 	Heartbeat, Commit time.Duration
+	Only              []string     `json:",omitempty"` // kinds of faults; all if there are none
 	Logger            *slog.Logger `json:"-"`
 }
 
@@ -132,6 +133,12 @@ func Run(s Setting) (report Report, err error) {
 	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools}
 	h.Final, err = workers[0].final(context.Background())
 	violated("final", err)
+	report.Violations = append(report.Violations, rec.broken...)
+	report.Violations = append(report.Violations, f.unwritten(rec.denied)...)
+	drilled, broken := f.drill(workers[0])
+	if report.Violations = append(report.Violations, broken...); drilled {
+		report.Faults["drill"]++
+	}
 	time.Sleep(waiterEnds)
 	violated("orphans", orphans(workers[0]))
 	states, until, err := f.states(healWithin)
@@ -142,11 +149,16 @@ func Run(s Setting) (report Report, err error) {
 		}
 		x.failed = nil
 	}
-	w, err := f.replay(until, states)
+	var w *witness
+	log, err := f.log(until)
+	if err == nil {
+		w, err = replay(log, start, states)
+	}
 	if err != nil {
 		violated("log", err)
 	} else {
 		h.Effects, report.witness = w.effects, w
+		report.Violations = append(report.Violations, w.time.broken...)
 		for _, own := range states {
 			if log := w.digests[own.at]; !slices.Contains(log, own.digest) {
 				violated("states", fmt.Errorf("%s has the state %s at log time %v, and the log comes to %v", own.host, own.digest, own.at, log))

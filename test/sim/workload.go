@@ -38,10 +38,12 @@ type recorder struct {
 
 	note func(Line) // told of everything at once; may be nil
 
-	mu    sync.Mutex
-	ops   []check.Op
-	holds []check.Hold
-	spans []span // that operations took, each attempt of those that are sent again here
+	mu     sync.Mutex
+	ops    []check.Op
+	holds  []check.Hold
+	spans  []span            // that operations took, each attempt of those that are sent again here
+	denied []check.Op        // that the policy refused, as somebody was told
+	broken []check.Violation // by what an answer said
 }
 
 // begun is told of each change before it is sent.
@@ -135,12 +137,20 @@ func (w *worker) work(ctx context.Context) {
 
 // one does one thing, and returns the session to go on with; nil for a new one.
 func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.OpenSession {
-	switch w.rng.IntN(16) {
-	case 0, 1, 2, 3, 4:
+	switch w.rng.IntN(32) {
+	case 0:
+		w.pinned(ctx)
+	case 1, 2, 3:
+		w.once(ctx)
+	case 4:
+		if session != nil && !w.denied(ctx, session) {
+			return nil
+		}
+	case 5, 6, 7, 8, 9, 10:
 		w.increment(ctx)
-	case 5, 6, 7:
+	case 11, 12, 13, 14, 15, 16:
 		w.read(ctx)
-	case 8:
+	case 17, 18:
 		w.slot(ctx)
 	default:
 		if session != nil && !w.call(ctx, session) {
@@ -347,10 +357,14 @@ func (w *worker) end() {
 
 // read reads a counter at any node.
 func (w *worker) read(ctx context.Context) {
-	o := check.Op{Client: w.name, Kind: check.Read, Object: counters[w.rng.IntN(len(counters))], Call: w.recorder.now()}
+	w.readAt(ctx, w.node(), counters[w.rng.IntN(len(counters))])
+}
+
+func (w *worker) readAt(ctx context.Context, node govnodev1connect.CounterServiceClient, key string) {
+	o := check.Op{Client: w.name, Kind: check.Read, Object: key, Call: w.recorder.now()}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	res, err := w.node().Get(ctx, &v1.GetRequest{Key: o.Object})
+	res, err := node.Get(ctx, &v1.GetRequest{Key: o.Object})
 	o.Return = w.recorder.now()
 	w.recorder.took(o.Call, o.Return, 0)
 	if err != nil {
