@@ -96,6 +96,7 @@ var mayImport = map[string][]string{
 	"test/check":                           {},
 	"test/report":                          {},
 	"test/processes/disks":                 {},
+	"test/processes/skew":                  {},
 	"test/chaos/power":                     {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/processes/disks", "test/report"},
 	"test/sim":                             {"cluster", "cluster/durable", "internal/server", "client", "session", "storage", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/report"},
 	"proto/govnode/v1/govnodev1connect":    {"proto/govnode/v1"},
