@@ -51,6 +51,8 @@ const (
 	// leaseEnds is how long after its TTL a lease may last at most.
 	leaseEnds = 5 * time.Second
 	longest   = 5 * time.Second // TTL of the workload
+	// longestWait is for how long it waits for a slot.
+	longestWait = 8 * time.Second
 )
 
 // Run runs a cluster under a plan of faults. It must be called in a bubble of
