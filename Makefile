@@ -64,6 +64,13 @@ MUTATED ?= limiter session cluster
 mutate: ## change one place of the code at a time, 300 times, and see whether the package's tests tell; hours
 	$(GO) run ./test/mutate -count $(MUTANTS) $(if $(SEED),-seed $(SEED)) $(MUTATED)
 
+# Which bugs: all, names with commas between them, or how many of them in turn.
+BUGS ?= all
+
+.PHONY: prove-seeded
+prove-seeded: ## bugs on purpose, one at a time: each has to be caught by the layer that is there for it; 6 minutes
+	GOVNODE_SEEDED_RUN=$(BUGS) $(GO) test -tags $(TAGS) ./test/seeded -run Seeded -v -count=1 -timeout 30m
+
 .PHONY: conformance
 conformance: ## the table of the specifications' sections and their tests, by the engine and through a server
 	$(GO) test -tags $(TAGS) ./engine ./internal/server -run Conformance -v

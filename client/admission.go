@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/internal/seeded"
 )
 
 // repeats is how often an answer is asked for again that does not stand, until
@@ -29,6 +31,9 @@ type granted struct {
 // identify takes an operation's id from the field of its request, or draws one
 // if that is empty.
 func (c *Client) identify(op *operation, id *string) error {
+	if seeded.On(seeded.RetryAnew) {
+		op.drawn = id
+	}
 	if op.id = *id; op.id != "" {
 		return nil
 	}

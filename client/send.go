@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
+	"example.com/govnode/internal/seeded"
 )
 
 const (
@@ -55,6 +57,9 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(*erran
 		case v.fate == final, v.fate == stale:
 			// What was sent before may have been carried out, and be forgotten.
 			return none, e.conclude(outcome, &v, err)
+		}
+		if seeded.On(seeded.RetryAnew) && e.drawn != nil {
+			_ = c.redraw(&e.operation, 0)
 		}
 		now = time.Now()
 		if v.fate == unknown && e.wait > 0 && c.cfg.Now().Sub(e.sent) >= answerWithin {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -114,7 +115,7 @@ func settle(p *pending, maybe error, a *storage.Answer) (final bool, _ error) {
 	case storage.Applied:
 		return true, nil
 	case storage.Unknown:
-		return !resendable(p.cmd), a.Err
+		return !resendable(p.cmd) && !seeded.On(seeded.RelayTwice), a.Err
 	}
 	final = !errors.Is(a.Err, errElsewhere) && !errors.Is(a.Err, errNoLeader)
 	if maybe != nil {

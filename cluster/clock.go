@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/session"
 )
 
@@ -76,6 +77,10 @@ func (c *clock) Now() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	monotonic, wall := c.read()
+	if seeded.On(seeded.WallClock) {
+		monotonic = c.last[0] + max(0, wall-c.last[1]) // which then says all
+		c.at += max(0, wall-c.last[1]-maxStep)
+	}
 	c.at += max(0, min(monotonic-c.last[0], wall-c.last[1], maxStep))
 	c.last = [2]time.Duration{monotonic, wall}
 	return c.at

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/session"
 )
 
@@ -40,6 +41,15 @@ func (n *Node) lead(ctx context.Context) {
 		term: term, ctx: ctx, clock: newClock(n.fsm.begin(), n.cfg.Clocks), queue: newQueue(n.cfg.MaxQueue, entrySize),
 		raft: n.raft, known: n.members, metrics: n.metrics, lapses: &n.Lapses, tasks: &n.tasks, dead: n.dead, idle: make(chan struct{}),
 	}
+	if seeded.On(seeded.RestartTTL) {
+		l.clock.at -= 30 * time.Second
+	}
+	if seeded.On(seeded.OldClock) {
+		l.clock = seededClock(n, l.clock)
+	}
+	if seeded.On(seeded.AnswerEarly) {
+		seededState(l, n.fsm)
+	}
 	l.now = l.clock.Now
 	if n.cfg.LogTime != nil {
 		l.now = n.cfg.LogTime
@@ -61,6 +71,9 @@ func (n *Node) lead(ctx context.Context) {
 func (n *Node) barrier(ctx context.Context) (term uint64, ok bool) {
 	for ctx.Err() == nil {
 		term = n.raft.CurrentTerm()
+		if seeded.On(seeded.NoBarrier) {
+			return term, true
+		}
 		err := await(n.raft.Barrier(enqueueTimeout), n.dead)
 		// Terms only grow: what was a leader's between two looks at the same
 		// term was that term's.

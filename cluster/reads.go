@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"example.com/govnode/internal/seeded"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -100,6 +101,9 @@ func (n *Node) wait(ctx context.Context, index uint64) error {
 // follows proves that there was no later leadership when the call came in.
 func (n *Node) readIndex(ctx context.Context, l *leadership) (uint64, error) {
 	index := n.fsm.applied()
+	if seeded.On(seeded.ReadUnasked) {
+		return index, nil
+	}
 	err := l.rounds.confirm(ctx, func() error { return n.askTerms(l) })
 	return index, err
 }

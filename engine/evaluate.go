@@ -13,6 +13,7 @@ import (
 	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/redact"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/seeded"
 )
 
 // Evaluate judges one call and measures how long that took. It never fails:
@@ -181,6 +182,7 @@ func (p *Policy) errorDecision(e matching.Evaluation, rule string, err error) De
 		category = CategoryBudgetExhausted
 	}
 	return Decision{
+		Allowed:       seeded.On(seeded.ErrorAllows),
 		Action:        string(document.Deny),
 		Policy:        p.Name(),
 		Rule:          ruleError,

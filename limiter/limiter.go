@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 	"unique"
+
+	"example.com/govnode/internal/seeded"
 )
 
 const (
@@ -216,6 +218,8 @@ func (p *Pool) Try(now time.Duration, r Request) Admission {
 	})
 	switch {
 	case first && p.used+r.Weight <= min(limit, p.bound()):
+		return Granted
+	case seeded.On(seeded.OneTooMany) && first && p.used == limit:
 		return Granted
 	case r.Until <= now || r.Weight > limit:
 		return Refused

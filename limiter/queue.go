@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"example.com/govnode/internal/seeded"
 )
 
 // Those who wait: how they get what becomes free, and when it is taken back.
@@ -29,8 +31,12 @@ func (p *Pool) hand(now time.Duration) {
 			if p.used+t.Weight <= min(limit, bound) {
 				bound = min(limit, bound)
 				place := t.Place
+				expires := now + ClaimTTL
+				if seeded.On(seeded.ClaimStays) {
+					expires = never
+				}
 				p.grant(Lease{
-					Holder: t.Holder, Label: t.Label, Since: now, Expires: now + ClaimTTL,
+					Holder: t.Holder, Label: t.Label, Since: now, Expires: expires,
 					Weight: t.Weight, Claim: true, Place: &place,
 				})
 				continue

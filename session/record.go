@@ -6,6 +6,7 @@ import (
 	"time"
 	"unique"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/limiter"
 	"example.com/govnode/session/ids"
 )
@@ -341,7 +342,7 @@ func (s *Session) settle(now time.Duration, lapsed func(*Held)) bool {
 func overdue(open []Held, now time.Duration) int {
 	first := -1
 	for i := range open {
-		if d := open[i].Deadline; d <= now && (first < 0 || d < open[first].Deadline) {
+		if d := open[i].Deadline; d <= now && (first < 0 || d < open[first].Deadline || seeded.On(seeded.MapOrder) && seeded.Toss()) {
 			first = i
 		}
 	}

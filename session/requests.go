@@ -3,6 +3,9 @@ package session
 import (
 	"math"
 	"slices"
+	"time"
+
+	"example.com/govnode/internal/seeded"
 )
 
 // The commands that carry the id of a request: pools, policies, values and hashes
@@ -33,7 +36,7 @@ func (s *State) answered(ns string, m Maker, r *Result) bool {
 		return true
 	}
 	seen := x.IDs.Find(m.Request)
-	if seen == nil {
+	if seen == nil || seeded.On(seeded.ForgetByAge) && s.now-x.Used > time.Second {
 		return false
 	}
 	if seen.Content != m.Content {
@@ -81,7 +84,7 @@ func (s *State) putPool(c *PutPool, r *Result) {
 	p := s.pool(k)
 	fresh := p == nil
 	p = s.ownPool(k, p)
-	if fresh {
+	if fresh && !seeded.On(seeded.TokensAgain) {
 		p.RaiseToken(s.namespace(c.NS).TokenFloor)
 	}
 	p.Put, p.Threshold, p.MaxQueue = true, c.Threshold, c.Queue

@@ -11,6 +11,8 @@ import (
 	"io"
 	"time"
 
+	"example.com/govnode/internal/seeded"
+	"example.com/govnode/session/ids"
 	"example.com/govnode/session/wire"
 )
 
@@ -335,6 +337,9 @@ func (l *Loader) Put(chunk []byte) error {
 				return f.Err()
 			}
 			l.place, l.last = place, k
+			if m := idsOf(r); seeded.On(seeded.SnapshotForgets) && m != nil {
+				*m = ids.Set{}
+			}
 			l.state.Put(k, r)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 	"unique"
+
+	"example.com/govnode/internal/seeded"
 )
 
 const shardBits = 14 // 16,384 shards: a snapshot copies that many pointers
@@ -229,7 +231,9 @@ func (s *State) DueKeys(limit int) (keys []Key, more bool) {
 // Snapshot returns the state as it stands between two entries. It copies only
 // the pointers of the shards; what is written later goes to clones.
 func (s *State) Snapshot() *Snapshot {
-	s.epoch++
+	if !seeded.On(seeded.SnapshotLive) {
+		s.epoch++
+	}
 	return &Snapshot{now: s.now, generation: s.generation, shards: slices.Clone(s.shards)}
 }
 
@@ -315,6 +319,9 @@ type Entry struct {
 // one result for each. Time never runs backwards: an earlier at counts as the
 // time of the latest entry.
 func (s *State) ApplyAll(at time.Duration, cmds []Command) []Result {
+	if seeded.On(seeded.TimeInApply) {
+		at += seeded.Now() % time.Second
+	}
 	s.now = max(s.now, at)
 	s.entry++
 	results := make([]Result, len(cmds))

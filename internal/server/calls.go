@@ -14,6 +14,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/waiting"
@@ -132,7 +133,13 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 		return err
 	}
 	b.session = found.Record.(*session.Session)
-	b.policy, err = b.s.policies.compiled(ctx, b.ns, b.session.Pin.Digest)
+	digest := b.session.Pin.Digest
+	if seeded.On(seeded.NotPinned) {
+		if digest, err = b.s.digestOf(ctx, b.ns, "policy", b.session.Policy.Value()); err != nil {
+			return err
+		}
+	}
+	b.policy, err = b.s.policies.compiled(ctx, b.ns, digest)
 	if err != nil {
 		b.s.audit.unreadable(&b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err

@@ -2,21 +2,36 @@ package model
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"example.com/govnode/session"
+	"example.com/govnode/session/wire"
 )
 
 // A Failure is what a step showed to be wrong.
 type Failure struct {
-	Step int
-	What string
+	Step  int
+	Check string // one of the constants below
+	What  string
 }
 
-func (f *Failure) Error() string { return fmt.Sprintf("step %d: %s", f.Step, f.What) }
+func (f *Failure) Error() string { return fmt.Sprintf("step %d: %s: %s", f.Step, f.Check, f.What) }
+
+// What is checked after each step, or as often as it can be.
+const (
+	CheckModel    = "model"    // answers and records are those of the model
+	CheckReplicas = "replicas" // all that applied the same entries have the same
+	CheckSnapshot = "snapshot" // one says what the state was when it was taken
+	CheckLaws     = "laws"     // what is promised whatever the model says
+	CheckUnknown  = "unknown"  // a command of another version is not passed over
+	CheckSound    = "sound"    // nothing panics, and what is generated is valid
+)
 
 // Counts are what a run did.
 type Counts struct {
@@ -113,13 +128,13 @@ func Check(steps []Step) error {
 func (c *Checker) Step(s Step) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = c.fail("panic: %v\n%s", p, debug.Stack())
+			err = c.fail(CheckSound, "panic: %v\n%s", p, debug.Stack())
 		}
 		c.Counts.Steps++
 	}()
 	for _, cmd := range s.Commands {
 		if err := session.Validate(cmd); err != nil {
-			return c.fail("%T: %v", cmd, err)
+			return c.fail(CheckSound, "%T: %v", cmd, err)
 		}
 	}
 	if err := c.cutBefore(s); err != nil {
@@ -127,7 +142,7 @@ func (c *Checker) Step(s Step) (err error) {
 	}
 	at, cmds, err := session.DecodeEntry(session.EncodeEntry(s.At, s.Commands))
 	if err != nil {
-		return c.fail("%v", err)
+		return c.fail(CheckSound, "%v", err)
 	}
 	want := c.Model.Apply(s.At, s.Commands)
 	got := c.whole.ApplyAll(s.At, s.Commands)
@@ -137,11 +152,14 @@ func (c *Checker) Step(s Step) (err error) {
 		alone := c.apart.ApplyAll(s.At-time.Duration(i)*time.Second, s.Commands[i:i+1])
 		c.count(cmd, &got[i])
 		for _, r := range []struct {
-			of  string
-			got *session.Result
-		}{{"the state machine", &got[i]}, {"the replica that is cut", &again[i]}, {"the replica with entries of one command", &alone[0]}} {
+			check, of string
+			got       *session.Result
+		}{
+			{CheckModel, "the state machine", &got[i]}, {CheckReplicas, "the replica that is cut", &again[i]},
+			{CheckReplicas, "the replica with entries of one command", &alone[0]},
+		} {
 			if !c.same(&want[i], r.got) {
-				return c.fail("%s\n  the model:  %s\n  %s:  %s", Go(cmd), Go(want[i]), r.of, Go(*r.got))
+				return c.fail(r.check, "%s\n  the model:  %s\n  %s:  %s", Go(cmd), Go(want[i]), r.of, Go(*r.got))
 			}
 		}
 	}
@@ -159,7 +177,7 @@ func (c *Checker) Step(s Step) (err error) {
 		}
 	}
 	if broken := c.laws.check(c.Model.Now, c.whole, s.Commands, got); broken != "" {
-		return c.fail("%s", broken)
+		return c.fail(CheckLaws, "%s", broken)
 	}
 	if c.Counts.Steps%digestEvery == 0 {
 		return c.compareAll()
@@ -180,8 +198,8 @@ func large(r session.Record) bool {
 	return false
 }
 
-func (c *Checker) fail(format string, args ...any) error {
-	return &Failure{c.Counts.Steps, fmt.Sprintf(format, args...)}
+func (c *Checker) fail(check, format string, args ...any) error {
+	return &Failure{c.Counts.Steps, check, fmt.Sprintf(format, args...)}
 }
 
 func (c *Checker) count(cmd session.Command, r *session.Result) {
@@ -209,25 +227,39 @@ func (c *Checker) record(k session.Key) error {
 		return nil
 	}
 	if want == nil || got == nil {
-		return c.fail("%s\n  the model:  %s\n  the state machine:  %s", k, Go(want), Go(got))
+		return c.fail(CheckModel, "%s\n  the model:  %s\n  the state machine:  %s", k, Go(want), Go(got))
 	}
 	plain, ids := bare(got)
 	c.a, c.b = session.AppendRecord(c.a[:0], want), session.AppendRecord(c.b[:0], plain)
 	if !bytes.Equal(c.a, c.b) {
-		return c.fail("%s\n  the model:  %s\n  the state machine:  %s", k, Go(want), Go(plain))
+		return c.fail(CheckModel, "%s\n  the model:  %s\n  the state machine:  %s", k, Go(want), Go(plain))
 	}
 	if ids == nil {
 		return nil
 	}
 	if n, newest, forgot := c.Model.Memory(k); n != ids.Len() || newest != ids.Newest() || forgot != ids.NewerThan() {
-		return c.fail("%s: the model remembers %d ids, the newest of %d, and has forgotten up to %d; the state machine %d, %d, %d",
+		return c.fail(CheckModel, "%s: the model remembers %d ids, the newest of %d, and has forgotten up to %d; the state machine %d, %d, %d",
 			k, n, newest, forgot, ids.Len(), ids.Newest(), ids.NewerThan())
+	}
+	return nil
+}
+
+// unknown holds that an entry with a command that no version knows yet cannot be
+// decoded: who passed it over would go on with another state than others.
+func (c *Checker) unknown() error {
+	next := protowire.AppendBytes(protowire.AppendTag(nil, session.Version+1, protowire.BytesType), nil)
+	_, cmds, err := session.DecodeEntry(session.JoinEntry(nil, c.Model.Now, [][]byte{wire.Command.Seal(next, 0)}))
+	if !errors.Is(err, session.ErrUnknownKind) {
+		return c.fail(CheckUnknown, "an entry with a command of kind %d is decoded as %s: %v", session.Version+1, Go(cmds), err)
 	}
 	return nil
 }
 
 // compareAll compares all records with the model's, and replicas with each other.
 func (c *Checker) compareAll() error {
+	if err := c.unknown(); err != nil {
+		return err
+	}
 	v := c.whole.Snapshot()
 	keys := c.Model.Keys()
 	if c.Counts.Digests%16 == 0 { // looking for keys takes longer than all else here
@@ -243,12 +275,12 @@ func (c *Checker) compareAll() error {
 	}
 	want, err := v.Digest(nil, nil)
 	if err != nil {
-		return c.fail("%v", err)
+		return c.fail(CheckReplicas, "%v", err)
 	}
 	for of, s := range map[string]*session.State{"that is cut": c.cut, "with entries of one command": c.apart} {
 		c.Counts.Digests++
 		if got, err := s.Snapshot().Digest(nil, nil); err != nil || got != want {
-			return c.fail("the replica %s has another digest: %v", of, err)
+			return c.fail(CheckReplicas, "the replica %s has another digest: %v", of, err)
 		}
 	}
 	return nil
@@ -269,7 +301,7 @@ func (c *Checker) cutBefore(s Step) (err error) {
 	case s.Cut == CutAnother && c.late == nil:
 		c.late = &late{of: c.whole.Snapshot()}
 		if c.late.digest, err = c.late.of.Digest(nil, nil); err != nil {
-			return c.fail("%v", err)
+			return c.fail(CheckSnapshot, "%v", err)
 		}
 	}
 	if c.late != nil {
@@ -289,7 +321,7 @@ func (c *Checker) catchUp() error {
 		return err
 	}
 	if d, err := s.Snapshot().Digest(nil, nil); err != nil || d != c.late.digest {
-		return c.fail("a snapshot that was written later is another than it was: %v", err)
+		return c.fail(CheckSnapshot, "a snapshot that was written later is another than it was: %v", err)
 	}
 	for _, step := range c.late.since {
 		s.ApplyAll(step.At, step.Commands)
@@ -302,11 +334,11 @@ func (c *Checker) catchUp() error {
 func (c *Checker) reopen(v *session.Snapshot) (*session.State, error) {
 	var b bytes.Buffer
 	if err := session.WriteSnapshot(&b, v); err != nil {
-		return nil, c.fail("write a snapshot: %v", err)
+		return nil, c.fail(CheckSnapshot, "write a snapshot: %v", err)
 	}
 	s, err := session.ReadSnapshot(&b)
 	if err != nil {
-		return nil, c.fail("read a snapshot: %v", err)
+		return nil, c.fail(CheckSnapshot, "read a snapshot: %v", err)
 	}
 	c.Counts.Cuts++
 	return s, nil

@@ -32,7 +32,7 @@ func newFleet(size int, rng *rand.Rand, log *slog.Logger, tune func(*cluster.Con
 	for i := range size {
 		f.hosts = append(f.hosts, &host{
 			name: fmt.Sprintf("n%d", i+1), network: f.network, disk: newDisk(rand.New(rand.NewPCG(rng.Uint64(), 0))),
-			clock: newClock(), dir: dir, log: log, tune: tune,
+			clock: newClock(), audit: &auditFile{calls: map[string]bool{}}, dir: dir, log: log, tune: tune,
 		})
 	}
 	return f, nil

@@ -23,9 +23,20 @@ type disk struct {
 	mu     sync.Mutex
 	rng    *rand.Rand
 	access time.Duration
-	stall  chan struct{}        // closed when the disk goes on; nil if it does
-	now    *content             // another one after a crash
-	ever   map[uint64]*raft.Log // of each index the entry of the highest term, for the record
+	stall  chan struct{}      // closed when the disk goes on; nil if it does
+	now    *content           // another one after a crash
+	ever   map[place]*written // for the record
+}
+
+// A place is where an entry stands in the log: there is one at most, and all
+// disks that have it have the same before it.
+type place struct{ index, term uint64 }
+
+// A written entry is one that a disk was given.
+type written struct {
+	log    *raft.Log
+	at     time.Time // for the first time
+	before uint64    // term of the entry before; 0 if the disk had none
 }
 
 // A content is what is on a disk. A process that crashed is left with one of its
@@ -41,7 +52,7 @@ type content struct {
 const usualAccess = 500 * time.Microsecond
 
 func newDisk(rng *rand.Rand) *disk {
-	d := &disk{rng: rng, ever: map[uint64]*raft.Log{}}
+	d := &disk{rng: rng, ever: map[place]*written{}}
 	d.wipe()
 	return d
 }
@@ -115,8 +126,13 @@ func (d *disk) append(c *content, logs []*raft.Log) {
 			c.first = l.Index
 		}
 		c.last = max(c.last, l.Index)
-		if was := d.ever[l.Index]; was == nil || was.Term <= l.Term {
-			d.ever[l.Index] = l
+		w := d.ever[place{l.Index, l.Term}]
+		if w == nil {
+			w = &written{log: l, at: time.Now()}
+			d.ever[place{l.Index, l.Term}] = w
+		}
+		if before := c.log[l.Index-1]; before != nil {
+			w.before = before.Term
 		}
 	}
 }

@@ -24,6 +24,7 @@ type host struct {
 	network *network
 	disk    *disk
 	clock   *clock
+	audit   *auditFile
 	dir     string // for what a restore needs while it is under way
 	log     *slog.Logger
 	tune    func(*cluster.Config)
@@ -112,6 +113,7 @@ func (h *host) serve(r *run, node *cluster.Node) (err error) {
 	dial := h.network.dialer(h.name)
 	r.server, err = server.New(server.Config{
 		Store: node, Cluster: members{node}, Node: h.name, Backend: "raft", Version: "sim", Logger: h.log,
+		Audit: h.audit, AuditRequired: true,
 		Peers: &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			return dial(ctx, address)
 		}}},

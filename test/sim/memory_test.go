@@ -110,8 +110,7 @@ func turnBits(t *testing.T, b memoryBits) {
 	defer func() { require.NoError(t, w.close()) }()
 	require.NoError(t, w.prepare(t.Context()))
 
-	n := newNemesis(f, rng, nil, Setting{Seed: b.Seed, Length: time.Duration(b.Count) * 2 * time.Minute, Gap: 8 * time.Second})
-	n.clients = []string{w.name}
+	n := newNemesis(f, rng, []*worker{w}, Setting{Seed: b.Seed, Length: time.Duration(b.Count) * 2 * time.Minute, Gap: 8 * time.Second})
 	n.faults = slices.DeleteFunc(n.faults, func(f fault) bool {
 		return slices.Contains([]string{"replace", "remove and add", "restore"}, f.kind) // they are for whoever has the damage
 	})

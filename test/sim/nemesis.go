@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,8 @@ type nemesis struct {
 	faults  []fault
 	length  time.Duration
 	start   time.Time
+	weather *weather
+	victims *victims
 
 	mu     sync.Mutex
 	counts map[string]int
@@ -56,21 +59,33 @@ var kinds = []struct {
 	{"clock rate", (*nemesis).clockRate},
 	{"clock jump", (*nemesis).clockJump},
 	{"lost replies", (*nemesis).lostReplies},
+	{"deaf node", (*nemesis).deafNode},
+	{"late answers", (*nemesis).lateAnswers},
+	{"full audit log", (*nemesis).fullAudit},
 	{"restart in order", (*nemesis).restart},
 	{"replace", (*nemesis).replace},
 	{"remove and add", (*nemesis).removeAndAdd},
 	{"restore", (*nemesis).restore},
+	{killedClient, (*nemesis).killClient},
 }
 
 func newNemesis(f *fleet, rng *rand.Rand, workers []*worker, s Setting) *nemesis {
 	n := &nemesis{fleet: f, counts: map[string]int{}, length: s.Length, workers: workers, wiping: make(chan struct{}, 1)}
+	n.weather = newWeather(workers[0].recorder.start, s.Heartbeat)
+	n.victims = &victims{recorder: workers[0].recorder, weather: n.weather}
 	for _, w := range workers {
 		n.clients = append(n.clients, w.name)
 	}
+	draw := func() string {
+		if len(s.Only) > 0 {
+			return s.Only[rng.IntN(len(s.Only))]
+		}
+		return kinds[rng.IntN(len(kinds))].name
+	}
 	for at := s.Gap; at < s.Length; at += s.Gap/2 + time.Duration(rng.Int64N(int64(s.Gap))) {
-		n.faults = append(n.faults, fault{at, 500*time.Millisecond + time.Duration(rng.Int64N(int64(5*time.Second))), kinds[rng.IntN(len(kinds))].name, rng.Uint64()})
+		n.faults = append(n.faults, fault{at, 500*time.Millisecond + time.Duration(rng.Int64N(int64(5*time.Second))), draw(), rng.Uint64()})
 		if rng.IntN(8) == 0 { // two at once
-			n.faults = append(n.faults, fault{at, time.Second, kinds[rng.IntN(len(kinds))].name, rng.Uint64()})
+			n.faults = append(n.faults, fault{at, time.Second, draw(), rng.Uint64()})
 		}
 	}
 	return n
@@ -94,6 +109,9 @@ func (n *nemesis) run() {
 				continue
 			}
 			under.Go(func() {
+				if f.kind != killedClient { // of which the cluster is none the worse
+					defer n.weather.begins()()
+				}
 				mend := k.do(n, rand.New(rand.NewPCG(f.pick, 0)))
 				if mend == nil {
 					return
@@ -273,6 +291,38 @@ func (n *nemesis) lostReplies(rng *rand.Rand) func() {
 		release()
 	}
 }
+
+// deafNode lets a host hear nothing of the others, which hear it: what it asks them
+// for is done, and it does not know.
+func (n *nemesis) deafNode(rng *rand.Rand) func() {
+	return n.fleet.network.hold(links(n.anyHost(rng).name, n.fleet.names(), false, true)...)
+}
+
+// lateAnswers lets what the others answer a leader come late, and then loses what
+// it says to them: it takes itself for the leader for longer than they do. It is
+// read from meanwhile, more often than its clients do.
+func (n *nemesis) lateAnswers(rng *rand.Rand) func() {
+	h := n.leaderOr(rng)
+	faster := n.fleet.network.slow(time.Duration(200+rng.IntN(150))*time.Millisecond, links(h.name, n.fleet.names(), false, true)...)
+	time.Sleep(2 * time.Second)
+	release := n.fleet.network.hold(links(h.name, n.fleet.names(), true, false)...)
+	w := n.workers[rng.IntN(len(n.workers))]
+	var reads sync.WaitGroup
+	for i := range 60 {
+		reads.Go(func() {
+			w.readAt(context.Background(), w.counters[slices.Index(n.fleet.hosts, h)], counters[i%len(counters)])
+		})
+		time.Sleep(20 * time.Millisecond)
+	}
+	return func() {
+		reads.Wait()
+		release()
+		faster()
+	}
+}
+
+// fullAudit lets nobody write into the audit log of a host.
+func (n *nemesis) fullAudit(rng *rand.Rand) func() { return n.leaderOr(rng).audit.fill() }
 
 // restart ends a node in order and starts it again.
 func (n *nemesis) restart(rng *rand.Rand) func() {

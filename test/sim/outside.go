@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -119,7 +120,7 @@ func (l Workload) Final(ctx context.Context) (counters map[string]int64, held er
 
 // Longest is for how long after the last change a slot may be held, or waited for:
 // who went away while it waited stands in the queue for as long as it wanted to.
-const Longest = longestWait + longest + leaseEnds
+const Longest = waiterEnds
 
 // ReadHistory puts together what clients wrote down. Of a change without an
 // outcome nobody knows what became.
@@ -160,15 +161,26 @@ func ReadHistory(h *check.History, lines io.Reader) error {
 // Replay applies the log, as several nodes have it, up to an index to an empty
 // state. It returns what changed, and the digests of the state at log times.
 func Replay(logs []map[uint64]*raft.Log, until uint64, at []time.Duration) ([]check.Effect, map[time.Duration][]string, error) {
-	f := &fleet{}
-	for i, log := range logs {
-		f.hosts = append(f.hosts, &host{name: fmt.Sprint(i), disk: &disk{ever: log}})
+	log := make([]written, until+1)
+	for i := uint64(1); i <= until; i++ {
+		for _, has := range logs {
+			switch l := has[i]; {
+			case l == nil: // its folder was replaced meanwhile
+			case log[i].log == nil:
+				log[i].log = l
+			case l.Term != log[i].log.Term || l.Type != log[i].log.Type || !bytes.Equal(l.Data, log[i].log.Data) || !bytes.Equal(l.Extensions, log[i].log.Extensions):
+				return nil, nil, fmt.Errorf("entry %d differs between nodes, and was committed", i)
+			}
+		}
+		if log[i].log == nil {
+			return nil, nil, fmt.Errorf("no node has entry %d", i)
+		}
 	}
 	seen := make([]replica, len(at))
 	for i := range at {
 		seen[i].at = at[i]
 	}
-	w, err := f.replay(until, seen)
+	w, err := replay(log, time.Time{}, seen)
 	if err != nil {
 		return nil, nil, err
 	}

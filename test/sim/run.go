@@ -28,6 +28,7 @@ type Setting struct {
 	// Heartbeat and Commit are Raft's timeouts; the defaults if 0. Long ones let
 	// long runs be cheap.
 	Heartbeat, Commit time.Duration
+	Only              []string     `json:",omitempty"` // kinds of faults; all if there are none
 	Logger            *slog.Logger `json:"-"`
 }
 
@@ -40,8 +41,10 @@ type Report struct {
 	Unknown    int
 	NotApplied int
 	Violations []check.Violation
-	Plan       []string      `json:"-"`
-	History    check.History `json:"-"`
+	Took       map[string][]time.Duration // by what has a bound in time
+	Plan       []string                   `json:"-"`
+	History    check.History              `json:"-"`
+	witness    *witness
 }
 
 const (
@@ -50,16 +53,19 @@ const (
 	healWithin = 10 * time.Second
 	// leaseEnds is how long after its TTL a lease may last at most.
 	leaseEnds = 5 * time.Second
-	longest   = 5 * time.Second // TTL of the workload
-	// longestWait is for how long it waits for a slot.
+	// longestWait is for how long a client waits for a slot.
 	longestWait = 8 * time.Second
+	// waiterEnds is after how long nothing is left of who waited.
+	waiterEnds = 20 * time.Second
+	// calm is how long clients work on when nothing is wrong any more.
+	calm = 5 * time.Second
 )
 
 // Run runs a cluster under a plan of faults. It must be called in a bubble of
 // testing/synctest. The error says that the run could not be made; what is wrong
 // with the cluster is in the report.
 func Run(s Setting) (report Report, err error) {
-	report = Report{Setting: s, Faults: map[string]int{}}
+	report = Report{Setting: s, Faults: map[string]int{}, Took: map[string][]time.Duration{}}
 	if s.Logger == nil {
 		s.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -110,9 +116,16 @@ func Run(s Setting) (report Report, err error) {
 			report.Violations = append(report.Violations, check.Violation{Check: name, Text: err.Error()})
 		}
 	}
+	whole := time.Now()
 	violated("heal", f.ready(healWithin))
+	report.Took[healed] = append(report.Took[healed], time.Since(whole))
+	time.Sleep(n.weather.settle + calm)
 	stop()
 	busy.Wait()
+	n.victims.under.Wait()
+	took, broken := liveness(n.weather.fair(), rec.spans)
+	report.Took[answered], report.Took[freed] = took, n.victims.took
+	report.Violations = append(append(report.Violations, broken...), n.victims.broken...)
 	for _, w := range workers {
 		w.resolve(context.Background())
 		w.end()
@@ -120,7 +133,13 @@ func Run(s Setting) (report Report, err error) {
 	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools}
 	h.Final, err = workers[0].final(context.Background())
 	violated("final", err)
-	time.Sleep(longest + leaseEnds)
+	report.Violations = append(report.Violations, rec.broken...)
+	report.Violations = append(report.Violations, f.unwritten(rec.denied)...)
+	drilled, broken := f.drill(workers[0])
+	if report.Violations = append(report.Violations, broken...); drilled {
+		report.Faults["drill"]++
+	}
+	time.Sleep(waiterEnds)
 	violated("orphans", orphans(workers[0]))
 	states, until, err := f.states(healWithin)
 	violated("states", err)
@@ -130,17 +149,21 @@ func Run(s Setting) (report Report, err error) {
 		}
 		x.failed = nil
 	}
-	w, err := f.replay(until, states)
+	var w *witness
+	log, err := f.log(until)
+	if err == nil {
+		w, err = replay(log, start, states)
+	}
 	if err != nil {
 		violated("log", err)
 	} else {
-		h.Effects = w.effects
+		h.Effects, report.witness = w.effects, w
+		report.Violations = append(report.Violations, w.time.broken...)
 		for _, own := range states {
 			if log := w.digests[own.at]; !slices.Contains(log, own.digest) {
 				violated("states", fmt.Errorf("%s has the state %s at log time %v, and the log comes to %v", own.host, own.digest, own.at, log))
 			}
 		}
-		report.Violations = append(report.Violations, check.All(h)...)
 	}
 	report.Cluster, report.History, report.Ops = time.Since(start), h, len(h.Ops)
 	for _, o := range h.Ops {
@@ -153,6 +176,14 @@ func Run(s Setting) (report Report, err error) {
 		}
 	}
 	return report, nil
+}
+
+// Judge runs the checks of package check over a run whose log is known. It is
+// called outside of the bubble: a search must end in real time.
+func (r *Report) Judge() {
+	if r.History.Effects != nil {
+		r.Violations = append(r.Violations, check.All(r.History)...)
+	}
 }
 
 // A replica is the state of one node as it stood at a log time.

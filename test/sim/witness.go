@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -20,6 +21,8 @@ type witness struct {
 	state   *session.State
 	digests map[time.Duration][]string // of the states at a log time, which several entries may have
 	staged  *restoring                 // nil if no restore is under way
+	log     []logged
+	time    timed
 }
 
 // An entry of a restore has its kind behind the term in its extensions, and in
@@ -43,16 +46,13 @@ type restoring struct {
 // restoreRest is after how much log time without a piece a restore is given up.
 const restoreRest = time.Minute
 
-// replay applies the log up to an index to an empty state, and notes what that is
-// at the log times at which nodes were looked at.
-func (f *fleet) replay(until uint64, seen []replica) (*witness, error) {
+// replay applies a log, whose first entry has the index 1, to an empty state, and
+// notes what that is at the log times at which nodes were looked at.
+func replay(log []written, start time.Time, seen []replica) (*witness, error) {
 	w := &witness{state: session.New(), digests: map[time.Duration][]string{}}
 	tokens := map[string]uint64{}
-	for i := uint64(1); i <= until; i++ {
-		l, err := f.entry(i)
-		if err != nil {
-			return nil, err
-		}
+	for i := uint64(1); i < uint64(len(log)); i++ {
+		l := log[i].log
 		if l.Type != raft.LogCommand {
 			continue
 		}
@@ -70,6 +70,8 @@ func (f *fleet) replay(until uint64, seen []replica) (*witness, error) {
 			w.stale(l.Term, w.state.Now())
 			continue // stamped under another leadership than the one that gave it its place
 		}
+		w.log = append(w.log, logged{entry: l.Data})
+		w.time.entry(i, at, log[i].at.Sub(start))
 		for j, r := range w.state.ApplyAll(at, commands) {
 			if e, ok := effectOf(commands[j], &r, tokens); ok {
 				e.Index = i
@@ -122,6 +124,11 @@ func (w *witness) restore(l *raft.Log) error {
 		w.staged = nil
 		now, generation := w.state.Now(), w.state.Generation()
 		w.state = r.loader.State()
+		var saved bytes.Buffer
+		if err := session.WriteSnapshot(&saved, w.state.Snapshot()); err != nil {
+			return err
+		}
+		w.log = append(w.log, logged{restored: saved.Bytes(), at: at})
 		w.state.SetClock(max(now, at), generation)
 		w.state.ApplyAll(w.state.Now(), []session.Command{&session.Restore{}})
 		return nil
@@ -135,23 +142,55 @@ func (w *witness) restore(l *raft.Log) error {
 	return err
 }
 
-// entry returns the entry at an index. One that was committed has the highest
-// term of all that any disk was given for that index: each later leader has it.
-func (f *fleet) entry(index uint64) (found *raft.Log, err error) {
+// log returns the committed entries up to an index, by their index. The entry there
+// is that of the leader; from each follows the one before it.
+func (f *fleet) log(until uint64) ([]written, error) {
+	l := f.leader()
+	if l == nil {
+		return nil, errors.New("nobody leads")
+	}
+	l.disk.mu.Lock()
+	last := l.disk.now.log[until]
+	l.disk.mu.Unlock()
+	if last == nil {
+		return nil, fmt.Errorf("%s leads and has no entry %d", l.name, until)
+	}
+	log := make([]written, until+1)
+	at := place{until, last.Term}
+	for ; at.index > 0; at.index-- {
+		e, err := f.entry(at)
+		if err != nil {
+			return nil, err
+		}
+		log[at.index], at.term = e, e.before
+	}
+	return log, nil
+}
+
+// entry returns what disks were given for a place. It was written when the first of
+// them had it.
+func (f *fleet) entry(at place) (found written, err error) {
 	for _, h := range f.hosts {
 		h.disk.mu.Lock()
-		l := h.disk.ever[index]
+		e := h.disk.ever[at]
 		h.disk.mu.Unlock()
 		switch {
-		case l == nil:
-		case found == nil || l.Term > found.Term:
-			found = l
-		case l.Term == found.Term && (l.Type != found.Type || !bytes.Equal(l.Data, found.Data) || !bytes.Equal(l.Extensions, found.Extensions)):
-			return nil, fmt.Errorf("entry %d of term %d differs between disks", index, l.Term)
+		case e == nil:
+			continue
+		case found.log == nil:
+			found = *e
+			continue
+		case e.log.Type != found.log.Type || !bytes.Equal(e.log.Data, found.log.Data) || !bytes.Equal(e.log.Extensions, found.log.Extensions):
+			return found, fmt.Errorf("entry %d of term %d differs between disks", at.index, at.term)
+		case found.before == 0 || e.before != 0 && e.at.Before(found.at):
+			found.before = e.before // the leader that made it knows best: others may have what a snapshot has passed by
+		}
+		if e.at.Before(found.at) {
+			found.at = e.at
 		}
 	}
-	if found == nil {
-		return nil, fmt.Errorf("no disk was ever given entry %d", index)
+	if found.log == nil {
+		return found, fmt.Errorf("no disk was ever given entry %d of term %d", at.index, at.term)
 	}
 	return found, nil
 }
@@ -169,7 +208,11 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 	}
 	switch c := c.(type) {
 	case *session.Increment:
-		return check.Effect{Kind: check.Increment, Object: c.Key, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
+		id := c.By.Request
+		if id == "" {
+			id = c.Key // it is its alone
+		}
+		return check.Effect{Kind: check.Increment, Object: c.Key, ID: id}, r.Code == session.Done && !r.Repeat
 	case *session.Acquire:
 		return check.Effect{Kind: check.Acquire, Object: c.Pool, ID: c.Slot, Granted: true}, granted(c.Slot)
 	case *session.Release:

@@ -23,7 +23,7 @@ import (
 
 // What all clients share.
 var (
-	pools    = map[string]int{"narrow": 1, "wide": 3}
+	pools    = map[string]int{"narrow": 1, "wide": 3, victimPool: 2}
 	counters = []string{"a", "b", "c"}
 )
 
@@ -38,9 +38,12 @@ type recorder struct {
 
 	note func(Line) // told of everything at once; may be nil
 
-	mu    sync.Mutex
-	ops   []check.Op
-	holds []check.Hold
+	mu     sync.Mutex
+	ops    []check.Op
+	holds  []check.Hold
+	spans  []span            // that operations took, each attempt of those that are sent again here
+	denied []check.Op        // that the policy refused, as somebody was told
+	broken []check.Violation // by what an answer said
 }
 
 // begun is told of each change before it is sent.
@@ -59,6 +62,13 @@ func (r *recorder) done(o check.Op) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ops = append(r.ops, o)
+}
+
+// took notes that something was asked for and answered, or given up.
+func (r *recorder) took(from, to, wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spans = append(r.spans, span{from, to, wait})
 }
 
 func (r *recorder) held(h check.Hold) {
@@ -84,10 +94,11 @@ type worker struct {
 	think    time.Duration                           // between two operations, on average
 	turn     chan struct{}                           // held by an operation, and by who wants there to be none
 	unclear  []check.Op                              // increments of which nobody knows what became of them
+	log      *slog.Logger
 }
 
 func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.Duration, log *slog.Logger) (*worker, error) {
-	w := &worker{name: name, fleet: f, rng: rng, recorder: rec, think: think, http: f.httpClient(name), turn: make(chan struct{}, 1)}
+	w := &worker{name: name, fleet: f, rng: rng, recorder: rec, think: think, http: f.httpClient(name), turn: make(chan struct{}, 1), log: log}
 	c, err := client.New(client.Config{Addresses: f.apis(), Name: name, HTTPClient: w.http, Logger: log})
 	if err != nil {
 		return nil, err
@@ -126,12 +137,20 @@ func (w *worker) work(ctx context.Context) {
 
 // one does one thing, and returns the session to go on with; nil for a new one.
 func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.OpenSession {
-	switch w.rng.IntN(16) {
-	case 0, 1, 2, 3, 4:
+	switch w.rng.IntN(32) {
+	case 0:
+		w.pinned(ctx)
+	case 1, 2, 3:
+		w.once(ctx)
+	case 4:
+		if session != nil && !w.denied(ctx, session) {
+			return nil
+		}
+	case 5, 6, 7, 8, 9, 10:
 		w.increment(ctx)
-	case 5, 6, 7:
+	case 11, 12, 13, 14, 15, 16:
 		w.read(ctx)
-	case 8:
+	case 17, 18:
 		w.slot(ctx)
 	default:
 		if session != nil && !w.call(ctx, session) {
@@ -185,9 +204,10 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	w.recorder.begun(o)
 	call, err := s.Begin(ctx, client.Call{ID: o.ID, Tool: "t", Wait: client.NoWait, TTL: 5 * time.Second})
 	o.Return = w.recorder.now()
+	w.recorder.took(o.Call, o.Return, 0)
 	o.Outcome, o.Text = outcome(err), text(err)
 	if err == nil {
-		o.Granted, o.Index = true, call.Begun().GetIndex()
+		o.Granted, o.Index, o.Value = true, call.Begun().GetIndex(), int64(call.Begun().GetCounters().GetCalls())
 	}
 	w.recorder.done(o)
 	if err != nil {
@@ -200,6 +220,7 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	defer cancel()
 	err = call.End(ending, client.Succeeded)
 	e.Return = w.recorder.now()
+	w.recorder.took(e.Call, e.Return, 0)
 	e.Outcome, e.Text = outcome(err), text(err)
 	w.recorder.done(e)
 	return true
@@ -222,6 +243,7 @@ func (w *worker) slot(ctx context.Context) {
 	w.recorder.begun(o)
 	s, err := w.client.Acquire(ctx, pool, client.SlotID(o.ID), client.Weight(weight), client.TTL(ttl), client.Wait(wait))
 	o.Return = w.recorder.now()
+	w.recorder.took(o.Call, o.Return, max(0, wait))
 	o.Outcome, o.Text = outcome(err), text(err)
 	if err == nil {
 		o.Granted, o.Token = true, s.Token()
@@ -251,6 +273,7 @@ func (w *worker) slot(ctx context.Context) {
 	w.recorder.begun(r)
 	err = s.Release()
 	r.Return = w.recorder.now()
+	w.recorder.took(r.Call, r.Return, 0)
 	r.Outcome, r.Text = outcome(err), text(err)
 	w.recorder.done(r)
 }
@@ -283,8 +306,10 @@ func (w *worker) increment(ctx context.Context) {
 func (w *worker) send(ctx context.Context, o check.Op, again bool) check.Op {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(500+w.rng.IntN(4000))*time.Millisecond)
 	defer cancel()
+	from := w.recorder.now()
 	res, err := w.node().Increment(ctx, &v1.IncrementRequest{Key: o.Object, Amount: strconv.FormatInt(o.Amount, 10), RequestId: o.ID, Client: w.name})
 	o.Return = w.recorder.now()
+	w.recorder.took(from, o.Return, 0)
 	o.Text = text(err)
 	switch {
 	case err == nil:
@@ -332,11 +357,16 @@ func (w *worker) end() {
 
 // read reads a counter at any node.
 func (w *worker) read(ctx context.Context) {
-	o := check.Op{Client: w.name, Kind: check.Read, Object: counters[w.rng.IntN(len(counters))], Call: w.recorder.now()}
+	w.readAt(ctx, w.node(), counters[w.rng.IntN(len(counters))])
+}
+
+func (w *worker) readAt(ctx context.Context, node govnodev1connect.CounterServiceClient, key string) {
+	o := check.Op{Client: w.name, Kind: check.Read, Object: key, Call: w.recorder.now()}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	res, err := w.node().Get(ctx, &v1.GetRequest{Key: o.Object})
+	res, err := node.Get(ctx, &v1.GetRequest{Key: o.Object})
 	o.Return = w.recorder.now()
+	w.recorder.took(o.Call, o.Return, 0)
 	if err != nil {
 		return // it changes nothing, and says nothing
 	}

@@ -1,0 +1,8 @@
+// Package seeded proves the proof: it says of each bug of package internal/seeded
+// which layer has to catch it and by which check, builds the layers with the bugs
+// in them, and runs each layer with one bug at a time.
+//
+// A bug is caught where a check that is named for it has spoken. That something
+// crashed, did not come up or took too long proves nothing: any change could
+// have done that.
+package seeded

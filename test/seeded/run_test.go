@@ -1,0 +1,225 @@
+package seeded
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/test/report"
+	"example.com/govnode/test/sim"
+)
+
+const (
+	// runEnv says which bugs: their names with commas between them, all, or how
+	// many of them in turn.
+	runEnv = "GOVNODE_SEEDED_RUN"
+	// seedEnv says from where on they are taken in turn, and with which seeds L1
+	// begins. The day, if it is not set.
+	seedEnv = "GOVNODE_SEEDED_SEED"
+	// binEnv names a folder with what was built before, and what is built is left.
+	binEnv = "GOVNODE_SEEDED_BIN"
+	bugEnv = "GOVNODE_SEEDED"
+
+	// patience is how long a layer may take for one bug.
+	patience   = 40 * time.Second
+	reportMark = "report: "
+)
+
+// layers are the packages whose tests are built with the bugs in them.
+var layers = map[string]string{L0: "test/model", L1: "test/sim"}
+
+// TestEveryBugHasARow holds the table to the bugs that there are, and to itself.
+func TestEveryBugHasARow(t *testing.T) {
+	source, err := os.ReadFile("../../internal/seeded/on.go")
+	require.NoError(t, err)
+	names := map[string]bool{}
+	for _, b := range Bugs {
+		require.Contains(t, string(source), strconv.Quote(b.Name))
+		require.False(t, names[b.Name], b.Name)
+		require.NotEmpty(t, b.Checks, b.Name)
+		names[b.Name] = true
+	}
+	rows := regexp.MustCompile(`(?m)^\t[A-Z]\w+:\s+"[a-z-]+",$`).FindAllString(string(source), -1)
+	require.Len(t, rows, len(names), "a bug that nobody has to catch")
+}
+
+// TestSeeded lets each layer catch what it has to.
+func TestSeeded(t *testing.T) {
+	choice := os.Getenv(runEnv)
+	if choice == "" {
+		t.Skip(runEnv + " says which bugs are to be caught: names, all, or a number")
+	}
+	seed := uint64(time.Now().UTC().YearDay())
+	if text := os.Getenv(seedEnv); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, seedEnv)
+	}
+	bugs := choose(t, choice, seed)
+	bin := os.Getenv(binEnv)
+	if bin == "" {
+		bin = t.TempDir()
+	}
+	start := time.Now()
+	for layer, folder := range layers {
+		if slices.ContainsFunc(bugs, func(b Bug) bool { return b.Layer == layer }) {
+			build(t, bin, folder)
+		}
+	}
+	t.Logf("built in %v; seed %d", time.Since(start).Round(time.Second), seed)
+	start = time.Now()
+	l := report.Layer{Name: "seeded", Seeds: []uint64{seed}, Figures: map[string]float64{}}
+	for _, b := range bugs {
+		begun := time.Now()
+		by, runs := catch(t.Context(), b, bin, seed)
+		took := time.Since(begun)
+		if by == "" {
+			l.Violations = append(l.Violations, fmt.Sprintf("seeded: %s was not caught by %s (%s) in %d runs: %s", b.Name, b.Layer, strings.Join(b.Checks, ", "), runs, b.What))
+			t.Errorf("%-16s %s: NOT CAUGHT in %d runs, %v", b.Name, b.Layer, runs, took.Round(time.Millisecond))
+			continue
+		}
+		l.Figures[b.Name+" caught after s"] = took.Seconds()
+		t.Logf("%-16s %s, %d runs, %v: %.200s", b.Name, b.Layer, runs, took.Round(time.Millisecond), strings.ReplaceAll(by, "\n", " "))
+	}
+	l.Took = time.Since(start)
+	l.Operations = len(bugs)
+	l.Figures["caught"] = float64(len(bugs) - len(l.Violations))
+	l.Figures["bugs"] = float64(len(bugs))
+	if len(l.Violations) > 0 {
+		l.Replay = fmt.Sprintf("%s=%s %s=%d make prove-seeded", runEnv, choice, seedEnv, seed)
+	}
+	require.NoError(t, report.Write(l))
+}
+
+// choose returns the bugs that are to be caught.
+func choose(t *testing.T, choice string, seed uint64) (bugs []Bug) {
+	if choice == "all" {
+		return Bugs
+	}
+	if n, err := strconv.Atoi(choice); err == nil {
+		for i := range min(n, len(Bugs)) {
+			bugs = append(bugs, Bugs[(int(seed%uint64(len(Bugs)))*n+i*7)%len(Bugs)])
+		}
+		return bugs
+	}
+	for _, name := range strings.Split(choice, ",") {
+		i := slices.IndexFunc(Bugs, func(b Bug) bool { return b.Name == name })
+		require.GreaterOrEqual(t, i, 0, "%s: there is no bug %q", runEnv, name)
+		bugs = append(bugs, Bugs[i])
+	}
+	return bugs
+}
+
+// build builds the tests of a folder with the bugs in them, unless they are there.
+func build(t *testing.T, bin, folder string) {
+	path := binary(bin, folder)
+	if _, err := os.Stat(path); err == nil {
+		return
+	}
+	out, err := exec.Command("go", "test", "-c", "-tags", "hashicorpmetrics,seeded", "-o", path, "../../"+folder).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+func binary(bin, folder string) string { return filepath.Join(bin, filepath.Base(folder)+".test") }
+
+// catch runs the layer of a bug until one of its checks speaks, and returns what
+// that said; nothing if the time is up before.
+func catch(ctx context.Context, b Bug, bin string, seed uint64) (by string, runs int) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if b.Layer == L0 {
+		out := run(ctx, b, bin, "^TestUntil$", "GOVNODE_L0_UNTIL="+(patience/2).String())
+		var l report.Layer
+		_ = json.Unmarshal(out, &l) // without a report nothing was caught
+		for _, v := range l.Violations {
+			if check, _, _ := strings.Cut(v, ": "); slices.Contains(b.Checks, check) {
+				return v, 1
+			}
+		}
+		return "", 1
+	}
+	if b.Layer != L1 {
+		return "", 0
+	}
+	var mu sync.Mutex
+	var under sync.WaitGroup
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 2 { // cores
+		under.Go(func() {
+			for ctx.Err() == nil {
+				mu.Lock()
+				s := setting(rng.Uint64()>>32, b, runs)
+				runs++
+				mu.Unlock()
+				found := simulate(ctx, b, bin, s)
+				if found != "" {
+					mu.Lock()
+					by = found
+					mu.Unlock()
+					cancel()
+				}
+			}
+		})
+	}
+	under.Wait()
+	return by, runs
+}
+
+// setting is that of the busy runs of L1, with the faults of the bug alone in every
+// second one.
+func setting(seed uint64, b Bug, run int) sim.Setting {
+	s := sim.Setting{Seed: seed, Nodes: 3, Clients: 24, Length: 30 * time.Second, Think: 30 * time.Millisecond, Gap: 2 * time.Second}
+	if run%2 == 0 {
+		s.Only = b.Faults
+	}
+	return s
+}
+
+// simulate runs one cluster, and returns what a check of the bug said.
+func simulate(ctx context.Context, b Bug, bin string, s sim.Setting) string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return ""
+	}
+	var r sim.Report
+	if json.Unmarshal(run(ctx, b, bin, "^TestOne$", "GOVNODE_L1_SETTING="+string(text)), &r) != nil {
+		return "" // it was cut off, or crashed
+	}
+	for _, v := range r.Violations {
+		if slices.Contains(b.Checks, v.Check) {
+			return v.String()
+		}
+	}
+	return ""
+}
+
+// run runs one test of a layer with a bug in it, and returns its report.
+func run(ctx context.Context, b Bug, bin, test, env string) []byte {
+	folder := layers[b.Layer]
+	var out bytes.Buffer
+	c := exec.CommandContext(ctx, binary(bin, folder), "-test.run="+test, "-test.timeout=2m")
+	c.Dir = "../../" + folder
+	c.Env = append(os.Environ(), "GOGC=400", bugEnv+"="+b.Name, env, report.DirEnv+"=")
+	c.Stdout, c.Stderr = &out, &out
+	_ = c.Run() // its report says what came of it
+	for line := range bytes.Lines(out.Bytes()) {
+		if text, ok := bytes.CutPrefix(line, []byte(reportMark)); ok {
+			return text
+		}
+	}
+	return nil
+}

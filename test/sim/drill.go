@@ -1,0 +1,103 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/client"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/test/check"
+)
+
+// The drill is what every run ends with, in a cluster that is whole: what is
+// promised there in seconds.
+
+const (
+	drillTTL  = 3 * time.Second
+	drillRest = 20 * time.Second // for which another node leads
+	drillPool = "drill"
+)
+
+// drill reports whether it came about, and what it found. It lets the leadership go to another node and come back, with a holder of a
+// slot that is killed meanwhile. Then it moves the leader's time of day.
+func (f *fleet) drill(w *worker) (done bool, broken []check.Violation) {
+	first := f.leader()
+	if _, err := w.client.PutPool(context.Background(), client.Pool{Name: drillPool, Slots: 1}); err != nil || first == nil || !f.hand("") {
+		return false, nil // elections are for others to judge
+	}
+	time.Sleep(drillRest)
+	if f.leader() == first {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	took := func(at *host, id string, wait time.Duration) bool {
+		req := &v1.AcquireSlotRequest{Pool: drillPool, SlotId: id, Client: w.name, Ttl: durationpb.New(drillTTL)}
+		if wait > 0 {
+			req.Wait = durationpb.New(wait)
+		}
+		c := govnodev1connect.NewSlotServiceClient(w.http, "http://"+at.apiAddress())
+		res, err := c.AcquireSlot(ctx, req)
+		return err == nil && res.Outcome == v1.Outcome_OUTCOME_ADMITTED
+	}
+	if !took(f.leader(), newID(), 0) { // by somebody who never renews
+		return false, nil
+	}
+	at := time.Now()
+	if !f.hand(first.name) {
+		return false, nil
+	}
+	const most = drillTTL + leaseEnds
+	if l := f.leader(); l != nil && (!took(l, newID(), most-time.Since(at)) || time.Since(at) > most) {
+		broken = append(broken, check.Violation{Check: "lapse", Text: fmt.Sprintf("a slot of %v whose holder was killed came free %v after it was granted, or not by then, with a leader that leads once more", drillTTL, time.Since(at))})
+	}
+	if l := f.leader(); l != nil {
+		l.clock.jump(1, time.Hour)
+		time.Sleep(time.Second)
+		took(l, newID(), 0) // whatever comes of it stands in the log with its time
+	}
+	return true, broken
+}
+
+// hand gives the leadership to a host, any if it has no name, and reports whether
+// that leads.
+func (f *fleet) hand(to string) bool {
+	l := f.leader()
+	if l == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if l.up().TransferLeadership(ctx, to) != nil {
+		return false
+	}
+	return eventually(healWithin, func() error {
+		if now := f.leader(); now == nil || now == l || to != "" && now.name != to {
+			return fmt.Errorf("%s does not lead", to)
+		}
+		return f.ready(time.Second)
+	}) == nil
+}
+
+// timed holds log time to the time in which the entries were written: between two
+// of them passes at least as much as their stamps say, but for what a disk took.
+type timed struct {
+	most   time.Duration // by how much time was ahead of a stamp
+	broken []check.Violation
+}
+
+// diskTakes is how long an entry may take from its stamp to a disk.
+const diskTakes = 15 * time.Second
+
+func (t *timed) entry(index uint64, stamp, written time.Duration) {
+	ahead := written - stamp
+	if ahead < t.most-diskTakes && len(t.broken) == 0 {
+		t.broken = append(t.broken, check.Violation{Check: "time", Text: fmt.Sprintf(
+			"entry %d is stamped with %v and was written at %v: log time has gone on by %v more than time has", index, stamp, written, t.most-ahead)})
+	}
+	t.most = max(t.most, ahead)
+}
