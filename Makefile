@@ -33,7 +33,7 @@ prove-l3: build ## power cuts, and disks that lie as the control; 1 minute; as r
 	GOVNODE_L3=$(or $(GOVNODE_L3),1) GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS) ./test/chaos/power ./test/processes/disks -v -count=1 -timeout 20m
 
 .PHONY: prove-l2
-prove-l2: ## real processes and their clients under faults for 3 minutes, with a new seed; in namespaces as root
+prove-l2: needs ## real processes and their clients under faults, 3 minutes on Raft and 1 on Redis, with new seeds; in namespaces as root
 	GOVNODE_L2=1 $(GO) test -tags $(TAGS) ./test/chaos -run Processes -v -count=1 -timeout 15m
 
 .PHONY: race
