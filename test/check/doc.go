@@ -4,5 +4,5 @@
 //
 // The log is a witness: it says in which order changes took effect. A history
 // for which it accounts, in an order that agrees with the clock of the clients,
-// is linearizable.
+// is linearizable. [Linearizable] does without the witness, and searches.
 package check

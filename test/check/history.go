@@ -47,7 +47,7 @@ type Op struct {
 	Outcome Outcome
 	// What the answer said.
 	Index   uint64 // of the log; 0 if it does not say
-	Value   int64  // of the counter
+	Value   int64  // of the counter, or of a session's calls with this one
 	Granted bool
 	Token   uint64
 	Text    string // of an error
@@ -105,7 +105,7 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // All runs every check of this package.
 func All(h History) (broken []Violation) {
-	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens} {
+	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Linearizable} {
 		broken = append(broken, check(h)...)
 	}
 	return broken

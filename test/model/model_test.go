@@ -17,10 +17,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/test/report"
 )
 
 func init() { session.GuardFootprints() }
@@ -42,21 +44,36 @@ func TestStateMachine(t *testing.T) {
 		require.NoError(t, err)
 		seeds = 1
 	}
-	all := NewCounts()
+	start, all := time.Now(), NewCounts()
 	var lock sync.Mutex
+	var failed []string
+	var again string
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(seeds) && !t.Failed(); i = next.Add(1) - 1 {
-				c := history(t, first+uint64(i), steps)
+				seed := first + uint64(i)
+				c, failure := history(t, seed, steps)
 				lock.Lock()
+				if failure != "" {
+					failed = append(failed, fmt.Sprintf("%s (seed %d)", failure, seed))
+					again = fmt.Sprintf("GOVNODE_L0=long GOVNODE_L0_SEED=%d go test ./test/model -run StateMachine -v -count=1", seed)
+				}
 				all.Add(c)
 				lock.Unlock()
 			}
 		})
 	}
 	workers.Wait()
+	layer := report.Layer{
+		Name: "L0", Took: time.Since(start), Operations: all.All(), Violations: failed, Replay: again,
+		Figures: map[string]float64{"cuts": float64(all.Cuts), "digests compared": float64(all.Digests), "entries": float64(all.Steps)},
+	}
+	for i := range seeds {
+		layer.Seeds = append(layer.Seeds, first+uint64(i))
+	}
+	require.NoError(t, report.Write(layer))
 	if t.Failed() {
 		return
 	}
@@ -70,8 +87,8 @@ func TestStateMachine(t *testing.T) {
 	}
 }
 
-// history runs one seed, and returns what it did.
-func history(t *testing.T, seed uint64, n int) *Counts {
+// history runs one seed, and returns what it did and what was wrong.
+func history(t *testing.T, seed uint64, n int) (*Counts, string) {
 	c := NewChecker()
 	g := NewGenerator(seed, c.Model)
 	var steps []Step
@@ -85,14 +102,14 @@ func history(t *testing.T, seed uint64, n int) *Counts {
 		short, failure := Shrink(steps, 60_000)
 		if failure == nil {
 			t.Errorf("seed %d: %v\nIt does not fail again: the state machine is not a function of its log.", seed, err)
-			return c.Counts
+			return c.Counts, err.Error()
 		}
 		commands := c.Counts.All()
 		t.Errorf("%v\n\nThat is step %d of seed %d, after %d commands; GOVNODE_L0_SEED=%d sees it again. These %d steps fail as well:\n%v\n\n%s",
 			failure, c.Counts.Steps, seed, commands, seed, len(short), failure, Program(short))
-		return c.Counts
+		return c.Counts, failure.Error()
 	}
-	return c.Counts
+	return c.Counts, ""
 }
 
 func summary(c *Counts, first uint64, seeds int) string {
@@ -105,40 +122,51 @@ func summary(c *Counts, first uint64, seeds int) string {
 }
 
 // TestLog applies a log to the model and to replicas: the file that GOVNODE_L0_LOG
-// names has an encoded entry in hexadecimal on each line. Without one it applies
-// what a generator made.
+// names, which a run of clusters leaves behind when something is wrong, see
+// ReadLog. Beside it, with .answers behind its name, it writes what the state
+// machine answers. Without such a file it applies what a generator made.
 func TestLog(t *testing.T) {
 	path := os.Getenv("GOVNODE_L0_LOG")
 	if path == "" {
 		path = filepath.Join(t.TempDir(), "log")
 		var log []byte
-		m := New()
-		for g := NewGenerator(5, m); len(log) < 1<<18; {
+		m, lines := New(), 0
+		for g := NewGenerator(5, m); len(log) < 1<<18; lines++ {
 			s := g.Step()
 			m.Apply(s.At, s.Commands)
 			log = append(hex.AppendEncode(log, session.EncodeEntry(s.At, s.Commands)), '\n')
 		}
+		log = fmt.Appendf(log, "restore %d %d\n", lines/2, m.Now)
+		log = append(hex.AppendEncode(log, session.EncodeEntry(m.Now, []session.Command{
+			&session.Acquire{NS: "one", Client: "c", Slot: "s", Pool: "a", Weight: 1, TTL: time.Second},
+		})), '\n')
 		require.NoError(t, os.WriteFile(path, log, 0o644))
 	}
 	f, err := os.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
+	log, err := ReadLog(f)
+	require.NoError(t, err)
+	require.NotEmpty(t, log)
+	answers, err := os.Create(path + ".answers")
+	require.NoError(t, err)
+	defer answers.Close()
+	buffered := bufio.NewWriter(answers)
+	failure := Replay(log, buffered)
+	require.NoError(t, buffered.Flush())
+	t.Logf("%d lines; answers and digests: %s", len(log), answers.Name())
+	if failure == nil {
+		return
+	}
 	var steps []Step
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		b, err := hex.DecodeString(lines.Text())
-		require.NoError(t, err, "line %d", len(steps)+1)
-		at, cmds, err := session.DecodeEntry(b)
-		require.NoError(t, err, "line %d", len(steps)+1)
-		steps = append(steps, Step{At: at, Commands: cmds})
+	for _, l := range log {
+		if l.Restores {
+			t.Fatal(failure) // what a restore brings back cannot be made shorter
+		}
+		steps = append(steps, l.Step)
 	}
-	require.NoError(t, lines.Err())
-	require.NotEmpty(t, steps)
-	if err := Check(steps); err != nil {
-		short, failure := Shrink(steps, 60_000)
-		t.Fatalf("%v\n\nThese %d steps fail as well:\n%v\n\n%s", err, len(short), failure, Program(short))
-	}
+	short, again := Shrink(steps, 60_000)
+	t.Fatalf("%v\n\nThese %d steps fail as well:\n%v\n\n%s", failure, len(short), again, Program(short))
 }
 
 // Equal seeds make equal steps, whatever maps do.

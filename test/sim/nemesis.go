@@ -31,6 +31,8 @@ type nemesis struct {
 	faults  []fault
 	length  time.Duration
 	start   time.Time
+	weather *weather
+	victims *victims
 
 	mu     sync.Mutex
 	counts map[string]int
@@ -64,10 +66,13 @@ var kinds = []struct {
 	{"replace", (*nemesis).replace},
 	{"remove and add", (*nemesis).removeAndAdd},
 	{"restore", (*nemesis).restore},
+	{killedClient, (*nemesis).killClient},
 }
 
 func newNemesis(f *fleet, rng *rand.Rand, workers []*worker, s Setting) *nemesis {
 	n := &nemesis{fleet: f, counts: map[string]int{}, length: s.Length, workers: workers, wiping: make(chan struct{}, 1)}
+	n.weather = newWeather(workers[0].recorder.start, s.Heartbeat)
+	n.victims = &victims{recorder: workers[0].recorder, weather: n.weather}
 	for _, w := range workers {
 		n.clients = append(n.clients, w.name)
 	}
@@ -104,6 +109,9 @@ func (n *nemesis) run() {
 				continue
 			}
 			under.Go(func() {
+				if f.kind != killedClient { // of which the cluster is none the worse
+					defer n.weather.begins()()
+				}
 				mend := k.do(n, rand.New(rand.NewPCG(f.pick, 0)))
 				if mend == nil {
 					return

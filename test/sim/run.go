@@ -41,8 +41,10 @@ type Report struct {
 	Unknown    int
 	NotApplied int
 	Violations []check.Violation
-	Plan       []string      `json:"-"`
-	History    check.History `json:"-"`
+	Took       map[string][]time.Duration // by what has a bound in time
+	Plan       []string                   `json:"-"`
+	History    check.History              `json:"-"`
+	witness    *witness
 }
 
 const (
@@ -51,14 +53,17 @@ const (
 	healWithin = 10 * time.Second
 	// leaseEnds is how long after its TTL a lease may last at most.
 	leaseEnds = 5 * time.Second
-	longest   = 5 * time.Second // TTL of the workload
+	// waiterEnds is after how long nothing is left of who waited.
+	waiterEnds = 20 * time.Second
+	// calm is how long clients work on when nothing is wrong any more.
+	calm = 5 * time.Second
 )
 
 // Run runs a cluster under a plan of faults. It must be called in a bubble of
 // testing/synctest. The error says that the run could not be made; what is wrong
 // with the cluster is in the report.
 func Run(s Setting) (report Report, err error) {
-	report = Report{Setting: s, Faults: map[string]int{}}
+	report = Report{Setting: s, Faults: map[string]int{}, Took: map[string][]time.Duration{}}
 	if s.Logger == nil {
 		s.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -109,9 +114,16 @@ func Run(s Setting) (report Report, err error) {
 			report.Violations = append(report.Violations, check.Violation{Check: name, Text: err.Error()})
 		}
 	}
+	whole := time.Now()
 	violated("heal", f.ready(healWithin))
+	report.Took[healed] = append(report.Took[healed], time.Since(whole))
+	time.Sleep(n.weather.settle + calm)
 	stop()
 	busy.Wait()
+	n.victims.under.Wait()
+	took, broken := liveness(n.weather.fair(), rec.spans)
+	report.Took[answered], report.Took[freed] = took, n.victims.took
+	report.Violations = append(append(report.Violations, broken...), n.victims.broken...)
 	for _, w := range workers {
 		w.resolve(context.Background())
 		w.end()
@@ -125,7 +137,7 @@ func Run(s Setting) (report Report, err error) {
 	if report.Violations = append(report.Violations, broken...); drilled {
 		report.Faults["drill"]++
 	}
-	time.Sleep(longest + leaseEnds)
+	time.Sleep(waiterEnds)
 	violated("orphans", orphans(workers[0]))
 	states, until, err := f.states(healWithin)
 	violated("states", err)
@@ -139,14 +151,13 @@ func Run(s Setting) (report Report, err error) {
 	if err != nil {
 		violated("log", err)
 	} else {
-		h.Effects = w.effects
+		h.Effects, report.witness = w.effects, w
 		report.Violations = append(report.Violations, w.time.broken...)
 		for _, own := range states {
 			if log := w.digests[own.at]; !slices.Contains(log, own.digest) {
 				violated("states", fmt.Errorf("%s has the state %s at log time %v, and the log comes to %v", own.host, own.digest, own.at, log))
 			}
 		}
-		report.Violations = append(report.Violations, check.All(h)...)
 	}
 	report.Cluster, report.History, report.Ops = time.Since(start), h, len(h.Ops)
 	for _, o := range h.Ops {
@@ -159,6 +170,14 @@ func Run(s Setting) (report Report, err error) {
 		}
 	}
 	return report, nil
+}
+
+// Judge runs the checks of package check over a run whose log is known. It is
+// called outside of the bubble: a search must end in real time.
+func (r *Report) Judge() {
+	if r.History.Effects != nil {
+		r.Violations = append(r.Violations, check.All(r.History)...)
+	}
 }
 
 // A replica is the state of one node as it stood at a log time.

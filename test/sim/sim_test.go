@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/test/report"
 )
 
 const (
@@ -26,6 +29,8 @@ const (
 	// keep channels for the next one to use, and none may leave its bubble.
 	settingEnv = "GOVNODE_L1_SETTING"
 	reportMark = "report: "
+	// keepEnv is set to keep the log of a run in which nothing was wrong.
+	keepEnv = "GOVNODE_L1_KEEP"
 )
 
 // TestOne runs what the environment says.
@@ -45,19 +50,47 @@ func TestOne(t *testing.T) {
 		r, err = Run(s)
 		require.NoError(t, err)
 	})
-	if len(r.Violations) > 0 {
-		fmt.Println("plan:\n" + strings.Join(r.Plan, "\n"))
-		fmt.Println("history:")
-		for _, o := range r.History.Ops {
-			fmt.Println(o)
-		}
-		for _, e := range r.History.Effects {
-			fmt.Printf("%+v\n", e)
-		}
+	r.Judge()
+	if len(r.Violations) > 0 || os.Getenv(keepEnv) != "" {
+		keep(t, r)
 	}
 	b, err := json.Marshal(r)
 	require.NoError(t, err)
 	fmt.Println(reportMark + string(b))
+}
+
+// keep leaves behind what tells more of a run: what was to go wrong, what clients
+// saw and what the log has of it; and the log itself, which package model replays.
+func keep(t *testing.T, r Report) {
+	dir := os.Getenv(report.DirEnv)
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	path := filepath.Join(dir, fmt.Sprintf("L1-%d", r.Seed))
+	var b strings.Builder
+	fmt.Fprintf(&b, "%+v\nplan:\n%s\nviolations:\n", r.Setting, strings.Join(r.Plan, "\n"))
+	for _, v := range r.Violations {
+		fmt.Fprintln(&b, v)
+	}
+	fmt.Fprintln(&b, "history:")
+	for _, o := range r.History.Ops {
+		fmt.Fprintln(&b, o)
+	}
+	for _, h := range r.History.Holds {
+		fmt.Fprintf(&b, "%+v\n", h)
+	}
+	for _, e := range r.History.Effects {
+		fmt.Fprintf(&b, "%+v\n", e)
+	}
+	require.NoError(t, os.WriteFile(path+".txt", []byte(b.String()), 0o644))
+	fmt.Printf("plan and history: %s.txt\n", path)
+	if r.witness == nil {
+		return
+	}
+	log, err := r.witness.lines()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path+".log", log, 0o644))
+	fmt.Printf("the log again, entry by entry: GOVNODE_L0_LOG=%s.log go test ./test/model -run TestLog -v\n", path)
 }
 
 // runAlone runs a setting in a process of its own.
@@ -116,7 +149,11 @@ func TestClusters(t *testing.T) {
 	}
 	t.Logf("first seed %d", seed)
 	var mu sync.Mutex
-	all := Report{Faults: map[string]int{}}
+	all := Report{Faults: map[string]int{}, Took: map[string][]time.Duration{}}
+	start := time.Now()
+	var seeds []uint64
+	var failed []string
+	var again string // how the first that failed is run again
 	runs, next := 0, 0
 	var under sync.WaitGroup
 	for range 2 {
@@ -135,7 +172,17 @@ func TestClusters(t *testing.T) {
 					return // it was cut off, and says nothing
 				}
 				mu.Lock()
+				seeds = append(seeds, s.Seed)
+				for _, v := range r.Violations {
+					failed = append(failed, fmt.Sprintf("%s (seed %d)", v, s.Seed))
+				}
+				if err != nil {
+					failed = append(failed, fmt.Sprintf("run: %v (seed %d)", err, s.Seed))
+				}
 				if runs++; err != nil || len(r.Violations) > 0 {
+					if setting, err := json.Marshal(s); err == nil && again == "" {
+						again = fmt.Sprintf("%s='%s' go test -tags hashicorpmetrics ./test/sim -run TestOne -count=1 -v", settingEnv, setting)
+					}
 					t.Errorf("seed %d, %+v: %v, %d violations: %s\n%s", s.Seed, s, err, len(r.Violations), first(r), output)
 				}
 				all.add(r)
@@ -150,6 +197,19 @@ func TestClusters(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(all.Faults)) {
 		t.Logf("%6d %s", all.Faults[kind], kind)
 	}
+	layer := report.Layer{
+		Name: "L1", Seeds: seeds, Took: time.Since(start), Cluster: all.Cluster, Operations: all.Ops, Unknown: all.Unknown,
+		NotApplied: all.NotApplied, Faults: all.Faults, Violations: failed, P99: map[string]time.Duration{},
+		Figures: map[string]float64{"runs": float64(runs), "hours of cluster time": all.Cluster.Hours()},
+	}
+	if len(failed) > 0 {
+		layer.Replay = again
+	}
+	for _, what := range slices.Sorted(maps.Keys(all.Took)) {
+		layer.P99[what] = p99(all.Took[what])
+		t.Logf("p99 of %d: %v: %s", len(all.Took[what]), layer.P99[what].Round(time.Millisecond), what)
+	}
+	require.NoError(t, report.Write(layer))
 }
 
 func first(r Report) string {
@@ -172,6 +232,9 @@ func (r *Report) add(o Report) {
 	r.Unknown += o.Unknown
 	r.NotApplied += o.NotApplied
 	r.Violations = append(r.Violations, o.Violations...)
+	for what, took := range o.Took {
+		r.Took[what] = append(r.Took[what], took...)
+	}
 	for kind, n := range o.Faults {
 		r.Faults[kind] += n
 	}

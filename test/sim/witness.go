@@ -22,6 +22,7 @@ type witness struct {
 	digests map[time.Duration][]string // of the states at a log time, which several entries may have
 	staged  *restoring                 // nil if no restore is under way
 	time    timed
+	log     []logged
 }
 
 // An entry of a restore has its kind behind the term in its extensions, and in
@@ -74,6 +75,7 @@ func (f *fleet) replay(start time.Time, until uint64, seen []replica) (*witness,
 			continue // stamped under another leadership than the one that gave it its place
 		}
 		w.time.entry(i, at, log[i].at.Sub(start))
+		w.log = append(w.log, logged{entry: l.Data})
 		for j, r := range w.state.ApplyAll(at, commands) {
 			if e, ok := effectOf(commands[j], &r, tokens); ok {
 				e.Index = i
@@ -126,6 +128,11 @@ func (w *witness) restore(l *raft.Log) error {
 		w.staged = nil
 		now, generation := w.state.Now(), w.state.Generation()
 		w.state = r.loader.State()
+		var saved bytes.Buffer
+		if err := session.WriteSnapshot(&saved, w.state.Snapshot()); err != nil {
+			return err
+		}
+		w.log = append(w.log, logged{restored: saved.Bytes(), at: at})
 		w.state.SetClock(max(now, at), generation)
 		w.state.ApplyAll(w.state.Now(), []session.Command{&session.Restore{}})
 		return nil

@@ -23,7 +23,7 @@ import (
 
 // What all clients share.
 var (
-	pools    = map[string]int{"narrow": 1, "wide": 3}
+	pools    = map[string]int{"narrow": 1, "wide": 3, victimPool: 2}
 	counters = []string{"a", "b", "c"}
 )
 
@@ -41,6 +41,7 @@ type recorder struct {
 	holds  []check.Hold
 	denied []check.Op        // that the policy refused, as somebody was told
 	broken []check.Violation // by what an answer said
+	spans  []span            // that operations took, each attempt of those that are sent again here
 }
 
 func (r *recorder) now() time.Duration { return time.Since(r.start) }
@@ -49,6 +50,13 @@ func (r *recorder) done(o check.Op) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ops = append(r.ops, o)
+}
+
+// took notes that something was asked for and answered, or given up.
+func (r *recorder) took(from, to, wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spans = append(r.spans, span{from, to, wait})
 }
 
 func (r *recorder) held(h check.Hold) {
@@ -71,10 +79,11 @@ type worker struct {
 	think    time.Duration                           // between two operations, on average
 	turn     chan struct{}                           // held by an operation, and by who wants there to be none
 	unclear  []check.Op                              // increments of which nobody knows what became of them
+	log      *slog.Logger
 }
 
 func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.Duration, log *slog.Logger) (*worker, error) {
-	w := &worker{name: name, fleet: f, rng: rng, recorder: rec, think: think, http: f.httpClient(name), turn: make(chan struct{}, 1)}
+	w := &worker{name: name, fleet: f, rng: rng, recorder: rec, think: think, http: f.httpClient(name), turn: make(chan struct{}, 1), log: log}
 	c, err := client.New(client.Config{Addresses: f.apis(), Name: name, HTTPClient: w.http, Logger: log})
 	if err != nil {
 		return nil, err
@@ -179,9 +188,10 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	o := check.Op{Client: w.name, Kind: check.Begin, Object: s.ID(), ID: newID(), Call: w.recorder.now()}
 	call, err := s.Begin(ctx, client.Call{ID: o.ID, Tool: "t", Wait: client.NoWait, TTL: 5 * time.Second})
 	o.Return = w.recorder.now()
+	w.recorder.took(o.Call, o.Return, 0)
 	o.Outcome, o.Text = outcome(err), text(err)
 	if err == nil {
-		o.Granted, o.Index = true, call.Begun().GetIndex()
+		o.Granted, o.Index, o.Value = true, call.Begun().GetIndex(), int64(call.Begun().GetCounters().GetCalls())
 	}
 	w.recorder.done(o)
 	if err != nil {
@@ -193,6 +203,7 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	defer cancel()
 	err = call.End(ending, client.Succeeded)
 	e.Return = w.recorder.now()
+	w.recorder.took(e.Call, e.Return, 0)
 	e.Outcome, e.Text = outcome(err), text(err)
 	w.recorder.done(e)
 	return true
@@ -214,6 +225,7 @@ func (w *worker) slot(ctx context.Context) {
 	o := check.Op{Client: w.name, Kind: check.Acquire, Object: pool, ID: newID(), Call: w.recorder.now()}
 	s, err := w.client.Acquire(ctx, pool, client.SlotID(o.ID), client.Weight(weight), client.TTL(ttl), client.Wait(wait))
 	o.Return = w.recorder.now()
+	w.recorder.took(o.Call, o.Return, max(0, wait))
 	o.Outcome, o.Text = outcome(err), text(err)
 	if err == nil {
 		o.Granted, o.Token = true, s.Token()
@@ -242,6 +254,7 @@ func (w *worker) slot(ctx context.Context) {
 	r := check.Op{Client: w.name, Kind: check.Release, Object: pool, ID: o.ID, Call: w.recorder.now()}
 	err = s.Release()
 	r.Return = w.recorder.now()
+	w.recorder.took(r.Call, r.Return, 0)
 	r.Outcome, r.Text = outcome(err), text(err)
 	w.recorder.done(r)
 }
@@ -273,8 +286,10 @@ func (w *worker) increment(ctx context.Context) {
 func (w *worker) send(ctx context.Context, o check.Op, again bool) check.Op {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(500+w.rng.IntN(4000))*time.Millisecond)
 	defer cancel()
+	from := w.recorder.now()
 	res, err := w.node().Increment(ctx, &v1.IncrementRequest{Key: o.Object, Amount: strconv.FormatInt(o.Amount, 10), RequestId: o.ID, Client: w.name})
 	o.Return = w.recorder.now()
+	w.recorder.took(from, o.Return, 0)
 	o.Text = text(err)
 	switch {
 	case err == nil:
@@ -331,6 +346,7 @@ func (w *worker) readAt(ctx context.Context, node govnodev1connect.CounterServic
 	defer cancel()
 	res, err := node.Get(ctx, &v1.GetRequest{Key: o.Object})
 	o.Return = w.recorder.now()
+	w.recorder.took(o.Call, o.Return, 0)
 	if err != nil {
 		return // it changes nothing, and says nothing
 	}

@@ -1,0 +1,114 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"example.com/govnode/client"
+	"example.com/govnode/test/check"
+)
+
+// victims are clients that vanish without a word while they hold a slot or wait
+// for one.
+type victims struct {
+	recorder *recorder
+	weather  *weather
+
+	mu     sync.Mutex
+	made   int
+	took   []time.Duration // until slots were free
+	broken []check.Violation
+	under  sync.WaitGroup // who looks whether they are
+}
+
+const (
+	victimPool   = "victims" // where they take their slots, which others do not
+	killedClient = "kill client"
+)
+
+// killClient lets a client take a slot and vanish, and looks when the slot is
+// free again: time in which something is wrong with the cluster does not count,
+// since log time may stand still then.
+func (n *nemesis) killClient(rng *rand.Rand) func() {
+	v := n.victims
+	v.mu.Lock()
+	v.made++
+	name := fmt.Sprintf("v%d", v.made)
+	v.mu.Unlock()
+	w, err := newWorker(name, n.fleet, rng, v.recorder, 0, n.workers[0].log)
+	if err != nil {
+		return nil
+	}
+	vanish := func() {
+		n.fleet.network.hold(links(name, n.fleet.names(), true, true)...)
+		v.under.Go(func() { _ = w.close() }) // of which nobody hears
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	ttl := time.Duration(1+rng.IntN(5)) * time.Second
+	o := check.Op{Client: name, Kind: check.Acquire, Object: victimPool, ID: newID(), Call: v.recorder.now()}
+	s, err := w.client.Acquire(ctx, victimPool, client.SlotID(o.ID), client.TTL(ttl), client.Wait(2*time.Second))
+	o.Return = v.recorder.now()
+	o.Outcome, o.Text = outcome(err), text(err)
+	if err != nil {
+		v.recorder.done(o)
+		vanish()
+		return nil
+	}
+	o.Granted, o.Token = true, s.Token()
+	v.recorder.done(o)
+	if rng.IntN(2) == 0 { // it waits for another one as well when it vanishes
+		v.under.Go(func() {
+			o := check.Op{Client: name, Kind: check.Acquire, Object: "narrow", ID: newID(), Call: v.recorder.now()}
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			_, err := w.client.Acquire(ctx, "narrow", client.SlotID(o.ID), client.TTL(ttl), client.Wait(10*time.Second))
+			o.Return, o.Text = v.recorder.now(), text(err)
+			v.recorder.done(o) // unknown: it vanishes, whatever it was told
+		})
+	}
+	time.Sleep(time.Duration(rng.Int64N(int64(3 * time.Second)))) // and keeps it by renewals
+	vanish()
+	gone := v.recorder.now()
+	v.recorder.held(check.Hold{
+		Pool: victimPool, ID: o.ID, Weight: 1, Token: o.Token, From: o.Return, Until: min(gone+ttl, s.Deadline().Sub(v.recorder.start)),
+	})
+	v.under.Go(func() { v.watch(n.workers[0], o.ID, gone, ttl) })
+	return func() {}
+}
+
+// watch waits until a slot is free.
+func (v *victims) watch(w *worker, id string, gone, ttl time.Duration) {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		list, err := w.client.ListSlots(ctx, victimPool)
+		cancel()
+		now := v.recorder.now()
+		held := err != nil
+		if err == nil {
+			for _, s := range list.Slots {
+				held = held || s.SlotId == id
+			}
+		}
+		took := within(v.weather.fair(), gone, now)
+		v.mu.Lock()
+		if !held {
+			if took == now-gone {
+				v.took = append(v.took, max(0, took-ttl))
+			}
+			v.mu.Unlock()
+			return
+		}
+		if took > ttl+leaseEnds {
+			v.broken = append(v.broken, check.Violation{Check: "killed clients", Text: fmt.Sprintf(
+				"the client of slot %s, with a TTL of %v, vanished at %v; at %v it is not free: %v", id, ttl, gone, now, err)})
+			v.mu.Unlock()
+			return
+		}
+		v.mu.Unlock()
+		time.Sleep(200 * time.Millisecond)
+	}
+}
