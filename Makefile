@@ -28,6 +28,10 @@ flips: ## flip 200 bits of stored logs with each log store, and every region of 
 prove-l1: ## clusters in virtual time under faults, with new seeds, for 150 s
 	GOVNODE_L1=long $(GO) test -tags $(TAGS) ./test/sim -run Clusters -v -count=1 -timeout 10m
 
+.PHONY: prove-l3
+prove-l3: build ## power cuts, and disks that lie as the control; 1 minute; as root, else it is skipped; GOVNODE_L3=long has other faults of disks
+	GOVNODE_L3=$(or $(GOVNODE_L3),1) GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS) ./test/chaos/power ./test/processes/disks -v -count=1 -timeout 20m
+
 .PHONY: race
 race: needs ## all tests under the race detector
 	$(GO) test -tags $(TAGS) -race ./...

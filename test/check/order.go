@@ -12,11 +12,8 @@ import (
 // operation that was acknowledged has one.
 func Order(h History) (broken []Violation) {
 	effects := h.effects()
-	answered, effective := make([]placed, 0, len(h.Ops)), make([]placed, 0, len(h.Ops))
+	effective := make([]placed, 0, len(h.Ops))
 	for _, o := range h.Ops {
-		if o.Outcome == Applied && o.Index > 0 {
-			answered = append(answered, placed{o, o.Index})
-		}
 		if o.Kind == Read {
 			continue
 		}
@@ -28,8 +25,19 @@ func Order(h History) (broken []Violation) {
 			broken = append(broken, Violation{"order", fmt.Sprintf("acknowledged, and the log has nothing of it: %v", o)})
 		}
 	}
-	broken = append(broken, inOrder("answers", answered)...)
+	broken = append(broken, Answers(h)...)
 	return append(broken, inOrder("effects", effective)...)
+}
+
+// Answers is Order for the places that answers name, where nobody has the log.
+func Answers(h History) []Violation {
+	answered := make([]placed, 0, len(h.Ops))
+	for _, o := range h.Ops {
+		if o.Outcome == Applied && o.Index > 0 {
+			answered = append(answered, placed{o, o.Index})
+		}
+	}
+	return inOrder("answers", answered)
 }
 
 // A placed operation has a place in the log.
