@@ -32,6 +32,10 @@ prove-l1: ## clusters in virtual time under faults, with new seeds, for 150 s
 prove-l3: build ## power cuts, and disks that lie as the control; 1 minute; as root, else it is skipped; GOVNODE_L3=long has other faults of disks
 	GOVNODE_L3=$(or $(GOVNODE_L3),1) GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS) ./test/chaos/power ./test/processes/disks -v -count=1 -timeout 20m
 
+.PHONY: prove-l2
+prove-l2: ## real processes and their clients under faults for 3 minutes, with a new seed; in namespaces as root
+	GOVNODE_L2=1 $(GO) test -tags $(TAGS) ./test/chaos -run Processes -v -count=1 -timeout 15m
+
 .PHONY: race
 race: needs ## all tests under the race detector
 	$(GO) test -tags $(TAGS) -race ./...
@@ -51,6 +55,14 @@ outside: build needs ## the promises, on Raft and on Redis, checked from outside
 .PHONY: prove-l0
 prove-l0: ## a million commands of every kind on the state machine and on a model of it; 1 minute
 	GOVNODE_L0=long $(GO) test -tags $(TAGS) ./test/model -run StateMachine -v -count=1 -timeout 10m
+
+# How many mutants, and of what; SEED draws others.
+MUTANTS ?= 300
+MUTATED ?= limiter session cluster
+
+.PHONY: mutate
+mutate: ## change one place of the code at a time, 300 times, and see whether the package's tests tell; hours
+	$(GO) run ./test/mutate -count $(MUTANTS) $(if $(SEED),-seed $(SEED)) $(MUTATED)
 
 # Which bugs: all, names with commas between them, or how many of them in turn.
 BUGS ?= all

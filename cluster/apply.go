@@ -86,8 +86,9 @@ func (b *batch) add(p pending, at int) {
 // puts the answers where they belong. Where there are none yet, the batch is
 // all there is, and its own answers are those.
 func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answer) []storage.Answer {
-	for pause := (backoff{}); ; {
+	for pause := (backoff{patience: n.cfg.LeaderPatience}); ; {
 		tried, moved := n.try(ctx, b)
+		hopeless := pause.found(tried[0].Err)
 		if answers == nil {
 			answers = tried
 		}
@@ -100,7 +101,7 @@ func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answe
 				again.maybe[len(again.maybe)-1] = maybe
 			}
 		}
-		if len(again.commands) == 0 || !pause.wait(ctx, moved) {
+		if len(again.commands) == 0 || hopeless || !pause.wait(ctx, moved) {
 			return answers
 		}
 		*b = again
@@ -209,7 +210,25 @@ func resendable(c session.Command) bool {
 
 // A backoff paces attempts: they follow at once when the leader has changed,
 // and ever more slowly while nothing happens.
-type backoff struct{ next time.Duration }
+type backoff struct {
+	next     time.Duration
+	patience time.Duration // with there being no leader; 0 has no end
+	none     time.Time     // since when attempts found none; zero if the last one found one
+}
+
+// found takes note of what became of an attempt, and reports whether there was
+// no leader for so long that none is to be expected soon.
+func (b *backoff) found(err error) (hopeless bool) {
+	switch {
+	case !errors.Is(err, errNoLeader):
+		b.none = time.Time{}
+	case b.none.IsZero():
+		b.none = time.Now()
+	default:
+		return b.patience > 0 && time.Since(b.none) >= b.patience
+	}
+	return false
+}
 
 // wait returns false when ctx is done.
 func (b *backoff) wait(ctx context.Context, moved <-chan struct{}) bool {
@@ -231,7 +250,7 @@ func (b *backoff) wait(ctx context.Context, moved <-chan struct{}) bool {
 // was done, and such an attempt is made again. The error of atLeader is a
 // *storage.Failure.
 func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leadership) error, there func(ctx context.Context, leader string) error) error {
-	for pause := (backoff{}); ; {
+	for pause := (backoff{patience: n.cfg.LeaderPatience}); ; {
 		l, address, moved := n.leader()
 		var err error
 		switch {
@@ -248,6 +267,9 @@ func (n *Node) atLeader(ctx context.Context, here func(context.Context, *leaders
 			return err
 		}
 		if errors.Is(err, errRemoved) || errors.Is(err, storage.ErrInvalid) {
+			return notApplied(err)
+		}
+		if pause.found(err) {
 			return notApplied(err)
 		}
 		if !pause.wait(ctx, moved) {

@@ -78,6 +78,10 @@ type Config struct {
 	RPCTimeout time.Duration
 	// TransportTimeout bounds each Raft message to a peer. Default 5 s.
 	TransportTimeout time.Duration
+	// LeaderPatience is how long a command or a read waits for there to be a
+	// leader, if its caller waits that long; then it is not applied. Default:
+	// Patience of the two timeouts of elections.
+	LeaderPatience time.Duration
 	// ApplyTimeout is the deadline of callers that have none. Default 10 s.
 	ApplyTimeout time.Duration
 	// DiskTimeout is how long one access to the log may take before the node
@@ -125,6 +129,13 @@ type Config struct {
 	segment int                               // bytes of one file of a write-ahead log; durable.SegmentSize
 }
 
+// Patience is how long there may be no leader before it is no use to wait for
+// one: longer than some elections one after another take, which split votes can
+// ask for.
+func Patience(heartbeat, election time.Duration) time.Duration {
+	return max(5*time.Second, 10*max(heartbeat, election))
+}
+
 // nodeName is what names of nodes look like: they stand in logs, file names and
 // on the command line.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
@@ -141,6 +152,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDuration(&c.HeartbeatTimeout, 500*time.Millisecond)
 	orDuration(&c.ElectionTimeout, 500*time.Millisecond)
 	orDuration(&c.LeaderLeaseTimeout, min(400*time.Millisecond, c.HeartbeatTimeout))
+	orDuration(&c.LeaderPatience, Patience(c.HeartbeatTimeout, c.ElectionTimeout))
 	orDuration(&c.CommitTimeout, 20*time.Millisecond)
 	orDuration(&c.RPCTimeout, 2*time.Second)
 	orDuration(&c.TransportTimeout, 5*time.Second)

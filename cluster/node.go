@@ -54,6 +54,7 @@ type Node struct {
 	failed  atomic.Pointer[error]
 	onFatal func(error)
 	opened  chan struct{}
+	began   time.Time
 	stopped raft.Future // of Raft, once it was told to stop
 
 	cluster  atomic.Pointer[string] // id; never nil
@@ -96,7 +97,7 @@ func Open(cfg Config) (*Node, error) {
 	n.fsm.snapshots, n.fsm.ended = filepath.Join(n.cfg.Dir, "snapshots"), n.ctx.Done()
 	n.close = sync.OnceValue(n.shutdown)
 	n.cluster.Store(new(string))
-	n.opened = make(chan struct{})
+	n.opened, n.began = make(chan struct{}), time.Now()
 	err = n.open()
 	close(n.opened)
 	if err != nil {

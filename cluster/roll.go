@@ -100,6 +100,14 @@ func (r *roll) came(id *nodev1.Identity, applied, term uint64) {
 	}
 }
 
+// stood returns how far a member had come when it was heard of last.
+func (r *roll) stood(node string) (applied uint64, met bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[node]
+	return m.GetLatest().GetLastIndex(), m != nil
+}
+
 // shuns reports whether what speaks for that member is not the member.
 func (r *roll) shuns(node string) bool {
 	r.mu.Lock()

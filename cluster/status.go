@@ -39,6 +39,7 @@ type Contact struct {
 	Known   bool          // there was one; else nothing is known
 	Up      bool          // it was within the last 3 s
 	Silent  time.Duration // how long ago it was
+	AtLeast bool          // it was before this node began, which is Silent ago
 	Applied uint64        // the entry that the member had applied then
 	Lag     uint64        // entries behind who sees it
 }
@@ -78,12 +79,25 @@ func (n *Node) view() (peers []Peer) {
 		p := Peer{Node: string(m.ID), Address: string(m.Address), Role: roleOf(isVoter(&m))}
 		if p.Node == n.cfg.ID {
 			p.APIAddress, p.Contact = n.cfg.APIAddress, Contact{Known: true, Up: true, Applied: own}
-		} else if told, ok := n.members.of(p.Node); ok {
-			p.APIAddress, p.Contact = told.api, told.heard(own)
+		} else {
+			told, _ := n.members.of(p.Node)
+			if p.APIAddress, p.Contact = told.api, told.heard(own); !p.Known {
+				p.Contact = n.missed(p.Node, own)
+			}
 		}
 		peers = append(peers, p)
 	}
 	return peers
+}
+
+// missed tells of a member that has not been heard of since this node began,
+// and was before.
+func (n *Node) missed(node string, own uint64) (c Contact) {
+	silent := time.Since(n.began)
+	if stood, met := n.roll.stood(node); met && silent >= silentAfter {
+		c = Contact{Known: true, Silent: silent, AtLeast: true, Applied: stood, Lag: own - min(own, stood)}
+	}
+	return c
 }
 
 // leadersView asks the leader how it sees the members; nil if it does not answer.
@@ -98,7 +112,7 @@ func (n *Node) leadersView(ctx context.Context, leader string) (peers []Peer) {
 		p := Peer{Node: m.GetNode(), Address: m.GetAddress(), Role: roleOf(m.GetVoter()), APIAddress: m.GetApiAddress()}
 		if m.GetSilent() != nil {
 			silent := m.GetSilent().AsDuration()
-			p.Contact = Contact{Known: true, Up: silent < silentAfter, Silent: silent, Applied: m.GetAppliedIndex(), Lag: m.GetLag()}
+			p.Contact = Contact{Known: true, Up: silent < silentAfter, Silent: silent, AtLeast: m.GetAtLeast(), Applied: m.GetAppliedIndex(), Lag: m.GetLag()}
 		}
 		peers = append(peers, p)
 	}
@@ -114,7 +128,7 @@ func (s *service) Members(context.Context, *nodev1.MembersRequest) (*nodev1.Memb
 	for _, p := range s.n.view() {
 		m := &nodev1.Member{Node: p.Node, Address: p.Address, ApiAddress: p.APIAddress, Voter: p.Role == "voter"}
 		if p.Known {
-			m.Silent, m.AppliedIndex, m.Lag = durationpb.New(p.Silent), &p.Applied, p.Lag
+			m.Silent, m.AtLeast, m.AppliedIndex, m.Lag = durationpb.New(p.Silent), p.AtLeast, &p.Applied, p.Lag
 		}
 		out.Members = append(out.Members, m)
 	}

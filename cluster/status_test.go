@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +89,37 @@ func TestStatusTellsOfADeadMember(t *testing.T) {
 		_, q := other.peer(t, dead.cfg.ID)
 		return s.SeenBy == other.cfg.ID && s.Leader == "" && p.Known && !p.Up && q.Known && !q.Up
 	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// A node that begins while another member is down shows that one as down, too,
+// with where it had come and for how long at least.
+func TestStatusTellsOfAMemberThatDiedBefore(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	dead := c.follower()
+	require.Eventually(t, func() bool {
+		for _, n := range c.nodes {
+			if stood, met := n.roll.stood(dead.cfg.ID); n != dead && (!met || stood == 0) {
+				return false
+			}
+		}
+		return true
+	}, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, dead.Close())
+	c.forget(dead)
+	for _, n := range slices.Clone(c.nodes) {
+		require.NoError(t, n.Close())
+	}
+	for _, n := range slices.Clone(c.nodes) {
+		c.restart(n)
+	}
+	c.waitReady()
+	for _, n := range c.nodes {
+		require.Eventually(t, func() bool {
+			s, p := n.peer(t, dead.cfg.ID)
+			return s.SeenBy == s.Leader && p.Known && p.AtLeast && !p.Up && p.Silent >= silentAfter && p.Applied > 0
+		}, 20*time.Second, 10*time.Millisecond)
+	}
 }
 
 // Of a member that was never heard of nothing is said.

@@ -54,7 +54,7 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 		for _, p := range status.Peers {
 			peer := &v1.Peer{Node: p.Node, Address: p.Address, ApiAddress: p.APIAddress, Role: p.Role, Up: p.Up}
 			if p.Known {
-				peer.LastContact, peer.AppliedIndex, peer.Lag = durationpb.New(p.Silent), &p.Applied, p.Lag
+				peer.LastContact, peer.LastContactAtLeast, peer.AppliedIndex, peer.Lag = durationpb.New(p.Silent), p.AtLeast, &p.Applied, p.Lag
 			}
 			out.Peers = append(out.Peers, peer)
 		}

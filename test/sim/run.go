@@ -53,6 +53,8 @@ const (
 	healWithin = 10 * time.Second
 	// leaseEnds is how long after its TTL a lease may last at most.
 	leaseEnds = 5 * time.Second
+	// longestWait is for how long a client waits for a slot.
+	longestWait = 8 * time.Second
 	// waiterEnds is after how long nothing is left of who waited.
 	waiterEnds = 20 * time.Second
 	// calm is how long clients work on when nothing is wrong any more.
@@ -147,7 +149,11 @@ func Run(s Setting) (report Report, err error) {
 		}
 		x.failed = nil
 	}
-	w, err := f.replay(start, until, states)
+	var w *witness
+	log, err := f.log(until)
+	if err == nil {
+		w, err = replay(log, start, states)
+	}
 	if err != nil {
 		violated("log", err)
 	} else {

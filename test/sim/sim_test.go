@@ -99,17 +99,23 @@ func runAlone(ctx context.Context, s Setting) (r Report, output string, err erro
 	if err != nil {
 		return r, "", err
 	}
-	var out bytes.Buffer
-	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestOne$", "-test.timeout=90s")
-	c.Env = append(os.Environ(), "GOGC=400", settingEnv+"="+string(text))
-	c.Stdout, c.Stderr = &out, &out
-	err = c.Run()
-	for line := range strings.Lines(out.String()) {
+	output, err = testProcess(ctx, "^TestOne$", settingEnv+"="+string(text))
+	for line := range strings.Lines(output) {
 		if b, ok := strings.CutPrefix(line, reportMark); ok {
-			return r, out.String(), json.Unmarshal([]byte(b), &r)
+			return r, output, json.Unmarshal([]byte(b), &r)
 		}
 	}
-	return r, out.String(), fmt.Errorf("no report: %w", err)
+	return r, output, fmt.Errorf("no report: %w", err)
+}
+
+// testProcess runs a test of this package in a process of its own.
+func testProcess(ctx context.Context, test string, env ...string) (output string, err error) {
+	var out bytes.Buffer
+	c := exec.CommandContext(ctx, os.Args[0], "-test.run="+test, "-test.timeout=90s")
+	c.Env = append(append(os.Environ(), "GOGC=400"), env...)
+	c.Stdout, c.Stderr = &out, &out
+	err = c.Run()
+	return out.String(), err
 }
 
 // busy is a run in which much happens, and quiet one in which it takes long.

@@ -21,8 +21,8 @@ type witness struct {
 	state   *session.State
 	digests map[time.Duration][]string // of the states at a log time, which several entries may have
 	staged  *restoring                 // nil if no restore is under way
-	time    timed
 	log     []logged
+	time    timed
 }
 
 // An entry of a restore has its kind behind the term in its extensions, and in
@@ -46,16 +46,12 @@ type restoring struct {
 // restoreRest is after how much log time without a piece a restore is given up.
 const restoreRest = time.Minute
 
-// replay applies the log up to an index to an empty state, and notes what that is
-// at the log times at which nodes were looked at.
-func (f *fleet) replay(start time.Time, until uint64, seen []replica) (*witness, error) {
+// replay applies a log, whose first entry has the index 1, to an empty state, and
+// notes what that is at the log times at which nodes were looked at.
+func replay(log []written, start time.Time, seen []replica) (*witness, error) {
 	w := &witness{state: session.New(), digests: map[time.Duration][]string{}}
 	tokens := map[string]uint64{}
-	log, err := f.log(until)
-	if err != nil {
-		return nil, err
-	}
-	for i := uint64(1); i <= until; i++ {
+	for i := uint64(1); i < uint64(len(log)); i++ {
 		l := log[i].log
 		if l.Type != raft.LogCommand {
 			continue
@@ -74,8 +70,8 @@ func (f *fleet) replay(start time.Time, until uint64, seen []replica) (*witness,
 			w.stale(l.Term, w.state.Now())
 			continue // stamped under another leadership than the one that gave it its place
 		}
-		w.time.entry(i, at, log[i].at.Sub(start))
 		w.log = append(w.log, logged{entry: l.Data})
+		w.time.entry(i, at, log[i].at.Sub(start))
 		for j, r := range w.state.ApplyAll(at, commands) {
 			if e, ok := effectOf(commands[j], &r, tokens); ok {
 				e.Index = i

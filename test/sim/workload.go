@@ -36,17 +36,29 @@ const (
 type recorder struct {
 	start time.Time
 
+	note func(Line) // told of everything at once; may be nil
+
 	mu     sync.Mutex
 	ops    []check.Op
 	holds  []check.Hold
+	spans  []span            // that operations took, each attempt of those that are sent again here
 	denied []check.Op        // that the policy refused, as somebody was told
 	broken []check.Violation // by what an answer said
-	spans  []span            // that operations took, each attempt of those that are sent again here
+}
+
+// begun is told of each change before it is sent.
+func (r *recorder) begun(o check.Op) {
+	if r.note != nil {
+		r.note(Line{Begun: &o})
+	}
 }
 
 func (r *recorder) now() time.Duration { return time.Since(r.start) }
 
 func (r *recorder) done(o check.Op) {
+	if r.note != nil {
+		r.note(Line{Op: &o})
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ops = append(r.ops, o)
@@ -60,6 +72,9 @@ func (r *recorder) took(from, to, wait time.Duration) {
 }
 
 func (r *recorder) held(h check.Hold) {
+	if r.note != nil {
+		r.note(Line{Hold: &h})
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.holds = append(r.holds, h)
@@ -186,6 +201,7 @@ func (w *worker) open(ctx context.Context) *client.OpenSession {
 // call begins a call and ends it. It reports whether the session goes on.
 func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	o := check.Op{Client: w.name, Kind: check.Begin, Object: s.ID(), ID: newID(), Call: w.recorder.now()}
+	w.recorder.begun(o)
 	call, err := s.Begin(ctx, client.Call{ID: o.ID, Tool: "t", Wait: client.NoWait, TTL: 5 * time.Second})
 	o.Return = w.recorder.now()
 	w.recorder.took(o.Call, o.Return, 0)
@@ -199,6 +215,7 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	}
 	_ = pause(ctx, time.Duration(w.rng.Int64N(int64(w.think)+1)))
 	e := check.Op{Client: w.name, Kind: check.End, Object: s.ID(), ID: o.ID, Call: w.recorder.now()}
+	w.recorder.begun(e)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	err = call.End(ending, client.Succeeded)
@@ -220,9 +237,10 @@ func (w *worker) slot(ctx context.Context) {
 	ttl := time.Duration(1+w.rng.IntN(4)) * time.Second
 	wait := client.NoWait
 	if w.rng.IntN(2) == 0 {
-		wait = time.Duration(1+w.rng.IntN(8)) * time.Second
+		wait = time.Duration(1 + w.rng.Int64N(int64(longestWait)))
 	}
 	o := check.Op{Client: w.name, Kind: check.Acquire, Object: pool, ID: newID(), Call: w.recorder.now()}
+	w.recorder.begun(o)
 	s, err := w.client.Acquire(ctx, pool, client.SlotID(o.ID), client.Weight(weight), client.TTL(ttl), client.Wait(wait))
 	o.Return = w.recorder.now()
 	w.recorder.took(o.Call, o.Return, max(0, wait))
@@ -252,6 +270,7 @@ func (w *worker) slot(ctx context.Context) {
 	h.Until = min(w.recorder.now(), s.Deadline().Sub(w.recorder.start))
 	w.recorder.held(h)
 	r := check.Op{Client: w.name, Kind: check.Release, Object: pool, ID: o.ID, Call: w.recorder.now()}
+	w.recorder.begun(r)
 	err = s.Release()
 	r.Return = w.recorder.now()
 	w.recorder.took(r.Call, r.Return, 0)
@@ -266,6 +285,7 @@ func (w *worker) increment(ctx context.Context) {
 		Client: w.name, Kind: check.Increment, Object: counters[w.rng.IntN(len(counters))], ID: newID(),
 		Amount: int64(1 + w.rng.IntN(9)), Call: w.recorder.now(),
 	}
+	w.recorder.begun(o)
 	tries := 1 + w.rng.IntN(3)
 	for n := range tries {
 		o = w.send(ctx, o, n > 0)

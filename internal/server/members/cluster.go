@@ -51,6 +51,7 @@ type Peer struct {
 	Known      bool          // it was heard of; else nothing of what follows is known
 	Up         bool          // within the last seconds
 	Silent     time.Duration // since it was heard of last
+	AtLeast    bool          // it was before the node began that sees it, which is Silent ago
 	Applied    uint64        // where it stood then
 	Lag        uint64        // entries behind who sees it
 }

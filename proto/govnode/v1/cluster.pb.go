@@ -204,10 +204,13 @@ type Peer struct {
 	// names. Nodes ask each other once a second.
 	Up bool `protobuf:"varint,6,opt,name=up,proto3" json:"up,omitempty"`
 	// How long ago it was heard of last; not given if it never was.
-	LastContact   *durationpb.Duration `protobuf:"bytes,7,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
-	AppliedIndex  *uint64              `protobuf:"varint,8,opt,name=applied_index,json=appliedIndex,proto3,oneof" json:"applied_index,omitempty"` // where it stood then; not given if that is not known
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastContact  *durationpb.Duration `protobuf:"bytes,7,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	AppliedIndex *uint64              `protobuf:"varint,8,opt,name=applied_index,json=appliedIndex,proto3,oneof" json:"applied_index,omitempty"` // where it stood then; not given if that is not known
+	// It was heard of last before the node that seen_by names began, which is
+	// last_contact ago: the contact was that long ago at least.
+	LastContactAtLeast bool `protobuf:"varint,9,opt,name=last_contact_at_least,json=lastContactAtLeast,proto3" json:"last_contact_at_least,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Peer) Reset() {
@@ -294,6 +297,13 @@ func (x *Peer) GetAppliedIndex() uint64 {
 		return *x.AppliedIndex
 	}
 	return 0
+}
+
+func (x *Peer) GetLastContactAtLeast() bool {
+	if x != nil {
+		return x.LastContactAtLeast
+	}
+	return false
 }
 
 type StatusResponse struct {
@@ -882,7 +892,7 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"newer_than\x18\x02 \x01(\x03R\tnewerThan\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\"\x0f\n" +
-	"\rStatusRequest\"\x85\x02\n" +
+	"\rStatusRequest\"\xb8\x02\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -892,7 +902,8 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"apiAddress\x12\x0e\n" +
 	"\x02up\x18\x06 \x01(\bR\x02up\x12<\n" +
 	"\flast_contact\x18\a \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12(\n" +
-	"\rapplied_index\x18\b \x01(\x04H\x00R\fappliedIndex\x88\x01\x01B\x10\n" +
+	"\rapplied_index\x18\b \x01(\x04H\x00R\fappliedIndex\x88\x01\x01\x121\n" +
+	"\x15last_contact_at_least\x18\t \x01(\bR\x12lastContactAtLeastB\x10\n" +
 	"\x0e_applied_index\"\x82\x02\n" +
 	"\x0eStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +

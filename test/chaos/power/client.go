@@ -67,13 +67,13 @@ type worker struct {
 	cuts    int64 // after which it has asked again
 }
 
-func newFleet(c *cluster, clients int, rng *rand.Rand) *fleet {
+func newFleet(r *Rig, clients int, rng *rand.Rand) *fleet {
 	f := &fleet{start: time.Now()}
 	for i := range clients {
 		w := &worker{name: fmt.Sprintf("w%d", i), fleet: f, rng: rand.New(rand.NewPCG(rng.Uint64(), 0)), http: &http.Client{
 			Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext},
 		}}
-		w.nodes = c.connect(w.http)
+		w.nodes = r.connect(w.http)
 		f.workers = append(f.workers, w)
 	}
 	return f
@@ -141,7 +141,7 @@ func (w *worker) send(ctx context.Context, o *check.Op, ask func(context.Context
 			w.at = w.rng.IntN(len(w.nodes))
 		}
 		if o.Outcome == check.NotApplied && mayBe {
-			o.Outcome = check.Unknown // of the first attempt
+			o.Outcome = check.Unknown // because of an attempt before
 		}
 		if o.Outcome != check.Unknown || ctx.Err() != nil {
 			return
@@ -196,12 +196,15 @@ func (w *worker) count(ctx context.Context, o *check.Op) {
 func (w *worker) askAgain(ctx context.Context, most int) {
 	for _, o := range w.counted[max(0, len(w.counted)-most):] {
 		repeat := check.Op{Kind: o.Kind, Object: o.Object, ID: o.ID, Amount: o.Amount}
-		w.count(ctx, &repeat)
-		if repeat.Outcome == check.Unknown && ctx.Err() != nil {
-			return
+		for repeat.Outcome != check.Applied {
+			if ctx.Err() != nil {
+				return
+			}
+			repeat.Outcome = check.Unknown // also where nothing was applied this time
+			w.count(ctx, &repeat)
 		}
 		w.fleet.asked.Add(1)
-		if repeat.Outcome != check.Applied || repeat.Value != o.Value {
+		if repeat.Value != o.Value {
 			w.fleet.violated("lost", "acknowledged: %v; and asked again: %v", o, repeat)
 		}
 	}

@@ -3,8 +3,6 @@ package power
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -13,21 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/test/check"
+	"example.com/govnode/test/processes"
 	"example.com/govnode/test/processes/disks"
 	"example.com/govnode/test/report"
 )
-
-// program returns the built program.
-func program(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("GOVNODE_BIN"); path != "" {
-		return path
-	}
-	path := filepath.Join(t.TempDir(), "govnode")
-	out, err := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", path, "../../../cmd/govnode").CombinedOutput()
-	require.NoError(t, err, string(out))
-	return path
-}
 
 // seed returns the one that the environment names, or a new one.
 func seed(t *testing.T) uint64 {
@@ -55,9 +42,11 @@ func TestPower(t *testing.T) {
 		require.NoError(t, report.Write(layer))
 		t.Skip(err)
 	}
-	s := Setting{Program: program(t), Seed: seed(t), Clients: 24, Length: 50 * time.Second, Cuts: 24, Whole: 6, Log: t.Logf}
+	program, err := processes.Program(t.TempDir())
+	require.NoError(t, err)
+	s := Setting{Program: program, Seed: seed(t), Clients: 24, Length: 40 * time.Second, Settle: 20 * time.Second, Cuts: 24, Whole: 6, Log: t.Logf}
 	if mode == "long" {
-		s.Length, s.Cuts, s.Whole, s.Faults = 3*time.Minute, 50, 12, true
+		s.Length, s.Cuts, s.Whole, s.Others = 3*time.Minute, 50, 12, 2
 	}
 	began := time.Now()
 	r, err := Run(s)
@@ -65,15 +54,15 @@ func TestPower(t *testing.T) {
 	for _, v := range r.Violations {
 		t.Log(v)
 	}
-	control, err := Control(Setting{Program: s.Program, Seed: s.Seed, Clients: s.Clients, Log: t.Logf})
+	control, err := Control(Setting{Program: s.Program, Seed: s.Seed, Clients: s.Clients, Settle: 3 * time.Second, Log: t.Logf})
 	require.NoError(t, err)
 
 	slices.Sort(r.Recovery)
 	layer.Seeds, layer.Took, layer.Operations, layer.Unknown, layer.NotApplied = []uint64{s.Seed}, time.Since(began), r.Ops, r.Unknown, r.NotApplied
 	layer.Faults = r.Faults
-	cuts, whole := 0, r.Faults[cutAll.name]
-	for _, f := range []fault{cutOne, cutLeader, cutMajority, cutAll} {
-		cuts += r.Faults[f.name]
+	cuts, whole := 0, r.Faults[CutAll.Name]
+	for _, f := range []Fault{CutOne, CutLeader, CutMajority, CutAll} {
+		cuts += r.Faults[f.Name]
 	}
 	layer.Figures = map[string]float64{
 		"power cuts": float64(cuts), "power cuts of all": float64(whole), "acknowledged and asked again": float64(r.Asked),

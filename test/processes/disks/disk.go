@@ -58,6 +58,14 @@ func New(name string, megabytes int64) (d *Disk, err error) {
 			err = errors.Join(err, d.Remove())
 		}
 	}()
+	// Processes with mounts of their own, as those in network namespaces, follow
+	// what is mounted and unmounted below a mount that is shared.
+	if err := run("mount", "--bind", home, home); err != nil {
+		return nil, err
+	}
+	if err := run("mount", "--make-shared", home); err != nil {
+		return nil, err
+	}
 	if err := os.Mkdir(d.mount, 0o755); err != nil {
 		return nil, err
 	}
@@ -82,15 +90,17 @@ func (d *Disk) Mount() error { return run("mount", "-o", "loop", d.image, d.moun
 
 // Unmount ends the use of the disk. Whoever still has files open on it keeps it
 // busy; a process that was killed a moment ago may.
-func (d *Disk) Unmount() error {
+func (d *Disk) Unmount() error { return unmount(d.mount) }
+
+func unmount(path string) error {
 	end := time.Now().Add(10 * time.Second)
 	for {
-		err := syscall.Unmount(d.mount, 0)
-		if err == nil || err == syscall.EINVAL { // not mounted
+		err := syscall.Unmount(path, 0)
+		if err == nil || err == syscall.EINVAL || err == syscall.ENOENT { // not mounted
 			return nil
 		}
 		if err != syscall.EBUSY || time.Now().After(end) {
-			return fmt.Errorf("disks: umount %s: %w", d.mount, err)
+			return fmt.Errorf("disks: umount %s: %w", path, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -157,8 +167,10 @@ func (d *Disk) Wipe() error {
 
 // Remove ends the disk.
 func (d *Disk) Remove() error {
-	if err := d.Unmount(); err != nil {
-		return err
+	for _, path := range []string{d.mount, d.home} {
+		if err := unmount(path); err != nil {
+			return err
+		}
 	}
 	return os.RemoveAll(d.home)
 }

@@ -218,6 +218,7 @@ func TestSweep(t *testing.T) {
 	d, err := New("sweep", 8)
 	require.NoError(t, err)
 	require.NoError(t, d.Unmount())
+	require.NoError(t, unmount(d.home))
 	home := strings.Replace(d.home, prefix+pid(os.Getpid()), prefix+pid(gone.Process.Pid), 1)
 	require.NoError(t, os.Rename(d.home, home))
 	left := &Disk{home, filepath.Join(home, "image"), filepath.Join(home, "mnt")}
@@ -230,3 +231,19 @@ func TestSweep(t *testing.T) {
 }
 
 func pid(n int) string { return strconv.Itoa(n) + "-" }
+
+// A process with mounts of its own does not keep a disk that is unmounted.
+func TestNamespaces(t *testing.T) {
+	need(t)
+	d := disk(t)
+	w := startWriter(t, "unshare", "-m", "--propagation", "slave", "python3", "-c", write, filepath.Join(t.TempDir(), "file"))
+	require.Equal(t, "flushed", w.write("one"))
+	mounts := func() string {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(w.cmd.Process.Pid) + "/mounts")
+		require.NoError(t, err)
+		return string(b)
+	}
+	require.Contains(t, mounts(), d.Folder())
+	require.NoError(t, d.Unmount())
+	require.NotContains(t, mounts(), d.Folder())
+}

@@ -70,6 +70,9 @@ func printStatus(w io.Writer, s *govnodev1.StatusResponse) error {
 		if p.LastContact != nil {
 			state, heard = "down", terminal.Since(p.LastContact)+" ago"
 		}
+		if p.LastContactAtLeast {
+			heard = "over " + heard
+		}
 		if p.Up {
 			state = "up"
 		}

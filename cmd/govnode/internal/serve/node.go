@@ -9,11 +9,11 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"example.com/govnode/cluster"
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/policy"
 	"example.com/govnode/cmd/govnode/internal/version"
@@ -55,19 +55,12 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 		Logger: log, Registry: registry,
 		Audit: audit, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
-		LeaderPatience: leaderPatience(c),
+		LeaderPatience: cluster.Patience(c.Heartbeat, c.Election),
 	})
 	if err != nil {
 		return nil, errors.Join(err, n.store.Close(), closeAudit())
 	}
 	return n, nil
-}
-
-// leaderPatience is how long a node may know no leader before it refuses new
-// work: longer than some elections one after another take, which split votes
-// can ask for.
-func leaderPatience(c *config.Config) time.Duration {
-	return max(5*time.Second, 10*max(c.Heartbeat, c.Election))
 }
 
 // end stops a node from the top down. While there is time, those who wait and

@@ -1048,6 +1048,7 @@ type Member struct {
 	Silent        *durationpb.Duration `protobuf:"bytes,5,opt,name=silent,proto3" json:"silent,omitempty"`
 	AppliedIndex  *uint64              `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3,oneof" json:"applied_index,omitempty"` // where it stood then
 	Lag           uint64               `protobuf:"varint,7,opt,name=lag,proto3" json:"lag,omitempty"`                                             // how many entries that is behind the leader
+	AtLeast       bool                 `protobuf:"varint,8,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`                      // silent is how long the leader runs; it was heard of before that
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1129,6 +1130,13 @@ func (x *Member) GetLag() uint64 {
 		return x.Lag
 	}
 	return 0
+}
+
+func (x *Member) GetAtLeast() bool {
+	if x != nil {
+		return x.AtLeast
+	}
+	return false
 }
 
 type JoinRequest struct {
@@ -1697,7 +1705,7 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\aremoved\x18\r \x01(\bR\aremoved\"\x10\n" +
 	"\x0eMembersRequest\"D\n" +
 	"\x0fMembersResponse\x121\n" +
-	"\amembers\x18\x01 \x03(\v2\x17.govnode.node.v1.MemberR\amembers\"\xee\x01\n" +
+	"\amembers\x18\x01 \x03(\v2\x17.govnode.node.v1.MemberR\amembers\"\x89\x02\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1f\n" +
@@ -1706,7 +1714,8 @@ const file_govnode_node_v1_node_proto_rawDesc = "" +
 	"\x05voter\x18\x04 \x01(\bR\x05voter\x121\n" +
 	"\x06silent\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06silent\x12(\n" +
 	"\rapplied_index\x18\x06 \x01(\x04H\x00R\fappliedIndex\x88\x01\x01\x12\x10\n" +
-	"\x03lag\x18\a \x01(\x04R\x03lagB\x10\n" +
+	"\x03lag\x18\a \x01(\x04R\x03lag\x12\x19\n" +
+	"\bat_least\x18\b \x01(\bR\aatLeastB\x10\n" +
 	"\x0e_applied_index\"\xf5\x01\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +

@@ -1,0 +1,228 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/cluster/durable"
+	"example.com/govnode/test/check"
+	"example.com/govnode/test/processes"
+	"example.com/govnode/test/report"
+	"example.com/govnode/test/sim"
+)
+
+// healWithin is how long a cluster may take to be whole again.
+const healWithin = 10 * time.Second
+
+// firstAnswerWithin is how long the other nodes may take to answer after their
+// leader was killed.
+const firstAnswerWithin = 3 * time.Second
+
+// TestProcesses runs three nodes and their clients under faults for GOVNODE_L2_FOR
+// (3 minutes), drawn by GOVNODE_L2_SEED, and wants nothing of what they promise to
+// be broken.
+func TestProcesses(t *testing.T) {
+	if os.Getenv("GOVNODE_L2") == "" {
+		t.Skip("real processes for some minutes: GOVNODE_L2=1, or make prove-l2")
+	}
+	length, seed := 3*time.Minute, rand.Uint64N(1<<32)
+	if text := os.Getenv("GOVNODE_L2_FOR"); text != "" {
+		var err error
+		length, err = time.ParseDuration(text)
+		require.NoError(t, err, "GOVNODE_L2_FOR")
+	}
+	if text := os.Getenv("GOVNODE_L2_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "GOVNODE_L2_SEED")
+	}
+	t.Logf("GOVNODE_L2_SEED=%d", seed)
+	l := run(t, seed, length)
+	require.NoError(t, report.Write(l))
+	t.Logf("%d operations, %.2f %% unknown, %d not applied, %d faults of %d kinds, %v", l.Operations,
+		100*float64(l.Unknown)/float64(max(l.Operations, 1)), l.NotApplied, sum(l.Faults), len(l.Faults), l.Figures)
+	for _, kind := range slices.Sorted(maps.Keys(l.Faults)) {
+		t.Logf("%6d %s", l.Faults[kind], kind)
+	}
+	for _, v := range l.Violations {
+		t.Error(v)
+	}
+	if t.Failed() {
+		t.Log(l.Replay)
+	}
+}
+
+func sum(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
+	began := time.Now()
+	dir := t.TempDir()
+	program, err := processes.Program(dir)
+	require.NoError(t, err)
+	network, err := processes.NewNetwork(seed)
+	require.NoError(t, err)
+	c, err := processes.New(program, network, 3, func(node string) string { return filepath.Join(dir, node) },
+		"--raft-snapshot-bytes", "1048576", "--raft-trailing-logs", "16777216", "--log-level", "warn") // the log stays whole: it is the witness
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	require.NoError(t, c.Found(20*time.Second))
+
+	var addresses []string
+	for _, n := range c.Nodes {
+		addresses = append(addresses, n.API)
+	}
+	work := sim.Workload{Name: "main", Addresses: addresses, Clients: 16, Seed: seed, Think: 20 * time.Millisecond, Start: time.Now()}
+	require.NoError(t, work.Prepare(t.Context()))
+	all := &clients{dir: dir, work: work, start: monotonic()}
+	require.NoError(t, all.begin(3))
+
+	n := &nemesis{cluster: c, clients: all, rng: rand.New(rand.NewPCG(seed, 2)), faults: map[string]int{}, log: func(format string, args ...any) {
+		t.Logf("%6.1f s "+format, append([]any{time.Since(began).Seconds()}, args...)...)
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	n.run(ctx)
+
+	violated := func(name string, err error) {
+		if err != nil {
+			l.Violations = append(l.Violations, name+": "+err.Error())
+		}
+	}
+	for _, err := range n.broken {
+		violated("nemesis", err)
+	}
+	violated("heal", c.Ready(healWithin))
+	h, err := all.end()
+	violated("clients", err)
+	time.Sleep(sim.Longest)
+	counters, held, err := work.Final(t.Context())
+	violated("final", err)
+	violated("orphans", held)
+	h.Final = counters
+	for _, v := range judge(t, c, &h) {
+		l.Violations = append(l.Violations, v.String())
+	}
+	for _, x := range c.Nodes {
+		for _, err := range x.Failures() {
+			violated("node", err)
+		}
+	}
+
+	l.Name, l.Seeds, l.Took, l.Faults = "L2", []uint64{seed}, time.Since(began), n.faults
+	l.Operations, l.Figures, l.P99 = len(h.Ops), map[string]float64{}, map[string]time.Duration{}
+	for _, o := range h.Ops {
+		switch o.Outcome {
+		case check.Unknown:
+			l.Unknown++
+		case check.NotApplied:
+			l.NotApplied++
+		case check.Applied, check.Refused:
+		}
+	}
+	if len(n.answered) > 0 {
+		slices.Sort(n.answered)
+		p99 := n.answered[(len(n.answered)*99-1)/100]
+		l.P99["first answer after the leader was killed"] = p99
+		l.Figures["leaders killed and the next one waited for"] = float64(len(n.answered))
+		if p99 > firstAnswerWithin {
+			violated("first answer", fmt.Errorf("after the kill of a leader it took %v", n.answered))
+		}
+	}
+	if len(l.Violations) > 0 {
+		kept, err := os.MkdirTemp("", "govnode-l2-*")
+		require.NoError(t, err)
+		require.NoError(t, os.CopyFS(kept, os.DirFS(dir)))
+		l.Replay = fmt.Sprintf("the histories of the clients and the data of the nodes are in %s; the same plan again: GOVNODE_L2_SEED=%d make prove-l2", kept, seed)
+	}
+	return l
+}
+
+// judge stops the nodes and holds the history to their logs, and their states to
+// each other.
+func judge(t *testing.T, c *processes.Cluster, h *check.History) (broken []check.Violation) {
+	violated := func(name string, err error) {
+		if err != nil {
+			broken = append(broken, check.Violation{Check: name, Text: err.Error()})
+		}
+	}
+	n := &nemesis{cluster: c}
+	own, until := map[string]string{}, uint64(0)
+	var at []time.Duration
+	times := map[string]time.Duration{}
+	for _, x := range c.Nodes {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		b, err := snapshot(ctx, n.members(x))
+		if err == nil {
+			own[x.Name], times[x.Name], err = sim.DigestOf(bytes.NewReader(b))
+			at = append(at, times[x.Name])
+		}
+		violated("states", err)
+		s, err := c.Status(ctx, x)
+		violated("states", err)
+		until = max(until, s.GetAppliedIndex())
+		cancel()
+	}
+	var logs []map[uint64]*raft.Log
+	for _, x := range c.Nodes {
+		x.Stop(15 * time.Second)
+		log, err := readLog(x.Dir)
+		violated("log", err)
+		logs = append(logs, log)
+	}
+	effects, digests, err := sim.Replay(logs, until, at)
+	violated("log", err)
+	if err != nil {
+		return broken
+	}
+	for name, digest := range own {
+		if !slices.Contains(digests[times[name]], digest) {
+			violated("states", fmt.Errorf("%s has the state %s at log time %v, and the log comes to %v", name, digest, times[name], digests[times[name]]))
+		}
+	}
+	h.Effects = effects
+	return append(broken, check.All(*h)...)
+}
+
+// readLog returns what the folder of a node that does not run has of the log.
+func readLog(dir string) (map[uint64]*raft.Log, error) {
+	s, err := durable.Open(durable.Options{Dir: dir, LogStore: durable.BoltDB, Segment: durable.SegmentSize, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.Close() }()
+	first, err := s.FirstIndex()
+	if err != nil {
+		return nil, err
+	}
+	last, err := s.LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	log := make(map[uint64]*raft.Log, last-first+1)
+	for i := first; i <= last; i++ {
+		e := &raft.Log{}
+		if err := s.GetLog(i, e); err != nil {
+			return nil, fmt.Errorf("entry %d: %w", i, err)
+		}
+		log[i] = e
+	}
+	return log, nil
+}

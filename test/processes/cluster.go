@@ -1,0 +1,311 @@
+package processes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+)
+
+// A Cluster is some nodes of the program on a network.
+type Cluster struct {
+	Network Network
+	Nodes   []*Node
+	HTTP    *http.Client // reaches the nodes as their clients do
+}
+
+// A Node is one node of the program: a place, a folder, and at times a process.
+type Node struct {
+	Name string
+	Dir  string // of its data
+	API  string // address
+	Raft string // address of the port between nodes
+
+	program string
+	args    []string // beside those that each start is given
+	command []string // what it begins with at its place
+	listen  string
+
+	mu     sync.Mutex
+	run    *process // nil while there is none
+	failed []error
+}
+
+// A process is one run of a node.
+type process struct {
+	cmd    *exec.Cmd
+	output tail
+	ended  chan struct{}
+	wanted bool // somebody ended it
+}
+
+// New makes a cluster of so many nodes, none of which runs. dir returns the
+// folder of a node's data; args are flags of serve for all of them.
+func New(program string, network Network, size int, dir func(node string) string, args ...string) (*Cluster, error) {
+	c := &Cluster{Network: network, HTTP: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+	for i := range size {
+		n := &Node{Name: fmt.Sprintf("n%d", i+1), program: program, args: args}
+		n.Dir = dir(n.Name)
+		listen, advertise, command, err := network.Place(n.Name)
+		if err != nil {
+			return nil, err
+		}
+		n.listen, n.command = listen, command
+		n.API, n.Raft = fmt.Sprintf("%s:%d", advertise, APIPort), fmt.Sprintf("%s:%d", advertise, RaftPort)
+		n.args = append([]string{"--advertise", advertise}, args...)
+		c.Nodes = append(c.Nodes, n)
+	}
+	return c, nil
+}
+
+// Found starts the first node as the first member of a cluster and lets the
+// others join it, and waits until all are ready.
+func (c *Cluster) Found(within time.Duration) error {
+	for i, n := range c.Nodes {
+		flags := []string{"--bootstrap", "--bootstrap-wait", "0s"}
+		if i > 0 {
+			flags = []string{"--join", c.Nodes[0].Raft}
+		}
+		if err := n.Start(flags...); err != nil {
+			return err
+		}
+	}
+	return c.Ready(within)
+}
+
+// Others returns the flag that names the other members' addresses.
+func (c *Cluster) Others(n *Node) []string {
+	var all []string
+	for _, other := range c.Nodes {
+		if other != n {
+			all = append(all, other.Raft)
+		}
+	}
+	return []string{"--join", strings.Join(all, ",")}
+}
+
+// Ready waits until every node runs and says that it is well.
+func (c *Cluster) Ready(within time.Duration) error {
+	var err error
+	for end := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
+		if err = c.well(); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func (c *Cluster) well() error {
+	leaders := map[string]bool{}
+	for _, n := range c.Nodes {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		s, err := c.Status(ctx, n)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", n.Name, err)
+		}
+		if s.Health != "ok" {
+			return fmt.Errorf("%s: %s", n.Name, s.Health)
+		}
+		leaders[s.Leader] = true
+	}
+	if len(leaders) > 1 {
+		return errors.New("the nodes name different leaders")
+	}
+	return nil
+}
+
+// Status asks a node how it sees the cluster.
+func (c *Cluster) Status(ctx context.Context, n *Node) (*v1.StatusResponse, error) {
+	return govnodev1connect.NewClusterServiceClient(c.HTTP, "http://"+n.API, connect.WithProtoJSON()).Status(ctx, &v1.StatusRequest{})
+}
+
+// Leader returns the node that most recently was said to lead, or nil.
+func (c *Cluster) Leader() (leader *Node) {
+	term := uint64(0)
+	for _, n := range c.Nodes {
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		s, err := c.Status(ctx, n)
+		cancel()
+		if i := slices.IndexFunc(c.Nodes, func(x *Node) bool { return err == nil && x.Name == s.Leader }); i >= 0 && s.Term >= term {
+			leader, term = c.Nodes[i], s.Term
+		}
+	}
+	return leader
+}
+
+// Names are those of the nodes.
+func (c *Cluster) Names() (names []string) {
+	for _, n := range c.Nodes {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+// Close kills what is left, and removes the network.
+func (c *Cluster) Close() error {
+	for _, n := range c.Nodes {
+		n.Kill()
+	}
+	c.HTTP.CloseIdleConnections()
+	return c.Network.Close()
+}
+
+// Start starts the node with more flags than the cluster's.
+func (n *Node) Start(flags ...string) error { return n.StartUnder(nil, flags...) }
+
+// StartUnder starts the node as a child of another command, which is given its
+// command line behind its own.
+func (n *Node) StartUnder(command []string, flags ...string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.run != nil {
+		return fmt.Errorf("processes: %s runs", n.Name)
+	}
+	if err := os.MkdirAll(n.Dir, 0o700); err != nil {
+		return wrap(n.Name, err)
+	}
+	line := slices.Concat(n.command, command, []string{n.program, "serve", "--node", n.Name, "--data", n.Dir, "--insecure",
+		"--listen", fmt.Sprintf("%s:%d", n.listen, APIPort), "--raft-listen", fmt.Sprintf("%s:%d", n.listen, RaftPort)}, n.args, flags)
+	p := &process{cmd: exec.Command(line[0], line[1:]...), ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return wrap(n.Name, err)
+	}
+	n.run = p
+	go func() {
+		err := p.cmd.Wait()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.run == p {
+			n.run = nil
+		}
+		if !p.wanted {
+			n.failed = append(n.failed, fmt.Errorf("%s ended by itself: %w: %s", n.Name, err, p.output.last()))
+		}
+		close(p.ended)
+	}()
+	return nil
+}
+
+// Runs reports whether the node has a process, paused or not.
+func (n *Node) Runs() bool { return n.Pid() != 0 }
+
+// Pid is that of the process; 0 if there is none.
+func (n *Node) Pid() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.run == nil {
+		return 0
+	}
+	return n.run.cmd.Process.Pid
+}
+
+// Kill ends the process at once. It reports false if there was none.
+func (n *Node) Kill() bool { return n.end(syscall.SIGKILL, time.Minute) }
+
+// Stop asks the process to end, and kills it if it has not within a time.
+func (n *Node) Stop(within time.Duration) bool { return n.end(syscall.SIGTERM, within) }
+
+func (n *Node) end(by syscall.Signal, within time.Duration) bool {
+	n.mu.Lock()
+	p := n.run
+	if p != nil {
+		p.wanted = true
+	}
+	n.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	_ = syscall.Kill(-p.cmd.Process.Pid, by) // it may have ended by itself meanwhile
+	select {
+	case <-p.ended:
+	case <-time.After(within):
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		<-p.ended
+	}
+	return true
+}
+
+// Pause stops the process from running until resume is called. It returns nil if
+// there is none.
+func (n *Node) Pause() (resume func()) {
+	pid := n.Pid()
+	if pid == 0 || syscall.Kill(-pid, syscall.SIGSTOP) != nil {
+		return nil
+	}
+	return func() { _ = syscall.Kill(-pid, syscall.SIGCONT) } // it may have been killed
+}
+
+// Failures are the ends that nobody asked for, with the last that was printed.
+func (n *Node) Failures() []error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.failed)
+}
+
+// Forgive forgets the failures so far, and returns them.
+func (n *Node) Forgive() (failed []error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	failed, n.failed = n.failed, nil
+	return failed
+}
+
+// Said returns the end of what the process has printed.
+func (n *Node) Said() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.run == nil {
+		return ""
+	}
+	return n.run.output.last()
+}
+
+// Wipe removes the data of a node that does not run.
+func (n *Node) Wipe() error {
+	all, err := filepath.Glob(filepath.Join(n.Dir, "*"))
+	for _, path := range all {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}
+
+// A tail keeps the last of what is written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+const tailLen = 16 << 10
+
+// Write implements io.Writer.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	if len(t.b) > 2*tailLen {
+		t.b = bytes.Clone(t.b[len(t.b)-tailLen:])
+	}
+	return len(b), nil
+}
+
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.b[max(0, len(t.b)-tailLen):])
+}

@@ -1,0 +1,198 @@
+package sim
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"example.com/govnode/client"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/session"
+	"example.com/govnode/test/check"
+)
+
+// The workload and the witness of this package also serve those who run real
+// processes: there is one workload, and one way to read a log.
+
+// A Line is one line of what a client writes down: a change that is about to be
+// sent, what became of one, or a time for which a slot was held. Whose process
+// ends has changes without an outcome.
+type Line struct {
+	Begun *check.Op   `json:",omitempty"`
+	Op    *check.Op   `json:",omitempty"`
+	Hold  *check.Hold `json:",omitempty"`
+}
+
+// A Workload is clients in one process, in real time.
+type Workload struct {
+	Name      string
+	Addresses []string // of the nodes' API
+	Clients   int
+	Seed      uint64
+	Think     time.Duration
+	Start     time.Time // from which times are counted, by the monotonic clock
+}
+
+// worker is the i-th of the clients.
+func (l Workload) worker(i int, rec *recorder) (*worker, error) {
+	w := &worker{
+		name: fmt.Sprintf("%s-%d", l.Name, i), rng: rand.New(rand.NewPCG(l.Seed, uint64(i))), recorder: rec, think: l.Think,
+		http: &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second}}},
+		turn: make(chan struct{}, 1),
+	}
+	w.http.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+	c, err := client.New(client.Config{Addresses: l.Addresses, Name: w.name, HTTPClient: w.http, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	w.client = c
+	for _, a := range l.Addresses {
+		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
+	}
+	return w, nil
+}
+
+// Prepare makes the pools and the policy that the clients use.
+func (l Workload) Prepare(ctx context.Context) error {
+	w, err := l.worker(0, &recorder{start: l.Start})
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.prepare(ctx), w.close())
+}
+
+// Run works until ctx is done, then asks what became of what is unknown, for as
+// long as it may take.
+func (l Workload) Run(ctx context.Context, out io.Writer, settling time.Duration) error {
+	var mu sync.Mutex
+	var failed error
+	buffered := bufio.NewWriter(out)
+	lines := json.NewEncoder(buffered)
+	rec := &recorder{start: l.Start, note: func(line Line) {
+		mu.Lock()
+		defer mu.Unlock()
+		failed = errors.Join(failed, lines.Encode(line), buffered.Flush())
+	}}
+	var workers []*worker
+	var busy sync.WaitGroup
+	for i := range l.Clients {
+		w, err := l.worker(i, rec)
+		if err != nil {
+			return err
+		}
+		workers = append(workers, w)
+		busy.Go(func() {
+			w.work(ctx)
+			resolving, cancel := context.WithTimeout(context.WithoutCancel(ctx), settling)
+			defer cancel()
+			w.resolve(resolving)
+			w.end()
+		})
+	}
+	busy.Wait()
+	for _, w := range workers {
+		failed = errors.Join(failed, w.close())
+	}
+	return failed
+}
+
+// Final reads the counters, and says which slots are held or waited for.
+func (l Workload) Final(ctx context.Context) (counters map[string]int64, held error, err error) {
+	w, err := l.worker(0, &recorder{start: l.Start})
+	if err != nil {
+		return nil, nil, err
+	}
+	counters, err = w.final(ctx)
+	held = orphans(w)
+	return counters, held, errors.Join(err, w.close())
+}
+
+// Longest is for how long after the last change a slot may be held, or waited for:
+// who went away while it waited stands in the queue for as long as it wanted to.
+const Longest = waiterEnds
+
+// ReadHistory puts together what clients wrote down. Of a change without an
+// outcome nobody knows what became.
+func ReadHistory(h *check.History, lines io.Reader) error {
+	type key struct {
+		kind check.Kind
+		id   string
+	}
+	open := map[key]check.Op{}
+	in := json.NewDecoder(lines)
+	for {
+		var l Line
+		err := in.Decode(&l)
+		if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) { // the last line of a process that was killed
+			break
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case l.Begun != nil:
+			open[key{l.Begun.Kind, l.Begun.ID}] = *l.Begun
+		case l.Op != nil:
+			delete(open, key{l.Op.Kind, l.Op.ID})
+			h.Ops = append(h.Ops, *l.Op)
+		case l.Hold != nil:
+			h.Holds = append(h.Holds, *l.Hold)
+		}
+	}
+	for _, o := range open {
+		o.Outcome, o.Return, o.Text = check.Unknown, o.Call, "its client was killed"
+		h.Ops = append(h.Ops, o)
+	}
+	h.Limits = pools
+	return nil
+}
+
+// Replay applies the log, as several nodes have it, up to an index to an empty
+// state. It returns what changed, and the digests of the state at log times.
+func Replay(logs []map[uint64]*raft.Log, until uint64, at []time.Duration) ([]check.Effect, map[time.Duration][]string, error) {
+	log := make([]written, until+1)
+	for i := uint64(1); i <= until; i++ {
+		for _, has := range logs {
+			switch l := has[i]; {
+			case l == nil: // its folder was replaced meanwhile
+			case log[i].log == nil:
+				log[i].log = l
+			case l.Term != log[i].log.Term || l.Type != log[i].log.Type || !bytes.Equal(l.Data, log[i].log.Data) || !bytes.Equal(l.Extensions, log[i].log.Extensions):
+				return nil, nil, fmt.Errorf("entry %d differs between nodes, and was committed", i)
+			}
+		}
+		if log[i].log == nil {
+			return nil, nil, fmt.Errorf("no node has entry %d", i)
+		}
+	}
+	seen := make([]replica, len(at))
+	for i := range at {
+		seen[i].at = at[i]
+	}
+	w, err := replay(log, time.Time{}, seen)
+	if err != nil {
+		return nil, nil, err
+	}
+	return w.effects, w.digests, nil
+}
+
+// DigestOf is that of a snapshot, with its log time.
+func DigestOf(snapshot io.Reader) (digest string, at time.Duration, err error) {
+	state, err := session.ReadSnapshot(snapshot)
+	if err != nil {
+		return "", 0, err
+	}
+	digest, err = digestOf(state)
+	return digest, state.Now(), err
+}
