@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/test/chaos/power"
+	"example.com/govnode/test/processes/disks"
 	"example.com/govnode/test/report"
 	"example.com/govnode/test/sim"
 )
@@ -39,8 +41,8 @@ const (
 	reportMark = "report: "
 )
 
-// layers are the packages whose tests are built with the bugs in them.
-var layers = map[string]string{L0: "test/model", L1: "test/sim"}
+// layers are what is built with the bugs in it: tests of a folder, or the program.
+var layers = map[string]string{L0: "test/model", L1: "test/sim", L3: "cmd/govnode"}
 
 // TestEveryBugHasARow holds the table to the bugs that there are, and to itself.
 func TestEveryBugHasARow(t *testing.T) {
@@ -82,6 +84,12 @@ func TestSeeded(t *testing.T) {
 	}
 	t.Logf("built in %v; seed %d", time.Since(start).Round(time.Second), seed)
 	start = time.Now()
+	if slices.ContainsFunc(bugs, func(b Bug) bool { return b.Layer == L3 }) {
+		if err := disks.Usable(); err != nil {
+			t.Logf("without what L3 catches: %v", err)
+			bugs = slices.DeleteFunc(slices.Clone(bugs), func(b Bug) bool { return b.Layer == L3 })
+		}
+	}
 	l := report.Layer{Name: "seeded", Seeds: []uint64{seed}, Figures: map[string]float64{}}
 	for _, b := range bugs {
 		begun := time.Now()
@@ -130,7 +138,11 @@ func build(t *testing.T, bin, folder string) {
 	if _, err := os.Stat(path); err == nil {
 		return
 	}
-	out, err := exec.Command("go", "test", "-c", "-tags", "hashicorpmetrics,seeded", "-o", path, "../../"+folder).CombinedOutput()
+	args := []string{"test", "-c"}
+	if folder == layers[L3] {
+		args = []string{"build"}
+	}
+	out, err := exec.Command("go", append(args, "-tags", "hashicorpmetrics,seeded", "-o", path, "../../"+folder)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
 
@@ -152,8 +164,8 @@ func catch(ctx context.Context, b Bug, bin string, seed uint64) (by string, runs
 		}
 		return "", 1
 	}
-	if b.Layer != L1 {
-		return "", 0
+	if b.Layer == L3 {
+		return powerCuts(b, bin, seed)
 	}
 	var mu sync.Mutex
 	var under sync.WaitGroup
@@ -177,6 +189,25 @@ func catch(ctx context.Context, b Bug, bin string, seed uint64) (by string, runs
 	}
 	under.Wait()
 	return by, runs
+}
+
+// powerCuts cuts the power of real nodes that have a bug.
+func powerCuts(b Bug, bin string, seed uint64) (by string, runs int) {
+	defer os.Unsetenv(bugEnv)
+	os.Setenv(bugEnv, b.Name) // for their processes, and this one is built without it
+	for end := time.Now().Add(patience); time.Now().Before(end); seed++ {
+		r, err := power.Unflushed(power.Setting{Program: binary(bin, layers[L3]), Seed: seed, Clients: 24, Settle: patience / 4, Log: func(string, ...any) {}, Args: []string{"--log-store", "boltdb"}})
+		runs++
+		if err != nil {
+			return "", runs
+		}
+		for _, v := range r.Violations {
+			if slices.Contains(b.Checks, v.Check) {
+				return v.String(), runs
+			}
+		}
+	}
+	return "", runs
 }
 
 // setting is that of the busy runs of L1, with the faults of the bug alone in every

@@ -150,7 +150,7 @@ func Run(s Setting) (report Report, err error) {
 		x.failed = nil
 	}
 	var w *witness
-	log, err := f.log(until)
+	log, err := f.committed(until)
 	if err == nil {
 		w, err = replay(log, start, states)
 	}
