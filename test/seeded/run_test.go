@@ -91,6 +91,7 @@ func TestSeeded(t *testing.T) {
 		}
 	}
 	l := report.Layer{Name: "seeded", Seeds: []uint64{seed}, Figures: map[string]float64{}}
+	caught := 0
 	for _, b := range bugs {
 		begun := time.Now()
 		by, runs := catch(t.Context(), b, bin, seed)
@@ -100,12 +101,21 @@ func TestSeeded(t *testing.T) {
 			t.Errorf("%-16s %s: NOT CAUGHT in %d runs, %v", b.Name, b.Layer, runs, took.Round(time.Millisecond))
 			continue
 		}
+		caught++
 		l.Figures[b.Name+" caught after s"] = took.Seconds()
 		t.Logf("%-16s %s, %d runs, %v: %.200s", b.Name, b.Layer, runs, took.Round(time.Millisecond), strings.ReplaceAll(by, "\n", " "))
 	}
+	if choice == "all" {
+		for _, layer := range []string{L0, L1, L3} {
+			if said := control(t.Context(), layer, bugs, bin, seed); said != "" {
+				l.Violations = append(l.Violations, "control: "+said)
+				t.Errorf("%s speaks where there is no bug: %s", layer, said)
+			}
+		}
+	}
 	l.Took = time.Since(start)
 	l.Operations = len(bugs)
-	l.Figures["caught"] = float64(len(bugs) - len(l.Violations))
+	l.Figures["caught"] = float64(caught)
 	l.Figures["bugs"] = float64(len(bugs))
 	if len(l.Violations) > 0 {
 		l.Replay = fmt.Sprintf("%s=%s %s=%d make prove-seeded", runEnv, choice, seedEnv, seed)
@@ -151,10 +161,10 @@ func binary(bin, folder string) string { return filepath.Join(bin, filepath.Base
 // catch runs the layer of a bug until one of its checks speaks, and returns what
 // that said; nothing if the time is up before.
 func catch(ctx context.Context, b Bug, bin string, seed uint64) (by string, runs int) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, b.patience())
 	defer cancel()
 	if b.Layer == L0 {
-		out := run(ctx, b, bin, "^TestUntil$", "GOVNODE_L0_UNTIL="+(patience/2).String())
+		out := run(ctx, b, bin, "^TestUntil$", "GOVNODE_L0_UNTIL="+(b.patience()/2).String())
 		var l report.Layer
 		_ = json.Unmarshal(out, &l) // without a report nothing was caught
 		for _, v := range l.Violations {
@@ -191,11 +201,35 @@ func catch(ctx context.Context, b Bug, bin string, seed uint64) (by string, runs
 	return by, runs
 }
 
+// control runs a layer without a bug, and returns what any check said that would
+// have caught one.
+func control(ctx context.Context, layer string, bugs []Bug, bin string, seed uint64) string {
+	none := Bug{Layer: layer}
+	for _, b := range bugs {
+		if b.Layer == layer {
+			none.Checks, none.Faults = append(none.Checks, b.Checks...), append(none.Faults, b.Faults...)
+		}
+	}
+	if len(none.Checks) == 0 {
+		return ""
+	}
+	said, _ := catch(ctx, none, bin, seed)
+	return said
+}
+
+// patience is for how long a layer may look for a bug, and for none.
+func (b Bug) patience() time.Duration {
+	if b.Name == "" {
+		return patience / 2
+	}
+	return patience
+}
+
 // powerCuts cuts the power of real nodes that have a bug.
 func powerCuts(b Bug, bin string, seed uint64) (by string, runs int) {
 	defer os.Unsetenv(bugEnv)
 	os.Setenv(bugEnv, b.Name) // for their processes, and this one is built without it
-	for end := time.Now().Add(patience); time.Now().Before(end); seed++ {
+	for end := time.Now().Add(b.patience()); time.Now().Before(end); seed++ {
 		r, err := power.Unflushed(power.Setting{Program: binary(bin, layers[L3]), Seed: seed, Clients: 24, Settle: patience / 4, Log: func(string, ...any) {}, Args: []string{"--log-store", "boltdb"}})
 		runs++
 		if err != nil {
