@@ -110,14 +110,14 @@ func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
 		violated("nemesis", err)
 	}
 	violated("heal", c.Ready(healWithin))
-	h, err := all.end()
+	h, broken, err := all.end()
 	violated("clients", err)
 	time.Sleep(sim.Longest)
 	counters, held, err := work.Final(t.Context())
 	violated("final", err)
 	violated("orphans", held)
 	h.Final = counters
-	for _, v := range judge(t, c, &h) {
+	for _, v := range append(broken, judge(t, c, &h)...) {
 		l.Violations = append(l.Violations, v.String())
 	}
 	for _, x := range c.Nodes {

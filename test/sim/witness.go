@@ -142,8 +142,8 @@ func (w *witness) restore(l *raft.Log) error {
 	return err
 }
 
-// committed returns the committed entries up to an index, by their index. The entry there
-// is that of the leader; from each follows the one before it.
+// committed returns the entries up to an index, by their index. The entry there is
+// that of the leader; from each follows the one before it.
 func (f *fleet) committed(until uint64) ([]written, error) {
 	l := f.leader()
 	if l == nil {
