@@ -13,7 +13,7 @@ type Bug struct {
 const (
 	L0 = "L0" // package test/model
 	L1 = "L1" // package test/sim
-	L3 = "L3" // power cuts, package test/chaos
+	L3 = "L3" // package test/chaos/power
 )
 
 // Bugs are all of them.
@@ -41,5 +41,5 @@ var Bugs = []Bug{
 	{"not-pinned", "a session is judged by what the name of its policy points to now", L1, []string{"pin"}, nil},
 	{"error-allows", "what a policy cannot judge is allowed", L1, []string{"fail closed"}, nil},
 	{"audit-gap", "an audit line is dropped where it cannot be written, and its decision is told", L1, []string{"audit"}, []string{"full audit log"}},
-	{"no-sync", "entries are acknowledged before they are on the disk", L3, []string{"acknowledged"}, nil},
+	{"no-sync", "entries are acknowledged before they are on the disk", L3, []string{"lost", "order", "counters", "ledger"}, nil},
 }
