@@ -95,6 +95,7 @@ var mayImport = map[string][]string{
 	"test/outside":                         {},
 	"test/check":                           {},
 	"test/report":                          {},
+	"test/prove":                           {"test/report"},
 	"test/sim":                             {"cluster", "cluster/durable", "internal/server", "client", "session", "storage", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/report"},
 	"proto/govnode/v1/govnodev1connect":    {"proto/govnode/v1"},
 	"proto/govnode/node/v1":                {},
