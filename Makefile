@@ -24,6 +24,18 @@ test: needs ## all tests; it installs redis-server for those on Redis where it c
 flips: ## flip 200 bits of stored logs with each log store, and every region of their files
 	GOVNODE_FLIPS=200 $(GO) test -tags $(TAGS) ./cluster ./cluster/durable -run 'Flipped|EveryRegion' -v -count=1 -timeout 10m
 
+.PHONY: prove
+prove: needs ## all layers of the proof, and four seeded bugs: 13 minutes after building; the report: bin/prove/report.html
+	$(GO) run -tags $(TAGS) ./test/prove
+
+.PHONY: prove-all
+prove-all: needs ## the long forms of all layers, and all seeded bugs; 75 minutes
+	$(GO) run -tags $(TAGS) ./test/prove -mode long
+
+.PHONY: prove-smoke
+prove-smoke: ## what runs the layers, tried in a minute after building
+	$(GO) run -tags $(TAGS) ./test/prove -mode smoke
+
 .PHONY: prove-l1
 prove-l1: ## clusters in virtual time under faults, with new seeds, for 150 s
 	GOVNODE_L1=long $(GO) test -tags $(TAGS) ./test/sim -run Clusters -v -count=1 -timeout 10m

@@ -103,6 +103,7 @@ var mayImport = map[string][]string{
 	"test/processes":                       {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
 	"test/chaos":                           {"cluster/durable", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/processes", "test/report", "test/sim"},
 	"test/seeded":                          {"test/report", "test/sim", "test/chaos/power", "test/processes/disks"},
+	"test/prove":                           {"test/report"},
 	"test/sim":                             {"cluster", "cluster/durable", "internal/server", "client", "session", "storage", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/report"},
 	"proto/govnode/v1/govnodev1connect":    {"proto/govnode/v1"},
 	"proto/govnode/node/v1":                {},
