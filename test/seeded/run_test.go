@@ -247,7 +247,7 @@ func powerCuts(b Bug, bin string, seed uint64) (by string, runs int) {
 // setting is that of the busy runs of L1, with the faults of the bug alone in every
 // second one.
 func setting(seed uint64, b Bug, run int) sim.Setting {
-	s := sim.Setting{Seed: seed, Nodes: 3, Clients: 24, Length: 30 * time.Second, Think: 30 * time.Millisecond, Gap: 2 * time.Second}
+	s := sim.Setting{Seed: seed, Nodes: 3, Clients: 16, Length: 15 * time.Second, Think: 30 * time.Millisecond, Gap: 2 * time.Second}
 	if run%2 == 0 {
 		s.Only = b.Faults
 	}
