@@ -19,6 +19,7 @@ type nemesis struct {
 	cluster *processes.Cluster
 	clients *clients
 	rng     *rand.Rand // of the plan
+	clocks  clocks
 	log     func(format string, args ...any)
 
 	mu       sync.Mutex
@@ -50,6 +51,9 @@ var kinds = []struct {
 	{"replace", (*nemesis).replace},
 	{"restore", (*nemesis).restore},
 	{"kill clients", (*nemesis).killClients},
+	{"time of day jumps", (*nemesis).wallJump},
+	{"monotonic clock jumps", (*nemesis).monotonicJump},
+	{"clock rate", (*nemesis).clockRate},
 }
 
 // run lets faults happen until ctx is done, and mends the last.

@@ -19,9 +19,9 @@ type Setting struct {
 	Clients int
 	Length  time.Duration
 	Settle  time.Duration // how long clients may take to end what they have begun
-	Cuts    int // at least so many, if it takes longer
-	Whole   int // of them at least so many of the whole cluster
-	Others  int // how often each other fault of disks befalls as well
+	Cuts    int           // at least so many, if it takes longer
+	Whole   int           // of them at least so many of the whole cluster
+	Others  int           // how often each other fault of disks befalls as well
 	Log     func(format string, args ...any)
 }
 
