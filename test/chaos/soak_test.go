@@ -68,10 +68,12 @@ func TestSoak(t *testing.T) {
 		return d
 	}
 	length, each := duration("GOVNODE_SOAK", 0), duration("GOVNODE_SOAK_WINDOW", 5*time.Minute)
-	if err := disks.Usable(); err != nil {
-		require.NoError(t, report.Write(report.Layer{Name: "L4", Violations: []string{}, Skipped: err.Error()}))
-		t.Skip(err)
+	if os.Geteuid() != 0 {
+		const why = "disks of nodes' own need root"
+		require.NoError(t, report.Write(report.Layer{Name: "L4", Violations: []string{}, Skipped: why}))
+		t.Skip(why)
 	}
+	require.NoError(t, disks.Usable())
 	seed := rand.Uint64N(1 << 32)
 	if text := os.Getenv("GOVNODE_SOAK_SEED"); text != "" {
 		var err error
