@@ -48,6 +48,10 @@ prove-l3: build ## power cuts, and disks that lie as the control; 1 minute; as r
 prove-l2: needs ## real processes and their clients under faults, 3 minutes on Raft and 1 on Redis, with new seeds; in namespaces as root
 	GOVNODE_L2=1 $(GO) test -tags $(TAGS) ./test/chaos -run Processes -v -count=1 -timeout 15m
 
+.PHONY: soak
+soak: build ## everything that may befall nodes, networks, clocks and disks, for GOVNODE_SOAK=8h, judged every 5 minutes; as root
+	GOVNODE_SOAK=$(or $(GOVNODE_SOAK),8h) GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS) ./test/chaos -run Soak -v -count=1 -timeout 0
+
 .PHONY: race
 race: needs ## all tests under the race detector
 	$(GO) test -tags $(TAGS) -race ./...

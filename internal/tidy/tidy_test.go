@@ -101,7 +101,7 @@ var mayImport = map[string][]string{
 	"test/chaos/power":                     {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/processes", "test/processes/disks", "test/report"},
 	"test/mutate":                          {},
 	"test/processes":                       {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
-	"test/chaos":                           {"cluster/durable", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/processes", "test/report", "test/sim"},
+	"test/chaos":                           {"cluster/durable", "test/chaos/power", "test/processes/skew", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/processes", "test/report", "test/sim"},
 	"test/seeded":                          {"test/report", "test/sim", "test/chaos/power", "test/processes/disks"},
 	"test/prove":                           {"test/report"},
 	"test/sim":                             {"cluster", "cluster/durable", "internal/server", "client", "session", "storage", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/check", "test/report"},

@@ -4,5 +4,7 @@
 // together with the log of the nodes.
 //
 // It has tests alone, which run where GOVNODE_L2 asks for it (`make prove-l2`).
+// The soak (GOVNODE_SOAK, `make soak`) is the same for hours, with what package
+// power does to disks, and judged in windows without a log, as that is cut off.
 // The clients and what reads the log are those of package sim.
 package chaos

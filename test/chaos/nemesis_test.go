@@ -20,6 +20,7 @@ type nemesis struct {
 	clients *clients
 	kinds   []kind
 	rng     *rand.Rand // of the plan
+	clocks  clocks
 	log     func(format string, args ...any)
 
 	mu       sync.Mutex
@@ -54,6 +55,9 @@ var ofRaft = []kind{
 	{"replace", (*nemesis).replace},
 	{"restore", (*nemesis).restore},
 	{"kill clients", (*nemesis).killClients},
+	{"time of day jumps", (*nemesis).wallJump},
+	{"monotonic clock jumps", (*nemesis).monotonicJump},
+	{"clock rate", (*nemesis).clockRate},
 }
 
 // run lets faults happen until ctx is done, and mends the last.

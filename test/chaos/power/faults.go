@@ -35,6 +35,9 @@ var Others = []Fault{
 	{"slow disk", (*Rig).slow},
 	{"hanging disk", func(r *Rig) error { return r.hangs(r.any()) }},
 	{"hanging disk of the leader", func(r *Rig) error { return r.hangs(r.leader()) }},
+	{"turned bit", (*Rig).flip}, // often one that nobody reads
+	{"turned bit", (*Rig).flip},
+	{"turned bit", (*Rig).flip},
 	{"turned bit", (*Rig).flip},
 }
 
