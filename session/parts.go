@@ -32,34 +32,15 @@ func IDOf(c Command) (k Key, part int, ok bool) {
 		k, id = ClientKey(c.NS, c.Client), c.Slot
 	case *Release:
 		k, id = ClientKey(c.NS, c.Client), c.Slot
-	case *ForceRelease:
-		k, id = c.By.id(c.NS)
-	case *PutPool:
-		k, id = c.By.id(c.NS)
-	case *DeletePool:
-		k, id = c.By.id(c.NS)
-	case *PutPolicy:
-		k, id = c.By.id(c.NS)
-	case *DeletePolicy:
-		k, id = c.By.id(c.NS)
-	case *Set:
-		k, id = c.By.id(c.NS)
-	case *Delete:
-		k, id = c.By.id(c.NS)
-	case *Increment:
-		k, id = c.By.id(c.NS)
-	case *PutHash:
-		k, id = c.By.id(c.NS)
-	case *Repair:
-		k, id = c.By.id(c.NS)
+	case request:
+		ns, by := c.from()
+		k, id = ClientKey(ns, by.Client), by.Request
 	}
 	if id == "" {
 		return "", 0, false
 	}
 	return k, ids.Part(id), true
 }
-
-func (m Maker) id(ns string) (Key, string) { return ClientKey(ns, m.Client), m.Request }
 
 // Repeatable reports whether applying the command a second time has no second
 // effect: it has an id of its caller's, or asks for what is idempotent.

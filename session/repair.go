@@ -8,9 +8,6 @@ import (
 // its own that is dated at the present would be refused, where one dated in the
 // future has closed the namespace.
 func (s *State) repair(c *Repair, r *Result) {
-	if s.answered(c.NS, c.By, r) {
-		return
-	}
 	ns := s.namespace(c.NS)
 	was := ns
 	ns.ForgotSessions = min(ns.ForgotSessions, c.NewerThan)
@@ -21,7 +18,6 @@ func (s *State) repair(c *Repair, r *Result) {
 	if ns != was {
 		s.write(ref{KindNamespace, c.NS, ""}, &ns)
 	}
-	s.remember(c.NS, c.By, r.Value)
 }
 
 // repairClient lets a client forget what it finished, and reports whether it is

@@ -11,14 +11,81 @@ import (
 // The commands that carry the id of a request: pools, policies, values and hashes
 // are put and deleted, and what a client asked before is known again.
 
+// A request is such a command.
+type request interface {
+	Command
+	from() (ns string, by Maker)
+}
+
+func (c *ForceRelease) from() (ns string, by Maker) { return c.NS, c.By }
+func (c *PutPool) from() (ns string, by Maker)      { return c.NS, c.By }
+func (c *DeletePool) from() (ns string, by Maker)   { return c.NS, c.By }
+func (c *PutPolicy) from() (ns string, by Maker)    { return c.NS, c.By }
+func (c *DeletePolicy) from() (ns string, by Maker) { return c.NS, c.By }
+func (c *Set) from() (ns string, by Maker)          { return c.NS, c.By }
+func (c *Delete) from() (ns string, by Maker)       { return c.NS, c.By }
+func (c *Increment) from() (ns string, by Maker)    { return c.NS, c.By }
+func (c *PutHash) from() (ns string, by Maker)      { return c.NS, c.By }
+func (c *Repair) from() (ns string, by Maker)       { return c.NS, c.By }
+
+// request carries a request out if it was not before, and remembers it. Refusals
+// change nothing, so that they are not remembered.
+func (s *State) request(c request, r *Result) {
+	ns, by := c.from()
+	if !s.known(c, r) {
+		s.carryOut(c, r)
+		if r.Code == Done {
+			s.remember(ns, by, r.Value)
+		}
+	}
+	if r.Code != Done {
+		return
+	}
+	switch c := c.(type) {
+	case *PutPool:
+		r.After = s.afterPool(ref{KindPool, c.NS, c.Pool})
+	case *ForceRelease:
+		r.Code = Released
+	}
+}
+
+func (s *State) carryOut(c request, r *Result) {
+	switch c := c.(type) {
+	case *ForceRelease:
+		s.forceRelease(c, r)
+	case *PutPool:
+		s.putPool(c)
+	case *DeletePool:
+		s.deletePool(c, r)
+	case *PutPolicy:
+		s.putPolicy(c, r)
+	case *DeletePolicy:
+		s.deletePolicy(c, r)
+	case *Set:
+		s.set(c)
+	case *Delete:
+		s.delete(c, r)
+	case *Increment:
+		s.increment(c, r)
+	case *PutHash:
+		s.putHash(c)
+	case *Repair:
+		s.repair(c, r)
+	}
+}
+
 // known reports whether the request was answered before, or cannot be; the
 // result then says so.
-func (s *State) known(ns string, m Maker, r *Result) bool {
+func (s *State) known(c request, r *Result) bool {
+	ns, m := c.from()
 	if m.Request == "" {
 		return false
 	}
 	if s.answered(ns, m, r) {
 		return true
+	}
+	if _, ok := c.(*Repair); ok {
+		return false // it is not held to what it repairs
 	}
 	k := ref{KindClient, ns, m.Client}
 	return stale(m.Request, s.newerThan(k, s.client(k)), r)
@@ -61,8 +128,7 @@ func (s *State) newerThan(k ref, x *Client) uint64 {
 	return forgot
 }
 
-// remember notes a request that was carried out. Refusals of these commands
-// change nothing, so that they are not remembered.
+// remember notes a request that was carried out.
 func (s *State) remember(ns string, m Maker, value int64) {
 	if m.Request == "" {
 		return
@@ -73,14 +139,8 @@ func (s *State) remember(ns string, m Maker, value int64) {
 	x.IDs.Add(remembered(m.Request, m.Content, Done, 0, uint64(value)))
 }
 
-func (s *State) putPool(c *PutPool, r *Result) {
+func (s *State) putPool(c *PutPool) {
 	k := ref{KindPool, c.NS, c.Pool}
-	if s.known(c.NS, c.By, r) {
-		if r.Repeat {
-			r.After = s.afterPool(k)
-		}
-		return
-	}
 	p := s.pool(k)
 	fresh := p == nil
 	p = s.ownPool(k, p)
@@ -89,16 +149,11 @@ func (s *State) putPool(c *PutPool, r *Result) {
 	}
 	p.Put, p.Threshold, p.MaxQueue = true, c.Threshold, c.Queue
 	p.SetSlots(s.now, c.Slots)
-	s.remember(c.NS, c.By, 0)
-	r.After = s.afterPool(k)
 }
 
 // deletePool removes a pool; what is given out in a later pool of the same name
 // lies above all its tokens.
 func (s *State) deletePool(c *DeletePool, r *Result) {
-	if s.known(c.NS, c.By, r) {
-		return
-	}
 	k := ref{KindPool, c.NS, c.Pool}
 	p := s.pool(k)
 	if p == nil || !p.Put {
@@ -115,15 +170,11 @@ func (s *State) deletePool(c *DeletePool, r *Result) {
 		s.write(ref{KindNamespace, c.NS, ""}, &ns)
 	}
 	s.put(k, nil)
-	s.remember(c.NS, c.By, 0)
 }
 
 // putPolicy stores a tree and lets the name point to it. The same content
 // again changes nothing.
 func (s *State) putPolicy(c *PutPolicy, r *Result) {
-	if s.known(c.NS, c.By, r) {
-		return
-	}
 	n := Name{}
 	if x, ok := s.lookup(ref{KindName, c.NS, c.Name}).(*Name); ok {
 		n = *x
@@ -149,7 +200,6 @@ func (s *State) putPolicy(c *PutPolicy, r *Result) {
 		s.write(ref{KindName, c.NS, c.Name}, &n)
 	}
 	r.Value = int64(n.Version)
-	s.remember(c.NS, c.By, r.Value)
 }
 
 // named returns the name of a policy if it points to a digest; where it does not,
@@ -171,9 +221,6 @@ func (s *State) named(ns, name string, d Digest, r *Result) *Name {
 // live sessions pin the tree, nothing is removed. A name that was removed keeps
 // its version, so that versions of a name never repeat.
 func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
-	if s.known(c.NS, c.By, r) {
-		return
-	}
 	k := refOf(PolicyKey(c.NS, c.Digest))
 	policy, _ := s.lookup(k).(*Policy)
 	if c.Name != "" && s.named(c.NS, c.Name, c.Digest, r) == nil {
@@ -213,38 +260,26 @@ func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
 		next.Names = kept
 		s.write(k, &next)
 	}
-	s.remember(c.NS, c.By, 0)
 }
 
-func (s *State) set(c *Set, r *Result) {
-	if s.known(c.NS, c.By, r) {
-		return
-	}
+func (s *State) set(c *Set) {
 	x := &Counter{Value: c.Value}
 	if c.TTL > 0 {
 		x.Until = s.now + c.TTL
 	}
 	s.write(ref{KindCounter, c.NS, c.Key}, x)
-	s.remember(c.NS, c.By, 0)
 }
 
 func (s *State) delete(c *Delete, r *Result) {
-	if s.known(c.NS, c.By, r) {
-		return
-	}
 	k := ref{KindCounter, c.NS, c.Key}
 	if s.counter(k) != nil {
 		r.Value = 1
 	}
 	s.put(k, nil)
-	s.remember(c.NS, c.By, r.Value)
 }
 
 // increment adds to a counter, which starts at 0 and keeps its TTL.
 func (s *State) increment(c *Increment, r *Result) {
-	if s.known(c.NS, c.By, r) {
-		return
-	}
 	k := ref{KindCounter, c.NS, c.Key}
 	x := Counter{Value: Value{Number: true}}
 	if old := s.counter(k); old != nil {
@@ -262,17 +297,12 @@ func (s *State) increment(c *Increment, r *Result) {
 	x.Value.N += c.Amount
 	s.write(k, &x)
 	r.Value = x.Value.N
-	s.remember(c.NS, c.By, r.Value)
 }
 
-func (s *State) putHash(c *PutHash, r *Result) {
-	if s.known(c.NS, c.By, r) {
-		return
-	}
+func (s *State) putHash(c *PutHash) {
 	if c.Hash == "" {
 		s.put(ref{KindHash, c.NS, c.Tool}, nil)
 	} else {
 		s.write(ref{KindHash, c.NS, c.Tool}, &Hash{c.Hash})
 	}
-	s.remember(c.NS, c.By, 0)
 }

@@ -358,19 +358,10 @@ func (s *State) cancelSlot(c *Cancel, r *Result) {
 
 // forceRelease frees the slot of a holder that does not give it back.
 func (s *State) forceRelease(c *ForceRelease, r *Result) {
-	if s.known(c.NS, c.By, r) {
-		if r.Code == Done {
-			r.Code = Released
-		}
-		return
-	}
 	if c.Session != "" {
 		s.forceCall(c, r)
 	} else {
 		s.forceSlot(c, r)
-	}
-	if r.Code == Released {
-		s.remember(c.NS, c.By, 0)
 	}
 }
 
@@ -394,7 +385,6 @@ func (s *State) forceCall(c *ForceRelease, r *Result) {
 		s.noteLapse(k, &over)
 	}
 	x.lapse(&over)
-	r.Code = Released
 }
 
 func (s *State) forceSlot(c *ForceRelease, r *Result) {
@@ -418,5 +408,4 @@ func (s *State) forceSlot(c *ForceRelease, r *Result) {
 		code = WaitTimeout
 	}
 	x.finish(h, code, token)
-	r.Code = Released
 }

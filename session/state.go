@@ -358,30 +358,12 @@ func (s *State) apply(c Command, r *Result) {
 		s.renew(c, r)
 	case *Release:
 		s.release(c, r)
-	case *ForceRelease:
-		s.forceRelease(c, r)
-	case *PutPool:
-		s.putPool(c, r)
-	case *DeletePool:
-		s.deletePool(c, r)
-	case *PutPolicy:
-		s.putPolicy(c, r)
-	case *DeletePolicy:
-		s.deletePolicy(c, r)
-	case *Set:
-		s.set(c, r)
-	case *Delete:
-		s.delete(c, r)
-	case *Increment:
-		s.increment(c, r)
-	case *PutHash:
-		s.putHash(c, r)
-	case *Repair:
-		s.repair(c, r)
 	case *Tick:
 		s.tick(c)
 	case *Restore:
 		s.restore()
+	case request:
+		s.request(c, r)
 	default:
 		// Diverging silently would be worse.
 		panic(fmt.Sprintf("session: unknown command %T", c))

@@ -355,15 +355,18 @@ func (w *Waiters) expired() []*Wait {
 
 // claim asks for the waiters again, and hands on the answers that are final.
 func (w *Waiters) claim(ctx context.Context, waiting []*Wait) {
-	for len(waiting) > 0 {
-		now := waiting[:min(len(waiting), waitBatch)]
-		waiting = waiting[len(now):]
+	w.each(ctx, waiting, func(x *Wait) session.Command { return x.Claim }, w.answered)
+}
+
+// each proposes a command for each waiter, some at a time.
+func (w *Waiters) each(ctx context.Context, waiting []*Wait, command func(*Wait) session.Command, answered func(*Wait, storage.Answer)) {
+	for now := range slices.Chunk(waiting, waitBatch) {
 		cmds := make([]session.Command, len(now))
 		for i, x := range now {
-			cmds[i] = x.Claim
+			cmds[i] = command(x)
 		}
 		for i, a := range w.apply(ctx, cmds) {
-			w.answered(now[i], a)
+			answered(now[i], a)
 		}
 	}
 }
@@ -424,18 +427,10 @@ func (w *Waiters) renew(ctx context.Context) []*Wait {
 	w.mu.Unlock()
 	slices.SortFunc(all, func(a, b *Wait) int { return cmp.Compare(a.Holder, b.Holder) })
 	var lost []*Wait
-	for len(all) > 0 {
-		now := all[:min(len(all), waitBatch)]
-		all = all[len(now):]
-		cmds := make([]session.Command, len(now))
-		for i, x := range now {
-			cmds[i] = x.Renew
+	w.each(ctx, all, func(x *Wait) session.Command { return x.Renew }, func(x *Wait, a storage.Answer) {
+		if a.Outcome == storage.Applied && a.Result.Code != session.Renewed {
+			lost = append(lost, x)
 		}
-		for i, a := range w.apply(ctx, cmds) {
-			if a.Outcome == storage.Applied && a.Result.Code != session.Renewed {
-				lost = append(lost, now[i])
-			}
-		}
-	}
+	})
 	return lost
 }
