@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -71,6 +72,8 @@ func (s *State) carryOut(c request, r *Result) {
 		s.putHash(c)
 	case *Repair:
 		s.repair(c, r)
+	default:
+		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}
 }
 
