@@ -24,6 +24,18 @@ test: needs ## all tests; it installs redis-server for those on Redis where it c
 flips: ## flip 200 bits of stored logs with each log store, and every region of their files
 	GOVNODE_FLIPS=200 $(GO) test -tags $(TAGS) ./cluster ./cluster/durable -run 'Flipped|EveryRegion' -v -count=1 -timeout 10m
 
+.PHONY: prove
+prove: needs ## all layers of the proof, and four seeded bugs: 13 minutes after building; the report: bin/prove/report.html
+	$(GO) run -tags $(TAGS) ./test/prove
+
+.PHONY: prove-all
+prove-all: needs ## the long forms of all layers, and all seeded bugs; 75 minutes
+	$(GO) run -tags $(TAGS) ./test/prove -mode long
+
+.PHONY: prove-smoke
+prove-smoke: ## what runs the layers, tried in a minute after building
+	$(GO) run -tags $(TAGS) ./test/prove -mode smoke
+
 .PHONY: prove-l1
 prove-l1: ## clusters in virtual time under faults, with new seeds, for 150 s
 	GOVNODE_L1=long $(GO) test -tags $(TAGS) ./test/sim -run Clusters -v -count=1 -timeout 10m
@@ -33,7 +45,7 @@ prove-l3: build ## power cuts, and disks that lie as the control; 1 minute; as r
 	GOVNODE_L3=$(or $(GOVNODE_L3),1) GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS) ./test/chaos/power ./test/processes/disks -v -count=1 -timeout 20m
 
 .PHONY: prove-l2
-prove-l2: ## real processes and their clients under faults for 3 minutes, with a new seed; in namespaces as root
+prove-l2: needs ## real processes and their clients under faults, 3 minutes on Raft and 1 on Redis, with new seeds; in namespaces as root
 	GOVNODE_L2=1 $(GO) test -tags $(TAGS) ./test/chaos -run Processes -v -count=1 -timeout 15m
 
 .PHONY: soak

@@ -20,7 +20,7 @@ import (
 )
 
 // stuck is a cluster of three whose leader has taken a command that a follower
-// forwarded, and can neither store it nor answer.
+// forwarded, and cannot store it.
 type stuck struct {
 	*testCluster
 	leader, follower *testNode
@@ -39,7 +39,6 @@ func newStuck(t *testing.T, cmd session.Command) *stuck {
 		l := s.leader.leading.Load()
 		return l != nil && l.queue.underWay() > 0 && disks.of(s.leader).held.Load() > 0 && s.follower.forwarded() == 1
 	}, 5*time.Second, time.Millisecond)
-	s.net.isolate(s.leader.Address(), true)
 	return s
 }
 
@@ -59,6 +58,7 @@ func (n *Node) forwarded() int {
 func TestWhatMayHaveBeenAppliedIsSentAgainWithItsID(t *testing.T) {
 	t.Parallel()
 	s := newStuck(t, increment("r"))
+	s.net.isolate(s.leader.Address(), true)
 	a := <-s.answer
 	require.NoError(t, a.Err)
 	require.EqualValues(t, 1_000_000, a.Result.Value)
@@ -70,9 +70,20 @@ func TestWhatMayHaveBeenAppliedIsSentAgainWithItsID(t *testing.T) {
 	}
 }
 
+// Where the command cannot be sent again, since its node finds no leader any more,
+// nobody is told that it was not applied: the first leader may have it.
+func TestWhatMayHaveBeenAppliedIsUnknownWithoutALeader(t *testing.T) {
+	t.Parallel()
+	s := newStuck(t, increment("r"))
+	s.net.isolate(s.follower.Address(), true)
+	a := <-s.answer
+	require.Equal(t, storage.Unknown, a.Outcome, "%v", a.Err)
+}
+
 func TestWithoutAnIDNothingIsSentTwice(t *testing.T) {
 	t.Parallel()
 	s := newStuck(t, increment(""))
+	s.net.isolate(s.leader.Address(), true)
 	a := <-s.answer
 	require.Equal(t, storage.Unknown, a.Outcome)
 	next := s.testCluster.leader(s.leader)

@@ -69,8 +69,8 @@ func TestDirectIsTheLongWay(t *testing.T) {
 				in.Facts = &call.Facts{CallCount: rng.Int64N(8)}
 			}
 			if rng.IntN(4) == 0 {
-				known := rng.IntN(2) == 0
-				in.ContentHash = func(string) (string, bool) { return "x", known }
+				hashed := pick("a", "b", "none of them")
+				in.ContentHash = func(tool string) (string, bool) { return "x", tool == hashed }
 			}
 			untouched := Decision{Reason: "untouched"}
 			short, long := untouched, untouched
@@ -112,6 +112,9 @@ func TestDirectIsForRulesAlone(t *testing.T) {
 	} {
 		require.Empty(t, mustCompileFiles(t, doc, more).answers, name)
 	}
+	hashOf := func(registered string) func(string) (string, bool) {
+		return func(tool string) (string, bool) { return "x", tool == registered }
+	}
 	p := mustCompileFiles(t, doc)
 	var d Decision
 	for name, in := range map[string]call.Input{
@@ -119,11 +122,12 @@ func TestDirectIsForRulesAlone(t *testing.T) {
 		"limits":       {Tool: "z", CheckLimits: true},
 		"long":         {Tool: strings.Repeat("z", 4<<10/3)},
 		"confidence":   {Tool: "z", Context: enginetest.Value(t, `{"confidence":1}`)},
-		"content hash": {Tool: "z", ContentHash: func(string) (string, bool) { return "x", true }},
+		"content hash": {Tool: "z", ContentHash: hashOf("z")},
+		"content hash of the tool that the context names": {Context: enginetest.Value(t, `{"tool_name":"z"}`), ContentHash: hashOf("z")},
 	} {
 		require.False(t, p.decideDirectly(&in, &d), name)
 	}
-	require.True(t, p.decideDirectly(&call.Input{Tool: "z"}, &d))
+	require.True(t, p.decideDirectly(&call.Input{Tool: "z", ContentHash: hashOf("y")}, &d))
 }
 
 // Decide writes over whatever was in the decision, on either way.

@@ -35,10 +35,17 @@ const firstAnswerWithin = 3 * time.Second
 // (3 minutes), drawn by GOVNODE_L2_SEED, and wants nothing of what they promise to
 // be broken.
 func TestProcesses(t *testing.T) {
+	seed, length := setting(t, 3*time.Minute)
+	l := run(t, seed, length)
+	tell(t, l)
+}
+
+// setting is what the environment says of a run.
+func setting(t *testing.T, usually time.Duration) (seed uint64, length time.Duration) {
 	if os.Getenv("GOVNODE_L2") == "" {
 		t.Skip("real processes for some minutes: GOVNODE_L2=1, or make prove-l2")
 	}
-	length, seed := 3*time.Minute, rand.Uint64N(1<<32)
+	seed, length = rand.Uint64N(1<<32), usually
 	if text := os.Getenv("GOVNODE_L2_FOR"); text != "" {
 		var err error
 		length, err = time.ParseDuration(text)
@@ -50,7 +57,11 @@ func TestProcesses(t *testing.T) {
 		require.NoError(t, err, "GOVNODE_L2_SEED")
 	}
 	t.Logf("GOVNODE_L2_SEED=%d", seed)
-	l := run(t, seed, length)
+	return seed, length
+}
+
+// tell writes the report, and fails with what is broken.
+func tell(t *testing.T, l report.Layer) {
 	require.NoError(t, report.Write(l))
 	t.Logf("%d operations, %.2f %% unknown, %d not applied, %d faults of %d kinds, %v", l.Operations,
 		100*float64(l.Unknown)/float64(max(l.Operations, 1)), l.NotApplied, sum(l.Faults), len(l.Faults), l.Figures)
@@ -94,7 +105,7 @@ func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
 	all := &clients{dir: dir, work: work, start: monotonic()}
 	require.NoError(t, all.begin(3))
 
-	n := &nemesis{cluster: c, clients: all, rng: rand.New(rand.NewPCG(seed, 2)), faults: map[string]int{}, log: func(format string, args ...any) {
+	n := &nemesis{cluster: c, clients: all, kinds: ofRaft, rng: rand.New(rand.NewPCG(seed, 2)), faults: map[string]int{}, log: func(format string, args ...any) {
 		t.Logf("%6.1f s "+format, append([]any{time.Since(began).Seconds()}, args...)...)
 	}}
 	ctx, cancel := context.WithTimeout(t.Context(), length)
@@ -110,14 +121,14 @@ func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
 		violated("nemesis", err)
 	}
 	violated("heal", c.Ready(healWithin))
-	h, err := all.end()
+	h, broken, err := all.end()
 	violated("clients", err)
 	time.Sleep(sim.Longest)
 	counters, held, err := work.Final(t.Context())
 	violated("final", err)
 	violated("orphans", held)
 	h.Final = counters
-	for _, v := range judge(t, c, &h) {
+	for _, v := range append(broken, judge(t, c, &h)...) {
 		l.Violations = append(l.Violations, v.String())
 	}
 	for _, x := range c.Nodes {
@@ -127,16 +138,8 @@ func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
 	}
 
 	l.Name, l.Seeds, l.Took, l.Faults = "L2", []uint64{seed}, time.Since(began), n.faults
-	l.Operations, l.Figures, l.P99 = len(h.Ops), map[string]float64{}, map[string]time.Duration{}
-	for _, o := range h.Ops {
-		switch o.Outcome {
-		case check.Unknown:
-			l.Unknown++
-		case check.NotApplied:
-			l.NotApplied++
-		case check.Applied, check.Refused:
-		}
-	}
+	l.Figures, l.P99 = map[string]float64{}, map[string]time.Duration{}
+	count(&l, h)
 	if len(n.answered) > 0 {
 		slices.Sort(n.answered)
 		p99 := n.answered[(len(n.answered)*99-1)/100]
@@ -153,6 +156,19 @@ func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
 		l.Replay = fmt.Sprintf("the histories of the clients and the data of the nodes are in %s; the same plan again: GOVNODE_L2_SEED=%d make prove-l2", kept, seed)
 	}
 	return l
+}
+
+func count(l *report.Layer, h check.History) {
+	l.Operations = len(h.Ops)
+	for _, o := range h.Ops {
+		switch o.Outcome {
+		case check.Unknown:
+			l.Unknown++
+		case check.NotApplied:
+			l.NotApplied++
+		case check.Applied, check.Refused:
+		}
+	}
 }
 
 // judge stops the nodes and holds the history to their logs, and their states to

@@ -171,8 +171,9 @@ func (c *clients) replace(rng *rand.Rand) func() {
 	return func() {}
 }
 
-// end lets all clients finish, and returns what they all wrote down.
-func (c *clients) end() (h check.History, err error) {
+// end lets all clients finish, and returns what they all wrote down, and what of it
+// alone breaks a promise.
+func (c *clients) end() (h check.History, broken []check.Violation, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, g := range c.all {
@@ -191,7 +192,8 @@ func (c *clients) end() (h check.History, err error) {
 		if e != nil {
 			continue // it was killed before it had written anything
 		}
-		err = errors.Join(err, sim.ReadHistory(&h, bufio.NewReader(f)), f.Close())
+		some, e := sim.ReadHistory(&h, bufio.NewReader(f))
+		broken, err = append(broken, some...), errors.Join(err, e, f.Close())
 	}
-	return h, err
+	return h, broken, err
 }

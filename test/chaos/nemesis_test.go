@@ -18,6 +18,7 @@ import (
 type nemesis struct {
 	cluster *processes.Cluster
 	clients *clients
+	kinds   []kind
 	rng     *rand.Rand // of the plan
 	clocks  clocks
 	log     func(format string, args ...any)
@@ -29,12 +30,15 @@ type nemesis struct {
 	down     int // nodes that were killed and not started again
 }
 
-// kinds are what may go wrong. A kind returns what mends it, or nil if there was
+// A kind is what may go wrong. It returns what mends it, or nil if there was
 // nothing that it could befall.
-var kinds = []struct {
+type kind struct {
 	name string
 	do   func(n *nemesis, rng *rand.Rand) (mend func())
-}{
+}
+
+// ofRaft are the kinds for nodes that put commands in order by themselves.
+var ofRaft = []kind{
 	{"kill leader", (*nemesis).killLeader},
 	{"kill follower", func(n *nemesis, rng *rand.Rand) func() { return n.kill(n.follower(rng)) }},
 	{"kill all", (*nemesis).killAll},
@@ -66,7 +70,7 @@ func (n *nemesis) run(ctx context.Context) {
 			many = 2
 		}
 		for range many {
-			k, pick := kinds[n.rng.IntN(len(kinds))], n.rng.Uint64()
+			k, pick := n.kinds[n.rng.IntN(len(n.kinds))], n.rng.Uint64()
 			lasts := 300*time.Millisecond + time.Duration(n.rng.Int64N(int64(3*time.Second)))
 			if ctx.Err() != nil {
 				break

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sumsWithoutLog is a sound history without a log.
-func sumsWithoutLog() History {
+// summed is a sound history without a log.
+func summed() History {
 	return History{
 		Ops: []Op{
 			{Kind: Increment, Object: "a", ID: "1", Amount: 2, Call: 0, Return: 1 * s, Outcome: Applied, Value: 2},
@@ -21,7 +21,7 @@ func sumsWithoutLog() History {
 }
 
 func TestSums(t *testing.T) {
-	require.Empty(t, Sums(sumsWithoutLog()))
+	require.Empty(t, Sums(summed()))
 	for name, change := range map[string]func(*History){
 		"an answer that has forgotten one":  func(h *History) { h.Ops[3].Value, h.Final["a"] = 9, 9 },
 		"one that is lost":                  func(h *History) { h.Ops[1], h.Ops[3].Value, h.Ops[4].Value = Op{}, 9, 9 },
@@ -37,7 +37,7 @@ func TestSums(t *testing.T) {
 		"what nobody asked for":             func(h *History) { h.Final["b"] = 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := sumsWithoutLog()
+			h := summed()
 			change(&h)
 			if name == "one that is lost" {
 				h.Final["a"] = 9
@@ -53,7 +53,7 @@ func TestSums(t *testing.T) {
 		"a read beside an increment":  func(h *History) { h.Ops[4].Call, h.Ops[4].Value = 5*s+1, 5 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := sumsWithoutLog()
+			h := summed()
 			change(&h)
 			require.Empty(t, Sums(h))
 		})

@@ -120,7 +120,9 @@ func (c *Cluster) well() error {
 		if s.Health != "ok" {
 			return fmt.Errorf("%s: %s", n.Name, s.Health)
 		}
-		leaders[s.Leader] = true
+		if s.Backend == "raft" { // over a Redis nobody leads the others
+			leaders[s.Leader] = true
+		}
 	}
 	if len(leaders) > 1 {
 		return errors.New("the nodes name different leaders")

@@ -4,5 +4,10 @@
 //
 // A bug is caught where a check that is named for it has spoken. That something
 // crashed, did not come up or took too long proves nothing: any change could
-// have done that.
+// have done that. Nor may one speak where there is no bug, which is looked at as well.
+//
+// What is built lies where GOVNODE_SEEDED_BIN says and is not built again there, so
+// that it can be built beforehand, with the tags hashicorpmetrics and seeded: the
+// tests of test/model and test/sim as model.test and sim.test, and the program as
+// govnode.test.
 package seeded

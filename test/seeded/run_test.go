@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/test/chaos/power"
+	"example.com/govnode/test/processes/disks"
 	"example.com/govnode/test/report"
 	"example.com/govnode/test/sim"
 )
@@ -39,8 +41,8 @@ const (
 	reportMark = "report: "
 )
 
-// layers are the packages whose tests are built with the bugs in them.
-var layers = map[string]string{L0: "test/model", L1: "test/sim"}
+// layers are what is built with the bugs in it: tests of a folder, or the program.
+var layers = map[string]string{L0: "test/model", L1: "test/sim", L3: "cmd/govnode"}
 
 // TestEveryBugHasARow holds the table to the bugs that there are, and to itself.
 func TestEveryBugHasARow(t *testing.T) {
@@ -82,7 +84,14 @@ func TestSeeded(t *testing.T) {
 	}
 	t.Logf("built in %v; seed %d", time.Since(start).Round(time.Second), seed)
 	start = time.Now()
+	if slices.ContainsFunc(bugs, func(b Bug) bool { return b.Layer == L3 }) {
+		if err := disks.Usable(); err != nil {
+			t.Logf("without what L3 catches: %v", err)
+			bugs = slices.DeleteFunc(slices.Clone(bugs), func(b Bug) bool { return b.Layer == L3 })
+		}
+	}
 	l := report.Layer{Name: "seeded", Seeds: []uint64{seed}, Figures: map[string]float64{}}
+	caught := 0
 	for _, b := range bugs {
 		begun := time.Now()
 		by, runs := catch(t.Context(), b, bin, seed)
@@ -92,12 +101,21 @@ func TestSeeded(t *testing.T) {
 			t.Errorf("%-16s %s: NOT CAUGHT in %d runs, %v", b.Name, b.Layer, runs, took.Round(time.Millisecond))
 			continue
 		}
+		caught++
 		l.Figures[b.Name+" caught after s"] = took.Seconds()
 		t.Logf("%-16s %s, %d runs, %v: %.200s", b.Name, b.Layer, runs, took.Round(time.Millisecond), strings.ReplaceAll(by, "\n", " "))
 	}
+	if choice == "all" {
+		for _, layer := range []string{L0, L1, L3} {
+			if said := control(t.Context(), layer, bugs, bin, seed); said != "" {
+				l.Violations = append(l.Violations, "control: "+said)
+				t.Errorf("%s speaks where there is no bug: %s", layer, said)
+			}
+		}
+	}
 	l.Took = time.Since(start)
 	l.Operations = len(bugs)
-	l.Figures["caught"] = float64(len(bugs) - len(l.Violations))
+	l.Figures["caught"] = float64(caught)
 	l.Figures["bugs"] = float64(len(bugs))
 	if len(l.Violations) > 0 {
 		l.Replay = fmt.Sprintf("%s=%s %s=%d make prove-seeded", runEnv, choice, seedEnv, seed)
@@ -130,7 +148,11 @@ func build(t *testing.T, bin, folder string) {
 	if _, err := os.Stat(path); err == nil {
 		return
 	}
-	out, err := exec.Command("go", "test", "-c", "-tags", "hashicorpmetrics,seeded", "-o", path, "../../"+folder).CombinedOutput()
+	args := []string{"test", "-c"}
+	if folder == layers[L3] {
+		args = []string{"build"}
+	}
+	out, err := exec.Command("go", append(args, "-tags", "hashicorpmetrics,seeded", "-o", path, "../../"+folder)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
 
@@ -139,10 +161,10 @@ func binary(bin, folder string) string { return filepath.Join(bin, filepath.Base
 // catch runs the layer of a bug until one of its checks speaks, and returns what
 // that said; nothing if the time is up before.
 func catch(ctx context.Context, b Bug, bin string, seed uint64) (by string, runs int) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, b.patience())
 	defer cancel()
 	if b.Layer == L0 {
-		out := run(ctx, b, bin, "^TestUntil$", "GOVNODE_L0_UNTIL="+(patience/2).String())
+		out := run(ctx, b, bin, "^TestUntil$", "GOVNODE_L0_UNTIL="+(b.patience()/2).String())
 		var l report.Layer
 		_ = json.Unmarshal(out, &l) // without a report nothing was caught
 		for _, v := range l.Violations {
@@ -152,8 +174,8 @@ func catch(ctx context.Context, b Bug, bin string, seed uint64) (by string, runs
 		}
 		return "", 1
 	}
-	if b.Layer != L1 {
-		return "", 0
+	if b.Layer == L3 {
+		return powerCuts(b, bin, seed)
 	}
 	var mu sync.Mutex
 	var under sync.WaitGroup
@@ -179,10 +201,53 @@ func catch(ctx context.Context, b Bug, bin string, seed uint64) (by string, runs
 	return by, runs
 }
 
+// control runs a layer without a bug, and returns what any check said that would
+// have caught one.
+func control(ctx context.Context, layer string, bugs []Bug, bin string, seed uint64) string {
+	none := Bug{Layer: layer}
+	for _, b := range bugs {
+		if b.Layer == layer {
+			none.Checks, none.Faults = append(none.Checks, b.Checks...), append(none.Faults, b.Faults...)
+		}
+	}
+	if len(none.Checks) == 0 {
+		return ""
+	}
+	said, _ := catch(ctx, none, bin, seed)
+	return said
+}
+
+// patience is for how long a layer may look for a bug, and for none.
+func (b Bug) patience() time.Duration {
+	if b.Name == "" {
+		return patience / 2
+	}
+	return patience
+}
+
+// powerCuts cuts the power of real nodes that have a bug.
+func powerCuts(b Bug, bin string, seed uint64) (by string, runs int) {
+	defer os.Unsetenv(bugEnv)
+	os.Setenv(bugEnv, b.Name) // for their processes, and this one is built without it
+	for end := time.Now().Add(b.patience()); time.Now().Before(end); seed++ {
+		r, err := power.Unflushed(power.Setting{Program: binary(bin, layers[L3]), Seed: seed, Clients: 24, Settle: patience / 4, Log: func(string, ...any) {}, Args: []string{"--log-store", "boltdb"}})
+		runs++
+		if err != nil {
+			return "", runs
+		}
+		for _, v := range r.Violations {
+			if slices.Contains(b.Checks, v.Check) {
+				return v.String(), runs
+			}
+		}
+	}
+	return "", runs
+}
+
 // setting is that of the busy runs of L1, with the faults of the bug alone in every
 // second one.
 func setting(seed uint64, b Bug, run int) sim.Setting {
-	s := sim.Setting{Seed: seed, Nodes: 3, Clients: 24, Length: 30 * time.Second, Think: 30 * time.Millisecond, Gap: 2 * time.Second}
+	s := sim.Setting{Seed: seed, Nodes: 3, Clients: 16, Length: 15 * time.Second, Think: 30 * time.Millisecond, Gap: 2 * time.Second}
 	if run%2 == 0 {
 		s.Only = b.Faults
 	}

@@ -13,7 +13,7 @@ type Bug struct {
 const (
 	L0 = "L0" // package test/model
 	L1 = "L1" // package test/sim
-	L3 = "L3" // power cuts, package test/chaos
+	L3 = "L3" // package test/chaos/power
 )
 
 // Bugs are all of them.
@@ -31,7 +31,7 @@ var Bugs = []Bug{
 	{"snapshot-live", "a snapshot has the records as they are when it is written", L0, []string{"snapshot"}, nil},
 	{"skip-unknown", "a command of another version is passed over", L0, []string{"unknown"}, nil},
 	{"answer-early", "a leader answers before what it answers is committed", L1, []string{"order", "definite", "ledger", "counters"}, nil},
-	{"read-unasked", "a leader answers reads without asking whether it leads", L1, []string{"order", "counters"}, []string{"late answers"}},
+	{"read-unasked", "a leader answers reads without asking whether it leads", L1, []string{"order", "counters", "linearizable"}, nil},
 	{"no-barrier", "a leader serves before it has applied what those before it committed", L1, []string{"order", "counters"}, []string{"kill", "transfer"}},
 	{"restart-ttl", "every lease begins anew with a new leader", L1, []string{"lapse"}, nil},
 	{"wall-clock", "log time is the time of day", L1, []string{"time", "holders"}, nil},
@@ -40,6 +40,6 @@ var Bugs = []Bug{
 	{"retry-anew", "the Go client sends again under another id", L1, []string{"order"}, nil},
 	{"not-pinned", "a session is judged by what the name of its policy points to now", L1, []string{"pin"}, nil},
 	{"error-allows", "what a policy cannot judge is allowed", L1, []string{"fail closed"}, nil},
-	{"audit-gap", "an audit line is dropped where it cannot be written, and its decision is told", L1, []string{"audit"}, []string{"full audit log"}},
-	{"no-sync", "entries are acknowledged before they are on the disk", L3, []string{"acknowledged"}, nil},
+	{"audit-gap", "an audit line is dropped where it cannot be written, and its decision is told", L1, []string{"audit"}, nil},
+	{"no-sync", "entries are acknowledged before they are on the disk", L3, []string{"lost", "order", "counters", "ledger"}, nil},
 }

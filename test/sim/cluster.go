@@ -20,6 +20,7 @@ type fleet struct {
 	network *network
 	hosts   []*host
 	dir     string
+	log     *slog.Logger
 }
 
 // newFleet makes hosts, all of them down.
@@ -28,7 +29,7 @@ func newFleet(size int, rng *rand.Rand, log *slog.Logger, tune func(*cluster.Con
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{network: newNetwork(rand.New(rand.NewPCG(rng.Uint64(), 0))), dir: dir}
+	f := &fleet{network: newNetwork(rand.New(rand.NewPCG(rng.Uint64(), 0))), dir: dir, log: log}
 	for i := range size {
 		f.hosts = append(f.hosts, &host{
 			name: fmt.Sprintf("n%d", i+1), network: f.network, disk: newDisk(rand.New(rand.NewPCG(rng.Uint64(), 0))),

@@ -105,12 +105,12 @@ func (d *disk) slow(by time.Duration) (release func()) {
 	}
 }
 
-// open is cluster.Config.OpenDisk.
-func (d *disk) open() (durable.Store, raft.SnapshotStore, error) {
+// opener returns cluster.Config.OpenDisk for a process that starts now.
+func (d *disk) opener() func() (durable.Store, raft.SnapshotStore, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &store{d, d.now}
-	return s, snapshots{s}, nil
+	return func() (durable.Store, raft.SnapshotStore, error) { return s, snapshots{s}, nil }
 }
 
 // append puts entries at the end of a log. A snapshot stands for all that is

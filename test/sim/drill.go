@@ -3,6 +3,8 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -22,9 +24,18 @@ const (
 	drillPool = "drill"
 )
 
-// drill reports whether it came about, and what it found. It lets the leadership go to another node and come back, with a holder of a
-// slot that is killed meanwhile. Then it moves the leader's time of day.
+// drill reports whether all of it came about, and what it found. A leader hears late
+// of the next one; a call is denied while that cannot be written down; the
+// leadership goes to another node and comes back, with a holder of a slot that is
+// killed meanwhile; and the leader's time of day jumps.
 func (f *fleet) drill(w *worker) (done bool, broken []check.Violation) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	f.late(ctx, w)
+	if f.ready(healWithin) != nil {
+		return false, nil
+	}
+	f.unwritable(ctx, w)
 	first := f.leader()
 	if _, err := w.client.PutPool(context.Background(), client.Pool{Name: drillPool, Slots: 1}); err != nil || first == nil || !f.hand("") {
 		return false, nil // elections are for others to judge
@@ -33,8 +44,6 @@ func (f *fleet) drill(w *worker) (done bool, broken []check.Violation) {
 	if f.leader() == first {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	took := func(at *host, id string, wait time.Duration) bool {
 		req := &v1.AcquireSlotRequest{Pool: drillPool, SlotId: id, Client: w.name, Ttl: durationpb.New(drillTTL)}
 		if wait > 0 {
@@ -61,6 +70,50 @@ func (f *fleet) drill(w *worker) (done bool, broken []check.Violation) {
 		took(l, newID(), 0) // whatever comes of it stands in the log with its time
 	}
 	return true, broken
+}
+
+// late lets a leader hear later than others that it leads no more, and reads from it
+// what was changed meanwhile.
+func (f *fleet) late(ctx context.Context, w *worker) {
+	l := f.leader()
+	if l == nil {
+		return
+	}
+	at := slices.Index(f.hosts, l)
+	faster := f.network.slow(300*time.Millisecond, links(l.name, f.names(), false, true)...)
+	defer faster()
+	time.Sleep(time.Second)
+	var handing sync.WaitGroup
+	handing.Go(func() { _ = l.up().TransferLeadership(ctx, "") })
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		o := check.Op{Client: w.name, Kind: check.Increment, Object: counters[0], ID: newID(), Amount: 1, Call: w.recorder.now()}
+		o = w.sendTo(ctx, w.counters[(at+1)%len(f.hosts)], o, false)
+		w.recorder.done(o)
+		if o.Outcome == check.Applied {
+			w.readAt(ctx, w.counters[at], o.Object)
+		}
+	}
+	handing.Wait()
+}
+
+// unwritable lets the policy deny a call while no audit log can be written.
+func (f *fleet) unwritable(ctx context.Context, w *worker) {
+	s := w.open(ctx)
+	if s == nil {
+		return
+	}
+	var releases []func()
+	for _, h := range f.hosts {
+		releases = append(releases, h.audit.fill())
+	}
+	var denied sync.WaitGroup
+	denied.Go(func() { w.denied(ctx, s) })
+	time.Sleep(time.Second)
+	for _, release := range releases {
+		release()
+	}
+	denied.Wait()
+	_, _ = s.Close(ctx)
 }
 
 // hand gives the leadership to a host, any if it has no name, and reports whether

@@ -40,6 +40,7 @@ type run struct {
 	node    *cluster.Node // nil until it has been admitted
 	server  *server.Server
 	http    *http.Server
+	dial    func(ctx context.Context, address string) (net.Conn, error)
 	crashed bool
 	ended   atomic.Bool // or about to be: who waited for somebody else's Close would stop the virtual clock
 }
@@ -79,13 +80,16 @@ func (h *host) start(e entrance) error {
 		return fmt.Errorf("%s is up", h.name)
 	}
 	h.run = r
-	h.mu.Unlock()
+	// What a process has of its host it has until that ends, and not of the next.
+	r.dial = h.network.dialer(h.name)
 	cfg := cluster.Config{
 		ID: h.name, Address: h.raftAddress(), Listener: h.network.listen(h.raftAddress()), APIAddress: h.apiAddress(),
 		Dir: filepath.Join(h.dir, h.name), Bootstrap: e.bootstrap, Join: e.join, Replace: e.replace,
-		Dial: h.network.dialer(h.name), Clocks: h.clock.read, OpenDisk: h.disk.open, Logger: h.log,
+		Dial: r.dial, Clocks: h.clock.read, OpenDisk: h.disk.opener(), Logger: h.log,
 		Fatal: func(err error) { h.fatal(r, err) },
 	}
+	h.mu.Unlock()
+	h.log.Info("starts", "host", h.name, "replaces", e.replace)
 	h.tune(&cfg)
 	node, err := cluster.Open(cfg)
 	h.mu.Lock()
@@ -110,12 +114,11 @@ func (h *host) start(e entrance) error {
 
 // serve opens the API of a node.
 func (h *host) serve(r *run, node *cluster.Node) (err error) {
-	dial := h.network.dialer(h.name)
 	r.server, err = server.New(server.Config{
 		Store: node, Cluster: members{node}, Node: h.name, Backend: "raft", Version: "sim", Logger: h.log,
 		Audit: h.audit, AuditRequired: true,
 		Peers: &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			return dial(ctx, address)
+			return r.dial(ctx, address)
 		}}},
 	})
 	if err != nil {
@@ -151,17 +154,22 @@ func (h *host) failures() []error {
 // crash ends the node at once, and with it what it had not written. Who is
 // connected hears of it, as of a process that was killed, unless the host
 // vanishes.
-func (h *host) crash(vanish bool) {
+func (h *host) crash(vanish bool) { h.fall(vanish, h.disk.crash) }
+
+// lose is crash, with the loss of all that is on the disk.
+func (h *host) lose(vanish bool) { h.fall(vanish, h.disk.wipe) }
+
+func (h *host) fall(vanish bool, disk func()) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	r := h.run
 	if r == nil {
-		h.mu.Unlock()
 		return
 	}
+	h.log.Info("falls", "host", h.name, "vanishes", vanish)
 	h.run = nil
 	r.crashed = true
-	h.mu.Unlock()
-	h.disk.crash()
+	disk()
 	h.network.end(h.name, vanish)
 	h.closed.Go(func() { r.end() }) // what is left of it reaches nothing any more
 }
@@ -171,14 +179,14 @@ func (h *host) stop() error {
 	h.mu.Lock()
 	r := h.run
 	h.mu.Unlock()
-	if r == nil || r.node == nil {
-		return nil
+	if r == nil || r.node == nil || !r.ended.CompareAndSwap(false, true) {
+		return errors.New("it is not up, or about to end")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	_ = r.server.Drain(ctx) // whoever waits longer is cut off
 	_ = r.node.Drain(ctx)   // it is as safe as a crash
-	err := r.end()
+	err := r.close()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.run == r { // else it crashed meanwhile
@@ -188,12 +196,13 @@ func (h *host) stop() error {
 	return err
 }
 
-func (r *run) end() error {
-	if r.node == nil || !r.ended.CompareAndSwap(false, true) {
-		return nil
+func (r *run) end() {
+	if r.node != nil && r.ended.CompareAndSwap(false, true) {
+		_ = r.close()
 	}
-	return errors.Join(r.http.Close(), r.server.Close(), r.node.Close())
 }
+
+func (r *run) close() error { return errors.Join(r.http.Close(), r.server.Close(), r.node.Close()) }
 
 // members shows a cluster to the API in its own words, as the program does.
 type members struct{ *cluster.Node }

@@ -112,6 +112,7 @@ func (n *nemesis) run() {
 				if f.kind != killedClient { // of which the cluster is none the worse
 					defer n.weather.begins()()
 				}
+				n.fleet.log.Info("breaks", "fault", f.kind)
 				mend := k.do(n, rand.New(rand.NewPCG(f.pick, 0)))
 				if mend == nil {
 					return
@@ -120,6 +121,7 @@ func (n *nemesis) run() {
 				n.counts[f.kind]++
 				n.mu.Unlock()
 				time.Sleep(f.lasts)
+				n.fleet.log.Info("mends", "fault", f.kind)
 				mend()
 			})
 		}
@@ -343,8 +345,7 @@ func (n *nemesis) replace(rng *rand.Rand) func() {
 	if h.up() == nil || !n.wipe() {
 		return nil
 	}
-	h.crash(rng.IntN(2) == 0)
-	h.disk.wipe()
+	h.lose(rng.IntN(2) == 0)
 	return func() {
 		defer n.wiped()
 		n.enter(h, true)
@@ -366,8 +367,7 @@ func (n *nemesis) removeAndAdd(rng *rand.Rand) func() {
 		n.wiped()
 		return nil
 	}
-	h.crash(false)
-	h.disk.wipe()
+	h.lose(false)
 	return func() {
 		defer n.wiped()
 		n.enter(h, err != nil) // it may be a member still

@@ -93,10 +93,13 @@ func (w *network) listen(address string) net.Listener {
 	return l
 }
 
-// dialer returns how a host opens connections.
+// dialer returns how a host opens connections, until it ends.
 func (w *network) dialer(from string) func(ctx context.Context, to string) (net.Conn, error) {
+	w.mu.Lock()
+	run := w.host(from).run
+	w.mu.Unlock()
 	return func(ctx context.Context, to string) (net.Conn, error) {
-		c, err := w.dial(ctx, from, to)
+		c, err := w.dial(ctx, from, run, to)
 		if err != nil {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: addr(to), Err: err}
 		}
@@ -104,14 +107,18 @@ func (w *network) dialer(from string) func(ctx context.Context, to string) (net.
 	}
 }
 
-func (w *network) dial(ctx context.Context, from, to string) (net.Conn, error) {
+func (w *network) dial(ctx context.Context, from string, run int, to string) (net.Conn, error) {
 	there, back := link{from, hostOf(to)}, link{hostOf(to), from}
 	for {
 		w.mu.Lock()
 		l, changed := w.listeners[to], w.changed
 		silent := w.link(there).held > 0 || w.link(back).held > 0 || w.host(there.to).vanished
 		delay := usualDelay + w.link(there).delay + w.link(back).delay
+		ended := w.host(from).run != run
 		w.mu.Unlock()
+		if ended {
+			return nil, net.ErrClosed
+		}
 		if !silent {
 			if err := pause(ctx, delay); err != nil {
 				return nil, err
@@ -119,7 +126,7 @@ func (w *network) dial(ctx context.Context, from, to string) (net.Conn, error) {
 			if l == nil {
 				return nil, syscall.ECONNREFUSED
 			}
-			return w.connect(l, from)
+			return w.connect(l, from, run)
 		}
 		select {
 		case <-ctx.Done():
@@ -130,15 +137,15 @@ func (w *network) dial(ctx context.Context, from, to string) (net.Conn, error) {
 }
 
 // connect makes the two ends of a connection.
-func (w *network) connect(l *listener, from string) (net.Conn, error) {
+func (w *network) connect(l *listener, from string, run int) (net.Conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	to := hostOf(string(l.address))
-	if w.listeners[string(l.address)] != l {
+	if w.listeners[string(l.address)] != l || w.host(from).run != run {
 		return nil, syscall.ECONNREFUSED
 	}
 	there, back := newStream(w, link{from, to}), newStream(w, link{to, from})
-	near := &conn{network: w, in: back, out: there, local: addr(from), remote: l.address, run: w.host(from).run}
+	near := &conn{network: w, in: back, out: there, local: addr(from), remote: l.address, run: run}
 	far := &conn{network: w, in: there, out: back, local: l.address, remote: addr(from), run: w.host(to).run}
 	near.peer, far.peer = far, near
 	select {

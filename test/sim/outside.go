@@ -26,12 +26,14 @@ import (
 // processes: there is one workload, and one way to read a log.
 
 // A Line is one line of what a client writes down: a change that is about to be
-// sent, what became of one, or a time for which a slot was held. Whose process
+// sent, what became of one, a time for which a slot was held, or a promise that was
+// broken by an answer alone. Whose process
 // ends has changes without an outcome.
 type Line struct {
-	Begun *check.Op   `json:",omitempty"`
-	Op    *check.Op   `json:",omitempty"`
-	Hold  *check.Hold `json:",omitempty"`
+	Begun  *check.Op        `json:",omitempty"`
+	Op     *check.Op        `json:",omitempty"`
+	Hold   *check.Hold      `json:",omitempty"`
+	Broken *check.Violation `json:",omitempty"` // by an answer alone
 }
 
 // A Workload is clients in one process, in real time.
@@ -124,7 +126,7 @@ const Longest = waiterEnds
 
 // ReadHistory puts together what clients wrote down. Of a change without an
 // outcome nobody knows what became.
-func ReadHistory(h *check.History, lines io.Reader) error {
+func ReadHistory(h *check.History, lines io.Reader) (broken []check.Violation, err error) {
 	type key struct {
 		kind check.Kind
 		id   string
@@ -138,7 +140,7 @@ func ReadHistory(h *check.History, lines io.Reader) error {
 			break
 		}
 		if err != nil {
-			return err
+			return broken, err
 		}
 		switch {
 		case l.Begun != nil:
@@ -148,6 +150,8 @@ func ReadHistory(h *check.History, lines io.Reader) error {
 			h.Ops = append(h.Ops, *l.Op)
 		case l.Hold != nil:
 			h.Holds = append(h.Holds, *l.Hold)
+		case l.Broken != nil:
+			broken = append(broken, *l.Broken)
 		}
 	}
 	for _, o := range open {
@@ -155,7 +159,7 @@ func ReadHistory(h *check.History, lines io.Reader) error {
 		h.Ops = append(h.Ops, o)
 	}
 	h.Limits = pools
-	return nil
+	return broken, nil
 }
 
 // Replay applies the log, as several nodes have it, up to an index to an empty

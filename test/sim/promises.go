@@ -19,9 +19,13 @@ import (
 
 // broke notes a promise that an answer has broken.
 func (r *recorder) broke(name, format string, args ...any) {
+	v := check.Violation{Check: name, Text: fmt.Sprintf(format, args...)}
+	if r.note != nil {
+		r.note(Line{Broken: &v})
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.broken = append(r.broken, check.Violation{Check: name, Text: fmt.Sprintf(format, args...)})
+	r.broken = append(r.broken, v)
 }
 
 // once adds to a counter of its own without an id: nobody may send that again.
@@ -30,6 +34,7 @@ func (w *worker) once(ctx context.Context) {
 	o := check.Op{Client: w.name, Kind: check.Increment, Object: "once-" + id, ID: "once-" + id, Amount: 1, Call: w.recorder.now()}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	w.recorder.begun(o)
 	res, err := w.node().Increment(ctx, &v1.IncrementRequest{Key: o.Object, Amount: "1", Client: w.name})
 	o.Return, o.Text = w.recorder.now(), text(err)
 	switch {
@@ -50,6 +55,7 @@ func (w *worker) denied(ctx context.Context, s *client.OpenSession) bool {
 	if w.rng.IntN(2) == 0 {
 		c.ContextJSON, name = `{"confidence":"high"}`, "fail closed"
 	}
+	w.recorder.begun(o)
 	call, err := s.Begin(ctx, c)
 	o.Return = w.recorder.now()
 	o.Outcome, o.Text = outcome(err), text(err)
@@ -88,6 +94,7 @@ func (w *worker) pinned(ctx context.Context) {
 		return
 	}
 	o := check.Op{Client: w.name, Kind: check.Begin, Object: s.ID(), ID: newID(), Call: w.recorder.now()}
+	w.recorder.begun(o)
 	call, err := s.Begin(ctx, client.Call{ID: o.ID, Tool: "t", Wait: client.NoWait, TTL: 5 * time.Second})
 	o.Return = w.recorder.now()
 	o.Outcome, o.Text = outcome(err), text(err)

@@ -130,15 +130,15 @@ func Run(s Setting) (report Report, err error) {
 		w.resolve(context.Background())
 		w.end()
 	}
+	drilled, found := f.drill(workers[0])
+	if report.Violations = append(report.Violations, found...); drilled {
+		report.Faults["drill"]++
+	}
 	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools}
 	h.Final, err = workers[0].final(context.Background())
 	violated("final", err)
 	report.Violations = append(report.Violations, rec.broken...)
 	report.Violations = append(report.Violations, f.unwritten(rec.denied)...)
-	drilled, broken := f.drill(workers[0])
-	if report.Violations = append(report.Violations, broken...); drilled {
-		report.Faults["drill"]++
-	}
 	time.Sleep(waiterEnds)
 	violated("orphans", orphans(workers[0]))
 	states, until, err := f.states(healWithin)
@@ -150,7 +150,7 @@ func Run(s Setting) (report Report, err error) {
 		x.failed = nil
 	}
 	var w *witness
-	log, err := f.log(until)
+	log, err := f.committed(until)
 	if err == nil {
 		w, err = replay(log, start, states)
 	}

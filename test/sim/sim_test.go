@@ -135,17 +135,23 @@ func quiet(seed uint64) Setting {
 
 // TestClusters runs clusters under faults and wants nothing of what they promise
 // to be broken: a few in virtual minutes, or with GOVNODE_L1=long as many as fit
-// into 150 s. GOVNODE_L1_SEED is the first seed.
+// into 150 s, or into another time that it names. GOVNODE_L1_SEED is the first seed.
 func TestClusters(t *testing.T) {
 	if os.Getenv(settingEnv) != "" {
 		t.Skip("this process runs one setting")
 	}
 	seed, limit, kinds := uint64(1), 2, []func(uint64) Setting{busy}
 	ctx := t.Context()
-	if os.Getenv("GOVNODE_L1") == "long" {
+	if length := os.Getenv("GOVNODE_L1"); length != "" {
+		runFor := 150 * time.Second
+		if length != "long" {
+			var err error
+			runFor, err = time.ParseDuration(length)
+			require.NoError(t, err, "GOVNODE_L1 is long, or a time")
+		}
 		seed, limit, kinds = rand.Uint64N(1<<32), 1<<30, append(kinds, quiet)
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, 150*time.Second)
+		ctx, cancel = context.WithTimeout(ctx, runFor)
 		defer cancel()
 	}
 	if text := os.Getenv("GOVNODE_L1_SEED"); text != "" {

@@ -142,9 +142,9 @@ func (w *witness) restore(l *raft.Log) error {
 	return err
 }
 
-// log returns the committed entries up to an index, by their index. The entry there
-// is that of the leader; from each follows the one before it.
-func (f *fleet) log(until uint64) ([]written, error) {
+// committed returns the entries up to an index, by their index. The entry there is
+// that of the leader; from each follows the one before it.
+func (f *fleet) committed(until uint64) ([]written, error) {
 	l := f.leader()
 	if l == nil {
 		return nil, errors.New("nobody leads")

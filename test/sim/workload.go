@@ -304,10 +304,14 @@ func (w *worker) increment(ctx context.Context) {
 // send sends an increment to any node. What an earlier attempt may have done no
 // later one takes back.
 func (w *worker) send(ctx context.Context, o check.Op, again bool) check.Op {
+	return w.sendTo(ctx, w.node(), o, again)
+}
+
+func (w *worker) sendTo(ctx context.Context, node govnodev1connect.CounterServiceClient, o check.Op, again bool) check.Op {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(500+w.rng.IntN(4000))*time.Millisecond)
 	defer cancel()
 	from := w.recorder.now()
-	res, err := w.node().Increment(ctx, &v1.IncrementRequest{Key: o.Object, Amount: strconv.FormatInt(o.Amount, 10), RequestId: o.ID, Client: w.name})
+	res, err := node.Increment(ctx, &v1.IncrementRequest{Key: o.Object, Amount: strconv.FormatInt(o.Amount, 10), RequestId: o.ID, Client: w.name})
 	o.Return = w.recorder.now()
 	w.recorder.took(from, o.Return, 0)
 	o.Text = text(err)

@@ -20,13 +20,20 @@ func (refusing) Error() string { return "no room" }
 
 func (refusing) Overloaded() bool { return true }
 
-// A claim that the leader has no room for is its caller's to make again: the
-// place is gone, so the node would ask in vain. Any other is made again here.
-func TestAClaimThatIsNotAdmitted(t *testing.T) {
+// still returns a Waiters that does nothing by itself.
+func still(t *testing.T) *Waiters {
+	t.Helper()
 	store := storage.NewMemory(nil)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil)
-	w.Close() // what it does by itself is not looked at here
+	w.Close()
+	return w
+}
+
+// A claim that the leader has no room for is its caller's to make again: the
+// place is gone, so the node would ask in vain. Any other is made again here.
+func TestAClaimThatIsNotAdmitted(t *testing.T) {
+	w := still(t)
 	x := &Wait{Pool: session.PoolKey("default", "q"), Holder: "h"}
 	w.Join(x)
 	w.answered(x, storage.Refused(errors.New("no leader")))
@@ -36,4 +43,28 @@ func TestAClaimThatIsNotAdmitted(t *testing.T) {
 	a := <-x.done
 	require.Equal(t, fault.ReasonOverloaded, fault.InfoOf(fault.OfAnswer(&a)).GetReason())
 	require.Empty(t, w.pools, "it is not claimed again")
+}
+
+// A wait that has its first slot goes on in the queue of the next pool, and in no
+// other: one that was left behind would be claimed there every half second for as
+// long as the node lives, though its call is long over.
+func TestAWaitStandsInOneQueueAtATime(t *testing.T) {
+	w := still(t)
+	x, other := &Wait{NS: "default", Pool: session.PoolKey("default", "a"), Holder: "h"}, &Wait{NS: "default", Pool: session.PoolKey("default", "a"), Holder: "o"}
+	w.Join(x)
+	w.Join(other)
+	for _, pool := range []string{"a", "b", "c", "c"} {
+		w.answered(x, storage.Done(session.Result{Code: session.Queued, Queue: session.Place{Pool: pool, Position: 1}}, 1))
+		var stands []session.Key
+		for k, q := range w.pools {
+			if len(q.holders["h"]) > 0 {
+				stands = append(stands, k)
+			}
+		}
+		require.Equal(t, []session.Key{session.PoolKey("default", pool)}, stands)
+	}
+	require.Empty(t, x.done, "it still waits")
+	w.remove(x)
+	w.remove(other)
+	require.Empty(t, w.pools)
 }

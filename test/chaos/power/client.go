@@ -309,6 +309,9 @@ func (w *worker) last(ctx context.Context) {
 		}
 		return err
 	})
+	if o.Outcome == check.Unknown && ctx.Err() != nil {
+		return
+	}
 	if o.Outcome != check.Applied || calls != w.begun {
 		w.fleet.violated("lost", "the session %s has %d calls, and %d were acknowledged: %s", w.session, calls, w.begun, o.Text)
 	}

@@ -23,6 +23,7 @@ type Setting struct {
 	Whole   int           // of them at least so many of the whole cluster
 	Others  int           // how often each other fault of disks befalls as well
 	Log     func(format string, args ...any)
+	Args    []string // more of the nodes
 }
 
 // A Report says what came of a run.
@@ -129,7 +130,7 @@ func Control(s Setting) (report *Report, err error) {
 // run makes a cluster and its clients, lets something happen, heals, and judges.
 func run(s Setting, happen func(*Rig, *fleet) error) (report *Report, err error) {
 	rng := rand.New(rand.NewPCG(s.Seed, 3))
-	r, err := NewRig(s.Program, Loopback{}, rng, s.Log)
+	r, err := NewRig(s.Program, Loopback{}, rng, s.Log, s.Args...)
 	if err != nil {
 		return nil, err
 	}

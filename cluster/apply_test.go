@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// Whatever attempts come to, in whatever order: what one of them may have done no
+// later one takes back, and its own error says why nobody knows.
+func TestWhatMayHaveBeenAppliedStaysUnknown(t *testing.T) {
+	lost, full := errors.New("the stream broke"), errors.New("full")
+	attempts := map[string]func() storage.Answer{
+		"lost":      func() storage.Answer { return storage.Lost(lost) },
+		"elsewhere": func() storage.Answer { return storage.Refused(errElsewhere) },
+		"no leader": func() storage.Answer { return storage.Refused(errNoLeader) },
+		"refused":   func() storage.Answer { return storage.Refused(full) },
+		"applied":   func() storage.Answer { return storage.Done(session.Result{}, 7) },
+	}
+	// follow makes each kind of attempt after those that were made, as long as the
+	// answer is not the last word.
+	var follow func(made []string, maybe error, may bool)
+	follow = func(made []string, maybe error, may bool) {
+		if len(made) == 5 {
+			return
+		}
+		for name, attempt := range attempts {
+			made, may := append(made[:len(made):len(made)], name), may || name == "lost"
+			a := attempt()
+			final, maybe := settle(&pending{cmd: increment("r")}, maybe, &a)
+			require.Equal(t, name == "applied" || name == "refused", final, "%v", made)
+			switch {
+			case name == "applied":
+				require.Equal(t, storage.Applied, a.Outcome, "%v", made)
+			case may: // the caller may give up here, and is told this
+				require.Equal(t, storage.Unknown, a.Outcome, "%v", made)
+				require.ErrorIs(t, a.Err, lost, "%v", made)
+			default:
+				require.Equal(t, storage.NotApplied, a.Outcome, "%v", made)
+			}
+			if !final {
+				follow(made, maybe, may)
+			}
+		}
+	}
+	follow(nil, nil, false)
+
+	a := storage.Lost(lost)
+	final, _ := settle(&pending{cmd: increment("")}, nil, &a)
+	require.True(t, final, "what nobody would know again is not sent again")
+}

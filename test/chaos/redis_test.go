@@ -1,0 +1,235 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/test/check"
+	"example.com/govnode/test/processes"
+	"example.com/govnode/test/report"
+	"example.com/govnode/test/sim"
+)
+
+// TestProcessesOnRedis runs three nodes over one Redis that flushes before it
+// answers, for GOVNODE_L2_FOR (1 minute). There is no log to ask: the answers are
+// held to each other and to the clock.
+func TestProcessesOnRedis(t *testing.T) {
+	seed, length := setting(t, time.Minute)
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv("GOVNODE_REQUIRE_REDIS") != "" {
+			t.Fatal("there is no redis-server")
+		}
+		t.Skip("there is no redis-server; make needs installs it")
+	}
+	tell(t, runOnRedis(t, seed, length))
+}
+
+// A redis is a server at a place of its own on the network.
+type redis struct {
+	dir, listen, address string
+	command              []string
+	cmd                  *exec.Cmd
+}
+
+// redisPlace is the name of its place. A proxy serves the ports of nodes.
+const redisPlace = "redis"
+
+func (r *redis) start() error {
+	line := append(append([]string{}, r.command...), "redis-server", "--port", fmt.Sprint(processes.APIPort), "--bind", r.listen, "--protected-mode", "no",
+		"--dir", r.dir, "--appendonly", "yes", "--appendfsync", "always", "--save", "")
+	r.cmd = exec.Command(line[0], line[1:]...)
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := r.cmd.Start(); err != nil {
+		return err
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		c, err := net.DialTimeout("tcp", r.address, time.Second)
+		if err == nil {
+			return c.Close()
+		}
+		if time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func (r *redis) kill() {
+	_ = r.cmd.Process.Kill()
+	_ = r.cmd.Wait()
+}
+
+// ofRedis are the kinds for nodes over a Redis.
+func ofRedis(r *redis) []kind {
+	turn := make(chan struct{}, 1)
+	// alone lets one thing at a time befall the server.
+	alone := func(do func() (mend func())) func() {
+		select {
+		case turn <- struct{}{}:
+		default:
+			return nil
+		}
+		mend := do()
+		return func() { mend(); <-turn }
+	}
+	return []kind{
+		{"kill redis", func(n *nemesis, _ *rand.Rand) func() {
+			return alone(func() func() {
+				r.kill()
+				return func() {
+					if err := r.start(); err != nil {
+						n.broke(err)
+					}
+				}
+			})
+		}},
+		{"pause redis", func(*nemesis, *rand.Rand) func() {
+			return alone(func() func() {
+				_ = r.cmd.Process.Signal(syscall.SIGSTOP)
+				return func() { _ = r.cmd.Process.Signal(syscall.SIGCONT) }
+			})
+		}},
+		{"lost replies of redis", func(n *nemesis, rng *rand.Rand) func() {
+			return n.cluster.Network.Hold(processes.Weather{Loss: 1}, processes.Link{From: redisPlace, To: n.any(rng).Name})
+		}},
+		{"a node without redis", func(n *nemesis, rng *rand.Rand) func() {
+			return n.cluster.Network.Hold(processes.Weather{Loss: 1}, processes.Between(n.any(rng).Name, []string{redisPlace}, true, true)...)
+		}},
+		{"slow redis", func(n *nemesis, rng *rand.Rand) func() {
+			w := processes.Weather{Delay: time.Duration(1+rng.IntN(100)) * time.Millisecond}
+			return n.cluster.Network.Hold(w, processes.Between(redisPlace, n.cluster.Names(), true, true)...)
+		}},
+		{"kill node", func(n *nemesis, rng *rand.Rand) func() { return n.killOnRedis(n.any(rng)) }},
+		{"end in order", func(n *nemesis, rng *rand.Rand) func() {
+			x := n.any(rng)
+			if !x.Stop(15 * time.Second) {
+				return nil
+			}
+			return func() { n.startOnRedis(x) }
+		}},
+		{"pause node", func(n *nemesis, rng *rand.Rand) func() { return n.any(rng).Pause() }},
+		{"lost replies", func(n *nemesis, rng *rand.Rand) func() {
+			return n.cluster.Network.Hold(processes.Weather{Loss: 1}, processes.Link{From: n.any(rng).Name, To: processes.Clients})
+		}},
+		{"loss", (*nemesis).loss},
+		{"kill clients", (*nemesis).killClients},
+	}
+}
+
+func (n *nemesis) killOnRedis(x *processes.Node) func() {
+	if !x.Kill() {
+		return nil
+	}
+	return func() { n.startOnRedis(x) }
+}
+
+// startOnRedis starts a node as a supervisor does: again and again, while it ends
+// because it does not reach its Redis.
+func (n *nemesis) startOnRedis(x *processes.Node) {
+	for range 10 {
+		if err := x.Start(); err != nil {
+			if !x.Runs() {
+				n.broke(err)
+			}
+			return
+		}
+		for end := time.Now().Add(8 * time.Second); x.Runs(); time.Sleep(50 * time.Millisecond) {
+			if _, err := n.cluster.Status(context.Background(), x); err == nil || time.Now().After(end) {
+				return
+			}
+		}
+		for _, err := range x.Forgive() {
+			if !strings.Contains(err.Error(), "see that Redis runs there") {
+				n.broke(err)
+			}
+		}
+	}
+}
+
+func runOnRedis(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
+	began := time.Now()
+	dir := t.TempDir()
+	program, err := processes.Program(dir)
+	require.NoError(t, err)
+	network, err := processes.NewNetwork(seed)
+	require.NoError(t, err)
+	r := &redis{dir: t.TempDir()}
+	listen, advertise, command, err := network.Place(redisPlace)
+	require.NoError(t, err)
+	r.listen, r.command, r.address = listen, command, fmt.Sprintf("%s:%d", advertise, processes.APIPort)
+	c, err := processes.New(program, network, 3, func(node string) string { return filepath.Join(dir, node) },
+		"--backend", "redis", "--redis", "redis://"+r.address, "--log-level", "warn")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	require.NoError(t, r.start())
+	defer r.kill()
+	var addresses []string
+	for _, n := range c.Nodes {
+		require.NoError(t, n.Start())
+		addresses = append(addresses, n.API)
+	}
+	require.NoError(t, c.Ready(20*time.Second))
+	work := sim.Workload{Name: "main", Addresses: addresses, Clients: 16, Seed: seed, Think: 20 * time.Millisecond, Start: time.Now()}
+	require.NoError(t, work.Prepare(t.Context()))
+	all := &clients{dir: dir, work: work, start: monotonic()}
+	require.NoError(t, all.begin(2))
+
+	n := &nemesis{cluster: c, clients: all, kinds: ofRedis(r), rng: rand.New(rand.NewPCG(seed, 3)), faults: map[string]int{}, log: func(format string, args ...any) {
+		t.Logf("%6.1f s "+format, append([]any{time.Since(began).Seconds()}, args...)...)
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	n.run(ctx)
+
+	violated := func(name string, err error) {
+		if err != nil {
+			l.Violations = append(l.Violations, name+": "+err.Error())
+		}
+	}
+	for _, err := range n.broken {
+		violated("nemesis", err)
+	}
+	violated("heal", c.Ready(healWithin))
+	h, broken, err := all.end()
+	violated("clients", err)
+	time.Sleep(sim.Longest)
+	counters, held, err := work.Final(t.Context())
+	violated("final", err)
+	violated("orphans", held)
+	h.Final = counters
+	for _, v := range append(broken, judgeAnswers(h)...) {
+		l.Violations = append(l.Violations, v.String())
+	}
+	for _, x := range c.Nodes {
+		for _, err := range x.Failures() {
+			violated("node", err)
+		}
+	}
+	l.Name, l.Seeds, l.Took, l.Faults = "L2-redis", []uint64{seed}, time.Since(began), n.faults
+	count(&l, h)
+	if len(l.Violations) > 0 {
+		kept, err := os.MkdirTemp("", "govnode-l2-*")
+		require.NoError(t, err)
+		require.NoError(t, os.CopyFS(kept, os.DirFS(dir)))
+		l.Replay = fmt.Sprintf("the histories of the clients are in %s; the same plan again: GOVNODE_L2_SEED=%d make prove-l2", kept, seed)
+	}
+	return l
+}
+
+// judgeAnswers runs the checks that need no log.
+func judgeAnswers(h check.History) (broken []check.Violation) {
+	for _, check := range []func(check.History) []check.Violation{check.Sums, check.Holders, check.Tokens, check.Linearizable} {
+		broken = append(broken, check(h)...)
+	}
+	return broken
+}
