@@ -156,7 +156,7 @@ func (s *soak) window(length time.Duration) (w window) {
 	}
 	all := &clients{dir: dir, work: work, start: monotonic()}
 	require.NoError(s.t, all.begin(3))
-	n := &nemesis{cluster: s.rig.Cluster, clients: all, rng: s.rng, faults: map[string]int{}, log: func(format string, args ...any) {
+	n := &nemesis{cluster: s.rig.Cluster, clients: all, kinds: ofRaft, rng: s.rng, faults: map[string]int{}, log: func(format string, args ...any) {
 		s.t.Logf("%7.1f s "+format, append([]any{time.Since(s.began).Seconds()}, args...)...)
 	}}
 	clear(s.rig.Faults)
@@ -167,8 +167,11 @@ func (s *soak) window(length time.Duration) (w window) {
 		violated("nemesis", err)
 	}
 	violated("heal", s.rig.Whole())
-	h, err := all.end()
+	h, broken, err := all.end()
 	violated("clients", err)
+	for _, v := range broken {
+		w.Violations = append(w.Violations, v.String())
+	}
 	time.Sleep(sim.Longest)
 	counters, held, err := work.Final(s.t.Context())
 	violated("final", err)
@@ -249,7 +252,7 @@ func (s *soak) befall(ctx context.Context, n *nemesis) error {
 			s.rig.Faults[f.Name]++
 			continue
 		}
-		k := kinds[s.rng.IntN(len(kinds))]
+		k := n.kinds[s.rng.IntN(len(n.kinds))]
 		under.Go(func() {
 			mend := k.do(n, rand.New(rand.NewPCG(pick, 0)))
 			if mend == nil {
