@@ -42,7 +42,8 @@ prove-l1: ## clusters in virtual time under faults, with new seeds, for 150 s
 
 .PHONY: prove-l3
 prove-l3: build ## power cuts, and disks that lie as the control; 1 minute; as root, else it is skipped; GOVNODE_L3=long has other faults of disks
-	GOVNODE_L3=$(or $(GOVNODE_L3),1) GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS) ./test/chaos/power ./test/processes/disks -v -count=1 -timeout 20m
+	GOVNODE_L3=$(or $(GOVNODE_L3),1) GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS) ./test/chaos/power ./test/processes/disks ./test/processes/skew -v -count=1 -timeout 20m
+	GOVNODE_L3=1 GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS) ./test/chaos -run LeasesAndClocks -v -count=1 -timeout 5m
 
 .PHONY: prove-l2
 prove-l2: needs ## real processes and their clients under faults, 3 minutes on Raft and 1 on Redis, with new seeds; in namespaces as root

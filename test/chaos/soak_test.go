@@ -156,7 +156,7 @@ func (s *soak) window(length time.Duration) (w window) {
 	}
 	all := &clients{dir: dir, work: work, start: monotonic()}
 	require.NoError(s.t, all.begin(3))
-	n := &nemesis{cluster: s.rig.Cluster, clients: all, rng: s.rng, faults: map[string]int{}, log: func(format string, args ...any) {
+	n := &nemesis{cluster: s.rig.Cluster, clients: all, kinds: ofRaft, rng: s.rng, faults: map[string]int{}, log: func(format string, args ...any) {
 		s.t.Logf("%7.1f s "+format, append([]any{time.Since(s.began).Seconds()}, args...)...)
 	}}
 	clear(s.rig.Faults)
@@ -252,7 +252,7 @@ func (s *soak) befall(ctx context.Context, n *nemesis) error {
 			s.rig.Faults[f.Name]++
 			continue
 		}
-		k := ofRaft[s.rng.IntN(len(ofRaft))]
+		k := n.kinds[s.rng.IntN(len(n.kinds))]
 		under.Go(func() {
 			mend := k.do(n, rand.New(rand.NewPCG(pick, 0)))
 			if mend == nil {
@@ -270,30 +270,46 @@ func (s *soak) befall(ctx context.Context, n *nemesis) error {
 }
 
 // states holds the states of the nodes to each other, where they are of one log
-// time: nobody works, so that they soon are.
+// time. Nobody works, but what was left behind has leases, so that the time of
+// the log goes on: they are asked side by side until all were seen at one.
 func (s *soak) states(n *nemesis) error {
-	for end := time.Now().Add(healWithin); ; time.Sleep(200 * time.Millisecond) {
-		digests, times := map[string]bool{}, map[time.Duration]bool{}
+	type state struct {
+		at     time.Duration
+		digest string
+	}
+	seen := map[state]map[string]bool{} // by which nodes
+	for end := time.Now().Add(3 * healWithin); ; time.Sleep(50 * time.Millisecond) {
+		var mu sync.Mutex
+		var asked sync.WaitGroup
 		var errs []error
+		whole := false
 		for _, x := range s.rig.Nodes {
-			ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
-			b, err := snapshot(ctx, n.members(x))
-			cancel()
-			if err == nil {
-				digest, at, failed := sim.DigestOf(bytes.NewReader(b))
-				digests[digest], times[at], err = true, true, failed
-			}
-			errs = append(errs, err)
+			asked.Go(func() {
+				ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
+				defer cancel()
+				b, err := snapshot(ctx, n.members(x))
+				var own state
+				if err == nil {
+					own.digest, own.at, err = sim.DigestOf(bytes.NewReader(b))
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", x.Name, err))
+					return
+				}
+				if seen[own] == nil {
+					seen[own] = map[string]bool{}
+				}
+				seen[own][x.Name] = true
+				whole = whole || len(seen[own]) == len(s.rig.Nodes)
+			})
 		}
-		err := errors.Join(errs...)
-		if err == nil && len(times) == 1 {
-			if len(digests) > 1 {
-				return fmt.Errorf("the nodes have different states: %v", slices.Collect(maps.Keys(digests)))
-			}
+		if asked.Wait(); whole {
 			return nil
 		}
 		if time.Now().After(end) {
-			return errors.Join(fmt.Errorf("the nodes do not come to one log time: %v", slices.Collect(maps.Keys(times))), err)
+			return fmt.Errorf("no log time at which all nodes have one state: %v: %w", seen, errors.Join(errs...))
 		}
 	}
 }

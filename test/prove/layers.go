@@ -83,7 +83,11 @@ func layers(mode string) ([]layer, error) {
 	}
 	l3 := layer{
 		Name: "L3", Is: "nodes on disks of their own that lose power, space and bits", About: time.Minute,
-		folder: "test/chaos", env: []string{"GOVNODE_L3=1"}, program: true,
+		folder: "test/chaos/power", pattern: "^TestPower$", env: []string{"GOVNODE_L3=1"}, program: true,
+		wants: map[string]want{
+			"power cuts": {20, figure("power cuts")}, "power cuts of all": {5, figure("power cuts of all")},
+			"lost with disks that lie": {1, figure("acknowledged and lost with disks that lie")},
+		},
 	}
 	fuzz := layer{Name: "fuzz", Is: "whatever parses, under made and mutated input", About: time.Minute, special: "fuzz"}
 	seeded := layer{
