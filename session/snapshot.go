@@ -337,8 +337,10 @@ func (l *Loader) Put(chunk []byte) error {
 				return f.Err()
 			}
 			l.place, l.last = place, k
-			if m := idsOf(r); seeded.On(seeded.SnapshotForgets) && m != nil {
-				*m = ids.Set{}
+			if seeded.On(seeded.SnapshotForgets) {
+				if m := idsOf(r); m != nil {
+					*m = ids.Set{}
+				}
 			}
 			l.state.Put(k, r)
 		}
