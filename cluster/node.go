@@ -223,7 +223,7 @@ func (n *Node) newRaft(notify chan<- bool) error {
 	if err != nil {
 		return err
 	}
-	n.transport = transport.NewRaft(n.ctx, n.port, n.cfg.TransportTimeout, n.cfg.TransportTimeout+closeWait/2, c.Logger)
+	n.transport = transport.NewRaft(n.ctx, n.port, n.cfg.TransportTimeout, n.cfg.TransportTimeout+closeWait/2, n.fsm.applied, c.Logger)
 	r, err := raft.NewRaft(c, n.fsm, cache, n.disk.log, n.disk.snapshots, n.transport)
 	if r != nil {
 		n.raft = r // it runs, and is ended with the node

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"io"
 	"sync"
 	"time"
 
@@ -16,21 +17,56 @@ import (
 // which nobody does any more. That follower is sent heartbeats and no entries
 // from then on, until the leader ends, which hangs as well (hashicorp/raft
 // issue 612). Here the wait ends, and Raft begins anew with that follower.
+//
+// And a follower takes whatever snapshot it is sent, also one of what it has
+// applied long ago, as a leader sends it who wakes up from waiting for a member
+// that has been replaced meanwhile: it forgets what it applied since and who is a
+// member since, and cannot go on where its log does not reach back so far. Here
+// such a snapshot is answered as taken.
 type Raft struct {
 	*raft.NetworkTransport
-	ctx   context.Context // of the node
-	limit time.Duration   // for one message to get under way
+	ctx     context.Context // of the node
+	limit   time.Duration   // for one message to get under way
+	applied func() uint64
+	asked   chan raft.RPC
 }
 
 // NewRaft returns the transport of a node that ends with the context. An answer
 // may take as long as the timeout, and a message to get under way as long as the
-// limit.
-func NewRaft(ctx context.Context, p *Port, timeout, limit time.Duration, logger hclog.Logger) *Raft {
-	return &Raft{
+// limit. What the node has applied is asked for with applied.
+func NewRaft(ctx context.Context, p *Port, timeout, limit time.Duration, applied func() uint64, logger hclog.Logger) *Raft {
+	t := &Raft{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Stream: half{p, p.raft}, MaxPool: 4, Timeout: timeout, Logger: logger,
 		}),
-		ctx: ctx, limit: limit,
+		ctx: ctx, limit: limit, applied: applied, asked: make(chan raft.RPC),
+	}
+	go t.pass()
+	return t
+}
+
+// Consumer implements raft.Transport.
+func (t *Raft) Consumer() <-chan raft.RPC { return t.asked }
+
+// pass hands on what others ask for, until the node ends. The next one waits for
+// Raft to take the one before.
+func (t *Raft) pass() {
+	for {
+		select {
+		case rpc := <-t.NetworkTransport.Consumer():
+			if r, ok := rpc.Command.(*raft.InstallSnapshotRequest); ok && r.LastLogIndex <= t.applied() {
+				_, _ = io.Copy(io.Discard, rpc.Reader) // else it is taken for the next request
+				rpc.Respond(&raft.InstallSnapshotResponse{Term: r.Term, Success: true}, nil)
+				continue
+			}
+			select {
+			case t.asked <- rpc:
+			case <-t.ctx.Done():
+				return
+			}
+		case <-t.ctx.Done():
+			return
+		}
 	}
 }
 
