@@ -63,6 +63,7 @@ var ofRaft = []kind{
 // run lets faults happen until ctx is done, and mends the last.
 func (n *nemesis) run(ctx context.Context) {
 	var under sync.WaitGroup
+	var deck []kind // each is drawn as often as any other
 	for ctx.Err() == nil {
 		sleep(ctx, 2*time.Second+time.Duration(n.rng.Int64N(int64(2*time.Second))))
 		many := 1
@@ -70,7 +71,12 @@ func (n *nemesis) run(ctx context.Context) {
 			many = 2
 		}
 		for range many {
-			k, pick := n.kinds[n.rng.IntN(len(n.kinds))], n.rng.Uint64()
+			if len(deck) == 0 {
+				deck = slices.Clone(n.kinds)
+				n.rng.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+			}
+			k, pick := deck[0], n.rng.Uint64()
+			deck = deck[1:]
 			lasts := 300*time.Millisecond + time.Duration(n.rng.Int64N(int64(3*time.Second)))
 			if ctx.Err() != nil {
 				break

@@ -74,7 +74,7 @@ func counted(h History) map[string]part {
 			delete(parts, what)
 			continue
 		}
-		p.after = sums
+		p.after, p.summed = sums, true
 		p.place = func(o porcupine.Operation) (int64, bool) { return o.Output.(int64), !o.Input.(addition).maybe }
 		p.model = porcupine.Model{
 			Init: func() any { return sum{ways: []string{""}} },

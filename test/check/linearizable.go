@@ -48,7 +48,9 @@ type part struct {
 	// place orders the operations whose answers tell in which order they took
 	// effect: sums and tokens only rise.
 	place func(o porcupine.Operation) (n int64, known bool)
-	model porcupine.Model // Init is its state when nothing was done yet
+	// summed says that these are additions to one sum, which rises with each.
+	summed bool
+	model  porcupine.Model // Init is its state when nothing was done yet
 	// after returns the state in which operations leave the object, all of those
 	// between two moments at which nothing is under way.
 	after func(state any, ops []porcupine.Operation) any
@@ -119,6 +121,21 @@ func (p part) narrow() string {
 			return fmt.Sprintf("no order of the operations explains the answers; this one is from before what had returned, or from behind what was not asked for yet: %v", o.Metadata)
 		}
 		o.Call, o.Return = o.call, o.back
+	}
+	if !p.summed {
+		return ""
+	}
+	// Their order is known but for reads of one sum, which are behind what made it.
+	// Each happens as late as it can, when most of what is unknown may have: there
+	// is nothing left to be searched.
+	slices.SortStableFunc(all, func(a, b placed) int {
+		return cmp.Or(cmp.Compare(a.n, b.n), cmp.Compare(b.Input.(addition).amount, a.Input.(addition).amount), cmp.Compare(a.back, b.back))
+	})
+	next := int64(math.MaxInt64)
+	for _, o := range slices.Backward(all) {
+		if next = min(next-1, o.back); next >= o.call {
+			o.Call, o.Return = next, next
+		}
 	}
 	return ""
 }

@@ -57,6 +57,10 @@ func NewNetwork(seed uint64) (Network, error) {
 	return newProxies(), nil
 }
 
+// NewLoopback makes a network of proxies, also as root: nodes reach what listens
+// on the loopback.
+func NewLoopback() Network { return newProxies() }
+
 // skies is the weather on links, of which several may hold at a time.
 type skies struct {
 	mu   sync.RWMutex
