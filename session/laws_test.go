@@ -93,7 +93,7 @@ func reopen(t *testing.T, s *session.State) *session.State {
 }
 
 func TestLaw1ReplayAndLaw2Cut(t *testing.T) {
-	histories(t, 60, func(t *testing.T, h *sessiontest.History) {
+	histories(t, 24, func(t *testing.T, h *sessiontest.History) {
 		h.Timed = h.Seed%2 == 1
 		at, entries := record(h, 250)
 		one, two, cut := newWorld().state, newWorld().state, newWorld().state
@@ -126,7 +126,7 @@ func TestLaw2DigestsOfReplicas(t *testing.T) {
 		require.NoError(t, err)
 		return d
 	}
-	histories(t, 16, func(t *testing.T, h *sessiontest.History) {
+	histories(t, 8, func(t *testing.T, h *sessiontest.History) {
 		at, entries := record(h, 250)
 		one, cut, late := session.New(), session.New(), session.New()
 		for _, s := range []*session.State{one, cut, late} {

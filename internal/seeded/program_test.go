@@ -21,11 +21,14 @@ func TestNothingIsInTheProgram(t *testing.T) {
 		t.Skip("it reads the symbols of ELF")
 	}
 	if testing.Short() {
-		t.Skip("it builds the program twice")
+		t.Skip("it builds the program")
 	}
 	names, symbols := traces(t, "hashicorpmetrics")
 	require.Empty(t, names)
 	require.Empty(t, symbols)
+	if os.Getenv("CI") == "" {
+		return // the second program takes longer than all the rest; whether this test can fail changes seldom
+	}
 	names, symbols = traces(t, "hashicorpmetrics,seeded")
 	require.Len(t, names, len(marks))
 	require.NotEmpty(t, symbols)

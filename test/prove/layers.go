@@ -76,7 +76,7 @@ func layers(mode string) ([]layer, error) {
 	}
 	l2 := layer{
 		Name: "L2", Is: "the program as processes on a network that breaks", About: 3 * time.Minute,
-		folder: "test/chaos", env: []string{"GOVNODE_L2=1"}, program: true,
+		folder: "test/chaos", pattern: "^TestProcesses$", env: []string{"GOVNODE_L2=1"}, program: true,
 		wants: map[string]want{
 			"faults": {40, faults}, "kinds of faults": {8, kinds}, "operations": {50_000, operations}, "percent of unknown outcomes": {0.5, unknown},
 		},
@@ -89,6 +89,20 @@ func layers(mode string) ([]layer, error) {
 			"lost with disks that lie": {1, figure("acknowledged and lost with disks that lie")},
 		},
 	}
+	onRedis := layer{
+		Name: "L2-redis", Is: "the same over a Redis that breaks", About: 80 * time.Second,
+		folder: "test/chaos", pattern: "^TestProcessesOnRedis$", env: []string{"GOVNODE_L2=1"}, program: true,
+		wants: map[string]want{"kinds of faults": {8, kinds}},
+	}
+	losses := layer{
+		Name: "L2-redis-losses", Is: "the same over a Redis that loses what it acknowledged", About: 70 * time.Second,
+		folder: "test/chaos", pattern: "^TestProcessesOnRedisThatLoses$", env: []string{"GOVNODE_L2=1"}, program: true,
+	}
+	bits := layer{
+		Name: "L6", Is: "bits that turn in the memory of one node of such a cluster", About: time.Minute,
+		folder: "test/sim", pattern: "^TestTurnedBitsAreFound$", env: []string{"GOVNODE_L1=long"},
+		wants: map[string]want{"bits found": {10, figure("bits found")}},
+	}
 	fuzz := layer{Name: "fuzz", Is: "whatever parses, under made and mutated input", About: time.Minute, special: "fuzz"}
 	seeded := layer{
 		Name: "seeded", Is: "bugs that are put in on purpose, each of which a named check has to catch", About: 3 * time.Minute,
@@ -98,10 +112,11 @@ func layers(mode string) ([]layer, error) {
 	case "normal":
 	case "long":
 		l1.env, l1.About = []string{"GOVNODE_L1=20m"}, 20*time.Minute
-		l2.env, l2.About = []string{"GOVNODE_L2=long"}, 10*time.Minute
+		l2.env, l2.About = []string{"GOVNODE_L2=1", "GOVNODE_L2_FOR=10m"}, 10*time.Minute
 		l3.env, l3.About = []string{"GOVNODE_L3=long"}, 5*time.Minute
 		fuzz.About = 20 * time.Minute
 		seeded.env, seeded.About = []string{"GOVNODE_SEEDED_RUN=all"}, 15*time.Minute
+		return []layer{l0, l1, l2, onRedis, losses, l3, bits, fuzz, seeded}, nil
 	case "smoke":
 		l0.env, l0.wants, l0.About = nil, nil, 5*time.Second
 		l1.env, l1.wants, l1.About = nil, nil, 15*time.Second

@@ -133,6 +133,13 @@ func quiet(seed uint64) Setting {
 	}
 }
 
+// short is busy for as long as nobody has to wait for it.
+func short(seed uint64) Setting {
+	s := busy(seed)
+	s.Length /= 2
+	return s
+}
+
 // TestClusters runs clusters under faults and wants nothing of what they promise
 // to be broken: a few in virtual minutes, or with GOVNODE_L1=long as many as fit
 // into 150 s, or into another time that it names. GOVNODE_L1_SEED is the first seed.
@@ -140,7 +147,7 @@ func TestClusters(t *testing.T) {
 	if os.Getenv(settingEnv) != "" {
 		t.Skip("this process runs one setting")
 	}
-	seed, limit, kinds := uint64(1), 2, []func(uint64) Setting{busy}
+	seed, limit, kinds := uint64(1), 2, []func(uint64) Setting{short}
 	ctx := t.Context()
 	if length := os.Getenv("GOVNODE_L1"); length != "" {
 		runFor := 150 * time.Second
@@ -149,7 +156,7 @@ func TestClusters(t *testing.T) {
 			runFor, err = time.ParseDuration(length)
 			require.NoError(t, err, "GOVNODE_L1 is long, or a time")
 		}
-		seed, limit, kinds = rand.Uint64N(1<<32), 1<<30, append(kinds, quiet)
+		seed, limit, kinds = rand.Uint64N(1<<32), 1<<30, []func(uint64) Setting{busy, quiet}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, runFor)
 		defer cancel()
