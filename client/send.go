@@ -9,6 +9,9 @@ import (
 	"connectrpc.com/connect"
 )
 
+// How an operation is sent: to one node after another, with pauses, for as long
+// as it may take.
+
 const (
 	pauseFirst = 50 * time.Millisecond
 	pauseMost  = time.Second
