@@ -17,6 +17,9 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
+// How the stores of a directory are opened, and out of which files they are
+// made.
+
 // What may keep the log of a node; see Config.LogStore.
 const (
 	// BoltDB is raft-boltdb: one file, a tree, two flushes for each append.
