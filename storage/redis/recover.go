@@ -14,6 +14,8 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// How a quarantine is ended, so that nothing that was lost is granted twice.
+
 // recoverFor is how long one node has to end a quarantine before another tries.
 const recoverFor = time.Minute
 
