@@ -8,6 +8,9 @@ import (
 	"unique"
 )
 
+// A pool: who holds its slots, and how they are taken and come free. Those who
+// wait stand in queue.go.
+
 const (
 	// ClaimTTL is how long a slot that was handed to a waiter stays his
 	// before he has claimed it.

@@ -11,6 +11,9 @@ import (
 	"unique"
 )
 
+// The state: where records are kept and found, and how an entry is applied to
+// them.
+
 const shardBits = 14 // 16,384 shards: a snapshot copies that many pointers
 
 // State is everything govnode knows, or the part of it that some commands
