@@ -16,6 +16,9 @@ import (
 	"example.com/govnode/session"
 )
 
+// How a cluster is filled with sessions before it is measured: by a snapshot
+// that has them.
+
 const (
 	// filledCalls is how many finished calls a session has that fill made.
 	filledCalls = 2

@@ -17,6 +17,9 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
+// Govnode as a Target: how a cluster is set up for a plan, what its callers do,
+// and how it is audited.
+
 const (
 	tool = "web_search"
 	// setupAtOnce is how many sessions and pools are made, and read, at a time.

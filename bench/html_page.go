@@ -5,6 +5,8 @@ import (
 	"html/template"
 )
 
+// The template of the page that html.go writes.
+
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"ms": ms, "number": number, "times": times,
 	"whole": func(v float64) string { return number(float64(int64(v + 0.5))) },

@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// How a load is put on a system: what a Target has to do, how much is asked of
+// it and when, and Drive, which asks.
+
 // ErrRefused is what a step returns when the system answered, and the answer was
 // no. It is an operation like any other, and counted apart.
 var ErrRefused = errors.New("refused")

@@ -6,6 +6,8 @@ import (
 	"strings"
 )
 
+// The results as tables in Markdown, and which of the goals they reach.
+
 // A Named is a result and the name of its file.
 type Named struct {
 	Name string

@@ -8,6 +8,25 @@ import (
 	"time"
 )
 
+// A Plan says what callers do.
+type Plan struct {
+	Scenario string `json:"scenario"`
+	// Name keeps what this run creates apart from what others have.
+	Name string `json:"name"`
+	// Callers is how many there are at most, at any load of the run.
+	Callers int `json:"callers"`
+	// Sessions of each caller, which takes them in turn. 1 if 0.
+	Sessions int `json:"sessions,omitempty"`
+	// Slots of each pool. What the scenario needs if 0.
+	Slots int `json:"slots,omitempty"`
+	// Hold is how long a call of the scenarios Fleet and Queue takes.
+	Hold time.Duration `json:"hold,omitempty"`
+	// Fill is how many sessions the cluster has in all, each with some calls
+	// behind it. The sessions of the callers are among them, evenly spread, and
+	// nobody uses the others. At 0 there are only those of the callers.
+	Fill int `json:"fill,omitempty"`
+}
+
 // The scenarios.
 const (
 	// Apart gives each caller a session and a pool of its own, beside the pool
@@ -43,25 +62,6 @@ const (
 // IsPeer reports whether a system is one that govnode is compared with.
 func IsPeer(system string) bool {
 	return strings.HasPrefix(system, redisName) || strings.HasPrefix(system, etcdName)
-}
-
-// A Plan says what callers do.
-type Plan struct {
-	Scenario string `json:"scenario"`
-	// Name keeps what this run creates apart from what others have.
-	Name string `json:"name"`
-	// Callers is how many there are at most, at any load of the run.
-	Callers int `json:"callers"`
-	// Sessions of each caller, which takes them in turn. 1 if 0.
-	Sessions int `json:"sessions,omitempty"`
-	// Slots of each pool. What the scenario needs if 0.
-	Slots int `json:"slots,omitempty"`
-	// Hold is how long a call of the scenarios Fleet and Queue takes.
-	Hold time.Duration `json:"hold,omitempty"`
-	// Fill is how many sessions the cluster has in all, each with some calls
-	// behind it. The sessions of the callers are among them, evenly spread, and
-	// nobody uses the others. At 0 there are only those of the callers.
-	Fill int `json:"fill,omitempty"`
 }
 
 func (p *Plan) check() error {

@@ -8,6 +8,11 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
+// A recorder takes what the callers measure.
+type recorder struct {
+	shards [shards]shard
+}
+
 // Latencies are recorded in microseconds, up to ten minutes, with three
 // significant digits.
 const (
@@ -18,11 +23,6 @@ const (
 )
 
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, longest, digits) }
-
-// A recorder takes what the callers measure.
-type recorder struct {
-	shards [shards]shard
-}
 
 type shard struct {
 	mu sync.Mutex

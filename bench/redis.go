@@ -9,6 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// Redis as a Target, for comparison: its scripts, and the callers that run
+// them.
+
 // The scripts do for Redis what one BeginCall and one EndCall do: one trip each,
 // the id is looked up first and remembered, leases that have run out go, both
 // pools are checked, then taken, each with a fencing token, and the session's

@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// resultFormat is the version of the JSON form.
-const resultFormat = 1
-
 // A Result is everything that one command has measured. It is what --json
 // writes and what compare reads.
 type Result struct {
@@ -22,6 +19,9 @@ type Result struct {
 	Series   []*Series `json:"series"`
 	Fit      *Fit      `json:"fit,omitempty"`
 }
+
+// resultFormat is the version of the JSON form.
+const resultFormat = 1
 
 // A Machine is what the client ran on.
 type Machine struct {

@@ -9,6 +9,8 @@ import (
 	"time"
 )
 
+// The results as text, for a terminal.
+
 func (l Load) String() string {
 	text := fmt.Sprintf("%s callers", Thousands(int64(l.Callers)))
 	if l.Callers == 1 {

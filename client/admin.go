@@ -9,6 +9,9 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// What those who run a service ask of it: to put policies and pools, to list
+// slots, to judge a call that nobody makes, and for its status.
+
 // PutPolicy stores a policy of one YAML file, validated and compiled, and lets
 // its name point to it. If name is empty it is taken from the document. The
 // answer is a message of govnode/v1.

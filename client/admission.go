@@ -10,6 +10,8 @@ import (
 	"example.com/govnode/internal/seeded"
 )
 
+// How a lease is asked for until there is an answer that stands.
+
 // repeats is how often an answer is asked for again that does not stand, until
 // it is taken as it is.
 const repeats = 3

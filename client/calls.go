@@ -17,6 +17,8 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// Calls of a session: how one is begun, ended, or done with as a whole.
+
 // lingering is for how long EndCall is tried although its caller's context is
 // done: a call that is not ended holds its slots until its TTL has passed.
 const lingering = 2 * time.Second

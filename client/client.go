@@ -19,6 +19,22 @@ import (
 	"example.com/govnode/client/internal/wire"
 )
 
+// A Client talks to one cluster. It is safe for concurrent use.
+type Client struct {
+	cfg    Config
+	ids    *ids.Source
+	bucket *bucket
+	routes *routes
+	leases *leases
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup // goroutines of this client; none is added once closed
+}
+
 const (
 	defaultTimeout        = 10 * time.Second
 	defaultAttemptTimeout = 5 * time.Second
@@ -159,22 +175,6 @@ func newHTTPClient() *http.Client {
 		TLSHandshakeTimeout: dialTimeout * 2,
 		Protocols:           protocols,
 	}}
-}
-
-// A Client talks to one cluster. It is safe for concurrent use.
-type Client struct {
-	cfg    Config
-	ids    *ids.Source
-	bucket *bucket
-	routes *routes
-	leases *leases
-
-	ctx    context.Context // ends with Close
-	cancel context.CancelCauseFunc
-
-	mu     sync.Mutex
-	closed bool
-	work   sync.WaitGroup // goroutines of this client; none is added once closed
 }
 
 // New makes a client. It does not connect: that is left to the first request.

@@ -6,23 +6,6 @@ import (
 	"time"
 )
 
-// An operation is one thing that is asked for, however often it is sent.
-type operation struct {
-	name string        // of the RPC
-	id   string        // under which sending it again has no second effect; empty for reads
-	wait time.Duration // for which a node may hold back its answer
-	// drawn is the field of the request that holds an id of the client's own
-	// choosing, which another one may take the place of. Nil if the id is not
-	// the client's to choose.
-	drawn *string
-	// farewell marks what gives something back: it goes on while the client
-	// closes.
-	farewell bool
-	reads    bool          // it changes nothing
-	left     outcome       // what earlier operations under this id have left
-	linger   time.Duration // for how long it goes on when its caller is done
-}
-
 // An errand is an operation under way: to one node after another, until its
 // caller is done, its time is up or the client is closed. It does what a context
 // would without the cost of one: what goes over a stream asks for no channel
@@ -43,6 +26,23 @@ type errand struct {
 
 	ctx  context.Context // what all this comes to as a context; nil until somebody needs one
 	stop func()
+}
+
+// An operation is one thing that is asked for, however often it is sent.
+type operation struct {
+	name string        // of the RPC
+	id   string        // under which sending it again has no second effect; empty for reads
+	wait time.Duration // for which a node may hold back its answer
+	// drawn is the field of the request that holds an id of the client's own
+	// choosing, which another one may take the place of. Nil if the id is not
+	// the client's to choose.
+	drawn *string
+	// farewell marks what gives something back: it goes on while the client
+	// closes.
+	farewell bool
+	reads    bool          // it changes nothing
+	left     outcome       // what earlier operations under this id have left
+	linger   time.Duration // for how long it goes on when its caller is done
 }
 
 var errands = sync.Pool{New: func() any { return new(errand) }}

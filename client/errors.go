@@ -12,6 +12,9 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 )
 
+// The errors that callers see, and what the error of one attempt tells of what
+// became of it.
+
 var (
 	// ErrClosed is returned for whatever is asked of a Client after Close.
 	ErrClosed = errors.New("client: closed")

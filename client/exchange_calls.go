@@ -11,6 +11,9 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// The operations that go over streams, each by one, or as a request of its own
+// where there is none.
+
 // A lazy is a message that is decoded when somebody asks for it. It is safe for
 // concurrent use.
 type lazy[M any, P wire.MessageOf[M]] struct {

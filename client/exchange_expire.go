@@ -5,6 +5,8 @@ import (
 	"time"
 )
 
+// What becomes of frames whose limit is reached before their answer comes.
+
 // watch lets the alarm go off at a frame's limit, if it does not before. One
 // timer serves all frames of a link: most are answered long before it goes off.
 // k.mu must be held.

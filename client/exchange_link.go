@@ -14,6 +14,24 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// A link is a stream that is up. One goroutine sends and one receives.
+type link struct {
+	line   *line
+	stream wire.Stream
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	window   *window.Queue[*frame]
+	open     map[uint64]*frame // sent and not answered
+	tag      uint64
+	goneAway bool // the node has said goodbye
+	retired  bool
+
+	alarm   *time.Timer // calls expire
+	alarmAt time.Time   // when it does; zero if it does not
+}
+
 const (
 	// maxMessages is how many messages may be under way of which nothing has
 	// been answered. What is asked for in the meantime goes together in the
@@ -36,24 +54,6 @@ var errEOF = io.EOF
 var errNotSent = errors.New("not sent")
 
 func notSent(err error) error { return fmt.Errorf("%w: %w", errNotSent, err) }
-
-// A link is a stream that is up. One goroutine sends and one receives.
-type link struct {
-	line   *line
-	stream wire.Stream
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-
-	mu       sync.Mutex
-	window   *window.Queue[*frame]
-	open     map[uint64]*frame // sent and not answered
-	tag      uint64
-	goneAway bool // the node has said goodbye
-	retired  bool
-
-	alarm   *time.Timer // calls expire
-	alarmAt time.Time   // when it does; zero if it does not
-}
 
 // A message is what was sent at once.
 type message struct{ answered bool }

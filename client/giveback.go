@@ -9,6 +9,9 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// How leases are given back: one by its holder, or all that are left when the
+// client is closed.
+
 // giveBackOne notes that a lease is about to be given back; gaveBack must be
 // called when that is over. Until then it is renewed, and Close waits. If it is
 // not to go on there is nothing to do: Close has given the lease back, or cannot

@@ -11,6 +11,9 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// The leases that a client holds: they are renewed, all together, until they
+// are given back or lost.
+
 const (
 	renewMost = 256 // leases in one request
 	// The share of a lease that its holder gives up, so that its clock may

@@ -16,6 +16,25 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
+// routes knows the nodes and which of them to ask: the leader if it is known
+// and answers, else any that does.
+type routes struct {
+	configured []string
+	scheme     string
+	http       connect.HTTPClient
+	options    []connect.ClientOption
+	wrap       func(*node) // makes the most of a node that is new
+	now        func() time.Time
+
+	mu       sync.Mutex
+	nodes    map[string]*node // by address; those that were ever known
+	members  []*node          // those to try, in order
+	current  *node
+	checkAt  time.Time // when to ask again who leads
+	checked  time.Time // when that was done last
+	checking bool
+}
+
 const (
 	// A node that could not be reached is not taken for the leader again
 	// before this has passed: the others may still name it.
@@ -38,25 +57,6 @@ type node struct {
 	line     *line // nil where nothing goes over streams
 
 	shunned time.Time // until then; guarded by routes.mu
-}
-
-// routes knows the nodes and which of them to ask: the leader if it is known
-// and answers, else any that does.
-type routes struct {
-	configured []string
-	scheme     string
-	http       connect.HTTPClient
-	options    []connect.ClientOption
-	wrap       func(*node) // makes the most of a node that is new
-	now        func() time.Time
-
-	mu       sync.Mutex
-	nodes    map[string]*node // by address; those that were ever known
-	members  []*node          // those to try, in order
-	current  *node
-	checkAt  time.Time // when to ask again who leads
-	checked  time.Time // when that was done last
-	checking bool
 }
 
 func newRoutes(addresses []string, client connect.HTTPClient, now func() time.Time, options ...connect.ClientOption) *routes {

@@ -11,6 +11,9 @@ import (
 	"example.com/govnode/internal/seeded"
 )
 
+// How an operation is sent: to one node after another, with pauses, for as long
+// as it may take.
+
 const (
 	pauseFirst = 50 * time.Millisecond
 	pauseMost  = time.Second

@@ -10,6 +10,8 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// Sessions: how one is created, read and closed.
+
 // A Session says how to create a session (adapter contract 3.5).
 type Session struct {
 	ID           string // drawn if empty

@@ -14,6 +14,8 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// Slots of pools: how one is acquired and released.
+
 const (
 	defaultTTL  = 30 * time.Second // the service's own
 	defaultWait = 10 * time.Second

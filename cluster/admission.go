@@ -5,6 +5,8 @@ import (
 	"example.com/govnode/storage"
 )
 
+// What the leader does not admit of what other nodes pass on to it.
+
 // errOverloaded is the answer to a command that this node, as the leader, was
 // passed on by another and has no room for.
 var errOverloaded error = overloaded{}

@@ -9,6 +9,9 @@ import (
 	"example.com/govnode/session"
 )
 
+// Log time: the clock that a leader stamps entries with, and the housekeeping
+// by which it goes on when nothing else is written.
+
 const (
 	// sampleEvery is how often a clock is looked at, and maxStep the most that
 	// one look may add: a process that was paused adds one such step and can

@@ -13,6 +13,8 @@ import (
 	"example.com/govnode/cluster/transport"
 )
 
+// The data directory of a node: which files there are, and whose it is.
+
 // What may keep the log of a node; see Config.LogStore.
 const (
 	LogBoltDB = durable.BoltDB

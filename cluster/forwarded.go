@@ -15,6 +15,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// The leader's side of forwarding: batches of other nodes come in over a
+// stream, and their answers go back. The other side is in forward.go.
+
 const (
 	// maxBatches bounds the batches of one stream that have no answer yet;
 	// beyond it the stream is not read.

@@ -16,6 +16,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// The state machine of a node, as Raft drives it: entries and snapshots go in
+// and come out here.
+
 // errVoid is the answer of an entry that was stamped under another leadership
 // than the one that gave it its place. No replica applies it.
 var errVoid = errors.New("cluster: stamped under an earlier leadership")

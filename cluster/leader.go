@@ -10,6 +10,8 @@ import (
 	"example.com/govnode/session"
 )
 
+// How a node begins to lead and ends, and how it follows who leads.
+
 // watchLeadership follows what Raft says about this node's own leadership.
 func (n *Node) watchLeadership(notify <-chan bool) {
 	stop := func() {}

@@ -17,6 +17,10 @@ import (
 	"example.com/govnode/storage"
 )
 
+// What members tell each other of themselves, and how a node becomes one: by
+// founding its cluster or by joining. Changes that somebody orders are in
+// membership.go.
+
 // firstVersion is the newest kind of command of the first release: what every
 // member knows, also one that has not been heard of.
 const firstVersion = 19

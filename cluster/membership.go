@@ -14,6 +14,9 @@ import (
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 )
 
+// How the membership is changed: members are added and removed, and leadership
+// is passed on.
+
 // closeEnough is how many entries a member may be behind when it is given a
 // vote: with a vote, the others may have to wait for it.
 const closeEnough = 100

@@ -21,6 +21,8 @@ import (
 	"example.com/govnode/storage"
 )
 
+// A node: how it is opened, started and closed.
+
 var (
 	errClosed   = errors.New("this node is closed")
 	errNoLeader = errors.New("no leader is known")

@@ -14,6 +14,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// How what waits on the leader becomes entries of the log, and gets its
+// answers.
+
 // enqueueTimeout is how long Raft may take to look at an entry. It is not
 // busier than its disk, and a disk that takes longer is given up.
 const enqueueTimeout = 10 * time.Second

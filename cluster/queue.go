@@ -12,6 +12,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// What waits on a node for its place in the log, until it is taken and
+// answered.
+
 const (
 	// maxEntry and maxEntryCommands bound what one entry gathers. A command
 	// that is larger by itself has an entry of its own.

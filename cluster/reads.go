@@ -14,6 +14,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// How a node reads: its own state, or one that has all that was acknowledged
+// before.
+
 // Get implements storage.Store. A Nearby read is of this node's own state.
 func (n *Node) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
 	if r == storage.Latest {

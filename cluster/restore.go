@@ -16,6 +16,9 @@ import (
 	"example.com/govnode/session"
 )
 
+// How a restore is put into the log, entry by entry. What replicas make of it
+// is in staging.go.
+
 const (
 	// restoreTimeout is the deadline of a restore whose caller has none.
 	restoreTimeout = 10 * time.Minute

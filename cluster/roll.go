@@ -13,6 +13,8 @@ import (
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 )
 
+// What a node remembers of the other members, to know them again.
+
 const (
 	// runsKnown is how many processes of one member are remembered.
 	runsKnown = 4

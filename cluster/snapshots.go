@@ -13,6 +13,8 @@ import (
 	"example.com/govnode/session"
 )
 
+// When a node writes a snapshot, and at which pace.
+
 const (
 	// snapshotCheck is how often a node looks whether a snapshot is due, and
 	// snapshotRetry how soon one that failed is tried again.

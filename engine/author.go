@@ -7,6 +7,9 @@ import (
 	"example.com/govnode/engine/source"
 )
 
+// What helps those who write policies: Lint and DiffPolicies, as package
+// authoring has them.
+
 // Lint reports what is valid and probably not meant: rules that can never
 // decide, denies that an agent evades by leaving a field out, patterns that
 // need care, limits that contradict each other, and what has no effect where it

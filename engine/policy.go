@@ -11,6 +11,9 @@ import (
 	"example.com/govnode/engine/source"
 )
 
+// What a compiled policy says of itself: its digest, its limits, its documents.
+// How one is compiled stands in compile.go.
+
 // Limits are the numbers of a policy, for the one who counts. They are the
 // GovernancePolicy's; where documents state limits in their defaults (policy
 // engine spec 3.2), the most restrictive of all that are stated holds, and

@@ -11,6 +11,8 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// The words of decisions, made from numbers.
+
 // Numbers of the texts of a decision. A number and the call that it was given
 // for make the same words again on every node, so that a remembered decision
 // needs no text. They are part of what is stored: never renumber them.

@@ -10,6 +10,9 @@ import (
 	"example.com/govnode/internal/seeded"
 )
 
+// A pool: who holds its slots, and how they are taken and come free. Those who
+// wait stand in queue.go.
+
 const (
 	// ClaimTTL is how long a slot that was handed to a waiter stays his
 	// before he has claimed it.

@@ -9,6 +9,8 @@ import (
 	"example.com/govnode/session/ids"
 )
 
+// How a call begins. How it ends stands in calls_end.go.
+
 const (
 	ticketTTL = limiter.TicketTTL
 	claimTTL  = limiter.ClaimTTL

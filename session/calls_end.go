@@ -1,5 +1,7 @@
 package session
 
+// How a call ends, or gives up its wait.
+
 // end reports that a call has finished, and hands its slots on.
 func (s *State) end(c *End, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}

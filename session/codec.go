@@ -11,6 +11,9 @@ import (
 	"example.com/govnode/session/wire"
 )
 
+// How entries, commands and results become bytes and back: log.proto says what
+// stands where. The fields of commands and of records have files of their own.
+
 // entryVersion is the format of entries that this build writes and reads.
 const entryVersion = 1
 

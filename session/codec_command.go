@@ -7,6 +7,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
+// The fields of commands. Those that carry the id of a request are in
+// codec_command_requests.go.
+
 // newCommand returns an empty command of a kind; nil if the kind is unknown.
 func newCommand(kind protowire.Number) Command {
 	switch kind {

@@ -7,6 +7,8 @@ import (
 	"example.com/govnode/session/ids"
 )
 
+// How a session is opened and closed, and what it is pinned to in between.
+
 // open starts a session under the tree that its policy points to now.
 func (s *State) open(c *Open, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}

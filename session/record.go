@@ -11,6 +11,8 @@ import (
 	"example.com/govnode/session/ids"
 )
 
+// Records: what the state consists of, and how each settles as time passes.
+
 // Caps that commands are held to. Ids and sizes are checked where requests are
 // taken; these are of the state itself.
 const (

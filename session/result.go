@@ -7,6 +7,8 @@ import (
 	"example.com/govnode/session/ids"
 )
 
+// The answer to a command: its code, and what comes with it.
+
 // A Code says how a command ended. All replicas agree on it.
 type Code uint8
 

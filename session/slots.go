@@ -10,6 +10,9 @@ import (
 	"example.com/govnode/session/ids"
 )
 
+// Slots of clients: how they are acquired, renewed, released and taken away.
+// The slots of calls are renewed and taken away here as well.
+
 // acquire asks for a slot of a pool that was put; sent again while it waits,
 // it is the claim.
 func (s *State) acquire(c *Acquire, r *Result) {

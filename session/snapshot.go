@@ -16,6 +16,8 @@ import (
 	"example.com/govnode/session/wire"
 )
 
+// Snapshots as bytes: how a state is written, and read back.
+
 // The format of snapshots is described in log.proto, before SnapshotHeader.
 const (
 	snapshotMagic   = "govnsnap"

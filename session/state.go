@@ -13,6 +13,9 @@ import (
 	"example.com/govnode/internal/seeded"
 )
 
+// The state: where records are kept and found, and how an entry is applied to
+// them.
+
 const shardBits = 14 // 16,384 shards: a snapshot copies that many pointers
 
 // State is everything govnode knows, or the part of it that some commands

@@ -2,6 +2,9 @@ package session
 
 import "slices"
 
+// What changes the state without a caller that asks for it: housekeeping, and
+// what follows a restore.
+
 // tick settles the records named. It is housekeeping: every command would have
 // found them settled anyway.
 func (s *State) tick(c *Tick) {

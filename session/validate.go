@@ -8,6 +8,9 @@ import (
 	"example.com/govnode/session/ids"
 )
 
+// What a command has to be before it is put in order. The checks that commands
+// share are in validate_checks.go.
+
 // Caps of a command. Together with those in record.go they bound what a record
 // can grow to, and what a command can cost to apply. Lengths are in bytes.
 const (

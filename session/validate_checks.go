@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 )
 
+// The checks of which validate.go is made: numbers, lengths, ids and texts.
+
 // between checks a number.
 func between[T cmp.Ordered](v *validator, field string, x, least, most T) {
 	if x < least || x > most {

@@ -8,26 +8,6 @@ import (
 	"example.com/govnode/session"
 )
 
-// Read says what a read may see.
-type Read int
-
-const (
-	// Nearby is this node's own state, which may be behind.
-	Nearby Read = iota
-	// Latest reflects every change acknowledged before the read began.
-	Latest
-)
-
-// A View is the state at one instant. It is immutable and safe for concurrent
-// use.
-type View struct {
-	Now   time.Duration // log time
-	Index uint64
-	// Find returns, in the order of keys, at most limit records after a key
-	// that have the prefix and that keep accepts.
-	Find func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error)
-}
-
 // A Store puts commands in one total order. Its methods are safe for
 // concurrent use.
 type Store interface {
@@ -58,6 +38,26 @@ type Store interface {
 	// same, and those of other data something else.
 	DataID(ns string) string
 	Close() error
+}
+
+// Read says what a read may see.
+type Read int
+
+const (
+	// Nearby is this node's own state, which may be behind.
+	Nearby Read = iota
+	// Latest reflects every change acknowledged before the read began.
+	Latest
+)
+
+// A View is the state at one instant. It is immutable and safe for concurrent
+// use.
+type View struct {
+	Now   time.Duration // log time
+	Index uint64
+	// Find returns, in the order of keys, at most limit records after a key
+	// that have the prefix and that keep accepts.
+	Find func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error)
 }
 
 // A Gatherer is a Store without an index by which to tell whether something

@@ -12,6 +12,9 @@ import (
 	"example.com/govnode/bench"
 )
 
+// What one caller does in etcd: it keeps the records that it saw last, and
+// changes them in one transaction that compares them.
+
 // A state is the value of a key: for a session its counts, for a pool the slots
 // in use, the newest fencing token and the end of the newest lease.
 type state [4]int64

@@ -11,12 +11,6 @@ import (
 	"example.com/govnode/bench"
 )
 
-const (
-	connections = 8 // as a fleet would have several, spread over the members
-	dialTimeout = 5 * time.Second
-	leaseTTL    = 30 * time.Second
-)
-
 // A peer is etcd as a bench.Target.
 //
 // What one BeginCall or EndCall of govnode does is one transaction here: it
@@ -31,6 +25,12 @@ type peer struct {
 	callers []caller
 	slots   int
 }
+
+const (
+	connections = 8 // as a fleet would have several, spread over the members
+	dialTimeout = 5 * time.Second
+	leaseTTL    = 30 * time.Second
+)
 
 func open(ctx context.Context, addresses []string, plan bench.Plan) (bench.Target, error) {
 	if err := plan.CheckPeer(); err != nil {

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 )
 
+// How damage on a disk is told, and what to do about it.
+
 // AdviceReplace is what to do with a folder that must not take part again.
 const AdviceReplace = "move the folder away, and start the node on an empty one with --replace and --join"
 

@@ -19,6 +19,9 @@ import (
 	"example.com/govnode/internal/seeded"
 )
 
+// How the stores of a directory are opened, and out of which files they are
+// made.
+
 // What may keep the log of a node; see Config.LogStore.
 const (
 	// BoltDB is raft-boltdb: one file, a tree, two flushes for each append.

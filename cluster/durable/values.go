@@ -13,6 +13,8 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
+// What a node keeps beside its log.
+
 // ErrNotFound is the answer for a key that nothing is kept under. Raft compares
 // its text.
 var ErrNotFound = errors.New("not found")

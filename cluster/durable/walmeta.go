@@ -9,6 +9,8 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
+// Where a write-ahead log keeps which files it consists of.
+
 // keyWAL is under which value a node keeps which files a write-ahead log consists
 // of.
 var keyWAL = []byte("govnode/wal")

@@ -15,6 +15,9 @@ import (
 	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
 )
 
+// How nodes speak HTTP to each other: the connections to others, and the server
+// of this one.
+
 const (
 	// clusterHeader names the cluster in every request.
 	clusterHeader = "Govnode-Cluster"

@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// The one port of a node, which Raft and HTTP share.
+
 const (
 	// maxConns bounds the connections that others hold to the port, and
 	// maxUndecided those that have not said yet what they are.

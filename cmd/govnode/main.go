@@ -20,6 +20,8 @@ import (
 	"example.com/govnode/cmd/govnode/internal/version"
 )
 
+// The program: its commands, and how one command line is run.
+
 func main() {
 	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 }

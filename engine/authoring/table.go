@@ -16,6 +16,8 @@ import (
 	"example.com/govnode/internal/nearest"
 )
 
+// Tables of tests, as they are read from a file.
+
 // A tableCase is one case of a table of tests.
 type tableCase struct {
 	Line   int

@@ -7,6 +7,31 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// An Input is one call to be judged.
+type Input struct {
+	Tool      string // name of the tool; empty takes context.tool_name
+	Kind      Kind
+	AgentID   string // empty takes context.agent_id
+	SessionID string // set when a session of the service makes the call
+	CallID    string
+	Arguments value.Value // mapping; null takes context.arguments
+	Context   value.Value // mapping; see WithMetadata
+	Facts     *Facts      // nil without a session
+	Order     Order
+	Now       time.Time // for the audit record; zero means the present
+
+	// ContentHash returns the hash that is registered for a tool outside the
+	// tree; nil means none. The tree's own hashes come first.
+	ContentHash func(tool string) (hash string, ok bool)
+
+	// CheckLimits has the call count and the timeout judged on Facts too. The
+	// one who reserves calls in an ordered log leaves it off: there the log
+	// decides, and a refusal has an outcome of its own.
+	CheckLimits bool
+	// Explain fills Decision.Trace.
+	Explain bool
+}
+
 // A Kind is what sort of call is judged.
 type Kind uint8
 
@@ -48,31 +73,6 @@ const (
 	// allowed tools, which it does not name, follow.
 	OrderPreExecute
 )
-
-// An Input is one call to be judged.
-type Input struct {
-	Tool      string // name of the tool; empty takes context.tool_name
-	Kind      Kind
-	AgentID   string // empty takes context.agent_id
-	SessionID string // set when a session of the service makes the call
-	CallID    string
-	Arguments value.Value // mapping; null takes context.arguments
-	Context   value.Value // mapping; see WithMetadata
-	Facts     *Facts      // nil without a session
-	Order     Order
-	Now       time.Time // for the audit record; zero means the present
-
-	// ContentHash returns the hash that is registered for a tool outside the
-	// tree; nil means none. The tree's own hashes come first.
-	ContentHash func(tool string) (hash string, ok bool)
-
-	// CheckLimits has the call count and the timeout judged on Facts too. The
-	// one who reserves calls in an ordered log leaves it off: there the log
-	// decides, and a refusal has an outcome of its own.
-	CheckLimits bool
-	// Explain fills Decision.Trace.
-	Explain bool
-}
 
 // WithMetadata returns the context of a call that brought metadata, a mapping or
 // null. In it metadata is what the request brought and nothing else: what the

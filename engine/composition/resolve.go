@@ -10,6 +10,14 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// A Resolver weighs candidates under one strategy.
+type Resolver struct {
+	Strategy document.Strategy // empty means PriorityFirstMatch
+	// TieBreakDeny lets the denying candidate win where the strategy finds two
+	// candidates exactly equal; without it the one given first wins.
+	TieBreakDeny bool
+}
+
 // A Candidate is the decision of one policy, before it is weighed against
 // those of others.
 type Candidate struct {
@@ -36,14 +44,6 @@ type Resolution struct {
 //
 //lint:ignore ST1005 the text is fixed by the reference implementation
 var ErrNoCandidates = errors.New("Cannot resolve conflict with zero candidates")
-
-// A Resolver weighs candidates under one strategy.
-type Resolver struct {
-	Strategy document.Strategy // empty means PriorityFirstMatch
-	// TieBreakDeny lets the denying candidate win where the strategy finds two
-	// candidates exactly equal; without it the one given first wins.
-	TieBreakDeny bool
-}
 
 // Resolve picks the winner among candidates and explains how.
 func (r Resolver) Resolve(candidates []Candidate) (Resolution, error) {

@@ -5,6 +5,9 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// A document as it was written: its rules with their conditions, and its
+// defaults. How one is read stands in read.go.
+
 // An Action is what a rule, a default or a backend prescribes (policy engine
 // spec 6.1). Only its class matters for whether a call may go on: allow and
 // audit permit, deny and block refuse, everywhere.

@@ -12,6 +12,8 @@ import (
 	"example.com/govnode/internal/nearest"
 )
 
+// How a document is read.
+
 // Fields of a document by mapping. What is not here is unknown: ignored with a
 // warning, refused in strict mode (policy engine spec 19.3).
 var (

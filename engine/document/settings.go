@@ -7,6 +7,16 @@ import (
 	"example.com/govnode/engine/source"
 )
 
+// Settings are the options of a tree. Any of its YAML and JSON files may state
+// one; two that differ are refused.
+type Settings struct {
+	Strict         *bool // mode: strict | standard
+	Combining      Strategy
+	TieBreakDeny   *bool  // tie_break: deny | first
+	OnBackendError string // deny | default
+	Lines          map[string]int
+}
+
 // A Strategy decides between candidates that disagree (policy engine spec
 // 13.2).
 type Strategy string
@@ -37,16 +47,6 @@ func (l Level) Specificity() int {
 
 // Valid reports whether the level is one of the four.
 func (l Level) Valid() bool { return l.Specificity() >= 0 }
-
-// Settings are the options of a tree. Any of its YAML and JSON files may state
-// one; two that differ are refused.
-type Settings struct {
-	Strict         *bool // mode: strict | standard
-	Combining      Strategy
-	TieBreakDeny   *bool  // tie_break: deny | first
-	OnBackendError string // deny | default
-	Lines          map[string]int
-}
 
 // strategyWords are the strategies in lower case, as everything else in a
 // document, and in the upper case of policy engine spec 13.2.

@@ -15,6 +15,8 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// Guardrails and backends that answer what a test tells them to.
+
 // Guardrails answer for the endpoints of a tree, by the last part of their URLs:
 // with an object that is the answer, by setting keys of the arguments, or not at
 // all. It is the transport of their client.

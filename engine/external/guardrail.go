@@ -12,6 +12,8 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// Guardrails, and the chain in which they are asked about a call.
+
 // A GuardrailCall is a tool call as a guardrail sees it.
 type GuardrailCall struct {
 	ToolName  string

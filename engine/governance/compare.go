@@ -9,6 +9,9 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// How two GovernancePolicies are compared: field by field, and by which is
+// stricter.
+
 // comparedFields are the fourteen fields of policy engine spec 8.2 in its
 // order, which Dict begins with.
 var comparedFields = []struct {

@@ -10,6 +10,8 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// How a GovernancePolicy is read.
+
 // Fields are the fields that only a GovernancePolicy has: what they
 // occur in is one. Name and version belong to both kinds of file.
 var Fields = map[string]bool{

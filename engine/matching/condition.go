@@ -12,6 +12,14 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// A Rule is a rule ready to be tested.
+type Rule struct {
+	*document.Rule
+	field  *fieldPath
+	fact   *factTest // the field is a fact
+	strict bool      // a deny whose field is missing cannot be judged
+}
+
 // A fieldPath is the field of a condition, split once. Slots let all rules
 // over one field share a single lookup per evaluation.
 type fieldPath struct {
@@ -77,14 +85,6 @@ func (t Fields) path(name string) *fieldPath {
 	f.root = wellKnownField(root)
 	t[name] = f
 	return f
-}
-
-// A Rule is a rule ready to be tested.
-type Rule struct {
-	*document.Rule
-	field  *fieldPath
-	fact   *factTest // the field is a fact
-	strict bool      // a deny whose field is missing cannot be judged
 }
 
 // Compile makes a rule ready to be tested, with slots from fields.

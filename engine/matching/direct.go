@@ -8,6 +8,9 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// How a list is searched without an evaluation, where what a call says itself
+// is enough.
+
 // Complete reports whether the index finds every rule, each by a field that a
 // call states itself.
 func (l *List) Complete() bool {

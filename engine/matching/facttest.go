@@ -13,6 +13,17 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// A factTest is a condition over a fact, compiled to the ranges of integers in
+// which it is true. Comparing integers instead of values makes the test and
+// its premise agree to the last unit, and costs no allocation.
+type factTest struct {
+	kind      call.FactKind
+	tool      string
+	ranges    [][2]int64 // ascending, disjoint: where the condition is true
+	asText    bool       // matches: the regular expression sees the decimal text
+	typeError bool       // the operator cannot work on a number
+}
+
 // factField recognises a field that is a fact.
 func factField(name string) (kind call.FactKind, tool string) {
 	switch name {
@@ -31,17 +42,6 @@ func factField(name string) (kind call.FactKind, tool string) {
 		return call.ToolCalls, tool
 	}
 	return 0, ""
-}
-
-// A factTest is a condition over a fact, compiled to the ranges of integers in
-// which it is true. Comparing integers instead of values makes the test and
-// its premise agree to the last unit, and costs no allocation.
-type factTest struct {
-	kind      call.FactKind
-	tool      string
-	ranges    [][2]int64 // ascending, disjoint: where the condition is true
-	asText    bool       // matches: the regular expression sees the decimal text
-	typeError bool       // the operator cannot work on a number
 }
 
 // newFactTest compiles a condition whose field is a fact; nil if it is not.

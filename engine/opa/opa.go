@@ -17,6 +17,8 @@ import (
 	"example.com/govnode/engine"
 )
 
+// How a tree with Rego is compiled, and asked about a call.
+
 const (
 	query = "data.agentos.allow"
 

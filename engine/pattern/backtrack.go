@@ -8,6 +8,9 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
+// backtracking is a regex that RE2 cannot run.
+type backtracking struct{ re *regexp2.Regexp }
+
 // Limits of the backtracking engine. Its time can be exponential in the text,
 // and no cap on the pattern changes that. So the stack and the text are capped,
 // and a clock stops what is left; whatever stops it is taken as a match.
@@ -16,9 +19,6 @@ const (
 	maxBacktrackingText  = 64 << 10              // bytes of one text
 	maxBacktrackingTime  = 50 * time.Millisecond // for one search, and for all searches of one call together
 )
-
-// backtracking is a regex that RE2 cannot run.
-type backtracking struct{ re *regexp2.Regexp }
 
 func compileBacktracking(expr string) (*backtracking, error) {
 	rewritten, _, err := rewrite(expr, dialectBacktracking, true)

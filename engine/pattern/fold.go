@@ -10,6 +10,9 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
+// When two characters, or two texts, count as the same: without regard to case,
+// and without disguises.
+
 // Two characters are the same without regard to case if they are in one orbit
 // of unicode.SimpleFold, or in one of these groups, which Python's IGNORECASE
 // has on top of that (Lib/re/_casefix.py). Tests hold the two against each other.

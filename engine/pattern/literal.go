@@ -7,13 +7,6 @@ import (
 	"sync"
 )
 
-const (
-	maxExact    = 64  // texts that a part of an expression is spelled out to
-	maxLiteral  = 12  // bytes of a literal; a longer one is cut, which only weakens the filter
-	maxClass    = 12  // characters of a class that is spelled out
-	maxLiterals = 256 // literals of one pattern
-)
-
 // condition is what the literals of a text must fulfil for an expression to
 // have a match in it. Nil holds for every text.
 type condition struct {
@@ -21,6 +14,13 @@ type condition struct {
 	all     bool         // whether all subs must hold, or any of them
 	subs    []*condition // at least two
 }
+
+const (
+	maxExact    = 64  // texts that a part of an expression is spelled out to
+	maxLiteral  = 12  // bytes of a literal; a longer one is cut, which only weakens the filter
+	maxClass    = 12  // characters of a class that is spelled out
+	maxLiterals = 256 // literals of one pattern
+)
 
 // conditionOf returns the condition of an expression, given its simplified tree.
 func conditionOf(re *syntax.Regexp) *condition {

@@ -10,6 +10,15 @@ import (
 	"unicode/utf8"
 )
 
+// Pattern is an entry of blocked_patterns.
+type Pattern struct {
+	Text string
+	Type Type // "" means Substring
+	// Backtracking asks for the engine that can run lookarounds and
+	// backreferences, within limits; allowed for Regex only.
+	Backtracking bool
+}
+
 // Type is how the text of a pattern is read (policy engine spec 9.1).
 type Type string
 
@@ -26,15 +35,6 @@ const (
 	MaxText         = 512  // bytes of a pattern's text
 	MaxInstructions = 2000 // instructions of the program that RE2 makes of it
 )
-
-// Pattern is an entry of blocked_patterns.
-type Pattern struct {
-	Text string
-	Type Type // "" means Substring
-	// Backtracking asks for the engine that can run lookarounds and
-	// backreferences, within limits; allowed for Regex only.
-	Backtracking bool
-}
 
 // Compiled is a pattern ready to be searched for. It is safe for concurrent use.
 type Compiled struct {

@@ -9,22 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// dialect is what a regular expression in Python's syntax is rewritten to.
-type dialect uint8
-
-const (
-	dialectRE2          dialect = iota // Go's regexp
-	dialectBacktracking                // regexp2, the syntax of .NET
-)
-
-// needsBacktracking is the error for what RE2 cannot run but the backtracking
-// engine can.
-type needsBacktracking struct{ feature string }
-
-func (e needsBacktracking) Error() string {
-	return e.feature + " needs a backtracking engine; rewrite the pattern, or mark it with engine: backtracking"
-}
-
 // rewriter turns an expression of Python's re module into one of a dialect with
 // the same matches. It goes from left to right once; groups nest on a stack
 // because flags end with the group that set them.
@@ -40,6 +24,22 @@ type rewriter struct {
 	// been read.
 	started bool
 	ranges  int // ranges of all classes, the better part of what an expression costs
+}
+
+// dialect is what a regular expression in Python's syntax is rewritten to.
+type dialect uint8
+
+const (
+	dialectRE2          dialect = iota // Go's regexp
+	dialectBacktracking                // regexp2, the syntax of .NET
+)
+
+// needsBacktracking is the error for what RE2 cannot run but the backtracking
+// engine can.
+type needsBacktracking struct{ feature string }
+
+func (e needsBacktracking) Error() string {
+	return e.feature + " needs a backtracking engine; rewrite the pattern, or mark it with engine: backtracking"
 }
 
 // reFlags are the inline flags that the rewriter has to know. The others pass.

@@ -6,6 +6,8 @@ import (
 	"strings"
 )
 
+// How classes of characters are rewritten, and the escapes that stand for one.
+
 // escapedClass reads \d, \D, \w, \W, \s, \S, \p and \P outside a class and
 // returns a class of the dialect; ok is false if the input begins with none.
 func (r *rewriter) escapedClass() (class string, ok bool, err error) {

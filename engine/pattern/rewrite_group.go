@@ -7,6 +7,8 @@ import (
 	"strings"
 )
 
+// How groups are rewritten, references to them, and flags.
+
 // open reads a group from after its bracket up to its content; started says
 // whether something stands before it.
 func (r *rewriter) open(started bool) error {

@@ -9,6 +9,14 @@ import (
 	"time"
 )
 
+// Set is the list of blocked patterns of one policy, ready to be searched for
+// all at once. It is safe for concurrent use.
+type Set struct {
+	patterns []*Compiled
+	filter   *filter
+	scans    sync.Pool // of *scan
+}
+
 // Caps on a set.
 const (
 	// MaxPatterns is how many patterns a set may have.
@@ -20,14 +28,6 @@ const (
 	// of the corpus count 260,000 together.
 	MaxRanges = 2_000_000
 )
-
-// Set is the list of blocked patterns of one policy, ready to be searched for
-// all at once. It is safe for concurrent use.
-type Set struct {
-	patterns []*Compiled
-	filter   *filter
-	scans    sync.Pool // of *scan
-}
 
 // NewSet prepares a list of patterns. Its error names the first that is refused
 // by its place in blocked_patterns.

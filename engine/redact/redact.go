@@ -9,6 +9,8 @@ import (
 	"example.com/govnode/engine/value"
 )
 
+// How texts and trees are redacted: what is replaced in them, and by what.
+
 // A PIIPattern is one kind of text that must not be logged or returned
 // (adapter contract 7.4, 21.2).
 type PIIPattern struct {

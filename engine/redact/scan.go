@@ -2,6 +2,9 @@ package redact
 
 import "strings"
 
+// A look at a text that tells cheaply which patterns of redact.go may have a
+// match in it.
+
 // A piiKind is the place of a pattern in piiPatterns.
 type piiKind uint8
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 )
 
+// How values compare, as Python's do: Equal and Compare.
+
 // ErrType is the error of Compare for values that have no order between them,
 // such as a string and a number, where Python raises a TypeError.
 var ErrType = errors.New("values of these types have no order")

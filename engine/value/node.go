@@ -5,10 +5,6 @@ import (
 	"slices"
 )
 
-// linearKeys is how many keys a map may have before it gets an index. Comparing
-// a handful of short strings is quicker than hashing one, and needs no memory.
-const linearKeys = 8
-
 // node is what hangs below a Value. It never changes once a Value points to it.
 // It is as small as can be, because maps of a few keys are what calls are made
 // of.
@@ -16,6 +12,10 @@ type node struct {
 	pairs []Pair // maps
 	*rest        // nil for a map without an index
 }
+
+// linearKeys is how many keys a map may have before it gets an index. Comparing
+// a handful of short strings is quicker than hashing one, and needs no memory.
+const linearKeys = 8
 
 // rest is what a node of another kind, or a large map, has beside it.
 type rest struct {

@@ -8,6 +8,8 @@ import (
 	"strings"
 )
 
+// Numbers: how a Value holds one, and how one is made and read.
+
 // numberForm says how a Number is held.
 type numberForm uint8
 

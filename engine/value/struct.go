@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
+// Values from a google.protobuf.Struct and back.
+
 // structInteger is where a double of a google.protobuf.Struct stops being
 // printed as an integer. It is the bound of JavaScript's Number.toString; above
 // it every double is integral and 300 digits would stand for 5 characters sent.

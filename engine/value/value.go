@@ -7,6 +7,16 @@ import (
 	"unicode/utf8"
 )
 
+// Value is one node of an immutable JSON tree. The zero Value is null. Copying
+// a Value copies a few words and shares what hangs below it.
+type Value struct {
+	kind Kind
+	form numberForm // how a Number is held; see number.go
+	bits uint64     // Bool: 0 or 1; Number: an int64 or the bits of a float64
+	text string     // String: the text; Number: its JSON text as received, "" if made from bits
+	node *node      // List and Map: the children; Number: an integer beyond int64
+}
+
 // Kind says what a Value is.
 type Kind uint8
 
@@ -37,16 +47,6 @@ func (k Kind) String() string {
 	default:
 		return "map"
 	}
-}
-
-// Value is one node of an immutable JSON tree. The zero Value is null. Copying
-// a Value copies a few words and shares what hangs below it.
-type Value struct {
-	kind Kind
-	form numberForm // how a Number is held; see number.go
-	bits uint64     // Bool: 0 or 1; Number: an int64 or the bits of a float64
-	text string     // String: the text; Number: its JSON text as received, "" if made from bits
-	node *node      // List and Map: the children; Number: an integer beyond int64
 }
 
 // Pair is one entry of a map.

@@ -7,10 +7,6 @@ import (
 	"github.com/agnivade/levenshtein"
 )
 
-// longest bounds what is compared: no word that anybody knows is longer, and the
-// time it takes grows with the square.
-const longest = 64
-
 // Of returns the word that is nearest to one that is unknown. Of several it is
 // one that begins with the same letter, which is seldom the wrong one, and the
 // first in alphabetical order. It is empty if none is near: if more than a
@@ -34,6 +30,10 @@ func Of(unknown string, words []string) string {
 	}
 	return best
 }
+
+// longest bounds what is compared: no word that anybody knows is longer, and the
+// time it takes grows with the square.
+const longest = 64
 
 func before(unknown, a, b string) bool {
 	if begins := sameStart(unknown, a); begins != sameStart(unknown, b) {

@@ -18,14 +18,14 @@ import (
 	"example.com/govnode/storage"
 )
 
-// LeaderHeader stands in the answers of a cluster's node and names the API
-// address of the node that leads, so that a client may go there directly.
-const LeaderHeader = "Govnode-Leader"
-
 // A boundary is what every request passes through: a deadline, a measurement,
 // and the refusal of new work while the node drains, has no room, or knows no
 // leader.
 type boundary struct{ *Server }
+
+// LeaderHeader stands in the answers of a cluster's node and names the API
+// address of the node that leads, so that a client may go there directly.
+const LeaderHeader = "Govnode-Leader"
 
 // WrapUnary implements connect.Interceptor.
 func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {

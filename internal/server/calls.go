@@ -25,6 +25,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// BeginCall: what a call is checked for, what it is judged on, how it is
+// ordered and what it is answered.
+
 // callService answers govnode.v1.CallService. What it does not define answers
 // UNIMPLEMENTED.
 type callService struct {

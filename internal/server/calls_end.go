@@ -20,6 +20,8 @@ import (
 	"example.com/govnode/storage"
 )
 
+// EndCall and CancelCall: how a call ends, or gives up its wait.
+
 // EndCall reports that a call has finished, and frees its slots.
 func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.EndCallResponse, error) {
 	return unary(ctx, s.Server, &end{}, req)

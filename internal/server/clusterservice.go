@@ -17,15 +17,15 @@ import (
 	"example.com/govnode/storage"
 )
 
+// clusterService answers govnode.v1.ClusterService.
+type clusterService struct{ *Server }
+
 // What the program brings of a cluster.
 type (
 	Cluster = members.Cluster
 	Status  = members.Status
 	Peer    = members.Peer
 )
-
-// clusterService answers govnode.v1.ClusterService.
-type clusterService struct{ *Server }
 
 // Status tells about this node and its cluster. It answers without a leader as
 // well: that is when it is needed most.

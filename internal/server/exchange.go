@@ -18,6 +18,9 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
+// A stream of operations: how they are read, ordered together and answered.
+// What becomes of each stands in exchange_frame.go.
+
 // Bounds of one stream. Beyond them the server stops reading, so that whoever
 // sends too much is held up by the transport and costs no more memory.
 const (

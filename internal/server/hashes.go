@@ -12,6 +12,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// Content hashes of tools: how they are put, deleted and listed, and how a call
+// finds them.
+
 // checkHash checks a content hash: SHA-256 in hexadecimal. It returns the form in
 // which it is kept.
 func checkHash(f *input.Fields, field, text string) string {

@@ -22,6 +22,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// Policies on a node: how they are put, compiled, kept and judged by. How they
+// are read and deleted stands in policies_list.go.
+
 const (
 	// maxCompiled bounds the compiled policies that a node keeps. One is made
 	// again in milliseconds from the tree in the state.

@@ -13,6 +13,8 @@ import (
 	"example.com/govnode/storage"
 )
 
+// How policies are read, listed and deleted.
+
 // GetPolicy returns a tree with its files.
 func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
 	f := &input.Fields{}

@@ -15,6 +15,8 @@ import (
 	"example.com/govnode/storage"
 )
 
+// Pools: how they are put, deleted, read and listed, and who has their slots.
+
 // PutPool makes a pool, or changes one. Lowering its slots revokes nothing.
 func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.PutPoolResponse, error) {
 	f := &input.Fields{}

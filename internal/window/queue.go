@@ -8,6 +8,14 @@ import (
 	"sync"
 )
 
+// A Queue is a Window with a line before it, in which everybody keeps his turn.
+type Queue[T Item] struct {
+	Window
+	line     []T
+	size     Size // of those in line
+	messages int  // of which nothing was heard
+}
+
 // ErrFull is why Add takes nothing more for now.
 var ErrFull = errors.New("window: the line is full")
 
@@ -17,14 +25,6 @@ type Item interface {
 	// Take is called when its turn has come, under the lock, and reports whether
 	// somebody still wants it. If not it is in no message.
 	Take() bool
-}
-
-// A Queue is a Window with a line before it, in which everybody keeps his turn.
-type Queue[T Item] struct {
-	Window
-	line     []T
-	size     Size // of those in line
-	messages int  // of which nothing was heard
 }
 
 // NewQueue makes a queue that is used under a lock.

@@ -6,6 +6,19 @@ import (
 	"sync"
 )
 
+// A Window counts what is under way. Its lock must be held for every method.
+type Window struct {
+	lock   sync.Locker
+	limits Limits
+	count  [classes]int
+	bytes  int
+	closed error
+
+	may   func() bool   // whether who waits may go on
+	waits bool          // somebody does
+	wake  chan struct{} // capacity 1
+}
+
 // A Class is how a member counts that is under way.
 type Class uint8
 
@@ -39,19 +52,6 @@ type Limits struct {
 	Messages int
 	// Line bounds what waits before a Queue.
 	Line Size
-}
-
-// A Window counts what is under way. Its lock must be held for every method.
-type Window struct {
-	lock   sync.Locker
-	limits Limits
-	count  [classes]int
-	bytes  int
-	closed error
-
-	may   func() bool   // whether who waits may go on
-	waits bool          // somebody does
-	wake  chan struct{} // capacity 1
 }
 
 // New makes a window that is used under a lock.

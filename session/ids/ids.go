@@ -6,6 +6,8 @@ import (
 	"strings"
 )
 
+// The ids that a maker remembers, and how old ones are forgotten: see Set.
+
 const (
 	// MaxRemembered is how many finished ids a session or a client remembers,
 	// at least; see IDs.

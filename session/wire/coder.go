@@ -8,6 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
+// How a message is written and read: see Coder. The kinds of fields are in
+// fields.go.
+
 // ErrUnknownKind is wrapped by the error for what this build does not know, and
 // a later one may.
 var ErrUnknownKind = errors.New("session: unknown kind or version")

@@ -9,6 +9,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// How commands reach the lanes of their namespaces, and their answers the
+// caller.
+
 // Apply implements Store. The commands of one namespace keep their order; those
 // of several namespaces have no record in common.
 func (r *Store) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {

@@ -17,6 +17,8 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// What a Redis has to be, and how it is found out.
+
 // What a Redis has to be, since 6.2 the oldest that scripts and commands here
 // rely on.
 const minMajor, minMinor = 6, 2

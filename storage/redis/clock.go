@@ -5,20 +5,6 @@ import (
 	"time"
 )
 
-const (
-	// beatEvery is how often each node brings the stored clock up to its own,
-	// so that idle time counts and a node that has just come reads today's time.
-	beatEvery = 250 * time.Millisecond
-	// maxAhead is how far a node's time runs ahead of the last that it knows to
-	// be stored: a clock that jumps and a node that was paused add that much
-	// and no more, and while Redis does not answer time stands still.
-	maxAhead = 2 * beatEvery
-	// maxBehind is how far the time of a round may be behind the stored clock
-	// before it is applied again. It is what a node has not heard of yet, and
-	// shortens what is granted in that round.
-	maxBehind = beatEvery
-)
-
 // A logClock is this node's estimate of log time. It goes on from what is known
 // to be stored by the monotonic clock of this process. Neither the wall clock of
 // Redis nor that of any node is looked at, so no jump of one can end a lease:
@@ -37,6 +23,20 @@ type logClock struct {
 	mark  uint64        // what this node has left among the marks in it
 	heard time.Duration // monotonic time of the last answer
 }
+
+const (
+	// beatEvery is how often each node brings the stored clock up to its own,
+	// so that idle time counts and a node that has just come reads today's time.
+	beatEvery = 250 * time.Millisecond
+	// maxAhead is how far a node's time runs ahead of the last that it knows to
+	// be stored: a clock that jumps and a node that was paused add that much
+	// and no more, and while Redis does not answer time stands still.
+	maxAhead = 2 * beatEvery
+	// maxBehind is how far the time of a round may be behind the stored clock
+	// before it is applied again. It is what a node has not heard of yet, and
+	// shortens what is granted in that round.
+	maxBehind = beatEvery
+)
 
 // now returns log time, and the monotonic time at which it was so.
 func (c *logClock) now() (at, mono time.Duration) {

@@ -6,6 +6,9 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// What a round does with the records that it found: it applies its commands,
+// and claims what they hand over.
+
 // decide applies the commands of the round to what an attempt found, and makes
 // its swap.
 func (x *round) decide(a *attempt) {

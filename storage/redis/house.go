@@ -10,6 +10,8 @@ import (
 	"example.com/govnode/session"
 )
 
+// What a node does beside the commands of callers, and how often.
+
 const (
 	// houseEvery is how often, on average, each node looks for what has run
 	// out; by a jitter nodes seldom look at once, and doing it twice is

@@ -11,20 +11,6 @@ import (
 	"example.com/govnode/storage"
 )
 
-const (
-	// maxWaiting bounds the commands that wait on this node for a round.
-	maxWaiting = 1 << 16
-	// maxRoundBytes bounds what a round writes by its commands' own content.
-	maxRoundBytes = 1 << 20
-)
-
-var (
-	errClosed      = errors.New("this node is shutting down")
-	errFull        = errors.New("too many commands wait for Redis; try again later")
-	errLate        = errors.New("its caller's deadline passed before it was sent")
-	errFailedFirst = errors.New("a command before it in the same request has failed")
-)
-
 // A lane puts the commands of one namespace in order on this node: those that
 // arrive while a round is under way share the next.
 type lane struct {
@@ -41,6 +27,20 @@ type lane struct {
 	unfinished func() // keeps and answers a round that was swapped in
 	turns      turns
 }
+
+const (
+	// maxWaiting bounds the commands that wait on this node for a round.
+	maxWaiting = 1 << 16
+	// maxRoundBytes bounds what a round writes by its commands' own content.
+	maxRoundBytes = 1 << 20
+)
+
+var (
+	errClosed      = errors.New("this node is shutting down")
+	errFull        = errors.New("too many commands wait for Redis; try again later")
+	errLate        = errors.New("its caller's deadline passed before it was sent")
+	errFailedFirst = errors.New("a command before it in the same request has failed")
+)
 
 func newLane(r *Store, p *place) *lane {
 	return &lane{r: r, p: p, turns: turns{called: make(chan []told, 1), hot: map[session.Key]time.Duration{}}}

@@ -8,6 +8,8 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// Which namespaces there are, and how one comes to be.
+
 // know reports whether anything was ever written in a namespace, without writing
 // anything.
 func (r *Store) know(ctx context.Context, ns string) (bool, error) {

@@ -14,6 +14,8 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// How a quarantine is ended.
+
 // recoverFor is how long one node has to end a quarantine before another tries.
 const recoverFor = time.Minute
 

@@ -12,6 +12,8 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// How what has run out is settled.
+
 const (
 	// tickKeys bounds what one Tick settles.
 	tickKeys = 256

@@ -15,6 +15,8 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// How a state is saved and restored.
+
 // frozenFor is how long changes are held up at most when a node that saves a
 // snapshot dies; a node that lives says every so often that it is still at it.
 const frozenFor = 5 * time.Second

@@ -15,6 +15,8 @@ import (
 	"example.com/govnode/storage/redis/internal/wire"
 )
 
+// How many records are read: as a view, or as lists in pages.
+
 // pageKeys is how many records are loaded at once where many are read.
 const pageKeys = 128
 

@@ -14,10 +14,6 @@ import (
 	"example.com/govnode/storage"
 )
 
-// A Timed store gives commands the log time that now returns. Between opens it
-// is closed when its test ends.
-type Timed func(t *testing.T, now func() time.Duration) storage.Store
-
 // Histories gives one random history of commands to the bare state machine and
 // to each store, and wants equal answers after every step and equal records at
 // the end. Equal seeds make equal histories.
@@ -44,6 +40,10 @@ func Histories(t *testing.T, seed uint64, steps int, stores map[string]Timed) {
 	h.send(clock(), []session.Command{&session.Tick{}})
 	h.compare()
 }
+
+// A Timed store gives commands the log time that now returns. Between opens it
+// is closed when its test ends.
+type Timed func(t *testing.T, now func() time.Duration) storage.Store
 
 type history struct {
 	*testing.T

@@ -16,6 +16,8 @@ import (
 	"example.com/govnode/storage"
 )
 
+// What every store has to keep to: see Run.
+
 // patience bounds everything that is waited for. A store that needs it all has
 // failed.
 const patience = 20 * time.Second

@@ -14,6 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
+// How the arguments of a call go into its request: as JSON text, or as a Struct
+// what cannot be written here.
+
 // mostNested is how deeply what goes as text may be nested.
 const mostNested = 128
 

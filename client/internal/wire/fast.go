@@ -15,6 +15,11 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// Fast is the wire that encodes and decodes by hand: requests by whoever asks,
+// side by side, so that the goroutine that sends only puts bytes together; and
+// answers by whoever looks at them.
+type Fast struct{}
+
 // Numbers of fields in call.proto, beside those of the kinds.
 const (
 	fieldFrames = 1 // of ExchangeRequest
@@ -33,11 +38,6 @@ const (
 	fieldToken   = 2 // of Grant
 	fieldTTL     = 3
 )
-
-// Fast is the wire that encodes and decodes by hand: requests by whoever asks,
-// side by side, so that the goroutine that sends only puts bytes together; and
-// answers by whoever looks at them.
-type Fast struct{}
 
 func (Fast) Encode(p *Parcel, k Kind, request proto.Message) bool {
 	enc := encoder{raw: p.raw}

@@ -7,10 +7,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// deepest is how deeply messages may be nested: well below what proto.Unmarshal
-// allows, so that it reads whatever fits.
-const deepest = protowire.DefaultRecursionLimit / 2
-
 // A shape is what must be right in a message of one type for proto.Unmarshal to
 // read it. It follows the type's descriptor, fields that are added later
 // included, and finds fault where proto.Unmarshal does, so that what is decoded
@@ -18,6 +14,10 @@ const deepest = protowire.DefaultRecursionLimit / 2
 type shape struct {
 	fields []shapeField // by number
 }
+
+// deepest is how deeply messages may be nested: well below what proto.Unmarshal
+// allows, so that it reads whatever fits.
+const deepest = protowire.DefaultRecursionLimit / 2
 
 // A shapeField is a field whose value is a run of bytes. Others are well-formed
 // whenever their wire format is.

@@ -18,6 +18,19 @@ import (
 	"example.com/govnode/storage"
 )
 
+// An Error is why a request has no answer. What it means stands in its fields; its
+// words are for people, and nobody decides by them.
+type Error struct {
+	Code      connect.Code
+	Reason    string
+	field     string // which field is wrong, or names what is not there; "" for none
+	text      string
+	Cause     string            // what stood in the way of a change; goes behind the text
+	retry     time.Duration     // when to send the request again; 0 where that is not known
+	newerThan uint64            // of STALE_ID
+	more      map[string]string // what else clients may read
+}
+
 // errorDomain stands in every google.rpc.ErrorInfo of this service.
 const errorDomain = "govnode"
 
@@ -57,19 +70,6 @@ const (
 	ReasonTooLarge         = "TOO_LARGE"
 	ReasonInternal         = "INTERNAL"
 )
-
-// An Error is why a request has no answer. What it means stands in its fields; its
-// words are for people, and nobody decides by them.
-type Error struct {
-	Code      connect.Code
-	Reason    string
-	field     string // which field is wrong, or names what is not there; "" for none
-	text      string
-	Cause     string            // what stood in the way of a change; goes behind the text
-	retry     time.Duration     // when to send the request again; 0 where that is not known
-	newerThan uint64            // of STALE_ID
-	more      map[string]string // what else clients may read
-}
 
 // New makes an Error without a field.
 func New(code connect.Code, reason, text string) *Error {

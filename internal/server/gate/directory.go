@@ -15,9 +15,6 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
-// apiPrefix begins the path of every method.
-var apiPrefix = "/" + string(v1.File_govnode_v1_common_proto.Package()) + "."
-
 // A directory knows the methods of the API by their paths. It answers requests
 // that are no call of one, which connect leaves without a word, with an error
 // that says what to do: whoever writes such a request looks at nothing else.
@@ -28,6 +25,9 @@ type directory struct {
 	services map[string][]string // their methods, in the order of the schema
 	errors   *connect.ErrorWriter
 }
+
+// apiPrefix begins the path of every method.
+var apiPrefix = "/" + string(v1.File_govnode_v1_common_proto.Package()) + "."
 
 // streaming says which sides of a method send more than one message.
 type streaming struct{ client, server bool }

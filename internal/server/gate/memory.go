@@ -19,19 +19,6 @@ import (
 	"example.com/govnode/internal/server/fault"
 )
 
-const (
-	// shedAt and admitAt are hundredths of the memory limit: what is in use
-	// from which on new work is refused, and below which it is taken again. The
-	// rest is for what cannot be refused: the log, a snapshot, answers, and
-	// what came in since the last collection, which alone tells what is in use.
-	shedAt, admitAt = 70, 60
-	// memoryCheck is how often the memory is looked at.
-	memoryCheck = 100 * time.Millisecond
-	// collectAfter is how long a node that refuses work lets its garbage be: it
-	// would not learn otherwise that what it had to keep is gone.
-	collectAfter = 2 * time.Second
-)
-
 // A Memory refuses what would make the state grow while the process is
 // near its memory limit (GOMEMLIMIT): a node that answers "later" keeps the
 // slots and sessions that it has, one that is killed for its memory does not
@@ -53,6 +40,19 @@ type Memory struct {
 	once  sync.Once // closes stop
 	ended sync.WaitGroup
 }
+
+const (
+	// shedAt and admitAt are hundredths of the memory limit: what is in use
+	// from which on new work is refused, and below which it is taken again. The
+	// rest is for what cannot be refused: the log, a snapshot, answers, and
+	// what came in since the last collection, which alone tells what is in use.
+	shedAt, admitAt = 70, 60
+	// memoryCheck is how often the memory is looked at.
+	memoryCheck = 100 * time.Millisecond
+	// collectAfter is how long a node that refuses work lets its garbage be: it
+	// would not learn otherwise that what it had to keep is gone.
+	collectAfter = 2 * time.Second
+)
 
 // memoryUse is what a look at the memory finds.
 type memoryUse struct {

@@ -11,12 +11,6 @@ import (
 	"example.com/govnode/internal/server/fault"
 )
 
-// connectUnary reports whether a type of content is that of Connect for methods
-// of one request and one answer, whose errors are JSON.
-func connectUnary(contentType string) bool {
-	return strings.HasPrefix(contentType, "application/json") || strings.HasPrefix(contentType, "application/proto")
-}
-
 // An unreadable is what a request of Connect is answered on. Connect reads the
 // request before any interceptor runs, and an error of its own has no details:
 // it gets them on its way out. All others have theirs.
@@ -25,6 +19,12 @@ type unreadable struct {
 	directory *directory
 	request   *http.Request
 	status    int // held back until the error is seen; 0 if nothing is
+}
+
+// connectUnary reports whether a type of content is that of Connect for methods
+// of one request and one answer, whose errors are JSON.
+func connectUnary(contentType string) bool {
+	return strings.HasPrefix(contentType, "application/json") || strings.HasPrefix(contentType, "application/proto")
 }
 
 // WriteHeader implements http.ResponseWriter.

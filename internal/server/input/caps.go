@@ -7,6 +7,8 @@ import (
 	"example.com/govnode/session"
 )
 
+// What numbers, texts and durations in a request may be: see Caps.
+
 // A Bound says what a number in a request may be, ends included, and what it
 // is where the request has none.
 type Bound struct{ Min, Max, Default int64 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 )
 
+// Decimals of the storage protocol, as millionths and back.
+
 const (
 	decimalPlaces = 6
 	Million       = 1_000_000

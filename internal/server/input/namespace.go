@@ -10,6 +10,8 @@ import (
 	"example.com/govnode/internal/server/fault"
 )
 
+// The namespace of a request, which a header names.
+
 // NamespaceHeader names the namespace of a request.
 const NamespaceHeader = "Govnode-Namespace"
 

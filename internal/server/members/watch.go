@@ -15,14 +15,6 @@ import (
 	"example.com/govnode/storage"
 )
 
-const (
-	// leaderCheck is how often it is looked at whether a leader is known.
-	leaderCheck = 250 * time.Millisecond
-	// leaderlessRetry is when a caller that was refused for want of a leader may
-	// ask again.
-	leaderlessRetry = 2 * time.Second
-)
-
 // A Watch refuses what needs a leader at a node that has known none for
 // longer than an election takes: nothing was proposed, and to say so at once is
 // more use than to let the caller wait for as long as it is prepared to.
@@ -37,6 +29,14 @@ type Watch struct {
 	once  sync.Once // closes stop
 	ended sync.WaitGroup
 }
+
+const (
+	// leaderCheck is how often it is looked at whether a leader is known.
+	leaderCheck = 250 * time.Millisecond
+	// leaderlessRetry is when a caller that was refused for want of a leader may
+	// ask again.
+	leaderlessRetry = 2 * time.Second
+)
 
 // NewWatch makes the watch of a cluster; of none, it refuses nothing.
 func NewWatch(c Cluster, patience time.Duration, log *slog.Logger) *Watch {

@@ -16,13 +16,6 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
-const (
-	// followPause is how long a node that could not be followed is left alone.
-	followPause = time.Second
-	// followMembers is how often it is looked whether there are new members.
-	followMembers = 2 * time.Second
-)
-
 // A gathering brings the events of all nodes into one stream. Each node is
 // followed with its own part of the cursor; a message is taken from one node
 // when the one before has gone out, so that nothing piles up here and whoever
@@ -36,6 +29,13 @@ type gathering struct {
 	messages chan heard
 	open     chan struct{} // closed when every node has said its first word
 }
+
+const (
+	// followPause is how long a node that could not be followed is left alone.
+	followPause = time.Second
+	// followMembers is how often it is looked whether there are new members.
+	followMembers = 2 * time.Second
+)
 
 // heard is what came from one node: a message, or why there is none.
 type heard struct {

@@ -18,6 +18,9 @@ import (
 	"example.com/govnode/session"
 )
 
+// Records of decisions: how one is made, shown, and found on this node or
+// another.
+
 const (
 	// BareRecord is about what a record holds without what the caller sent.
 	BareRecord = 1 << 10

@@ -16,6 +16,9 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
+// How the events of one node are followed. Those of all nodes are brought
+// together in cluster.go.
+
 const (
 	// maxFollowers bounds who follows one node at once.
 	maxFollowers = 256

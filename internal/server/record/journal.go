@@ -13,6 +13,23 @@ import (
 	"example.com/govnode/session"
 )
 
+// A Journal keeps the latest records of a node, within a bound of records and
+// bytes. It is the source of Explain and of Follow.
+type Journal struct {
+	boot       string // names this life of the node, in cursors
+	maxRecords int
+	maxBytes   int
+	counted    map[engine.EventType]prometheus.Counter
+
+	mu        sync.Mutex
+	records   []*Record // in the order of their events
+	byID      map[string]*Record
+	bytes     int
+	next      uint64 // sequence of the next event; the first is 1
+	followers int
+	news      chan struct{} // closed when there are new events; nil if nobody waits
+}
+
 // Bounds of what a node keeps to explain decisions and to let followers come
 // back, where Config states no others.
 const (
@@ -47,23 +64,6 @@ type Record struct {
 	Size   int    // about how many bytes it holds
 	first  uint64 // sequence of its first event
 	events uint64 // how many it gives rise to
-}
-
-// A Journal keeps the latest records of a node, within a bound of records and
-// bytes. It is the source of Explain and of Follow.
-type Journal struct {
-	boot       string // names this life of the node, in cursors
-	maxRecords int
-	maxBytes   int
-	counted    map[engine.EventType]prometheus.Counter
-
-	mu        sync.Mutex
-	records   []*Record // in the order of their events
-	byID      map[string]*Record
-	bytes     int
-	next      uint64 // sequence of the next event; the first is 1
-	followers int
-	news      chan struct{} // closed when there are new events; nil if nobody waits
 }
 
 // eventTypes are the five governance events (policy engine spec 17.2).

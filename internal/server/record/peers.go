@@ -14,9 +14,6 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
-// peerTimeout bounds one question to the other nodes.
-const peerTimeout = 3 * time.Second
-
 // A Teller tells of the decisions of its node, and asks other nodes for theirs. It
 // answers govnode.v1.DecisionService and EventService.
 type Teller struct {
@@ -29,6 +26,9 @@ type Teller struct {
 	Cut     prometheus.Counter
 	Drained <-chan struct{} // closed when the node drains
 }
+
+// peerTimeout bounds one question to the other nodes.
+const peerTimeout = 3 * time.Second
 
 // NewPeerClient is how a node reaches the API of others. There is one
 // connection for each request under way, so that a follower that reads slowly

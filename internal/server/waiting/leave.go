@@ -13,6 +13,8 @@ import (
 	"example.com/govnode/storage"
 )
 
+// How somebody leaves a queue who is gone, or whose node ends.
+
 const (
 	// abandonGrace is how long the place of a caller that is gone from this
 	// node is left alone. One that was cut off asks again, here or at another

@@ -17,6 +17,9 @@ import (
 	"example.com/govnode/storage"
 )
 
+// Those who wait for slots at this node: their places are kept, and what they
+// are handed is claimed for them.
+
 const (
 	// renewWaits is how often the places of the waiters of this node are
 	// renewed: three times before limiter.TicketTTL has passed.

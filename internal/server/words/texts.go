@@ -14,6 +14,8 @@ import (
 	"example.com/govnode/session"
 )
 
+// What the state machine has answered, in the words of the API.
+
 // Outcomes is the one table from codes of the state machine to outcomes. Codes
 // that are no answer are in package fault.
 var Outcomes = map[session.Code]v1.Outcome{

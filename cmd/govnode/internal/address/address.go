@@ -14,6 +14,9 @@ import (
 	"golang.org/x/net/netutil"
 )
 
+// Addresses as flags have them: what they stand for, and how one is listened
+// on.
+
 // IsLoopback reports whether every address that a host stands for can be
 // reached from this machine alone. A host that cannot be looked up is not.
 func IsLoopback(host string) bool {

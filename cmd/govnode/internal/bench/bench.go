@@ -14,6 +14,8 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
+// `govnode bench`: its flags, and the run that they ask for.
+
 // benchOptions is what the command line says.
 type benchOptions struct {
 	addr      string

@@ -18,6 +18,9 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
+// The peers that govnode is compared with: how a Redis and an etcd are found,
+// started, driven and ended.
+
 const (
 	peerStarts = 30 * time.Second // how long a peer may take to answer
 	peerEnds   = 10 * time.Second // and to end when it is asked to

@@ -8,9 +8,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// choices is how a help tells what a flag may be: text|json.
-var choices = regexp.MustCompile(`[a-z0-9_-]+(\|[a-z0-9_-]+)+`)
-
 // Register makes a command and all below it complete their flags and arguments.
 func Register(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() {
@@ -25,6 +22,9 @@ func Register(cmd *cobra.Command) {
 		Register(c)
 	}
 }
+
+// choices is how a help tells what a flag may be: text|json.
+var choices = regexp.MustCompile(`[a-z0-9_-]+(\|[a-z0-9_-]+)+`)
 
 // flag completes the value of a flag.
 func flag(f *pflag.Flag) cobra.CompletionFunc {

@@ -14,6 +14,9 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// Names that only a node knows, such as those of sessions and pools, as
+// completions.
+
 // patience is how long a person who pressed Tab waits for names.
 const patience = time.Second
 

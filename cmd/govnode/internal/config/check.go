@@ -11,6 +11,8 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
+// What the settings of a command may be, each by itself and together.
+
 // MaxNodes bounds dev: with eleven, the Raft port of the first node would be the
 // API port of the last, and seven voters are more than anybody needs.
 const MaxNodes = 9

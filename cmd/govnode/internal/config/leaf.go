@@ -10,6 +10,8 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
+// How a command that does something gets its settings.
+
 // Of are the settings that a command of a scope would run with, as its flags stand
 // now.
 func Of(cmd *cobra.Command, on Scope) (*Config, error) {

@@ -18,6 +18,8 @@ import (
 	"example.com/govnode/internal/nearest"
 )
 
+// Where settings come from: defaults, a file, the environment and flags.
+
 const fromDefault = "default"
 
 // Bind gives a command the flags of its scope and returns where their values

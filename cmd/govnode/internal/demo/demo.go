@@ -21,6 +21,9 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
+// `govnode demo`: workers on a cluster of its own, what happens to them in the
+// course of it, and what is said about that meanwhile.
+
 const (
 	demoPolicy    = "demo"
 	demoPool      = "demo/gpu"

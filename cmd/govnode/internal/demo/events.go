@@ -10,6 +10,9 @@ import (
 	"example.com/govnode/cmd/govnode/internal/dev"
 )
 
+// What the demo makes happen: workers and the leader are killed, the cluster
+// goes on, and the workers stop.
+
 const (
 	// How long to wait for something to happen that always does.
 	patienceOfDemo = 20 * time.Second

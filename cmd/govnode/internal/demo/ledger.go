@@ -11,6 +11,14 @@ import (
 	"time"
 )
 
+// A ledger is a file that one worker appends to. A line is there or not: it is
+// written at once, before what it announces is done.
+type ledger struct {
+	mu   sync.Mutex
+	file *os.File
+	err  error // the first that occurred; nothing is written after it
+}
+
 // What a line of a ledger says.
 const (
 	wroteSession = "session" // a session is about to be created
@@ -38,14 +46,6 @@ type entry struct {
 	Until   time.Duration `json:"until,omitempty"` // when the lease ends, by machineTime
 	Failed  bool          `json:"failed,omitempty"`
 	Note    string        `json:"note,omitempty"`
-}
-
-// A ledger is a file that one worker appends to. A line is there or not: it is
-// written at once, before what it announces is done.
-type ledger struct {
-	mu   sync.Mutex
-	file *os.File
-	err  error // the first that occurred; nothing is written after it
 }
 
 func openLedger(path string) (*ledger, error) {

@@ -19,6 +19,9 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// A worker of the demo, which is a process of its own: what it asks for, and
+// what it writes into its ledger about it.
+
 // Every worker goes through the same list of attempts, session after session.
 const (
 	allowedTool   = "search"

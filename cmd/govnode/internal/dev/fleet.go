@@ -20,10 +20,6 @@ import (
 	"example.com/govnode/cmd/govnode/internal/serve"
 )
 
-// RestartAfter is how long a node that died stays away: long enough for the
-// others to elect a leader without it.
-const RestartAfter = 2 * time.Second
-
 // A fleet is the node processes of dev and what keeps them running.
 type fleet struct {
 	layout  *layout
@@ -46,6 +42,10 @@ type fleet struct {
 	keepers sync.WaitGroup
 	alive   atomic.Int32
 }
+
+// RestartAfter is how long a node that died stays away: long enough for the
+// others to elect a leader without it.
+const RestartAfter = 2 * time.Second
 
 // startFleet starts one process for each place of a layout. Stop must be
 // called.

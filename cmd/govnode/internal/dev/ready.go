@@ -12,6 +12,9 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
+// How dev waits for its nodes: each takes work and has all others in its
+// cluster.
+
 const (
 	// readyTimeout is how long dev waits for its nodes; a start takes seconds.
 	readyTimeout = 2 * time.Minute

@@ -19,6 +19,8 @@ import (
 	"example.com/govnode/session"
 )
 
+// `govnode snapshot`: snapshots are saved, restored and looked into.
+
 // snapshotTimeout replaces the usual --timeout of a command, unless that was
 // set: a large state takes its time.
 const snapshotTimeout = 10 * time.Minute

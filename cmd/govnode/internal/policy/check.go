@@ -11,6 +11,8 @@ import (
 	"example.com/govnode/engine"
 )
 
+// `govnode policy validate` and `govnode policy lint`.
+
 // A policyReport says what is wrong or odd in one policy.
 type policyReport struct {
 	Path     string          `json:"path"`

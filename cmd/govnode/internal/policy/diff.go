@@ -15,6 +15,8 @@ import (
 	"example.com/govnode/engine"
 )
 
+// `govnode policy diff`.
+
 // storedPrefix begins an argument that names a policy on a node.
 const storedPrefix = "node:"
 

@@ -14,6 +14,8 @@ import (
 	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
+// `govnode policy eval`.
+
 // evalFlags is a call as it is described on the command line.
 type evalFlags struct {
 	tool, agent, kind, order, arguments, context, metadata string

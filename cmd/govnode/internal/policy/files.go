@@ -17,6 +17,8 @@ import (
 	"example.com/govnode/engine/opa"
 )
 
+// How policies are read from files and compiled.
+
 // Engine says how policies are compiled, on nodes and by the commands
 // that judge files.
 func Engine(log *slog.Logger) []engine.Option {

@@ -14,6 +14,8 @@ import (
 	"example.com/govnode/engine"
 )
 
+// `govnode policy test`.
+
 func policyTestCommand() *cobra.Command {
 	var run string
 	cmd := terminal.Local(&cobra.Command{

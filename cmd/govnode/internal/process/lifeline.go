@@ -9,6 +9,8 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
+// How processes are started that must not outlive the one that started them.
+
 // ChildFlag marks a node that must not outlive the process that started it.
 const ChildFlag = "end-with-stdin"
 

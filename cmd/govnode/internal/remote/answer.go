@@ -11,6 +11,8 @@ import (
 	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
+// How commands print what a node has answered: one message, or a list in pages.
+
 // Answer sends a request as Call does and prints the answer, as text makes it
 // unless JSON is asked for.
 func Answer[Q any, A proto.Message](cmd *cobra.Command, c *config.Config, method Method[Q, A], req Q, text func(io.Writer, A) error) error {

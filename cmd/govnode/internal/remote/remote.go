@@ -19,6 +19,8 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
+// How commands ask a node, and what they say when it does not answer.
+
 // namespaceHeader names the namespace of a request.
 const namespaceHeader = "Govnode-Namespace"
 

@@ -8,6 +8,8 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
+// The HTTP server of the API.
+
 // Limits of the API port. They keep those who send slowly, or nothing, from
 // taking the place of others. There is no limit on the time that an answer
 // takes: a call may wait for minutes, and its handler bounds that.

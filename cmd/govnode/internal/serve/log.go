@@ -7,6 +7,8 @@ import (
 	"example.com/govnode/cmd/govnode/internal/config"
 )
 
+// The log of a node.
+
 var logLevels = map[string]slog.Level{
 	"debug": slog.LevelDebug,
 	"info":  slog.LevelInfo,

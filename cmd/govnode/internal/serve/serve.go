@@ -24,13 +24,6 @@ import (
 	"example.com/govnode/cmd/govnode/internal/version"
 )
 
-// DrainTimeout bounds the time between the signal to end and the end.
-const DrainTimeout = 10 * time.Second
-
-// gcPercent is the pace of the garbage collector on a node: it holds much that
-// lives long, and memory is cheaper than the time to look through it again.
-const gcPercent = 400
-
 // Command is `govnode serve`.
 func Command() *cobra.Command {
 	var child bool
@@ -61,6 +54,13 @@ GOMEMLIMIT is respected. The garbage collector runs at GOGC=400 unless GOGC is s
 	_ = cmd.Flags().MarkHidden(process.ChildFlag)
 	return cmd
 }
+
+// DrainTimeout bounds the time between the signal to end and the end.
+const DrainTimeout = 10 * time.Second
+
+// gcPercent is the pace of the garbage collector on a node: it holds much that
+// lives long, and memory is cheaper than the time to look through it again.
+const gcPercent = 400
 
 // serve runs a node until ctx ends, and then drains it.
 func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err error) {

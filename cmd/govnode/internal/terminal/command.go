@@ -11,6 +11,9 @@ import (
 	"example.com/govnode/internal/nearest"
 )
 
+// What commands have in common: their arguments, their groups, and errors about
+// their flags.
+
 // Arguments refuses a wrong number of arguments behind a command.
 func Arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

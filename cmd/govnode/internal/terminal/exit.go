@@ -6,6 +6,8 @@ import (
 	"strings"
 )
 
+// With which code the program ends.
+
 // ExitWith makes an error end the program with 1, unless it says otherwise.
 func ExitWith(err error) error {
 	var coded *ExitError

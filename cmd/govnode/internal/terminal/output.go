@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
+// How commands print: JSON, tables, and texts of others.
+
 // PrintJSON prints a message as protojson has it, zero values included, so that
 // a script finds every field.
 func PrintJSON(w io.Writer, m proto.Message) error {

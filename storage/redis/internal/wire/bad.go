@@ -5,6 +5,8 @@ import (
 	"fmt"
 )
 
+// What may stand in the place of a record and is none.
+
 // AsideMark stands behind the stamp in the place of a record that was set aside.
 const AsideMark = "aside"
 

@@ -11,6 +11,8 @@ import (
 	"example.com/govnode/session"
 )
 
+// The value of a record, as it is stored.
+
 // A Stamp is in front of each value and tells which attempt wrote it: 8 bytes
 // that its node drew when it started, and a number. No two attempts have the
 // same, so a value that is swapped for another and back is not taken for
