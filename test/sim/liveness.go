@@ -14,8 +14,8 @@ const (
 	// with the heartbeat that nodes have by default.
 	settles          = 3 * time.Second
 	defaultHeartbeat = 500 * time.Millisecond
-	// soon is what 99 of 100 operations may take when nothing is wrong, and hangs
-	// what none may.
+	// soon is what 99 of 100 operations may take when nothing is wrong, with that
+	// heartbeat, and hangs what none may.
 	soon  = 2 * time.Second
 	hangs = 15 * time.Second
 )
@@ -37,15 +37,16 @@ type span struct {
 type weather struct {
 	start  time.Time
 	settle time.Duration
+	soon   time.Duration
 
 	mu  sync.Mutex
 	bad []span
 }
 
 func newWeather(start time.Time, heartbeat time.Duration) *weather {
-	w := &weather{start: start, settle: settles}
+	w := &weather{start: start, settle: settles, soon: soon}
 	if heartbeat > 0 {
-		w.settle = settles * heartbeat / defaultHeartbeat
+		w.settle, w.soon = settles*heartbeat/defaultHeartbeat, soon*heartbeat/defaultHeartbeat
 	}
 	return w
 }
@@ -92,7 +93,7 @@ func within(fair []span, from, to time.Duration) (sum time.Duration) {
 }
 
 // liveness judges what operations took.
-func liveness(fair []span, ops []span) (took []time.Duration, broken []check.Violation) {
+func liveness(fair, ops []span, soon time.Duration) (took []time.Duration, broken []check.Violation) {
 	for _, o := range ops {
 		// What its caller was ready to wait for is no part of what it took.
 		switch good, whole := within(fair, o.from, o.to), o.to-o.from; {

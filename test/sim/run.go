@@ -123,7 +123,7 @@ func Run(s Setting) (report Report, err error) {
 	stop()
 	busy.Wait()
 	n.victims.under.Wait()
-	took, broken := liveness(n.weather.fair(), rec.spans)
+	took, broken := liveness(n.weather.fair(), rec.spans, n.weather.soon)
 	report.Took[answered], report.Took[freed] = took, n.victims.took
 	report.Violations = append(append(report.Violations, broken...), n.victims.broken...)
 	for _, w := range workers {

@@ -62,9 +62,9 @@ func NewRig(program string, network processes.Network, rng *rand.Rand, log func(
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	store, size := "boltdb", int64(64)
+	store, size := "boltdb", int64(256)
 	if rng.IntN(3) == 0 {
-		store, size = "wal", 256 // one file of it has 64 MB
+		store, size = "wal", 512 // one file of it has 64 MB
 	}
 	byName := map[string]*disks.Disk{}
 	args = append([]string{"--log-store", store, "--raft-disk-timeout", diskTimeout.String(), "--log-level", "warn"}, args...)
