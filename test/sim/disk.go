@@ -65,6 +65,13 @@ func (d *disk) wipe() {
 	d.now = &content{log: map[uint64]*raft.Log{}, values: map[string][]byte{}}
 }
 
+// blank reports whether nothing of a log is on the disk.
+func (d *disk) blank() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.now.log) == 0 && len(d.now.snapshots) == 0
+}
+
 // crash forgets what was not acknowledged, or a part of it.
 func (d *disk) crash() {
 	d.mu.Lock()

@@ -216,8 +216,12 @@ func (n *nemesis) powerCutOfAll(*rand.Rand) func() {
 
 // startAgain starts a host with its disk as it is. It names members to ask all the
 // same, as a service's configuration does: one that crashed before it had written
-// anything of the log is admitted once more.
-func (n *nemesis) startAgain(h *host) { n.startWith(h, n.others(h)) }
+// anything of the log is admitted once more, in its own place if it has one.
+func (n *nemesis) startAgain(h *host) {
+	e := n.others(h)
+	e.replace = h.disk.blank()
+	n.startWith(h, e)
+}
 
 // startWith starts a host, again and again: a node whose peers cannot say yet who
 // it is may be refused for the moment.
