@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
@@ -199,13 +201,19 @@ func (c *testCluster) waitReady() {
 	}
 }
 
+// waitReady waits longer than Raft pauses before it tries a member again that it
+// has not reached for a while, which is up to 10 s.
 func (n *testNode) waitReady(t *testing.T) {
 	t.Helper()
-	var last error
-	require.Eventually(t, func() bool {
-		last = n.Ready(t.Context())
-		return last == nil
-	}, 15*time.Second, 5*time.Millisecond, "%s: %v", n.cfg.ID, last)
+	var last atomic.Value
+	ready := func() bool {
+		err := n.Ready(t.Context())
+		last.Store(fmt.Sprint(err))
+		return err == nil
+	}
+	if !assert.Eventually(t, ready, 30*time.Second, 5*time.Millisecond) {
+		t.Fatalf("%s: %v", n.cfg.ID, last.Load())
+	}
 }
 
 // leader returns the node that leads, waiting for one; not one of without.
