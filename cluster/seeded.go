@@ -1,5 +1,3 @@
-//go:build seeded
-
 package cluster
 
 import (
@@ -7,6 +5,10 @@ import (
 
 	"example.com/govnode/session"
 )
+
+// What two seeded bugs need. All calls stand behind seeded.On, which is constant
+// false without the tag seeded, so that the compiler and the linker leave this out
+// of the program; a test of package seeded sees to it.
 
 // seededClocks has the clock of each node's first leadership.
 var seededClocks sync.Map // *Node to *clock

@@ -83,8 +83,8 @@ func sum(counts map[string]int) (n int) {
 	return n
 }
 
-func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
-	began := time.Now()
+// run runs three nodes that put commands in order by themselves.
+func run(t *testing.T, seed uint64, length time.Duration) report.Layer {
 	dir := t.TempDir()
 	program, err := processes.Program(dir)
 	require.NoError(t, err)
@@ -95,17 +95,35 @@ func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	require.NoError(t, c.Found(20*time.Second))
+	return scenario{
+		name: "L2", dir: dir, cluster: c, kinds: ofRaft, processes: 3,
+		judge: func(h *check.History) []check.Violation { return judge(t, c, h) },
+	}.run(t, seed, length)
+}
 
+// A scenario is clients at work on a cluster that runs, and what befalls it.
+type scenario struct {
+	name      string
+	dir       string // of what is kept if something is wrong
+	cluster   *processes.Cluster
+	kinds     []kind
+	processes int // of clients
+	judge     func(*check.History) []check.Violation
+}
+
+// run lets things go wrong for a while, heals, and judges.
+func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
+	began := time.Now()
 	var addresses []string
-	for _, n := range c.Nodes {
+	for _, n := range s.cluster.Nodes {
 		addresses = append(addresses, n.API)
 	}
 	work := sim.Workload{Name: "main", Addresses: addresses, Clients: 16, Seed: seed, Think: 20 * time.Millisecond, Start: time.Now()}
 	require.NoError(t, work.Prepare(t.Context()))
-	all := &clients{dir: dir, work: work, start: monotonic()}
-	require.NoError(t, all.begin(3))
+	all := &clients{dir: s.dir, work: work, start: monotonic()}
+	require.NoError(t, all.begin(s.processes))
 
-	n := &nemesis{cluster: c, clients: all, kinds: ofRaft, rng: rand.New(rand.NewPCG(seed, 2)), faults: map[string]int{}, log: func(format string, args ...any) {
+	n := &nemesis{cluster: s.cluster, clients: all, kinds: s.kinds, rng: rand.New(rand.NewPCG(seed, 2)), faults: map[string]int{}, log: func(format string, args ...any) {
 		t.Logf("%6.1f s "+format, append([]any{time.Since(began).Seconds()}, args...)...)
 	}}
 	ctx, cancel := context.WithTimeout(t.Context(), length)
@@ -120,24 +138,23 @@ func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
 	for _, err := range n.broken {
 		violated("nemesis", err)
 	}
-	violated("heal", c.Ready(healWithin))
+	violated("heal", s.cluster.Ready(healWithin))
 	h, broken, err := all.end()
 	violated("clients", err)
-	time.Sleep(sim.Longest)
+	time.Sleep(sim.Longest) // real processes have no other clock
 	counters, held, err := work.Final(t.Context())
 	violated("final", err)
 	violated("orphans", held)
 	h.Final = counters
-	for _, v := range append(broken, judge(t, c, &h)...) {
+	for _, v := range append(broken, s.judge(&h)...) {
 		l.Violations = append(l.Violations, v.String())
 	}
-	for _, x := range c.Nodes {
+	for _, x := range s.cluster.Nodes {
 		for _, err := range x.Failures() {
 			violated("node", err)
 		}
 	}
-
-	l.Name, l.Seeds, l.Took, l.Faults = "L2", []uint64{seed}, time.Since(began), n.faults
+	l.Name, l.Seeds, l.Took, l.Faults = s.name, []uint64{seed}, time.Since(began), n.faults
 	l.Figures, l.P99 = map[string]float64{}, map[string]time.Duration{}
 	count(&l, h)
 	if len(n.answered) > 0 {
@@ -152,7 +169,7 @@ func run(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
 	if len(l.Violations) > 0 {
 		kept, err := os.MkdirTemp("", "govnode-l2-*")
 		require.NoError(t, err)
-		require.NoError(t, os.CopyFS(kept, os.DirFS(dir)))
+		require.NoError(t, os.CopyFS(kept, os.DirFS(s.dir)))
 		l.Replay = fmt.Sprintf("the histories of the clients and the data of the nodes are in %s; the same plan again: GOVNODE_L2_SEED=%d make prove-l2", kept, seed)
 	}
 	return l

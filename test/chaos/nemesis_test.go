@@ -81,21 +81,24 @@ func (n *nemesis) run(ctx context.Context) {
 			if ctx.Err() != nil {
 				break
 			}
-			under.Go(func() {
-				mend := k.do(n, rand.New(rand.NewPCG(pick, 0)))
-				if mend == nil {
-					return
-				}
-				n.log("%s for %v", k.name, lasts)
-				n.mu.Lock()
-				n.faults[k.name]++
-				n.mu.Unlock()
-				sleep(ctx, lasts)
-				mend()
-			})
+			under.Go(func() { n.befall(ctx, k, pick, lasts) })
 		}
 	}
 	under.Wait()
+}
+
+// befall lets one fault happen for a while, and mends it.
+func (n *nemesis) befall(ctx context.Context, k kind, pick uint64, lasts time.Duration) {
+	mend := k.do(n, rand.New(rand.NewPCG(pick, 0)))
+	if mend == nil {
+		return
+	}
+	n.log("%s for %v", k.name, lasts)
+	n.mu.Lock()
+	n.faults[k.name]++
+	n.mu.Unlock()
+	sleep(ctx, lasts)
+	mend()
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -140,13 +143,9 @@ func (n *nemesis) kill(x *processes.Node) func() {
 	return func() { n.start(x) }
 }
 
-// start starts a node on its folder. It names the members to ask all the same, as
-// a service's configuration does.
-func (n *nemesis) start(x *processes.Node, flags ...string) {
-	if x.Runs() {
-		return
-	}
-	if err := x.Start(append(n.cluster.Others(x), flags...)...); err != nil && !x.Runs() {
+// start starts a node on its folder, as a service's configuration does.
+func (n *nemesis) start(x *processes.Node) {
+	if err := n.cluster.Start(x); err != nil && !x.Runs() {
 		n.broke(err)
 	}
 }
@@ -330,7 +329,7 @@ func (n *nemesis) replace(*rand.Rand) func() {
 	if err := x.Wipe(); err != nil {
 		n.broke(err)
 	}
-	return func() { n.start(x, "--replace", "--join-timeout", "5m") }
+	return func() { n.start(x) }
 }
 
 // restore saves the state and restores it while no client has anything under way,

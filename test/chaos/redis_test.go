@@ -18,7 +18,6 @@ import (
 	"example.com/govnode/test/check"
 	"example.com/govnode/test/processes"
 	"example.com/govnode/test/report"
-	"example.com/govnode/test/sim"
 )
 
 // TestProcessesOnRedis runs three nodes over one Redis that flushes before it
@@ -156,8 +155,7 @@ func (n *nemesis) startOnRedis(x *processes.Node) {
 	}
 }
 
-func runOnRedis(t *testing.T, seed uint64, length time.Duration) (l report.Layer) {
-	began := time.Now()
+func runOnRedis(t *testing.T, seed uint64, length time.Duration) report.Layer {
 	dir := t.TempDir()
 	program, err := processes.Program(dir)
 	require.NoError(t, err)
@@ -173,63 +171,17 @@ func runOnRedis(t *testing.T, seed uint64, length time.Duration) (l report.Layer
 	defer func() { require.NoError(t, c.Close()) }()
 	require.NoError(t, r.start())
 	defer r.kill()
-	var addresses []string
 	for _, n := range c.Nodes {
 		require.NoError(t, n.Start())
-		addresses = append(addresses, n.API)
 	}
 	require.NoError(t, c.Ready(20*time.Second))
-	work := sim.Workload{Name: "main", Addresses: addresses, Clients: 16, Seed: seed, Think: 20 * time.Millisecond, Start: time.Now()}
-	require.NoError(t, work.Prepare(t.Context()))
-	all := &clients{dir: dir, work: work, start: monotonic()}
-	require.NoError(t, all.begin(2))
-
-	n := &nemesis{cluster: c, clients: all, kinds: ofRedis(r), rng: rand.New(rand.NewPCG(seed, 3)), faults: map[string]int{}, log: func(format string, args ...any) {
-		t.Logf("%6.1f s "+format, append([]any{time.Since(began).Seconds()}, args...)...)
-	}}
-	ctx, cancel := context.WithTimeout(t.Context(), length)
-	defer cancel()
-	n.run(ctx)
-
-	violated := func(name string, err error) {
-		if err != nil {
-			l.Violations = append(l.Violations, name+": "+err.Error())
-		}
-	}
-	for _, err := range n.broken {
-		violated("nemesis", err)
-	}
-	violated("heal", c.Ready(healWithin))
-	h, broken, err := all.end()
-	violated("clients", err)
-	time.Sleep(sim.Longest)
-	counters, held, err := work.Final(t.Context())
-	violated("final", err)
-	violated("orphans", held)
-	h.Final = counters
-	for _, v := range append(broken, judgeAnswers(h)...) {
-		l.Violations = append(l.Violations, v.String())
-	}
-	for _, x := range c.Nodes {
-		for _, err := range x.Failures() {
-			violated("node", err)
-		}
-	}
-	l.Name, l.Seeds, l.Took, l.Faults = "L2-redis", []uint64{seed}, time.Since(began), n.faults
-	count(&l, h)
-	if len(l.Violations) > 0 {
-		kept, err := os.MkdirTemp("", "govnode-l2-*")
-		require.NoError(t, err)
-		require.NoError(t, os.CopyFS(kept, os.DirFS(dir)))
-		l.Replay = fmt.Sprintf("the histories of the clients are in %s; the same plan again: GOVNODE_L2_SEED=%d make prove-l2", kept, seed)
-	}
-	return l
+	return scenario{name: "L2-redis", dir: dir, cluster: c, kinds: ofRedis(r), processes: 2, judge: judgeAnswers}.run(t, seed, length)
 }
 
 // judgeAnswers runs the checks that need no log.
-func judgeAnswers(h check.History) (broken []check.Violation) {
+func judgeAnswers(h *check.History) (broken []check.Violation) {
 	for _, check := range []func(check.History) []check.Violation{check.Sums, check.Holders, check.Tokens, check.Linearizable} {
-		broken = append(broken, check(h)...)
+		broken = append(broken, check(*h)...)
 	}
 	return broken
 }

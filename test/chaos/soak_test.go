@@ -253,18 +253,7 @@ func (s *soak) befall(ctx context.Context, n *nemesis) error {
 			continue
 		}
 		k := n.kinds[s.rng.IntN(len(n.kinds))]
-		under.Go(func() {
-			mend := k.do(n, rand.New(rand.NewPCG(pick, 0)))
-			if mend == nil {
-				return
-			}
-			n.log("%s for %v", k.name, lasts)
-			n.mu.Lock()
-			n.faults[k.name]++
-			n.mu.Unlock()
-			sleep(ctx, lasts)
-			mend()
-		})
+		under.Go(func() { n.befall(ctx, k, pick, lasts) })
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,6 +35,8 @@ type Node struct {
 	Dir  string // of its data
 	API  string // address
 	Raft string // address of the port between nodes
+	// Wiped says that what the folder once had is lost, as Wipe does.
+	Wiped atomic.Bool
 
 	program string
 	args    []string // beside those that each start is given
@@ -87,15 +90,22 @@ func (c *Cluster) Found(within time.Duration) error {
 	return c.Ready(within)
 }
 
-// Others returns the flag that names the other members' addresses.
-func (c *Cluster) Others(n *Node) []string {
+// Start starts a node that does not run, as a service's configuration does: it
+// names the members to ask all the same, and one whose folder was wiped once goes
+// on asking for its place. That is heeded of an empty folder only: who was killed
+// when it was a member again and had written nothing needs it.
+func (c *Cluster) Start(n *Node) error {
 	var all []string
 	for _, other := range c.Nodes {
 		if other != n {
 			all = append(all, other.Raft)
 		}
 	}
-	return []string{"--join", strings.Join(all, ",")}
+	flags := []string{"--join", strings.Join(all, ",")}
+	if n.Wiped.Load() {
+		flags = append(flags, "--replace", "--join-timeout", "5m")
+	}
+	return n.Start(flags...)
 }
 
 // Ready waits until every node runs and says that it is well.
@@ -280,6 +290,7 @@ func (n *Node) Said() string {
 
 // Wipe removes the data of a node that does not run.
 func (n *Node) Wipe() error {
+	n.Wiped.Store(true)
 	all, err := filepath.Glob(filepath.Join(n.Dir, "*"))
 	for _, path := range all {
 		err = errors.Join(err, os.RemoveAll(path))

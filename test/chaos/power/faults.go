@@ -159,7 +159,8 @@ func (r *Rig) flip() error {
 	if err := r.disks[x].Wipe(); err != nil {
 		return Failure{err}
 	}
-	if err := x.Start(append(r.Cluster.Others(x), "--replace")...); err != nil {
+	x.Wiped.Store(true)
+	if err := r.Cluster.Start(x); err != nil {
 		return Failure{err}
 	}
 	return r.Whole()

@@ -183,7 +183,7 @@ func (r *Rig) work(d time.Duration) { time.Sleep(d) }
 // restart starts nodes that do not run, and waits until all are whole.
 func (r *Rig) restart(nodes ...*processes.Node) error {
 	for _, n := range nodes {
-		if err := n.Start(r.Others(n)...); err != nil {
+		if err := r.Cluster.Start(n); err != nil {
 			return Failure{err}
 		}
 	}
