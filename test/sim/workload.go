@@ -95,6 +95,7 @@ type worker struct {
 	turn     chan struct{}                           // held by an operation, and by who wants there to be none
 	unclear  []check.Op                              // increments of which nobody knows what became of them
 	log      *slog.Logger
+	site     *site // where work is done; nil if holders only say when they worked
 }
 
 func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.Duration, log *slog.Logger) (*worker, error) {
@@ -258,12 +259,24 @@ func (w *worker) slot(ctx context.Context) {
 		work = time.Duration(w.rng.Int64N(int64(w.think) + 1))
 	}
 	end := time.Now().Add(work)
+	admitted := w.enters(h, s)
 	for ctx.Err() == nil && s.State() != client.Lost && time.Now().Before(end) {
+		look := time.Until(end)
+		if admitted {
+			look = min(look, 100*time.Millisecond)
+		}
 		select {
 		case <-s.Lost():
-		case <-time.After(time.Until(end)):
+		case <-time.After(look):
 		case <-ctx.Done():
 		}
+		if admitted && s.State() != client.Lost {
+			broken, err := w.site.stay(h.Pool, h.Token, s.Deadline().Sub(w.recorder.start))
+			w.atSite(broken, err)
+		}
+	}
+	if admitted {
+		w.atSite(nil, w.site.leave(h.Pool, h.Token))
 	}
 	// A lease is no longer trusted from its deadline on, whether anybody has
 	// noticed or not.
@@ -276,6 +289,26 @@ func (w *worker) slot(ctx context.Context) {
 	w.recorder.took(r.Call, r.Return, 0)
 	r.Outcome, r.Text = outcome(err), text(err)
 	w.recorder.done(r)
+}
+
+// enters begins the work of a holder at the site, if there is one, and reports
+// whether it was let in.
+func (w *worker) enters(h check.Hold, s *client.Slot) bool {
+	if w.site == nil {
+		return false
+	}
+	admitted, broken, err := w.site.enter(h.Pool, pools[h.Pool], inside{h.Token, h.Weight, s.Deadline().Sub(w.recorder.start)})
+	w.atSite(broken, err)
+	return admitted && err == nil
+}
+
+func (w *worker) atSite(broken *check.Violation, err error) {
+	if err != nil {
+		w.recorder.broke("site", "%v", err)
+	}
+	if broken != nil {
+		w.recorder.broke(broken.Check, "%s", broken.Text)
+	}
 }
 
 // increment adds to a counter, and sends it again under the same id while nobody
