@@ -17,6 +17,13 @@ import (
 // entryVersion is the format of entries that this build writes and reads.
 const entryVersion = 1
 
+// The formats of what outlives a process, as this build writes them: entries of
+// the log, and snapshots. Version is that of the commands in them.
+const (
+	EntryFormat    = entryVersion
+	SnapshotFormat = snapshotVersion
+)
+
 // entryCommands is the number of the field of message Entry that is repeated.
 const entryCommands = 3
 
