@@ -21,7 +21,7 @@ import (
 // The format of snapshots is described in log.proto, before SnapshotHeader.
 const (
 	snapshotMagic   = "govnsnap"
-	snapshotVersion = 1
+	snapshotVersion = 2
 
 	frameHead    = 1 + 4 + 4 // kind, length, CRC-32C
 	frameHeader  = 'H'
@@ -271,7 +271,7 @@ func (in *snapshotReader) magic() error {
 		return errors.New("this is not a snapshot of govnode")
 	}
 	if v := binary.LittleEndian.Uint16(head[len(snapshotMagic):]); v != snapshotVersion {
-		return fmt.Errorf("%w: version %d of the format; this build reads version %d", ErrUnknownKind, v, snapshotVersion)
+		return wire.Foreign("a snapshot", uint64(v), snapshotVersion)
 	}
 	in.note(head)
 	return nil
