@@ -17,7 +17,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"example.com/govnode/client"
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
 	"example.com/govnode/test/check"
 )
@@ -63,9 +62,7 @@ func (l Workload) worker(i int, rec *recorder) (*worker, error) {
 	if l.Site != "" {
 		w.site = &site{path: l.Site, start: l.Start}
 	}
-	for _, a := range l.Addresses {
-		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
-	}
+	w.reach(l.Addresses)
 	return w, nil
 }
 
