@@ -140,9 +140,9 @@ func short(seed uint64) Setting {
 	return s
 }
 
-// found are runs in which something was broken once. Each takes too long for the
-// short form.
-var found = []Setting{busy(150), busy(2517710252), quiet(2517710252), busy(2517710265), quiet(2517710265)}
+// found are runs in which a promise was broken once: a follower took a snapshot
+// that was older than what it had applied. They take too long for the short form.
+var found = []Setting{busy(150)}
 
 // TestClusters runs clusters under faults and wants nothing of what they promise
 // to be broken: a few in virtual minutes, or with GOVNODE_L1=long those of found and as
