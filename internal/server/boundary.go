@@ -139,6 +139,7 @@ func startsWork(procedure string) bool {
 func decides(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.PolicyServiceEvaluateProcedure,
+		govnodev1connect.PolicyServiceScanProcedure,
 		govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
 		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure,
 		govnodev1connect.ClusterServiceRepairIDsProcedure:

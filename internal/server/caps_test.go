@@ -165,6 +165,10 @@ var bounds = map[string]func(b *bench, n int64) error{
 		_, err = counterService{b.s}.Range(b.t.Context(), &v1.RangeRequest{Key: "k", From: n})
 		return err
 	},
+	"Scan": func(b *bench, n int64) error {
+		_, err := policyService{b.s}.Scan(b.t.Context(), &v1.ScanRequest{SessionId: "s", Kind: v1.ScanKind_SCAN_KIND_INPUT, Text: chars(n)})
+		return err
+	},
 	"Tree": func(b *bench, n int64) error {
 		padded := func(n int64) string { return "name: big\nmax_tool_calls: 1\n#" + chars(n) }
 		tree, err := engine.SingleFile(padded(n - 100))

@@ -127,6 +127,7 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 		"PolicyService/ListPolicies":        {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
 		"PolicyService/DeletePolicy":        {{`{"name":"p"}`, false}},
 		"PolicyService/Evaluate":            {{`{"policy":{"name":"p"},"tool":"t"}`, false}, {`{"sessionId":"s","tool":"t"}`, false}, {`{"policy":{"digest":"` + digest + `"},"tool":"t"}`, true}},
+		"PolicyService/Scan":                {{`{"policy":{"name":"p"},"kind":"SCAN_KIND_INPUT"}`, false}, {`{"policy":{"digest":"` + digest + `"},"kind":"SCAN_KIND_INPUT"}`, true}},
 		"PolicyService/PutHash":             {{`{"tool":"t","hash":"` + digest + `"}`, false}},
 		"PolicyService/ListHashes":          {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
 		"PolicyService/DeleteHash":          {{`{"tool":"t"}`, false}},

@@ -295,7 +295,7 @@ var unchanging = []string{
 	"ClusterService/Status", "ClusterService/Snapshot",
 	"CounterService/Get", "CounterService/BatchGet", "CounterService/Range",
 	"DecisionService/Explain", "EventService/Follow",
-	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
+	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/Scan", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions",
 	"SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
 }

@@ -3,6 +3,7 @@ package input
 import (
 	"time"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/session"
 )
@@ -31,6 +32,7 @@ var Caps = struct {
 	CounterKey Bound
 	Text       Bound // value of a counter that is a text
 	Item       Bound // of a list
+	Scan       Bound // text of a scan
 	Tree       Bound // all files of a policy
 	Body       Bound // one request
 	PolicyBody Bound // PutPolicy: the tree in its envelope
@@ -78,6 +80,7 @@ var Caps = struct {
 	CounterKey: Bound{Min: 1, Max: session.MaxKey},
 	Text:       Bound{Max: session.MaxText},
 	Item:       Bound{Max: session.MaxItem},
+	Scan:       Bound{Max: engine.MaxScan},
 	Tree:       Bound{Max: session.MaxTree},
 	Body:       Bound{Max: 256 << 10},
 	PolicyBody: Bound{Max: 1<<20 + 256<<10},
