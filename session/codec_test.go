@@ -74,6 +74,22 @@ func TestResultsAreThoseOfGeneratedCode(t *testing.T) {
 	}
 }
 
+// A record that an answer does not show is not there for who reads it either.
+func TestAfterShowsWhatItShows(t *testing.T) {
+	session := &Session{Pin: &Pin{}}
+	for _, want := range []After{
+		{}, {Now: 5}, {Session: session}, {Pool: new(PoolCounts)}, {Now: 5, Session: session, Pool: &PoolCounts{Slots: 2}},
+	} {
+		given := want
+		got, err := DecodeResult(EncodeResult(&Result{After: &given}))
+		require.NoError(t, err)
+		require.Equal(t, want, given, "writing changes nothing")
+		require.Equal(t, want.Now, got.After.Now)
+		require.Equal(t, want.Session != nil, got.After.Session != nil)
+		require.Equal(t, want.Pool, got.After.Pool)
+	}
+}
+
 func TestRecordsAreThoseOfGeneratedCode(t *testing.T) {
 	f := newFiller(3)
 	n := len(allRecords())
