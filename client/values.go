@@ -92,6 +92,9 @@ const (
 	ReasonPolicyPinned  Reason = "POLICY_PINNED"
 	ReasonTooLarge      Reason = "TOO_LARGE"
 
+	ReasonVersionConflict Reason = "VERSION_CONFLICT" // see Conflict
+	ReasonListFull        Reason = "LIST_FULL"
+
 	// The client sends again what is answered so, while there is time.
 	ReasonOverloaded     Reason = "OVERLOADED"
 	ReasonNotApplied     Reason = "NOT_APPLIED"

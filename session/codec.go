@@ -270,6 +270,7 @@ func (r *Result) fields(f *codec) {
 	for m := f.Message(20, r.After != nil); f.Visit(&m); {
 		r.After.fields(f)
 	}
+	f.Text(25, &r.Version)
 }
 
 func (a *After) fields(f *codec) {

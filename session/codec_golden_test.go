@@ -95,6 +95,9 @@ func oneOfEach() map[Key]Record {
 		"nn/":  &Namespace{6, 7, 8},
 		"bn/x": &Baseline{Digest{9}, "text"},
 		"hn/x": &Hash{"sha256:1"},
+
+		ListKey("n", "x"):        &List{1, 64, 2},
+		ListItemKey("n", "x", 0): &ListItem{"text", 3},
 	}
 }
 

@@ -97,6 +97,10 @@ func recordNumber(r Record) protowire.Number {
 		return 9
 	case *Hash:
 		return 10
+	case *List:
+		return 15
+	case *ListItem:
+		return 16
 	}
 	panic(fmt.Sprintf("session: no encoding of %T", r))
 }
@@ -123,6 +127,10 @@ func newRecord(number protowire.Number) Record {
 		return new(Baseline)
 	case 10:
 		return new(Hash)
+	case 15:
+		return new(List)
+	case 16:
+		return new(ListItem)
 	}
 	return nil
 }
@@ -157,6 +165,10 @@ func (f *codec) recordFields(r Record) {
 		f.Kept(2, &r.Text)
 	case *Hash:
 		f.Kept(1, &r.Hash)
+	case *List:
+		r.fields(f)
+	case *ListItem:
+		r.fields(f)
 	}
 }
 

@@ -241,13 +241,16 @@ type (
 		Key   string
 		Value Value
 		TTL   time.Duration // 0: no end
+		// IfVersion is the version that the key must have; empty: any.
+		IfVersion string
 	}
 
 	// Delete removes a counter or a text.
 	Delete struct {
-		NS  string
-		By  Maker
-		Key string
+		NS        string
+		By        Maker
+		Key       string
+		IfVersion string // as of Set
 	}
 
 	// Increment adds to a counter.
@@ -439,4 +442,4 @@ func (*Repair) Kind() uint16       { return 20 }
 
 // Version is the newest kind of command that this build knows. A node
 // announces it; what a member does not know is never proposed.
-const Version = 20
+const Version = 35

@@ -22,7 +22,11 @@ const (
 	KindNamespace = 'n'
 	KindBaseline  = 'b' // the first output of a session, for drift
 	KindHash      = 'h' // the registered content hash of a tool
+	KindList      = 'l' // the head of a list, and its items
 )
+
+// letters has the letter of each record at its number in log.proto.
+const letters = "spcymiknbhgafull"
 
 func key(kind byte, ns, name string) Key {
 	var b strings.Builder

@@ -51,6 +51,15 @@ func TestRequestsAreCarriedOutOnce(t *testing.T) {
 		}, undo(&session.Increment{NS: ns, By: session.Maker{Client: "x"}, Key: "n", Amount: 1})},
 		{"PutHash", nil, func(m session.Maker) session.Command { return &session.PutHash{NS: ns, By: m, Tool: "t", Hash: "one"} },
 			undo(&session.PutHash{NS: ns, By: session.Maker{Client: "x"}, Tool: "t", Hash: "two"})},
+		{"Set where it was absent", nil, func(m session.Maker) session.Command {
+			return &session.Set{NS: ns, By: m, Key: "k", Value: session.Value{Text: "one"}, IfVersion: session.Absent}
+		}, undo(&session.Set{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Value: session.Value{Text: "two"}})},
+		{"Append", nil, func(m session.Maker) session.Command {
+			return &session.Append{NS: ns, By: m, Key: "k", Items: []string{"one"}, TTL: time.Hour, Exact: true}
+		}, undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"two"}, TTL: time.Hour, From: 1})},
+		{"DeleteList", undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"one"}, TTL: time.Hour}),
+			func(m session.Maker) session.Command { return &session.DeleteList{NS: ns, By: m, Key: "k"} },
+			undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"two"}, TTL: time.Hour})},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := session.NewPartial()

@@ -63,7 +63,7 @@ func (s *State) carryOut(c request, r *Result) {
 	case *DeletePolicy:
 		s.deletePolicy(c, r)
 	case *Set:
-		s.set(c)
+		s.set(c, r)
 	case *Delete:
 		s.delete(c, r)
 	case *Increment:
@@ -72,6 +72,10 @@ func (s *State) carryOut(c request, r *Result) {
 		s.putHash(c)
 	case *Repair:
 		s.repair(c, r)
+	case *Append:
+		s.append(c, r)
+	case *DeleteList:
+		s.deleteList(c, r)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}
@@ -265,16 +269,23 @@ func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
 	}
 }
 
-func (s *State) set(c *Set) {
+func (s *State) set(c *Set, r *Result) {
+	k := ref{KindCounter, c.NS, c.Key}
+	if !s.ifVersion(k, c.IfVersion, r) {
+		return
+	}
 	x := &Counter{Value: c.Value}
 	if c.TTL > 0 {
 		x.Until = s.now + c.TTL
 	}
-	s.write(ref{KindCounter, c.NS, c.Key}, x)
+	s.write(k, x)
 }
 
 func (s *State) delete(c *Delete, r *Result) {
 	k := ref{KindCounter, c.NS, c.Key}
+	if !s.ifVersion(k, c.IfVersion, r) {
+		return
+	}
 	if s.counter(k) != nil {
 		r.Value = 1
 	}

@@ -57,8 +57,11 @@ const (
 	NotANumber                    // the key holds a text
 	Overflow                      // the sum does not fit
 	TooManyNames                  // cap: names of a tree
-	numCodes
+	numCodes     Code = 63
 )
+
+// The key has another version, or the list another length, than the caller named.
+const VersionConflict Code = 60
 
 // Failure reports whether the code means that there is no answer.
 func (c Code) Failure() bool { return c >= NotFound }
@@ -78,7 +81,7 @@ type Result struct {
 	RetryAfter time.Duration
 	Limit      int64         // the limit that refused
 	Elapsed    time.Duration // with TimedOut
-	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close
+	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close; length of a list, also with StalePremise and VersionConflict
 	Checkpoint uint32        // the execution that made one; 0 if none did
 	NewerThan  uint64        // with StaleID, Unix milliseconds
 	Released   bool
@@ -88,6 +91,8 @@ type Result struct {
 	Pools  []string
 	Names  []string
 	Facts  []int64 // in the order of Begin.Seen
+
+	Version string // that a key has, with VersionConflict
 
 	Lapsed []Lapse // calls that this command found to have run out
 
@@ -186,12 +191,12 @@ var codeNames = [numCodes]string{
 	StaleID: "stale id", StalePremise: "stale premise", Invalid: "invalid", TooManyOpen: "too many open",
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
-	TooManyNames: "too many names",
+	TooManyNames: "too many names", VersionConflict: "version conflict",
 }
 
 // String returns the code in words.
 func (c Code) String() string {
-	if c < numCodes {
+	if c < numCodes && codeNames[c] != "" {
 		return codeNames[c]
 	}
 	return "unknown code"

@@ -134,6 +134,14 @@ func (s *script) print() session.Fingerprint {
 	return f
 }
 
+// version reads the version of a text, or 0.
+func (s *script) version(k string) string {
+	if v, ok := s.args[k]; ok && v != session.Absent {
+		return session.Value{Text: v}.Version()
+	}
+	return s.args[k]
+}
+
 func (s *script) maker() session.Maker {
 	return session.Maker{Client: s.str("client", "default"), Request: s.args["id"], Content: s.print()}
 }
@@ -222,11 +230,16 @@ func (s *script) command(verb string) session.Command {
 			m, _ := strconv.ParseInt(n, 10, 64)
 			v = session.Value{Number: true, N: m}
 		}
-		return &session.Set{NS: "ns", By: s.maker(), Key: s.args["key"], Value: v, TTL: s.dur("for")}
+		return &session.Set{NS: "ns", By: s.maker(), Key: s.args["key"], Value: v, TTL: s.dur("for"), IfVersion: s.version("if")}
 	case "increment":
 		return &session.Increment{NS: "ns", By: s.maker(), Key: s.args["key"], Amount: s.num("by", 1000000)}
 	case "delete":
-		return &session.Delete{NS: "ns", By: s.maker(), Key: s.args["key"]}
+		return &session.Delete{NS: "ns", By: s.maker(), Key: s.args["key"], IfVersion: s.version("if")}
+	case "append":
+		return &session.Append{NS: "ns", By: s.maker(), Key: s.args["key"], Items: strings.Split(s.args["items"], ","), TTL: s.dur("for"),
+			From: s.num("from", s.num("if", 0)), Exact: s.args["if"] != ""}
+	case "drop-list":
+		return &session.DeleteList{NS: "ns", By: s.maker(), Key: s.args["key"]}
 	case "repair":
 		return &session.Repair{NS: "ns", By: s.maker(), Client: s.str("of", ""), NewerThan: uint64(s.num("newer-than", 1))}
 	case "tick":
@@ -274,6 +287,9 @@ func answer(r session.Result) string {
 	}
 	if r.Value != 0 {
 		add("value=%d", r.Value)
+	}
+	if r.Version != "" {
+		add("version=%s", r.Version)
 	}
 	if r.NewerThan != 0 {
 		add("newer-than=%d", r.NewerThan)
@@ -347,6 +363,18 @@ func (s *script) show(what string) string {
 			return "absent\n"
 		}
 		return fmt.Sprintf("%+v\n", x.Value)
+	case "list":
+		x, ok := s.state.Get(session.ListKey("ns", name)).(*session.List)
+		if !ok {
+			return "absent\n"
+		}
+		out := fmt.Sprintf("length=%d bytes=%d (%v)", x.Length, x.Bytes, x.Until-s.now)
+		for i := range x.Length {
+			if item, ok := s.state.Get(session.ListItemKey("ns", name, i)).(*session.ListItem); ok {
+				out += fmt.Sprintf(" %d:%s(%v)", i, item.Text, item.Until-s.now)
+			}
+		}
+		return out + "\n"
 	}
 	return "show what?\n"
 }

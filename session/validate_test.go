@@ -35,12 +35,14 @@ func validCommands() map[string]Command {
 		"Restore":      &Restore{},
 		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
+		"Append":       &Append{NS: "default", By: by, Key: "any key", Items: []string{"two\nlines", ""}, TTL: time.Hour},
+		"DeleteList":   &DeleteList{NS: "default", By: by, Key: "any key"},
 	}
 }
 
 func TestValidCommandsPass(t *testing.T) {
 	all := validCommands()
-	require.Len(t, all, Version, "each kind of command is tested")
+	require.Len(t, all, kinds, "each kind of command is tested")
 	for name, c := range all {
 		require.NoError(t, Validate(c), name)
 	}
@@ -281,6 +283,27 @@ func TestCaps(t *testing.T) {
 		{"Set.TTL", []func(Command){on(func(c *Set) { c.TTL = MaxDuration })}, []func(Command){
 			on(func(c *Set) { c.TTL = -1 }), on(func(c *Set) { c.TTL = MaxDuration + 1 }),
 		}},
+		{"Set.IfVersion", []func(Command){on(func(c *Set) { c.IfVersion = "0" }), on(func(c *Set) { c.IfVersion = (Value{}).Version() })}, []func(Command){
+			on(func(c *Set) { c.IfVersion = "1" }), on(func(c *Set) { c.IfVersion = strings.ToUpper((Value{Text: "a"}).Version()) }),
+			on(func(c *Set) { c.IfVersion = text(32) }), on(func(c *Set) { c.IfVersion = "00" }),
+		}},
+		{"Delete.IfVersion", nil, []func(Command){on(func(c *Delete) { c.IfVersion = "x" })}},
+		{"Append.Key", []func(Command){on(func(c *Append) { c.Key = text(MaxKey) })}, []func(Command){
+			on(func(c *Append) { c.Key = "" }), on(func(c *Append) { c.Key = text(MaxKey + 1) }), on(func(c *Append) { c.Key = "a\tb" }),
+		}},
+		{"Append.Items", []func(Command){on(func(c *Append) { c.Items = times(MaxAppend, numbered) })}, []func(Command){
+			on(func(c *Append) { c.Items = nil }), on(func(c *Append) { c.Items = times(MaxAppend+1, numbered) }),
+		}},
+		{"Append.Items[1]", []func(Command){on(func(c *Append) { c.Items[1] = text(MaxItem) })}, []func(Command){
+			on(func(c *Append) { c.Items[1] = text(MaxItem + 1) }), on(func(c *Append) { c.Items[1] = "\xff" }),
+		}},
+		{"Append.TTL", []func(Command){on(func(c *Append) { c.TTL = 1 }), on(func(c *Append) { c.TTL = MaxListTTL })}, []func(Command){
+			on(func(c *Append) { c.TTL = 0 }), on(func(c *Append) { c.TTL = MaxListTTL + 1 }),
+		}},
+		{"Append.From", []func(Command){on(func(c *Append) { c.From = MaxList / MinItemSize })}, []func(Command){
+			on(func(c *Append) { c.From = -1 }), on(func(c *Append) { c.From = MaxList/MinItemSize + 1 }),
+		}},
+		{"DeleteList.Key", nil, []func(Command){on(func(c *DeleteList) { c.Key = "" })}},
 		{"Delete.Key", nil, []func(Command){on(func(c *Delete) { c.Key = "" })}},
 		{"Increment.Key", nil, []func(Command){on(func(c *Increment) { c.Key = "" })}},
 		{"PutHash.Tool", nil, []func(Command){on(func(c *PutHash) { c.Tool = "" })}},
@@ -290,9 +313,10 @@ func TestCaps(t *testing.T) {
 		{"Tick.Keys", []func(Command){on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick) })}, []func(Command){
 			on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick+1) }),
 		}},
-		{"Tick.Keys[1]", []func(Command){on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey)) })}, []func(Command){
+		{"Tick.Keys[1]", []func(Command){on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey)) }), on(func(c *Tick) { c.Keys[1] = ListItemKey("n", text(MaxKey), MaxList) })}, []func(Command){
 			on(func(c *Tick) { c.Keys[1] = "" }), on(func(c *Tick) { c.Keys[1] = "xn/x" }), on(func(c *Tick) { c.Keys[1] = "s/x" }),
 			on(func(c *Tick) { c.Keys[1] = "snx" }), on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey+1)) }),
+			on(func(c *Tick) { c.Keys[1] = ListKey("n", text(MaxKey+1)) }), on(func(c *Tick) { c.Keys[1] = "ln/x" }), on(func(c *Tick) { c.Keys[1] = "ln/x/0000000g" }),
 		}},
 	} {
 		kind, _, _ := strings.Cut(tt.field, ".")

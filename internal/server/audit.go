@@ -87,6 +87,17 @@ func (a *auditor) evaluated(t *trace, ns, id string, policy *engine.Policy, in e
 	a.keep(t, r, func(l line) line { return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true) })
 }
 
+// scanned takes down that a text was denied. The text is in no record: the input
+// names what it was and the tool that it was of.
+func (a *auditor) scanned(t *trace, ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, kind engine.ScanKind, tool string) {
+	r := record.New(ns, id, policy, in, d, len(tool))
+	r.DryRun = true
+	a.keep(t, r, func(l line) line {
+		return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true).
+			text("scan", kind.String()).text("scanned_tool", engine.Redact(tool))
+	})
+}
+
 // keep puts a record into the journal and, where it has to be, into the log.
 func (a *auditor) keep(t *trace, r *record.Record, more func(line) line) {
 	r.At = a.now()

@@ -28,6 +28,7 @@ type metrics struct {
 	waited     prometheus.Histogram
 	evaluation prometheus.Histogram
 	decisions  *prometheus.CounterVec
+	scans      *prometheus.CounterVec
 	byDecision sync.Map // of [2]string to prometheus.Counter: those of decisions, without looking for the labels each time
 	events     *prometheus.CounterVec
 	cut        prometheus.Counter
@@ -66,9 +67,11 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gov_wait_duration_seconds", Help: "Time that requests waited for a slot, however the wait ended.", Buckets: waitBuckets}),
 		evaluation: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "gov_policy_evaluation_seconds", Help: "Time to judge one call, of BeginCall or Evaluate.", Buckets: evaluationBuckets}),
+			Name: "gov_policy_evaluation_seconds", Help: "Time to judge one call, of BeginCall or Evaluate, or one text.", Buckets: evaluationBuckets}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gov_decisions_total", Help: "Decisions taken down, by action and by the category of a refusal."}, []string{"action", "category"}),
+		scans: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_scans_total", Help: "Texts scanned, by what they are and by action."}, []string{"kind", "action"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gov_events_total", Help: "Governance events that occurred, by type."}, []string{"type"}),
 		cut:        counter("gov_followers_cut_total", "Followers of events that were cut because they fell behind what is kept."),
@@ -86,7 +89,7 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.requests, m.latency, m.outcomes, m.slots, m.sessions, m.lapsed, m.waiting, m.waited, m.evaluation,
-		m.decisions, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost, m.auditFailing,
+		m.decisions, m.scans, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost, m.auditFailing,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("server: metrics: %w", err)

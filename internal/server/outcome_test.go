@@ -249,6 +249,14 @@ var changings = map[string]changing{
 		_, err := n.counters.Increment(n.ctx(), &v1.IncrementRequest{Key: "n", RequestId: "r"})
 		return err
 	}},
+	"CounterService/Append": {ask: func(n *node) error {
+		_, err := n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "l", Items: []string{"i"}, Ttl: durationpb.New(time.Hour), RequestId: "r"})
+		return err
+	}},
+	"CounterService/DeleteList": {ask: func(n *node) error {
+		_, err := n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Key: "l", RequestId: "r"})
+		return err
+	}},
 	"ClusterService/AddNode": {ask: func(n *node) error {
 		_, err := n.cluster.AddNode(n.ctx(), &v1.AddNodeRequest{Node: "n2", Address: "127.0.0.1:1"})
 		return err
@@ -285,9 +293,9 @@ var changings = map[string]changing{
 var unchanging = []string{
 	"CallService/BatchCalls", "CallService/Exchange",
 	"ClusterService/Status", "ClusterService/Snapshot",
-	"CounterService/Get", "CounterService/BatchGet",
+	"CounterService/Get", "CounterService/BatchGet", "CounterService/Range",
 	"DecisionService/Explain", "EventService/Follow",
-	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
+	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/Scan", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions",
 	"SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
 }

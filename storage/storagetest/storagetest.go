@@ -45,6 +45,8 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"who goes away is told the truth", cancelled},
 		{"time goes on while nothing happens", idleTime},
 		{"a call that ran out is told of once, whoever finds it", lapses},
+		{"who writes under a condition writes on what he saw", compareAndSet},
+		{"a list loses nothing and has no holes", lists},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting

@@ -321,11 +321,13 @@ func (g *Generator) set() session.Command {
 	if g.once(4) {
 		v = session.Value{Text: "text"}
 	}
-	return &session.Set{NS: g.ns(), By: g.maker(), Key: g.key(), Value: v, TTL: pick(g, 0, 0, time.Second, 20*time.Second)}
+	ns, key := g.ns(), g.key()
+	return &session.Set{NS: ns, By: g.maker(), Key: key, Value: v, TTL: pick(g, 0, 0, time.Second, 20*time.Second), IfVersion: g.version(ns, key)}
 }
 
 func (g *Generator) delete() session.Command {
-	return &session.Delete{NS: g.ns(), By: g.maker(), Key: g.key()}
+	ns, key := g.ns(), g.key()
+	return &session.Delete{NS: ns, By: g.maker(), Key: key, IfVersion: g.version(ns, key)}
 }
 
 func (g *Generator) increment() session.Command {

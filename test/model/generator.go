@@ -56,6 +56,7 @@ type profile struct {
 	priority int32
 	crowd    bool // nothing ends
 	one      bool // of sessions
+	large    bool // items of lists
 }
 
 var namespaces = []string{"one", "two"}
@@ -95,6 +96,8 @@ func NewGenerator(seed uint64, m *Model) *Generator {
 		p.slack = 500
 	case 4: // up to what a client remembers
 		rarely(map[string]int{"increment": 100, "acquire": 20, "release": 40})
+	case 5: // up to the cap of a list
+		p.large = true
 	}
 	return &Generator{profile: p, m: m, r: r, asked: map[string]session.Command{}}
 }
@@ -172,6 +175,12 @@ func (m *Model) deadlines() (all []time.Duration) {
 		for _, x := range s.counters {
 			add(x.until)
 		}
+		for _, l := range s.lists {
+			add(l.until)
+			for _, i := range l.items {
+				add(i.until)
+			}
+		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -215,6 +224,8 @@ var kinds = []struct {
 	{"increment", 3, (*Generator).increment},
 	{"putHash", 1, (*Generator).putHash},
 	{"repair", 1, (*Generator).repair},
+	{"append", 3, (*Generator).append},
+	{"deleteList", 1, (*Generator).deleteList},
 	{"tick", 2, (*Generator).tick},
 }
 

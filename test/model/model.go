@@ -38,6 +38,7 @@ type space struct {
 	names          map[string]*name
 	counters       map[string]*counter
 	hashes         map[string]string
+	lists          map[string]*itemList
 	tokenFloor     uint64 // above it are the tokens of pools that are made again
 	forgotSessions uint64 // newest time of what is not remembered any more
 	forgotClients  uint64
@@ -119,6 +120,7 @@ func (m *Model) space(ns string) *space {
 		s = &space{
 			Model: m, name: ns, sessions: map[string]*sess{}, clients: map[string]*client{}, pools: map[string]*pool{},
 			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{},
+			lists: map[string]*itemList{},
 		}
 		m.spaces[ns] = s
 	}
@@ -157,6 +159,9 @@ func (m *Model) advance(at time.Duration) {
 				delete(s.counters, k)
 			}
 		}
+		for _, l := range s.lists {
+			l.settle(m.Now)
+		}
 	}
 }
 
@@ -192,13 +197,17 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 	case *session.DeletePolicy:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deletePolicy(c, r) })
 	case *session.Set:
-		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).set(c) })
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).set(c, r) })
 	case *session.Delete:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).delete(c, r) })
 	case *session.Increment:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).increment(c, r) })
 	case *session.PutHash:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putHash(c) })
+	case *session.Append:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).appendTo(c, r) })
+	case *session.DeleteList:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteList(c, r) })
 	case *session.Repair:
 		m.space(c.NS).repair(c, r)
 	case *session.Tick:

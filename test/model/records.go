@@ -66,6 +66,8 @@ func (m *Model) Record(k session.Key) session.Record {
 		if h := s.hashes[id]; h != "" {
 			return &session.Hash{Hash: h}
 		}
+	case session.KindList:
+		return s.listRecord(k)
 	}
 	return nil
 }
@@ -115,6 +117,7 @@ func (m *Model) Keys() []session.Key {
 		for id := range s.hashes {
 			all = append(all, session.HashKey(ns, id))
 		}
+		all = append(all, s.listKeys()...)
 		if s.tokenFloor|s.forgotClients|s.forgotSessions != 0 {
 			all = append(all, session.NamespaceKey(ns))
 		}

@@ -213,6 +213,10 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 			id = c.Key // it is its alone
 		}
 		return check.Effect{Kind: check.Increment, Object: c.Key, ID: id}, r.Code == session.Done && !r.Repeat
+	case *session.Set:
+		return check.Effect{Kind: check.Increment, Object: c.Key, ID: c.By.Request}, c.Key == compared && r.Code == session.Done && !r.Repeat
+	case *session.Append:
+		return check.Effect{Kind: check.Increment, Object: c.Key, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
 	case *session.Acquire:
 		return check.Effect{Kind: check.Acquire, Object: c.Pool, ID: c.Slot, Granted: true}, granted(c.Slot)
 	case *session.Release:

@@ -61,6 +61,8 @@ const (
 	ReasonPolicyPinned     = "POLICY_PINNED"
 	ReasonNotANumber       = "NOT_A_NUMBER"
 	ReasonOverflow         = "OVERFLOW"
+	ReasonVersionConflict  = "VERSION_CONFLICT"
+	ReasonListFull         = "LIST_FULL"
 	ReasonNoMembers        = "NO_MEMBERS"
 	ReasonSnapshot         = "BAD_SNAPSHOT"
 	ReasonPolicyUnreadable = "POLICY_UNREADABLE"
@@ -223,6 +225,13 @@ func OfResult(res *session.Result, subject string) error {
 		return New(connect.CodeInternal, ReasonInternal, fmt.Sprintf("%s: the state machine answered %d, which this request cannot have", subject, res.Code))
 	}
 	return &Error{Code: f.code, Reason: f.reason, text: subject + ": " + f.text, newerThan: res.NewerThan}
+}
+
+// Conflict says that something is not as the request names it, and how it is:
+// what is its version or its length.
+func Conflict(subject, what, today string) *Error {
+	return New(connect.CodeFailedPrecondition, ReasonVersionConflict,
+		fmt.Sprintf("%s: its %s is %s, and not the one that the request names; read it again, and decide anew", subject, what, today)).With(what, today)
 }
 
 // Invalid refuses a field of a request. The text says what to do.

@@ -226,6 +226,7 @@ var recordKinds = []struct {
 	{session.KindNamespace, "namespaces", "NAMESPACES"},
 	{session.KindBaseline, "baselines", "BASELINES"},
 	{session.KindHash, "contentHashes", "CONTENT HASHES"},
+	{session.KindList, "listRecords", "LIST RECORDS"},
 }
 
 func snapshotInspectCommand() *cobra.Command {

@@ -341,6 +341,8 @@ type Command struct {
 	//	*Command_Restore
 	//	*Command_PutHash
 	//	*Command_Repair
+	//	*Command_Append
+	//	*Command_DeleteList
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -563,6 +565,24 @@ func (x *Command) GetRepair() *Repair {
 	return nil
 }
 
+func (x *Command) GetAppend() *Append {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Append); ok {
+			return x.Append
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteList() *DeleteList {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteList); ok {
+			return x.DeleteList
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -647,6 +667,14 @@ type Command_Repair struct {
 	Repair *Repair `protobuf:"bytes,20,opt,name=repair,proto3,oneof"`
 }
 
+type Command_Append struct {
+	Append *Append `protobuf:"bytes,34,opt,name=append,proto3,oneof"`
+}
+
+type Command_DeleteList struct {
+	DeleteList *DeleteList `protobuf:"bytes,35,opt,name=delete_list,json=deleteList,proto3,oneof"`
+}
+
 func (*Command_Open) isCommand_Command() {}
 
 func (*Command_Begin) isCommand_Command() {}
@@ -686,6 +714,10 @@ func (*Command_Restore) isCommand_Command() {}
 func (*Command_PutHash) isCommand_Command() {}
 
 func (*Command_Repair) isCommand_Command() {}
+
+func (*Command_Append) isCommand_Command() {}
+
+func (*Command_DeleteList) isCommand_Command() {}
 
 // Maker is whose request a command is.
 type Maker struct {
@@ -2421,6 +2453,7 @@ type Set struct {
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	Value         *Value                 `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
 	Ttl           int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,6,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2490,11 +2523,19 @@ func (x *Set) GetTtl() int64 {
 	return 0
 }
 
+func (x *Set) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
+	}
+	return ""
+}
+
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
 	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,4,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2546,6 +2587,13 @@ func (x *Delete) GetBy() *Maker {
 func (x *Delete) GetKey() string {
 	if x != nil {
 		return x.Key
+	}
+	return ""
+}
+
+func (x *Delete) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
 	}
 	return ""
 }
@@ -2834,6 +2882,158 @@ func (x *Repair) GetNewerThan() uint64 {
 	return 0
 }
 
+type Append struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Items         []string               `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
+	Ttl           int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	From          int64                  `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`   // length that the list has
+	Exact         bool                   `protobuf:"varint,7,opt,name=exact,proto3" json:"exact,omitempty"` // which the caller named
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Append) Reset() {
+	*x = Append{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Append) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Append) ProtoMessage() {}
+
+func (x *Append) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Append.ProtoReflect.Descriptor instead.
+func (*Append) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Append) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Append) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Append) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Append) GetItems() []string {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *Append) GetTtl() int64 {
+	if x != nil {
+		return x.Ttl
+	}
+	return 0
+}
+
+func (x *Append) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Append) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+type DeleteList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteList) Reset() {
+	*x = DeleteList{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteList) ProtoMessage() {}
+
+func (x *DeleteList) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
+func (*DeleteList) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *DeleteList) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteList) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteList) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
 // Result is the answer to a command. It goes between nodes and is not kept.
 type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2857,13 +3057,14 @@ type Result struct {
 	Facts         []int64                `protobuf:"zigzag64,18,rep,packed,name=facts,proto3" json:"facts,omitempty"`
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
+	Version       string                 `protobuf:"bytes,25,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +3076,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +3089,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3031,6 +3232,13 @@ func (x *Result) GetAfter() *After {
 	return nil
 }
 
+func (x *Result) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 // After is how something stands after the command.
 type After struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3043,7 +3251,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3263,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3276,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *After) GetNow() int64 {
@@ -3106,7 +3314,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3326,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3339,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3187,7 +3395,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3199,7 +3407,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3212,7 +3420,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Grant) GetPool() string {
@@ -3247,7 +3455,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3467,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3480,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3310,7 +3518,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3530,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3543,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3390,7 +3598,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3610,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3623,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Place) GetPool() string {
@@ -3444,7 +3652,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3664,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3677,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Lapse) GetSession() string {
@@ -3515,6 +3723,8 @@ type Record struct {
 	//	*Record_Namespace
 	//	*Record_Baseline
 	//	*Record_Hash
+	//	*Record_List
+	//	*Record_ListItem
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3522,7 +3732,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3744,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3757,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -3647,6 +3857,24 @@ func (x *Record) GetHash() *Hash {
 	return nil
 }
 
+func (x *Record) GetList() *List {
+	if x != nil {
+		if x, ok := x.Record.(*Record_List); ok {
+			return x.List
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetListItem() *ListItem {
+	if x != nil {
+		if x, ok := x.Record.(*Record_ListItem); ok {
+			return x.ListItem
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -3691,6 +3919,14 @@ type Record_Hash struct {
 	Hash *Hash `protobuf:"bytes,10,opt,name=hash,proto3,oneof"`
 }
 
+type Record_List struct {
+	List *List `protobuf:"bytes,15,opt,name=list,proto3,oneof"`
+}
+
+type Record_ListItem struct {
+	ListItem *ListItem `protobuf:"bytes,16,opt,name=list_item,json=listItem,proto3,oneof"`
+}
+
 func (*Record_Session) isRecord_Record() {}
 
 func (*Record_Pool) isRecord_Record() {}
@@ -3710,6 +3946,10 @@ func (*Record_Namespace) isRecord_Record() {}
 func (*Record_Baseline) isRecord_Record() {}
 
 func (*Record_Hash) isRecord_Record() {}
+
+func (*Record_List) isRecord_Record() {}
+
+func (*Record_ListItem) isRecord_Record() {}
 
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3740,7 +3980,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3752,7 +3992,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3765,7 +4005,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Session) GetAgent() string {
@@ -3925,7 +4165,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +4177,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4190,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -3977,7 +4217,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3989,7 +4229,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4002,7 +4242,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -4032,7 +4272,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4044,7 +4284,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4057,7 +4297,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *More) GetParent() string {
@@ -4107,7 +4347,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4119,7 +4359,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4132,7 +4372,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Held) GetHolder() string {
@@ -4216,7 +4456,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4468,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4481,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Hold) GetPool() string {
@@ -4280,7 +4520,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4292,7 +4532,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4305,7 +4545,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -4344,7 +4584,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4356,7 +4596,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4369,7 +4609,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -4438,7 +4678,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4450,7 +4690,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4463,7 +4703,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Lease) GetHolder() string {
@@ -4542,7 +4782,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4554,7 +4794,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4567,7 +4807,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -4613,7 +4853,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +4865,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +4878,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -4702,7 +4942,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4714,7 +4954,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4727,7 +4967,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -4770,7 +5010,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4782,7 +5022,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4795,7 +5035,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -4836,7 +5076,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +5088,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +5101,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -4887,7 +5127,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4899,7 +5139,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4912,7 +5152,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Pins) GetN() int64 {
@@ -4932,7 +5172,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4944,7 +5184,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4957,7 +5197,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -4985,7 +5225,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4997,7 +5237,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5010,7 +5250,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -5044,7 +5284,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5056,7 +5296,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5069,7 +5309,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -5095,7 +5335,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5107,7 +5347,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5120,7 +5360,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Hash) GetHash() string {
@@ -5128,6 +5368,119 @@ func (x *Hash) GetHash() string {
 		return x.Hash
 	}
 	return ""
+}
+
+// List is the head of a list.
+type List struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Length        int64                  `protobuf:"varint,1,opt,name=length,proto3" json:"length,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Until         int64                  `protobuf:"varint,3,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *List) Reset() {
+	*x = List{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *List) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*List) ProtoMessage() {}
+
+func (x *List) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use List.ProtoReflect.Descriptor instead.
+func (*List) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *List) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *List) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *List) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+type ListItem struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	Until         int64                  `protobuf:"varint,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListItem) Reset() {
+	*x = ListItem{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListItem) ProtoMessage() {}
+
+func (x *ListItem) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
+func (*ListItem) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ListItem) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ListItem) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
 }
 
 // SnapshotHeader is the payload of frame H.
@@ -5142,7 +5495,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +5507,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +5520,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -5201,7 +5554,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5213,7 +5566,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5226,7 +5579,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -5247,7 +5600,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5259,7 +5612,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5272,7 +5625,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -5300,7 +5653,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5312,7 +5665,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5325,7 +5678,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -5350,7 +5703,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xac\b\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\x9d\t\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -5374,7 +5727,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04tick\x18\x11 \x01(\v2\x14.govnode.log.v1.TickH\x00R\x04tick\x123\n" +
 	"\arestore\x18\x12 \x01(\v2\x17.govnode.log.v1.RestoreH\x00R\arestore\x124\n" +
 	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
-	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repairB\t\n" +
+	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x120\n" +
+	"\x06append\x18\" \x01(\v2\x16.govnode.log.v1.AppendH\x00R\x06append\x12=\n" +
+	"\vdelete_list\x18# \x01(\v2\x1a.govnode.log.v1.DeleteListH\x00R\n" +
+	"deleteListB\t\n" +
 	"\acommand\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
@@ -5526,17 +5882,21 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x14\n" +
-	"\x05names\x18\x05 \x03(\tR\x05names\"\x8d\x01\n" +
+	"\x05names\x18\x05 \x03(\tR\x05names\"\xac\x01\n" +
 	"\x03Set\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\tR\x03key\x12+\n" +
 	"\x05value\x18\x04 \x01(\v2\x15.govnode.log.v1.ValueR\x05value\x12\x10\n" +
-	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\"Q\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x06 \x01(\tR\tifVersion\"p\n" +
 	"\x06Delete\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\tR\x03key\"l\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x04 \x01(\tR\tifVersion\"l\n" +
 	"\tIncrement\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
@@ -5555,7 +5915,20 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\x12\x1d\n" +
 	"\n" +
-	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\x88\x05\n" +
+	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\xa3\x01\n" +
+	"\x06Append\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x14\n" +
+	"\x05items\x18\x04 \x03(\tR\x05items\x12\x10\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x12\n" +
+	"\x04from\x18\x06 \x01(\x03R\x04from\x12\x14\n" +
+	"\x05exact\x18\a \x01(\bR\x05exact\"U\n" +
+	"\n" +
+	"DeleteList\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\"\xa2\x05\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -5581,7 +5954,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05names\x18\x11 \x03(\tR\x05names\x12\x14\n" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
-	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\"|\n" +
+	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12\x18\n" +
+	"\aversion\x18\x19 \x01(\tR\aversion\"|\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
@@ -5618,7 +5992,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
-	"\x02ns\x18\x04 \x01(\tR\x02ns\"\x83\x04\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xe8\x04\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +
@@ -5630,7 +6004,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tnamespace\x18\b \x01(\v2\x19.govnode.log.v1.NamespaceH\x00R\tnamespace\x126\n" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
-	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hashB\b\n" +
+	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hash\x12*\n" +
+	"\x04list\x18\x0f \x01(\v2\x14.govnode.log.v1.ListH\x00R\x04list\x127\n" +
+	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItemB\b\n" +
 	"\x06record\"\x8e\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
@@ -5752,7 +6128,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x1a\n" +
 	"\x04Hash\x12\x12\n" +
-	"\x04hash\x18\x01 \x01(\tR\x04hash\"X\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\"J\n" +
+	"\x04List\x12\x16\n" +
+	"\x06length\x18\x01 \x01(\x03R\x06length\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05until\x18\x03 \x01(\x03R\x05until\"4\n" +
+	"\bListItem\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"X\n" +
 	"\x0eSnapshotHeader\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12\x1e\n" +
 	"\n" +
@@ -5805,7 +6188,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -5841,38 +6224,42 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Restore)(nil),         // 31: govnode.log.v1.Restore
 	(*PutHash)(nil),         // 32: govnode.log.v1.PutHash
 	(*Repair)(nil),          // 33: govnode.log.v1.Repair
-	(*Result)(nil),          // 34: govnode.log.v1.Result
-	(*After)(nil),           // 35: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 36: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 37: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 38: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 39: govnode.log.v1.Counters
-	(*Place)(nil),           // 40: govnode.log.v1.Place
-	(*Lapse)(nil),           // 41: govnode.log.v1.Lapse
-	(*Record)(nil),          // 42: govnode.log.v1.Record
-	(*Session)(nil),         // 43: govnode.log.v1.Session
-	(*Pin)(nil),             // 44: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 45: govnode.log.v1.ToolCount
-	(*More)(nil),            // 46: govnode.log.v1.More
-	(*Held)(nil),            // 47: govnode.log.v1.Held
-	(*Hold)(nil),            // 48: govnode.log.v1.Hold
-	(*IDs)(nil),             // 49: govnode.log.v1.IDs
-	(*Pool)(nil),            // 50: govnode.log.v1.Pool
-	(*Lease)(nil),           // 51: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 52: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 53: govnode.log.v1.Ticket
-	(*Client)(nil),          // 54: govnode.log.v1.Client
-	(*Policy)(nil),          // 55: govnode.log.v1.Policy
-	(*Name)(nil),            // 56: govnode.log.v1.Name
-	(*Pins)(nil),            // 57: govnode.log.v1.Pins
-	(*Counter)(nil),         // 58: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 59: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 60: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 61: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 62: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 63: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 64: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 65: govnode.log.v1.SnapshotTrailer
+	(*Append)(nil),          // 34: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 35: govnode.log.v1.DeleteList
+	(*Result)(nil),          // 36: govnode.log.v1.Result
+	(*After)(nil),           // 37: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 38: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 39: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 40: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 41: govnode.log.v1.Counters
+	(*Place)(nil),           // 42: govnode.log.v1.Place
+	(*Lapse)(nil),           // 43: govnode.log.v1.Lapse
+	(*Record)(nil),          // 44: govnode.log.v1.Record
+	(*Session)(nil),         // 45: govnode.log.v1.Session
+	(*Pin)(nil),             // 46: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 47: govnode.log.v1.ToolCount
+	(*More)(nil),            // 48: govnode.log.v1.More
+	(*Held)(nil),            // 49: govnode.log.v1.Held
+	(*Hold)(nil),            // 50: govnode.log.v1.Hold
+	(*IDs)(nil),             // 51: govnode.log.v1.IDs
+	(*Pool)(nil),            // 52: govnode.log.v1.Pool
+	(*Lease)(nil),           // 53: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 54: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 55: govnode.log.v1.Ticket
+	(*Client)(nil),          // 56: govnode.log.v1.Client
+	(*Policy)(nil),          // 57: govnode.log.v1.Policy
+	(*Name)(nil),            // 58: govnode.log.v1.Name
+	(*Pins)(nil),            // 59: govnode.log.v1.Pins
+	(*Counter)(nil),         // 60: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 61: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 62: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 63: govnode.log.v1.Hash
+	(*List)(nil),            // 64: govnode.log.v1.List
+	(*ListItem)(nil),        // 65: govnode.log.v1.ListItem
+	(*SnapshotHeader)(nil),  // 66: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 67: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 68: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 69: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	14, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
@@ -5895,68 +6282,74 @@ var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	31, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
 	32, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
 	33, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	2,  // 20: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	12, // 21: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	7,  // 22: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 23: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 24: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 25: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	1,  // 26: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	10, // 27: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	6,  // 28: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 29: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 30: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 31: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	13, // 32: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 33: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 34: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	11, // 35: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 36: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 37: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 38: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	6,  // 39: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	37, // 40: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	38, // 41: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	39, // 42: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	40, // 43: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	41, // 44: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	35, // 45: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	43, // 46: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	36, // 47: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	43, // 48: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	50, // 49: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	54, // 50: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	55, // 51: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	56, // 52: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	57, // 53: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	58, // 54: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	59, // 55: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	60, // 56: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	61, // 57: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	3,  // 58: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	44, // 59: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	45, // 60: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	47, // 61: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	49, // 62: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	46, // 63: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	13, // 64: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 65: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	48, // 66: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 67: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	51, // 68: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	53, // 69: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	52, // 70: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	47, // 71: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	49, // 72: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	44, // 73: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 74: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	64, // 75: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	42, // 76: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	77, // [77:77] is the sub-list for method output_type
-	77, // [77:77] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	34, // 20: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	35, // 21: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	2,  // 22: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	12, // 23: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	7,  // 24: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,  // 25: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	8,  // 26: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	9,  // 27: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	1,  // 28: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	10, // 29: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	6,  // 30: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	6,  // 31: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	6,  // 32: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	6,  // 33: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	13, // 34: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	6,  // 35: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	6,  // 36: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	11, // 37: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	6,  // 38: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	6,  // 39: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	6,  // 40: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	6,  // 41: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	6,  // 42: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	6,  // 43: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	39, // 44: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	40, // 45: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	41, // 46: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	42, // 47: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	43, // 48: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	37, // 49: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	45, // 50: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	38, // 51: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	45, // 52: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	52, // 53: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	56, // 54: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	57, // 55: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	58, // 56: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	59, // 57: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	60, // 58: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	61, // 59: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	62, // 60: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	63, // 61: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	64, // 62: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	65, // 63: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	3,  // 64: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	46, // 65: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	47, // 66: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	49, // 67: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	51, // 68: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	48, // 69: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	13, // 70: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	7,  // 71: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	50, // 72: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,  // 73: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	53, // 74: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	55, // 75: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	54, // 76: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	49, // 77: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	51, // 78: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	46, // 79: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	11, // 80: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	68, // 81: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	44, // 82: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	83, // [83:83] is the sub-list for method output_type
+	83, // [83:83] is the sub-list for method input_type
+	83, // [83:83] is the sub-list for extension type_name
+	83, // [83:83] is the sub-list for extension extendee
+	0,  // [0:83] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -5985,8 +6378,10 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Restore)(nil),
 		(*Command_PutHash)(nil),
 		(*Command_Repair)(nil),
+		(*Command_Append)(nil),
+		(*Command_DeleteList)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[40].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -5997,6 +6392,8 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Record_Namespace)(nil),
 		(*Record_Baseline)(nil),
 		(*Record_Hash)(nil),
+		(*Record_List)(nil),
+		(*Record_ListItem)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -6004,7 +6401,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   62,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
