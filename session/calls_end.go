@@ -72,7 +72,7 @@ func (s *State) endAgain(c *End, x *Session, r *Result) {
 	case Code(m.Code()) == Ended:
 		r.Code, r.Repeat = AlreadyEnded, true
 	case Code(m.Code()) == LeaseLost:
-		r.Code, r.Repeat = LeaseLost, true
+		r.Code, r.Repeat, r.Signal = LeaseLost, true, x.killed(c.Session)
 	default:
 		r.Code = NotFound // it was never admitted
 	}

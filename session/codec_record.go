@@ -97,6 +97,8 @@ func recordNumber(r Record) protowire.Number {
 		return 9
 	case *Hash:
 		return 10
+	case *Signals:
+		return 11
 	}
 	panic(fmt.Sprintf("session: no encoding of %T", r))
 }
@@ -123,6 +125,8 @@ func newRecord(number protowire.Number) Record {
 		return new(Baseline)
 	case 10:
 		return new(Hash)
+	case 11:
+		return new(Signals)
 	}
 	return nil
 }
@@ -157,6 +161,8 @@ func (f *codec) recordFields(r Record) {
 		f.Kept(2, &r.Text)
 	case *Hash:
 		f.Kept(1, &r.Hash)
+	case *Signals:
+		r.fields(f)
 	}
 }
 
@@ -216,6 +222,7 @@ func (s *Session) fields(f *codec) {
 	f.open(20, &s.Open)
 	s.IDs.Field(&f.Coder, 21)
 	f.more(22, &s.More)
+	f.gates(23, &s.Gates)
 }
 
 func (c *Client) fields(f *codec) {

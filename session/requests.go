@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/govnode/internal/seeded"
+	"example.com/govnode/session/ids"
 )
 
 // The commands that carry the id of a request: pools, policies, values and hashes
@@ -28,6 +29,7 @@ func (c *Delete) from() (ns string, by Maker)       { return c.NS, c.By }
 func (c *Increment) from() (ns string, by Maker)    { return c.NS, c.By }
 func (c *PutHash) from() (ns string, by Maker)      { return c.NS, c.By }
 func (c *Repair) from() (ns string, by Maker)       { return c.NS, c.By }
+func (c *Signal) from() (ns string, by Maker)       { return c.NS, c.By }
 
 // request carries a request out if it was not before, and remembers it. Refusals
 // change nothing, so that they are not remembered.
@@ -47,6 +49,8 @@ func (s *State) request(c request, r *Result) {
 		r.After = s.afterPool(ref{KindPool, c.NS, c.Pool})
 	case *ForceRelease:
 		r.Code = Released
+	case *Signal:
+		r.Signal = s.standing(c.NS, c.Target)
 	}
 }
 
@@ -72,6 +76,8 @@ func (s *State) carryOut(c request, r *Result) {
 		s.putHash(c)
 	case *Repair:
 		s.repair(c, r)
+	case *Signal:
+		s.signal(c, r)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}
@@ -308,4 +314,41 @@ func (s *State) putHash(c *PutHash) {
 	} else {
 		s.write(ref{KindHash, c.NS, c.Tool}, &Hash{c.Hash})
 	}
+}
+
+// repair lowers what was forgotten. It is not held to what it repairs: an id of
+// its own that is dated at the present would be refused, where one dated in the
+// future has closed the namespace.
+func (s *State) repair(c *Repair, r *Result) {
+	ns := s.namespace(c.NS)
+	was := ns
+	ns.ForgotSessions = min(ns.ForgotSessions, c.NewerThan)
+	ns.ForgotClients = min(ns.ForgotClients, c.NewerThan)
+	if c.Client != "" && s.repairClient(c, &ns) || ns != was {
+		r.Value = 1 // something was lowered
+	}
+	if ns != was {
+		s.write(ref{KindNamespace, c.NS, ""}, &ns)
+	}
+}
+
+// repairClient lets a client forget what it finished, and reports whether it is
+// there. The times of its ids would raise what was lowered as soon as they are
+// forgotten one by one, and a backend that stores ids apart has not read them.
+func (s *State) repairClient(c *Repair, ns *Namespace) bool {
+	k := ref{KindClient, c.NS, c.Client}
+	x := s.client(k)
+	if x == nil {
+		over, _ := s.lookup(k).(*Client)
+		if over == nil {
+			return false
+		}
+		ns.ForgotClients = max(ns.ForgotClients, min(over.IDs.Newest(), c.NewerThan))
+		s.put(k, nil)
+		return true
+	}
+	forgot := min(c.NewerThan, max(x.IDs.Newest(), s.newerThan(k, x)))
+	x = s.ownClient(k, x)
+	x.Born, x.IDs = 0, ids.Forgotten(forgot)
+	return true
 }

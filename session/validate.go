@@ -32,7 +32,11 @@ const (
 
 	MaxText = 64 << 10 // a text of the storage protocol; the output of a call
 	MaxHash = 256      // a content hash as it was registered
-	MaxTree = 1 << 20  // a policy, all files together
+	// MaxReason is how long the reason of a signal may be, and MaxSignals how many
+	// stand in a namespace, beside those of single sessions.
+	MaxReason  = 256
+	MaxSignals = 256
+	MaxTree    = 1 << 20 // a policy, all files together
 
 	// MinTTL leaves a holder time to renew; MaxTTL is how long a crashed one
 	// can keep a slot.
@@ -120,6 +124,12 @@ func Validate(c Command) error {
 		v.request(c.NS, c.By)
 		v.optional("Client", c.Client)
 		between(&v, "NewerThan", c.NewerThan, 1, ids.MaxTime)
+	case *Signal:
+		v.signal(c)
+	case *Swept:
+		v.of = "Swept"
+		v.namespace(c.NS)
+		v.target(c.Target)
 	case *Tick:
 		v.tick(c)
 	case *Restore:
@@ -265,6 +275,7 @@ func (v *validator) close(c *Close) {
 	v.namespace(c.NS)
 	v.id("Session", c.Session)
 	v.pools(c.Pools, MaxClosePools)
+	v.text("Reason", c.Reason, 0, MaxReason)
 }
 
 func (v *validator) acquire(c *Acquire) {
@@ -384,7 +395,7 @@ func (v *validator) tick(c *Tick) {
 // wellFormed reports whether the key is a letter for a kind, a namespace, a
 // slash and a name.
 func (k Key) wellFormed() bool {
-	if len(k) < 3 || strings.IndexByte("spcymiknbh", k[0]) < 0 {
+	if len(k) < 3 || strings.IndexByte("spcymiknbhg", k[0]) < 0 {
 		return false
 	}
 	i := strings.IndexByte(string(k), '/')

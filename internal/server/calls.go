@@ -52,6 +52,7 @@ type begin struct {
 	decision engine.Decision
 	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
+	until    time.Time        // end of its wait, once a STOP has kept it out
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 }
 
@@ -294,6 +295,9 @@ func (b *begin) learn(p session.Premise, v int64) {
 }
 
 func (b *begin) waiting() *waiting.Wait {
+	if b.answer.Result.Code == session.Stopped {
+		return b.held()
+	}
 	if b.answer.Result.Code != session.Queued {
 		return nil
 	}
@@ -304,6 +308,37 @@ func (b *begin) waiting() *waiting.Wait {
 		Renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: input.Caps.TTL.Default},
 		Cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
 	}
+}
+
+// held describes the wait of a call that a STOP keeps out: nothing of it is
+// stored, so that it is sent again when the STOP is over, for what is left of its
+// wait. Nil once nothing is left.
+func (b *begin) held() *waiting.Wait {
+	left := b.cmd.Wait
+	if b.until.IsZero() {
+		b.until = time.Now().Add(left)
+	} else {
+		left = time.Until(b.until)
+	}
+	if left <= 0 {
+		return nil
+	}
+	next := *b.cmd
+	next.Wait = left
+	b.cmd = &next
+	b.one[0] = b.cmd
+	h := b.answer.Result.Signal
+	k, stands := session.SignalsKey(b.ns), func(r session.Record) bool {
+		x, _ := r.(*session.Signals)
+		return x != nil && x.HaltOf(b.session.Agent.Value(), b.session.Policy.Value()) != nil
+	}
+	if h.Target.Scope == session.OfSession {
+		k, stands = session.SessionKey(b.ns, b.cmd.Session), func(r session.Record) bool {
+			x, _ := r.(*session.Session)
+			return x != nil && x.Halt(b.cmd.Session) != nil
+		}
+	}
+	return &waiting.Wait{NS: b.ns, Length: left, Held: &waiting.Held{Key: k, Stands: stands}}
 }
 
 func poolNames(wants []session.Want) []string {
@@ -317,7 +352,7 @@ func poolNames(wants []session.Want) []string {
 func (b *begin) queue() {
 	res := &b.answer.Result
 	b.out = &v1.BeginCallResponse{
-		Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call),
+		Outcome: v1.Outcome_OUTCOME_QUEUED, Signal: words.SignalOf(res.Signal, 0), DecisionId: words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call),
 		Counters: words.CountersOf(res.Counters), Queue: words.PlaceOf(res.Queue), Index: b.answer.Index,
 	}
 }
@@ -334,6 +369,7 @@ func (b *begin) respond() error {
 	out.Grants, out.Pressure, out.Counters = a.grantsOf(res.Grants), words.PressureOf(res.Pressure), &a.counters
 	out.RetryAfter, out.Queue = words.SomeDuration(res.RetryAfter), words.PlaceOf(res.Queue)
 	words.SetCounters(&a.counters, res.Counters)
+	out.Signal = words.SignalOf(res.Signal, 0)
 	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason

@@ -138,7 +138,7 @@ func (w *Waiters) handOver() {
 // Idle returns when nobody waits here.
 func (w *Waiters) Idle(ctx context.Context) error {
 	w.mu.Lock()
-	if w.n == 0 {
+	if w.n == 0 && len(w.held) == 0 {
 		w.mu.Unlock()
 		return nil
 	}
