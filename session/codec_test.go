@@ -145,7 +145,7 @@ func TestUnknownKindsAndVersions(t *testing.T) {
 	kind := protowire.AppendBytes(protowire.AppendTag(nil, Version+1, protowire.BytesType), nil)
 	kind = wire.Command.Seal(kind, 0)
 	version := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 2)
-	record := protowire.AppendBytes(protowire.AppendTag(nil, 11, protowire.BytesType), nil)
+	record := protowire.AppendBytes(protowire.AppendTag(nil, 12, protowire.BytesType), nil)
 
 	_, err := DecodeCommand(kind)
 	require.ErrorIs(t, err, ErrUnknownKind)
@@ -159,7 +159,7 @@ func TestUnknownKindsAndVersions(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnknownKind)
 	_, err = DecodeRecord(wire.Record.Seal(record, 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
-	require.ErrorContains(t, err, "11")
+	require.ErrorContains(t, err, "12")
 }
 
 func TestBrokenMessagesAreRefused(t *testing.T) {

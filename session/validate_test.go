@@ -18,7 +18,7 @@ func validCommands() map[string]Command {
 		"Begin":        typicalBegin(),
 		"End":          typicalEnd(),
 		"Cancel":       &Cancel{NS: "default", Session: "s", Call: "c", Pools: []string{"policy/p", "q"}},
-		"Close":        &Close{NS: "default", Session: "s", Pools: []string{"q", "policy/p"}, Digest: Digest{1}},
+		"Close":        &Close{NS: "default", Session: "s", Pools: []string{"q", "policy/p"}, Digest: Digest{1}, Killed: true, Reason: "r"},
 		"Acquire":      &Acquire{NS: "default", Client: "c", Slot: "s", Pool: "q", Weight: 1, TTL: time.Minute, Label: "build ä"},
 		"Renew":        &Renew{NS: "default", Client: "c", ID: "s", Pools: []string{"q"}, TTL: time.Minute},
 		"Release":      &Release{NS: "default", Client: "c", Slot: "s", Pool: "q", Token: 1},
@@ -34,6 +34,8 @@ func validCommands() map[string]Command {
 		"Tick":         &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
 		"Restore":      &Restore{},
 		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
+		"Signal":       &Signal{NS: "default", By: by, Target: Target{OfAgent, "a"}, Signal: Stop, Reason: "look"},
+		"Swept":        &Swept{NS: "default", Target: Target{OfPolicy, "p"}, Number: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
 	}
 }

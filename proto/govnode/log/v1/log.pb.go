@@ -3049,7 +3049,7 @@ type Signal struct {
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
 	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	Target        *Target                `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
-	Kind          SignalKind             `protobuf:"varint,4,opt,name=kind,proto3,enum=govnode.log.v1.SignalKind" json:"kind,omitempty"`
+	Signal        SignalKind             `protobuf:"varint,4,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"`
 	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3106,9 +3106,9 @@ func (x *Signal) GetTarget() *Target {
 	return nil
 }
 
-func (x *Signal) GetKind() SignalKind {
+func (x *Signal) GetSignal() SignalKind {
 	if x != nil {
-		return x.Kind
+		return x.Signal
 	}
 	return SignalKind_SIGNAL_KIND_UNSPECIFIED
 }
@@ -5627,7 +5627,7 @@ func (x *Signals) GetLast() uint64 {
 type Halt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Target        *Target                `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
-	Kind          SignalKind             `protobuf:"varint,2,opt,name=kind,proto3,enum=govnode.log.v1.SignalKind" json:"kind,omitempty"`
+	Signal        SignalKind             `protobuf:"varint,2,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"`
 	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	Swept         bool                   `protobuf:"varint,4,opt,name=swept,proto3" json:"swept,omitempty"`
 	Since         int64                  `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`
@@ -5673,9 +5673,9 @@ func (x *Halt) GetTarget() *Target {
 	return nil
 }
 
-func (x *Halt) GetKind() SignalKind {
+func (x *Halt) GetSignal() SignalKind {
 	if x != nil {
-		return x.Kind
+		return x.Signal
 	}
 	return SignalKind_SIGNAL_KIND_UNSPECIFIED
 }
@@ -6140,12 +6140,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"O\n" +
 	"\x06Target\x121\n" +
 	"\x05scope\x18\x01 \x01(\x0e2\x1b.govnode.log.v1.SignalScopeR\x05scope\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xb7\x01\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xbb\x01\n" +
 	"\x06Signal\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12.\n" +
-	"\x06target\x18\x03 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x12.\n" +
-	"\x04kind\x18\x04 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x04kind\x12\x16\n" +
+	"\x06target\x18\x03 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
+	"\x06signal\x18\x04 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\"_\n" +
 	"\x05Swept\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12.\n" +
@@ -6357,10 +6357,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\tR\x04hash\"I\n" +
 	"\aSignals\x12*\n" +
 	"\x05halts\x18\x01 \x03(\v2\x14.govnode.log.v1.HaltR\x05halts\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\x04R\x04last\"\xc2\x01\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\"\xc6\x01\n" +
 	"\x04Halt\x12.\n" +
-	"\x06target\x18\x01 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x12.\n" +
-	"\x04kind\x18\x02 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x04kind\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
+	"\x06signal\x18\x02 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05swept\x18\x04 \x01(\bR\x05swept\x12\x14\n" +
 	"\x05since\x18\x05 \x01(\x03R\x05since\x12\x16\n" +
@@ -6552,7 +6552,7 @@ var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	3,  // 42: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
 	8,  // 43: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
 	36, // 44: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
-	4,  // 45: govnode.log.v1.Signal.kind:type_name -> govnode.log.v1.SignalKind
+	4,  // 45: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
 	36, // 46: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
 	42, // 47: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
 	43, // 48: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
@@ -6595,7 +6595,7 @@ var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	13, // 85: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
 	69, // 86: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
 	36, // 87: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,  // 88: govnode.log.v1.Halt.kind:type_name -> govnode.log.v1.SignalKind
+	4,  // 88: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
 	72, // 89: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
 	47, // 90: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
 	91, // [91:91] is the sub-list for method output_type
