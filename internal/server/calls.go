@@ -310,36 +310,45 @@ func (b *begin) waiting() *waiting.Wait {
 	}
 }
 
-// held describes the wait of a call that a STOP keeps out: nothing of it is
-// stored, so that it is sent again when the STOP is over, for what is left of its
-// wait. Nil once nothing is left.
-func (b *begin) held() *waiting.Wait {
-	left := b.cmd.Wait
-	if b.until.IsZero() {
-		b.until = time.Now().Add(left)
-	} else {
-		left = time.Until(b.until)
+// commands is the one command. Once a STOP has kept it out it asks for what is left
+// of its wait.
+func (b *begin) commands() []session.Command {
+	if !b.until.IsZero() {
+		next := *b.cmd // the other may still be on its way
+		next.Wait = max(time.Until(b.until), 0)
+		b.cmd = &next
+		b.one[0] = b.cmd
 	}
+	return b.one[:]
+}
+
+// held describes the wait of a call that a STOP keeps out: nothing of it is
+// stored, so that it is sent again when the STOP is over. Nil once nothing is left
+// of its wait.
+func (b *begin) held() *waiting.Wait {
+	if b.until.IsZero() {
+		b.until = time.Now().Add(b.cmd.Wait)
+	}
+	left := time.Until(b.until)
 	if left <= 0 {
 		return nil
 	}
-	next := *b.cmd
-	next.Wait = left
-	b.cmd = &next
-	b.one[0] = b.cmd
 	h := b.answer.Result.Signal
 	k, stands := session.SignalsKey(b.ns), func(r session.Record) bool {
 		x, _ := r.(*session.Signals)
-		return x != nil && x.HaltOf(b.session.Agent.Value(), b.session.Policy.Value()) != nil
+		return x != nil && stops(x.HaltOf(b.session.Agent.Value(), b.session.Policy.Value()))
 	}
 	if h.Target.Scope == session.OfSession {
 		k, stands = session.SessionKey(b.ns, b.cmd.Session), func(r session.Record) bool {
 			x, _ := r.(*session.Session)
-			return x != nil && x.Halt(b.cmd.Session) != nil
+			return x != nil && x.Phase == session.PhaseOpen && stops(x.Halt(b.cmd.Session))
 		}
 	}
 	return &waiting.Wait{NS: b.ns, Length: left, Held: &waiting.Held{Key: k, Stands: stands}}
 }
+
+// stops reports whether a signal is one that ends without what it is for.
+func stops(h *session.Halt) bool { return h != nil && h.Signal == session.Stop }
 
 func poolNames(wants []session.Want) []string {
 	names := make([]string, len(wants))
