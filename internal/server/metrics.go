@@ -88,6 +88,9 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 
 		auditFailing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_audit_failing", Help: "1 while the audit log cannot be written: the latest write failed, or one hangs. Else 0."}),
 	}
+	for kind := session.SignalKind(0); kind <= session.Kill; kind++ {
+		m.signals.WithLabelValues(signalLabel(kind)) // there from the start
+	}
 	m.byOutcome = map[v1.Outcome]prometheus.Counter{}
 	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY, v1.Outcome_OUTCOME_ENDED} {
 		m.byOutcome[o] = m.outcomes.WithLabelValues(outcomeLabel(o))
@@ -169,16 +172,20 @@ var outcomeLabels = func() map[v1.Outcome]string {
 
 func outcomeLabel(o v1.Outcome) string { return outcomeLabels[o] }
 
-// signal counts a signal; those that are events alone have one label.
+// signal counts a signal.
 func (m *metrics) signal(kind session.SignalKind) {
-	label := "custom"
+	m.signals.WithLabelValues(signalLabel(kind)).Inc()
+}
+
+// signalLabel is one for all signals that are events alone.
+func signalLabel(kind session.SignalKind) string {
 	switch kind {
 	case session.Stop:
-		label = "stop"
+		return "stop"
 	case session.Continue:
-		label = "continue"
+		return "continue"
 	case session.Kill:
-		label = "kill"
+		return "kill"
 	}
-	m.signals.WithLabelValues(label).Inc()
+	return "custom"
 }
