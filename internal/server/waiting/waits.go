@@ -27,6 +27,9 @@ const (
 	// pollWaits bounds how long a waiter stays unaware of what Changed did not
 	// tell.
 	pollWaits = 500 * time.Millisecond
+	// pollHeld does so for those who are kept out by a STOP, of which a node over
+	// Redis may have a record in its cache that is as old.
+	pollHeld = 250 * time.Millisecond
 	// waitWork bounds one claim, renewal or cancellation; a claim has to come
 	// within limiter.ClaimTTL to be worth anything.
 	waitWork = 5 * time.Second
@@ -249,8 +252,9 @@ func (w *Waiters) keep(ctx context.Context) {
 }
 
 func (w *Waiters) run(ctx context.Context) {
-	poll := time.NewTicker(pollWaits)
+	poll, held := time.NewTicker(pollWaits), time.NewTicker(pollHeld)
 	defer poll.Stop()
+	defer held.Stop()
 	var rest <-chan time.Time // until then changes are not looked at; nil: they are
 	for {
 		changed := w.store.Changed()
@@ -274,8 +278,9 @@ func (w *Waiters) run(ctx context.Context) {
 				w.handOver()
 				continue
 			}
-			w.free(ctx)
 			w.claim(ctx, w.handed(ctx, true))
+		case <-held.C:
+			w.free(ctx)
 		case <-w.due:
 			w.claim(ctx, w.expired())
 		}
