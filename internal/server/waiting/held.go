@@ -22,7 +22,13 @@ type Held struct {
 	Stands func(session.Record) bool // whether it stands there still
 	Over   bool                      // its time has passed, and it stands still
 
-	freed chan struct{} // closed when it does not stand any more
+	freed chan error // capacity 1: it does not stand any more, or why that cannot be known here
+}
+
+// keptOut are those of this node whom a signal in one record keeps out.
+type keptOut struct {
+	seen session.Record // when it was last looked at
+	all  map[*Held]bool
 }
 
 // Stand waits as x says: in a queue, until what was joined is admitted or given up,
@@ -36,25 +42,26 @@ func (w *Waiters) Stand(ctx context.Context, x *Wait) error {
 }
 
 func (w *Waiters) hold(ctx context.Context, h *Held, length time.Duration) error {
-	h.freed = make(chan struct{})
+	h.freed = make(chan error, 1)
 	w.keepOut(h)
 	defer w.letGo(h)
 	timer := time.NewTimer(length)
 	defer timer.Stop()
 	select {
-	case <-h.freed:
+	case err := <-h.freed:
+		return err
 	case <-timer.C:
 		h.Over = true
+		return nil
 	case <-w.drained:
-		return errHeldHere()
+		return errHeldHere("this node is shutting down")
 	case <-ctx.Done():
 		return fault.GaveUp(ctx)
 	}
-	return nil
 }
 
-func errHeldHere() error {
-	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "this node is shutting down, and a STOP keeps the call out; send it again with the same id to another node")
+func errHeldHere(why string) error {
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, why+", and a STOP keeps the call out; send it again with the same id to another node")
 }
 
 func (w *Waiters) keepOut(h *Held) {
@@ -62,10 +69,11 @@ func (w *Waiters) keepOut(h *Held) {
 	defer w.mu.Unlock()
 	same := w.held[h.Key]
 	if same == nil {
-		same = make(map[*Held]bool)
+		same = &keptOut{all: make(map[*Held]bool)}
 		w.held[h.Key] = same
 	}
-	same[h] = true
+	same.all[h] = true
+	same.seen = nil // it may have changed before it was looked at for h
 	w.stopped.Inc()
 }
 
@@ -73,11 +81,14 @@ func (w *Waiters) letGo(h *Held) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stopped.Dec()
-	delete(w.held[h.Key], h)
-	if len(w.held[h.Key]) == 0 {
-		delete(w.held, h.Key)
+	same := w.held[h.Key]
+	if same == nil {
+		return
 	}
-	w.tellIdle()
+	if delete(same.all, h); len(same.all) == 0 {
+		delete(w.held, h.Key)
+		w.tellIdle()
+	}
 }
 
 // free lets those go on against whom nothing stands any more, as far as this node
@@ -89,15 +100,35 @@ func (w *Waiters) free(ctx context.Context) {
 	for _, k := range keys {
 		found, err := w.store.Get(ctx, k, storage.Nearby)
 		if err != nil {
-			continue // looked at again within pollWaits
+			continue // looked at again within pollHeld
 		}
 		w.mu.Lock()
-		for h := range w.held[k] { // order-free: all go on at once
-			if !h.Stands(found.Record) {
-				close(h.freed)
-				delete(w.held[k], h)
+		if same := w.held[k]; same != nil && (same.seen == nil || same.seen != found.Record) {
+			same.seen = found.Record
+			for h := range same.all { // order-free: all go on at once
+				if !h.Stands(found.Record) {
+					h.free(nil)
+				}
 			}
 		}
 		w.mu.Unlock()
+	}
+}
+
+// freeAll answers all who are kept out at this node.
+func (w *Waiters) freeAll(why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, same := range w.held {
+		for h := range same.all { // order-free: each has the same answer
+			h.free(why)
+		}
+	}
+}
+
+func (h *Held) free(err error) {
+	select {
+	case h.freed <- err:
+	default: // he is on his way
 	}
 }

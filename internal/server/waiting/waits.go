@@ -84,7 +84,7 @@ type Waiters struct {
 	pools map[session.Key]*queue
 	over  []*Wait // to be asked for again: their time is over, or they have no place
 	n     int
-	held  map[session.Key]map[*Held]bool
+	held  map[session.Key]*keptOut
 	empty []chan struct{} // closed when n comes to 0
 }
 
@@ -100,7 +100,7 @@ func New(store storage.Store, log *slog.Logger, waiting, stopped prometheus.Gaug
 	w := &Waiters{
 		store: store, log: log, waiting: waiting, stopped: stopped, waited: waited, drained: drained,
 		stop: make(chan struct{}), due: make(chan struct{}, 1),
-		pools: make(map[session.Key]*queue), held: make(map[session.Key]map[*Held]bool),
+		pools: make(map[session.Key]*queue), held: make(map[session.Key]*keptOut),
 	}
 	if h, ok := store.(storage.Handing); ok {
 		h.ClaimBy(w.claims)
