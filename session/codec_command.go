@@ -56,6 +56,10 @@ func newCommand(kind protowire.Number) Command {
 		return new(PutHash)
 	case 20:
 		return new(Repair)
+	case 21:
+		return new(Signal)
+	case 22:
+		return new(Swept)
 	case 34:
 		return new(Append)
 	case 35:
@@ -139,6 +143,10 @@ func (f *codec) commandFields(c Command) {
 	case *Append:
 		c.fields(f)
 	case *DeleteList:
+		c.fields(f)
+	case *Signal:
+		c.fields(f)
+	case *Swept:
 		c.fields(f)
 	default:
 		panic(fmt.Sprintf("session: no encoding of %T", c))
@@ -238,6 +246,8 @@ func (c *Close) fields(f *codec) {
 	f.Text(2, &c.Session)
 	f.Texts(3, &c.Pools)
 	f.digest(4, &c.Digest)
+	f.Bool(5, &c.Killed)
+	f.Kept(6, &c.Reason)
 }
 
 func (c *Acquire) fields(f *codec) {

@@ -188,6 +188,12 @@ func (f filler) fill(v reflect.Value) {
 	case Phase:
 		v.SetUint(f.Uint64N(uint64(PhaseExpired) + 1))
 		return
+	case SignalKind:
+		v.SetUint(f.Uint64N(uint64(Kill) + 1))
+		return
+	case Scope:
+		v.SetUint(f.Uint64N(uint64(OfSession) + 1))
+		return
 	case Code:
 		v.SetUint(f.Uint64N(uint64(numCodes)))
 		return

@@ -97,6 +97,8 @@ func recordNumber(r Record) protowire.Number {
 		return 9
 	case *Hash:
 		return 10
+	case *Signals:
+		return 11
 	case *List:
 		return 15
 	case *ListItem:
@@ -127,6 +129,8 @@ func newRecord(number protowire.Number) Record {
 		return new(Baseline)
 	case 10:
 		return new(Hash)
+	case 11:
+		return new(Signals)
 	case 15:
 		return new(List)
 	case 16:
@@ -168,6 +172,8 @@ func (f *codec) recordFields(r Record) {
 	case *List:
 		r.fields(f)
 	case *ListItem:
+		r.fields(f)
+	case *Signals:
 		r.fields(f)
 	}
 }
@@ -228,6 +234,7 @@ func (s *Session) fields(f *codec) {
 	f.open(20, &s.Open)
 	s.IDs.Field(&f.Coder, 21)
 	f.more(22, &s.More)
+	f.gates(23, &s.Gates)
 }
 
 func (c *Client) fields(f *codec) {

@@ -152,6 +152,8 @@ type (
 		NS, Session string
 		Pools       []string
 		Digest      Digest
+		Killed      bool
+		Reason      string // of the KILL
 	}
 
 	// Acquire asks for a slot of a pool; sent again, it claims the slot of a
@@ -322,7 +324,7 @@ func poolKeys(ns string, pools []string, more ...Key) []Key {
 func (c *Open) Touches() []Key {
 	keys := []Key{
 		SessionKey(c.NS, c.Session), NamespaceKey(c.NS), BaselineKey(c.NS, c.Session),
-		PolicyKey(c.NS, c.Digest), PinsKey(c.NS, c.Digest, c.Session),
+		PolicyKey(c.NS, c.Digest), PinsKey(c.NS, c.Digest, c.Session), SignalsKey(c.NS),
 	}
 	if c.Policy != "" {
 		keys = append(keys, NameKey(c.NS, c.Policy))
@@ -334,7 +336,7 @@ func (c *Open) Touches() []Key {
 }
 
 func (c *Begin) Touches() []Key {
-	keys := []Key{SessionKey(c.NS, c.Session)}
+	keys := []Key{SessionKey(c.NS, c.Session), SignalsKey(c.NS)}
 	for _, w := range c.Pools {
 		keys = append(keys, PoolKey(c.NS, w.Pool))
 	}
@@ -439,6 +441,8 @@ func (*Tick) Kind() uint16         { return 17 }
 func (*Restore) Kind() uint16      { return 18 }
 func (*PutHash) Kind() uint16      { return 19 }
 func (*Repair) Kind() uint16       { return 20 }
+func (*Signal) Kind() uint16       { return 21 }
+func (*Swept) Kind() uint16        { return 22 }
 
 // Version is the newest kind of command that this build knows. A node
 // announces it; what a member does not know is never proposed.

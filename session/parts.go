@@ -46,7 +46,7 @@ func IDOf(c Command) (k Key, part int, ok bool) {
 // effect: it has an id of its caller's, or asks for what is idempotent.
 func Repeatable(c Command) bool {
 	switch c.(type) {
-	case *Open, *Close, *Renew, *Tick:
+	case *Open, *Close, *Renew, *Tick, *Swept:
 		return true
 	case *Restore:
 		return false

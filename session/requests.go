@@ -28,6 +28,7 @@ func (c *Delete) from() (ns string, by Maker)       { return c.NS, c.By }
 func (c *Increment) from() (ns string, by Maker)    { return c.NS, c.By }
 func (c *PutHash) from() (ns string, by Maker)      { return c.NS, c.By }
 func (c *Repair) from() (ns string, by Maker)       { return c.NS, c.By }
+func (c *Signal) from() (ns string, by Maker)       { return c.NS, c.By }
 
 // request carries a request out if it was not before, and remembers it. Refusals
 // change nothing, so that they are not remembered.
@@ -47,6 +48,8 @@ func (s *State) request(c request, r *Result) {
 		r.After = s.afterPool(ref{KindPool, c.NS, c.Pool})
 	case *ForceRelease:
 		r.Code = Released
+	case *Signal:
+		r.Signal = s.standing(c.NS, c.Target)
 	}
 }
 
@@ -76,6 +79,8 @@ func (s *State) carryOut(c request, r *Result) {
 		s.append(c, r)
 	case *DeleteList:
 		s.deleteList(c, r)
+	case *Signal:
+		s.signal(c, r)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}

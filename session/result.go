@@ -38,26 +38,30 @@ const (
 	Fenced
 	Released
 	AlreadyReleased
+	Stopped Code = 22 // a signal stands against it; no final answer
 )
 
 // Failures begin at a number of their own, so that a new outcome renumbers
 // none: results travel between nodes of different versions.
 const (
-	NotFound     Code = iota + 40 // the session, call, slot, pool or policy named
-	IDReused                      // the id is known with other content
-	StaleID                       // the id is older than what is still remembered
-	StalePremise                  // what the node took for granted no longer holds
-	Invalid                       // the command contradicts itself
-	TooManyOpen                   // cap: open calls of a session, or slots of a client
-	TooManyTools                  // cap: tools of a session
-	PoolInUse                     // the pool has leases or waiters
-	PolicyPinned                  // live sessions pin the tree
-	NotWaiting                    // there is no wait to give up
-	StillWaiting                  // the call has not been admitted yet
-	NotANumber                    // the key holds a text
-	Overflow                      // the sum does not fit
-	TooManyNames                  // cap: names of a tree
-	numCodes     Code = 63
+	NotFound       Code = iota + 40 // the session, call, slot, pool or policy named
+	IDReused                        // the id is known with other content
+	StaleID                         // the id is older than what is still remembered
+	StalePremise                    // what the node took for granted no longer holds
+	Invalid                         // the command contradicts itself
+	TooManyOpen                     // cap: open calls of a session, or slots of a client
+	TooManyTools                    // cap: tools of a session
+	PoolInUse                       // the pool has leases or waiters
+	PolicyPinned                    // live sessions pin the tree
+	NotWaiting                      // there is no wait to give up
+	StillWaiting                    // the call has not been admitted yet
+	NotANumber                      // the key holds a text
+	Overflow                        // the sum does not fit
+	TooManyNames                    // cap: names of a tree
+	Killed         Code = 54        // a KILL stands against the session that is to be opened
+	KillUnderWay   Code = 55        // the KILL has not closed all its sessions yet
+	TooManySignals Code = 56        // cap: signals that stand in a namespace
+	numCodes       Code = 63
 )
 
 // The key has another version, or the list another length, than the caller named.
@@ -100,6 +104,10 @@ type Result struct {
 	// Close, and after an Open of a session that is there already. An Open that
 	// failed brings the session that it has to name as over.
 	After *After
+
+	// Signal is what stands: with Stopped and Killed, with SessionClosed of one
+	// that was killed, and after a Signal.
+	Signal *Halt
 }
 
 // After is how something stands after the command, also after one that was
@@ -192,6 +200,7 @@ var codeNames = [numCodes]string{
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
 	TooManyNames: "too many names", VersionConflict: "version conflict",
+	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 
 // String returns the code in words.

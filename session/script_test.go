@@ -211,7 +211,12 @@ func (s *script) command(verb string) session.Command {
 		}
 		return &session.Cancel{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names}
 	case "close":
-		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p"))}
+		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p")), Killed: s.args["killed"] != "", Reason: s.args["killed"]}
+	case "stop", "continue", "kill":
+		kind := map[string]session.SignalKind{"stop": session.Stop, "continue": session.Continue, "kill": session.Kill}[verb]
+		return &session.Signal{NS: "ns", By: s.maker(), Target: s.target(), Signal: kind, Reason: s.args["reason"]}
+	case "swept":
+		return &session.Swept{NS: "ns", Target: s.target(), Number: uint64(s.num("number", 1))}
 	case "acquire":
 		return &session.Acquire{NS: "ns", Client: s.str("client", "w"), Slot: s.args["slot"], Content: s.print(), Pool: s.args["pool"], Weight: int32(s.num("weight", 1)),
 			TTL: ttl, MaxHold: s.dur("hold"), Wait: s.dur("wait"), Priority: int32(s.num("priority", 0)), Label: s.args["label"]}
@@ -251,6 +256,31 @@ func (s *script) command(verb string) session.Command {
 	}
 	s.t.Fatalf("no command %q", verb)
 	return nil
+}
+
+// target is one of s=, agent= and name= (of a policy), else everything.
+func (s *script) target() session.Target {
+	for scope, arg := range map[session.Scope]string{session.OfSession: "s", session.OfAgent: "agent", session.OfPolicy: "name"} { // order-free: there is one
+		if name := s.args[arg]; name != "" {
+			return session.Target{Scope: scope, Name: name}
+		}
+	}
+	return session.Target{Scope: session.Everything}
+}
+
+func halt(h *session.Halt) string {
+	of := []string{"", "everything", "agent:", "policy:", "session:"}[h.Target.Scope] + h.Target.Name
+	out := []string{"", "STOP", "", "KILL"}[h.Signal] + "(" + of
+	if h.Number > 0 {
+		out += fmt.Sprintf("#%d", h.Number)
+	}
+	if h.Swept {
+		out += ",swept"
+	}
+	if h.Reason != "" {
+		out += "," + h.Reason
+	}
+	return out + ")"
 }
 
 // answer prints what a result says.
@@ -297,6 +327,9 @@ func answer(r session.Result) string {
 	if r.Code == session.StalePremise {
 		add("facts=%v pools=%v", r.Facts, r.Pools)
 	}
+	if r.Signal != nil {
+		add("%s", halt(r.Signal))
+	}
 	for _, l := range r.Lapsed {
 		add("lapsed=%s/%s", l.Session, l.Call)
 	}
@@ -327,6 +360,16 @@ func (s *script) show(what string) string {
 			}
 		}
 		return out + "\n"
+	case "signals":
+		x, ok := s.state.Get(session.SignalsKey("ns")).(*session.Signals)
+		if !ok {
+			return "absent\n"
+		}
+		var out []string
+		for i := range x.Halts {
+			out = append(out, halt(&x.Halts[i]))
+		}
+		return fmt.Sprintf("%s unswept=%d\n", strings.Join(out, " "), len(s.state.Unswept()))
 	case "pool":
 		p, ok := s.state.Get(session.PoolKey("ns", name)).(*session.Pool)
 		if !ok {

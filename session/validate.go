@@ -32,7 +32,11 @@ const (
 
 	MaxText = 64 << 10 // a text of the storage protocol; the output of a call
 	MaxHash = 256      // a content hash as it was registered
-	MaxTree = 1 << 20  // a policy, all files together
+	// MaxReason is how long the reason of a signal may be, and MaxSignals how many
+	// stand in a namespace, beside those of single sessions.
+	MaxReason  = 256
+	MaxSignals = 256
+	MaxTree    = 1 << 20 // a policy, all files together
 
 	// MinTTL leaves a holder time to renew; MaxTTL is how long a crashed one
 	// can keep a slot.
@@ -127,6 +131,12 @@ func Validate(c Command) error {
 		v.of = "DeleteList"
 		v.request(c.NS, c.By)
 		v.text("Key", c.Key, 1, MaxKey)
+	case *Signal:
+		v.signal(c)
+	case *Swept:
+		v.of = "Swept"
+		v.namespace(c.NS)
+		v.target(c.Target)
 	case *Tick:
 		v.tick(c)
 	case *Restore:
@@ -272,6 +282,7 @@ func (v *validator) close(c *Close) {
 	v.namespace(c.NS)
 	v.id("Session", c.Session)
 	v.pools(c.Pools, MaxClosePools)
+	v.text("Reason", c.Reason, 0, MaxReason)
 }
 
 func (v *validator) acquire(c *Acquire) {

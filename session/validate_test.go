@@ -18,7 +18,7 @@ func validCommands() map[string]Command {
 		"Begin":        typicalBegin(),
 		"End":          typicalEnd(),
 		"Cancel":       &Cancel{NS: "default", Session: "s", Call: "c", Pools: []string{"policy/p", "q"}},
-		"Close":        &Close{NS: "default", Session: "s", Pools: []string{"q", "policy/p"}, Digest: Digest{1}},
+		"Close":        &Close{NS: "default", Session: "s", Pools: []string{"q", "policy/p"}, Digest: Digest{1}, Killed: true, Reason: "r"},
 		"Acquire":      &Acquire{NS: "default", Client: "c", Slot: "s", Pool: "q", Weight: 1, TTL: time.Minute, Label: "build ä"},
 		"Renew":        &Renew{NS: "default", Client: "c", ID: "s", Pools: []string{"q"}, TTL: time.Minute},
 		"Release":      &Release{NS: "default", Client: "c", Slot: "s", Pool: "q", Token: 1},
@@ -34,6 +34,8 @@ func validCommands() map[string]Command {
 		"Tick":         &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
 		"Restore":      &Restore{},
 		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
+		"Signal":       &Signal{NS: "default", By: by, Target: Target{OfAgent, "a"}, Signal: Stop, Reason: "look"},
+		"Swept":        &Swept{NS: "default", Target: Target{OfPolicy, "p"}, Number: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
 		"Append":       &Append{NS: "default", By: by, Key: "any key", Items: []string{"two\nlines", ""}, TTL: time.Hour},
 		"DeleteList":   &DeleteList{NS: "default", By: by, Key: "any key"},
@@ -90,6 +92,25 @@ func TestCaps(t *testing.T) {
 			on(func(c *Begin) { c.Session = "" }), on(func(c *Begin) { c.Session = text(MaxID + 1) }),
 			on(func(c *Begin) { c.Session = "a b" }), on(func(c *Begin) { c.Session = "ä" }), on(func(c *Begin) { c.Session = "a\x00" }),
 		}},
+		{"Close.Reason", []func(Command){on(func(c *Close) { c.Reason = text(MaxReason) })}, []func(Command){
+			on(func(c *Close) { c.Reason = text(MaxReason + 1) }), on(func(c *Close) { c.Reason = "a\nb" }),
+		}},
+		{"Signal.Reason", []func(Command){on(func(c *Signal) { c.Reason = text(MaxReason) }), on(func(c *Signal) { c.Reason = "" })}, []func(Command){
+			on(func(c *Signal) { c.Reason = text(MaxReason + 1) }), on(func(c *Signal) { c.Reason = "a\nb" }), on(func(c *Signal) { c.Reason = "\xff" }),
+		}},
+		{"Signal.Signal", []func(Command){on(func(c *Signal) { c.Signal = Kill })}, []func(Command){
+			on(func(c *Signal) { c.Signal = 0 }), on(func(c *Signal) { c.Signal = Kill + 1 }),
+		}},
+		{"Signal.Target.Scope", []func(Command){on(func(c *Signal) { c.Target = Target{Scope: Everything} }), on(func(c *Signal) { c.Target.Scope = OfSession })}, []func(Command){
+			on(func(c *Signal) { c.Target = Target{} }), on(func(c *Signal) { c.Target.Scope = OfSession + 1 }),
+		}},
+		{"Signal.Target.Name", []func(Command){on(func(c *Signal) { c.Target.Name = text(MaxID) })}, []func(Command){
+			on(func(c *Signal) { c.Target.Name = text(MaxID + 1) }), on(func(c *Signal) { c.Target.Name = "" }),
+			on(func(c *Signal) { c.Target.Scope = Everything }),
+		}},
+		{"Signal.NS", nil, []func(Command){on(func(c *Signal) { c.NS = "" })}},
+		{"Swept.NS", nil, []func(Command){on(func(c *Swept) { c.NS = "" })}},
+		{"Swept.Target.Name", nil, []func(Command){on(func(c *Swept) { c.Target.Name = "" })}},
 		{"Begin.Call", nil, []func(Command){on(func(c *Begin) { c.Call = "" }), on(func(c *Begin) { c.Call = "a b" })}},
 		{"Begin.CallKind", []func(Command){on(func(c *Begin) { c.CallKind = Handoff })}, []func(Command){on(func(c *Begin) { c.CallKind = Handoff + 1 })}},
 		{"Begin.Tool", []func(Command){

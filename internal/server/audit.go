@@ -188,6 +188,16 @@ func (a *auditor) forced(t *trace, c *session.ForceRelease, o v1.Outcome) {
 	})
 }
 
+// signalled writes a signal, and tells followers of it.
+func (a *auditor) signalled(t *trace, c *session.Signal, ev engine.Event) {
+	ev.Type = record.Signal
+	a.journal.Add(&record.Record{NS: c.NS, At: ev.Time, After: []engine.Event{ev}, Size: record.BareRecord})
+	a.add(t, func(l line) line {
+		return a.happened(l, string(record.Signal), ev.Reason, "", c.NS).text("signal", ev.Category).text("target", words.TargetText(c.Target)).
+			text("client", c.By.Client).text("request_id", c.By.Request)
+	})
+}
+
 // repaired writes that ids of a namespace are taken again.
 func (a *auditor) repaired(t *trace, c *session.Repair) {
 	a.add(t, func(l line) line {

@@ -83,6 +83,13 @@ func (b *bench) acquire(change func(*v1.AcquireSlotRequest)) error {
 	return err
 }
 
+func (b *bench) signal(change func(*v1.SignalRequest)) error {
+	req := &v1.SignalRequest{Target: &v1.SignalRequest_AgentId{AgentId: "nobody"}, Signal: "STOP"}
+	change(req)
+	_, err := sessionService{b.s}.Signal(b.t.Context(), req)
+	return err
+}
+
 func (b *bench) putPool(change func(*v1.PutPoolRequest)) error {
 	req := &v1.PutPoolRequest{Pool: b.id(), Slots: 10}
 	change(req)
@@ -135,6 +142,12 @@ var bounds = map[string]func(b *bench, n int64) error{
 	"Tool": func(b *bench, n int64) error { return b.begin(func(r *v1.BeginCallRequest) { r.Tool = chars(n) }) },
 	"Label": func(b *bench, n int64) error {
 		return b.acquire(func(r *v1.AcquireSlotRequest) { r.Label = chars(max(n, 0)) })
+	},
+	"Signal": func(b *bench, n int64) error {
+		return b.signal(func(r *v1.SignalRequest) { r.Signal = chars(max(n, 0)) })
+	},
+	"Reason": func(b *bench, n int64) error {
+		return b.signal(func(r *v1.SignalRequest) { r.Reason = chars(max(n, 0)) })
 	},
 	"Attribute": func(b *bench, n int64) error {
 		return b.create(func(r *v1.CreateSessionRequest) {

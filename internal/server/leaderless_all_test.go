@@ -109,6 +109,8 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 		"SessionService/GetSession":         {{`{"sessionId":"s"}`, false}, {`{"sessionId":"s","consistency":"CONSISTENCY_STALE"}`, true}},
 		"SessionService/ListSessions":       {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
 		"SessionService/CloseSession":       {{`{"sessionId":"s"}`, false}, {`{"sessionId":"nobody knows"}`, true}},
+		"SessionService/Signal":             {{`{"everything":true,"signal":"STOP"}`, false}, {`{"everything":true,"signal":"drain"}`, true}},
+		"SessionService/ListSignals":        {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
 		"CallService/BeginCall":             {{`{"sessionId":"s","callId":"d","tool":"t"}`, false}, {`{"sessionId":"s","callId":"d","tool":"t","wait":"60s"}`, false}},
 		"CallService/EndCall":               {{`{"sessionId":"s","callId":"c","status":"STATUS_SUCCEEDED"}`, false}},
 		"CallService/CancelCall":            {{`{"sessionId":"s","callId":"c"}`, false}},

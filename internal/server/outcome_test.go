@@ -213,6 +213,20 @@ var changings = map[string]changing{
 		}
 		return err
 	}},
+	"SessionService/Signal": {ask: func(n *node) error {
+		res, err := n.sessions.Signal(n.ctx(), signalRequest("STOP", agent("a")))
+		if err == nil {
+			require.Equal(n.t, "STOP", res.GetSignal().GetSignal())
+		}
+		return err
+	}},
+	"SessionService/Signal of a KILL": {ask: func(n *node) error {
+		res, err := n.sessions.Signal(n.ctx(), signalRequest("KILL", agent("a")))
+		if err == nil {
+			require.False(n.t, res.GetSignal().GetSwept(), "which needs a look at the sessions")
+		}
+		return err
+	}},
 	"SessionService/CloseSession": {ask: func(n *node) error {
 		res, err := n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
 		if err == nil {
@@ -297,6 +311,8 @@ var unchanging = []string{
 	"DecisionService/Explain", "EventService/Follow",
 	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/Scan", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions",
+	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
+	"SessionService/GetSession", "SessionService/ListSessions", "SessionService/ListSignals",
 	"SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
 }
 

@@ -126,7 +126,7 @@ func (h *History) fresh() session.Command {
 	case p < 69:
 		return h.cancel()
 	case p < 71:
-		return &session.Close{NS: NS, Session: h.session(), Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(3))}
+		return &session.Close{NS: NS, Session: h.session(), Killed: h.r.IntN(3) == 0, Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(3))}
 	case p < 81:
 		return h.acquire()
 	case p < 86:
@@ -151,6 +151,9 @@ func (h *History) fresh() session.Command {
 		}
 		return &session.Set{NS: NS, By: h.maker(), Key: h.key(), Value: v, TTL: time.Duration(h.r.IntN(2)) * 20 * time.Second}
 	case p < 98+h.r.IntN(2):
+		if h.r.IntN(3) > 0 {
+			return h.signal()
+		}
 		return h.repair()
 	case p < 99:
 		return &session.Delete{NS: NS, By: h.maker(), Key: h.key()}
@@ -332,6 +335,29 @@ func (h *History) repair() session.Command {
 	c := &session.Repair{NS: NS, By: h.maker(), NewerThan: timeOf(max(0, h.n-h.r.IntN(50)))}
 	if h.Timed && h.r.IntN(2) == 0 {
 		c.Client = h.client()
+	}
+	return c
+}
+
+// signal stops somebody, or lets who was stopped go on, which is asked for more
+// often; it kills rarely, and marks that as swept.
+func (h *History) signal() session.Command {
+	c := &session.Signal{NS: NS, By: h.maker(), Signal: session.Continue, Target: session.Target{Scope: session.OfSession, Name: h.session()}}
+	switch h.r.IntN(4) {
+	case 0:
+		c.Target = session.Target{Scope: session.Everything}
+	case 1:
+		c.Target = session.Target{Scope: session.OfPolicy, Name: policy(1 + h.r.IntN(2))}
+	case 2:
+		c.Target = session.Target{Scope: session.OfAgent, Name: "agent"}
+	}
+	switch h.r.IntN(6) {
+	case 0, 1:
+		c.Signal, c.Reason = session.Stop, "look"
+	case 2:
+		c.Signal = session.Kill
+	case 3:
+		return &session.Swept{NS: NS, Target: c.Target, Number: uint64(1 + h.r.IntN(3))}
 	}
 	return c
 }

@@ -69,7 +69,7 @@ func (g *Generator) open() session.Command {
 	case len(s.sessions) > 0 && g.once(2): // perhaps one that is over
 		id = pick(g, slices.Sorted(maps.Keys(s.sessions))...)
 	}
-	c := &session.Open{NS: ns, Session: id, Agent: "agent", Policy: g.policy(), Digest: g.digest(),
+	c := &session.Open{NS: ns, Session: id, Agent: g.agent(), Policy: g.policy(), Digest: g.digest(),
 		IdleTTL: pick(g, time.Second, 20*time.Second, time.Minute, time.Hour, 24*time.Hour, 24*time.Hour)}
 	if n := s.names[c.Policy]; n != nil && n.digest != (session.Digest{}) && !g.once(10) {
 		c.Digest = n.digest
@@ -269,6 +269,9 @@ func (g *Generator) close() session.Command {
 		if c.Digest = x.digest; !g.once(10) {
 			c.Pools = poolsOf(x.open...)
 		}
+	}
+	if g.once(5) {
+		c.Killed, c.Reason = true, "look"
 	}
 	return c
 }

@@ -42,6 +42,9 @@ type space struct {
 	tokenFloor     uint64 // above it are the tokens of pools that are made again
 	forgotSessions uint64 // newest time of what is not remembered any more
 	forgotClients  uint64
+	halts          map[session.Target]*halt
+	kills          uint64 // number of the last
+	signalled      bool   // something stood once
 }
 
 type sess struct {
@@ -63,6 +66,7 @@ type sess struct {
 	text       string // of the baseline
 	drift      int64
 	unreported []session.Lapse // for whoever looks first
+	halt       *halt           // its own
 }
 
 type tool struct {
@@ -121,6 +125,7 @@ func (m *Model) space(ns string) *space {
 			Model: m, name: ns, sessions: map[string]*sess{}, clients: map[string]*client{}, pools: map[string]*pool{},
 			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{},
 			lists: map[string]*itemList{},
+			halts: map[session.Target]*halt{},
 		}
 		m.spaces[ns] = s
 	}
@@ -210,6 +215,10 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteList(c, r) })
 	case *session.Repair:
 		m.space(c.NS).repair(c, r)
+	case *session.Signal:
+		m.space(c.NS).signal(c, r)
+	case *session.Swept:
+		m.space(c.NS).swept(c)
 	case *session.Tick:
 		m.tick(c)
 	case *session.Restore:

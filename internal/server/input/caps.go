@@ -26,6 +26,8 @@ var Caps = struct {
 	Namespace  Bound
 	Tool       Bound // names of tools: any text without control or bidirectional format characters
 	Label      Bound
+	Signal     Bound // its name
+	Reason     Bound // of a signal
 	Attribute  Bound // name and value together
 	Arguments  Bound // JSON text; context likewise
 	Output     Bound // what drift is computed on; longer outputs are compared by hash
@@ -74,6 +76,8 @@ var Caps = struct {
 	Namespace:  Bound{Min: 1, Max: session.MaxNamespace},
 	Tool:       Bound{Min: 1, Max: session.MaxTool},
 	Label:      Bound{Max: session.MaxTool},
+	Signal:     Bound{Min: 1, Max: session.MaxID},
+	Reason:     Bound{Max: session.MaxReason},
 	Attribute:  Bound{Min: 1, Max: session.MaxAttribute},
 	Arguments:  Bound{Max: 64 << 10},
 	Output:     Bound{Max: session.MaxText},
