@@ -397,7 +397,6 @@ func (v *Snapshot) Digest(again func(shard int) bool, pace func() error) (Digest
 	all := sha256.New()
 	buf := f.Bytes()
 	all.Write(buf)
-	var place [4]byte
 	for i, sh := range v.shards {
 		if len(sh.records) == 0 {
 			continue
@@ -415,8 +414,6 @@ func (v *Snapshot) Digest(again func(shard int) bool, pace func() error) (Digest
 				}
 			}
 		}
-		binary.LittleEndian.PutUint32(place[:], uint32(i))
-		all.Write(place[:])
 		all.Write(sh.hash[:])
 	}
 	return Digest(all.Sum(nil)), nil

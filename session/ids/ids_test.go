@@ -358,3 +358,20 @@ func TestTimeOfAnID(t *testing.T) {
 		}
 	}
 }
+
+// Two versions of one record each go on by themselves.
+func TestDetachedIDsGoTheirOwnWay(t *testing.T) {
+	for _, n := range []int{0, 1, chunkLen - 1, chunkLen, chunkLen + 1} {
+		var m Set
+		for i := range n {
+			m.Add(New(fmt.Sprint("both", i), [8]byte{1}, ended, 0, 0))
+		}
+		d := m.Detach()
+		d.Add(New("one", [8]byte{2}, ended, 0, 0))
+		m.Add(New("other", [8]byte{3}, ended, 0, 0))
+		require.Equal(t, [8]byte{2}, d.Find("one").Content, "after %d", n)
+		require.Nil(t, d.Find("other"))
+		require.Equal(t, [8]byte{3}, m.Find("other").Content, "after %d", n)
+		require.Nil(t, m.Find("one"))
+	}
+}
