@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,6 +127,12 @@ func TestCapsOfTheState(t *testing.T) {
 		{"names of a tree", session.MaxNames - 1, func(i int) session.Command {
 			return &session.PutPolicy{NS: ns, By: session.Maker{Client: "x"}, Name: fmt.Sprint("n", i), Digest: d, Tree: []byte{8}, Limits: limits}
 		}, session.TooManyNames},
+		{"a list of large items", session.MaxList / session.MaxItem, func(i int) session.Command {
+			return &session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{strings.Repeat("x", session.MaxItem)}, TTL: time.Hour, From: int64(i)}
+		}, session.Overflow},
+		{"a list of small items", session.MaxList / session.MinItemSize / session.MaxAppend, func(i int) session.Command {
+			return &session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: make([]string, session.MaxAppend), TTL: time.Hour, From: int64(i * session.MaxAppend)}
+		}, session.Overflow},
 		{"the queue of a pool", 3, func(i int) session.Command { // the first has the slots
 			return &session.Acquire{NS: ns, Client: fmt.Sprint("w", i), Slot: "l", Pool: "big", Weight: session.MaxSlots, TTL: time.Minute, Wait: time.Minute}
 		}, session.QueueFull},

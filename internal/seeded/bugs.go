@@ -30,5 +30,7 @@ const (
 	SnapshotLive
 	SkipUnknown
 	AuditGap
+	BlindSet
+	AppendOver
 	end
 )

@@ -38,6 +38,8 @@ var names = [end]string{
 	SnapshotLive:    "snapshot-live",
 	SkipUnknown:     "skip-unknown",
 	AuditGap:        "audit-gap",
+	BlindSet:        "blind-set",
+	AppendOver:      "append-over",
 }
 
 // chosen is read once, before anything else is done.

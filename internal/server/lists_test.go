@@ -191,3 +191,75 @@ func TestItemsLapse(t *testing.T) {
 	now.Store(int64(time.Minute))
 	require.Zero(t, n.rangeOf("l", 0, 0).Length)
 }
+
+// An append that finds the list longer than its node knew goes behind what is
+// there, but where its caller says how long it has to be; one that never finds it as
+// it was told is given up.
+func TestAppendBehindOthers(t *testing.T) {
+	n, late, b := apart(t)
+	add := func(n *node, item string, more func(*v1.AppendRequest)) (int64, error) {
+		req := &v1.AppendRequest{Key: "l", Items: []string{item}, RequestId: item}
+		if more != nil {
+			more(req)
+		}
+		return n.append(req)
+	}
+	b.freeze(t)
+	b.apply = func() {
+		_, err := add(n, "first", nil)
+		require.NoError(t, err)
+	}
+	length, err := add(late, "second", nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, length)
+	require.Equal(t, []string{"0:first", "1:second"}, values(n.rangeOf("l", 0, 0)))
+	length, err = add(late, "second", nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, length, "it is known, whatever the node knows of the list")
+	_, err = add(late, "third", func(r *v1.AppendRequest) { r.IfLength = new(int64) })
+	requireRefused(t, err, connect.CodeFailedPrecondition, "VERSION_CONFLICT", "2")
+
+	b.always = &session.Result{Code: session.StalePremise, Value: 7}
+	_, err = add(late, "never", nil)
+	requireRefused(t, err, connect.CodeUnavailable, "NOT_APPLIED", "nothing was done")
+}
+
+// A list is read as it stood at one instant, also while it is replaced.
+func TestRangeIsAtomic(t *testing.T) {
+	n, late, b := apart(t)
+	put := func(items ...string) {
+		_, err := n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Key: "l"})
+		require.NoError(t, err)
+		_, err = n.append(&v1.AppendRequest{Key: "l", Items: items})
+		require.NoError(t, err)
+	}
+	long, short := []string{"a", "b", "c"}, []string{"x"}
+	put(long...)
+	turns := 0
+	var again func()
+	again = func() { // whenever it reads
+		if turns++; turns%2 == 0 {
+			put(long...)
+		} else {
+			put(short...)
+		}
+		b.mu.Lock()
+		b.get = again
+		b.mu.Unlock()
+	}
+	for range 10 {
+		b.mu.Lock()
+		b.get = again
+		b.mu.Unlock()
+		r := late.rangeOf("l", 0, 0)
+		switch r.Length {
+		case 1:
+			require.Equal(t, []string{"0:x"}, values(r))
+		case 3: // it may have been short when it was looked at how long it is
+			require.Contains(t, [][]string{{"0:a", "1:b", "2:c"}, {"0:a"}}, values(r))
+		default:
+			require.Fail(t, "no list of that length", "%v", r)
+		}
+		require.EqualValues(t, len(r.Items), r.Next)
+	}
+}

@@ -41,5 +41,7 @@ var Bugs = []Bug{
 	{"not-pinned", "a session is judged by what the name of its policy points to now", L1, []string{"pin"}, nil},
 	{"error-allows", "what a policy cannot judge is allowed", L1, []string{"fail closed"}, nil},
 	{"audit-gap", "an audit line is dropped where it cannot be written, and its decision is told", L1, []string{"audit"}, nil},
+	{"blind-set", "a value is set whatever version it has by now", L1, []string{"counters", "linearizable", "ledger"}, nil},
+	{"append-over", "items are put where the node took a list to end, over those of others", L1, []string{"lists", "counters"}, nil},
 	{"no-sync", "entries are acknowledged before they are on the disk", L3, []string{"lost", "order", "counters", "ledger"}, nil},
 }
