@@ -17,7 +17,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"example.com/govnode/client"
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
 	"example.com/govnode/test/check"
 )
@@ -60,7 +59,7 @@ func (l Workload) worker(i int, rec *recorder) (*worker, error) {
 	}
 	w.client = c
 	for _, a := range l.Addresses {
-		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
+		w.reach(a)
 	}
 	return w, nil
 }
@@ -99,6 +98,8 @@ func (l Workload) Run(ctx context.Context, out io.Writer, settling time.Duration
 			resolving, cancel := context.WithTimeout(context.WithoutCancel(ctx), settling)
 			defer cancel()
 			w.resolve(resolving)
+			w.lift(resolving, w.name)
+			w.lift(resolving, w.name+doomed)
 			w.end()
 		})
 	}

@@ -91,9 +91,10 @@ type worker struct {
 	client   *client.Client
 	http     *http.Client
 	counters []govnodev1connect.CounterServiceClient // of each node
-	think    time.Duration                           // between two operations, on average
-	turn     chan struct{}                           // held by an operation, and by who wants there to be none
-	unclear  []check.Op                              // increments of which nobody knows what became of them
+	sessions []govnodev1connect.SessionServiceClient
+	think    time.Duration // between two operations, on average
+	turn     chan struct{} // held by an operation, and by who wants there to be none
+	unclear  []check.Op    // increments of which nobody knows what became of them
 	log      *slog.Logger
 }
 
@@ -105,9 +106,15 @@ func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.
 	}
 	w.client = c
 	for _, a := range f.apis() {
-		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
+		w.reach(a)
 	}
 	return w, nil
+}
+
+// reach adds a node, by the address of its API.
+func (w *worker) reach(address string) {
+	w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+address))
+	w.sessions = append(w.sessions, govnodev1connect.NewSessionServiceClient(w.http, "http://"+address))
 }
 
 // prepare makes what the workers share.
@@ -152,6 +159,12 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 		w.read(ctx)
 	case 17, 18:
 		w.slot(ctx)
+	case 19:
+		if session != nil && !w.stopped(ctx, session) {
+			return nil
+		}
+	case 20:
+		w.killed(ctx)
 	default:
 		if session != nil && !w.call(ctx, session) {
 			return nil
@@ -211,7 +224,8 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	}
 	w.recorder.done(o)
 	if err != nil {
-		return o.Outcome != check.Refused // most likely its time is over
+		var no *client.Refused
+		return !errors.As(err, &no) || no.Outcome == client.Stopped // else its time is over, most likely
 	}
 	_ = pause(ctx, time.Duration(w.rng.Int64N(int64(w.think)+1)))
 	e := check.Op{Client: w.name, Kind: check.End, Object: s.ID(), ID: o.ID, Call: w.recorder.now()}
