@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"example.com/govnode/internal/seeded"
 )
 
 // Signals: who is stopped or killed, and what that does to calls and sessions.
@@ -335,7 +337,7 @@ func (s *State) stopped(ns, id string, x *Session, r *Result) bool {
 // then gives back what it has: who waits for the end of the STOP keeps nobody
 // from a slot. A KILL it does not survive.
 func (s *State) halted(c *Begin, x *Session, h *Held, r *Result) bool {
-	if !s.stopped(c.NS, c.Session, x, r) {
+	if seeded.On(seeded.ClaimUnderStop) || !s.stopped(c.NS, c.Session, x, r) {
 		return false
 	}
 	if r.Code == Stopped && !s.handed(c.NS, h) {

@@ -30,5 +30,7 @@ const (
 	SnapshotLive
 	SkipUnknown
 	AuditGap
+	ClaimUnderStop
+	SweepEarly
 	end
 )

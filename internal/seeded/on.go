@@ -38,6 +38,8 @@ var names = [end]string{
 	SnapshotLive:    "snapshot-live",
 	SkipUnknown:     "skip-unknown",
 	AuditGap:        "audit-gap",
+	ClaimUnderStop:  "claim-under-stop",
+	SweepEarly:      "sweep-early",
 }
 
 // chosen is read once, before anything else is done.
