@@ -34,7 +34,7 @@ type State struct {
 	text       []byte          // of the key that is looked up
 	names      [nameSlots]unique.Handle[string]
 	touched    map[Key]bool // by the command under way, if footprints are guarded
-	unswept    map[Key]bool // signals with a KILL that has sessions to close; derived
+	signals    map[Key]bool // records of signals, and whether a KILL in them is to be swept; derived
 }
 
 type shard struct {

@@ -32,5 +32,7 @@ const (
 	AuditGap
 	BlindSet
 	AppendOver
+	ClaimUnderStop
+	SweepEarly
 	end
 )

@@ -40,6 +40,8 @@ var names = [end]string{
 	AuditGap:        "audit-gap",
 	BlindSet:        "blind-set",
 	AppendOver:      "append-over",
+	ClaimUnderStop:  "claim-under-stop",
+	SweepEarly:      "sweep-early",
 }
 
 // chosen is read once, before anything else is done.

@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/server":                      {"internal/server/record", "internal/server/words", "internal/server/gate", "internal/server/members", "internal/server/sweep", "internal/server/waiting", "internal/server/input", "internal/server/fault", "proto/grpc/health/v1", "proto/grpc/health/v1/healthv1connect", "storage", "session", "session/ids", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window", "internal/seeded"},
 	"internal/server/fault":                {"session", "storage", "proto/govnode/v1"},
 	"internal/server/input":                {"internal/server/fault", "session", "session/ids", "engine", "engine/value"},
-	"internal/server/sweep":                {"session", "storage"},
+	"internal/server/sweep":                {"session", "storage", "internal/seeded"},
 	"internal/server/waiting":              {"internal/server/fault", "session", "storage"},
 	"internal/server/gate":                 {"internal/server/fault", "proto/govnode/v1", "engine"},
 	"internal/server/members":              {"internal/server/fault", "session", "storage"},

@@ -175,6 +175,12 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 		w.append(ctx)
 	case 23:
 		w.readState(ctx)
+	case 24:
+		if session != nil && !w.stopped(ctx, session) {
+			return nil
+		}
+	case 25:
+		w.killed(ctx)
 	default:
 		if session != nil && !w.call(ctx, session, w.short()) {
 			return nil
@@ -265,7 +271,8 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession, lasts time.Dur
 	}
 	w.recorder.done(o)
 	if err != nil {
-		return o.Outcome != check.Refused // most likely its time is over
+		var no *client.Refused
+		return !errors.As(err, &no) || no.Outcome == client.Stopped // else its time is over, most likely
 	}
 	_ = pause(ctx, lasts)
 	e := check.Op{Client: w.name, Kind: check.End, Object: s.ID(), ID: o.ID, Call: w.recorder.now()}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -130,7 +131,11 @@ func (s *Sweeper) Sweep(ctx context.Context, ns string, h *session.Halt) (Done, 
 // sweep lists the sessions from a state behind the KILL, so that there are none
 // that it does not see: from the KILL on none is opened.
 func (s *Sweeper) sweep(ctx context.Context, ns string, h *session.Halt) (done Done, err error) {
-	view, err := s.store.View(ctx, storage.Latest)
+	read := storage.Latest
+	if seeded.On(seeded.SweepEarly) {
+		read = storage.Nearby
+	}
+	view, err := s.store.View(ctx, read)
 	if err != nil {
 		return done, err
 	}
