@@ -145,3 +145,18 @@ func TestHeldNoLonger(t *testing.T) {
 		require.Equal(t, connect.CodeUnavailable, connect.CodeOf(held.err))
 	})
 }
+
+// Who is held by a node that is removed from its cluster is told to go elsewhere.
+func TestARemovedNodeHoldsNobody(t *testing.T) {
+	withServer(t, func(t *testing.T, other *Server) {
+		m := &member{Store: other.changes}
+		s, err := New(Config{Store: m})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, s.Close()) }()
+		other.signalAll(t, "STOP")
+		time.AfterFunc(10*time.Second, func() { m.gone.Store(true) })
+		_, err = s.ask(t.Context())
+		require.Equal(t, connect.CodeUnavailable, connect.CodeOf(err))
+		require.ErrorContains(t, err, "removed from its cluster, and a STOP keeps the call out")
+	})
+}
