@@ -53,6 +53,7 @@ type node struct {
 	sessions govnodev1connect.SessionServiceClient
 	slots    govnodev1connect.SlotServiceClient
 	policies govnodev1connect.PolicyServiceClient
+	counters govnodev1connect.CounterServiceClient
 	cluster  govnodev1connect.ClusterServiceClient
 	line     *line // nil where nothing goes over streams
 
@@ -112,6 +113,7 @@ func (r *routes) know(learned []string) {
 				sessions: govnodev1connect.NewSessionServiceClient(r.http, a, r.options...),
 				slots:    govnodev1connect.NewSlotServiceClient(r.http, a, r.options...),
 				policies: govnodev1connect.NewPolicyServiceClient(r.http, a, r.options...),
+				counters: govnodev1connect.NewCounterServiceClient(r.http, a, r.options...),
 				cluster:  govnodev1connect.NewClusterServiceClient(r.http, a, r.options...),
 			}
 			r.wrap(n)

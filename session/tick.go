@@ -38,7 +38,7 @@ func (s *State) tick(c *Tick) {
 			}
 		case *Pool:
 			s.pool(k)
-		case *Counter:
+		case *Counter, *List, *ListItem:
 			if x.At(s.now) == nil {
 				s.put(k, nil)
 			}

@@ -43,6 +43,7 @@ type Policy struct {
 	ContentHashes   map[string]string
 	ContentHashMode ContentHashMode // empty is strict where there are hashes
 	Guardrails      []GuardrailEndpoint
+	Scan            Scan
 
 	// Path is the file that holds the policy; empty for the defaults of a tree
 	// that has none.
@@ -90,6 +91,8 @@ func Default() *Policy {
 		BackpressureThreshold: 8,
 		Version:               "1.0.0",
 		MaxAttempts:           500,
+
+		Scan: Scan{Credentials: ScanDeny, PersonalData: ScanRedact},
 	}
 }
 

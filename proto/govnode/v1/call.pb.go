@@ -195,7 +195,7 @@ type BeginCallRequest struct {
 	Pools     []*Want              `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`
 	Ttl       *durationpb.Duration `protobuf:"bytes,8,opt,name=ttl,proto3" json:"ttl,omitempty"`                        // of the lease; 30 s if absent
 	MaxHold   *durationpb.Duration `protobuf:"bytes,9,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"` // renewals included; none if absent
-	Wait      *durationpb.Duration `protobuf:"bytes,10,opt,name=wait,proto3" json:"wait,omitempty"`                     // how long to wait for a slot; 0 if absent
+	Wait      *durationpb.Duration `protobuf:"bytes,10,opt,name=wait,proto3" json:"wait,omitempty"`                     // how long to wait for a slot, or for the end of a STOP; 0 if absent
 	Priority  int32                `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
 	Tokens    int64                `protobuf:"varint,12,opt,name=tokens,proto3" json:"tokens,omitempty"` // that it may use; more than max_tokens is TOKEN_LIMIT; in the tokens_used of rules while the call is open
 	// The exact JSON text, where numbers or the order of keys matter.
@@ -448,6 +448,7 @@ type BeginCallResponse struct {
 	Queue             *QueuePlace            `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
 	ModifiedArguments *structpb.Struct       `protobuf:"bytes,10,opt,name=modified_arguments,json=modifiedArguments,proto3" json:"modified_arguments,omitempty"`
 	Index             uint64                 `protobuf:"varint,11,opt,name=index,proto3" json:"index,omitempty"`
+	Signal            *Signal                `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -557,6 +558,13 @@ func (x *BeginCallResponse) GetIndex() uint64 {
 		return x.Index
 	}
 	return 0
+}
+
+func (x *BeginCallResponse) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
 }
 
 type EndCallRequest struct {
@@ -1565,7 +1573,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x121\n" +
 	"\x14consecutive_failures\x18\x05 \x01(\x05R\x13consecutiveFailures\x12\x1f\n" +
 	"\vtokens_used\x18\x06 \x01(\x03R\n" +
-	"tokensUsed\"\x84\x04\n" +
+	"tokensUsed\"\xb0\x04\n" +
 	"\x11BeginCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -1580,7 +1588,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05queue\x18\t \x01(\v2\x16.govnode.v1.QueuePlaceR\x05queue\x12F\n" +
 	"\x12modified_arguments\x18\n" +
 	" \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x14\n" +
-	"\x05index\x18\v \x01(\x04R\x05index\"\xbc\x01\n" +
+	"\x05index\x18\v \x01(\x04R\x05index\x12*\n" +
+	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\xbc\x01\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1713,13 +1722,14 @@ var file_govnode_v1_call_proto_goTypes = []any{
 	(*Grant)(nil),               // 24: govnode.v1.Grant
 	(*Pressure)(nil),            // 25: govnode.v1.Pressure
 	(*QueuePlace)(nil),          // 26: govnode.v1.QueuePlace
-	(*structpb.Value)(nil),      // 27: google.protobuf.Value
-	(*AcquireSlotRequest)(nil),  // 28: govnode.v1.AcquireSlotRequest
-	(*RenewSlotsRequest)(nil),   // 29: govnode.v1.RenewSlotsRequest
-	(*ReleaseSlotRequest)(nil),  // 30: govnode.v1.ReleaseSlotRequest
-	(*AcquireSlotResponse)(nil), // 31: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 32: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 33: govnode.v1.ReleaseSlotResponse
+	(*Signal)(nil),              // 27: govnode.v1.Signal
+	(*structpb.Value)(nil),      // 28: google.protobuf.Value
+	(*AcquireSlotRequest)(nil),  // 29: govnode.v1.AcquireSlotRequest
+	(*RenewSlotsRequest)(nil),   // 30: govnode.v1.RenewSlotsRequest
+	(*ReleaseSlotRequest)(nil),  // 31: govnode.v1.ReleaseSlotRequest
+	(*AcquireSlotResponse)(nil), // 32: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 33: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 34: govnode.v1.ReleaseSlotResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
 	0,  // 0: govnode.v1.BeginCallRequest.kind:type_name -> govnode.v1.Kind
@@ -1739,46 +1749,47 @@ var file_govnode_v1_call_proto_depIdxs = []int32{
 	20, // 14: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
 	26, // 15: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
 	19, // 16: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
-	1,  // 17: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
-	27, // 18: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
-	22, // 19: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
-	4,  // 20: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
-	7,  // 21: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	22, // 22: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	4,  // 23: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	3,  // 24: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	6,  // 25: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	9,  // 26: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	28, // 27: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	29, // 28: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	30, // 29: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	20, // 30: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	5,  // 31: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	8,  // 32: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	10, // 33: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	31, // 34: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	32, // 35: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	33, // 36: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	12, // 37: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	11, // 38: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	13, // 39: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	11, // 40: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	13, // 41: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	3,  // 42: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	6,  // 43: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	9,  // 44: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	14, // 45: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	16, // 46: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	5,  // 47: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	8,  // 48: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	10, // 49: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	15, // 50: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	17, // 51: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	47, // [47:52] is the sub-list for method output_type
-	42, // [42:47] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	27, // 17: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
+	1,  // 18: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
+	28, // 19: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
+	22, // 20: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
+	4,  // 21: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
+	7,  // 22: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
+	22, // 23: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	4,  // 24: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	3,  // 25: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	6,  // 26: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	9,  // 27: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	29, // 28: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	30, // 29: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	31, // 30: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	20, // 31: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	5,  // 32: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	8,  // 33: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	10, // 34: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	32, // 35: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	33, // 36: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	34, // 37: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	12, // 38: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	11, // 39: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	13, // 40: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	11, // 41: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	13, // 42: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	3,  // 43: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	6,  // 44: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	9,  // 45: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	14, // 46: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	16, // 47: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	5,  // 48: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	8,  // 49: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	10, // 50: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	15, // 51: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	17, // 52: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	48, // [48:53] is the sub-list for method output_type
+	43, // [43:48] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }

@@ -37,6 +37,7 @@ type Node struct {
 	govnodev1connect.SessionServiceClient
 	govnodev1connect.SlotServiceClient
 	govnodev1connect.PolicyServiceClient
+	govnodev1connect.CounterServiceClient
 	govnodev1connect.DecisionServiceClient
 	govnodev1connect.EventServiceClient
 	govnodev1connect.ClusterServiceClient
@@ -49,6 +50,7 @@ func NewNode(client *http.Client, address string) Node {
 		govnodev1connect.NewSessionServiceClient(client, base),
 		govnodev1connect.NewSlotServiceClient(client, base),
 		govnodev1connect.NewPolicyServiceClient(client, base),
+		govnodev1connect.NewCounterServiceClient(client, base),
 		govnodev1connect.NewDecisionServiceClient(client, base),
 		govnodev1connect.NewEventServiceClient(client, base),
 		govnodev1connect.NewClusterServiceClient(client, base),

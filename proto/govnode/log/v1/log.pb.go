@@ -203,6 +203,115 @@ func (Fact) EnumDescriptor() ([]byte, []int) {
 	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{2}
 }
 
+// SignalScope says whom a signal is for.
+type SignalScope int32
+
+const (
+	SignalScope_SIGNAL_SCOPE_UNSPECIFIED SignalScope = 0
+	SignalScope_SIGNAL_SCOPE_EVERYTHING  SignalScope = 1
+	SignalScope_SIGNAL_SCOPE_AGENT       SignalScope = 2
+	SignalScope_SIGNAL_SCOPE_POLICY      SignalScope = 3
+	SignalScope_SIGNAL_SCOPE_SESSION     SignalScope = 4
+)
+
+// Enum value maps for SignalScope.
+var (
+	SignalScope_name = map[int32]string{
+		0: "SIGNAL_SCOPE_UNSPECIFIED",
+		1: "SIGNAL_SCOPE_EVERYTHING",
+		2: "SIGNAL_SCOPE_AGENT",
+		3: "SIGNAL_SCOPE_POLICY",
+		4: "SIGNAL_SCOPE_SESSION",
+	}
+	SignalScope_value = map[string]int32{
+		"SIGNAL_SCOPE_UNSPECIFIED": 0,
+		"SIGNAL_SCOPE_EVERYTHING":  1,
+		"SIGNAL_SCOPE_AGENT":       2,
+		"SIGNAL_SCOPE_POLICY":      3,
+		"SIGNAL_SCOPE_SESSION":     4,
+	}
+)
+
+func (x SignalScope) Enum() *SignalScope {
+	p := new(SignalScope)
+	*p = x
+	return p
+}
+
+func (x SignalScope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SignalScope) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_log_v1_log_proto_enumTypes[3].Descriptor()
+}
+
+func (SignalScope) Type() protoreflect.EnumType {
+	return &file_govnode_log_v1_log_proto_enumTypes[3]
+}
+
+func (x SignalScope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SignalScope.Descriptor instead.
+func (SignalScope) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{3}
+}
+
+// SignalKind says what a signal asks for.
+type SignalKind int32
+
+const (
+	SignalKind_SIGNAL_KIND_UNSPECIFIED SignalKind = 0
+	SignalKind_SIGNAL_KIND_STOP        SignalKind = 1
+	SignalKind_SIGNAL_KIND_CONTINUE    SignalKind = 2
+	SignalKind_SIGNAL_KIND_KILL        SignalKind = 3
+)
+
+// Enum value maps for SignalKind.
+var (
+	SignalKind_name = map[int32]string{
+		0: "SIGNAL_KIND_UNSPECIFIED",
+		1: "SIGNAL_KIND_STOP",
+		2: "SIGNAL_KIND_CONTINUE",
+		3: "SIGNAL_KIND_KILL",
+	}
+	SignalKind_value = map[string]int32{
+		"SIGNAL_KIND_UNSPECIFIED": 0,
+		"SIGNAL_KIND_STOP":        1,
+		"SIGNAL_KIND_CONTINUE":    2,
+		"SIGNAL_KIND_KILL":        3,
+	}
+)
+
+func (x SignalKind) Enum() *SignalKind {
+	p := new(SignalKind)
+	*p = x
+	return p
+}
+
+func (x SignalKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SignalKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_log_v1_log_proto_enumTypes[4].Descriptor()
+}
+
+func (SignalKind) Type() protoreflect.EnumType {
+	return &file_govnode_log_v1_log_proto_enumTypes[4]
+}
+
+func (x SignalKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SignalKind.Descriptor instead.
+func (SignalKind) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{4}
+}
+
 // Phase says whether a session admits calls.
 type Phase int32
 
@@ -238,11 +347,11 @@ func (x Phase) String() string {
 }
 
 func (Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_govnode_log_v1_log_proto_enumTypes[3].Descriptor()
+	return file_govnode_log_v1_log_proto_enumTypes[5].Descriptor()
 }
 
 func (Phase) Type() protoreflect.EnumType {
-	return &file_govnode_log_v1_log_proto_enumTypes[3]
+	return &file_govnode_log_v1_log_proto_enumTypes[5]
 }
 
 func (x Phase) Number() protoreflect.EnumNumber {
@@ -251,7 +360,7 @@ func (x Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Phase.Descriptor instead.
 func (Phase) EnumDescriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 // Entry is one entry of the log: commands that are applied together.
@@ -341,6 +450,10 @@ type Command struct {
 	//	*Command_Restore
 	//	*Command_PutHash
 	//	*Command_Repair
+	//	*Command_Signal
+	//	*Command_Swept
+	//	*Command_Append
+	//	*Command_DeleteList
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -563,6 +676,42 @@ func (x *Command) GetRepair() *Repair {
 	return nil
 }
 
+func (x *Command) GetSignal() *Signal {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Signal); ok {
+			return x.Signal
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSwept() *Swept {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Swept); ok {
+			return x.Swept
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAppend() *Append {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Append); ok {
+			return x.Append
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteList() *DeleteList {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteList); ok {
+			return x.DeleteList
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -647,6 +796,22 @@ type Command_Repair struct {
 	Repair *Repair `protobuf:"bytes,20,opt,name=repair,proto3,oneof"`
 }
 
+type Command_Signal struct {
+	Signal *Signal `protobuf:"bytes,21,opt,name=signal,proto3,oneof"`
+}
+
+type Command_Swept struct {
+	Swept *Swept `protobuf:"bytes,22,opt,name=swept,proto3,oneof"`
+}
+
+type Command_Append struct {
+	Append *Append `protobuf:"bytes,34,opt,name=append,proto3,oneof"`
+}
+
+type Command_DeleteList struct {
+	DeleteList *DeleteList `protobuf:"bytes,35,opt,name=delete_list,json=deleteList,proto3,oneof"`
+}
+
 func (*Command_Open) isCommand_Command() {}
 
 func (*Command_Begin) isCommand_Command() {}
@@ -686,6 +851,14 @@ func (*Command_Restore) isCommand_Command() {}
 func (*Command_PutHash) isCommand_Command() {}
 
 func (*Command_Repair) isCommand_Command() {}
+
+func (*Command_Signal) isCommand_Command() {}
+
+func (*Command_Swept) isCommand_Command() {}
+
+func (*Command_Append) isCommand_Command() {}
+
+func (*Command_DeleteList) isCommand_Command() {}
 
 // Maker is whose request a command is.
 type Maker struct {
@@ -1664,6 +1837,8 @@ type Close struct {
 	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	Pools         []string               `protobuf:"bytes,3,rep,name=pools,proto3" json:"pools,omitempty"`
 	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	Killed        bool                   `protobuf:"varint,5,opt,name=killed,proto3" json:"killed,omitempty"`
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // of the KILL
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1724,6 +1899,20 @@ func (x *Close) GetDigest() []byte {
 		return x.Digest
 	}
 	return nil
+}
+
+func (x *Close) GetKilled() bool {
+	if x != nil {
+		return x.Killed
+	}
+	return false
+}
+
+func (x *Close) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type Acquire struct {
@@ -2421,6 +2610,7 @@ type Set struct {
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	Value         *Value                 `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
 	Ttl           int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,6,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2490,11 +2680,19 @@ func (x *Set) GetTtl() int64 {
 	return 0
 }
 
+func (x *Set) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
+	}
+	return ""
+}
+
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
 	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,4,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2546,6 +2744,13 @@ func (x *Delete) GetBy() *Maker {
 func (x *Delete) GetKey() string {
 	if x != nil {
 		return x.Key
+	}
+	return ""
+}
+
+func (x *Delete) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
 	}
 	return ""
 }
@@ -2834,6 +3039,347 @@ func (x *Repair) GetNewerThan() uint64 {
 	return 0
 }
 
+type Append struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Items         []string               `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
+	Ttl           int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	From          int64                  `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`   // length that the list has
+	Exact         bool                   `protobuf:"varint,7,opt,name=exact,proto3" json:"exact,omitempty"` // which the caller named
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Append) Reset() {
+	*x = Append{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Append) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Append) ProtoMessage() {}
+
+func (x *Append) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Append.ProtoReflect.Descriptor instead.
+func (*Append) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Append) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Append) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Append) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Append) GetItems() []string {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *Append) GetTtl() int64 {
+	if x != nil {
+		return x.Ttl
+	}
+	return 0
+}
+
+func (x *Append) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Append) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+type DeleteList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteList) Reset() {
+	*x = DeleteList{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteList) ProtoMessage() {}
+
+func (x *DeleteList) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
+func (*DeleteList) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *DeleteList) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteList) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteList) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// Target is whom a signal is for. Everything has no name.
+type Target struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Scope         SignalScope            `protobuf:"varint,1,opt,name=scope,proto3,enum=govnode.log.v1.SignalScope" json:"scope,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Target) Reset() {
+	*x = Target{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Target) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Target) ProtoMessage() {}
+
+func (x *Target) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Target.ProtoReflect.Descriptor instead.
+func (*Target) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Target) GetScope() SignalScope {
+	if x != nil {
+		return x.Scope
+	}
+	return SignalScope_SIGNAL_SCOPE_UNSPECIFIED
+}
+
+func (x *Target) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type Signal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Target        *Target                `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
+	Signal        SignalKind             `protobuf:"varint,4,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"`
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signal) Reset() {
+	*x = Signal{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signal) ProtoMessage() {}
+
+func (x *Signal) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signal.ProtoReflect.Descriptor instead.
+func (*Signal) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Signal) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Signal) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Signal) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Signal) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Signal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type Swept struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	Target        *Target                `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the KILL
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Swept) Reset() {
+	*x = Swept{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Swept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Swept) ProtoMessage() {}
+
+func (x *Swept) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Swept.ProtoReflect.Descriptor instead.
+func (*Swept) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Swept) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Swept) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Swept) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // Result is the answer to a command. It goes between nodes and is not kept.
 type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2857,13 +3403,15 @@ type Result struct {
 	Facts         []int64                `protobuf:"zigzag64,18,rep,packed,name=facts,proto3" json:"facts,omitempty"`
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
+	Version       string                 `protobuf:"bytes,25,opt,name=version,proto3" json:"version,omitempty"`
+	Signal        *Halt                  `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +3423,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +3436,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3031,6 +3579,20 @@ func (x *Result) GetAfter() *After {
 	return nil
 }
 
+func (x *Result) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Result) GetSignal() *Halt {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
+}
+
 // After is how something stands after the command.
 type After struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3043,7 +3605,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3617,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3630,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *After) GetNow() int64 {
@@ -3106,7 +3668,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3680,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3693,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3187,7 +3749,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3199,7 +3761,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3212,7 +3774,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Grant) GetPool() string {
@@ -3247,7 +3809,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3821,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3834,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3310,7 +3872,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3884,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3897,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3390,7 +3952,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3964,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3977,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Place) GetPool() string {
@@ -3444,7 +4006,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +4018,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +4031,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Lapse) GetSession() string {
@@ -3515,6 +4077,9 @@ type Record struct {
 	//	*Record_Namespace
 	//	*Record_Baseline
 	//	*Record_Hash
+	//	*Record_Signals
+	//	*Record_List
+	//	*Record_ListItem
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3522,7 +4087,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +4099,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +4112,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -3647,6 +4212,33 @@ func (x *Record) GetHash() *Hash {
 	return nil
 }
 
+func (x *Record) GetSignals() *Signals {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Signals); ok {
+			return x.Signals
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetList() *List {
+	if x != nil {
+		if x, ok := x.Record.(*Record_List); ok {
+			return x.List
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetListItem() *ListItem {
+	if x != nil {
+		if x, ok := x.Record.(*Record_ListItem); ok {
+			return x.ListItem
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -3691,6 +4283,18 @@ type Record_Hash struct {
 	Hash *Hash `protobuf:"bytes,10,opt,name=hash,proto3,oneof"`
 }
 
+type Record_Signals struct {
+	Signals *Signals `protobuf:"bytes,11,opt,name=signals,proto3,oneof"`
+}
+
+type Record_List struct {
+	List *List `protobuf:"bytes,15,opt,name=list,proto3,oneof"`
+}
+
+type Record_ListItem struct {
+	ListItem *ListItem `protobuf:"bytes,16,opt,name=list_item,json=listItem,proto3,oneof"`
+}
+
 func (*Record_Session) isRecord_Record() {}
 
 func (*Record_Pool) isRecord_Record() {}
@@ -3710,6 +4314,12 @@ func (*Record_Namespace) isRecord_Record() {}
 func (*Record_Baseline) isRecord_Record() {}
 
 func (*Record_Hash) isRecord_Record() {}
+
+func (*Record_Signals) isRecord_Record() {}
+
+func (*Record_List) isRecord_Record() {}
+
+func (*Record_ListItem) isRecord_Record() {}
 
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3734,13 +4344,14 @@ type Session struct {
 	Open          []*Held                `protobuf:"bytes,20,rep,name=open,proto3" json:"open,omitempty"`
 	Ids           *IDs                   `protobuf:"bytes,21,opt,name=ids,proto3" json:"ids,omitempty"`
 	More          *More                  `protobuf:"bytes,22,opt,name=more,proto3" json:"more,omitempty"`
+	Gates         *Gates                 `protobuf:"bytes,23,opt,name=gates,proto3" json:"gates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3752,7 +4363,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3765,7 +4376,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Session) GetAgent() string {
@@ -3915,6 +4526,74 @@ func (x *Session) GetMore() *More {
 	return nil
 }
 
+func (x *Session) GetGates() *Gates {
+	if x != nil {
+		return x.Gates
+	}
+	return nil
+}
+
+// Gates are what few sessions have of what a call has to pass.
+type Gates struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Signal        SignalKind             `protobuf:"varint,1,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"` // the session's own: STOP or KILL
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Since         int64                  `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gates) Reset() {
+	*x = Gates{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gates) ProtoMessage() {}
+
+func (x *Gates) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gates.ProtoReflect.Descriptor instead.
+func (*Gates) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *Gates) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Gates) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Gates) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
 type Pin struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -3925,7 +4604,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +4616,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4629,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -3977,7 +4656,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3989,7 +4668,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4002,7 +4681,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -4032,7 +4711,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4044,7 +4723,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4057,7 +4736,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *More) GetParent() string {
@@ -4107,7 +4786,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4119,7 +4798,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4132,7 +4811,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Held) GetHolder() string {
@@ -4216,7 +4895,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4907,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4920,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Hold) GetPool() string {
@@ -4280,7 +4959,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4292,7 +4971,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4305,7 +4984,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -4344,7 +5023,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4356,7 +5035,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4369,7 +5048,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -4438,7 +5117,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4450,7 +5129,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4463,7 +5142,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Lease) GetHolder() string {
@@ -4542,7 +5221,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4554,7 +5233,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4567,7 +5246,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -4613,7 +5292,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +5304,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +5317,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -4702,7 +5381,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4714,7 +5393,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4727,7 +5406,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -4770,7 +5449,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4782,7 +5461,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4795,7 +5474,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -4836,7 +5515,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +5527,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +5540,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -4887,7 +5566,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4899,7 +5578,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4912,7 +5591,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Pins) GetN() int64 {
@@ -4932,7 +5611,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4944,7 +5623,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4957,7 +5636,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -4985,7 +5664,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4997,7 +5676,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5010,7 +5689,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -5044,7 +5723,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5056,7 +5735,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5069,7 +5748,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -5095,7 +5774,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5107,7 +5786,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5120,12 +5799,264 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Hash) GetHash() string {
 	if x != nil {
 		return x.Hash
+	}
+	return ""
+}
+
+// List is the head of a list.
+type List struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Length        int64                  `protobuf:"varint,1,opt,name=length,proto3" json:"length,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Until         int64                  `protobuf:"varint,3,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *List) Reset() {
+	*x = List{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *List) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*List) ProtoMessage() {}
+
+func (x *List) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use List.ProtoReflect.Descriptor instead.
+func (*List) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *List) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *List) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *List) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+type ListItem struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	Until         int64                  `protobuf:"varint,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListItem) Reset() {
+	*x = ListItem{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListItem) ProtoMessage() {}
+
+func (x *ListItem) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
+func (*ListItem) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *ListItem) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ListItem) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+// Signals are the STOPs and KILLs that stand in a namespace, beside those of
+// single sessions.
+type Signals struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Halts         []*Halt                `protobuf:"bytes,1,rep,name=halts,proto3" json:"halts,omitempty"` // by target
+	Last          uint64                 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`  // number
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signals) Reset() {
+	*x = Signals{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signals) ProtoMessage() {}
+
+func (x *Signals) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signals.ProtoReflect.Descriptor instead.
+func (*Signals) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *Signals) GetHalts() []*Halt {
+	if x != nil {
+		return x.Halts
+	}
+	return nil
+}
+
+func (x *Signals) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// Halt is a STOP or KILL that stands.
+type Halt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        *Target                `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Signal        SignalKind             `protobuf:"varint,2,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Swept         bool                   `protobuf:"varint,4,opt,name=swept,proto3" json:"swept,omitempty"`
+	Since         int64                  `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Halt) Reset() {
+	*x = Halt{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Halt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Halt) ProtoMessage() {}
+
+func (x *Halt) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Halt.ProtoReflect.Descriptor instead.
+func (*Halt) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *Halt) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Halt) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Halt) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Halt) GetSwept() bool {
+	if x != nil {
+		return x.Swept
+	}
+	return false
+}
+
+func (x *Halt) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Halt) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -5142,7 +6073,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +6085,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +6098,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -5201,7 +6132,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5213,7 +6144,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5226,7 +6157,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -5247,7 +6178,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5259,7 +6190,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5272,7 +6203,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -5300,7 +6231,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5312,7 +6243,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5325,7 +6256,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -5350,7 +6281,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xac\b\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xfe\t\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -5374,7 +6305,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04tick\x18\x11 \x01(\v2\x14.govnode.log.v1.TickH\x00R\x04tick\x123\n" +
 	"\arestore\x18\x12 \x01(\v2\x17.govnode.log.v1.RestoreH\x00R\arestore\x124\n" +
 	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
-	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repairB\t\n" +
+	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x120\n" +
+	"\x06signal\x18\x15 \x01(\v2\x16.govnode.log.v1.SignalH\x00R\x06signal\x12-\n" +
+	"\x05swept\x18\x16 \x01(\v2\x15.govnode.log.v1.SweptH\x00R\x05swept\x120\n" +
+	"\x06append\x18\" \x01(\v2\x16.govnode.log.v1.AppendH\x00R\x06append\x12=\n" +
+	"\vdelete_list\x18# \x01(\v2\x1a.govnode.log.v1.DeleteListH\x00R\n" +
+	"deleteListB\t\n" +
 	"\acommand\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
@@ -5461,12 +6397,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x03 \x01(\tR\x04call\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
-	"\x05pools\x18\x05 \x03(\tR\x05pools\"_\n" +
+	"\x05pools\x18\x05 \x03(\tR\x05pools\"\x8f\x01\n" +
 	"\x05Close\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
 	"\x05pools\x18\x03 \x03(\tR\x05pools\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\fR\x06digest\"\xfe\x01\n" +
+	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06killed\x18\x05 \x01(\bR\x06killed\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xfe\x01\n" +
 	"\aAcquire\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
@@ -5526,17 +6464,21 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x14\n" +
-	"\x05names\x18\x05 \x03(\tR\x05names\"\x8d\x01\n" +
+	"\x05names\x18\x05 \x03(\tR\x05names\"\xac\x01\n" +
 	"\x03Set\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\tR\x03key\x12+\n" +
 	"\x05value\x18\x04 \x01(\v2\x15.govnode.log.v1.ValueR\x05value\x12\x10\n" +
-	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\"Q\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x06 \x01(\tR\tifVersion\"p\n" +
 	"\x06Delete\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\tR\x03key\"l\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x04 \x01(\tR\tifVersion\"l\n" +
 	"\tIncrement\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
@@ -5555,7 +6497,33 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\x12\x1d\n" +
 	"\n" +
-	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\x88\x05\n" +
+	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\xa3\x01\n" +
+	"\x06Append\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x14\n" +
+	"\x05items\x18\x04 \x03(\tR\x05items\x12\x10\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x12\n" +
+	"\x04from\x18\x06 \x01(\x03R\x04from\x12\x14\n" +
+	"\x05exact\x18\a \x01(\bR\x05exact\"U\n" +
+	"\n" +
+	"DeleteList\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\"O\n" +
+	"\x06Target\x121\n" +
+	"\x05scope\x18\x01 \x01(\x0e2\x1b.govnode.log.v1.SignalScopeR\x05scope\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xbb\x01\n" +
+	"\x06Signal\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12.\n" +
+	"\x06target\x18\x03 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
+	"\x06signal\x18\x04 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"_\n" +
+	"\x05Swept\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12.\n" +
+	"\x06target\x18\x02 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\xd0\x05\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -5581,7 +6549,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05names\x18\x11 \x03(\tR\x05names\x12\x14\n" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
-	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\"|\n" +
+	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12\x18\n" +
+	"\aversion\x18\x19 \x01(\tR\aversion\x12,\n" +
+	"\x06signal\x18\x15 \x01(\v2\x14.govnode.log.v1.HaltR\x06signal\"|\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
@@ -5618,7 +6588,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
-	"\x02ns\x18\x04 \x01(\tR\x02ns\"\x83\x04\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\x9d\x05\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +
@@ -5630,8 +6600,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tnamespace\x18\b \x01(\v2\x19.govnode.log.v1.NamespaceH\x00R\tnamespace\x126\n" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
-	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hashB\b\n" +
-	"\x06record\"\x8e\x05\n" +
+	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hash\x123\n" +
+	"\asignals\x18\v \x01(\v2\x17.govnode.log.v1.SignalsH\x00R\asignals\x12*\n" +
+	"\x04list\x18\x0f \x01(\v2\x14.govnode.log.v1.ListH\x00R\x04list\x127\n" +
+	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItemB\b\n" +
+	"\x06record\"\xbb\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x18\n" +
@@ -5656,7 +6629,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05tools\x18\x13 \x03(\v2\x19.govnode.log.v1.ToolCountR\x05tools\x12(\n" +
 	"\x04open\x18\x14 \x03(\v2\x14.govnode.log.v1.HeldR\x04open\x12%\n" +
 	"\x03ids\x18\x15 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\x12(\n" +
-	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\"M\n" +
+	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\x12+\n" +
+	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\"i\n" +
+	"\x05Gates\x122\n" +
+	"\x06signal\x18\x01 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\"M\n" +
 	"\x03Pin\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12.\n" +
 	"\x06limits\x18\x02 \x01(\v2\x16.govnode.log.v1.LimitsR\x06limits\"5\n" +
@@ -5752,7 +6730,24 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x1a\n" +
 	"\x04Hash\x12\x12\n" +
-	"\x04hash\x18\x01 \x01(\tR\x04hash\"X\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\"J\n" +
+	"\x04List\x12\x16\n" +
+	"\x06length\x18\x01 \x01(\x03R\x06length\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05until\x18\x03 \x01(\x03R\x05until\"4\n" +
+	"\bListItem\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"I\n" +
+	"\aSignals\x12*\n" +
+	"\x05halts\x18\x01 \x03(\v2\x14.govnode.log.v1.HaltR\x05halts\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\"\xc6\x01\n" +
+	"\x04Halt\x12.\n" +
+	"\x06target\x18\x01 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
+	"\x06signal\x18\x02 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05swept\x18\x04 \x01(\bR\x05swept\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\x03R\x05since\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"X\n" +
 	"\x0eSnapshotHeader\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12\x1e\n" +
 	"\n" +
@@ -5785,7 +6780,19 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\vFACT_TOKENS\x10\x03\x12\x13\n" +
 	"\x0fFACT_TOOL_CALLS\x10\x04\x12\x15\n" +
 	"\x11FACT_ACTIVE_SLOTS\x10\x05\x12\x10\n" +
-	"\fFACT_ELAPSED\x10\x06*<\n" +
+	"\fFACT_ELAPSED\x10\x06*\x93\x01\n" +
+	"\vSignalScope\x12\x1c\n" +
+	"\x18SIGNAL_SCOPE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17SIGNAL_SCOPE_EVERYTHING\x10\x01\x12\x16\n" +
+	"\x12SIGNAL_SCOPE_AGENT\x10\x02\x12\x17\n" +
+	"\x13SIGNAL_SCOPE_POLICY\x10\x03\x12\x18\n" +
+	"\x14SIGNAL_SCOPE_SESSION\x10\x04*o\n" +
+	"\n" +
+	"SignalKind\x12\x1b\n" +
+	"\x17SIGNAL_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10SIGNAL_KIND_STOP\x10\x01\x12\x18\n" +
+	"\x14SIGNAL_KIND_CONTINUE\x10\x02\x12\x14\n" +
+	"\x10SIGNAL_KIND_KILL\x10\x03*<\n" +
 	"\x05Phase\x12\x0e\n" +
 	"\n" +
 	"PHASE_OPEN\x10\x00\x12\x10\n" +
@@ -5804,159 +6811,191 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 	return file_govnode_log_v1_log_proto_rawDescData
 }
 
-var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
 	(Fact)(0),               // 2: govnode.log.v1.Fact
-	(Phase)(0),              // 3: govnode.log.v1.Phase
-	(*Entry)(nil),           // 4: govnode.log.v1.Entry
-	(*Command)(nil),         // 5: govnode.log.v1.Command
-	(*Maker)(nil),           // 6: govnode.log.v1.Maker
-	(*Attr)(nil),            // 7: govnode.log.v1.Attr
-	(*Premise)(nil),         // 8: govnode.log.v1.Premise
-	(*Want)(nil),            // 9: govnode.log.v1.Want
-	(*Output)(nil),          // 10: govnode.log.v1.Output
-	(*Value)(nil),           // 11: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 12: govnode.log.v1.ToolLimit
-	(*Limits)(nil),          // 13: govnode.log.v1.Limits
-	(*Open)(nil),            // 14: govnode.log.v1.Open
-	(*Begin)(nil),           // 15: govnode.log.v1.Begin
-	(*End)(nil),             // 16: govnode.log.v1.End
-	(*Cancel)(nil),          // 17: govnode.log.v1.Cancel
-	(*Close)(nil),           // 18: govnode.log.v1.Close
-	(*Acquire)(nil),         // 19: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 20: govnode.log.v1.Renew
-	(*Release)(nil),         // 21: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 22: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 23: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 24: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 25: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 26: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 27: govnode.log.v1.Set
-	(*Delete)(nil),          // 28: govnode.log.v1.Delete
-	(*Increment)(nil),       // 29: govnode.log.v1.Increment
-	(*Tick)(nil),            // 30: govnode.log.v1.Tick
-	(*Restore)(nil),         // 31: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 32: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 33: govnode.log.v1.Repair
-	(*Result)(nil),          // 34: govnode.log.v1.Result
-	(*After)(nil),           // 35: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 36: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 37: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 38: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 39: govnode.log.v1.Counters
-	(*Place)(nil),           // 40: govnode.log.v1.Place
-	(*Lapse)(nil),           // 41: govnode.log.v1.Lapse
-	(*Record)(nil),          // 42: govnode.log.v1.Record
-	(*Session)(nil),         // 43: govnode.log.v1.Session
-	(*Pin)(nil),             // 44: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 45: govnode.log.v1.ToolCount
-	(*More)(nil),            // 46: govnode.log.v1.More
-	(*Held)(nil),            // 47: govnode.log.v1.Held
-	(*Hold)(nil),            // 48: govnode.log.v1.Hold
-	(*IDs)(nil),             // 49: govnode.log.v1.IDs
-	(*Pool)(nil),            // 50: govnode.log.v1.Pool
-	(*Lease)(nil),           // 51: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 52: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 53: govnode.log.v1.Ticket
-	(*Client)(nil),          // 54: govnode.log.v1.Client
-	(*Policy)(nil),          // 55: govnode.log.v1.Policy
-	(*Name)(nil),            // 56: govnode.log.v1.Name
-	(*Pins)(nil),            // 57: govnode.log.v1.Pins
-	(*Counter)(nil),         // 58: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 59: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 60: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 61: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 62: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 63: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 64: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 65: govnode.log.v1.SnapshotTrailer
+	(SignalScope)(0),        // 3: govnode.log.v1.SignalScope
+	(SignalKind)(0),         // 4: govnode.log.v1.SignalKind
+	(Phase)(0),              // 5: govnode.log.v1.Phase
+	(*Entry)(nil),           // 6: govnode.log.v1.Entry
+	(*Command)(nil),         // 7: govnode.log.v1.Command
+	(*Maker)(nil),           // 8: govnode.log.v1.Maker
+	(*Attr)(nil),            // 9: govnode.log.v1.Attr
+	(*Premise)(nil),         // 10: govnode.log.v1.Premise
+	(*Want)(nil),            // 11: govnode.log.v1.Want
+	(*Output)(nil),          // 12: govnode.log.v1.Output
+	(*Value)(nil),           // 13: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 14: govnode.log.v1.ToolLimit
+	(*Limits)(nil),          // 15: govnode.log.v1.Limits
+	(*Open)(nil),            // 16: govnode.log.v1.Open
+	(*Begin)(nil),           // 17: govnode.log.v1.Begin
+	(*End)(nil),             // 18: govnode.log.v1.End
+	(*Cancel)(nil),          // 19: govnode.log.v1.Cancel
+	(*Close)(nil),           // 20: govnode.log.v1.Close
+	(*Acquire)(nil),         // 21: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 22: govnode.log.v1.Renew
+	(*Release)(nil),         // 23: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 24: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 25: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 26: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 27: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 28: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 29: govnode.log.v1.Set
+	(*Delete)(nil),          // 30: govnode.log.v1.Delete
+	(*Increment)(nil),       // 31: govnode.log.v1.Increment
+	(*Tick)(nil),            // 32: govnode.log.v1.Tick
+	(*Restore)(nil),         // 33: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 34: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 35: govnode.log.v1.Repair
+	(*Append)(nil),          // 36: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 37: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 38: govnode.log.v1.Target
+	(*Signal)(nil),          // 39: govnode.log.v1.Signal
+	(*Swept)(nil),           // 40: govnode.log.v1.Swept
+	(*Result)(nil),          // 41: govnode.log.v1.Result
+	(*After)(nil),           // 42: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 43: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 44: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 45: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 46: govnode.log.v1.Counters
+	(*Place)(nil),           // 47: govnode.log.v1.Place
+	(*Lapse)(nil),           // 48: govnode.log.v1.Lapse
+	(*Record)(nil),          // 49: govnode.log.v1.Record
+	(*Session)(nil),         // 50: govnode.log.v1.Session
+	(*Gates)(nil),           // 51: govnode.log.v1.Gates
+	(*Pin)(nil),             // 52: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 53: govnode.log.v1.ToolCount
+	(*More)(nil),            // 54: govnode.log.v1.More
+	(*Held)(nil),            // 55: govnode.log.v1.Held
+	(*Hold)(nil),            // 56: govnode.log.v1.Hold
+	(*IDs)(nil),             // 57: govnode.log.v1.IDs
+	(*Pool)(nil),            // 58: govnode.log.v1.Pool
+	(*Lease)(nil),           // 59: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 60: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 61: govnode.log.v1.Ticket
+	(*Client)(nil),          // 62: govnode.log.v1.Client
+	(*Policy)(nil),          // 63: govnode.log.v1.Policy
+	(*Name)(nil),            // 64: govnode.log.v1.Name
+	(*Pins)(nil),            // 65: govnode.log.v1.Pins
+	(*Counter)(nil),         // 66: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 67: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 68: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 69: govnode.log.v1.Hash
+	(*List)(nil),            // 70: govnode.log.v1.List
+	(*ListItem)(nil),        // 71: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 72: govnode.log.v1.Signals
+	(*Halt)(nil),            // 73: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 74: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 75: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 76: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 77: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	14, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	15, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	16, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	17, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	18, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	19, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	20, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	21, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	22, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	23, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	24, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	25, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	26, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	27, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	28, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	29, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	30, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	31, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	32, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	33, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	2,  // 20: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	12, // 21: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	7,  // 22: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 23: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 24: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 25: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	1,  // 26: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	10, // 27: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	6,  // 28: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 29: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 30: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 31: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	13, // 32: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 33: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 34: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	11, // 35: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 36: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 37: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 38: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	6,  // 39: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	37, // 40: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	38, // 41: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	39, // 42: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	40, // 43: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	41, // 44: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	35, // 45: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	43, // 46: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	36, // 47: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	43, // 48: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	50, // 49: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	54, // 50: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	55, // 51: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	56, // 52: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	57, // 53: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	58, // 54: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	59, // 55: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	60, // 56: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	61, // 57: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	3,  // 58: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	44, // 59: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	45, // 60: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	47, // 61: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	49, // 62: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	46, // 63: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	13, // 64: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 65: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	48, // 66: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 67: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	51, // 68: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	53, // 69: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	52, // 70: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	47, // 71: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	49, // 72: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	44, // 73: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 74: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	64, // 75: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	42, // 76: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	77, // [77:77] is the sub-list for method output_type
-	77, // [77:77] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	16, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	17, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	18, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	19, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	20, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	21, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	22, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	23, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	24, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	25, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	26, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	27, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	28, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	29, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	30, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	31, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	32, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	33, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	34, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	35, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	39, // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	40, // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	36, // 22: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	37, // 23: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	2,  // 24: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	14, // 25: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	9,  // 26: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,  // 27: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	10, // 28: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	11, // 29: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	1,  // 30: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	12, // 31: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	8,  // 32: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	8,  // 33: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	8,  // 34: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	8,  // 35: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	15, // 36: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	8,  // 37: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	8,  // 38: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	13, // 39: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	8,  // 40: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	8,  // 41: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	8,  // 42: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	8,  // 43: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	8,  // 44: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	8,  // 45: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,  // 46: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	8,  // 47: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	38, // 48: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,  // 49: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	38, // 50: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	44, // 51: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	45, // 52: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	46, // 53: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	47, // 54: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	48, // 55: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	42, // 56: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	73, // 57: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	50, // 58: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	43, // 59: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	50, // 60: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	58, // 61: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	62, // 62: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	63, // 63: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	64, // 64: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	65, // 65: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	66, // 66: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	67, // 67: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	68, // 68: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	69, // 69: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	72, // 70: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	70, // 71: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	71, // 72: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	5,  // 73: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	52, // 74: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	53, // 75: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	55, // 76: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	57, // 77: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	54, // 78: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	51, // 79: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	4,  // 80: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	15, // 81: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	9,  // 82: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	56, // 83: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,  // 84: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	59, // 85: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	61, // 86: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	60, // 87: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	55, // 88: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	57, // 89: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	52, // 90: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	13, // 91: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	73, // 92: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	38, // 93: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,  // 94: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	76, // 95: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	49, // 96: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	97, // [97:97] is the sub-list for method output_type
+	97, // [97:97] is the sub-list for method input_type
+	97, // [97:97] is the sub-list for extension type_name
+	97, // [97:97] is the sub-list for extension extendee
+	0,  // [0:97] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -5985,8 +7024,12 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Restore)(nil),
 		(*Command_PutHash)(nil),
 		(*Command_Repair)(nil),
+		(*Command_Signal)(nil),
+		(*Command_Swept)(nil),
+		(*Command_Append)(nil),
+		(*Command_DeleteList)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[43].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -5997,14 +7040,17 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Record_Namespace)(nil),
 		(*Record_Baseline)(nil),
 		(*Record_Hash)(nil),
+		(*Record_Signals)(nil),
+		(*Record_List)(nil),
+		(*Record_ListItem)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   62,
+			NumEnums:      6,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
