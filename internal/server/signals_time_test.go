@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,14 +32,14 @@ func (s *Server) attempts(t *testing.T) int32 {
 type tried struct {
 	res  *v1.BeginCallResponse
 	err  error
-	over bool
+	over atomic.Bool
 }
 
 func (s *Server) tries(t *testing.T, call string, wait time.Duration) *tried {
 	x := &tried{}
 	go func() {
 		x.res, x.err = s.try(t, call, wait, time.Hour)
-		x.over = true
+		x.over.Store(true)
 	}()
 	synctest.Wait()
 	return x
@@ -47,7 +48,7 @@ func (s *Server) tries(t *testing.T, call string, wait time.Duration) *tried {
 func (x *tried) outcome(t *testing.T) v1.Outcome {
 	t.Helper()
 	synctest.Wait()
-	require.True(t, x.over)
+	require.True(t, x.over.Load())
 	require.NoError(t, x.err)
 	return x.res.Outcome
 }
@@ -61,7 +62,7 @@ func TestHeldUntilContinue(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		require.Equal(t, v1.Outcome_OUTCOME_STOPPED, late.outcome(t))
 		time.Sleep(4 * time.Minute)
-		require.False(t, held.over)
+		require.False(t, held.over.Load())
 		require.Zero(t, s.attempts(t))
 		s.signalAll(t, "CONTINUE")
 		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, held.outcome(t), "at once, by the change")
@@ -81,7 +82,7 @@ func TestHeldThenQueued(t *testing.T) {
 		s.signalAll(t, "CONTINUE")
 		synctest.Wait()
 		require.Equal(t, 1, s.waiters(t))
-		for !held.over {
+		for !held.over.Load() {
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 		}
@@ -108,7 +109,7 @@ func TestQueuedThenHeld(t *testing.T) {
 		found, err := s.changes.Get(t.Context(), session.PoolKey("default", "policy/p"), storage.Nearby)
 		require.NoError(t, err)
 		require.Empty(t, found.Record.(*session.Pool).Leases, "what it was handed is given back")
-		require.False(t, queued.over)
+		require.False(t, queued.over.Load())
 		require.EqualValues(t, 2, s.attempts(t))
 		s.signalAll(t, "CONTINUE")
 		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, queued.outcome(t))
@@ -141,7 +142,7 @@ func TestHeldNoLonger(t *testing.T) {
 		require.Equal(t, connect.CodeCanceled, connect.CodeOf(<-gone))
 		require.NoError(t, s.Drain(t.Context()))
 		synctest.Wait()
-		require.True(t, held.over)
+		require.True(t, held.over.Load())
 		require.Equal(t, connect.CodeUnavailable, connect.CodeOf(held.err))
 	})
 }
