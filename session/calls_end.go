@@ -21,6 +21,9 @@ func (s *State) end(c *End, r *Result) {
 	if !h.within(c.Pools, r) {
 		return
 	}
+	if !h.ratesNamed(c.Rates, r) {
+		return
+	}
 	var base Digest
 	if x.More != nil {
 		base = x.More.Baseline
@@ -34,6 +37,7 @@ func (s *State) end(c *End, r *Result) {
 	x = s.ownSession(k, x)
 	x.remove(c.Call)
 	s.letGo(c.NS, &done)
+	s.correct(c, &done)
 	x.Used = s.now
 	x.Executions++
 	x.Reserved -= done.Tokens

@@ -266,6 +266,7 @@ func (r *Result) fields(f *codec) {
 	for m := f.Message(20, r.After != nil); f.Visit(&m); {
 		r.After.fields(f)
 	}
+	f.Texts(24, &r.Rates)
 }
 
 func (a *After) fields(f *codec) {
@@ -291,6 +292,8 @@ func (p *PoolCounts) fields(f *codec) {
 	f.Int32(4, &p.InUse)
 	f.Int32(5, &p.Waiting)
 	f.Uint64(6, &p.Last)
+	f.Duration(7, &p.Per)
+	f.Duration(8, &p.Free)
 }
 
 func (g *Grant) fields(f *codec) {

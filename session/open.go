@@ -154,7 +154,11 @@ func (h *Held) within(pools []string, r *Result) bool {
 	if covers(pools, []Held{*h}) {
 		return true
 	}
-	r.Code, r.Pools = StalePremise, h.PoolNames()
+	return h.notWithin(r)
+}
+
+func (h *Held) notWithin(r *Result) bool {
+	r.Code, r.Pools, r.Rates = StalePremise, h.PoolNames(), h.RateNames()
 	return false
 }
 

@@ -38,6 +38,8 @@ const (
 	Fenced
 	Released
 	AlreadyReleased
+
+	RateLimited Code = 29
 )
 
 // Failures begin at a number of their own, so that a new outcome renumbers
@@ -57,8 +59,10 @@ const (
 	NotANumber                    // the key holds a text
 	Overflow                      // the sum does not fit
 	TooManyNames                  // cap: names of a tree
-	numCodes
 )
+
+// numCodes is how many fit into what is remembered with an id.
+const numCodes = 63
 
 // Failure reports whether the code means that there is no answer.
 func (c Code) Failure() bool { return c >= NotFound }
@@ -87,7 +91,8 @@ type Result struct {
 	Digest Digest
 	Pools  []string
 	Names  []string
-	Facts  []int64 // in the order of Begin.Seen
+	Rates  []string // of a call, beside its Pools
+	Facts  []int64  // in the order of Begin.Seen
 
 	Lapsed []Lapse // calls that this command found to have run out
 
@@ -110,7 +115,8 @@ type After struct {
 type PoolCounts struct {
 	Slots, Threshold, MaxQueue int32
 	InUse, Waiting             int32
-	Last                       uint64 // token of the latest grant
+	Last                       uint64        // token of the latest grant
+	Per, Free                  time.Duration // of a rate: Free is until one more may be spent
 }
 
 // afterSession is what a caller is shown of a session. It shares nothing that a later
@@ -130,6 +136,7 @@ func (s *State) afterPool(k ref) *After {
 	return &After{Now: s.now, Pool: &PoolCounts{
 		Slots: p.Slots, Threshold: p.Threshold, MaxQueue: p.MaxQueue,
 		InUse: p.InUse(), Waiting: int32(len(p.Queue)), Last: p.Last,
+		Per: p.Per, Free: p.Free(s.now, 1, 0, 0),
 	}}
 }
 
@@ -186,12 +193,12 @@ var codeNames = [numCodes]string{
 	StaleID: "stale id", StalePremise: "stale premise", Invalid: "invalid", TooManyOpen: "too many open",
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
-	TooManyNames: "too many names",
+	TooManyNames: "too many names", RateLimited: "rate limited",
 }
 
 // String returns the code in words.
 func (c Code) String() string {
-	if c < numCodes {
+	if c < numCodes && codeNames[c] != "" {
 		return codeNames[c]
 	}
 	return "unknown code"

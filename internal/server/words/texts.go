@@ -40,6 +40,7 @@ var Outcomes = map[session.Code]v1.Outcome{
 	session.Fenced:           v1.Outcome_OUTCOME_FENCED,
 	session.Released:         v1.Outcome_OUTCOME_RELEASED,
 	session.AlreadyReleased:  v1.Outcome_OUTCOME_ALREADY_RELEASED,
+	session.RateLimited:      v1.Outcome_OUTCOME_RATE_LIMITED,
 }
 
 // Categories of refusals that the state machine makes, beside those of package
@@ -49,6 +50,7 @@ const (
 	categoryToolCalls   = "max_calls_per_tool"
 	categoryTokens      = "max_tokens"
 	categoryConcurrency = "max_concurrent"
+	categoryRate        = "rate_limit"
 	categorySession     = "session"
 )
 
@@ -79,6 +81,8 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd)}
 	case session.QueueFull:
 		return refusal{categoryConcurrency, "Too many calls are waiting.", noRoomText(limits, cmd) + ", and its queue is full"}
+	case session.RateLimited:
+		return refusal{categoryRate, "Too many calls at once; try again later.", fmt.Sprintf("Rate limit %s reached", session.RateName(res.Pools[0]))}
 	case session.WaitTimeout:
 		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd) + "; no slot became free while the call waited"}
 	case session.WaitCancelled:

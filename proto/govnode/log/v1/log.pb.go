@@ -341,6 +341,9 @@ type Command struct {
 	//	*Command_Restore
 	//	*Command_PutHash
 	//	*Command_Repair
+	//	*Command_PutRate
+	//	*Command_DeleteRate
+	//	*Command_TakeRate
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -563,6 +566,33 @@ func (x *Command) GetRepair() *Repair {
 	return nil
 }
 
+func (x *Command) GetPutRate() *PutRate {
+	if x != nil {
+		if x, ok := x.Command.(*Command_PutRate); ok {
+			return x.PutRate
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteRate() *DeleteRate {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteRate); ok {
+			return x.DeleteRate
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTakeRate() *TakeRate {
+	if x != nil {
+		if x, ok := x.Command.(*Command_TakeRate); ok {
+			return x.TakeRate
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -647,6 +677,18 @@ type Command_Repair struct {
 	Repair *Repair `protobuf:"bytes,20,opt,name=repair,proto3,oneof"`
 }
 
+type Command_PutRate struct {
+	PutRate *PutRate `protobuf:"bytes,28,opt,name=put_rate,json=putRate,proto3,oneof"`
+}
+
+type Command_DeleteRate struct {
+	DeleteRate *DeleteRate `protobuf:"bytes,29,opt,name=delete_rate,json=deleteRate,proto3,oneof"`
+}
+
+type Command_TakeRate struct {
+	TakeRate *TakeRate `protobuf:"bytes,30,opt,name=take_rate,json=takeRate,proto3,oneof"`
+}
+
 func (*Command_Open) isCommand_Command() {}
 
 func (*Command_Begin) isCommand_Command() {}
@@ -686,6 +728,12 @@ func (*Command_Restore) isCommand_Command() {}
 func (*Command_PutHash) isCommand_Command() {}
 
 func (*Command_Repair) isCommand_Command() {}
+
+func (*Command_PutRate) isCommand_Command() {}
+
+func (*Command_DeleteRate) isCommand_Command() {}
+
+func (*Command_TakeRate) isCommand_Command() {}
 
 // Maker is whose request a command is.
 type Maker struct {
@@ -921,6 +969,83 @@ func (x *Want) GetWeight() int32 {
 	return 0
 }
 
+// RateWant is what a call spends at a rate.
+type RateWant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Cost          int32                  `protobuf:"varint,2,opt,name=cost,proto3" json:"cost,omitempty"`
+	Tokens        bool                   `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // the cost is what it may use
+	Limit         int32                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`   // of the rate of a policy
+	Per           int64                  `protobuf:"varint,5,opt,name=per,proto3" json:"per,omitempty"`       // of the rate of a policy
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RateWant) Reset() {
+	*x = RateWant{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RateWant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RateWant) ProtoMessage() {}
+
+func (x *RateWant) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RateWant.ProtoReflect.Descriptor instead.
+func (*RateWant) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RateWant) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *RateWant) GetCost() int32 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *RateWant) GetTokens() bool {
+	if x != nil {
+		return x.Tokens
+	}
+	return false
+}
+
+func (x *RateWant) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *RateWant) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
 type Output struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"` // 32 bytes, like every digest; absent if there is none
@@ -933,7 +1058,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1070,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1083,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Output) GetHash() []byte {
@@ -1000,7 +1125,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1137,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1150,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Value) GetNumber() bool {
@@ -1059,7 +1184,7 @@ type ToolLimit struct {
 
 func (x *ToolLimit) Reset() {
 	*x = ToolLimit{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1196,7 @@ func (x *ToolLimit) String() string {
 func (*ToolLimit) ProtoMessage() {}
 
 func (x *ToolLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1209,7 @@ func (x *ToolLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolLimit.ProtoReflect.Descriptor instead.
 func (*ToolLimit) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ToolLimit) GetTool() string {
@@ -1119,7 +1244,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1256,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1269,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Limits) GetMaxTokens() int64 {
@@ -1228,7 +1353,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1365,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1378,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Open) GetNs() string {
@@ -1344,13 +1469,14 @@ type Begin struct {
 	Wait          int64                  `protobuf:"varint,14,opt,name=wait,proto3" json:"wait,omitempty"`
 	Priority      int32                  `protobuf:"zigzag32,15,opt,name=priority,proto3" json:"priority,omitempty"`
 	Tokens        int64                  `protobuf:"zigzag64,16,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Rates         []*RateWant            `protobuf:"bytes,23,rep,name=rates,proto3" json:"rates,omitempty"` // by pool
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1488,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1501,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Begin) GetNs() string {
@@ -1490,6 +1616,13 @@ func (x *Begin) GetTokens() int64 {
 	return 0
 }
 
+func (x *Begin) GetRates() []*RateWant {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
 type End struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1499,13 +1632,14 @@ type End struct {
 	Status        Status                 `protobuf:"varint,5,opt,name=status,proto3,enum=govnode.log.v1.Status" json:"status,omitempty"`
 	Tokens        int64                  `protobuf:"zigzag64,6,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Output        *Output                `protobuf:"bytes,7,opt,name=output,proto3" json:"output,omitempty"`
+	Rates         []string               `protobuf:"bytes,9,rep,name=rates,proto3" json:"rates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1651,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1664,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *End) GetNs() string {
@@ -1582,6 +1716,13 @@ func (x *End) GetOutput() *Output {
 	return nil
 }
 
+func (x *End) GetRates() []string {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1595,7 +1736,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1748,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1761,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Cancel) GetNs() string {
@@ -1670,7 +1811,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1823,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1836,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Close) GetNs() string {
@@ -1745,7 +1886,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1898,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1911,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Acquire) GetNs() string {
@@ -1865,7 +2006,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2018,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2031,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Renew) GetNs() string {
@@ -1955,7 +2096,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2108,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2121,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Release) GetNs() string {
@@ -2032,7 +2173,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2185,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2198,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -2116,7 +2257,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2269,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2282,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PutPool) GetNs() string {
@@ -2198,7 +2339,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2351,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2364,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -2268,7 +2409,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2421,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2434,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -2351,7 +2492,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2504,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2517,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -2427,7 +2568,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2580,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2593,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Set) GetNs() string {
@@ -2501,7 +2642,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2654,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2667,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Delete) GetNs() string {
@@ -2562,7 +2703,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2715,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2728,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Increment) GetNs() string {
@@ -2627,7 +2768,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +2780,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +2793,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -2670,7 +2811,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2823,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2836,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 type PutHash struct {
@@ -2710,7 +2851,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2722,7 +2863,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2735,7 +2876,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PutHash) GetNs() string {
@@ -2778,7 +2919,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +2931,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +2944,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Repair) GetNs() string {
@@ -2834,6 +2975,250 @@ func (x *Repair) GetNewerThan() uint64 {
 	return 0
 }
 
+type PutRate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Rate          string                 `protobuf:"bytes,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	Limit         int32                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	Per           int64                  `protobuf:"varint,5,opt,name=per,proto3" json:"per,omitempty"`
+	Queue         int32                  `protobuf:"varint,6,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutRate) Reset() {
+	*x = PutRate{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutRate) ProtoMessage() {}
+
+func (x *PutRate) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutRate.ProtoReflect.Descriptor instead.
+func (*PutRate) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *PutRate) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *PutRate) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *PutRate) GetRate() string {
+	if x != nil {
+		return x.Rate
+	}
+	return ""
+}
+
+func (x *PutRate) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *PutRate) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *PutRate) GetQueue() int32 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+type DeleteRate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Rate          string                 `protobuf:"bytes,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRate) Reset() {
+	*x = DeleteRate{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRate) ProtoMessage() {}
+
+func (x *DeleteRate) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRate.ProtoReflect.Descriptor instead.
+func (*DeleteRate) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DeleteRate) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteRate) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteRate) GetRate() string {
+	if x != nil {
+		return x.Rate
+	}
+	return ""
+}
+
+type TakeRate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	Client        string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Content       uint64                 `protobuf:"fixed64,4,opt,name=content,proto3" json:"content,omitempty"`
+	Rate          string                 `protobuf:"bytes,5,opt,name=rate,proto3" json:"rate,omitempty"`
+	Cost          int32                  `protobuf:"varint,6,opt,name=cost,proto3" json:"cost,omitempty"`
+	Wait          int64                  `protobuf:"varint,7,opt,name=wait,proto3" json:"wait,omitempty"`
+	Priority      int32                  `protobuf:"zigzag32,8,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeRate) Reset() {
+	*x = TakeRate{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeRate) ProtoMessage() {}
+
+func (x *TakeRate) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeRate.ProtoReflect.Descriptor instead.
+func (*TakeRate) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *TakeRate) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *TakeRate) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *TakeRate) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TakeRate) GetContent() uint64 {
+	if x != nil {
+		return x.Content
+	}
+	return 0
+}
+
+func (x *TakeRate) GetRate() string {
+	if x != nil {
+		return x.Rate
+	}
+	return ""
+}
+
+func (x *TakeRate) GetCost() int32 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *TakeRate) GetWait() int64 {
+	if x != nil {
+		return x.Wait
+	}
+	return 0
+}
+
+func (x *TakeRate) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 // Result is the answer to a command. It goes between nodes and is not kept.
 type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2857,13 +3242,14 @@ type Result struct {
 	Facts         []int64                `protobuf:"zigzag64,18,rep,packed,name=facts,proto3" json:"facts,omitempty"`
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
+	Rates         []string               `protobuf:"bytes,24,rep,name=rates,proto3" json:"rates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +3261,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +3274,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3031,6 +3417,13 @@ func (x *Result) GetAfter() *After {
 	return nil
 }
 
+func (x *Result) GetRates() []string {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
 // After is how something stands after the command.
 type After struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3043,7 +3436,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3448,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3461,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *After) GetNow() int64 {
@@ -3100,13 +3493,15 @@ type PoolCounts struct {
 	InUse         int32                  `protobuf:"varint,4,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
 	Waiting       int32                  `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	Last          uint64                 `protobuf:"varint,6,opt,name=last,proto3" json:"last,omitempty"` // token
+	Per           int64                  `protobuf:"varint,7,opt,name=per,proto3" json:"per,omitempty"`   // of a rate
+	Free          int64                  `protobuf:"varint,8,opt,name=free,proto3" json:"free,omitempty"` // of a rate: until one more may be spent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3513,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3526,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3176,6 +3571,20 @@ func (x *PoolCounts) GetLast() uint64 {
 	return 0
 }
 
+func (x *PoolCounts) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *PoolCounts) GetFree() int64 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
 type Grant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -3187,7 +3596,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3199,7 +3608,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3212,7 +3621,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Grant) GetPool() string {
@@ -3247,7 +3656,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3668,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3681,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3310,7 +3719,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3731,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3744,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3390,7 +3799,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3811,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3824,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Place) GetPool() string {
@@ -3444,7 +3853,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3865,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3878,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Lapse) GetSession() string {
@@ -3522,7 +3931,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3943,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3956,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -3740,7 +4149,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3752,7 +4161,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3765,7 +4174,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Session) GetAgent() string {
@@ -3925,7 +4334,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +4346,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4359,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -3977,7 +4386,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3989,7 +4398,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4002,7 +4411,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -4032,7 +4441,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4044,7 +4453,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4057,7 +4466,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *More) GetParent() string {
@@ -4101,13 +4510,14 @@ type Held struct {
 	Pools         []*Hold                `protobuf:"bytes,8,rep,name=pools,proto3" json:"pools,omitempty"`
 	Rule          uint32                 `protobuf:"varint,9,opt,name=rule,proto3" json:"rule,omitempty"`
 	Kind          CallKind               `protobuf:"varint,10,opt,name=kind,proto3,enum=govnode.log.v1.CallKind" json:"kind,omitempty"`
+	Gates         *HeldGates             `protobuf:"bytes,11,opt,name=gates,proto3" json:"gates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4119,7 +4529,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4132,7 +4542,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Held) GetHolder() string {
@@ -4205,6 +4615,127 @@ func (x *Held) GetKind() CallKind {
 	return CallKind_CALL_KIND_TOOL
 }
 
+func (x *Held) GetGates() *HeldGates {
+	if x != nil {
+		return x.Gates
+	}
+	return nil
+}
+
+// HeldGates is what few calls have.
+type HeldGates struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rates         []*Spent               `protobuf:"bytes,10,rep,name=rates,proto3" json:"rates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldGates) Reset() {
+	*x = HeldGates{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldGates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldGates) ProtoMessage() {}
+
+func (x *HeldGates) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
+func (*HeldGates) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *HeldGates) GetRates() []*Spent {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+// Spent is what a call has spent at a rate.
+type Spent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	Weight        int32                  `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
+	Per           int64                  `protobuf:"varint,4,opt,name=per,proto3" json:"per,omitempty"` // of the rate of a policy
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spent) Reset() {
+	*x = Spent{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spent) ProtoMessage() {}
+
+func (x *Spent) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spent.ProtoReflect.Descriptor instead.
+func (*Spent) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *Spent) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Spent) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Spent) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *Spent) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
 type Hold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -4216,7 +4747,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4759,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4772,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Hold) GetPool() string {
@@ -4280,7 +4811,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4292,7 +4823,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4305,7 +4836,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -4338,13 +4869,15 @@ type Pool struct {
 	Threshold     int32                  `protobuf:"varint,5,opt,name=threshold,proto3" json:"threshold,omitempty"`
 	MaxQueue      int32                  `protobuf:"varint,6,opt,name=max_queue,json=maxQueue,proto3" json:"max_queue,omitempty"`
 	Put           bool                   `protobuf:"varint,7,opt,name=put,proto3" json:"put,omitempty"`
+	Per           int64                  `protobuf:"varint,8,opt,name=per,proto3" json:"per,omitempty"`   // of a rate
+	Kept          int64                  `protobuf:"varint,9,opt,name=kept,proto3" json:"kept,omitempty"` // of a rate
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4356,7 +4889,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4369,7 +4902,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -4421,9 +4954,23 @@ func (x *Pool) GetPut() bool {
 	return false
 }
 
+func (x *Pool) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *Pool) GetKept() int64 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
 type Lease struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"` // empty: what was spent at a rate
 	Label         string                 `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
 	Since         int64                  `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
@@ -4438,7 +4985,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4450,7 +4997,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4463,7 +5010,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Lease) GetHolder() string {
@@ -4542,7 +5089,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4554,7 +5101,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4567,7 +5114,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -4613,7 +5160,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +5172,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +5185,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -4702,7 +5249,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4714,7 +5261,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4727,7 +5274,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -4770,7 +5317,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4782,7 +5329,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4795,7 +5342,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -4836,7 +5383,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +5395,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +5408,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -4887,7 +5434,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4899,7 +5446,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4912,7 +5459,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Pins) GetN() int64 {
@@ -4932,7 +5479,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4944,7 +5491,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4957,7 +5504,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -4985,7 +5532,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4997,7 +5544,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5010,7 +5557,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -5044,7 +5591,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5056,7 +5603,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5069,7 +5616,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -5095,7 +5642,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5107,7 +5654,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5120,7 +5667,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Hash) GetHash() string {
@@ -5142,7 +5689,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +5701,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +5714,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -5201,7 +5748,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5213,7 +5760,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5226,7 +5773,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -5247,7 +5794,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5259,7 +5806,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5272,7 +5819,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -5300,7 +5847,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5312,7 +5859,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5325,7 +5872,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -5350,7 +5897,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xac\b\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xda\t\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -5374,7 +5921,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04tick\x18\x11 \x01(\v2\x14.govnode.log.v1.TickH\x00R\x04tick\x123\n" +
 	"\arestore\x18\x12 \x01(\v2\x17.govnode.log.v1.RestoreH\x00R\arestore\x124\n" +
 	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
-	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repairB\t\n" +
+	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x124\n" +
+	"\bput_rate\x18\x1c \x01(\v2\x17.govnode.log.v1.PutRateH\x00R\aputRate\x12=\n" +
+	"\vdelete_rate\x18\x1d \x01(\v2\x1a.govnode.log.v1.DeleteRateH\x00R\n" +
+	"deleteRate\x127\n" +
+	"\ttake_rate\x18\x1e \x01(\v2\x18.govnode.log.v1.TakeRateH\x00R\btakeRateB\t\n" +
 	"\acommand\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
@@ -5390,7 +5941,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02hi\x18\x04 \x01(\x12R\x02hi\"2\n" +
 	"\x04Want\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
-	"\x06weight\x18\x02 \x01(\x05R\x06weight\"`\n" +
+	"\x06weight\x18\x02 \x01(\x05R\x06weight\"r\n" +
+	"\bRateWant\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04cost\x18\x02 \x01(\x05R\x04cost\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\bR\x06tokens\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x10\n" +
+	"\x03per\x18\x05 \x01(\x03R\x03per\"`\n" +
 	"\x06Output\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x18\n" +
 	"\aagainst\x18\x02 \x01(\fR\aagainst\x12\x14\n" +
@@ -5429,7 +5986,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\t \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x12\n" +
 	"\x04over\x18\n" +
-	" \x01(\fR\x04over\"\xb1\x03\n" +
+	" \x01(\fR\x04over\"\xe1\x03\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -5447,7 +6004,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bmax_hold\x18\r \x01(\x03R\amaxHold\x12\x12\n" +
 	"\x04wait\x18\x0e \x01(\x03R\x04wait\x12\x1a\n" +
 	"\bpriority\x18\x0f \x01(\x11R\bpriority\x12\x16\n" +
-	"\x06tokens\x18\x10 \x01(\x12R\x06tokens\"\xd1\x01\n" +
+	"\x06tokens\x18\x10 \x01(\x12R\x06tokens\x12.\n" +
+	"\x05rates\x18\x17 \x03(\v2\x18.govnode.log.v1.RateWantR\x05rates\"\xe7\x01\n" +
 	"\x03End\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -5455,7 +6013,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05pools\x18\x04 \x03(\tR\x05pools\x12.\n" +
 	"\x06status\x18\x05 \x01(\x0e2\x16.govnode.log.v1.StatusR\x06status\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\x12R\x06tokens\x12.\n" +
-	"\x06output\x18\a \x01(\v2\x16.govnode.log.v1.OutputR\x06output\"t\n" +
+	"\x06output\x18\a \x01(\v2\x16.govnode.log.v1.OutputR\x06output\x12\x14\n" +
+	"\x05rates\x18\t \x03(\tR\x05rates\"t\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -5555,7 +6114,28 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\x12\x1d\n" +
 	"\n" +
-	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\x88\x05\n" +
+	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\x92\x01\n" +
+	"\aPutRate\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\tR\x04rate\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x10\n" +
+	"\x03per\x18\x05 \x01(\x03R\x03per\x12\x14\n" +
+	"\x05queue\x18\x06 \x01(\x05R\x05queue\"W\n" +
+	"\n" +
+	"DeleteRate\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\tR\x04rate\"\xb4\x01\n" +
+	"\bTakeRate\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
+	"\x06client\x18\x02 \x01(\tR\x06client\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x18\n" +
+	"\acontent\x18\x04 \x01(\x06R\acontent\x12\x12\n" +
+	"\x04rate\x18\x05 \x01(\tR\x04rate\x12\x12\n" +
+	"\x04cost\x18\x06 \x01(\x05R\x04cost\x12\x12\n" +
+	"\x04wait\x18\a \x01(\x03R\x04wait\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\x11R\bpriority\"\x9e\x05\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -5581,11 +6161,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05names\x18\x11 \x03(\tR\x05names\x12\x14\n" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
-	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\"|\n" +
+	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12\x14\n" +
+	"\x05rates\x18\x18 \x03(\tR\x05rates\"|\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
-	"\x04pool\x18\x03 \x01(\v2\x1a.govnode.log.v1.PoolCountsR\x04pool\"\xa2\x01\n" +
+	"\x04pool\x18\x03 \x01(\v2\x1a.govnode.log.v1.PoolCountsR\x04pool\"\xc8\x01\n" +
 	"\n" +
 	"PoolCounts\x12\x14\n" +
 	"\x05slots\x18\x01 \x01(\x05R\x05slots\x12\x1c\n" +
@@ -5593,7 +6174,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tmax_queue\x18\x03 \x01(\x05R\bmaxQueue\x12\x15\n" +
 	"\x06in_use\x18\x04 \x01(\x05R\x05inUse\x12\x18\n" +
 	"\awaiting\x18\x05 \x01(\x05R\awaiting\x12\x12\n" +
-	"\x04last\x18\x06 \x01(\x04R\x04last\"C\n" +
+	"\x04last\x18\x06 \x01(\x04R\x04last\x12\x10\n" +
+	"\x03per\x18\a \x01(\x03R\x03per\x12\x12\n" +
+	"\x04free\x18\b \x01(\x03R\x04free\"C\n" +
 	"\x05Grant\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x10\n" +
@@ -5669,7 +6252,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\x02 \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x1a\n" +
 	"\bbaseline\x18\x03 \x01(\fR\bbaseline\x12\x14\n" +
-	"\x05drift\x18\x04 \x01(\x12R\x05drift\"\x9e\x02\n" +
+	"\x05drift\x18\x04 \x01(\x12R\x05drift\"\xcf\x02\n" +
 	"\x04Held\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\x06R\acontent\x12\x18\n" +
@@ -5681,7 +6264,16 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05pools\x18\b \x03(\v2\x14.govnode.log.v1.HoldR\x05pools\x12\x12\n" +
 	"\x04rule\x18\t \x01(\rR\x04rule\x12,\n" +
 	"\x04kind\x18\n" +
-	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\"H\n" +
+	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12/\n" +
+	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"8\n" +
+	"\tHeldGates\x12+\n" +
+	"\x05rates\x18\n" +
+	" \x03(\v2\x15.govnode.log.v1.SpentR\x05rates\"[\n" +
+	"\x05Spent\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
+	"\x06weight\x18\x03 \x01(\x05R\x06weight\x12\x10\n" +
+	"\x03per\x18\x04 \x01(\x03R\x03per\"H\n" +
 	"\x04Hold\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
@@ -5691,7 +6283,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06forgot\x18\x02 \x01(\x04R\x06forgot\x12\x1e\n" +
 	"\n" +
 	"remembered\x18\x03 \x01(\fR\n" +
-	"remembered\"\xda\x01\n" +
+	"remembered\"\x80\x02\n" +
 	"\x04Pool\x12-\n" +
 	"\x06leases\x18\x01 \x03(\v2\x15.govnode.log.v1.LeaseR\x06leases\x12,\n" +
 	"\x05queue\x18\x02 \x03(\v2\x16.govnode.log.v1.TicketR\x05queue\x12\x12\n" +
@@ -5699,7 +6291,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05slots\x18\x04 \x01(\x05R\x05slots\x12\x1c\n" +
 	"\tthreshold\x18\x05 \x01(\x05R\tthreshold\x12\x1b\n" +
 	"\tmax_queue\x18\x06 \x01(\x05R\bmaxQueue\x12\x10\n" +
-	"\x03put\x18\a \x01(\bR\x03put\"\xfa\x01\n" +
+	"\x03put\x18\a \x01(\bR\x03put\x12\x10\n" +
+	"\x03per\x18\b \x01(\x03R\x03per\x12\x12\n" +
+	"\x04kept\x18\t \x01(\x03R\x04kept\"\xfa\x01\n" +
 	"\x05Lease\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
@@ -5805,7 +6399,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -5817,146 +6411,160 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Attr)(nil),            // 7: govnode.log.v1.Attr
 	(*Premise)(nil),         // 8: govnode.log.v1.Premise
 	(*Want)(nil),            // 9: govnode.log.v1.Want
-	(*Output)(nil),          // 10: govnode.log.v1.Output
-	(*Value)(nil),           // 11: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 12: govnode.log.v1.ToolLimit
-	(*Limits)(nil),          // 13: govnode.log.v1.Limits
-	(*Open)(nil),            // 14: govnode.log.v1.Open
-	(*Begin)(nil),           // 15: govnode.log.v1.Begin
-	(*End)(nil),             // 16: govnode.log.v1.End
-	(*Cancel)(nil),          // 17: govnode.log.v1.Cancel
-	(*Close)(nil),           // 18: govnode.log.v1.Close
-	(*Acquire)(nil),         // 19: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 20: govnode.log.v1.Renew
-	(*Release)(nil),         // 21: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 22: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 23: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 24: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 25: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 26: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 27: govnode.log.v1.Set
-	(*Delete)(nil),          // 28: govnode.log.v1.Delete
-	(*Increment)(nil),       // 29: govnode.log.v1.Increment
-	(*Tick)(nil),            // 30: govnode.log.v1.Tick
-	(*Restore)(nil),         // 31: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 32: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 33: govnode.log.v1.Repair
-	(*Result)(nil),          // 34: govnode.log.v1.Result
-	(*After)(nil),           // 35: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 36: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 37: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 38: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 39: govnode.log.v1.Counters
-	(*Place)(nil),           // 40: govnode.log.v1.Place
-	(*Lapse)(nil),           // 41: govnode.log.v1.Lapse
-	(*Record)(nil),          // 42: govnode.log.v1.Record
-	(*Session)(nil),         // 43: govnode.log.v1.Session
-	(*Pin)(nil),             // 44: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 45: govnode.log.v1.ToolCount
-	(*More)(nil),            // 46: govnode.log.v1.More
-	(*Held)(nil),            // 47: govnode.log.v1.Held
-	(*Hold)(nil),            // 48: govnode.log.v1.Hold
-	(*IDs)(nil),             // 49: govnode.log.v1.IDs
-	(*Pool)(nil),            // 50: govnode.log.v1.Pool
-	(*Lease)(nil),           // 51: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 52: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 53: govnode.log.v1.Ticket
-	(*Client)(nil),          // 54: govnode.log.v1.Client
-	(*Policy)(nil),          // 55: govnode.log.v1.Policy
-	(*Name)(nil),            // 56: govnode.log.v1.Name
-	(*Pins)(nil),            // 57: govnode.log.v1.Pins
-	(*Counter)(nil),         // 58: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 59: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 60: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 61: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 62: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 63: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 64: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 65: govnode.log.v1.SnapshotTrailer
+	(*RateWant)(nil),        // 10: govnode.log.v1.RateWant
+	(*Output)(nil),          // 11: govnode.log.v1.Output
+	(*Value)(nil),           // 12: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 13: govnode.log.v1.ToolLimit
+	(*Limits)(nil),          // 14: govnode.log.v1.Limits
+	(*Open)(nil),            // 15: govnode.log.v1.Open
+	(*Begin)(nil),           // 16: govnode.log.v1.Begin
+	(*End)(nil),             // 17: govnode.log.v1.End
+	(*Cancel)(nil),          // 18: govnode.log.v1.Cancel
+	(*Close)(nil),           // 19: govnode.log.v1.Close
+	(*Acquire)(nil),         // 20: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 21: govnode.log.v1.Renew
+	(*Release)(nil),         // 22: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 23: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 24: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 25: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 26: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 27: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 28: govnode.log.v1.Set
+	(*Delete)(nil),          // 29: govnode.log.v1.Delete
+	(*Increment)(nil),       // 30: govnode.log.v1.Increment
+	(*Tick)(nil),            // 31: govnode.log.v1.Tick
+	(*Restore)(nil),         // 32: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 33: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 34: govnode.log.v1.Repair
+	(*PutRate)(nil),         // 35: govnode.log.v1.PutRate
+	(*DeleteRate)(nil),      // 36: govnode.log.v1.DeleteRate
+	(*TakeRate)(nil),        // 37: govnode.log.v1.TakeRate
+	(*Result)(nil),          // 38: govnode.log.v1.Result
+	(*After)(nil),           // 39: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 40: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 41: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 42: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 43: govnode.log.v1.Counters
+	(*Place)(nil),           // 44: govnode.log.v1.Place
+	(*Lapse)(nil),           // 45: govnode.log.v1.Lapse
+	(*Record)(nil),          // 46: govnode.log.v1.Record
+	(*Session)(nil),         // 47: govnode.log.v1.Session
+	(*Pin)(nil),             // 48: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 49: govnode.log.v1.ToolCount
+	(*More)(nil),            // 50: govnode.log.v1.More
+	(*Held)(nil),            // 51: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 52: govnode.log.v1.HeldGates
+	(*Spent)(nil),           // 53: govnode.log.v1.Spent
+	(*Hold)(nil),            // 54: govnode.log.v1.Hold
+	(*IDs)(nil),             // 55: govnode.log.v1.IDs
+	(*Pool)(nil),            // 56: govnode.log.v1.Pool
+	(*Lease)(nil),           // 57: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 58: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 59: govnode.log.v1.Ticket
+	(*Client)(nil),          // 60: govnode.log.v1.Client
+	(*Policy)(nil),          // 61: govnode.log.v1.Policy
+	(*Name)(nil),            // 62: govnode.log.v1.Name
+	(*Pins)(nil),            // 63: govnode.log.v1.Pins
+	(*Counter)(nil),         // 64: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 65: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 66: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 67: govnode.log.v1.Hash
+	(*SnapshotHeader)(nil),  // 68: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 69: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 70: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 71: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	14, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	15, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	16, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	17, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	18, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	19, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	20, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	21, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	22, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	23, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	24, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	25, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	26, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	27, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	28, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	29, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	30, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	31, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	32, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	33, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	2,  // 20: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	12, // 21: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	7,  // 22: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 23: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 24: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 25: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	1,  // 26: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	10, // 27: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	6,  // 28: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 29: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 30: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 31: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	13, // 32: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 33: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 34: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	11, // 35: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 36: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 37: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 38: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	6,  // 39: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	37, // 40: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	38, // 41: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	39, // 42: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	40, // 43: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	41, // 44: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	35, // 45: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	43, // 46: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	36, // 47: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	43, // 48: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	50, // 49: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	54, // 50: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	55, // 51: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	56, // 52: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	57, // 53: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	58, // 54: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	59, // 55: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	60, // 56: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	61, // 57: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	3,  // 58: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	44, // 59: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	45, // 60: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	47, // 61: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	49, // 62: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	46, // 63: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	13, // 64: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 65: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	48, // 66: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 67: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	51, // 68: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	53, // 69: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	52, // 70: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	47, // 71: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	49, // 72: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	44, // 73: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 74: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	64, // 75: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	42, // 76: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	77, // [77:77] is the sub-list for method output_type
-	77, // [77:77] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	15, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	16, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	17, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	18, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	19, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	20, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	21, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	22, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	23, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	24, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	25, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	26, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	27, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	28, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	29, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	30, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	31, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	32, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	33, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	34, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	35, // 20: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
+	36, // 21: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
+	37, // 22: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
+	2,  // 23: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	13, // 24: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	7,  // 25: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,  // 26: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	8,  // 27: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	9,  // 28: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	10, // 29: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
+	1,  // 30: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	11, // 31: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	6,  // 32: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	6,  // 33: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	6,  // 34: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	6,  // 35: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	14, // 36: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	6,  // 37: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	6,  // 38: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	12, // 39: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	6,  // 40: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	6,  // 41: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	6,  // 42: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	6,  // 43: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	6,  // 44: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
+	6,  // 45: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
+	41, // 46: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	42, // 47: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	43, // 48: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	44, // 49: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	45, // 50: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	39, // 51: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	47, // 52: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	40, // 53: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	47, // 54: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	56, // 55: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	60, // 56: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	61, // 57: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	62, // 58: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	63, // 59: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	64, // 60: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	65, // 61: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	66, // 62: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	67, // 63: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	3,  // 64: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	48, // 65: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	49, // 66: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	51, // 67: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	55, // 68: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	50, // 69: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	14, // 70: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	7,  // 71: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	54, // 72: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,  // 73: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	52, // 74: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	53, // 75: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	57, // 76: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	59, // 77: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	58, // 78: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	51, // 79: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	55, // 80: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	48, // 81: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	12, // 82: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	70, // 83: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	46, // 84: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	85, // [85:85] is the sub-list for method output_type
+	85, // [85:85] is the sub-list for method input_type
+	85, // [85:85] is the sub-list for extension type_name
+	85, // [85:85] is the sub-list for extension extendee
+	0,  // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -5985,8 +6593,11 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Restore)(nil),
 		(*Command_PutHash)(nil),
 		(*Command_Repair)(nil),
+		(*Command_PutRate)(nil),
+		(*Command_DeleteRate)(nil),
+		(*Command_TakeRate)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[42].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -6004,7 +6615,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   62,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
