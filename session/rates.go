@@ -44,7 +44,7 @@ func RatePool(rate string) string { return ratePrefix + rate }
 func PolicyRate(policy, rate, of string) string {
 	name := policyPrefix + policy + "/" + rate
 	if of != "" {
-		name += "/" + of
+		name += "#" + of // which is in no id, so that a name has one reading
 	}
 	return name
 }

@@ -141,7 +141,7 @@ func badOwnPool(pool string) string {
 
 func badPool(pool string) string {
 	if IsRate(pool) {
-		return badName(RateName(pool), maxRatePool, inID, idAlphabet)
+		return badName(RateName(pool), maxRatePool, inID|inRate, idAlphabet+" #")
 	}
 	return badID(strings.TrimPrefix(pool, policyPrefix))
 }
@@ -173,6 +173,7 @@ func badName(s string, most int, of uint8, alphabet string) string {
 const (
 	inID uint8 = 1 << iota
 	inNamespace
+	inRate
 )
 
 // alphabets tells of each byte where it may stand. A table, since ids are
@@ -184,6 +185,8 @@ var alphabets = func() (t [256]uint8) {
 			t[c] = inID | inNamespace
 		case c == ':', c == '@', c == '/':
 			t[c] = inID
+		case c == '#':
+			t[c] = inRate
 		}
 	}
 	return t

@@ -152,8 +152,9 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 	b.cmd.Digest = b.session.Pin.Digest
 	b.cmd.Pools[0] = session.Want{Pool: session.PolicyPool(b.session.Policy.Value()), Weight: 1}
 	b.input.AgentID = b.session.Agent.Value()
-	b.cmd.Rates = slices.Clone(b.rates)
-	slices.SortFunc(b.cmd.Rates, func(a, b session.RateWant) int { return strings.Compare(a.Pool, b.Pool) })
+	if b.cmd.Rates, err = b.allRates(f); err != nil {
+		return err
+	}
 	b.facts, b.inUse = factsOf(b.session, found.Now), false
 	return nil
 }

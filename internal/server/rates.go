@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/waiting"
@@ -245,6 +246,53 @@ func ratesOf(f *input.Fields, rates []*v1.RateWant, tokens int64) []session.Rate
 		wants = append(wants, w)
 	}
 	return wants
+}
+
+// rateKinds are the kinds of calls as policies name them.
+var rateKinds = map[session.CallKind]string{session.Tool: "tool", session.Model: "model", session.Agent: "agent", session.Handoff: "handoff"}
+
+// allRates are the rates that a call names and those of its policy, in the order
+// in which they are taken.
+func (b *begin) allRates(f *input.Fields) ([]session.RateWant, error) {
+	limits := b.policy.Governance().RateLimits
+	if len(b.rates)+len(limits) == 0 {
+		return nil, nil
+	}
+	all := slices.Clone(b.rates)
+	for i := range limits {
+		l := &limits[i]
+		if !l.Holds(rateKinds[b.cmd.CallKind], b.req.Tool) {
+			continue
+		}
+		w := session.RateWant{Pool: b.policyRate(l), Cost: 1, Tokens: l.Tokens, Limit: int32(l.Limit), Per: l.Per}
+		if l.Tokens {
+			w.Cost = tokenCost(b.cmd.Tokens)
+		}
+		all = append(all, w)
+	}
+	if len(all) > session.MaxRates {
+		if f == nil {
+			f = &input.Fields{}
+		}
+		f.Refuse("rates", "has %d items, and the policy holds this call to %d more; the most is %d together", len(b.rates), len(all)-len(b.rates), session.MaxRates)
+		return nil, f.Err
+	}
+	slices.SortFunc(all, func(a, b session.RateWant) int { return strings.Compare(a.Pool, b.Pool) })
+	return all, nil
+}
+
+// policyRate names the pool of a rate of the call's policy.
+func (b *begin) policyRate(l *engine.RateLimit) string {
+	policy, of := b.session.Policy.Value(), ""
+	switch l.Scope {
+	case engine.ScopeSession:
+		of = b.req.SessionId
+	case engine.ScopeAgent:
+		of = b.session.Agent.Value()
+	case engine.ScopeNamespace:
+		policy = ""
+	}
+	return session.RatePool(session.PolicyRate(policy, l.Name, of))
 }
 
 // tokenCost is what a call costs by its tokens before they are known.
