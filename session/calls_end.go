@@ -18,10 +18,8 @@ func (s *State) end(c *End, r *Result) {
 		r.Code = StillWaiting
 		return
 	}
-	if !h.within(c.Pools, r) {
-		return
-	}
-	if !h.ratesNamed(c.Rates, r) {
+	if !h.within(c.Pools, r) || !h.ratesNamed(c.Rates) {
+		r.Code, r.Pools, r.Rates = StalePremise, h.PoolNames(), h.RateNames()
 		return
 	}
 	var base Digest

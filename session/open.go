@@ -154,11 +154,7 @@ func (h *Held) within(pools []string, r *Result) bool {
 	if covers(pools, []Held{*h}) {
 		return true
 	}
-	return h.notWithin(r)
-}
-
-func (h *Held) notWithin(r *Result) bool {
-	r.Code, r.Pools, r.Rates = StalePremise, h.PoolNames(), h.RateNames()
+	r.Code, r.Pools = StalePremise, h.PoolNames()
 	return false
 }
 

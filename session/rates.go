@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unique"
@@ -230,14 +231,9 @@ func (h *Held) RateNames() []string {
 }
 
 // ratesNamed reports whether the premise names every rate that the end of a call
-// corrects; where it does not, the answer says which they are.
-func (h *Held) ratesNamed(rates []string, r *Result) bool {
-	for _, name := range h.RateNames() {
-		if !contains(rates, name) {
-			return h.notWithin(r)
-		}
-	}
-	return true
+// corrects.
+func (h *Held) ratesNamed(rates []string) bool {
+	return h.Gates == nil || !slices.ContainsFunc(h.Gates.Rates, func(s Spent) bool { return !contains(rates, s.Pool.Value()) })
 }
 
 // correct brings what a call has cost at its rates to what it has used.
