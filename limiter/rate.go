@@ -108,18 +108,21 @@ func (p *Pool) Return(now, at time.Duration, token uint64, weight int32) {
 // stand in the queue with the same priority or a higher one come first.
 func (p *Pool) Free(now time.Duration, weight, slots, priority int32) time.Duration {
 	limit := int64(p.limit(slots))
-	need := p.used + int64(weight) - limit
-	for i := range p.Queue {
-		if t := &p.Queue[i]; t.Priority >= priority {
-			need += int64(t.Weight)
-		}
-	}
-	if need <= 0 || limit <= 0 || p.Per == 0 {
+	if limit <= 0 || p.Per == 0 {
 		return 0
 	}
+	asked := int64(weight)
+	for i := range p.Queue {
+		if t := &p.Queue[i]; t.Priority >= priority {
+			asked += int64(t.Weight)
+		}
+	}
 	// What does not fit into the first window comes a window later, or several.
-	later := time.Duration((need-1)/limit) * p.Per
-	need -= int64(later/p.Per) * limit
+	windows := (asked - 1) / limit
+	later, need := time.Duration(windows)*p.Per, p.used+asked-windows*limit-limit
+	if need <= 0 {
+		return later
+	}
 	left := p.Per
 	for i := range p.Leases { // by their time: what is held is spent at the earliest now
 		l := &p.Leases[i]

@@ -352,6 +352,7 @@ func (s *State) recallTake(m *ids.Remembered, c *TakeRate, r *Result) {
 	}
 	r.Repeat, r.Code = true, Code(m.Code())
 	if r.Code == RateLimited {
+		r.Pools = []string{RatePool(c.Rate)}
 		s.recallRate(m.Value, r)
 	}
 }

@@ -130,25 +130,32 @@ func (p *pool) charge(now time.Duration, weight int32) uint64 {
 // with that priority or a higher one come first.
 func (p *pool) free(now time.Duration, weight, slots, priority int32) (wait time.Duration) {
 	limit := int64(p.limit(&ticket{slots: slots}))
-	need := p.weights() + int64(weight) - limit
-	for _, t := range p.queue {
-		if t.priority >= priority {
-			need += int64(t.weight)
-		}
-	}
-	if p.per == 0 || need <= 0 {
+	if p.per == 0 || limit == 0 {
 		return 0
 	}
-	for ; need > limit; need -= limit {
+	asked := int64(weight)
+	for _, t := range p.queue {
+		if t.priority >= priority {
+			asked += int64(t.weight)
+		}
+	}
+	for ; asked > limit; asked -= limit {
 		wait += p.per
 	}
+	need := p.weights() + asked - limit
 	for _, l := range p.leases {
+		if need <= 0 {
+			return wait
+		}
 		if l.holder != "" {
 			continue
 		}
 		if need -= int64(l.weight); need <= 0 {
 			return wait + l.expires - now
 		}
+	}
+	if need <= 0 {
+		return wait
 	}
 	return wait + p.per
 }
@@ -293,7 +300,7 @@ func (s *space) takeRate(c *session.TakeRate, r *session.Result) {
 		x.finish(h, r.Code, 0)
 	case f != nil:
 		if r.Repeat, r.Code = true, f.code; f.code == session.RateLimited {
-			r.RetryAfter = max(0, time.Duration(f.value>>4)*time.Microsecond-s.Now)
+			r.Pools, r.RetryAfter = []string{id}, max(0, time.Duration(f.value>>4)*time.Microsecond-s.Now)
 		}
 	case stale(c.ID, s.forgotten(c.Client), r):
 	case x != nil && len(x.open) >= maxOpen:
