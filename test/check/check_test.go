@@ -33,7 +33,11 @@ func sound() History {
 			{Kind: Release, Object: "p", ID: "s1", Index: 21},
 			{Kind: Acquire, Object: "p", ID: "s2", Index: 22, Granted: true},
 			{Kind: Release, Object: "p", ID: "s2", Index: 23},
+			{Kind: Take, Object: "r", ID: "t1", Index: 24, Amount: 1, At: 1 * s},
+			{Kind: Take, Object: "r", ID: "t2", Index: 25, Amount: 2, At: 10 * s},
+			{Kind: Take, Object: "r", ID: "t3", Index: 26, Amount: 1, At: 11 * s},
 		},
+		Rates: map[string]Rate{"r": {Limit: 3, Per: 10 * s}},
 		Holds: []Hold{
 			{Pool: "p", ID: "s1", Weight: 1, Token: 1, From: 11 * s, Until: 14 * s},
 			{Pool: "p", ID: "s2", Weight: 1, Token: 2, From: 17 * s, Until: 18 * s},
@@ -79,6 +83,9 @@ func TestBrokenHistories(t *testing.T) {
 		"two in the log at once":          {"holders", func(h *History) { h.Effects[5].Index = 21; h.Effects[4].Index = 22 }},
 		"more weight than there is":       {"holders", func(h *History) { h.Holds[0].Weight = 2 }},
 		"one token for two":               {"tokens", func(h *History) { h.Ops[8].Token = 1 }},
+		"a window over its rate":          {"rates", func(h *History) { h.Effects[9].At = 11*s - 1 }},
+		"a cost over its rate":            {"rates", func(h *History) { h.Effects[8].Amount = 4 }},
+		"something taken twice":           {"once", func(h *History) { h.Effects[9].ID = "t1" }},
 		"a token that falls":              {"tokens", func(h *History) { h.Ops[6].Token = 3 }},
 	} {
 		t.Run(name, func(t *testing.T) {

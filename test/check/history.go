@@ -32,6 +32,7 @@ const (
 	Release   Kind = "release"
 	Begin     Kind = "begin" // Object is a session
 	End       Kind = "end"
+	Take      Kind = "take" // Object is a rate
 )
 
 // An Op is one operation of a client, however often it was sent.
@@ -76,6 +77,15 @@ type Effect struct {
 	ID      string
 	Index   uint64
 	Granted bool // of an Acquire or a Begin
+	// Of a Take: what it spent, and at which log time.
+	Amount int64
+	At     time.Duration
+}
+
+// A Rate admits Limit in each window of Per.
+type Rate struct {
+	Limit int64
+	Per   time.Duration
 }
 
 // A Hold is a time for which a client took itself for the holder of a slot. It
@@ -94,7 +104,8 @@ type History struct {
 	Ops     []Op
 	Effects []Effect // in the order of the log
 	Holds   []Hold
-	Limits  map[string]int   // of pools
+	Limits  map[string]int // of pools
+	Rates   map[string]Rate
 	Final   map[string]int64 // counters, as read after the run
 }
 
@@ -105,7 +116,7 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // All runs every check of this package.
 func All(h History) (broken []Violation) {
-	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Linearizable} {
+	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Linearizable} {
 		broken = append(broken, check(h)...)
 	}
 	return broken

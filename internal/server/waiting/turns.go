@@ -46,6 +46,7 @@ func (c *clock) early() { c.ahead = c.last - time.Since(c.began) }
 
 // A turn is when the first in the queue of a rate gets what he waits for.
 type turn struct {
+	pool  *session.Pool // as it was seen
 	at    time.Duration // log time; 0 if nothing returns by itself
 	own   bool          // he waits at this node
 	tried time.Time     // when it was last claimed for him, or a Tick ordered
@@ -61,7 +62,7 @@ func (q *queue) noteTurn(p *session.Pool) {
 	if at != q.turn.at {
 		q.turn = turn{at: at}
 	}
-	q.turn.own = len(q.holders[p.Queue[0].Holder]) > 0
+	q.turn.pool, q.turn.own = p, len(q.holders[p.Queue[0].Holder]) > 0
 }
 
 // untilTurn returns how long it is until the next turn of somebody.
@@ -96,8 +97,7 @@ func (w *Waiters) takeTurns(ctx context.Context) {
 	var turns []*Wait
 	tick := map[string]*session.Tick{} // by namespace
 	for k, q := range w.pools {        // order-free: each in its own queue
-		p, _ := q.seen.(*session.Pool)
-		if q.turn.at == 0 || p == nil || w.left(&q.turn) > 0 {
+		if q.turn.at == 0 || w.left(&q.turn) > 0 {
 			continue
 		}
 		if q.turn.again > 0 {
@@ -105,7 +105,7 @@ func (w *Waiters) takeTurns(ctx context.Context) {
 		}
 		q.turn.tried, q.turn.again = time.Now(), min(max(2*q.turn.again, turnAgain), turnRarely)
 		found := len(turns)
-		for _, holder := range p.Turns(q.turn.at) {
+		for _, holder := range q.turn.pool.Turns(q.turn.at) {
 			turns = append(turns, q.holders[holder]...)
 		}
 		if len(turns) > found {
