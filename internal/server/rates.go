@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
@@ -84,7 +85,7 @@ func (s limitService) DeleteRate(ctx context.Context, req *v1.DeleteRateRequest)
 		case session.NotFound:
 			return fault.NotFound("rate", "there is no rate %q", req.Rate)
 		case session.PoolInUse:
-			return fault.OfResult(res, fmt.Sprintf("rate %q", req.Rate))
+			return fault.New(connect.CodeFailedPrecondition, fault.ReasonPoolInUse, fmt.Sprintf("rate %q: somebody waits for it, or is about to take from it; delete it when they are gone", req.Rate))
 		}
 		return requestFailure(cmd.By)(res)
 	})
