@@ -27,6 +27,7 @@ type clock struct {
 	began time.Time
 	ahead time.Duration // of log time before the time since began
 	last  time.Duration // log time as it was seen last
+	fresh time.Duration // what ahead was by that
 }
 
 func (c *clock) now() time.Duration { return c.ahead + time.Since(c.began) }
@@ -37,12 +38,14 @@ func (c *clock) see(now time.Duration) {
 	if c.began.IsZero() {
 		c.began, c.ahead = time.Now(), now
 	}
-	c.last = now
-	c.ahead = max(c.ahead, now-time.Since(c.began))
+	if now != c.last {
+		c.last, c.fresh = now, now-time.Since(c.began)
+	}
+	c.ahead = max(c.ahead, c.fresh)
 }
 
 // early takes back what was estimated too far ahead.
-func (c *clock) early() { c.ahead = c.last - time.Since(c.began) }
+func (c *clock) early() { c.ahead = c.fresh }
 
 // A turn is when the first in the queue of a rate gets what he waits for.
 type turn struct {

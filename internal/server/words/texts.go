@@ -114,12 +114,15 @@ func toolLimit(limits *session.Limits, tool string) uint32 {
 // noRoomText names the limit of the policy's own pool. Which of several pools
 // was full is not remembered with the id, so all are named.
 func noRoomText(limits *session.Limits, cmd *session.Begin) string {
-	if len(cmd.Pools) == 1 {
+	if len(cmd.Pools)+len(cmd.Rates) == 1 {
 		return fmt.Sprintf("Max concurrency reached (%d)", limits.MaxConcurrent)
 	}
 	names := make([]string, len(cmd.Pools))
 	for i, w := range cmd.Pools {
 		names[i] = w.Pool
+	}
+	for _, w := range cmd.Rates {
+		names = append(names, w.Pool)
 	}
 	return "Max concurrency reached in one of the pools " + strings.Join(names, ", ")
 }
