@@ -364,14 +364,14 @@ func startChanging(t *testing.T, v verdict) *node {
 }
 
 // saidOf is the code and the reason of an answer; empty where it is none.
-func saidOf(t *testing.T, err error) string {
+func saidOf(t testing.TB, err error) string {
 	if err == nil {
 		return ""
 	}
 	return connect.CodeOf(err).String() + " " + info(t, err).GetReason()
 }
 
-func saidOfResult(t *testing.T, r *v1.OperationResult) string {
+func saidOfResult(t testing.TB, r *v1.OperationResult) string {
 	if e := r.GetError(); e != nil {
 		return e.GetCode() + " " + e.GetReason()
 	}

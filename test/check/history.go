@@ -33,7 +33,11 @@ const (
 	Begin     Kind = "begin" // Object is a session
 	End       Kind = "end"
 	Take      Kind = "take" // Object is a rate
+	Look      Kind = "look" // at the calls of a session
 )
+
+// reads reports whether it changes nothing.
+func (k Kind) reads() bool { return k == Read || k == Look }
 
 // An Op is one operation of a client, however often it was sent.
 type Op struct {
@@ -48,7 +52,7 @@ type Op struct {
 	Outcome Outcome
 	// What the answer said.
 	Index   uint64 // of the log; 0 if it does not say
-	Value   int64  // of the counter, or of a session's calls with this one
+	Value   int64  // of the counter, or of a session's calls (with this one)
 	Granted bool
 	Token   uint64
 	Text    string // of an error
