@@ -24,7 +24,7 @@ func ratePutCommand() *cobra.Command {
 	var limit, queue int32
 	var per time.Duration
 	cmd := config.Leaf(&cobra.Command{
-		Use:   "put RATE --limit N --per DURATION",
+		Use:   "put RATE",
 		Short: "Make a rate, or change its numbers",
 		Long: `Makes a rate, or changes its numbers: no window of the duration admits more than the
 limit. What was spent counts by the new numbers at once, as far as it is still there.`,
