@@ -270,7 +270,14 @@ func (r *Result) fields(f *codec) {
 	for m := f.Message(20, r.After != nil); f.Visit(&m); {
 		r.After.fields(f)
 	}
+	if f.Field() == 21 && r.Signal == nil {
+		r.Signal = new(Halt)
+	}
+	for m := f.Message(21, r.Signal != nil); f.Visit(&m); {
+		r.Signal.fields(f)
+	}
 	f.Texts(24, &r.Rates)
+	f.Text(25, &r.Version)
 }
 
 func (a *After) fields(f *codec) {

@@ -80,6 +80,7 @@ func oneOfEach() map[Key]Record {
 				Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 25, 26, 27}}},
 			}},
 			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
+			Gates: &Gates{Signal: Kill, Reason: "r", Since: 25},
 		},
 		"pn/x": pool,
 		"cn/x": &Client{
@@ -96,6 +97,10 @@ func oneOfEach() map[Key]Record {
 		"nn/":  &Namespace{6, 7, 8},
 		"bn/x": &Baseline{Digest{9}, "text"},
 		"hn/x": &Hash{"sha256:1"},
+
+		ListKey("n", "x"):        &List{1, 64, 2},
+		ListItemKey("n", "x", 0): &ListItem{"text", 3},
+		"gn/":                    &Signals{Halts: []Halt{{Target{OfAgent, "a"}, Kill, 1, true, 2, "r"}}, Last: 3},
 	}
 }
 

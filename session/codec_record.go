@@ -97,6 +97,12 @@ func recordNumber(r Record) protowire.Number {
 		return 9
 	case *Hash:
 		return 10
+	case *Signals:
+		return 11
+	case *List:
+		return 15
+	case *ListItem:
+		return 16
 	}
 	panic(fmt.Sprintf("session: no encoding of %T", r))
 }
@@ -123,6 +129,12 @@ func newRecord(number protowire.Number) Record {
 		return new(Baseline)
 	case 10:
 		return new(Hash)
+	case 11:
+		return new(Signals)
+	case 15:
+		return new(List)
+	case 16:
+		return new(ListItem)
 	}
 	return nil
 }
@@ -157,6 +169,12 @@ func (f *codec) recordFields(r Record) {
 		f.Kept(2, &r.Text)
 	case *Hash:
 		f.Kept(1, &r.Hash)
+	case *List:
+		r.fields(f)
+	case *ListItem:
+		r.fields(f)
+	case *Signals:
+		r.fields(f)
 	}
 }
 
@@ -220,6 +238,7 @@ func (s *Session) fields(f *codec) {
 	f.open(20, &s.Open)
 	s.IDs.Field(&f.Coder, 21)
 	f.more(22, &s.More)
+	f.gates(23, &s.Gates)
 }
 
 func (c *Client) fields(f *codec) {

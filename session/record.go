@@ -77,6 +77,7 @@ type Session struct {
 	Open  []Held
 	IDs   ids.Set
 	More  *More // what few sessions have
+	Gates *Gates
 }
 
 // Phase says whether a session admits calls.

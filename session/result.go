@@ -38,31 +38,36 @@ const (
 	Fenced
 	Released
 	AlreadyReleased
+	Stopped Code = 22 // a signal stands against it; no final answer
 
-	RateLimited Code = 29
+	RateLimited Code = 29 // of a rate
 )
 
 // Failures begin at a number of their own, so that a new outcome renumbers
 // none: results travel between nodes of different versions.
 const (
-	NotFound     Code = iota + 40 // the session, call, slot, pool or policy named
-	IDReused                      // the id is known with other content
-	StaleID                       // the id is older than what is still remembered
-	StalePremise                  // what the node took for granted no longer holds
-	Invalid                       // the command contradicts itself
-	TooManyOpen                   // cap: open calls of a session, or slots of a client
-	TooManyTools                  // cap: tools of a session
-	PoolInUse                     // the pool has leases or waiters
-	PolicyPinned                  // live sessions pin the tree
-	NotWaiting                    // there is no wait to give up
-	StillWaiting                  // the call has not been admitted yet
-	NotANumber                    // the key holds a text
-	Overflow                      // the sum does not fit
-	TooManyNames                  // cap: names of a tree
+	NotFound       Code = iota + 40 // the session, call, slot, pool or policy named
+	IDReused                        // the id is known with other content
+	StaleID                         // the id is older than what is still remembered
+	StalePremise                    // what the node took for granted no longer holds
+	Invalid                         // the command contradicts itself
+	TooManyOpen                     // cap: open calls of a session, or slots of a client
+	TooManyTools                    // cap: tools of a session
+	PoolInUse                       // the pool has leases or waiters
+	PolicyPinned                    // live sessions pin the tree
+	NotWaiting                      // there is no wait to give up
+	StillWaiting                    // the call has not been admitted yet
+	NotANumber                      // the key holds a text
+	Overflow                        // the sum does not fit
+	TooManyNames                    // cap: names of a tree
+	Killed         Code = 54        // a KILL stands against the session that is to be opened
+	KillUnderWay   Code = 55        // the KILL has not closed all its sessions yet
+	TooManySignals Code = 56        // cap: signals that stand in a namespace
+	numCodes       Code = 63
 )
 
-// numCodes is how many fit into what is remembered with an id.
-const numCodes = 63
+// The key has another version, or the list another length, than the caller named.
+const VersionConflict Code = 60
 
 // Failure reports whether the code means that there is no answer.
 func (c Code) Failure() bool { return c >= NotFound }
@@ -82,7 +87,7 @@ type Result struct {
 	RetryAfter time.Duration
 	Limit      int64         // the limit that refused
 	Elapsed    time.Duration // with TimedOut
-	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close
+	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close; length of a list, also with StalePremise and VersionConflict
 	Checkpoint uint32        // the execution that made one; 0 if none did
 	NewerThan  uint64        // with StaleID, Unix milliseconds
 	Released   bool
@@ -94,12 +99,18 @@ type Result struct {
 	Rates  []string // of a call, beside its Pools
 	Facts  []int64  // in the order of Begin.Seen
 
+	Version string // that a key has, with VersionConflict
+
 	Lapsed []Lapse // calls that this command found to have run out
 
 	// After is set where callers show what they changed: after PutPool and
 	// Close, and after an Open of a session that is there already. An Open that
 	// failed brings the session that it has to name as over.
 	After *After
+
+	// Signal is what stands: with Stopped and Killed, with SessionClosed of one
+	// that was killed, and after a Signal.
+	Signal *Halt
 }
 
 // After is how something stands after the command, also after one that was
@@ -193,7 +204,8 @@ var codeNames = [numCodes]string{
 	StaleID: "stale id", StalePremise: "stale premise", Invalid: "invalid", TooManyOpen: "too many open",
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
-	TooManyNames: "too many names", RateLimited: "rate limited",
+	TooManyNames: "too many names", VersionConflict: "version conflict", RateLimited: "rate limited",
+	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 
 // String returns the code in words.

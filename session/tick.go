@@ -40,7 +40,7 @@ func (s *State) tick(c *Tick) {
 			if s.pool(k) == nil {
 				s.put(k, nil)
 			}
-		case *Counter:
+		case *Counter, *List, *ListItem:
 			if x.At(s.now) == nil {
 				s.put(k, nil)
 			}

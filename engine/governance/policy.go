@@ -44,6 +44,7 @@ type Policy struct {
 	ContentHashMode ContentHashMode // empty is strict where there are hashes
 	Guardrails      []GuardrailEndpoint
 	RateLimits      []RateLimit
+	Scan            Scan
 
 	// Path is the file that holds the policy; empty for the defaults of a tree
 	// that has none.
@@ -91,6 +92,8 @@ func Default() *Policy {
 		BackpressureThreshold: 8,
 		Version:               "1.0.0",
 		MaxAttempts:           500,
+
+		Scan: Scan{Credentials: ScanDeny, PersonalData: ScanRedact},
 	}
 }
 

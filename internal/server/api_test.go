@@ -311,6 +311,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	n.putRate("llm", 1, time.Second)
 	_, err := n.limits.TakeRate(n.ctx(), &v1.TakeRateRequest{Rate: "llm", RequestId: "t"})
 	require.NoError(t, err)
+	_, err = n.policies.Scan(n.ctx(), &v1.ScanRequest{SessionId: "s", Kind: v1.ScanKind_SCAN_KIND_INPUT})
+	require.NoError(t, err)
 	code, page := n.get("/metrics")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, page, `gov_call_outcomes_total{outcome="admitted"} 1`)

@@ -228,6 +228,20 @@ var changings = map[string]changing{
 		}
 		return err
 	}},
+	"SessionService/Signal": {ask: func(n *node) error {
+		res, err := n.sessions.Signal(n.ctx(), signalRequest("STOP", agent("a")))
+		if err == nil {
+			require.Equal(n.t, "STOP", res.GetSignal().GetSignal())
+		}
+		return err
+	}},
+	"SessionService/Signal of a KILL": {ask: func(n *node) error {
+		res, err := n.sessions.Signal(n.ctx(), signalRequest("KILL", agent("a")))
+		if err == nil {
+			require.False(n.t, res.GetSignal().GetSwept(), "which needs a look at the sessions")
+		}
+		return err
+	}},
 	"SessionService/CloseSession": {ask: func(n *node) error {
 		res, err := n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
 		if err == nil {
@@ -262,6 +276,14 @@ var changings = map[string]changing{
 	}},
 	"CounterService/Increment": {ask: func(n *node) error {
 		_, err := n.counters.Increment(n.ctx(), &v1.IncrementRequest{Key: "n", RequestId: "r"})
+		return err
+	}},
+	"CounterService/Append": {ask: func(n *node) error {
+		_, err := n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "l", Items: []string{"i"}, Ttl: durationpb.New(time.Hour), RequestId: "r"})
+		return err
+	}},
+	"CounterService/DeleteList": {ask: func(n *node) error {
+		_, err := n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Key: "l", RequestId: "r"})
 		return err
 	}},
 	"ClusterService/AddNode": {ask: func(n *node) error {
@@ -300,11 +322,14 @@ var changings = map[string]changing{
 var unchanging = []string{
 	"CallService/BatchCalls", "CallService/Exchange",
 	"ClusterService/Status", "ClusterService/Snapshot",
-	"CounterService/Get", "CounterService/BatchGet",
+	"CounterService/Get", "CounterService/BatchGet", "CounterService/Range",
 	"DecisionService/Explain", "EventService/Follow",
-	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
+	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/Scan", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions",
-	"LimitService/GetRate", "LimitService/ListRates", "SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
+	"LimitService/GetRate", "LimitService/ListRates",
+	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
+	"SessionService/GetSession", "SessionService/ListSessions", "SessionService/ListSignals",
+	"SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
 }
 
 func renewOf(pool string, ids ...string) *v1.RenewSlotsRequest {

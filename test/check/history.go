@@ -34,6 +34,13 @@ const (
 	End       Kind = "end"
 	Take      Kind = "take" // Object is a rate
 	Look      Kind = "look" // at the calls of a session
+	Stop      Kind = "stop" // Object is an agent
+	Continue  Kind = "continue"
+	Kill      Kind = "kill"
+
+	// Effects alone.
+	Swept    Kind = "swept"    // a KILL of the agent is marked so
+	Restored Kind = "restored" // an earlier state
 )
 
 // reads reports whether it changes nothing.
@@ -80,7 +87,9 @@ type Effect struct {
 	Object  string
 	ID      string
 	Index   uint64
-	Granted bool // of an Acquire or a Begin
+	Granted bool   // of an Acquire or a Begin
+	Agent   string // of a Begin
+	Open    int    // of a Swept: how many sessions of the agent are open
 	// Of a Take: what it spent, and at which log time.
 	Amount int64
 	At     time.Duration
@@ -120,7 +129,7 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // All runs every check of this package.
 func All(h History) (broken []Violation) {
-	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Linearizable} {
+	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Signals, Linearizable} {
 		broken = append(broken, check(h)...)
 	}
 	return broken

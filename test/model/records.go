@@ -62,10 +62,14 @@ func (m *Model) Record(k session.Key) session.Record {
 		if x := s.sessions[id]; x != nil && x.baseline != (session.Digest{}) {
 			return &session.Baseline{Hash: x.baseline, Text: x.text}
 		}
+	case session.KindSignals:
+		return s.signals()
 	case session.KindHash:
 		if h := s.hashes[id]; h != "" {
 			return &session.Hash{Hash: h}
 		}
+	case session.KindList:
+		return s.listRecord(k)
 	}
 	return nil
 }
@@ -115,6 +119,10 @@ func (m *Model) Keys() []session.Key {
 		for id := range s.hashes {
 			all = append(all, session.HashKey(ns, id))
 		}
+		all = append(all, s.listKeys()...)
+		if s.signalled {
+			all = append(all, session.SignalsKey(ns))
+		}
 		if s.tokenFloor|s.forgotClients|s.forgotSessions != 0 {
 			all = append(all, session.NamespaceKey(ns))
 		}
@@ -140,6 +148,9 @@ func (x *sess) record(pinned bool) *session.Session {
 	}
 	if x.parent != "" || len(x.attributes) > 0 || x.baseline != (session.Digest{}) {
 		y.More = &session.More{Parent: x.parent, Attributes: x.attributes, Baseline: x.baseline, Drift: x.drift}
+	}
+	if h := x.halt; h != nil {
+		y.Gates = &session.Gates{Signal: h.kind, Reason: h.reason, Since: h.since}
 	}
 	return y
 }

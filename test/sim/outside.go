@@ -100,6 +100,8 @@ func (l Workload) Run(ctx context.Context, out io.Writer, settling time.Duration
 			resolving, cancel := context.WithTimeout(context.WithoutCancel(ctx), settling)
 			defer cancel()
 			w.resolve(resolving)
+			w.lift(resolving, w.name)
+			w.lift(resolving, w.name+doomed)
 			w.end()
 		})
 	}

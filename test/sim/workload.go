@@ -98,6 +98,7 @@ type worker struct {
 	think    time.Duration                           // between two operations, on average
 	turn     chan struct{}                           // held by an operation, and by who wants there to be none
 	unclear  []check.Op                              // increments of which nobody knows what became of them
+	appended []appended                              // to the list, and acknowledged
 	log      *slog.Logger
 	site     *site // where work is done; nil if holders only say when they worked
 }
@@ -175,7 +176,19 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 	case 17, 18:
 		w.slot(ctx)
 	case 21:
+		w.compareAndSet(ctx)
+	case 22:
+		w.append(ctx)
+	case 23:
+		w.readState(ctx)
+	case 24:
+		if session != nil && !w.stopped(ctx, session) {
+			return nil
+		}
+	case 26, 27:
 		w.take(ctx)
+	case 25:
+		w.killed(ctx)
 	default:
 		if session != nil && !w.call(ctx, session, w.short()) {
 			return nil
@@ -266,7 +279,8 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession, lasts time.Dur
 	}
 	w.recorder.done(o)
 	if err != nil {
-		return o.Outcome != check.Refused // most likely its time is over
+		var no *client.Refused
+		return !errors.As(err, &no) || no.Outcome == client.Stopped // else its time is over, most likely
 	}
 	_ = pause(ctx, lasts)
 	e := check.Op{Client: w.name, Kind: check.End, Object: s.ID(), ID: o.ID, Call: w.recorder.now()}
@@ -519,14 +533,24 @@ func definite(err error) bool {
 	if !errors.As(err, &ce) || !connect.IsWireError(err) {
 		return false
 	}
+	reason := reasonOf(err)
+	return reason != "" && reason != client.ReasonOutcomeUnknown
+}
+
+// reasonOf is the reason that a node has given in an error; empty if it has none.
+func reasonOf(err error) client.Reason {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return ""
+	}
 	for _, d := range ce.Details() {
 		if m, err := d.Value(); err == nil {
 			if i, ok := m.(*errdetails.ErrorInfo); ok {
-				return i.Reason != string(client.ReasonOutcomeUnknown)
+				return client.Reason(i.Reason)
 			}
 		}
 	}
-	return false
+	return ""
 }
 
 // final reads the counters after all is over.
@@ -544,5 +568,5 @@ func (w *worker) final(ctx context.Context) (map[string]int64, error) {
 			return nil, err
 		}
 	}
-	return out, nil
+	return out, w.finalState(ctx, out)
 }

@@ -59,8 +59,13 @@ const (
 	ReasonTooManyNames     = "TOO_MANY_NAMES"
 	ReasonPoolInUse        = "POOL_IN_USE"
 	ReasonPolicyPinned     = "POLICY_PINNED"
+	ReasonKilled           = "KILLED"
+	ReasonKillUnderWay     = "KILL_UNDER_WAY"
+	ReasonTooManySignals   = "TOO_MANY_SIGNALS"
 	ReasonNotANumber       = "NOT_A_NUMBER"
 	ReasonOverflow         = "OVERFLOW"
+	ReasonVersionConflict  = "VERSION_CONFLICT"
+	ReasonListFull         = "LIST_FULL"
 	ReasonNoMembers        = "NO_MEMBERS"
 	ReasonSnapshot         = "BAD_SNAPSHOT"
 	ReasonPolicyUnreadable = "POLICY_UNREADABLE"
@@ -198,21 +203,24 @@ type failing struct {
 // failings is the one table from codes to errors. Codes that are outcomes are
 // in package words.
 var failings = map[session.Code]failing{
-	session.NotFound:      {connect.CodeNotFound, ReasonNotFound, "there is nothing of that name"},
-	session.IDReused:      {connect.CodeInvalidArgument, ReasonIDReused, "the id was used before with other content; take a new id for a new request"},
-	session.StaleID:       {connect.CodeFailedPrecondition, ReasonStaleID, "the id is older than what is still remembered, so it cannot be told whether it was executed; it was not executed now. Make ids newer than newerThan"},
-	session.StalePremise:  {connect.CodeUnavailable, ReasonNotApplied, "what this request depends on kept changing; nothing was done, send it again with the same id"},
-	session.Invalid:       {connect.CodeInvalidArgument, ReasonInvalidField, "the request contradicts itself"},
-	session.SessionClosed: {connect.CodeFailedPrecondition, ReasonSessionClosed, "the session is closed; create a new one"},
-	session.TooManyOpen:   {connect.CodeResourceExhausted, ReasonTooManyOpen, "too many are open here, the most is " + strconv.Itoa(session.MaxOpen) + "; end some first"},
-	session.TooManyTools:  {connect.CodeResourceExhausted, ReasonTooManyTools, "the session has called as many different tools as it may, which is " + strconv.Itoa(session.MaxTools) + "; use another session"},
-	session.TooManyNames:  {connect.CodeResourceExhausted, ReasonTooManyNames, "policies of this content have as many names as they may, which is " + strconv.Itoa(session.MaxNames) + "; delete one of them with DeletePolicy, or change the content"},
-	session.PoolInUse:     {connect.CodeFailedPrecondition, ReasonPoolInUse, "the pool has holders or waiters; wait for them, or set force"},
-	session.PolicyPinned:  {connect.CodeFailedPrecondition, ReasonPolicyPinned, "live sessions pin the policy; close them first"},
-	session.NotWaiting:    {connect.CodeFailedPrecondition, ReasonNotWaiting, "there is no wait to give up"},
-	session.StillWaiting:  {connect.CodeFailedPrecondition, ReasonStillWaiting, "the call has not been admitted yet; give up its wait with CancelCall"},
-	session.NotANumber:    {connect.CodeFailedPrecondition, ReasonNotANumber, "the key holds a text; Set it to a number first"},
-	session.Overflow:      {connect.CodeInvalidArgument, ReasonOverflow, "the sum does not fit; it may be at most 9223372036854.775807 either way"},
+	session.NotFound:       {connect.CodeNotFound, ReasonNotFound, "there is nothing of that name"},
+	session.IDReused:       {connect.CodeInvalidArgument, ReasonIDReused, "the id was used before with other content; take a new id for a new request"},
+	session.StaleID:        {connect.CodeFailedPrecondition, ReasonStaleID, "the id is older than what is still remembered, so it cannot be told whether it was executed; it was not executed now. Make ids newer than newerThan"},
+	session.StalePremise:   {connect.CodeUnavailable, ReasonNotApplied, "what this request depends on kept changing; nothing was done, send it again with the same id"},
+	session.Invalid:        {connect.CodeInvalidArgument, ReasonInvalidField, "the request contradicts itself"},
+	session.SessionClosed:  {connect.CodeFailedPrecondition, ReasonSessionClosed, "the session is closed; create a new one"},
+	session.TooManyOpen:    {connect.CodeResourceExhausted, ReasonTooManyOpen, "too many are open here, the most is " + strconv.Itoa(session.MaxOpen) + "; end some first"},
+	session.TooManyTools:   {connect.CodeResourceExhausted, ReasonTooManyTools, "the session has called as many different tools as it may, which is " + strconv.Itoa(session.MaxTools) + "; use another session"},
+	session.TooManyNames:   {connect.CodeResourceExhausted, ReasonTooManyNames, "policies of this content have as many names as they may, which is " + strconv.Itoa(session.MaxNames) + "; delete one of them with DeletePolicy, or change the content"},
+	session.PoolInUse:      {connect.CodeFailedPrecondition, ReasonPoolInUse, "the pool has holders or waiters; wait for them, or set force"},
+	session.PolicyPinned:   {connect.CodeFailedPrecondition, ReasonPolicyPinned, "live sessions pin the policy; close them first"},
+	session.NotWaiting:     {connect.CodeFailedPrecondition, ReasonNotWaiting, "there is no wait to give up"},
+	session.StillWaiting:   {connect.CodeFailedPrecondition, ReasonStillWaiting, "the call has not been admitted yet; give up its wait with CancelCall"},
+	session.Killed:         {connect.CodeFailedPrecondition, ReasonKilled, "no session is created; let it go on with the signal CONTINUE"},
+	session.KillUnderWay:   {connect.CodeFailedPrecondition, ReasonKillUnderWay, "a KILL stands there that has not closed all its sessions yet; send CONTINUE again when ListSignals shows it as swept. What was closed stays closed"},
+	session.TooManySignals: {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal a policy or everything"},
+	session.NotANumber:     {connect.CodeFailedPrecondition, ReasonNotANumber, "the key holds a text; Set it to a number first"},
+	session.Overflow:       {connect.CodeInvalidArgument, ReasonOverflow, "the sum does not fit; it may be at most 9223372036854.775807 either way"},
 }
 
 // OfResult returns the error of a result that is no answer. Subject says what
@@ -223,6 +231,13 @@ func OfResult(res *session.Result, subject string) error {
 		return New(connect.CodeInternal, ReasonInternal, fmt.Sprintf("%s: the state machine answered %d, which this request cannot have", subject, res.Code))
 	}
 	return &Error{Code: f.code, Reason: f.reason, text: subject + ": " + f.text, newerThan: res.NewerThan}
+}
+
+// Conflict says that something is not as the request names it, and how it is:
+// what is its version or its length.
+func Conflict(subject, what, today string) *Error {
+	return New(connect.CodeFailedPrecondition, ReasonVersionConflict,
+		fmt.Sprintf("%s: its %s is %s, and not the one that the request names; read it again, and decide anew", subject, what, today)).With(what, today)
 }
 
 // Invalid refuses a field of a request. The text says what to do.

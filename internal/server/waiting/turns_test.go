@@ -20,7 +20,7 @@ func TestTurnsAreTakenInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storage.NewMemory(nil)
 		defer func() { require.NoError(t, store.Close()) }()
-		w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil)
+		w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil)
 		defer w.Close()
 		apply := func(c session.Command) session.Result {
 			r, _, err := storage.One(t.Context(), store, c)
@@ -61,7 +61,7 @@ func TestOthersOrderATick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storage.NewMemory(nil)
 		defer func() { require.NoError(t, store.Close()) }()
-		w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil)
+		w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil)
 		defer w.Close()
 		for _, c := range []session.Command{
 			&session.PutRate{NS: "ns", By: session.Maker{Client: "op"}, Rate: "r", Limit: 1, Per: 3333 * time.Millisecond, Queue: 10},

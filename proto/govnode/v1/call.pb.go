@@ -304,7 +304,7 @@ type BeginCallRequest struct {
 	Pools     []*Want              `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`
 	Ttl       *durationpb.Duration `protobuf:"bytes,8,opt,name=ttl,proto3" json:"ttl,omitempty"`                        // of the lease; 30 s if absent
 	MaxHold   *durationpb.Duration `protobuf:"bytes,9,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"` // renewals included; none if absent
-	Wait      *durationpb.Duration `protobuf:"bytes,10,opt,name=wait,proto3" json:"wait,omitempty"`                     // how long to wait for a slot; 0 if absent
+	Wait      *durationpb.Duration `protobuf:"bytes,10,opt,name=wait,proto3" json:"wait,omitempty"`                     // how long to wait for a slot, or for the end of a STOP; 0 if absent
 	Priority  int32                `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
 	Tokens    int64                `protobuf:"varint,12,opt,name=tokens,proto3" json:"tokens,omitempty"` // that it may use; more than max_tokens is TOKEN_LIMIT; in the tokens_used of rules while the call is open
 	// The exact JSON text, where numbers or the order of keys matter.
@@ -565,7 +565,8 @@ type BeginCallResponse struct {
 	Queue             *QueuePlace            `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
 	ModifiedArguments *structpb.Struct       `protobuf:"bytes,10,opt,name=modified_arguments,json=modifiedArguments,proto3" json:"modified_arguments,omitempty"`
 	Index             uint64                 `protobuf:"varint,11,opt,name=index,proto3" json:"index,omitempty"`
-	Rate              string                 `protobuf:"bytes,14,opt,name=rate,proto3" json:"rate,omitempty"` // with RATE_LIMITED: which one
+	Rate              string                 `protobuf:"bytes,14,opt,name=rate,proto3" json:"rate,omitempty"`     // with RATE_LIMITED: which one
+	Signal            *Signal                `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -682,6 +683,13 @@ func (x *BeginCallResponse) GetRate() string {
 		return x.Rate
 	}
 	return ""
+}
+
+func (x *BeginCallResponse) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
 }
 
 type EndCallRequest struct {
@@ -1695,7 +1703,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x121\n" +
 	"\x14consecutive_failures\x18\x05 \x01(\x05R\x13consecutiveFailures\x12\x1f\n" +
 	"\vtokens_used\x18\x06 \x01(\x03R\n" +
-	"tokensUsed\"\x98\x04\n" +
+	"tokensUsed\"\xc4\x04\n" +
 	"\x11BeginCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -1711,7 +1719,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x12modified_arguments\x18\n" +
 	" \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x14\n" +
 	"\x05index\x18\v \x01(\x04R\x05index\x12\x12\n" +
-	"\x04rate\x18\x0e \x01(\tR\x04rate\"\xbc\x01\n" +
+	"\x04rate\x18\x0e \x01(\tR\x04rate\x12*\n" +
+	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\xbc\x01\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1849,13 +1858,14 @@ var file_govnode_v1_call_proto_goTypes = []any{
 	(*Grant)(nil),               // 26: govnode.v1.Grant
 	(*Pressure)(nil),            // 27: govnode.v1.Pressure
 	(*QueuePlace)(nil),          // 28: govnode.v1.QueuePlace
-	(*structpb.Value)(nil),      // 29: google.protobuf.Value
-	(*AcquireSlotRequest)(nil),  // 30: govnode.v1.AcquireSlotRequest
-	(*RenewSlotsRequest)(nil),   // 31: govnode.v1.RenewSlotsRequest
-	(*ReleaseSlotRequest)(nil),  // 32: govnode.v1.ReleaseSlotRequest
-	(*AcquireSlotResponse)(nil), // 33: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 34: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 35: govnode.v1.ReleaseSlotResponse
+	(*Signal)(nil),              // 29: govnode.v1.Signal
+	(*structpb.Value)(nil),      // 30: google.protobuf.Value
+	(*AcquireSlotRequest)(nil),  // 31: govnode.v1.AcquireSlotRequest
+	(*RenewSlotsRequest)(nil),   // 32: govnode.v1.RenewSlotsRequest
+	(*ReleaseSlotRequest)(nil),  // 33: govnode.v1.ReleaseSlotRequest
+	(*AcquireSlotResponse)(nil), // 34: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 35: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 36: govnode.v1.ReleaseSlotResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
 	2,  // 0: govnode.v1.RateWant.by:type_name -> govnode.v1.Cost
@@ -1877,46 +1887,47 @@ var file_govnode_v1_call_proto_depIdxs = []int32{
 	22, // 16: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
 	28, // 17: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
 	21, // 18: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
-	1,  // 19: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
-	29, // 20: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
-	24, // 21: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
-	6,  // 22: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
-	9,  // 23: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	24, // 24: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	6,  // 25: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	5,  // 26: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	8,  // 27: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	11, // 28: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	30, // 29: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	31, // 30: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	32, // 31: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	22, // 32: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	7,  // 33: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	10, // 34: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	12, // 35: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	33, // 36: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	34, // 37: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	35, // 38: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	14, // 39: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	13, // 40: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	15, // 41: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	13, // 42: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	15, // 43: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	5,  // 44: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	8,  // 45: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	11, // 46: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	16, // 47: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	18, // 48: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	7,  // 49: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	10, // 50: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	12, // 51: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	17, // 52: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	19, // 53: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	49, // [49:54] is the sub-list for method output_type
-	44, // [44:49] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	29, // 19: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
+	1,  // 20: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
+	30, // 21: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
+	24, // 22: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
+	6,  // 23: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
+	9,  // 24: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
+	24, // 25: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	6,  // 26: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	5,  // 27: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	8,  // 28: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	11, // 29: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	31, // 30: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	32, // 31: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	33, // 32: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	22, // 33: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	7,  // 34: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	10, // 35: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	12, // 36: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	34, // 37: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	35, // 38: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	36, // 39: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	14, // 40: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	13, // 41: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	15, // 42: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	13, // 43: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	15, // 44: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	5,  // 45: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	8,  // 46: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	11, // 47: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	16, // 48: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	18, // 49: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	7,  // 50: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	10, // 51: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	12, // 52: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	17, // 53: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	19, // 54: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	50, // [50:55] is the sub-list for method output_type
+	45, // [45:50] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }

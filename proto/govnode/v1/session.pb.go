@@ -98,7 +98,11 @@ type Session struct {
 	ParentSessionId     string                 `protobuf:"bytes,18,opt,name=parent_session_id,json=parentSessionId,proto3" json:"parent_session_id,omitempty"`
 	IdleTtl             *durationpb.Duration   `protobuf:"bytes,19,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	// What is left until the session is closed for want of use.
-	IdleLeft      *durationpb.Duration `protobuf:"bytes,20,opt,name=idle_left,json=idleLeft,proto3" json:"idle_left,omitempty"`
+	IdleLeft *durationpb.Duration `protobuf:"bytes,20,opt,name=idle_left,json=idleLeft,proto3" json:"idle_left,omitempty"`
+	// The session's own STOP or KILL.
+	Signal *Signal `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
+	// Why the service closed it, if that was a KILL: killed, and its reason.
+	ClosedReason  string `protobuf:"bytes,22,opt,name=closed_reason,json=closedReason,proto3" json:"closed_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +275,20 @@ func (x *Session) GetIdleLeft() *durationpb.Duration {
 		return x.IdleLeft
 	}
 	return nil
+}
+
+func (x *Session) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
+}
+
+func (x *Session) GetClosedReason() string {
+	if x != nil {
+		return x.ClosedReason
+	}
+	return ""
 }
 
 type OpenCall struct {
@@ -840,12 +858,351 @@ func (x *CloseSessionResponse) GetIndex() uint64 {
 	return 0
 }
 
+type SignalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Target:
+	//
+	//	*SignalRequest_SessionId
+	//	*SignalRequest_AgentId
+	//	*SignalRequest_PolicyName
+	//	*SignalRequest_Everything
+	Target isSignalRequest_Target `protobuf_oneof:"target"`
+	// STOP, CONTINUE or KILL; any other is an event of this node and nothing else.
+	Signal        string `protobuf:"bytes,5,opt,name=signal,proto3" json:"signal,omitempty"`
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // at most 256 bytes
+	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string `protobuf:"bytes,8,opt,name=client,proto3" json:"client,omitempty"` // default if empty
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalRequest) Reset() {
+	*x = SignalRequest{}
+	mi := &file_govnode_v1_session_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalRequest) ProtoMessage() {}
+
+func (x *SignalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
+func (*SignalRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SignalRequest) GetTarget() isSignalRequest_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *SignalRequest) GetSessionId() string {
+	if x != nil {
+		if x, ok := x.Target.(*SignalRequest_SessionId); ok {
+			return x.SessionId
+		}
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetAgentId() string {
+	if x != nil {
+		if x, ok := x.Target.(*SignalRequest_AgentId); ok {
+			return x.AgentId
+		}
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetPolicyName() string {
+	if x != nil {
+		if x, ok := x.Target.(*SignalRequest_PolicyName); ok {
+			return x.PolicyName
+		}
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetEverything() bool {
+	if x != nil {
+		if x, ok := x.Target.(*SignalRequest_Everything); ok {
+			return x.Everything
+		}
+	}
+	return false
+}
+
+func (x *SignalRequest) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type isSignalRequest_Target interface {
+	isSignalRequest_Target()
+}
+
+type SignalRequest_SessionId struct {
+	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3,oneof"`
+}
+
+type SignalRequest_AgentId struct {
+	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3,oneof"`
+}
+
+type SignalRequest_PolicyName struct {
+	// By the name under which the session was created; of one that named a
+	// digest, the name under which that was stored first.
+	PolicyName string `protobuf:"bytes,3,opt,name=policy_name,json=policyName,proto3,oneof"`
+}
+
+type SignalRequest_Everything struct {
+	Everything bool `protobuf:"varint,4,opt,name=everything,proto3,oneof"` // of the namespace
+}
+
+func (*SignalRequest_SessionId) isSignalRequest_Target() {}
+
+func (*SignalRequest_AgentId) isSignalRequest_Target() {}
+
+func (*SignalRequest_PolicyName) isSignalRequest_Target() {}
+
+func (*SignalRequest_Everything) isSignalRequest_Target() {}
+
+type SignalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What stands at the target now; absent where nothing does.
+	Signal *Signal `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	// Sessions that this KILL closed so far, and slots that it freed.
+	Closed        int32  `protobuf:"varint,2,opt,name=closed,proto3" json:"closed,omitempty"`
+	Released      int32  `protobuf:"varint,3,opt,name=released,proto3" json:"released,omitempty"`
+	Index         uint64 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalResponse) Reset() {
+	*x = SignalResponse{}
+	mi := &file_govnode_v1_session_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalResponse) ProtoMessage() {}
+
+func (x *SignalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
+func (*SignalResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SignalResponse) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
+}
+
+func (x *SignalResponse) GetClosed() int32 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *SignalResponse) GetReleased() int32 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
+func (x *SignalResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type ListSignalsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PageSize      int32                  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	Consistency   Consistency            `protobuf:"varint,3,opt,name=consistency,proto3,enum=govnode.v1.Consistency" json:"consistency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSignalsRequest) Reset() {
+	*x = ListSignalsRequest{}
+	mi := &file_govnode_v1_session_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSignalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSignalsRequest) ProtoMessage() {}
+
+func (x *ListSignalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSignalsRequest.ProtoReflect.Descriptor instead.
+func (*ListSignalsRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListSignalsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListSignalsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListSignalsRequest) GetConsistency() Consistency {
+	if x != nil {
+		return x.Consistency
+	}
+	return Consistency_CONSISTENCY_UNSPECIFIED
+}
+
+type ListSignalsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Signals       []*Signal              `protobuf:"bytes,1,rep,name=signals,proto3" json:"signals,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"` // empty at the end
+	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSignalsResponse) Reset() {
+	*x = ListSignalsResponse{}
+	mi := &file_govnode_v1_session_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSignalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSignalsResponse) ProtoMessage() {}
+
+func (x *ListSignalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSignalsResponse.ProtoReflect.Descriptor instead.
+func (*ListSignalsResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListSignalsResponse) GetSignals() []*Signal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+func (x *ListSignalsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListSignalsResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
 var File_govnode_v1_session_proto protoreflect.FileDescriptor
 
 const file_govnode_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/session.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\xce\a\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\x9f\b\n" +
 	"\aSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +
@@ -875,7 +1232,9 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"attributes\x12*\n" +
 	"\x11parent_session_id\x18\x12 \x01(\tR\x0fparentSessionId\x124\n" +
 	"\bidle_ttl\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\aidleTtl\x126\n" +
-	"\tidle_left\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bidleLeft\x1a>\n" +
+	"\tidle_left\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bidleLeft\x12*\n" +
+	"\x06signal\x18\x15 \x01(\v2\x12.govnode.v1.SignalR\x06signal\x12#\n" +
+	"\rclosed_reason\x18\x16 \x01(\tR\fclosedReason\x1a>\n" +
 	"\x10CallsByToolEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\x1a=\n" +
@@ -929,18 +1288,49 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"\x14CloseSessionResponse\x12-\n" +
 	"\asession\x18\x01 \x01(\v2\x13.govnode.v1.SessionR\asession\x12\x1a\n" +
 	"\breleased\x18\x02 \x01(\x05R\breleased\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index*z\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\x83\x02\n" +
+	"\rSignalRequest\x12\x1f\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tH\x00R\tsessionId\x12\x1b\n" +
+	"\bagent_id\x18\x02 \x01(\tH\x00R\aagentId\x12!\n" +
+	"\vpolicy_name\x18\x03 \x01(\tH\x00R\n" +
+	"policyName\x12 \n" +
+	"\n" +
+	"everything\x18\x04 \x01(\bH\x00R\n" +
+	"everything\x12\x16\n" +
+	"\x06signal\x18\x05 \x01(\tR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\a \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\b \x01(\tR\x06clientB\b\n" +
+	"\x06target\"\x86\x01\n" +
+	"\x0eSignalResponse\x12*\n" +
+	"\x06signal\x18\x01 \x01(\v2\x12.govnode.v1.SignalR\x06signal\x12\x16\n" +
+	"\x06closed\x18\x02 \x01(\x05R\x06closed\x12\x1a\n" +
+	"\breleased\x18\x03 \x01(\x05R\breleased\x12\x14\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\x8b\x01\n" +
+	"\x12ListSignalsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x129\n" +
+	"\vconsistency\x18\x03 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\x90\x01\n" +
+	"\x13ListSignalsResponse\x12,\n" +
+	"\asignals\x18\x01 \x03(\v2\x12.govnode.v1.SignalR\asignals\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex*z\n" +
 	"\fSessionState\x12\x1d\n" +
 	"\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SESSION_STATE_OPEN\x10\x01\x12\x18\n" +
 	"\x14SESSION_STATE_CLOSED\x10\x02\x12\x19\n" +
-	"\x15SESSION_STATE_EXPIRED\x10\x032\xd9\x02\n" +
+	"\x15SESSION_STATE_EXPIRED\x10\x032\xea\x03\n" +
 	"\x0eSessionService\x12T\n" +
 	"\rCreateSession\x12 .govnode.v1.CreateSessionRequest\x1a!.govnode.v1.CreateSessionResponse\x12K\n" +
 	"\n" +
 	"GetSession\x12\x1d.govnode.v1.GetSessionRequest\x1a\x1e.govnode.v1.GetSessionResponse\x12Q\n" +
 	"\fListSessions\x12\x1f.govnode.v1.ListSessionsRequest\x1a .govnode.v1.ListSessionsResponse\x12Q\n" +
-	"\fCloseSession\x12\x1f.govnode.v1.CloseSessionRequest\x1a .govnode.v1.CloseSessionResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\fCloseSession\x12\x1f.govnode.v1.CloseSessionRequest\x1a .govnode.v1.CloseSessionResponse\x12?\n" +
+	"\x06Signal\x12\x19.govnode.v1.SignalRequest\x1a\x1a.govnode.v1.SignalResponse\x12N\n" +
+	"\vListSignals\x12\x1e.govnode.v1.ListSignalsRequest\x1a\x1f.govnode.v1.ListSignalsResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_session_proto_rawDescOnce sync.Once
@@ -955,7 +1345,7 @@ func file_govnode_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_govnode_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_govnode_v1_session_proto_goTypes = []any{
 	(SessionState)(0),             // 0: govnode.v1.SessionState
 	(*Session)(nil),               // 1: govnode.v1.Session
@@ -968,47 +1358,60 @@ var file_govnode_v1_session_proto_goTypes = []any{
 	(*ListSessionsResponse)(nil),  // 8: govnode.v1.ListSessionsResponse
 	(*CloseSessionRequest)(nil),   // 9: govnode.v1.CloseSessionRequest
 	(*CloseSessionResponse)(nil),  // 10: govnode.v1.CloseSessionResponse
-	nil,                           // 11: govnode.v1.Session.CallsByToolEntry
-	nil,                           // 12: govnode.v1.Session.AttributesEntry
-	nil,                           // 13: govnode.v1.CreateSessionRequest.AttributesEntry
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*Grant)(nil),                 // 15: govnode.v1.Grant
-	(*PolicyRef)(nil),             // 16: govnode.v1.PolicyRef
-	(Consistency)(0),              // 17: govnode.v1.Consistency
+	(*SignalRequest)(nil),         // 11: govnode.v1.SignalRequest
+	(*SignalResponse)(nil),        // 12: govnode.v1.SignalResponse
+	(*ListSignalsRequest)(nil),    // 13: govnode.v1.ListSignalsRequest
+	(*ListSignalsResponse)(nil),   // 14: govnode.v1.ListSignalsResponse
+	nil,                           // 15: govnode.v1.Session.CallsByToolEntry
+	nil,                           // 16: govnode.v1.Session.AttributesEntry
+	nil,                           // 17: govnode.v1.CreateSessionRequest.AttributesEntry
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*Signal)(nil),                // 19: govnode.v1.Signal
+	(*Grant)(nil),                 // 20: govnode.v1.Grant
+	(*PolicyRef)(nil),             // 21: govnode.v1.PolicyRef
+	(Consistency)(0),              // 22: govnode.v1.Consistency
 }
 var file_govnode_v1_session_proto_depIdxs = []int32{
 	0,  // 0: govnode.v1.Session.state:type_name -> govnode.v1.SessionState
-	14, // 1: govnode.v1.Session.age:type_name -> google.protobuf.Duration
-	11, // 2: govnode.v1.Session.calls_by_tool:type_name -> govnode.v1.Session.CallsByToolEntry
+	18, // 1: govnode.v1.Session.age:type_name -> google.protobuf.Duration
+	15, // 2: govnode.v1.Session.calls_by_tool:type_name -> govnode.v1.Session.CallsByToolEntry
 	2,  // 3: govnode.v1.Session.open_calls:type_name -> govnode.v1.OpenCall
-	12, // 4: govnode.v1.Session.attributes:type_name -> govnode.v1.Session.AttributesEntry
-	14, // 5: govnode.v1.Session.idle_ttl:type_name -> google.protobuf.Duration
-	14, // 6: govnode.v1.Session.idle_left:type_name -> google.protobuf.Duration
-	14, // 7: govnode.v1.OpenCall.age:type_name -> google.protobuf.Duration
-	14, // 8: govnode.v1.OpenCall.ttl:type_name -> google.protobuf.Duration
-	15, // 9: govnode.v1.OpenCall.grants:type_name -> govnode.v1.Grant
-	16, // 10: govnode.v1.CreateSessionRequest.policy:type_name -> govnode.v1.PolicyRef
-	14, // 11: govnode.v1.CreateSessionRequest.idle_ttl:type_name -> google.protobuf.Duration
-	13, // 12: govnode.v1.CreateSessionRequest.attributes:type_name -> govnode.v1.CreateSessionRequest.AttributesEntry
-	1,  // 13: govnode.v1.CreateSessionResponse.session:type_name -> govnode.v1.Session
-	17, // 14: govnode.v1.GetSessionRequest.consistency:type_name -> govnode.v1.Consistency
-	1,  // 15: govnode.v1.GetSessionResponse.session:type_name -> govnode.v1.Session
-	17, // 16: govnode.v1.ListSessionsRequest.consistency:type_name -> govnode.v1.Consistency
-	1,  // 17: govnode.v1.ListSessionsResponse.sessions:type_name -> govnode.v1.Session
-	1,  // 18: govnode.v1.CloseSessionResponse.session:type_name -> govnode.v1.Session
-	3,  // 19: govnode.v1.SessionService.CreateSession:input_type -> govnode.v1.CreateSessionRequest
-	5,  // 20: govnode.v1.SessionService.GetSession:input_type -> govnode.v1.GetSessionRequest
-	7,  // 21: govnode.v1.SessionService.ListSessions:input_type -> govnode.v1.ListSessionsRequest
-	9,  // 22: govnode.v1.SessionService.CloseSession:input_type -> govnode.v1.CloseSessionRequest
-	4,  // 23: govnode.v1.SessionService.CreateSession:output_type -> govnode.v1.CreateSessionResponse
-	6,  // 24: govnode.v1.SessionService.GetSession:output_type -> govnode.v1.GetSessionResponse
-	8,  // 25: govnode.v1.SessionService.ListSessions:output_type -> govnode.v1.ListSessionsResponse
-	10, // 26: govnode.v1.SessionService.CloseSession:output_type -> govnode.v1.CloseSessionResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	16, // 4: govnode.v1.Session.attributes:type_name -> govnode.v1.Session.AttributesEntry
+	18, // 5: govnode.v1.Session.idle_ttl:type_name -> google.protobuf.Duration
+	18, // 6: govnode.v1.Session.idle_left:type_name -> google.protobuf.Duration
+	19, // 7: govnode.v1.Session.signal:type_name -> govnode.v1.Signal
+	18, // 8: govnode.v1.OpenCall.age:type_name -> google.protobuf.Duration
+	18, // 9: govnode.v1.OpenCall.ttl:type_name -> google.protobuf.Duration
+	20, // 10: govnode.v1.OpenCall.grants:type_name -> govnode.v1.Grant
+	21, // 11: govnode.v1.CreateSessionRequest.policy:type_name -> govnode.v1.PolicyRef
+	18, // 12: govnode.v1.CreateSessionRequest.idle_ttl:type_name -> google.protobuf.Duration
+	17, // 13: govnode.v1.CreateSessionRequest.attributes:type_name -> govnode.v1.CreateSessionRequest.AttributesEntry
+	1,  // 14: govnode.v1.CreateSessionResponse.session:type_name -> govnode.v1.Session
+	22, // 15: govnode.v1.GetSessionRequest.consistency:type_name -> govnode.v1.Consistency
+	1,  // 16: govnode.v1.GetSessionResponse.session:type_name -> govnode.v1.Session
+	22, // 17: govnode.v1.ListSessionsRequest.consistency:type_name -> govnode.v1.Consistency
+	1,  // 18: govnode.v1.ListSessionsResponse.sessions:type_name -> govnode.v1.Session
+	1,  // 19: govnode.v1.CloseSessionResponse.session:type_name -> govnode.v1.Session
+	19, // 20: govnode.v1.SignalResponse.signal:type_name -> govnode.v1.Signal
+	22, // 21: govnode.v1.ListSignalsRequest.consistency:type_name -> govnode.v1.Consistency
+	19, // 22: govnode.v1.ListSignalsResponse.signals:type_name -> govnode.v1.Signal
+	3,  // 23: govnode.v1.SessionService.CreateSession:input_type -> govnode.v1.CreateSessionRequest
+	5,  // 24: govnode.v1.SessionService.GetSession:input_type -> govnode.v1.GetSessionRequest
+	7,  // 25: govnode.v1.SessionService.ListSessions:input_type -> govnode.v1.ListSessionsRequest
+	9,  // 26: govnode.v1.SessionService.CloseSession:input_type -> govnode.v1.CloseSessionRequest
+	11, // 27: govnode.v1.SessionService.Signal:input_type -> govnode.v1.SignalRequest
+	13, // 28: govnode.v1.SessionService.ListSignals:input_type -> govnode.v1.ListSignalsRequest
+	4,  // 29: govnode.v1.SessionService.CreateSession:output_type -> govnode.v1.CreateSessionResponse
+	6,  // 30: govnode.v1.SessionService.GetSession:output_type -> govnode.v1.GetSessionResponse
+	8,  // 31: govnode.v1.SessionService.ListSessions:output_type -> govnode.v1.ListSessionsResponse
+	10, // 32: govnode.v1.SessionService.CloseSession:output_type -> govnode.v1.CloseSessionResponse
+	12, // 33: govnode.v1.SessionService.Signal:output_type -> govnode.v1.SignalResponse
+	14, // 34: govnode.v1.SessionService.ListSignals:output_type -> govnode.v1.ListSignalsResponse
+	29, // [29:35] is the sub-list for method output_type
+	23, // [23:29] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_session_proto_init() }
@@ -1017,13 +1420,19 @@ func file_govnode_v1_session_proto_init() {
 		return
 	}
 	file_govnode_v1_common_proto_init()
+	file_govnode_v1_session_proto_msgTypes[10].OneofWrappers = []any{
+		(*SignalRequest_SessionId)(nil),
+		(*SignalRequest_AgentId)(nil),
+		(*SignalRequest_PolicyName)(nil),
+		(*SignalRequest_Everything)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_session_proto_rawDesc), len(file_govnode_v1_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -203,6 +203,115 @@ func (Fact) EnumDescriptor() ([]byte, []int) {
 	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{2}
 }
 
+// SignalScope says whom a signal is for.
+type SignalScope int32
+
+const (
+	SignalScope_SIGNAL_SCOPE_UNSPECIFIED SignalScope = 0
+	SignalScope_SIGNAL_SCOPE_EVERYTHING  SignalScope = 1
+	SignalScope_SIGNAL_SCOPE_AGENT       SignalScope = 2
+	SignalScope_SIGNAL_SCOPE_POLICY      SignalScope = 3
+	SignalScope_SIGNAL_SCOPE_SESSION     SignalScope = 4
+)
+
+// Enum value maps for SignalScope.
+var (
+	SignalScope_name = map[int32]string{
+		0: "SIGNAL_SCOPE_UNSPECIFIED",
+		1: "SIGNAL_SCOPE_EVERYTHING",
+		2: "SIGNAL_SCOPE_AGENT",
+		3: "SIGNAL_SCOPE_POLICY",
+		4: "SIGNAL_SCOPE_SESSION",
+	}
+	SignalScope_value = map[string]int32{
+		"SIGNAL_SCOPE_UNSPECIFIED": 0,
+		"SIGNAL_SCOPE_EVERYTHING":  1,
+		"SIGNAL_SCOPE_AGENT":       2,
+		"SIGNAL_SCOPE_POLICY":      3,
+		"SIGNAL_SCOPE_SESSION":     4,
+	}
+)
+
+func (x SignalScope) Enum() *SignalScope {
+	p := new(SignalScope)
+	*p = x
+	return p
+}
+
+func (x SignalScope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SignalScope) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_log_v1_log_proto_enumTypes[3].Descriptor()
+}
+
+func (SignalScope) Type() protoreflect.EnumType {
+	return &file_govnode_log_v1_log_proto_enumTypes[3]
+}
+
+func (x SignalScope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SignalScope.Descriptor instead.
+func (SignalScope) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{3}
+}
+
+// SignalKind says what a signal asks for.
+type SignalKind int32
+
+const (
+	SignalKind_SIGNAL_KIND_UNSPECIFIED SignalKind = 0
+	SignalKind_SIGNAL_KIND_STOP        SignalKind = 1
+	SignalKind_SIGNAL_KIND_CONTINUE    SignalKind = 2
+	SignalKind_SIGNAL_KIND_KILL        SignalKind = 3
+)
+
+// Enum value maps for SignalKind.
+var (
+	SignalKind_name = map[int32]string{
+		0: "SIGNAL_KIND_UNSPECIFIED",
+		1: "SIGNAL_KIND_STOP",
+		2: "SIGNAL_KIND_CONTINUE",
+		3: "SIGNAL_KIND_KILL",
+	}
+	SignalKind_value = map[string]int32{
+		"SIGNAL_KIND_UNSPECIFIED": 0,
+		"SIGNAL_KIND_STOP":        1,
+		"SIGNAL_KIND_CONTINUE":    2,
+		"SIGNAL_KIND_KILL":        3,
+	}
+)
+
+func (x SignalKind) Enum() *SignalKind {
+	p := new(SignalKind)
+	*p = x
+	return p
+}
+
+func (x SignalKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SignalKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_log_v1_log_proto_enumTypes[4].Descriptor()
+}
+
+func (SignalKind) Type() protoreflect.EnumType {
+	return &file_govnode_log_v1_log_proto_enumTypes[4]
+}
+
+func (x SignalKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SignalKind.Descriptor instead.
+func (SignalKind) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{4}
+}
+
 // Phase says whether a session admits calls.
 type Phase int32
 
@@ -238,11 +347,11 @@ func (x Phase) String() string {
 }
 
 func (Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_govnode_log_v1_log_proto_enumTypes[3].Descriptor()
+	return file_govnode_log_v1_log_proto_enumTypes[5].Descriptor()
 }
 
 func (Phase) Type() protoreflect.EnumType {
-	return &file_govnode_log_v1_log_proto_enumTypes[3]
+	return &file_govnode_log_v1_log_proto_enumTypes[5]
 }
 
 func (x Phase) Number() protoreflect.EnumNumber {
@@ -251,7 +360,7 @@ func (x Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Phase.Descriptor instead.
 func (Phase) EnumDescriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 // Entry is one entry of the log: commands that are applied together.
@@ -341,9 +450,13 @@ type Command struct {
 	//	*Command_Restore
 	//	*Command_PutHash
 	//	*Command_Repair
+	//	*Command_Signal
+	//	*Command_Swept
 	//	*Command_PutRate
 	//	*Command_DeleteRate
 	//	*Command_TakeRate
+	//	*Command_Append
+	//	*Command_DeleteList
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -566,6 +679,24 @@ func (x *Command) GetRepair() *Repair {
 	return nil
 }
 
+func (x *Command) GetSignal() *Signal {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Signal); ok {
+			return x.Signal
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSwept() *Swept {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Swept); ok {
+			return x.Swept
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetPutRate() *PutRate {
 	if x != nil {
 		if x, ok := x.Command.(*Command_PutRate); ok {
@@ -588,6 +719,24 @@ func (x *Command) GetTakeRate() *TakeRate {
 	if x != nil {
 		if x, ok := x.Command.(*Command_TakeRate); ok {
 			return x.TakeRate
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAppend() *Append {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Append); ok {
+			return x.Append
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteList() *DeleteList {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteList); ok {
+			return x.DeleteList
 		}
 	}
 	return nil
@@ -677,6 +826,14 @@ type Command_Repair struct {
 	Repair *Repair `protobuf:"bytes,20,opt,name=repair,proto3,oneof"`
 }
 
+type Command_Signal struct {
+	Signal *Signal `protobuf:"bytes,21,opt,name=signal,proto3,oneof"`
+}
+
+type Command_Swept struct {
+	Swept *Swept `protobuf:"bytes,22,opt,name=swept,proto3,oneof"`
+}
+
 type Command_PutRate struct {
 	PutRate *PutRate `protobuf:"bytes,28,opt,name=put_rate,json=putRate,proto3,oneof"`
 }
@@ -687,6 +844,14 @@ type Command_DeleteRate struct {
 
 type Command_TakeRate struct {
 	TakeRate *TakeRate `protobuf:"bytes,30,opt,name=take_rate,json=takeRate,proto3,oneof"`
+}
+
+type Command_Append struct {
+	Append *Append `protobuf:"bytes,34,opt,name=append,proto3,oneof"`
+}
+
+type Command_DeleteList struct {
+	DeleteList *DeleteList `protobuf:"bytes,35,opt,name=delete_list,json=deleteList,proto3,oneof"`
 }
 
 func (*Command_Open) isCommand_Command() {}
@@ -729,11 +894,19 @@ func (*Command_PutHash) isCommand_Command() {}
 
 func (*Command_Repair) isCommand_Command() {}
 
+func (*Command_Signal) isCommand_Command() {}
+
+func (*Command_Swept) isCommand_Command() {}
+
 func (*Command_PutRate) isCommand_Command() {}
 
 func (*Command_DeleteRate) isCommand_Command() {}
 
 func (*Command_TakeRate) isCommand_Command() {}
+
+func (*Command_Append) isCommand_Command() {}
+
+func (*Command_DeleteList) isCommand_Command() {}
 
 // Maker is whose request a command is.
 type Maker struct {
@@ -1805,6 +1978,8 @@ type Close struct {
 	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	Pools         []string               `protobuf:"bytes,3,rep,name=pools,proto3" json:"pools,omitempty"`
 	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	Killed        bool                   `protobuf:"varint,5,opt,name=killed,proto3" json:"killed,omitempty"`
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // of the KILL
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1865,6 +2040,20 @@ func (x *Close) GetDigest() []byte {
 		return x.Digest
 	}
 	return nil
+}
+
+func (x *Close) GetKilled() bool {
+	if x != nil {
+		return x.Killed
+	}
+	return false
+}
+
+func (x *Close) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type Acquire struct {
@@ -2562,6 +2751,7 @@ type Set struct {
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	Value         *Value                 `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
 	Ttl           int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,6,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2631,11 +2821,19 @@ func (x *Set) GetTtl() int64 {
 	return 0
 }
 
+func (x *Set) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
+	}
+	return ""
+}
+
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
 	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,4,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2687,6 +2885,13 @@ func (x *Delete) GetBy() *Maker {
 func (x *Delete) GetKey() string {
 	if x != nil {
 		return x.Key
+	}
+	return ""
+}
+
+func (x *Delete) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
 	}
 	return ""
 }
@@ -3219,6 +3424,347 @@ func (x *TakeRate) GetPriority() int32 {
 	return 0
 }
 
+type Append struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Items         []string               `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
+	Ttl           int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	From          int64                  `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`   // length that the list has
+	Exact         bool                   `protobuf:"varint,7,opt,name=exact,proto3" json:"exact,omitempty"` // which the caller named
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Append) Reset() {
+	*x = Append{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Append) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Append) ProtoMessage() {}
+
+func (x *Append) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Append.ProtoReflect.Descriptor instead.
+func (*Append) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Append) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Append) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Append) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Append) GetItems() []string {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *Append) GetTtl() int64 {
+	if x != nil {
+		return x.Ttl
+	}
+	return 0
+}
+
+func (x *Append) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Append) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+type DeleteList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteList) Reset() {
+	*x = DeleteList{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteList) ProtoMessage() {}
+
+func (x *DeleteList) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
+func (*DeleteList) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *DeleteList) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteList) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteList) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// Target is whom a signal is for. Everything has no name.
+type Target struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Scope         SignalScope            `protobuf:"varint,1,opt,name=scope,proto3,enum=govnode.log.v1.SignalScope" json:"scope,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Target) Reset() {
+	*x = Target{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Target) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Target) ProtoMessage() {}
+
+func (x *Target) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Target.ProtoReflect.Descriptor instead.
+func (*Target) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Target) GetScope() SignalScope {
+	if x != nil {
+		return x.Scope
+	}
+	return SignalScope_SIGNAL_SCOPE_UNSPECIFIED
+}
+
+func (x *Target) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type Signal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Target        *Target                `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
+	Signal        SignalKind             `protobuf:"varint,4,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"`
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signal) Reset() {
+	*x = Signal{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signal) ProtoMessage() {}
+
+func (x *Signal) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signal.ProtoReflect.Descriptor instead.
+func (*Signal) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Signal) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Signal) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Signal) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Signal) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Signal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type Swept struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	Target        *Target                `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the KILL
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Swept) Reset() {
+	*x = Swept{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Swept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Swept) ProtoMessage() {}
+
+func (x *Swept) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Swept.ProtoReflect.Descriptor instead.
+func (*Swept) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Swept) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Swept) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Swept) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // Result is the answer to a command. It goes between nodes and is not kept.
 type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3243,13 +3789,15 @@ type Result struct {
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
 	Rates         []string               `protobuf:"bytes,24,rep,name=rates,proto3" json:"rates,omitempty"`
+	Version       string                 `protobuf:"bytes,25,opt,name=version,proto3" json:"version,omitempty"`
+	Signal        *Halt                  `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3809,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3822,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3424,6 +3972,20 @@ func (x *Result) GetRates() []string {
 	return nil
 }
 
+func (x *Result) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Result) GetSignal() *Halt {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
+}
+
 // After is how something stands after the command.
 type After struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3436,7 +3998,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +4010,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3461,7 +4023,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *After) GetNow() int64 {
@@ -3501,7 +4063,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3513,7 +4075,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3526,7 +4088,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3596,7 +4158,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3608,7 +4170,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3621,7 +4183,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Grant) GetPool() string {
@@ -3656,7 +4218,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3668,7 +4230,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3681,7 +4243,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3719,7 +4281,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3731,7 +4293,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3744,7 +4306,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3799,7 +4361,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +4373,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +4386,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Place) GetPool() string {
@@ -3853,7 +4415,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +4427,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +4440,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Lapse) GetSession() string {
@@ -3924,6 +4486,9 @@ type Record struct {
 	//	*Record_Namespace
 	//	*Record_Baseline
 	//	*Record_Hash
+	//	*Record_Signals
+	//	*Record_List
+	//	*Record_ListItem
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3931,7 +4496,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3943,7 +4508,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3956,7 +4521,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -4056,6 +4621,33 @@ func (x *Record) GetHash() *Hash {
 	return nil
 }
 
+func (x *Record) GetSignals() *Signals {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Signals); ok {
+			return x.Signals
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetList() *List {
+	if x != nil {
+		if x, ok := x.Record.(*Record_List); ok {
+			return x.List
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetListItem() *ListItem {
+	if x != nil {
+		if x, ok := x.Record.(*Record_ListItem); ok {
+			return x.ListItem
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -4100,6 +4692,18 @@ type Record_Hash struct {
 	Hash *Hash `protobuf:"bytes,10,opt,name=hash,proto3,oneof"`
 }
 
+type Record_Signals struct {
+	Signals *Signals `protobuf:"bytes,11,opt,name=signals,proto3,oneof"`
+}
+
+type Record_List struct {
+	List *List `protobuf:"bytes,15,opt,name=list,proto3,oneof"`
+}
+
+type Record_ListItem struct {
+	ListItem *ListItem `protobuf:"bytes,16,opt,name=list_item,json=listItem,proto3,oneof"`
+}
+
 func (*Record_Session) isRecord_Record() {}
 
 func (*Record_Pool) isRecord_Record() {}
@@ -4119,6 +4723,12 @@ func (*Record_Namespace) isRecord_Record() {}
 func (*Record_Baseline) isRecord_Record() {}
 
 func (*Record_Hash) isRecord_Record() {}
+
+func (*Record_Signals) isRecord_Record() {}
+
+func (*Record_List) isRecord_Record() {}
+
+func (*Record_ListItem) isRecord_Record() {}
 
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4143,13 +4753,14 @@ type Session struct {
 	Open          []*Held                `protobuf:"bytes,20,rep,name=open,proto3" json:"open,omitempty"`
 	Ids           *IDs                   `protobuf:"bytes,21,opt,name=ids,proto3" json:"ids,omitempty"`
 	More          *More                  `protobuf:"bytes,22,opt,name=more,proto3" json:"more,omitempty"`
+	Gates         *Gates                 `protobuf:"bytes,23,opt,name=gates,proto3" json:"gates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4161,7 +4772,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4174,7 +4785,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Session) GetAgent() string {
@@ -4324,6 +4935,74 @@ func (x *Session) GetMore() *More {
 	return nil
 }
 
+func (x *Session) GetGates() *Gates {
+	if x != nil {
+		return x.Gates
+	}
+	return nil
+}
+
+// Gates are what few sessions have of what a call has to pass.
+type Gates struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Signal        SignalKind             `protobuf:"varint,1,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"` // the session's own: STOP or KILL
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Since         int64                  `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gates) Reset() {
+	*x = Gates{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gates) ProtoMessage() {}
+
+func (x *Gates) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gates.ProtoReflect.Descriptor instead.
+func (*Gates) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *Gates) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Gates) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Gates) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
 type Pin struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -4334,7 +5013,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4346,7 +5025,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4359,7 +5038,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -4386,7 +5065,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4398,7 +5077,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4411,7 +5090,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -4441,7 +5120,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4453,7 +5132,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4466,7 +5145,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *More) GetParent() string {
@@ -4517,7 +5196,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4529,7 +5208,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4542,7 +5221,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Held) GetHolder() string {
@@ -4632,7 +5311,7 @@ type HeldGates struct {
 
 func (x *HeldGates) Reset() {
 	*x = HeldGates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4644,7 +5323,7 @@ func (x *HeldGates) String() string {
 func (*HeldGates) ProtoMessage() {}
 
 func (x *HeldGates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4657,7 +5336,7 @@ func (x *HeldGates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
 func (*HeldGates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *HeldGates) GetRates() []*Spent {
@@ -4680,7 +5359,7 @@ type Spent struct {
 
 func (x *Spent) Reset() {
 	*x = Spent{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4692,7 +5371,7 @@ func (x *Spent) String() string {
 func (*Spent) ProtoMessage() {}
 
 func (x *Spent) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4705,7 +5384,7 @@ func (x *Spent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spent.ProtoReflect.Descriptor instead.
 func (*Spent) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Spent) GetPool() string {
@@ -4747,7 +5426,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4759,7 +5438,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4772,7 +5451,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Hold) GetPool() string {
@@ -4811,7 +5490,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4823,7 +5502,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4836,7 +5515,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -4877,7 +5556,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4889,7 +5568,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4902,7 +5581,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -4985,7 +5664,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4997,7 +5676,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5010,7 +5689,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Lease) GetHolder() string {
@@ -5089,7 +5768,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5101,7 +5780,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5114,7 +5793,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -5160,7 +5839,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5172,7 +5851,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5185,7 +5864,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -5249,7 +5928,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5261,7 +5940,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5274,7 +5953,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -5317,7 +5996,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5329,7 +6008,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5342,7 +6021,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -5383,7 +6062,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5395,7 +6074,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5408,7 +6087,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -5434,7 +6113,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5446,7 +6125,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5459,7 +6138,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Pins) GetN() int64 {
@@ -5479,7 +6158,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5491,7 +6170,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5504,7 +6183,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -5532,7 +6211,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5544,7 +6223,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5557,7 +6236,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -5591,7 +6270,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5603,7 +6282,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5616,7 +6295,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -5642,7 +6321,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5654,7 +6333,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5667,12 +6346,264 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Hash) GetHash() string {
 	if x != nil {
 		return x.Hash
+	}
+	return ""
+}
+
+// List is the head of a list.
+type List struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Length        int64                  `protobuf:"varint,1,opt,name=length,proto3" json:"length,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Until         int64                  `protobuf:"varint,3,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *List) Reset() {
+	*x = List{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *List) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*List) ProtoMessage() {}
+
+func (x *List) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use List.ProtoReflect.Descriptor instead.
+func (*List) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *List) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *List) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *List) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+type ListItem struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	Until         int64                  `protobuf:"varint,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListItem) Reset() {
+	*x = ListItem{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListItem) ProtoMessage() {}
+
+func (x *ListItem) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
+func (*ListItem) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *ListItem) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ListItem) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+// Signals are the STOPs and KILLs that stand in a namespace, beside those of
+// single sessions.
+type Signals struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Halts         []*Halt                `protobuf:"bytes,1,rep,name=halts,proto3" json:"halts,omitempty"` // by target
+	Last          uint64                 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`  // number
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signals) Reset() {
+	*x = Signals{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signals) ProtoMessage() {}
+
+func (x *Signals) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signals.ProtoReflect.Descriptor instead.
+func (*Signals) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *Signals) GetHalts() []*Halt {
+	if x != nil {
+		return x.Halts
+	}
+	return nil
+}
+
+func (x *Signals) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// Halt is a STOP or KILL that stands.
+type Halt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        *Target                `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Signal        SignalKind             `protobuf:"varint,2,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Swept         bool                   `protobuf:"varint,4,opt,name=swept,proto3" json:"swept,omitempty"`
+	Since         int64                  `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Halt) Reset() {
+	*x = Halt{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Halt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Halt) ProtoMessage() {}
+
+func (x *Halt) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Halt.ProtoReflect.Descriptor instead.
+func (*Halt) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *Halt) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Halt) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Halt) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Halt) GetSwept() bool {
+	if x != nil {
+		return x.Swept
+	}
+	return false
+}
+
+func (x *Halt) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Halt) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -5689,7 +6620,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5701,7 +6632,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5714,7 +6645,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -5748,7 +6679,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5760,7 +6691,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5773,7 +6704,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -5794,7 +6725,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5806,7 +6737,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5819,7 +6750,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -5847,7 +6778,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5859,7 +6790,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5872,7 +6803,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -5897,7 +6828,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xda\t\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xac\v\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -5921,11 +6852,16 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04tick\x18\x11 \x01(\v2\x14.govnode.log.v1.TickH\x00R\x04tick\x123\n" +
 	"\arestore\x18\x12 \x01(\v2\x17.govnode.log.v1.RestoreH\x00R\arestore\x124\n" +
 	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
-	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x124\n" +
+	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x120\n" +
+	"\x06signal\x18\x15 \x01(\v2\x16.govnode.log.v1.SignalH\x00R\x06signal\x12-\n" +
+	"\x05swept\x18\x16 \x01(\v2\x15.govnode.log.v1.SweptH\x00R\x05swept\x124\n" +
 	"\bput_rate\x18\x1c \x01(\v2\x17.govnode.log.v1.PutRateH\x00R\aputRate\x12=\n" +
 	"\vdelete_rate\x18\x1d \x01(\v2\x1a.govnode.log.v1.DeleteRateH\x00R\n" +
 	"deleteRate\x127\n" +
-	"\ttake_rate\x18\x1e \x01(\v2\x18.govnode.log.v1.TakeRateH\x00R\btakeRateB\t\n" +
+	"\ttake_rate\x18\x1e \x01(\v2\x18.govnode.log.v1.TakeRateH\x00R\btakeRate\x120\n" +
+	"\x06append\x18\" \x01(\v2\x16.govnode.log.v1.AppendH\x00R\x06append\x12=\n" +
+	"\vdelete_list\x18# \x01(\v2\x1a.govnode.log.v1.DeleteListH\x00R\n" +
+	"deleteListB\t\n" +
 	"\acommand\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
@@ -6020,12 +6956,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x03 \x01(\tR\x04call\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
-	"\x05pools\x18\x05 \x03(\tR\x05pools\"_\n" +
+	"\x05pools\x18\x05 \x03(\tR\x05pools\"\x8f\x01\n" +
 	"\x05Close\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
 	"\x05pools\x18\x03 \x03(\tR\x05pools\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\fR\x06digest\"\xfe\x01\n" +
+	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06killed\x18\x05 \x01(\bR\x06killed\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xfe\x01\n" +
 	"\aAcquire\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
@@ -6085,17 +7023,21 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x14\n" +
-	"\x05names\x18\x05 \x03(\tR\x05names\"\x8d\x01\n" +
+	"\x05names\x18\x05 \x03(\tR\x05names\"\xac\x01\n" +
 	"\x03Set\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\tR\x03key\x12+\n" +
 	"\x05value\x18\x04 \x01(\v2\x15.govnode.log.v1.ValueR\x05value\x12\x10\n" +
-	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\"Q\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x06 \x01(\tR\tifVersion\"p\n" +
 	"\x06Delete\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\tR\x03key\"l\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x04 \x01(\tR\tifVersion\"l\n" +
 	"\tIncrement\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
@@ -6135,7 +7077,33 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04rate\x18\x05 \x01(\tR\x04rate\x12\x12\n" +
 	"\x04cost\x18\x06 \x01(\x05R\x04cost\x12\x12\n" +
 	"\x04wait\x18\a \x01(\x03R\x04wait\x12\x1a\n" +
-	"\bpriority\x18\b \x01(\x11R\bpriority\"\x9e\x05\n" +
+	"\bpriority\x18\b \x01(\x11R\bpriority\"\xa3\x01\n" +
+	"\x06Append\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x14\n" +
+	"\x05items\x18\x04 \x03(\tR\x05items\x12\x10\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x12\n" +
+	"\x04from\x18\x06 \x01(\x03R\x04from\x12\x14\n" +
+	"\x05exact\x18\a \x01(\bR\x05exact\"U\n" +
+	"\n" +
+	"DeleteList\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\"O\n" +
+	"\x06Target\x121\n" +
+	"\x05scope\x18\x01 \x01(\x0e2\x1b.govnode.log.v1.SignalScopeR\x05scope\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xbb\x01\n" +
+	"\x06Signal\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12.\n" +
+	"\x06target\x18\x03 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
+	"\x06signal\x18\x04 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"_\n" +
+	"\x05Swept\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12.\n" +
+	"\x06target\x18\x02 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\xe6\x05\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -6162,7 +7130,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
 	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12\x14\n" +
-	"\x05rates\x18\x18 \x03(\tR\x05rates\"|\n" +
+	"\x05rates\x18\x18 \x03(\tR\x05rates\x12\x18\n" +
+	"\aversion\x18\x19 \x01(\tR\aversion\x12,\n" +
+	"\x06signal\x18\x15 \x01(\v2\x14.govnode.log.v1.HaltR\x06signal\"|\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
@@ -6201,7 +7171,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
-	"\x02ns\x18\x04 \x01(\tR\x02ns\"\x83\x04\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\x9d\x05\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +
@@ -6213,8 +7183,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tnamespace\x18\b \x01(\v2\x19.govnode.log.v1.NamespaceH\x00R\tnamespace\x126\n" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
-	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hashB\b\n" +
-	"\x06record\"\x8e\x05\n" +
+	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hash\x123\n" +
+	"\asignals\x18\v \x01(\v2\x17.govnode.log.v1.SignalsH\x00R\asignals\x12*\n" +
+	"\x04list\x18\x0f \x01(\v2\x14.govnode.log.v1.ListH\x00R\x04list\x127\n" +
+	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItemB\b\n" +
+	"\x06record\"\xbb\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x18\n" +
@@ -6239,7 +7212,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05tools\x18\x13 \x03(\v2\x19.govnode.log.v1.ToolCountR\x05tools\x12(\n" +
 	"\x04open\x18\x14 \x03(\v2\x14.govnode.log.v1.HeldR\x04open\x12%\n" +
 	"\x03ids\x18\x15 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\x12(\n" +
-	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\"M\n" +
+	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\x12+\n" +
+	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\"i\n" +
+	"\x05Gates\x122\n" +
+	"\x06signal\x18\x01 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\"M\n" +
 	"\x03Pin\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12.\n" +
 	"\x06limits\x18\x02 \x01(\v2\x16.govnode.log.v1.LimitsR\x06limits\"5\n" +
@@ -6346,7 +7324,24 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x1a\n" +
 	"\x04Hash\x12\x12\n" +
-	"\x04hash\x18\x01 \x01(\tR\x04hash\"X\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\"J\n" +
+	"\x04List\x12\x16\n" +
+	"\x06length\x18\x01 \x01(\x03R\x06length\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05until\x18\x03 \x01(\x03R\x05until\"4\n" +
+	"\bListItem\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"I\n" +
+	"\aSignals\x12*\n" +
+	"\x05halts\x18\x01 \x03(\v2\x14.govnode.log.v1.HaltR\x05halts\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\"\xc6\x01\n" +
+	"\x04Halt\x12.\n" +
+	"\x06target\x18\x01 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
+	"\x06signal\x18\x02 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05swept\x18\x04 \x01(\bR\x05swept\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\x03R\x05since\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"X\n" +
 	"\x0eSnapshotHeader\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12\x1e\n" +
 	"\n" +
@@ -6379,7 +7374,19 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\vFACT_TOKENS\x10\x03\x12\x13\n" +
 	"\x0fFACT_TOOL_CALLS\x10\x04\x12\x15\n" +
 	"\x11FACT_ACTIVE_SLOTS\x10\x05\x12\x10\n" +
-	"\fFACT_ELAPSED\x10\x06*<\n" +
+	"\fFACT_ELAPSED\x10\x06*\x93\x01\n" +
+	"\vSignalScope\x12\x1c\n" +
+	"\x18SIGNAL_SCOPE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17SIGNAL_SCOPE_EVERYTHING\x10\x01\x12\x16\n" +
+	"\x12SIGNAL_SCOPE_AGENT\x10\x02\x12\x17\n" +
+	"\x13SIGNAL_SCOPE_POLICY\x10\x03\x12\x18\n" +
+	"\x14SIGNAL_SCOPE_SESSION\x10\x04*o\n" +
+	"\n" +
+	"SignalKind\x12\x1b\n" +
+	"\x17SIGNAL_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10SIGNAL_KIND_STOP\x10\x01\x12\x18\n" +
+	"\x14SIGNAL_KIND_CONTINUE\x10\x02\x12\x14\n" +
+	"\x10SIGNAL_KIND_KILL\x10\x03*<\n" +
 	"\x05Phase\x12\x0e\n" +
 	"\n" +
 	"PHASE_OPEN\x10\x00\x12\x10\n" +
@@ -6398,173 +7405,205 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 	return file_govnode_log_v1_log_proto_rawDescData
 }
 
-var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
+var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
 	(Fact)(0),               // 2: govnode.log.v1.Fact
-	(Phase)(0),              // 3: govnode.log.v1.Phase
-	(*Entry)(nil),           // 4: govnode.log.v1.Entry
-	(*Command)(nil),         // 5: govnode.log.v1.Command
-	(*Maker)(nil),           // 6: govnode.log.v1.Maker
-	(*Attr)(nil),            // 7: govnode.log.v1.Attr
-	(*Premise)(nil),         // 8: govnode.log.v1.Premise
-	(*Want)(nil),            // 9: govnode.log.v1.Want
-	(*RateWant)(nil),        // 10: govnode.log.v1.RateWant
-	(*Output)(nil),          // 11: govnode.log.v1.Output
-	(*Value)(nil),           // 12: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 13: govnode.log.v1.ToolLimit
-	(*Limits)(nil),          // 14: govnode.log.v1.Limits
-	(*Open)(nil),            // 15: govnode.log.v1.Open
-	(*Begin)(nil),           // 16: govnode.log.v1.Begin
-	(*End)(nil),             // 17: govnode.log.v1.End
-	(*Cancel)(nil),          // 18: govnode.log.v1.Cancel
-	(*Close)(nil),           // 19: govnode.log.v1.Close
-	(*Acquire)(nil),         // 20: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 21: govnode.log.v1.Renew
-	(*Release)(nil),         // 22: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 23: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 24: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 25: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 26: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 27: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 28: govnode.log.v1.Set
-	(*Delete)(nil),          // 29: govnode.log.v1.Delete
-	(*Increment)(nil),       // 30: govnode.log.v1.Increment
-	(*Tick)(nil),            // 31: govnode.log.v1.Tick
-	(*Restore)(nil),         // 32: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 33: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 34: govnode.log.v1.Repair
-	(*PutRate)(nil),         // 35: govnode.log.v1.PutRate
-	(*DeleteRate)(nil),      // 36: govnode.log.v1.DeleteRate
-	(*TakeRate)(nil),        // 37: govnode.log.v1.TakeRate
-	(*Result)(nil),          // 38: govnode.log.v1.Result
-	(*After)(nil),           // 39: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 40: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 41: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 42: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 43: govnode.log.v1.Counters
-	(*Place)(nil),           // 44: govnode.log.v1.Place
-	(*Lapse)(nil),           // 45: govnode.log.v1.Lapse
-	(*Record)(nil),          // 46: govnode.log.v1.Record
-	(*Session)(nil),         // 47: govnode.log.v1.Session
-	(*Pin)(nil),             // 48: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 49: govnode.log.v1.ToolCount
-	(*More)(nil),            // 50: govnode.log.v1.More
-	(*Held)(nil),            // 51: govnode.log.v1.Held
-	(*HeldGates)(nil),       // 52: govnode.log.v1.HeldGates
-	(*Spent)(nil),           // 53: govnode.log.v1.Spent
-	(*Hold)(nil),            // 54: govnode.log.v1.Hold
-	(*IDs)(nil),             // 55: govnode.log.v1.IDs
-	(*Pool)(nil),            // 56: govnode.log.v1.Pool
-	(*Lease)(nil),           // 57: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 58: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 59: govnode.log.v1.Ticket
-	(*Client)(nil),          // 60: govnode.log.v1.Client
-	(*Policy)(nil),          // 61: govnode.log.v1.Policy
-	(*Name)(nil),            // 62: govnode.log.v1.Name
-	(*Pins)(nil),            // 63: govnode.log.v1.Pins
-	(*Counter)(nil),         // 64: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 65: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 66: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 67: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 68: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 69: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 70: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 71: govnode.log.v1.SnapshotTrailer
+	(SignalScope)(0),        // 3: govnode.log.v1.SignalScope
+	(SignalKind)(0),         // 4: govnode.log.v1.SignalKind
+	(Phase)(0),              // 5: govnode.log.v1.Phase
+	(*Entry)(nil),           // 6: govnode.log.v1.Entry
+	(*Command)(nil),         // 7: govnode.log.v1.Command
+	(*Maker)(nil),           // 8: govnode.log.v1.Maker
+	(*Attr)(nil),            // 9: govnode.log.v1.Attr
+	(*Premise)(nil),         // 10: govnode.log.v1.Premise
+	(*Want)(nil),            // 11: govnode.log.v1.Want
+	(*RateWant)(nil),        // 12: govnode.log.v1.RateWant
+	(*Output)(nil),          // 13: govnode.log.v1.Output
+	(*Value)(nil),           // 14: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 15: govnode.log.v1.ToolLimit
+	(*Limits)(nil),          // 16: govnode.log.v1.Limits
+	(*Open)(nil),            // 17: govnode.log.v1.Open
+	(*Begin)(nil),           // 18: govnode.log.v1.Begin
+	(*End)(nil),             // 19: govnode.log.v1.End
+	(*Cancel)(nil),          // 20: govnode.log.v1.Cancel
+	(*Close)(nil),           // 21: govnode.log.v1.Close
+	(*Acquire)(nil),         // 22: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 23: govnode.log.v1.Renew
+	(*Release)(nil),         // 24: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 25: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 26: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 27: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 28: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 29: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 30: govnode.log.v1.Set
+	(*Delete)(nil),          // 31: govnode.log.v1.Delete
+	(*Increment)(nil),       // 32: govnode.log.v1.Increment
+	(*Tick)(nil),            // 33: govnode.log.v1.Tick
+	(*Restore)(nil),         // 34: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 35: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 36: govnode.log.v1.Repair
+	(*PutRate)(nil),         // 37: govnode.log.v1.PutRate
+	(*DeleteRate)(nil),      // 38: govnode.log.v1.DeleteRate
+	(*TakeRate)(nil),        // 39: govnode.log.v1.TakeRate
+	(*Append)(nil),          // 40: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 41: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 42: govnode.log.v1.Target
+	(*Signal)(nil),          // 43: govnode.log.v1.Signal
+	(*Swept)(nil),           // 44: govnode.log.v1.Swept
+	(*Result)(nil),          // 45: govnode.log.v1.Result
+	(*After)(nil),           // 46: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 47: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 48: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 49: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 50: govnode.log.v1.Counters
+	(*Place)(nil),           // 51: govnode.log.v1.Place
+	(*Lapse)(nil),           // 52: govnode.log.v1.Lapse
+	(*Record)(nil),          // 53: govnode.log.v1.Record
+	(*Session)(nil),         // 54: govnode.log.v1.Session
+	(*Gates)(nil),           // 55: govnode.log.v1.Gates
+	(*Pin)(nil),             // 56: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 57: govnode.log.v1.ToolCount
+	(*More)(nil),            // 58: govnode.log.v1.More
+	(*Held)(nil),            // 59: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 60: govnode.log.v1.HeldGates
+	(*Spent)(nil),           // 61: govnode.log.v1.Spent
+	(*Hold)(nil),            // 62: govnode.log.v1.Hold
+	(*IDs)(nil),             // 63: govnode.log.v1.IDs
+	(*Pool)(nil),            // 64: govnode.log.v1.Pool
+	(*Lease)(nil),           // 65: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 66: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 67: govnode.log.v1.Ticket
+	(*Client)(nil),          // 68: govnode.log.v1.Client
+	(*Policy)(nil),          // 69: govnode.log.v1.Policy
+	(*Name)(nil),            // 70: govnode.log.v1.Name
+	(*Pins)(nil),            // 71: govnode.log.v1.Pins
+	(*Counter)(nil),         // 72: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 73: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 74: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 75: govnode.log.v1.Hash
+	(*List)(nil),            // 76: govnode.log.v1.List
+	(*ListItem)(nil),        // 77: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 78: govnode.log.v1.Signals
+	(*Halt)(nil),            // 79: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 80: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 81: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 82: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 83: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	15, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	16, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	17, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	18, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	19, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	20, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	21, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	22, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	23, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	24, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	25, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	26, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	27, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	28, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	29, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	30, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	31, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	32, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	33, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	34, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	35, // 20: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
-	36, // 21: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
-	37, // 22: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
-	2,  // 23: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	13, // 24: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	7,  // 25: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 26: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 27: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 28: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	10, // 29: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
-	1,  // 30: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	11, // 31: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	6,  // 32: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 33: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 34: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 35: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	14, // 36: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 37: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 38: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	12, // 39: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 40: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 41: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 42: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	6,  // 43: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	6,  // 44: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
-	6,  // 45: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
-	41, // 46: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	42, // 47: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	43, // 48: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	44, // 49: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	45, // 50: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	39, // 51: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	47, // 52: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	40, // 53: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	47, // 54: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	56, // 55: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	60, // 56: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	61, // 57: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	62, // 58: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	63, // 59: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	64, // 60: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	65, // 61: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	66, // 62: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	67, // 63: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	3,  // 64: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	48, // 65: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	49, // 66: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	51, // 67: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	55, // 68: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	50, // 69: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	14, // 70: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 71: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	54, // 72: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 73: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	52, // 74: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	53, // 75: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
-	57, // 76: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	59, // 77: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	58, // 78: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	51, // 79: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	55, // 80: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	48, // 81: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	12, // 82: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	70, // 83: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	46, // 84: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	85, // [85:85] is the sub-list for method output_type
-	85, // [85:85] is the sub-list for method input_type
-	85, // [85:85] is the sub-list for extension type_name
-	85, // [85:85] is the sub-list for extension extendee
-	0,  // [0:85] is the sub-list for field type_name
+	17,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	18,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	19,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	20,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	21,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	22,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	23,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	24,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	25,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	26,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	27,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	28,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	29,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	30,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	31,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	32,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	33,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	34,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	35,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	36,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	43,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	44,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	37,  // 22: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
+	38,  // 23: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
+	39,  // 24: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
+	40,  // 25: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	41,  // 26: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	2,   // 27: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	15,  // 28: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	9,   // 29: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,   // 30: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	10,  // 31: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	11,  // 32: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	12,  // 33: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
+	1,   // 34: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	13,  // 35: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	8,   // 36: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	8,   // 37: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	8,   // 38: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	8,   // 39: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	16,  // 40: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	8,   // 41: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	8,   // 42: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	14,  // 43: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	8,   // 44: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	8,   // 45: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	8,   // 46: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	8,   // 47: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	8,   // 48: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
+	8,   // 49: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
+	8,   // 50: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	8,   // 51: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,   // 52: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	8,   // 53: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	42,  // 54: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,   // 55: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	42,  // 56: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	48,  // 57: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	49,  // 58: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	50,  // 59: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	51,  // 60: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	52,  // 61: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	46,  // 62: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	79,  // 63: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	54,  // 64: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	47,  // 65: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	54,  // 66: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	64,  // 67: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	68,  // 68: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	69,  // 69: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	70,  // 70: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	71,  // 71: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	72,  // 72: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	73,  // 73: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	74,  // 74: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	75,  // 75: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	78,  // 76: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	76,  // 77: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	77,  // 78: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	5,   // 79: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	56,  // 80: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	57,  // 81: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	59,  // 82: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	63,  // 83: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	58,  // 84: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	55,  // 85: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	4,   // 86: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	16,  // 87: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	9,   // 88: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	62,  // 89: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 90: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	60,  // 91: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	61,  // 92: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	65,  // 93: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	67,  // 94: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	66,  // 95: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	59,  // 96: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	63,  // 97: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	56,  // 98: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	14,  // 99: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	79,  // 100: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	42,  // 101: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 102: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	82,  // 103: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	53,  // 104: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	105, // [105:105] is the sub-list for method output_type
+	105, // [105:105] is the sub-list for method input_type
+	105, // [105:105] is the sub-list for extension type_name
+	105, // [105:105] is the sub-list for extension extendee
+	0,   // [0:105] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -6593,11 +7632,15 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Restore)(nil),
 		(*Command_PutHash)(nil),
 		(*Command_Repair)(nil),
+		(*Command_Signal)(nil),
+		(*Command_Swept)(nil),
 		(*Command_PutRate)(nil),
 		(*Command_DeleteRate)(nil),
 		(*Command_TakeRate)(nil),
+		(*Command_Append)(nil),
+		(*Command_DeleteList)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[42].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[47].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -6608,14 +7651,17 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Record_Namespace)(nil),
 		(*Record_Baseline)(nil),
 		(*Record_Hash)(nil),
+		(*Record_Signals)(nil),
+		(*Record_List)(nil),
+		(*Record_ListItem)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   68,
+			NumEnums:      6,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
