@@ -38,6 +38,7 @@ type Call struct {
 	ArgumentsJSON, ContextJSON string
 	Metadata                   map[string]string
 	Pools                      []Want        // beside the one of the policy
+	Rates                      []RateWant    // beside those of the policy
 	TTL                        time.Duration // of the lease, 1 s to 1 h; 30 s if 0
 	MaxHold                    time.Duration // renewals included; no limit if 0
 	Wait                       time.Duration // for a slot, or the end of a STOP; 10 s if 0; NoWait for none
@@ -157,6 +158,13 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 		}
 		want.Pool, want.Weight = w.Pool, w.Weight
 		req.Pools = append(req.Pools, want)
+	}
+	for _, w := range call.Rates {
+		want := &govnodev1.RateWant{Rate: w.Rate, Cost: w.Cost}
+		if w.Tokens {
+			want.By = govnodev1.Cost_COST_TOKENS
+		}
+		req.Rates = append(req.Rates, want)
 	}
 	return req, nil
 }

@@ -54,6 +54,7 @@ const (
 	ConcurrencyLimit = govnodev1.Outcome_OUTCOME_CONCURRENCY_LIMIT // no slot is free, and there was no wait
 	QueueFull        = govnodev1.Outcome_OUTCOME_QUEUE_FULL        // too many wait for a slot
 	WaitTimeout      = govnodev1.Outcome_OUTCOME_WAIT_TIMEOUT      // no slot came free in time
+	RateLimited      = govnodev1.Outcome_OUTCOME_RATE_LIMITED      // of a rate, and there was no wait
 	Stopped          = govnodev1.Outcome_OUTCOME_STOPPED           // a STOP keeps it out; the same id may come again
 	SessionClosed    = govnodev1.Outcome_OUTCOME_SESSION_CLOSED
 	LeaseLost        = govnodev1.Outcome_OUTCOME_LEASE_LOST    // the call or slot lapsed

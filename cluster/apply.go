@@ -182,8 +182,8 @@ func (n *Node) try(ctx context.Context, b *batch) (answers []storage.Answer, mov
 func resendable(c session.Command) bool {
 	switch c := c.(type) {
 	case *session.Open, *session.Begin, *session.End, *session.Cancel, *session.Close,
-		*session.Acquire, *session.Renew, *session.Release:
-		return true // the id of the session, the call or the slot
+		*session.Acquire, *session.Renew, *session.Release, *session.TakeRate:
+		return true // the id of the session, the call, the slot or what was taken
 	case *session.ForceRelease:
 		return c.By.Request != ""
 	case *session.PutPool:
@@ -207,6 +207,10 @@ func resendable(c session.Command) bool {
 	case *session.DeleteList:
 		return c.By.Request != ""
 	case *session.Repair:
+		return c.By.Request != ""
+	case *session.PutRate:
+		return c.By.Request != ""
+	case *session.DeleteRate:
 		return c.By.Request != ""
 	case *session.Signal:
 		return c.By.Request != ""

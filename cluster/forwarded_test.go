@@ -53,17 +53,28 @@ func largestSession() *session.Session {
 		for p := range session.MaxPools + 1 {
 			h.Pools = append(h.Pools, session.Hold{Pool: unique.Make(text(i*10+p, len("policy/")+session.MaxID)), Token: 1<<64 - 1, Weight: session.MaxSlots})
 		}
+		for p := range session.MaxRates {
+			h.Pools = append(h.Pools, session.Hold{Pool: unique.Make(largestRate(i*10 + p)), Token: 1<<64 - 1, Weight: session.MaxRate})
+		}
+		h.Gates = &session.HeldGates{}
 		x.Open = append(x.Open, h)
 	}
 	return x
+}
+
+func largestRate(i int) string {
+	return session.RatePool(session.PolicyRate(text(1, session.MaxID), text(2, session.MaxRateName), text(i, session.MaxID)))
 }
 
 // largestAnswer has more in it than any command is answered: a session, all the
 // pools of one, and all the calls of one as lapsed.
 func largestAnswer() storage.Answer {
 	r := session.Result{Code: session.StalePremise, Digest: session.Digest{1}, After: &session.After{Now: session.MaxDuration, Session: largestSession()}}
-	for i := range session.MaxClosePools {
+	for i := range session.MaxOpen*session.MaxPools + 1 {
 		r.Pools = append(r.Pools, text(i, len("policy/")+session.MaxID))
+	}
+	for i := range session.MaxOpen * session.MaxRates {
+		r.Pools = append(r.Pools, largestRate(i))
 	}
 	for i := range session.MaxOpen {
 		r.Lapsed = append(r.Lapsed, session.Lapse{Session: text(1, session.MaxID), Call: text(i, session.MaxID), Tool: text(i, session.MaxTool)})
@@ -166,7 +177,7 @@ func shared(t *testing.T, n *testNode) *session.Open {
 func TestLargeAnswersAreForwarded(t *testing.T) {
 	f := newCluster(t, 2, nil).follower()
 	open := shared(t, f)
-	asked := make([]session.Command, 300)
+	asked := make([]session.Command, 700)
 	for i := range asked {
 		asked[i] = open
 	}

@@ -177,6 +177,8 @@ func (f *fsm) noteLeases(cmds []session.Command) {
 			lasts = max(c.TTL, c.Wait+limiter.ClaimTTL)
 		case *session.Acquire:
 			lasts = max(c.TTL, c.Wait+limiter.ClaimTTL)
+		case *session.TakeRate:
+			lasts = c.Wait + limiter.ClaimTTL
 		case *session.Renew:
 			lasts = max(c.TTL, limiter.TicketTTL+limiter.ClaimTTL)
 		default:

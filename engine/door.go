@@ -47,6 +47,17 @@ type (
 	Premise  = call.Premise
 )
 
+// A RateLimit is a rate that a policy holds calls to.
+type RateLimit = governance.RateLimit
+
+// Who shares a rate.
+const (
+	ScopeSession   = governance.ScopeSession
+	ScopeAgent     = governance.ScopeAgent
+	ScopePolicy    = governance.ScopePolicy
+	ScopeNamespace = governance.ScopeNamespace
+)
+
 // The kinds of calls, the orders of checks, and the facts.
 const (
 	KindTool    = call.KindTool

@@ -11,6 +11,9 @@
 // the pool, and [Pool.Settle] replays what time did in the order in which it
 // happened, so that settling at a and then at b is settling at b.
 //
-// The package is not a rate limiter and not a lock service: it does not know
-// who its holders are, what they do, or how a command reached it.
+// A pool whose slots return by themselves, some time after they were spent, is a
+// rate; all else is as in any pool.
+//
+// The package is not a lock service: it does not know who its holders are, what
+// they do, or how a command reached it.
 package limiter

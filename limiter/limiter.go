@@ -67,13 +67,17 @@ type Pool struct {
 	Last   uint64   // token of the latest grant
 	// Slots bounds requests and tickets that bring no limit of their own.
 	Slots int32
+	// Per makes a rate of the pool: after it a slot that was spent returns by
+	// itself. 0 means that slots are given back. See rate.go.
+	Per  time.Duration
+	Kept time.Duration // a shorter Per waits until then; see Under
 
 	// Derived, see Index. soonest is no later than the first instant at which
 	// Settle would change the pool; 0 means not known, which costs one look.
 	// used is the sum of the weights of the leases, claims how many of them are
 	// not claimed yet.
 	soonest time.Duration
-	used    int32
+	used    int64
 	claims  int32
 }
 
@@ -128,7 +132,7 @@ func (p *Pool) Due() (at time.Duration, ok bool) {
 
 // InUse returns the sum of the weights of all leases. It is the value of now
 // only after Settle.
-func (p *Pool) InUse() int32 { return p.used }
+func (p *Pool) InUse() int32 { return int32(min(p.used, math.MaxInt32)) }
 
 // Settle brings the pool to now: leases and tickets that have run out are gone,
 // and room that became free was handed to the head of the queue at the instant
@@ -190,7 +194,7 @@ func (p *Pool) grant(l Lease) uint64 {
 
 // count adds a lease to what is derived, or takes it away again.
 func (p *Pool) count(l Lease, by int32) {
-	p.used += by * l.Weight
+	p.used += int64(by) * int64(l.Weight)
 	if l.Claim {
 		p.claims += by
 	}
@@ -209,6 +213,9 @@ func (p *Pool) drop(over func(*Lease) bool) bool {
 	return len(p.Leases) < had
 }
 
+// fits reports whether there is room for a weight under a limit.
+func (p *Pool) fits(weight, limit int32) bool { return p.used+int64(weight) <= int64(limit) }
+
 // Try tells how Acquire would end, and changes nothing but the settling.
 func (p *Pool) Try(now time.Duration, r Request) Admission {
 	p.Settle(now)
@@ -217,12 +224,12 @@ func (p *Pool) Try(now time.Duration, r Request) Admission {
 	// its own, or whose limit is and who have no room under it.
 	first := !slices.ContainsFunc(p.Queue, func(t Ticket) bool {
 		its := p.limit(t.Slots)
-		return t.Priority >= r.Priority && (its >= limit || p.used+t.Weight <= its)
+		return t.Priority >= r.Priority && (its >= limit || p.fits(t.Weight, its))
 	})
 	switch {
-	case first && p.used+r.Weight <= min(limit, p.bound()):
+	case first && p.fits(r.Weight, min(limit, p.bound())) && p.mayHold():
 		return Granted
-	case seeded.On(seeded.OneTooMany) && first && p.used == limit:
+	case seeded.On(seeded.OneTooMany) && first && p.used == int64(limit):
 		return Granted
 	case r.Until <= now || r.Weight > limit:
 		return Refused

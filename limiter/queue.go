@@ -28,7 +28,7 @@ func (p *Pool) hand(now time.Duration) {
 	for i := range p.Queue {
 		t := &p.Queue[i]
 		if limit := p.limit(t.Slots); limit > blocked {
-			if p.used+t.Weight <= min(limit, bound) {
+			if p.fits(t.Weight, min(limit, bound)) && p.mayHold() {
 				bound = min(limit, bound)
 				place := t.Place
 				expires := now + ClaimTTL
@@ -41,7 +41,7 @@ func (p *Pool) hand(now time.Duration) {
 				})
 				continue
 			}
-			if blocked = limit; p.used+t.Weight <= limit {
+			if blocked = limit; p.fits(t.Weight, limit) {
 				blocked = math.MaxInt32
 			}
 		}
@@ -153,7 +153,7 @@ func (p *Pool) SetSlots(now time.Duration, slots int32) {
 func (p *Pool) takeBack(now time.Duration) {
 	for i := len(p.Leases) - 1; i >= 0 && p.claims > 0; i-- {
 		l := p.Leases[i]
-		if !l.Claim || p.used <= p.limit(l.Place.Slots) {
+		if !l.Claim || p.used <= int64(p.limit(l.Place.Slots)) {
 			continue
 		}
 		p.removeLease(i)

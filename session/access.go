@@ -149,6 +149,9 @@ func (s *State) pool(k ref) *Pool {
 	}
 	x = s.ownPool(k, x)
 	x.Settle(s.now)
+	if x.over() {
+		return nil // stays stored until a Tick drops it
+	}
 	return x
 }
 

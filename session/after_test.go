@@ -38,6 +38,8 @@ func stands(t *testing.T, s *session.State, c session.Command, r session.Result)
 	switch c := c.(type) {
 	case *session.PutPool:
 		k = session.PoolKey(c.NS, c.Pool)
+	case *session.PutRate:
+		k = session.PoolKey(c.NS, session.RatePool(c.Rate))
 	case *session.Close:
 		k = session.SessionKey(c.NS, c.Session)
 	case *session.Open:
@@ -64,6 +66,7 @@ func stands(t *testing.T, s *session.State, c session.Command, r session.Result)
 		require.Equal(t, &session.PoolCounts{
 			Slots: x.Slots, Threshold: x.Threshold, MaxQueue: x.MaxQueue,
 			InUse: x.InUse(), Waiting: int32(len(x.Queue)), Last: x.Last,
+			Per: x.Per, Free: x.Free(s.Now(), 1, 0, 0),
 		}, r.After.Pool, msg)
 	default:
 		require.Nil(t, r.After.Pool, "%s: it was deleted since", msg)

@@ -18,7 +18,7 @@ const (
 
 // begin decides a call. Everything it checks, it checks in this one step:
 // known id, session open, signals, attempts, verdict, timeout, calls, tool, tokens,
-// slots.
+// slots, rates.
 func (s *State) begin(c *Begin, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
 	x := s.counted(k, r)
@@ -44,8 +44,8 @@ func (s *State) begin(c *Begin, r *Result) {
 		return
 	}
 	var room [MaxPools + 1]wanted
-	wants := room[:len(c.Pools)]
-	if !s.premises(c, x, wants, r) {
+	wants, hold := s.premises(c, x, room[:len(c.Pools)], r)
+	if !hold {
 		return
 	}
 	if x.Attempts >= x.Pin.Limits.MaxAttempts {
@@ -60,9 +60,12 @@ func (s *State) begin(c *Begin, r *Result) {
 	r.Code = s.admit(c, x, wants, r)
 	if r.Code != Admitted && r.Code != Queued {
 		value := uint64(r.Elapsed)
-		for i := range c.Pools {
-			if len(r.Pools) > 0 && c.Pools[i].Pool == r.Pools[0] {
+		for i := range wants {
+			if len(r.Pools) > 0 && c.poolAt(i) == r.Pools[0] {
 				value = uint64(i) // which pool had no room
+				if r.Code == RateLimited {
+					value = rememberRate(i-len(c.Pools), s.now+r.RetryAfter)
+				}
 			}
 		}
 		x.IDs.Add(remembered(c.Call, c.Content, r.Code, c.Verdict.Rule, value))
@@ -75,19 +78,28 @@ type wanted struct {
 	key  ref
 	pool *Pool // nil: the pool of a policy that nobody has used yet
 	limiter.Request
+	per time.Duration // of the rate of a policy
+}
+
+// limit is what its pool gives out.
+func (w *wanted) limit() int32 {
+	if w.Slots == 0 && w.pool != nil {
+		return w.pool.Slots
+	}
+	return w.Slots
 }
 
 // premises reports whether what the node took for granted holds, and finds the
-// pools. Where it does not, nothing is counted.
-func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) bool {
+// pools and the rates. Where it does not, nothing is counted.
+func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) ([]wanted, bool) {
 	limits := &x.Pin.Limits
 	if c.Digest != x.Pin.Digest {
 		r.Code, r.Digest = StalePremise, x.Pin.Digest
-		return false
+		return nil, false
 	}
 	if c.Pools[0].Pool != PolicyPool(x.Policy.Value()) {
 		r.Code, r.Pools = StalePremise, []string{PolicyPool(x.Policy.Value())}
-		return false
+		return nil, false
 	}
 	for i, w := range c.Pools {
 		k := ref{KindPool, c.NS, w.Pool}
@@ -96,28 +108,28 @@ func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) bool {
 		if i > 0 {
 			if p == nil {
 				r.Code, r.Pools = NotFound, []string{w.Pool}
-				return false
+				return nil, false
 			}
 			q.Slots, q.Queue = 0, p.MaxQueue
 			if w.Weight > p.Slots {
 				r.Code, r.Limit, r.Pools = Invalid, int64(p.Slots), []string{w.Pool}
-				return false
+				return nil, false
 			}
 		}
-		wants[i] = wanted{k, p, q}
+		wants[i] = wanted{key: k, pool: p, Request: q}
 	}
 	if !s.factsHold(c, x, wants[0].pool, r) {
-		return false
+		return nil, false
 	}
 	if len(x.Open) >= MaxOpen {
 		r.Code = TooManyOpen
-		return false
+		return nil, false
 	}
 	if c.CallKind == Tool && len(x.Tools) >= MaxTools && x.tool(s.name(c.Tool)) < 0 {
 		r.Code = TooManyTools
-		return false
+		return nil, false
 	}
-	return true
+	return s.ratesThere(c, wants, r)
 }
 
 // factsHold reports whether every fact that the verdict looked at still stands
@@ -197,8 +209,8 @@ func (l *Limits) tool(name string) (uint32, bool) {
 	return 0, false
 }
 
-// slots takes all the slots that a call asks for, or a place in the queue of
-// the first pool that has none, or nothing.
+// slots takes all the slots that a call asks for, of pools and of rates, or a
+// place in the queue of the first pool that has none, or nothing.
 func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	var until time.Duration
 	if c.Wait > 0 {
@@ -208,6 +220,9 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	for i := range wants {
 		w := &wants[i]
 		w.Until, w.Priority = until, c.Priority
+		if w.per > 0 && w.pool != nil && !w.pool.Suits(s.now, w.per) {
+			w.pool = s.ownRate(w.key, w.pool, w.per)
+		}
 		if w.pool == nil {
 			if w.Weight <= w.Slots {
 				continue
@@ -223,6 +238,9 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	}
 	switch how {
 	case limiter.Refused:
+		if full >= len(c.Pools) {
+			return s.noRate(wants[full], r)
+		}
 		return s.noRoom(wants[full], r, ConcurrencyLimit)
 	case limiter.QueueFull:
 		return s.noRoom(wants[full], r, QueueFull)
@@ -242,36 +260,41 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	}
 	for i := range wants {
 		w := &wants[i]
-		h.Pools[i] = Hold{Pool: s.name(c.Pools[i].Pool), Weight: w.Weight}
+		h.Pools[i] = Hold{Pool: s.name(c.poolAt(i)), Weight: w.Weight}
 		if i > full {
 			continue
 		}
 		w.Holder, w.Expires, w.HoldUntil = h.Holder, h.Deadline, holdUntil
-		w.pool = s.ownPool(w.key, w.pool)
+		w.pool = s.ownRate(w.key, w.pool, w.per)
 		_, token, position := w.pool.Acquire(s.now, w.Request)
 		h.Pools[i].Token = token
 		if i == full {
-			r.Queue = Place{c.Pools[i].Pool, int32(position)}
+			r.Queue = Place{c.poolAt(i), int32(position)}
 		}
 	}
 	x.reserve(&h)
+	if !h.Waiting() {
+		s.admitted(c, x, &h, r)
+	}
 	x.add(h)
 	s.pressure(&wants[0], x, r)
 	if h.Waiting() {
 		return Queued
 	}
-	s.grants(&h, r)
 	return Admitted
+}
+
+// admitted is what happens when a call is admitted, at once or by its claim.
+func (s *State) admitted(c *Begin, _ *Session, h *Held, r *Result) {
+	s.spend(c, h)
+	s.grants(h, r)
 }
 
 // noRoom refuses for want of a slot, and says when trying may be worth it.
 func (s *State) noRoom(w wanted, r *Result, code Code) Code {
-	limit := w.Slots
+	limit := w.limit()
 	r.RetryAfter = time.Second
 	if w.pool != nil {
-		if limit == 0 {
-			limit = w.pool.Slots
-		}
 		// The exact next event: Due may name an earlier instant on one replica
 		// and not on another.
 		r.RetryAfter = min(max(w.pool.Next()-s.now, 50*time.Millisecond), time.Second)
@@ -335,9 +358,11 @@ func (s *State) recall(m *ids.Remembered, c *Begin, x *Session, r *Result) {
 	case TimedOut:
 		r.Elapsed, r.Limit = time.Duration(m.Value), int64(x.Pin.Limits.Timeout)
 	case ConcurrencyLimit, QueueFull:
-		if i := int(m.Value); i < len(c.Pools) {
-			r.Pools = []string{c.Pools[i].Pool}
+		if name := c.poolAt(int(m.Value)); name != "" {
+			r.Pools = []string{name}
 		}
+	case RateLimited:
+		r.Pools = []string{c.poolAt(len(c.Pools) + s.recallRate(m.Value, r))}
 	case CallLimit:
 		r.Limit = int64(x.Pin.Limits.MaxToolCalls)
 	case TokenLimit:
@@ -354,7 +379,7 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	}
 	for i := range h.Pools {
 		// Its slots are in the pools of the first asking, and so is its wait.
-		if i >= len(c.Pools) || c.Pools[i].Pool != h.Pools[i].Pool.Value() {
+		if c.poolAt(i) != h.Pools[i].Pool.Value() {
 			r.Code, r.Pools = StalePremise, h.PoolNames()
 			return
 		}
@@ -409,10 +434,15 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		hold := &h.Pools[i]
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		p := s.pool(k)
-		if p == nil {
+		rate := i - len(c.Pools)
+		if p == nil && (rate < 0 || c.Rates[rate].Per == 0 || i == waitsAt) {
 			return s.giveUp(c.NS, x, h, WaitTimeout, uint64(i))
 		}
-		p = s.ownPool(k, p)
+		var per time.Duration
+		if rate >= 0 {
+			per = c.Rates[rate].Per
+		}
+		p = s.ownRate(k, p, per)
 		if hold.Token != 0 {
 			if !p.Extend(s.now, hold.Token, h.Deadline, 0) {
 				return s.giveUp(c.NS, x, h, WaitTimeout, uint64(i))
@@ -423,7 +453,10 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 			Holder: h.Holder, Weight: hold.Weight, Slots: x.Pin.Limits.MaxConcurrent, Queue: DefaultQueue,
 			Expires: h.Deadline, Until: h.Until, Priority: c.Priority,
 		}
-		if i > 0 {
+		switch {
+		case per > 0:
+			q.Slots = c.Rates[rate].Limit
+		case i > 0:
 			q.Slots, q.Queue = 0, p.MaxQueue
 		}
 		ask := func() (limiter.Admission, uint64, int) { return p.Claim(s.now, h.Holder) }
@@ -446,6 +479,10 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 			if p.Put && hold.Weight > p.Slots {
 				code, r.Limit = ConcurrencyLimit, int64(p.Slots)
 			}
+			if code == ConcurrencyLimit && rate >= 0 {
+				r.Pools = []string{hold.Pool.Value()}
+				return s.giveUp(c.NS, x, h, RateLimited, rememberRate(rate, s.now))
+			}
 			return s.giveUp(c.NS, x, h, code, uint64(i))
 		}
 	}
@@ -456,11 +493,11 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		holdUntil = s.now + c.MaxHold
 		h.Deadline = min(h.Deadline, holdUntil)
 	}
+	s.admitted(c, x, h, r)
 	for _, hold := range h.Pools {
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		s.ownPool(k, s.pool(k)).Extend(s.now, hold.Token, h.Deadline, holdUntil)
 	}
-	s.grants(h, r)
 	return Admitted
 }
 

@@ -276,6 +276,7 @@ func (r *Result) fields(f *codec) {
 	for m := f.Message(21, r.Signal != nil); f.Visit(&m); {
 		r.Signal.fields(f)
 	}
+	f.Texts(24, &r.Rates)
 	f.Text(25, &r.Version)
 }
 
@@ -302,6 +303,8 @@ func (p *PoolCounts) fields(f *codec) {
 	f.Int32(4, &p.InUse)
 	f.Int32(5, &p.Waiting)
 	f.Uint64(6, &p.Last)
+	f.Duration(7, &p.Per)
+	f.Duration(8, &p.Free)
 }
 
 func (g *Grant) fields(f *codec) {

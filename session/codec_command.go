@@ -56,6 +56,12 @@ func newCommand(kind protowire.Number) Command {
 		return new(PutHash)
 	case 20:
 		return new(Repair)
+	case 28:
+		return new(PutRate)
+	case 29:
+		return new(DeleteRate)
+	case 30:
+		return new(TakeRate)
 	case 21:
 		return new(Signal)
 	case 22:
@@ -140,6 +146,12 @@ func (f *codec) commandFields(c Command) {
 		c.fields(f)
 	case *Repair:
 		c.fields(f)
+	case *PutRate:
+		c.fields(f)
+	case *DeleteRate:
+		c.fields(f)
+	case *TakeRate:
+		c.fields(f)
 	case *Append:
 		c.fields(f)
 	case *DeleteList:
@@ -200,6 +212,7 @@ func (c *Begin) fields(f *codec) {
 	f.Duration(14, &c.Wait)
 	f.Sint32(15, &c.Priority)
 	f.Sint64(16, &c.Tokens)
+	f.rateWants(&c.Rates)
 }
 
 func (p *Premise) fields(f *codec) {
@@ -224,6 +237,7 @@ func (c *End) fields(f *codec) {
 	for m := f.Optional(7, c.Output != Output{}); f.Visit(&m); {
 		c.Output.fields(f)
 	}
+	f.Texts(9, &c.Rates)
 }
 
 func (o *Output) fields(f *codec) {

@@ -67,7 +67,7 @@ func oneOfEach() map[Key]Record {
 	pool := &Pool{Threshold: 1, MaxQueue: 2, Put: true}
 	pool.Leases = []limiter.Lease{{Holder: "ss c", Label: unique.Make("l"), Token: 3, Since: 4, Expires: 5, HoldUntil: 6, Weight: 7, Claim: true, Place: &limiter.Place{Until: 8, Seen: 7, Slots: 6, Priority: -5}}}
 	pool.Queue = []limiter.Ticket{{Holder: "ss d", Label: unique.Make("m"), Weight: 5, Place: limiter.Place{Until: 7, Seen: 6, Slots: 4, Priority: -3}}}
-	pool.Last, pool.Slots = 8, 9
+	pool.Last, pool.Slots, pool.Per, pool.Kept = 8, 9, 10, 11
 	pool.Index()
 	return map[Key]Record{
 		"sn/x": &Session{
@@ -77,6 +77,7 @@ func oneOfEach() map[Key]Record {
 			Open: []Held{{
 				Holder: "sx c", Content: Fingerprint{15}, Started: 16, Deadline: 17, Until: 18, Tokens: 19, Tool: unique.Make("t"),
 				Pools: []Hold{{unique.Make("policy/p"), 20, 21}}, Rule: 22, Kind: Model,
+				Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 25, 26, 27}}},
 			}},
 			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
 			Gates: &Gates{Signal: Kill, Reason: "r", Since: 25},
@@ -86,7 +87,7 @@ func oneOfEach() map[Key]Record {
 			Used: 1, IDs: finished,
 			Open: []Held{{
 				Holder: "cx s", Content: Fingerprint{1}, Started: 2, Deadline: 3, Until: 4, Tokens: 5, Tool: unique.Make("t"),
-				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff,
+				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 9, 10, 11}}},
 			}},
 		},
 		"yn/x": &Policy{Tree: []byte("tree"), Pin: pin, Names: []string{"p", "q"}, First: "q"},

@@ -191,17 +191,21 @@ func (f *codec) settle(r Record) {
 	case *Policy:
 		f.Require(r.Pin != nil, "a policy without a pin")
 	case *Pool:
-		last := uint64(0)
+		last, most := uint64(0), int32(MaxSlots)
+		if r.Per > 0 {
+			most = MaxRate
+		}
+		f.Require(r.Per > 0 || len(r.Leases) <= MaxSlots, "more leases than a pool has slots")
 		for i := range r.Leases {
 			l := &r.Leases[i]
 			f.Require(l.Token > last && l.Token <= r.Last, "leases that are not in the order of their tokens")
-			f.Require(l.Weight > 0 && l.Weight <= MaxSlots, "a lease of a weight that cannot be") // sums stay in an int32
+			f.Require(l.Weight > 0 && l.Weight <= most, "a lease of a weight that cannot be") // sums stay in an int32
 			f.Require(l.Claim == (l.Place != nil), "a claim without a place, or a place without a claim")
 			last = l.Token
 		}
 		for i := range r.Queue {
 			w := r.Queue[i].Weight
-			f.Require(w > 0 && w <= MaxSlots, "a ticket of a weight that cannot be")
+			f.Require(w > 0 && w <= most, "a ticket of a weight that cannot be")
 		}
 		r.Index()
 	}
@@ -311,7 +315,7 @@ func (h *Held) fields(f *codec) {
 	f.Duration(5, &h.Until)
 	f.Sint64(6, &h.Tokens)
 	f.Name(7, &h.Tool)
-	for i, n := elements(f, 8, &h.Pools, MaxPools+1); i < n; i++ {
+	for i, n := elements(f, 8, &h.Pools, MaxPools+1+MaxRates); i < n; i++ {
 		for m := f.Message(8, true); f.Visit(&m); {
 			f.Name(1, &h.Pools[i].Pool)
 			f.Uint64(2, &h.Pools[i].Token)
@@ -320,16 +324,22 @@ func (h *Held) fields(f *codec) {
 	}
 	f.Uint16(9, &h.Rule)
 	f.Uint8(10, (*uint8)(&h.Kind), uint8(Handoff))
+	if f.Field() == 11 && h.Gates == nil {
+		h.Gates = new(HeldGates)
+	}
+	for m := f.Message(11, h.Gates != nil); f.Visit(&m); {
+		h.Gates.fields(f)
+	}
 }
 
 func (p *Pool) fields(f *codec) {
-	for i, n := elements(f, 1, &p.Leases, MaxSlots); i < n; i++ {
+	for i, n := elements(f, 1, &p.Leases, maxLeases); i < n; i++ {
 		for m := f.Message(1, true); f.Visit(&m); {
 			leaseFields(f, &p.Leases[i])
 		}
 	}
 	// What was handed over may have gone back into a full queue.
-	for i, n := elements(f, 2, &p.Queue, MaxQueue+MaxSlots); i < n; i++ {
+	for i, n := elements(f, 2, &p.Queue, MaxQueue+maxLeases); i < n; i++ {
 		for m := f.Message(2, true); f.Visit(&m); {
 			ticketFields(f, &p.Queue[i])
 		}
@@ -339,6 +349,8 @@ func (p *Pool) fields(f *codec) {
 	f.Int32(5, &p.Threshold)
 	f.Int32(6, &p.MaxQueue)
 	f.Bool(7, &p.Put)
+	f.Duration(8, &p.Per)
+	f.Duration(9, &p.Kept)
 }
 
 func leaseFields(f *codec, l *limiter.Lease) {

@@ -226,6 +226,12 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		}
 		return bytesField(1, b)
 	}
+	leases := func(n uint64) (b []byte) {
+		for i := range n {
+			b = append(b, lease(i+1, 1)...)
+		}
+		return append(b, field(3, n)...)
+	}
 	for _, tt := range []struct {
 		name string
 		b    []byte
@@ -262,10 +268,11 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"policy without a pin", bytesField(4, nil), "without a pin"},
 		{"too many tools", bytesField(1, append(pin, many(19, MaxTools+1)...)), "more than 256"},
 		{"too many open calls", bytesField(1, append(pin, many(20, MaxOpen+1)...)), "more than 1024"},
-		{"too many pools", bytesField(1, append(pin, bytesField(20, many(8, MaxPools+2))...)), "more than 9"},
+		{"too many pools", bytesField(1, append(pin, bytesField(20, many(8, MaxPools+MaxRates+2))...)), "more than 17"},
 		{"too many attributes", bytesField(1, append(pin, bytesField(22, many(2, MaxAttributes+1))...)), "more than 32"},
-		{"too many leases", bytesField(2, many(1, MaxSlots+1)), "more than 4096"},
-		{"too many tickets", bytesField(2, many(2, MaxQueue+MaxSlots+1)), "more than 8192"},
+		{"too many leases", bytesField(2, leases(MaxSlots+1)), "more leases than"},
+		{"too many leases of a rate", bytesField(2, many(1, maxLeases+1)), "more than"},
+		{"too many tickets", bytesField(2, many(2, MaxQueue+maxLeases+1)), "more than"},
 		{"claim without a place", bytesField(2, append(bytesField(1, append(append(field(3, 1), field(7, 1)...), field(8, 1)...)), field(3, 1)...)), "without a place"},
 		{"place without a claim", bytesField(2, append(bytesField(1, append(append(field(3, 1), field(7, 1)...), bytesField(9, nil)...)), field(3, 1)...)), "without a claim"},
 		{"leases out of order", bytesField(2, append(append(lease(2, 1), lease(1, 1)...), field(3, 9)...)), "order of their tokens"},

@@ -128,6 +128,7 @@ type (
 		Wait              time.Duration
 		Priority          int32
 		Tokens            int64
+		Rates             []RateWant // by name
 	}
 
 	// End reports that a call has finished. Pools is a premise: where it holds
@@ -138,6 +139,7 @@ type (
 		Status            Status
 		Tokens            int64
 		Output            Output
+		Rates             []string // premise: where it has spent what its end corrects
 	}
 
 	// Cancel gives up a call that waits, or a wait for a slot if Client is set.
@@ -340,11 +342,14 @@ func (c *Begin) Touches() []Key {
 	for _, w := range c.Pools {
 		keys = append(keys, PoolKey(c.NS, w.Pool))
 	}
+	for i := range c.Rates {
+		keys = append(keys, PoolKey(c.NS, c.Rates[i].Pool))
+	}
 	return keys
 }
 
 func (c *End) Touches() []Key {
-	return poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), BaselineKey(c.NS, c.Session))
+	return poolKeys(c.NS, c.Rates, poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), BaselineKey(c.NS, c.Session))...)
 }
 
 func (c *Cancel) Touches() []Key {

@@ -443,7 +443,7 @@ func agree(t *testing.T, s *session.State, forced bool, msg string) {
 			continue
 		}
 		for _, l := range p.Leases {
-			if !l.Claim {
+			if !l.Claim && !l.Spent() {
 				inPools[fmt.Sprint(k.Name(), l.Token, l.Holder)] = l.Expires
 			}
 		}

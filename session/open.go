@@ -241,7 +241,8 @@ func (s *State) end(c *End, r *Result) {
 		r.Code = StillWaiting
 		return
 	}
-	if !h.within(c.Pools, r) {
+	if !h.within(c.Pools, r) || !h.ratesNamed(c.Rates) {
+		r.Code, r.Pools, r.Rates = StalePremise, h.PoolNames(), h.RateNames()
 		return
 	}
 	var base Digest
@@ -257,6 +258,7 @@ func (s *State) end(c *End, r *Result) {
 	x = s.ownSession(k, x)
 	x.remove(c.Call)
 	s.letGo(c.NS, &done)
+	s.correct(c, &done)
 	x.Used = s.now
 	x.Executions++
 	x.Reserved -= done.Tokens

@@ -30,6 +30,8 @@ func IDOf(c Command) (k Key, part int, ok bool) {
 		k, id = makerKey(c.NS, c.Client, c.Session), c.Call
 	case *Acquire:
 		k, id = ClientKey(c.NS, c.Client), c.Slot
+	case *TakeRate:
+		k, id = ClientKey(c.NS, c.Client), c.ID
 	case *Release:
 		k, id = ClientKey(c.NS, c.Client), c.Slot
 	case request:

@@ -117,6 +117,7 @@ type Held struct {
 	Pools    []Hold // replaced, never written into
 	Rule     uint16
 	Kind     CallKind
+	Gates    *HeldGates // of a call that uses one; immutable
 }
 
 // A Hold is the slot that something has in a pool; Token is 0 where it does
@@ -159,7 +160,7 @@ func SplitHolder(h string) (kind byte, maker, id string) {
 }
 
 // Pool is the record of a pool. It is never dropped, since it holds the last
-// token.
+// token; but for the rates of policies, whose tokens nobody is shown.
 type Pool struct {
 	entry uint64
 	limiter.Pool
@@ -467,7 +468,15 @@ func (c *Client) settle(now time.Duration) bool {
 func (c *Client) Find(slot string) *Held { return findHeld(c.Open, slot) }
 
 // Due is when the pool will next differ.
-func (p *Pool) Due() (time.Duration, bool) { return p.Pool.Due() }
+func (p *Pool) Due() (time.Duration, bool) {
+	if p.over() {
+		return 0, true
+	}
+	return p.Pool.Due()
+}
+
+// over reports whether it is the rate of a policy of which nothing is left.
+func (p *Pool) over() bool { return p.Per > 0 && !p.Put && len(p.Leases) == 0 && len(p.Queue) == 0 }
 
 // At returns the pool without what has run out, freed room handed on.
 func (p *Pool) At(now time.Duration) Record {
@@ -476,6 +485,9 @@ func (p *Pool) At(now time.Duration) Record {
 	}
 	q := p.copy()
 	q.Settle(now)
+	if q.over() {
+		return nil
+	}
 	return q
 }
 

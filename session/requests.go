@@ -46,6 +46,8 @@ func (s *State) request(c request, r *Result) {
 	switch c := c.(type) {
 	case *PutPool:
 		r.After = s.afterPool(ref{KindPool, c.NS, c.Pool})
+	case *PutRate:
+		r.After = s.afterPool(ref{KindPool, c.NS, RatePool(c.Rate)})
 	case *ForceRelease:
 		r.Code = Released
 	case *Signal:
@@ -75,6 +77,10 @@ func (s *State) carryOut(c request, r *Result) {
 		s.putHash(c)
 	case *Repair:
 		s.repair(c, r)
+	case *PutRate:
+		s.putRate(c)
+	case *DeleteRate:
+		s.deleteRate(c, r)
 	case *Append:
 		s.append(c, r)
 	case *DeleteList:
@@ -176,10 +182,14 @@ func (s *State) deletePool(c *DeletePool, r *Result) {
 		r.Code = PoolInUse
 		return
 	}
-	ns := s.namespace(c.NS)
+	s.dropPool(k, p)
+}
+
+func (s *State) dropPool(k ref, p *Pool) {
+	ns := s.namespace(k.ns)
 	if p.Last > ns.TokenFloor {
 		ns.TokenFloor = p.Last
-		s.write(ref{KindNamespace, c.NS, ""}, &ns)
+		s.write(ref{KindNamespace, k.ns, ""}, &ns)
 	}
 	s.put(k, nil)
 }

@@ -39,6 +39,8 @@ const (
 	Released
 	AlreadyReleased
 	Stopped Code = 22 // a signal stands against it; no final answer
+
+	RateLimited Code = 29 // of a rate
 )
 
 // Failures begin at a number of their own, so that a new outcome renumbers
@@ -94,7 +96,8 @@ type Result struct {
 	Digest Digest
 	Pools  []string
 	Names  []string
-	Facts  []int64 // in the order of Begin.Seen
+	Rates  []string // of a call, beside its Pools
+	Facts  []int64  // in the order of Begin.Seen
 
 	Version string // that a key has, with VersionConflict
 
@@ -123,7 +126,8 @@ type After struct {
 type PoolCounts struct {
 	Slots, Threshold, MaxQueue int32
 	InUse, Waiting             int32
-	Last                       uint64 // token of the latest grant
+	Last                       uint64        // token of the latest grant
+	Per, Free                  time.Duration // of a rate: Free is until one more may be spent
 }
 
 // afterSession is what a caller is shown of a session. It shares nothing that a later
@@ -143,6 +147,7 @@ func (s *State) afterPool(k ref) *After {
 	return &After{Now: s.now, Pool: &PoolCounts{
 		Slots: p.Slots, Threshold: p.Threshold, MaxQueue: p.MaxQueue,
 		InUse: p.InUse(), Waiting: int32(len(p.Queue)), Last: p.Last,
+		Per: p.Per, Free: p.Free(s.now, 1, 0, 0),
 	}}
 }
 
@@ -199,7 +204,7 @@ var codeNames = [numCodes]string{
 	StaleID: "stale id", StalePremise: "stale premise", Invalid: "invalid", TooManyOpen: "too many open",
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
-	TooManyNames: "too many names", VersionConflict: "version conflict",
+	TooManyNames: "too many names", VersionConflict: "version conflict", RateLimited: "rate limited",
 	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 

@@ -128,6 +128,29 @@ func (s *script) pools() (wants []session.Want, names []string) {
 	return wants, names
 }
 
+// rates reads rates=r:2,llm:tokens,policy/p/r:1/10/1s, where the last two are the
+// limit and the time of a policy's.
+func (s *script) rates() (wants []session.RateWant) {
+	for _, r := range strings.FieldsFunc(s.args["rates"], func(r rune) bool { return r == ',' }) {
+		i := strings.LastIndex(r, ":")
+		w := session.RateWant{Pool: session.RatePool(r[:i])}
+		of := strings.Split(r[i+1:], "/")
+		if w.Tokens = of[0] == "tokens"; w.Tokens {
+			w.Cost = int32(max(s.num("tokens", 0), 1))
+		} else {
+			n, _ := strconv.Atoi(of[0])
+			w.Cost = int32(n)
+		}
+		if len(of) == 3 {
+			n, _ := strconv.Atoi(of[1])
+			w.Limit = int32(n)
+			w.Per, _ = time.ParseDuration(of[2])
+		}
+		wants = append(wants, w)
+	}
+	return wants
+}
+
 func (s *script) print() session.Fingerprint {
 	var f session.Fingerprint
 	copy(f[:], s.str("content", "same"))
@@ -153,6 +176,10 @@ func digest(name string) (d session.Digest) {
 
 func (s *script) command(verb string) session.Command {
 	wants, names := s.pools()
+	rates := []string{}
+	for _, r := range s.rates() {
+		rates = append(rates, r.Pool)
+	}
 	one := s.args["pools"]
 	ttl := s.dur("ttl")
 	if ttl == 0 {
@@ -188,7 +215,7 @@ func (s *script) command(verb string) session.Command {
 	case "begin":
 		c := &session.Begin{NS: "ns", Session: s.args["s"], Call: s.args["call"], Content: s.print(), Tool: s.str("tool", "ls"), Digest: digest(s.str("digest", "p")),
 			Verdict: session.Verdict{Allow: s.args["deny"] == "", Rule: uint16(s.num("deny", 0))}, Pools: wants, TTL: ttl, MaxHold: s.dur("hold"), Wait: s.dur("wait"),
-			Priority: int32(s.num("priority", 0)), Tokens: s.num("tokens", 0)}
+			Priority: int32(s.num("priority", 0)), Tokens: s.num("tokens", 0), Rates: s.rates()}
 		switch s.args["kind"] {
 		case "model":
 			c.CallKind = session.Model
@@ -204,12 +231,12 @@ func (s *script) command(verb string) session.Command {
 		return c
 	case "end":
 		status := map[string]session.Status{"ok": session.Succeeded, "failed": session.Failed, "cancelled": session.Cancelled}[s.str("status", "ok")]
-		return &session.End{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names, Status: status, Tokens: s.num("tokens", -1)}
+		return &session.End{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names, Rates: rates, Status: status, Tokens: s.num("tokens", -1)}
 	case "cancel":
 		if s.args["client"] != "" {
 			return &session.Cancel{NS: "ns", Client: s.args["client"], Call: s.args["slot"], Pools: []string{one}}
 		}
-		return &session.Cancel{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names}
+		return &session.Cancel{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: append(names, rates...)}
 	case "close":
 		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p")), Killed: s.args["killed"] != "", Reason: s.args["killed"]}
 	case "stop", "continue", "kill":
@@ -251,6 +278,13 @@ func (s *script) command(verb string) session.Command {
 		s.state.ApplyAll(s.now, nil)
 		keys, _ := s.state.DueKeys(1000)
 		return &session.Tick{Keys: keys}
+	case "rate":
+		return &session.PutRate{NS: "ns", By: s.maker(), Rate: s.args["rate"], Limit: int32(s.num("limit", 1)), Per: s.dur("per"), Queue: int32(s.num("queue", 1024))}
+	case "drop-rate":
+		return &session.DeleteRate{NS: "ns", By: s.maker(), Rate: s.args["rate"]}
+	case "take":
+		return &session.TakeRate{NS: "ns", Client: s.str("client", "w"), ID: s.args["id"], Content: s.print(), Rate: s.args["rate"], Cost: int32(s.num("cost", 1)),
+			Wait: s.dur("wait"), Priority: int32(s.num("priority", 0))}
 	case "restore":
 		return &session.Restore{}
 	}
@@ -326,6 +360,12 @@ func answer(r session.Result) string {
 	}
 	if r.Code == session.StalePremise {
 		add("facts=%v pools=%v", r.Facts, r.Pools)
+		if r.Rates != nil {
+			add("rates=%v", r.Rates)
+		}
+	}
+	if r.Code == session.RateLimited {
+		add("%v retry=%v", r.Pools, r.RetryAfter)
 	}
 	if r.Signal != nil {
 		add("%s", halt(r.Signal))
@@ -377,6 +417,10 @@ func (s *script) show(what string) string {
 		}
 		var out []string
 		for _, l := range p.Leases {
+			if l.Spent() {
+				out = append(out, fmt.Sprintf("%dx(%v)", l.Weight, l.Expires-s.now))
+				continue
+			}
 			_, maker, id := session.SplitHolder(l.Holder)
 			claim := ""
 			if l.Claim {

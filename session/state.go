@@ -365,6 +365,8 @@ func (s *State) apply(c Command, r *Result) {
 		s.renew(c, r)
 	case *Release:
 		s.release(c, r)
+	case *TakeRate:
+		s.takeRate(c, r)
 	case *Tick:
 		s.tick(c)
 	case *Swept:

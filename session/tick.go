@@ -37,7 +37,9 @@ func (s *State) tick(c *Tick) {
 				s.dropClient(k)
 			}
 		case *Pool:
-			s.pool(k)
+			if s.pool(k) == nil {
+				s.put(k, nil)
+			}
 		case *Counter, *List, *ListItem:
 			if x.At(s.now) == nil {
 				s.put(k, nil)
@@ -114,7 +116,11 @@ func (s *State) restore() {
 			}
 		case *Pool:
 			x = s.ownPool(k, x)
-			x.Clear()
+			if x.Per > 0 {
+				x.EndWaits() // what was spent stays spent
+			} else {
+				x.Clear()
+			}
 			x.RaiseToken(s.firstToken())
 		case *Namespace:
 			ns := *x

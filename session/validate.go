@@ -27,7 +27,7 @@ const (
 	MaxToolLimits = 1024         // tools that a policy limits
 	MaxNames      = 1024         // names that point to one policy, as a premise
 	// MaxClosePools is in how many pools a session can hold slots, as a premise.
-	MaxClosePools = MaxOpen*MaxPools + 1
+	MaxClosePools = MaxOpen*(MaxPools+MaxRates) + 1
 	MaxTick       = 4096 // keys in one Tick
 
 	MaxText = 64 << 10 // a text of the storage protocol; the output of a call
@@ -125,6 +125,14 @@ func Validate(c Command) error {
 		v.request(c.NS, c.By)
 		v.optional("Client", c.Client)
 		between(&v, "NewerThan", c.NewerThan, 1, ids.MaxTime)
+	case *PutRate:
+		v.putRate(c)
+	case *DeleteRate:
+		v.of = "DeleteRate"
+		v.request(c.NS, c.By)
+		v.rate("Rate", c.Rate)
+	case *TakeRate:
+		v.takeRate(c)
 	case *Append:
 		v.append(c)
 	case *DeleteList:
@@ -205,6 +213,7 @@ func (v *validator) begin(c *Begin) {
 	between(v, "MaxHold", c.MaxHold, 0, MaxHold)
 	between(v, "Wait", c.Wait, 0, MaxWait)
 	between(v, "Tokens", c.Tokens, 0, MaxCallTokens)
+	v.rates(c)
 }
 
 func (v *validator) premises(seen []Premise) {
@@ -260,7 +269,13 @@ func (v *validator) end(c *End) {
 	v.namespace(c.NS)
 	v.id("Session", c.Session)
 	v.id("Call", c.Call)
-	v.pools(c.Pools, MaxPools+1)
+	v.pools(c.Pools, MaxPools+1+MaxRates)
+	v.count("Rates", len(c.Rates), 0, MaxRates)
+	for i, rate := range c.Rates {
+		if problem := badPool(rate); problem != "" && v.err == nil {
+			v.fail(fmt.Sprintf("Rates[%d]", i), problem)
+		}
+	}
 	between(v, "Status", c.Status, Succeeded, Cancelled)
 	if c.Tokens > MaxCallTokens {
 		v.fail("Tokens", outside(c.Tokens, 0, MaxCallTokens))
@@ -274,7 +289,7 @@ func (v *validator) cancel(c *Cancel) {
 	v.namespace(c.NS)
 	v.maker("Client", c.Client, c.Session)
 	v.id("Call", c.Call)
-	v.pools(c.Pools, MaxPools+1)
+	v.pools(c.Pools, MaxPools+1+MaxRates)
 }
 
 func (v *validator) close(c *Close) {
@@ -303,7 +318,7 @@ func (v *validator) renew(c *Renew) {
 	v.namespace(c.NS)
 	v.maker("Client", c.Client, c.Session)
 	v.id("ID", c.ID)
-	v.pools(c.Pools, MaxPools+1)
+	v.pools(c.Pools, MaxPools+1+MaxRates)
 	between(v, "TTL", c.TTL, MinTTL, MaxTTL)
 }
 
@@ -320,7 +335,7 @@ func (v *validator) forceRelease(c *ForceRelease) {
 	v.request(c.NS, c.By)
 	v.maker("Holder", c.Holder, c.Session)
 	v.id("ID", c.ID)
-	v.pools(c.Pools, MaxPools+1)
+	v.pools(c.Pools, MaxPools+1+MaxRates)
 }
 
 func (v *validator) putPool(c *PutPool) {

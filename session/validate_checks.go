@@ -91,11 +91,11 @@ func (v *validator) pools(pools []string, most int) {
 		if problem := badPool(p); problem != "" {
 			v.fail(fmt.Sprintf("Pools[%d]", i), problem)
 		}
-		if len(pools) <= MaxPools+1 && contains(pools[:i], p) {
+		if len(pools) <= MaxPools+1+MaxRates && contains(pools[:i], p) {
 			v.fail(fmt.Sprintf("Pools[%d]", i), "is named twice")
 		}
 	}
-	if len(pools) > MaxPools+1 {
+	if len(pools) > MaxPools+1+MaxRates {
 		seen := make(map[string]bool, len(pools))
 		for i, p := range pools {
 			if seen[p] {
@@ -133,12 +133,22 @@ func badOwnPool(pool string) string {
 	if strings.HasPrefix(pool, policyPrefix) {
 		return "names beginning with policy/ are reserved for the pools of policies; choose another"
 	}
+	if IsRate(pool) {
+		return "names beginning with rate/ are reserved for rates; choose another"
+	}
 	return badID(pool)
 }
 
-func badPool(pool string) string { return badID(strings.TrimPrefix(pool, policyPrefix)) }
+func badPool(pool string) string {
+	if IsRate(pool) {
+		return badName(RateName(pool), maxRatePool, inID|inRate, idAlphabet+" #")
+	}
+	return badID(strings.TrimPrefix(pool, policyPrefix))
+}
 
-func badID(id string) string { return badName(id, MaxID, inID, "A-Z a-z 0-9 . _ : @ / -") }
+func badID(id string) string { return badName(id, MaxID, inID, idAlphabet) }
+
+const idAlphabet = "A-Z a-z 0-9 . _ : @ / -"
 
 func badNamespace(ns string) string {
 	return badName(ns, MaxNamespace, inNamespace, "A-Z a-z 0-9 . _ -")
@@ -163,6 +173,7 @@ func badName(s string, most int, of uint8, alphabet string) string {
 const (
 	inID uint8 = 1 << iota
 	inNamespace
+	inRate
 )
 
 // alphabets tells of each byte where it may stand. A table, since ids are
@@ -174,6 +185,8 @@ var alphabets = func() (t [256]uint8) {
 			t[c] = inID | inNamespace
 		case c == ':', c == '@', c == '/':
 			t[c] = inID
+		case c == '#':
+			t[c] = inRate
 		}
 	}
 	return t

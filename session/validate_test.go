@@ -34,6 +34,9 @@ func validCommands() map[string]Command {
 		"Tick":         &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
 		"Restore":      &Restore{},
 		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
+		"PutRate":      &PutRate{NS: "default", By: by, Rate: "r", Limit: 1, Per: time.Second},
+		"DeleteRate":   &DeleteRate{NS: "default", By: by, Rate: "r"},
+		"TakeRate":     &TakeRate{NS: "default", Client: "c", ID: "t", Rate: "r", Cost: 1},
 		"Signal":       &Signal{NS: "default", By: by, Target: Target{OfAgent, "a"}, Signal: Stop, Reason: "look"},
 		"Swept":        &Swept{NS: "default", Target: Target{OfPolicy, "p"}, Number: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
@@ -49,6 +52,15 @@ func TestValidCommandsPass(t *testing.T) {
 		require.NoError(t, Validate(c), name)
 	}
 	require.Error(t, Validate(nil))
+}
+
+// rates are rates that a call names.
+func rates(n int) []RateWant {
+	return times(n, func(i int) RateWant { return RateWant{Pool: fmt.Sprintf("rate/%02d", i), Cost: 1} })
+}
+
+func ofPolicy(limit int32, per time.Duration) []RateWant {
+	return []RateWant{{Pool: "rate/policy/p/r", Cost: 1, Limit: limit, Per: per}}
 }
 
 func text(n int) string { return strings.Repeat("x", n) }
@@ -156,6 +168,40 @@ func TestCaps(t *testing.T) {
 			on(func(c *Begin) { c.Pools[1].Weight = 0 }), on(func(c *Begin) { c.Pools[1].Weight = -1 }),
 			on(func(c *Begin) { c.Pools[1].Weight = MaxSlots + 1 }),
 		}},
+		{"Begin.Rates", []func(Command){on(func(c *Begin) { c.Rates = rates(MaxRates) })}, []func(Command){
+			on(func(c *Begin) { c.Rates = rates(MaxRates + 1) }),
+		}},
+		{"Begin.Rates[0].Pool", []func(Command){
+			on(func(c *Begin) { c.Rates = []RateWant{{Pool: "rate/" + text(MaxID), Cost: 1}} }),
+			on(func(c *Begin) {
+				c.Rates = []RateWant{{Pool: RatePool(PolicyRate(text(MaxID), text(MaxRateName), text(MaxID))), Cost: 1, Limit: 1, Per: MinPer}}
+			}),
+		}, []func(Command){
+			on(func(c *Begin) { c.Rates = []RateWant{{Pool: "x", Cost: 1}} }),
+			on(func(c *Begin) { c.Rates = []RateWant{{Pool: "rate/", Cost: 1}} }),
+			on(func(c *Begin) { c.Rates = []RateWant{{Pool: "rate/a b", Cost: 1}} }),
+		}},
+		{"Begin.Rates[1].Pool", nil, []func(Command){on(func(c *Begin) { c.Rates = append(rates(1), rates(1)...) })}},
+		{"Begin.Rates[0].Cost", []func(Command){
+			on(func(c *Begin) { c.Rates = rates(1); c.Rates[0].Cost = MaxRate }),
+			on(func(c *Begin) { c.Rates, c.Tokens = rates(1), 0; c.Rates[0].Tokens = true }),
+			on(func(c *Begin) { c.Rates = rates(1); c.Rates[0].Tokens, c.Rates[0].Cost = true, int32(c.Tokens) }),
+		}, []func(Command){
+			on(func(c *Begin) { c.Rates = rates(1); c.Rates[0].Cost = 0 }),
+			on(func(c *Begin) { c.Rates = rates(1); c.Rates[0].Cost = MaxRate + 1 }),
+			on(func(c *Begin) { c.Rates = rates(1); c.Rates[0].Tokens, c.Rates[0].Cost = true, int32(c.Tokens)+1 }),
+		}},
+		{"Begin.Rates[0].Limit", []func(Command){on(func(c *Begin) { c.Rates = ofPolicy(MaxRate, MaxPer) })}, []func(Command){
+			on(func(c *Begin) { c.Rates = rates(1); c.Rates[0].Limit = 1 }), on(func(c *Begin) { c.Rates = rates(1); c.Rates[0].Per = MinPer }),
+			on(func(c *Begin) { c.Rates = ofPolicy(0, MinPer) }), on(func(c *Begin) { c.Rates = ofPolicy(MaxRate+1, MinPer) }),
+		}},
+		{"Begin.Rates[0].Per", []func(Command){on(func(c *Begin) { c.Rates = ofPolicy(1, MinPer) })}, []func(Command){
+			on(func(c *Begin) { c.Rates = ofPolicy(1, MinPer-1) }), on(func(c *Begin) { c.Rates = ofPolicy(1, MaxPer+1) }),
+		}},
+		{"End.Rates", []func(Command){on(func(c *End) { c.Rates = slices.Repeat([]string{"rate/x"}, MaxRates) })}, []func(Command){
+			on(func(c *End) { c.Rates = slices.Repeat([]string{"rate/x"}, MaxRates+1) }),
+		}},
+		{"End.Rates[0]", nil, []func(Command){on(func(c *End) { c.Rates = []string{""} })}},
 		{"Begin.TTL", []func(Command){on(func(c *Begin) { c.TTL = MinTTL }), on(func(c *Begin) { c.TTL = MaxTTL })}, []func(Command){
 			on(func(c *Begin) { c.TTL = MinTTL - 1 }), on(func(c *Begin) { c.TTL = MaxTTL + 1 }), on(func(c *Begin) { c.TTL = 0 }),
 		}},
@@ -168,8 +214,8 @@ func TestCaps(t *testing.T) {
 		{"Begin.Tokens", []func(Command){on(func(c *Begin) { c.Tokens = MaxCallTokens }), on(func(c *Begin) { c.Tokens = 0 })}, []func(Command){
 			on(func(c *Begin) { c.Tokens = -1 }), on(func(c *Begin) { c.Tokens = MaxCallTokens + 1 }),
 		}},
-		{"End.Pools", []func(Command){on(func(c *End) { c.Pools = nil }), on(func(c *End) { c.Pools = times(MaxPools+1, numbered) })},
-			[]func(Command){on(func(c *End) { c.Pools = times(MaxPools+2, numbered) })}},
+		{"End.Pools", []func(Command){on(func(c *End) { c.Pools = nil }), on(func(c *End) { c.Pools = times(MaxPools+1+MaxRates, numbered) })},
+			[]func(Command){on(func(c *End) { c.Pools = times(MaxPools+2+MaxRates, numbered) })}},
 		{"End.Pools[1]", nil, []func(Command){on(func(c *End) { c.Pools[1] = c.Pools[0] }), on(func(c *End) { c.Pools[1] = "" })}},
 		{"End.Status", []func(Command){on(func(c *End) { c.Status = Cancelled })}, []func(Command){
 			on(func(c *End) { c.Status = 0 }), on(func(c *End) { c.Status = Cancelled + 1 }),
@@ -246,7 +292,7 @@ func TestCaps(t *testing.T) {
 		{"ForceRelease.Holder", []func(Command){on(func(c *ForceRelease) { c.Session, c.Holder = "s", "" })},
 			[]func(Command){on(func(c *ForceRelease) { c.Session = "s" })}},
 		{"ForceRelease.ID", nil, []func(Command){on(func(c *ForceRelease) { c.ID = "" })}},
-		{"ForceRelease.Pools", nil, []func(Command){on(func(c *ForceRelease) { c.Pools = times(MaxPools+2, numbered) })}},
+		{"ForceRelease.Pools", nil, []func(Command){on(func(c *ForceRelease) { c.Pools = times(MaxPools+2+MaxRates, numbered) })}},
 		{"PutPool.By.Client", nil, []func(Command){on(func(c *PutPool) { c.By.Client = "" })}},
 		{"PutPool.By.Request", []func(Command){on(func(c *PutPool) { c.By.Request = "" })}, []func(Command){on(func(c *PutPool) { c.By.Request = "a b" })}},
 		{"PutPool.Pool", nil, []func(Command){on(func(c *PutPool) { c.Pool = "policy/p" })}},
@@ -259,6 +305,29 @@ func TestCaps(t *testing.T) {
 		{"PutPool.Queue", []func(Command){on(func(c *PutPool) { c.Queue = MaxQueue })}, []func(Command){
 			on(func(c *PutPool) { c.Queue = -1 }), on(func(c *PutPool) { c.Queue = MaxQueue + 1 }),
 		}},
+		{"PutRate.Rate", []func(Command){on(func(c *PutRate) { c.Rate = text(MaxID) })}, []func(Command){
+			on(func(c *PutRate) { c.Rate = "policy/p" }), on(func(c *PutRate) { c.Rate = "" }), on(func(c *PutRate) { c.Rate = text(MaxID + 1) }),
+		}},
+		{"PutRate.Limit", []func(Command){on(func(c *PutRate) { c.Limit = MaxRate })}, []func(Command){
+			on(func(c *PutRate) { c.Limit = 0 }), on(func(c *PutRate) { c.Limit = MaxRate + 1 }),
+		}},
+		{"PutRate.Per", []func(Command){on(func(c *PutRate) { c.Per = MinPer }), on(func(c *PutRate) { c.Per = MaxPer })}, []func(Command){
+			on(func(c *PutRate) { c.Per = MinPer - 1 }), on(func(c *PutRate) { c.Per = MaxPer + 1 }),
+		}},
+		{"PutRate.Queue", []func(Command){on(func(c *PutRate) { c.Queue = MaxQueue })}, []func(Command){
+			on(func(c *PutRate) { c.Queue = -1 }), on(func(c *PutRate) { c.Queue = MaxQueue + 1 }),
+		}},
+		{"DeleteRate.Rate", nil, []func(Command){on(func(c *DeleteRate) { c.Rate = "policy/p" })}},
+		{"TakeRate.Rate", nil, []func(Command){on(func(c *TakeRate) { c.Rate = "policy/p" })}},
+		{"TakeRate.Client", nil, []func(Command){on(func(c *TakeRate) { c.Client = "" })}},
+		{"TakeRate.ID", nil, []func(Command){on(func(c *TakeRate) { c.ID = "" })}},
+		{"TakeRate.Cost", []func(Command){on(func(c *TakeRate) { c.Cost = MaxRate })}, []func(Command){
+			on(func(c *TakeRate) { c.Cost = 0 }), on(func(c *TakeRate) { c.Cost = MaxRate + 1 }),
+		}},
+		{"TakeRate.Wait", []func(Command){on(func(c *TakeRate) { c.Wait = MaxWait })}, []func(Command){
+			on(func(c *TakeRate) { c.Wait = -1 }), on(func(c *TakeRate) { c.Wait = MaxWait + 1 }),
+		}},
+		{"PutPool.Pool", nil, []func(Command){on(func(c *PutPool) { c.Pool = "rate/p" })}},
 		{"DeletePool.Pool", nil, []func(Command){on(func(c *DeletePool) { c.Pool = "policy/p" })}},
 		{"PutPolicy.Name", []func(Command){on(func(c *PutPolicy) { c.Name = text(MaxID) })}, []func(Command){on(func(c *PutPolicy) { c.Name = "" })}},
 		{"PutPolicy.Digest", nil, []func(Command){on(func(c *PutPolicy) { c.Digest = Digest{} })}},

@@ -23,8 +23,8 @@ const (
 	clusterHeader = "Govnode-Cluster"
 	// MaxMessage bounds one message between nodes: a batch of commands, or one
 	// command with a policy tree of at most 1 MiB in it, or one answer with a
-	// whole session in it.
-	MaxMessage = 4 << 20
+	// whole session in it, whose calls all wait at as many rates as they may.
+	MaxMessage = 12 << 20
 	// pingAfter is how long a connection may be silent before the other side is
 	// asked whether it is there, and pingWait how long it may take to answer.
 	pingAfter, pingWait = time.Second, 2 * time.Second

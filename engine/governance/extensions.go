@@ -220,5 +220,8 @@ func (g *Policy) extensionPairs() []value.Pair {
 			)
 		})})
 	}
+	if len(g.RateLimits) > 0 {
+		pairs = append(pairs, value.Pair{Key: "rate_limits", Value: value.ListOf(g.RateLimits, rateLimitValue)})
+	}
 	return pairs
 }

@@ -43,6 +43,7 @@ type Policy struct {
 	ContentHashes   map[string]string
 	ContentHashMode ContentHashMode // empty is strict where there are hashes
 	Guardrails      []GuardrailEndpoint
+	RateLimits      []RateLimit
 	Scan            Scan
 
 	// Path is the file that holds the policy; empty for the defaults of a tree

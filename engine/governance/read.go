@@ -20,7 +20,7 @@ var Fields = map[string]bool{
 	"drift_threshold": true, "log_all_calls": true, "checkpoint_frequency": true,
 	"max_concurrent": true, "backpressure_threshold": true,
 	"max_attempts": true, "max_calls_per_tool": true, "deny_all_tools": true,
-	"content_hashes": true, "content_hash_mode": true, "guardrails": true, "scan": true,
+	"content_hashes": true, "content_hash_mode": true, "guardrails": true, "rate_limits": true, "scan": true,
 }
 
 // Read reads a policy, field by field in the fixed order of policy engine
@@ -51,6 +51,7 @@ func Read(n *source.Node, ps *source.Problems) *Policy {
 	}
 	r.contentHashes(g)
 	r.guardrails(g)
+	r.rateLimits(g)
 	r.scan(g)
 	return g
 }

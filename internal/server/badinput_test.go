@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -39,6 +40,7 @@ func furnished(t *testing.T) *node {
 	n.end("s", "e")
 	n.putPool("gpu", 2)
 	n.acquire("gpu", "slot")
+	n.putRate("llm", 2, time.Hour)
 	status, _ := n.post("CounterService/Set", `{"key":"text","value":"words","requestId":"set-text"}`)
 	require.Equal(t, http.StatusOK, status)
 	status, _ = n.post("CounterService/Set", `{"key":"big","value":"9223372036854.775807","requestId":"set-big"}`)
@@ -125,6 +127,23 @@ var badInput = []struct {
 	{"a reserved name", "SlotService/PutPool", `{"pool":"policy/x","slots":1}`, "invalid_argument", "INVALID_FIELD", "pool: begins with policy/"},
 	{"a negative queue", "SlotService/PutPool", `{"pool":"x","slots":1,"queueLimit":-1}`, "invalid_argument", "INVALID_FIELD", "queueLimit: is -1"},
 	{"put-pool id reused", "SlotService/PutPool", `{"pool":"gpu","slots":3,"requestId":"put-gpu"}`, "invalid_argument", "ID_REUSED", `requestId "put-gpu"`},
+	{"a pool that is named as a rate", "SlotService/PutPool", `{"pool":"rate/x","slots":1}`, "invalid_argument", "INVALID_FIELD", "pool: begins with rate/"},
+	{"get a rate as a pool", "SlotService/GetPool", `{"pool":"rate/llm"}`, "invalid_argument", "INVALID_FIELD", "pool: is a rate"},
+	{"a rate without a time", "LimitService/PutRate", `{"rate":"x","limit":1}`, "invalid_argument", "INVALID_FIELD", "per: is missing"},
+	{"a rate of none", "LimitService/PutRate", `{"rate":"x","per":"1s"}`, "invalid_argument", "INVALID_FIELD", "limit: is 0"},
+	{"a rate too fine", "LimitService/PutRate", `{"rate":"x","limit":1,"per":"0.05s"}`, "invalid_argument", "INVALID_FIELD", "per: is 0.05s; it must be from 0.1s to 86400s"},
+	{"a rate with a reserved name", "LimitService/PutRate", `{"rate":"policy/x","limit":1,"per":"1s"}`, "invalid_argument", "INVALID_FIELD", "rate: begins with policy/"},
+	{"put-rate id reused", "LimitService/PutRate", `{"rate":"llm","limit":3,"per":"1s","requestId":"put-llm"}`, "invalid_argument", "ID_REUSED", `requestId "put-llm"`},
+	{"get an unknown rate", "LimitService/GetRate", `{"rate":"nope"}`, "not_found", "NOT_FOUND", `there is no rate "nope"`},
+	{"delete an unknown rate", "LimitService/DeleteRate", `{"rate":"nope","requestId":"d"}`, "not_found", "NOT_FOUND", `there is no rate "nope"`},
+	{"take from an unknown rate", "LimitService/TakeRate", `{"rate":"nope","requestId":"x"}`, "not_found", "NOT_FOUND", `there is no rate "nope"`},
+	{"take from a policy", "LimitService/TakeRate", `{"rate":"policy/p/r","requestId":"x"}`, "invalid_argument", "INVALID_FIELD", "rate: begins with policy/"},
+	{"take without an id", "LimitService/TakeRate", `{"rate":"llm"}`, "invalid_argument", "INVALID_FIELD", "requestId: is required"},
+	{"take more than there is", "LimitService/TakeRate", `{"rate":"llm","requestId":"x","cost":3}`, "invalid_argument", "INVALID_FIELD", "cost: is 3"},
+	{"begin at an unknown rate", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","rates":[{"rate":"nope"}]}`, "not_found", "NOT_FOUND", `there is no rate "nope"`},
+	{"begin at a rate twice", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","rates":[{"rate":"llm"},{"rate":"llm"}]}`, "invalid_argument", "INVALID_FIELD", `rates[1].rate: names "llm" twice`},
+	{"begin above a rate", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","rates":[{"rate":"llm","cost":3}]}`, "invalid_argument", "INVALID_FIELD", `rates: the cost at "llm" is above its limit of 2`},
+	{"begin with two costs", "CallService/BeginCall", `{"sessionId":"s","callId":"x","tool":"t","rates":[{"rate":"llm","cost":1,"by":"COST_TOKENS"}]}`, "invalid_argument", "INVALID_FIELD", "rates[0].cost: is given beside COST_TOKENS"},
 	{"get an unknown pool", "SlotService/GetPool", `{"pool":"nope"}`, "not_found", "NOT_FOUND", `there is no pool "nope"`},
 	{"list an unknown pool", "SlotService/ListSlots", `{"pool":"nope"}`, "not_found", "NOT_FOUND", `there is no pool "nope"`},
 	{"delete an unknown pool", "SlotService/DeletePool", `{"pool":"nope","requestId":"d"}`, "not_found", "NOT_FOUND", `there is no pool "nope"`},

@@ -127,7 +127,7 @@ func (s *Server) admit(procedure string) error {
 func startsWork(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.SlotServiceAcquireSlotProcedure,
-		govnodev1connect.SessionServiceCreateSessionProcedure:
+		govnodev1connect.SessionServiceCreateSessionProcedure, govnodev1connect.LimitServiceTakeRateProcedure:
 		return true
 	}
 	return false
@@ -190,7 +190,7 @@ func (s *Server) admitForwarded(cmd session.Command) bool {
 // grows says of a command what growsState says of a request.
 func grows(cmd session.Command) bool {
 	switch cmd.(type) {
-	case *session.Open, *session.Begin, *session.Acquire, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment, *session.Append:
+	case *session.Open, *session.Begin, *session.Acquire, *session.TakeRate, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment, *session.Append:
 		return true
 	}
 	return false
@@ -209,6 +209,10 @@ func (s *Server) begun(cmd session.Command) bool {
 		found, err := s.store.Get(context.Background(), session.ClientKey(c.NS, c.Client), storage.Nearby)
 		x, _ := found.Record.(*session.Client)
 		return err == nil && x != nil && x.Find(c.Slot) != nil
+	case *session.TakeRate:
+		found, err := s.store.Get(context.Background(), session.ClientKey(c.NS, c.Client), storage.Nearby)
+		x, _ := found.Record.(*session.Client)
+		return err == nil && x != nil && x.Find(c.ID) != nil
 	}
 	return false
 }

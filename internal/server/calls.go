@@ -44,6 +44,7 @@ func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*
 type begin struct {
 	request[v1.BeginCallRequest, v1.BeginCallResponse]
 	cmd      *session.Begin
+	rates    []session.RateWant // that the request names
 	session  *session.Session
 	policy   *engine.Policy
 	input    engine.Input
@@ -101,6 +102,7 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
 		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
+	b.rates = ratesOf(f, req.Rates, b.cmd.Tokens)
 	if f.Err != nil {
 		return f.Err
 	}
@@ -151,6 +153,9 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 	b.cmd.Digest = b.session.Pin.Digest
 	b.cmd.Pools[0] = session.Want{Pool: session.PolicyPool(b.session.Policy.Value()), Weight: 1}
 	b.input.AgentID = b.session.Agent.Value()
+	if b.cmd.Rates, err = b.allRates(f); err != nil {
+		return err
+	}
 	b.facts, b.inUse = factsOf(b.session, found.Now), false
 	return nil
 }
@@ -260,6 +265,10 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 // failure is the error of an answer that is no outcome.
 func (b *begin) failure(res *session.Result) error {
 	switch {
+	case len(res.Pools) > 0 && session.IsRate(res.Pools[0]) && res.Code == session.NotFound:
+		return fault.NotFound("rates", "there is no rate %q; make it with PutRate", session.RateName(res.Pools[0]))
+	case len(res.Pools) > 0 && session.IsRate(res.Pools[0]) && res.Code == session.Invalid:
+		return fault.Invalid("rates", "the cost at %q is above its limit of %d; ask for less", session.RateName(res.Pools[0]), res.Limit)
 	case res.Code == session.NotFound && len(res.Pools) > 0:
 		return fault.NotFound("pools", "there is no pool %q; make it with PutPool", res.Pools[0])
 	case res.Code == session.NotFound: // this node saw it, and it went since, for instance with a restore
@@ -305,8 +314,8 @@ func (b *begin) waiting() *waiting.Wait {
 	return &waiting.Wait{
 		NS: b.ns, Pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), Answer: &b.answer,
 		Holder: words.HolderName(session.KindSession, b.cmd.Session, b.cmd.Call), Claim: b.cmd, Length: b.cmd.Wait,
-		Renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd.Pools), TTL: input.Caps.TTL.Default},
-		Cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd.Pools)},
+		Renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd), TTL: input.Caps.TTL.Default},
+		Cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd)},
 	}
 }
 
@@ -350,10 +359,14 @@ func (b *begin) held() *waiting.Wait {
 // stops reports whether a signal is one that ends without what it is for.
 func stops(h *session.Halt) bool { return h != nil && h.Signal == session.Stop }
 
-func poolNames(wants []session.Want) []string {
-	names := make([]string, len(wants))
-	for i, w := range wants {
-		names[i] = w.Pool
+// poolNames are the pools and rates at which a call may wait.
+func poolNames(c *session.Begin) []string {
+	names := make([]string, 0, len(c.Pools)+len(c.Rates))
+	for i := range c.Pools {
+		names = append(names, c.Pools[i].Pool)
+	}
+	for i := range c.Rates {
+		names = append(names, c.Rates[i].Pool)
 	}
 	return names
 }
@@ -382,6 +395,9 @@ func (b *begin) respond() error {
 	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason
+	}
+	if res.Code == session.RateLimited {
+		out.Rate = session.RateName(res.Pools[0])
 	}
 	if out.Decision.Allowed && res.Rule == ruleModified {
 		if out.ModifiedArguments = b.modified; b.modified == nil {

@@ -74,7 +74,7 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	x := found.Record.(*session.Session)
 	e.cmd.Pools, e.agent = callPools(x, req.CallId), x.Agent.Value()
 	if h := x.Find(req.CallId); h != nil {
-		e.tool = h.Tool.Value()
+		e.tool, e.cmd.Rates = h.Tool.Value(), h.RateNames()
 	}
 	e.limit = x.Pin.Limits.Drift
 	if req.Output == nil || e.limit == 0 {
@@ -139,7 +139,7 @@ func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, e
 	case !again:
 		return false, nil
 	case len(res.Pools) > 0:
-		e.cmd.Pools = res.Pools
+		e.cmd.Pools, e.cmd.Rates = res.Pools, res.Rates
 		return true, nil
 	default:
 		return true, e.compare(ctx, res.Digest, storage.Latest)

@@ -97,6 +97,13 @@ func (b *bench) putPool(change func(*v1.PutPoolRequest)) error {
 	return err
 }
 
+func (b *bench) putRate(change func(*v1.PutRateRequest)) error {
+	req := &v1.PutRateRequest{Rate: b.id(), Limit: 10, Per: durationpb.New(time.Second)}
+	change(req)
+	_, err := limitService{Server: b.s}.PutRate(b.t.Context(), req)
+	return err
+}
+
 func (b *bench) set(change func(*v1.SetRequest)) error {
 	req := &v1.SetRequest{Key: b.id(), Value: "v"}
 	change(req)
@@ -224,6 +231,27 @@ var bounds = map[string]func(b *bench, n int64) error{
 		_, err := slotService{b.s}.ListPools(b.t.Context(), &v1.ListPoolsRequest{PageSize: int32(n)})
 		return err
 	},
+	"Rates": func(b *bench, n int64) error {
+		return b.begin(func(r *v1.BeginCallRequest) {
+			r.Rates = many(n, func(i int) *v1.RateWant {
+				name := fmt.Sprintf("r%d", i)
+				require.NoError(b.t, b.putRate(func(r *v1.PutRateRequest) { r.Rate = name }))
+				return &v1.RateWant{Rate: name}
+			})
+		})
+	},
+	"Rate": func(b *bench, n int64) error {
+		return b.putRate(func(r *v1.PutRateRequest) { r.Limit = int32(n) })
+	},
+	"Cost": func(b *bench, n int64) error {
+		name := b.id()
+		require.NoError(b.t, b.putRate(func(r *v1.PutRateRequest) { r.Rate, r.Limit = name, int32(input.Caps.Rate.Max) }))
+		_, err := limitService{Server: b.s}.TakeRate(b.t.Context(), &v1.TakeRateRequest{Rate: name, RequestId: b.id(), Cost: int32(n)})
+		if err != nil {
+			return err
+		}
+		return b.begin(func(r *v1.BeginCallRequest) { r.Rates = []*v1.RateWant{{Rate: name, Cost: int32(n)}} })
+	},
 	"Slots": func(b *bench, n int64) error { return b.putPool(func(r *v1.PutPoolRequest) { r.Slots = int32(n) }) },
 	"Weight": func(b *bench, n int64) error {
 		if err := b.acquire(func(r *v1.AcquireSlotRequest) { r.Weight = int32(n) }); err != nil {
@@ -257,6 +285,9 @@ var bounds = map[string]func(b *bench, n int64) error{
 
 // spans tries a request with the field of that row at d.
 var spans = map[string]func(b *bench, d time.Duration) error{
+	"Per": func(b *bench, d time.Duration) error {
+		return b.putRate(func(r *v1.PutRateRequest) { r.Per = durationpb.New(d) })
+	},
 	"TTL": func(b *bench, d time.Duration) error {
 		return b.begin(func(r *v1.BeginCallRequest) { r.Ttl = durationpb.New(d) })
 	},

@@ -41,6 +41,7 @@ type clients struct {
 	sessions govnodev1connect.SessionServiceClient
 	calls    govnodev1connect.CallServiceClient
 	slots    govnodev1connect.SlotServiceClient
+	limits   govnodev1connect.LimitServiceClient
 	policies govnodev1connect.PolicyServiceClient
 	counters govnodev1connect.CounterServiceClient
 	events   govnodev1connect.EventServiceClient
@@ -53,6 +54,7 @@ func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients
 		sessions: govnodev1connect.NewSessionServiceClient(h, url, opts...),
 		calls:    govnodev1connect.NewCallServiceClient(h, url, opts...),
 		slots:    govnodev1connect.NewSlotServiceClient(h, url, opts...),
+		limits:   govnodev1connect.NewLimitServiceClient(h, url, opts...),
 		policies: govnodev1connect.NewPolicyServiceClient(h, url, opts...),
 		counters: govnodev1connect.NewCounterServiceClient(h, url, opts...),
 		events:   govnodev1connect.NewEventServiceClient(h, url, opts...),
@@ -266,4 +268,17 @@ func (l *lines) all(t testing.TB) []map[string]any {
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	require.Eventually(t, ok, 5*time.Second, 2*time.Millisecond, what)
+}
+
+func (n *node) putRate(name string, limit int32, per time.Duration) {
+	n.t.Helper()
+	_, err := n.limits.PutRate(n.ctx(), &v1.PutRateRequest{Rate: name, Limit: limit, Per: durationpb.New(per), RequestId: "put-" + name})
+	require.NoError(n.t, err)
+}
+
+func (n *node) rate(name string) *v1.Rate {
+	n.t.Helper()
+	res, err := n.limits.GetRate(n.ctx(), &v1.GetRateRequest{Rate: name})
+	require.NoError(n.t, err)
+	return res.Rate
 }

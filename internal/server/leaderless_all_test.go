@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -90,6 +91,8 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 	n.begin("s", "c")
 	_, err := n.slots.PutPool(n.ctx(), &v1.PutPoolRequest{Pool: "q", Slots: 2})
 	require.NoError(t, err)
+	_, err = n.limits.PutRate(n.ctx(), &v1.PutRateRequest{Rate: "r", Limit: 2, Per: durationpb.New(time.Second)})
+	require.NoError(t, err)
 	alone := startOn(t, stranded{n.store}, func(c *server.Config) {
 		c.Cluster, c.RequestTimeout, c.LeaderPatience = castaway{}, time.Hour, time.Nanosecond
 	})
@@ -124,6 +127,11 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 		"SlotService/ReleaseSlot":           {{`{"pool":"q","slotId":"x","token":"1"}`, false}},
 		"SlotService/ListSlots":             {{`{"pool":"q"}`, false}, {`{"pool":"q","consistency":"CONSISTENCY_STALE"}`, true}},
 		"SlotService/ForceRelease":          {{`{"pool":"q","slotId":"x"}`, false}},
+		"LimitService/PutRate":              {{`{"rate":"r","limit":3,"per":"1s"}`, false}},
+		"LimitService/GetRate":              {{`{"rate":"r"}`, false}, {`{"rate":"r","consistency":"CONSISTENCY_STALE"}`, true}},
+		"LimitService/ListRates":            {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
+		"LimitService/DeleteRate":           {{`{"rate":"r"}`, false}},
+		"LimitService/TakeRate":             {{`{"rate":"r","requestId":"x"}`, false}},
 		"PolicyService/PutPolicy":           {{`{"yaml":"name: p2\nmax_concurrent: 5\n"}`, false}},
 		"PolicyService/GetPolicy":           {{`{"name":"p"}`, false}, {`{"name":"p","consistency":"CONSISTENCY_STALE"}`, true}},
 		"PolicyService/ListPolicies":        {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},

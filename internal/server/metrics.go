@@ -23,6 +23,7 @@ type metrics struct {
 	outcomes   *prometheus.CounterVec
 	byOutcome  map[v1.Outcome]prometheus.Counter // of those that most calls have
 	slots      *prometheus.CounterVec
+	rates      *prometheus.CounterVec
 	sessions   prometheus.Counter
 	lapsed     prometheus.Counter
 	signals    *prometheus.CounterVec
@@ -65,6 +66,8 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 			Name: "gov_call_outcomes_total", Help: "Answers of BeginCall and EndCall, by outcome; repeats count again."}, []string{"outcome"}),
 		slots: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gov_slot_outcomes_total", Help: "Answers of AcquireSlot and ReleaseSlot, by outcome; repeats count again."}, []string{"outcome"}),
+		rates: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_rate_outcomes_total", Help: "Answers of TakeRate, by outcome; repeats count again."}, []string{"outcome"}),
 		sessions: counter("gov_sessions_created_total", "Sessions created through this node."),
 		lapsed:   counter("gov_calls_lapsed_total", "Calls whose lease ran out. Each is counted by the node that put in order what found it. They count as executed."),
 		signals: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -99,7 +102,7 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		m.byOutcome[o] = m.outcomes.WithLabelValues(outcomeLabel(o))
 	}
 	for _, c := range []prometheus.Collector{
-		m.requests, m.latency, m.outcomes, m.slots, m.sessions, m.lapsed, m.signals, m.killed, m.stopped, m.waiting, m.waited, m.evaluation,
+		m.requests, m.latency, m.outcomes, m.slots, m.rates, m.sessions, m.lapsed, m.signals, m.killed, m.stopped, m.waiting, m.waited, m.evaluation,
 		m.decisions, m.scans, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost, m.auditFailing,
 	} {
 		if err := r.Register(c); err != nil {
@@ -163,6 +166,8 @@ func (m *metrics) outcome(o v1.Outcome) {
 }
 
 func (m *metrics) slotOutcome(o v1.Outcome) { m.slots.WithLabelValues(outcomeLabel(o)).Inc() }
+
+func (m *metrics) rateOutcome(o v1.Outcome) { m.rates.WithLabelValues(outcomeLabel(o)).Inc() }
 
 // outcomeLabels are made once, since every answer is counted under one.
 var outcomeLabels = func() map[v1.Outcome]string {

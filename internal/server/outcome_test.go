@@ -198,6 +198,21 @@ var changings = map[string]changing{
 		_, err := n.slots.DeletePool(n.ctx(), &v1.DeletePoolRequest{Pool: "gpu", Force: true, RequestId: "r"})
 		return err
 	}},
+	"LimitService/PutRate": {ask: func(n *node) error {
+		res, err := n.limits.PutRate(n.ctx(), &v1.PutRateRequest{Rate: "new", Limit: 3, Per: durationpb.New(time.Second), RequestId: "r"})
+		if err == nil {
+			require.EqualValues(n.t, 3, res.GetRate().GetLimit())
+		}
+		return err
+	}},
+	"LimitService/DeleteRate": {ask: func(n *node) error {
+		_, err := n.limits.DeleteRate(n.ctx(), &v1.DeleteRateRequest{Rate: "rate", RequestId: "r"})
+		return err
+	}},
+	"LimitService/TakeRate": {ask: func(n *node) error {
+		_, err := n.limits.TakeRate(n.ctx(), &v1.TakeRateRequest{Rate: "rate", RequestId: "r"})
+		return err
+	}},
 	"SlotService/ForceRelease": {ask: func(n *node) error {
 		_, err := n.slots.ForceRelease(n.ctx(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "open", RequestId: "r"})
 		return err
@@ -311,6 +326,7 @@ var unchanging = []string{
 	"DecisionService/Explain", "EventService/Follow",
 	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/Scan", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions",
+	"LimitService/GetRate", "LimitService/ListRates",
 	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions", "SessionService/ListSignals",
 	"SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
@@ -352,6 +368,8 @@ func startChanging(t *testing.T, v verdict) *node {
 	n.session("s")
 	n.putPool("gpu", 2)
 	n.putPool("full", 1)
+	_, err := n.limits.PutRate(n.ctx(), &v1.PutRateRequest{Rate: "rate", Limit: 3, Per: durationpb.New(time.Second)})
+	require.NoError(t, err)
 	for _, slot := range []*v1.AcquireSlotRequest{{Pool: "gpu", SlotId: "held"}, {Pool: "full", SlotId: "all"}} {
 		res, err := n.slots.AcquireSlot(n.ctx(), slot)
 		require.NoError(t, err)

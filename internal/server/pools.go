@@ -120,6 +120,9 @@ func poolOrPolicy(f *input.Fields, field, name string) {
 		name = name[len(prefix):]
 	}
 	f.ID(field, name)
+	if session.IsRate(name) {
+		f.Refuse(field, "is a rate; read it with GetRate")
+	}
 }
 
 func countsOf(p *session.Pool) session.PoolCounts {
@@ -144,7 +147,7 @@ func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindPool, page, read, nil)
+	entries, next, view, err := s.list(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return !session.IsRate(k.Name()) })
 	if err != nil {
 		return nil, err
 	}

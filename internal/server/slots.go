@@ -28,6 +28,9 @@ func checkPool(f *input.Fields, field, name string) {
 	if strings.HasPrefix(name, session.PolicyPool("")) {
 		f.Refuse(field, "begins with policy/, which is reserved for the pools of policies; choose another name")
 	}
+	if session.IsRate(name) {
+		f.Refuse(field, "begins with rate/, which is reserved for rates; choose another name, or use LimitService")
+	}
 }
 
 // AcquireSlot takes a slot, or waits for one.

@@ -35,6 +35,7 @@ type History struct {
 	n     int
 	begun []*session.Begin
 	slots []*session.Acquire
+	takes []*session.TakeRate
 	past  []session.Command
 }
 
@@ -71,6 +72,10 @@ func Setup() []session.Command {
 	for i, pool := range []string{"a", "b", "c"} {
 		cmds = append(cmds, &session.PutPool{NS: NS, Pool: pool, Slots: int32(1 + i), Threshold: 1, Queue: int32(2 + i),
 			By: session.Maker{Client: "setup", Request: "pool" + pool}})
+	}
+	for i, rate := range []string{"r0", "r1"} {
+		cmds = append(cmds, &session.PutRate{NS: NS, Rate: rate, Limit: int32(2 + 60*i), Per: 4 * time.Second, Queue: 3,
+			By: session.Maker{Client: "setup", Request: "rate" + rate}})
 	}
 	return cmds
 }
@@ -126,9 +131,11 @@ func (h *History) fresh() session.Command {
 	case p < 69:
 		return h.cancel()
 	case p < 71:
-		return &session.Close{NS: NS, Session: h.session(), Killed: h.r.IntN(3) == 0, Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(3))}
-	case p < 81:
+		return &session.Close{NS: NS, Session: h.session(), Killed: h.r.IntN(3) == 0, Pools: allPools, Digest: Digest(1 + h.r.IntN(3))}
+	case p < 77:
 		return h.acquire()
+	case p < 81:
+		return h.rate()
 	case p < 86:
 		return h.release()
 	case p < 88:
@@ -220,6 +227,7 @@ func (h *History) begin() session.Command {
 		Pools:   []session.Want{{Pool: session.PolicyPool(policy(v)), Weight: 1}},
 		TTL:     time.Duration(1+h.r.IntN(15)) * time.Second, Priority: int32(h.r.IntN(2)), Tokens: int64(h.r.IntN(3) * 50),
 	}
+	h.rates(c)
 	for _, pool := range []string{"a", "b", "c"} {
 		if h.r.IntN(4) == 0 {
 			c.Pools = append(c.Pools, session.Want{Pool: pool, Weight: int32(1 + h.r.IntN(5)/4)})
@@ -250,6 +258,9 @@ func pools(c *session.Begin) (names []string) {
 	for _, w := range c.Pools {
 		names = append(names, w.Pool)
 	}
+	for _, w := range c.Rates {
+		names = append(names, w.Pool)
+	}
 	return names
 }
 
@@ -262,6 +273,7 @@ func (h *History) end() session.Command {
 	if c.Tokens < 0 {
 		c.Tokens = -1
 	}
+	c.Rates = c.Pools[len(b.Pools):]
 	return c
 }
 
@@ -274,6 +286,9 @@ func (h *History) renewCall() session.Command {
 }
 
 func (h *History) cancel() session.Command {
+	if t, ok := recent(h, h.takes); ok && h.r.IntN(6) == 0 {
+		return &session.Cancel{NS: NS, Client: t.Client, Call: t.ID, Pools: []string{session.RatePool(t.Rate)}}
+	}
 	if h.r.IntN(3) == 0 {
 		if a, ok := recent(h, h.slots); ok {
 			return &session.Cancel{NS: NS, Client: a.Client, Call: a.Slot, Pools: []string{a.Pool}}
@@ -305,6 +320,9 @@ func (h *History) release() session.Command {
 }
 
 func (h *History) renewSlot() session.Command {
+	if t, ok := recent(h, h.takes); ok && h.r.IntN(3) == 0 {
+		return &session.Renew{NS: NS, Client: t.Client, ID: t.ID, Pools: []string{session.RatePool(t.Rate)}, TTL: 10 * time.Second}
+	}
 	a, ok := recent(h, h.slots)
 	if !ok {
 		return h.acquire()
@@ -392,6 +410,13 @@ func (h *History) Claims(s *session.State) []session.Command {
 		if x, ok := s.Get(session.ClientKey(NS, a.Client)).(*session.Client); ok {
 			if slot := x.Find(a.Slot); slot != nil && slot.Waiting() && handed(s, nil, slot) {
 				again = append(again, a)
+			}
+		}
+	}
+	for _, t := range h.takes[max(0, len(h.takes)-80):] {
+		if x, ok := s.Get(session.ClientKey(NS, t.Client)).(*session.Client); ok {
+			if take := x.Find(t.ID); take != nil && take.Waiting() && handed(s, nil, take) {
+				again = append(again, t)
 			}
 		}
 	}

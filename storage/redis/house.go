@@ -63,6 +63,8 @@ func (r *Store) noteWaits(cmds []session.Command, results []session.Result) {
 			wait = c.Wait
 		case *session.Acquire:
 			wait = c.Wait
+		case *session.TakeRate:
+			wait = c.Wait
 		}
 		until := int64(r.cfg.monotonic() + wait)
 		for old := r.waits.Load(); until > old && !r.waits.CompareAndSwap(old, until); old = r.waits.Load() {

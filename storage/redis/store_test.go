@@ -49,7 +49,7 @@ func TestRedisSmoke(t *testing.T) {
 	require.NoError(t, err)
 	pools, err := v.Find(session.Prefix(session.KindPool, testNS), "", 10, nil)
 	require.NoError(t, err)
-	require.Len(t, pools, 3)
+	require.Len(t, pools, 5, "pools and rates")
 	var b bytes.Buffer
 	require.NoError(t, two.Save(t.Context(), &b))
 	m := storage.NewMemory(nil)

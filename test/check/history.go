@@ -32,6 +32,7 @@ const (
 	Release   Kind = "release"
 	Begin     Kind = "begin" // Object is a session
 	End       Kind = "end"
+	Take      Kind = "take" // Object is a rate
 	Look      Kind = "look" // at the calls of a session
 	Stop      Kind = "stop" // Object is an agent
 	Continue  Kind = "continue"
@@ -89,6 +90,15 @@ type Effect struct {
 	Granted bool   // of an Acquire or a Begin
 	Agent   string // of a Begin
 	Open    int    // of a Swept: how many sessions of the agent are open
+	// Of a Take: what it spent, and at which log time.
+	Amount int64
+	At     time.Duration
+}
+
+// A Rate admits Limit in each window of Per.
+type Rate struct {
+	Limit int64
+	Per   time.Duration
 }
 
 // A Hold is a time for which a client took itself for the holder of a slot. It
@@ -107,7 +117,8 @@ type History struct {
 	Ops     []Op
 	Effects []Effect // in the order of the log
 	Holds   []Hold
-	Limits  map[string]int   // of pools
+	Limits  map[string]int // of pools
+	Rates   map[string]Rate
 	Final   map[string]int64 // counters, as read after the run
 }
 
@@ -118,7 +129,7 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // All runs every check of this package.
 func All(h History) (broken []Violation) {
-	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Signals, Linearizable} {
+	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Signals, Linearizable} {
 		broken = append(broken, check(h)...)
 	}
 	return broken

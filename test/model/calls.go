@@ -23,7 +23,7 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 		return
 	}
 	if f := x.ids.find(c.Call); f != nil {
-		recall(c, x, f, r)
+		recall(s.Now, c, x, f, r)
 		return
 	}
 	switch {
@@ -89,7 +89,7 @@ func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
 	case c.CallKind == session.Tool && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
 		r.Code = session.TooManyTools
 	default:
-		return true
+		return s.ratesThere(c, r)
 	}
 	return false
 }
@@ -154,29 +154,35 @@ func (s *space) slots(c *session.Begin, x *sess, r *session.Result) (session.Cod
 	if c.Wait > 0 {
 		until = s.Now + c.Wait
 	}
+	wants := wantsOf(c, x.limits.MaxConcurrent)
 	ask := func(i int) request {
+		w := &wants[i]
 		q := request{ticket: ticket{
-			holder: holder('s', x.id, c.Call), weight: c.Pools[i].Weight, priority: c.Priority, slots: x.limits.MaxConcurrent, until: until,
+			holder: holder('s', x.id, c.Call), weight: w.weight, priority: c.Priority, slots: w.slots, until: until,
 		}, room: queueLen}
-		if p := s.pools[c.Pools[i].Pool]; i > 0 {
-			q.slots, q.room = 0, p.maxQueue
+		if p := s.pools[w.pool]; w.slots == 0 {
+			q.room = p.maxQueue
 		}
 		return q
 	}
-	full := len(c.Pools)
-	for i, w := range c.Pools {
-		p := s.pools[w.Pool]
+	full := len(wants)
+	for i, w := range wants {
+		p := s.pools[w.pool]
 		how := refused
 		if p != nil {
+			p.under(s.Now, w.per)
 			how = p.try(s.Now, ask(i))
-		} else if w.Weight <= x.limits.MaxConcurrent { // nobody used it yet
+		} else if w.weight <= w.slots { // nobody used it yet
 			how = granted
 		}
 		switch how {
 		case refused:
-			return s.noRoom(p, w.Pool, ask(i).slots, session.ConcurrencyLimit, r), uint64(i)
+			if i >= len(c.Pools) {
+				return s.noRate(p, w.pool, ask(i).ticket, i-len(c.Pools), r)
+			}
+			return s.noRoom(p, w.pool, ask(i).slots, session.ConcurrencyLimit, r), uint64(i)
 		case queueFull:
-			return s.noRoom(p, w.Pool, ask(i).slots, session.QueueFull, r), uint64(i)
+			return s.noRoom(p, w.pool, ask(i).slots, session.QueueFull, r), uint64(i)
 		case queued:
 			full = i
 		}
@@ -184,24 +190,29 @@ func (s *space) slots(c *session.Begin, x *sess, r *session.Result) (session.Cod
 			break
 		}
 	}
-	if full < len(c.Pools) {
+	if full < len(wants) {
 		h.until, h.deadline = until, s.waitDeadline(until)
 	} else if c.MaxHold > 0 {
 		holdUntil = s.Now + c.MaxHold
 		h.deadline = min(h.deadline, holdUntil)
 	}
-	for i, w := range c.Pools {
-		at := hold{pool: w.Pool, weight: w.Weight}
+	for i, w := range wants {
+		at := hold{pool: w.pool, weight: w.weight}
 		if i <= full {
 			q := ask(i)
 			q.expires, q.holdUntil = h.deadline, holdUntil
-			_, token, position := s.makePool(w.Pool).acquire(s.Now, q)
+			p := s.makePool(w.pool)
+			p.under(s.Now, w.per)
+			_, token, position := p.acquire(s.Now, q)
 			at.token = token
 			if i == full {
-				r.Queue = session.Place{Pool: w.Pool, Position: int32(position)}
+				r.Queue = session.Place{Pool: w.pool, Position: int32(position)}
 			}
 		}
 		h.pools = append(h.pools, at)
+	}
+	if h.until == 0 {
+		s.spend(c, h)
 	}
 	x.open = append(x.open, h)
 	x.reserved += h.tokens
@@ -248,7 +259,7 @@ func (s *space) pressure(c *session.Begin, x *sess, r *session.Result) {
 }
 
 // recall answers an id that was finished.
-func recall(c *session.Begin, x *sess, f *finished, r *session.Result) {
+func recall(now time.Duration, c *session.Begin, x *sess, f *finished, r *session.Result) {
 	if f.content != c.Content {
 		r.Code = session.IDReused
 		return
@@ -262,9 +273,16 @@ func recall(c *session.Begin, x *sess, f *finished, r *session.Result) {
 	case session.TimedOut:
 		r.Elapsed, r.Limit = time.Duration(f.value), int64(x.limits.Timeout)
 	case session.ConcurrencyLimit, session.QueueFull:
-		if int(f.value) < len(c.Pools) {
-			r.Pools = []string{c.Pools[f.value].Pool}
+		if wants := wantsOf(c, 0); f.value < uint64(len(wants)) {
+			r.Pools = []string{wants[f.value].pool}
 		}
+	case session.RateLimited:
+		r.RetryAfter = max(0, time.Duration(f.value>>4)*time.Microsecond-now)
+		name := ""
+		if i := f.value & 15; i < uint64(len(c.Rates)) {
+			name = c.Rates[i].Pool
+		}
+		r.Pools = []string{name}
 	case session.CallLimit:
 		r.Limit = int64(x.limits.MaxToolCalls)
 	case session.TokenLimit:
@@ -278,8 +296,9 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		r.Code = session.IDReused
 		return
 	}
+	wants := wantsOf(c, x.limits.MaxConcurrent)
 	for i, at := range h.pools {
-		if i >= len(c.Pools) || c.Pools[i].Pool != at.pool {
+		if i >= len(wants) || wants[i].pool != at.pool {
 			r.Code, r.Pools = session.StalePremise, poolsOf(h)
 			return
 		}
@@ -318,13 +337,18 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 		return giveUp(session.TimedOut, uint64(elapsed))
 	}
 	h.deadline = s.waitDeadline(h.until)
+	wants := wantsOf(c, x.limits.MaxConcurrent)
 	waitsAt := slices.IndexFunc(h.pools, func(at hold) bool { return at.token == 0 })
 	for i := range h.pools {
 		at := &h.pools[i]
 		p := s.pools[at.pool]
+		if p == nil && i > waitsAt && wants[i].per > 0 {
+			p = s.makePool(at.pool) // a policy's, which nobody uses
+		}
 		if p == nil {
 			return giveUp(session.WaitTimeout, uint64(i))
 		}
+		p.under(s.Now, wants[i].per)
 		if i < waitsAt {
 			l := p.lease(at.token)
 			if l == nil {
@@ -336,6 +360,9 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 		who := holder('s', x.id, h.id)
 		q := request{
 			ticket: ticket{holder: who, weight: at.weight, priority: c.Priority, until: h.until}, room: p.maxQueue, expires: h.deadline,
+		}
+		if wants[i].per > 0 {
+			q.slots, q.room = wants[i].slots, queueLen
 		}
 		ask := func() (answer, uint64, int) { return p.acquire(s.Now, q) }
 		if i == waitsAt {
@@ -354,6 +381,10 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 		default:
 			if p.put && at.weight > p.slots {
 				r.Limit = int64(p.slots)
+				if i >= len(c.Pools) {
+					r.Pools = []string{at.pool}
+					return giveUp(session.RateLimited, remembered(i-len(c.Pools), s.Now))
+				}
 				return giveUp(session.ConcurrencyLimit, uint64(i))
 			}
 			return giveUp(session.WaitTimeout, uint64(i))
@@ -365,6 +396,7 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 		holdUntil = s.Now + c.MaxHold
 		h.deadline = min(h.deadline, holdUntil)
 	}
+	s.spend(c, h)
 	for _, at := range h.pools {
 		l := s.pools[at.pool].lease(at.token)
 		l.expires, l.holdUntil = h.deadline, holdUntil

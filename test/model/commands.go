@@ -114,6 +114,7 @@ func (g *Generator) begin() session.Command {
 		c.Pools, c.TTL = c.Pools[:1], time.Hour
 	}
 	c.Wait, c.MaxHold = g.wait()
+	c.Rates = g.rates(ns, c)
 	for x != nil && g.once(6) && len(c.Seen) < 3 {
 		p := session.Premise{Fact: session.Fact(1 + g.r.IntN(6))}
 		if p.Fact == session.FactToolCalls {
@@ -240,7 +241,10 @@ func (g *Generator) token(h *held) uint64 {
 
 func (g *Generator) end() session.Command {
 	h := g.some(true)
-	c := &session.End{NS: h.ns, Session: h.maker, Call: h.id, Pools: g.premise(h.held), Status: session.Status(1 + g.r.IntN(3)), Tokens: pick[int64](g, -1, 0, 7)}
+	c := &session.End{NS: h.ns, Session: h.maker, Call: h.id, Pools: g.premise(h.held), Status: session.Status(1 + g.r.IntN(3)), Tokens: pick[int64](g, -1, 0, 7, 30), Rates: h.rates()}
+	if len(c.Rates) > 0 && g.once(10) {
+		c.Rates = c.Rates[1:]
+	}
 	if x := g.m.space(h.ns).sessions[h.maker]; x != nil && g.once(4) {
 		c.Output = session.Output{Hash: g.digest(), Against: x.baseline, Score: int64(g.r.IntN(1000)), Text: fmt.Sprint("text", g.n)}
 		if g.once(5) {
@@ -279,7 +283,7 @@ func (g *Generator) close() session.Command {
 func (g *Generator) release() session.Command {
 	h := g.some(false)
 	c := &session.Release{NS: h.ns, Client: h.maker, Slot: h.id, Pool: h.pools[0].pool, Token: g.token(h.held)}
-	if g.once(30) {
+	if g.once(30) || session.IsRate(c.Pool) { // what waits for a rate has no slot
 		c.Pool = g.pool(h.ns)
 	}
 	return c

@@ -228,6 +228,9 @@ var kinds = []struct {
 	{"increment", 3, (*Generator).increment},
 	{"putHash", 1, (*Generator).putHash},
 	{"repair", 1, (*Generator).repair},
+	{"putRate", 2, (*Generator).putRate},
+	{"deleteRate", 1, (*Generator).deleteRate},
+	{"takeRate", 5, (*Generator).takeRate},
 	{"append", 3, (*Generator).append},
 	{"deleteList", 1, (*Generator).deleteList},
 	{"tick", 2, (*Generator).tick},
@@ -288,6 +291,10 @@ func (g *Generator) again(c session.Command) session.Command {
 	case *session.End:
 		d := *c
 		d.Status = session.Status(1 + g.r.IntN(3))
+		return &d
+	case *session.TakeRate:
+		d := *c
+		d.Content[2]++
 		return &d
 	case *session.Increment:
 		d := *c

@@ -20,6 +20,7 @@ type laws struct {
 	held    map[session.Key]map[string][]session.Grant // by maker and id: what it was given
 	tallies map[session.Key]*tally
 	queues  map[session.Key][]string
+	rates   map[session.Key]*window
 	halts   map[string]map[session.Target]session.SignalKind // that stand, by namespace
 	now     time.Duration
 	broken  string
@@ -32,7 +33,7 @@ func newLaws() *laws {
 	return &laws{
 		last: map[session.Key]uint64{}, holder: map[session.Key]map[uint64]string{}, until: map[session.Key]map[uint64]time.Duration{},
 		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, queues: map[session.Key][]string{},
-		halts: map[string]map[session.Target]session.SignalKind{},
+		rates: map[session.Key]*window{}, halts: map[string]map[session.Target]session.SignalKind{},
 	}
 }
 
@@ -85,10 +86,30 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 			l.counted(k, t, r)
 		}
 		l.grants(c.NS, k, c.Call, r)
+		if r.Code == session.Admitted {
+			for _, w := range c.Rates {
+				l.spends(s, session.PoolKey(c.NS, w.Pool), string(k)+" "+c.Call, w.Cost, w.Limit, w.Per)
+			}
+		}
+	case *session.TakeRate:
+		if r.Code == session.Admitted {
+			l.spends(s, session.PoolKey(c.NS, session.RatePool(c.Rate)), string(session.ClientKey(c.NS, c.Client))+" "+c.ID, c.Cost, 0, 0)
+		}
+	case *session.PutRate:
+		if r.Code == session.Done && !r.Repeat {
+			w := l.window(session.PoolKey(c.NS, session.RatePool(c.Rate)))
+			w.lasts(l.now, c.Per)
+			w.limit = c.Limit
+		}
+	case *session.DeleteRate:
+		if r.Code == session.Done && !r.Repeat {
+			l.window(session.PoolKey(c.NS, session.RatePool(c.Rate))).admitted = nil
+		}
 	case *session.End:
 		k := session.SessionKey(c.NS, c.Session)
 		l.lapses(c.NS, r)
 		if r.Code == session.Ended {
+			l.corrects(string(k)+" "+c.Call, c)
 			l.free(k, c.Call)
 			if t := l.tallies[k]; t != nil {
 				t.executions++
@@ -228,6 +249,9 @@ func (l *laws) forget(maker session.Key) {
 
 // pool looks at a pool as it stands.
 func (l *laws) pool(s *session.State, k session.Key, p *session.Pool) {
+	if p.Per > 0 {
+		l.window(k).lasts(l.now, p.Per)
+	}
 	if p.Last < l.last[k] {
 		l.breaks("%s has given out %d, and goes on behind %d", k, l.last[k], p.Last)
 	}
@@ -244,9 +268,12 @@ func (l *laws) pool(s *session.State, k session.Key, p *session.Pool) {
 		}
 		if x.Claim {
 			claimed = min(claimed, own(x.Place.Slots))
-			if p.InUse() > own(x.Place.Slots) {
+			if p.InUse() > own(x.Place.Slots) && p.Per == 0 { // else what a call used beyond its estimate may have come between
 				l.breaks("%s: %s cannot claim what it was handed: %d of %d are in use", k, x.Holder, p.InUse(), own(x.Place.Slots))
 			}
+		}
+		if x.Spent() && p.Per > 0 {
+			continue
 		}
 		l.known(s, k, x.Holder, len(p.Leases))
 	}

@@ -90,6 +90,7 @@ type held struct {
 	tokens                   int64
 	started, deadline, until time.Duration // until is 0 if it does not wait
 	pools                    []hold
+	spent                    []spent // what its end corrects
 }
 
 type hold struct {
@@ -139,6 +140,9 @@ func (m *Model) Apply(at time.Duration, cmds []session.Command) []session.Result
 	for i, c := range cmds {
 		m.lapsed = nil
 		m.apply(c, &results[i])
+		for _, s := range m.spaces {
+			s.dropRates()
+		}
 		results[i].Lapsed = m.lapsed
 	}
 	return results
@@ -159,6 +163,7 @@ func (m *Model) advance(at time.Duration) {
 		for _, p := range s.pools {
 			p.settle(m.Now)
 		}
+		s.dropRates()
 		for k, x := range s.counters {
 			if x.until != 0 && x.until <= m.Now {
 				delete(s.counters, k)
@@ -215,6 +220,12 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteList(c, r) })
 	case *session.Repair:
 		m.space(c.NS).repair(c, r)
+	case *session.PutRate:
+		m.space(c.NS).putRate(c, r)
+	case *session.DeleteRate:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteRate(c, r) })
+	case *session.TakeRate:
+		m.space(c.NS).takeRate(c, r)
 	case *session.Signal:
 		m.space(c.NS).signal(c, r)
 	case *session.Swept:

@@ -14,7 +14,8 @@ type pool struct {
 	slots, threshold, maxQueue int32
 	leases                     []lease // in the order of their tokens
 	queue                      []ticket
-	last                       uint64 // the latest token
+	last                       uint64        // the latest token
+	per, kept                  time.Duration // of a rate
 }
 
 type lease struct {
@@ -59,12 +60,16 @@ func (p *pool) limit(t *ticket) int32 {
 	return p.slots
 }
 
-func (p *pool) inUse() (n int32) {
+func (p *pool) inUse() int32 { return int32(min(p.weights(), math.MaxInt32)) }
+
+func (p *pool) weights() (n int64) {
 	for _, l := range p.leases {
-		n += l.weight
+		n += int64(l.weight)
 	}
 	return n
 }
+
+func (p *pool) fits(weight, limit int32) bool { return p.weights()+int64(weight) <= int64(limit) }
 
 // bound is what may be in use whatever the limit of a request: who was handed a
 // slot must find room for it within his own limit when he claims it.
@@ -111,9 +116,9 @@ func (p *pool) hand(now time.Duration) {
 		switch {
 		case limit <= blocked:
 			left = append(left, t)
-		case p.inUse()+t.weight <= min(limit, p.bound()):
+		case p.fits(t.weight, min(limit, p.bound())):
 			p.grant(lease{ticket: t, since: now, expires: now + claimTTL, claim: true})
-		case p.inUse()+t.weight <= limit:
+		case p.fits(t.weight, limit):
 			blocked, left = math.MaxInt32, append(left, t)
 		default:
 			blocked, left = limit, append(left, t)
@@ -133,12 +138,12 @@ func (p *pool) grant(l lease) uint64 {
 func (p *pool) try(now time.Duration, q request) answer {
 	limit := p.limit(&q.ticket)
 	for _, t := range p.queue {
-		if t.priority >= q.priority && (p.limit(&t) >= limit || p.inUse()+t.weight <= p.limit(&t)) {
+		if t.priority >= q.priority && (p.limit(&t) >= limit || p.fits(t.weight, p.limit(&t))) {
 			limit = 0 // it would overtake
 		}
 	}
 	switch {
-	case p.inUse()+q.weight <= min(limit, p.bound()):
+	case p.fits(q.weight, min(limit, p.bound())):
 		return granted
 	case q.until <= now || q.weight > p.limit(&q.ticket):
 		return refused
@@ -269,11 +274,16 @@ func (s *space) putPool(c *session.PutPool, r *session.Result) {
 	if r.Code != session.Done {
 		return
 	}
+	s.afterPool(c.Pool, r)
+}
+
+func (s *space) afterPool(id string, r *session.Result) {
 	r.After = &session.After{Now: s.Now}
-	if p := s.pools[c.Pool]; p != nil {
+	if p := s.pools[id]; p != nil {
 		r.After.Pool = &session.PoolCounts{
 			Slots: p.slots, Threshold: p.threshold, MaxQueue: p.maxQueue,
 			InUse: p.inUse(), Waiting: int32(len(p.queue)), Last: p.last,
+			Per: p.per, Free: p.free(s.Now, 1, 0, 0),
 		}
 	}
 }

@@ -161,6 +161,12 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 			Holder: holder(kind, maker, h.id), Content: h.content, Started: h.started, Deadline: h.deadline, Until: h.until,
 			Tokens: h.tokens, Tool: unique.Make(h.tool), Rule: h.rule, Kind: h.kind,
 		}
+		for _, at := range h.spent {
+			if x.Gates == nil {
+				x.Gates = &session.HeldGates{}
+			}
+			x.Gates.Rates = append(x.Gates.Rates, session.Spent{Pool: unique.Make(at.pool), Token: at.token, Weight: at.weight, Per: at.per})
+		}
 		for _, at := range h.pools {
 			x.Pools = append(x.Pools, session.Hold{Pool: unique.Make(at.pool), Token: at.token, Weight: at.weight})
 		}
@@ -171,7 +177,7 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 
 func (p *pool) record() *session.Pool {
 	y := &session.Pool{Threshold: p.threshold, MaxQueue: p.maxQueue, Put: p.put}
-	y.Slots, y.Last = p.slots, p.last
+	y.Slots, y.Last, y.Per, y.Kept = p.slots, p.last, p.per, p.kept
 	for _, l := range p.leases {
 		x := limiter.Lease{
 			Holder: l.holder, Label: unique.Make(l.label), Token: l.token, Since: l.since, Expires: l.expires,

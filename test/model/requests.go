@@ -235,7 +235,8 @@ func (m *Model) restore() {
 			}
 		}
 		for _, p := range s.pools {
-			p.leases, p.queue, p.last = nil, nil, max(p.last, m.Generation<<40)
+			p.leases = slices.DeleteFunc(p.leases, func(l lease) bool { return l.holder != "" })
+			p.queue, p.last = nil, max(p.last, m.Generation<<40)
 		}
 		if s.tokenFloor|s.forgotClients|s.forgotSessions != 0 {
 			s.tokenFloor = max(s.tokenFloor, m.Generation<<40)

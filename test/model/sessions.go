@@ -178,14 +178,15 @@ func (s *space) end(c *session.End, r *session.Result) {
 	case h.until != 0:
 		r.Code = session.StillWaiting
 		return
-	case !names(c.Pools, h):
-		r.Code, r.Pools = session.StalePremise, poolsOf(h)
+	case !names(c.Pools, h) || !h.corrects(c.Rates):
+		r.Code, r.Pools, r.Rates = session.StalePremise, poolsOf(h), h.rates()
 		return
 	case c.Output.Hash != (session.Digest{}) && c.Output.Against != x.baseline:
 		r.Code, r.Digest = session.StalePremise, x.baseline
 		return
 	}
 	s.letGo(h, 's', x.id)
+	s.correct(c, h)
 	x.open = without(x.open, h)
 	x.ids.add(finished{h.id, h.content, session.Ended, h.rule, uint64(c.Status)})
 	x.used = s.Now

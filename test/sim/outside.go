@@ -161,7 +161,7 @@ func ReadHistory(h *check.History, lines io.Reader) (broken []check.Violation, e
 		o.Outcome, o.Return, o.Text = check.Unknown, o.Call, "its client was killed"
 		h.Ops = append(h.Ops, o)
 	}
-	h.Limits = pools
+	h.Limits, h.Rates = pools, rates
 	return broken, nil
 }
 

@@ -135,7 +135,7 @@ func Run(s Setting) (report Report, err error) {
 	if report.Violations = append(report.Violations, found...); drilled {
 		report.Faults["drill"]++
 	}
-	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools}
+	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates}
 	h.Final, err = workers[0].final(context.Background())
 	violated("final", err)
 	report.Violations = append(report.Violations, rec.broken...)

@@ -74,7 +74,7 @@ func replay(log []written, start time.Time, seen []replica) (*witness, error) {
 		w.time.entry(i, at, log[i].at.Sub(start))
 		for j, r := range w.state.ApplyAll(at, commands) {
 			if e, ok := effectOf(commands[j], &r, tokens); ok {
-				e.Index = i
+				e.Index, e.At = i, w.state.Now()
 				w.look(&e)
 				w.effects = append(w.effects, e)
 			}
@@ -236,6 +236,12 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 		return check.Effect{Kind: check.Increment, Object: c.Key, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
 	case *session.Acquire:
 		return check.Effect{Kind: check.Acquire, Object: c.Pool, ID: c.Slot, Granted: true}, granted(c.Slot)
+	case *session.TakeRate:
+		admitted := r.Code == session.Admitted && tokens[c.ID] == 0
+		if admitted {
+			tokens[c.ID] = 1 // it has none, and is admitted once
+		}
+		return check.Effect{Kind: check.Take, Object: c.Rate, ID: c.ID, Amount: int64(c.Cost)}, admitted
 	case *session.Release:
 		return check.Effect{Kind: check.Release, Object: c.Pool, ID: c.Slot}, r.Code == session.Released && !r.Repeat
 	case *session.Signal:

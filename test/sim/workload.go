@@ -26,6 +26,7 @@ import (
 var (
 	pools    = map[string]int{"narrow": 1, "wide": 3, victimPool: 2}
 	counters = []string{"a", "b", "c"}
+	rates    = map[string]check.Rate{"slow": {Limit: 3, Per: 2 * time.Second}, "fast": {Limit: 20, Per: 500 * time.Millisecond}}
 )
 
 const (
@@ -128,6 +129,11 @@ func (w *worker) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	for name, r := range rates {
+		if _, err := w.client.PutRate(ctx, client.Rate{Name: name, Limit: int32(r.Limit), Per: r.Per}); err != nil {
+			return err
+		}
+	}
 	_, err := w.client.PutPolicy(ctx, policyName, policyText)
 	return err
 }
@@ -179,6 +185,8 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 		if session != nil && !w.stopped(ctx, session) {
 			return nil
 		}
+	case 26, 27:
+		w.take(ctx)
 	case 25:
 		w.killed(ctx)
 	default:
@@ -349,6 +357,29 @@ func (w *worker) slot(ctx context.Context) {
 	w.recorder.took(r.Call, r.Return, 0)
 	r.Outcome, r.Text = outcome(err), text(err)
 	w.recorder.done(r)
+}
+
+// take takes from a rate, at once or after a wait.
+func (w *worker) take(ctx context.Context) {
+	rate := []string{"slow", "fast"}[w.rng.IntN(2)]
+	wait := client.NoWait
+	if w.rng.IntN(2) == 0 {
+		wait = time.Duration(1 + w.rng.Int64N(int64(longestWait)))
+	}
+	w.takeFrom(ctx, client.Take{Rate: rate, Cost: int32(1 + w.rng.IntN(3)), Wait: wait})
+}
+
+// takeFrom reports whether it was admitted.
+func (w *worker) takeFrom(ctx context.Context, t client.Take) bool {
+	t.ID = newID()
+	o := check.Op{Client: w.name, Kind: check.Take, Object: t.Rate, ID: t.ID, Amount: int64(t.Cost), Call: w.recorder.now()}
+	w.recorder.begun(o)
+	err := w.client.TakeRate(ctx, t)
+	o.Return = w.recorder.now()
+	w.recorder.took(o.Call, o.Return, max(0, t.Wait))
+	o.Outcome, o.Text, o.Granted = outcome(err), text(err), err == nil
+	w.recorder.done(o)
+	return err == nil
 }
 
 // enters begins the work of a holder at the site, if there is one, and reports

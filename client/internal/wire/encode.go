@@ -45,6 +45,9 @@ func (e *encoder) begin(r *govnodev1.BeginCallRequest) {
 	for key, value := range r.GetMetadata() {
 		e.entry(16, key, value)
 	}
+	for _, w := range r.GetRates() {
+		e.message(17, w)
+	}
 }
 
 // end writes an EndCallRequest.

@@ -53,6 +53,9 @@ var Caps = struct {
 	Checkpoints Bound // kept
 
 	// Numbers.
+	Rates     Bound // of one call
+	Rate      Bound // limit of a rate
+	Cost      Bound // at a rate
 	Slots     Bound
 	Weight    Bound
 	Queue     Bound
@@ -63,6 +66,7 @@ var Caps = struct {
 	Length    Bound // of a list, and index of an item
 
 	// Durations.
+	Per     Span // of a rate
 	TTL     Span
 	MaxHold Span
 	Wait    Span
@@ -101,6 +105,9 @@ var Caps = struct {
 	OpenCalls:   Bound{Max: session.MaxOpen},
 	Checkpoints: Bound{Max: session.MaxCheckpoints},
 
+	Rates:     Bound{Max: session.MaxRates},
+	Rate:      Bound{Min: 1, Max: session.MaxRate},
+	Cost:      Bound{Min: 1, Max: session.MaxRate, Default: 1},
 	Slots:     Bound{Min: 1, Max: session.MaxSlots},
 	Weight:    Bound{Min: 1, Max: session.MaxSlots, Default: 1},
 	Queue:     Bound{Min: 0, Max: session.MaxQueue, Default: session.DefaultQueue},
@@ -110,6 +117,7 @@ var Caps = struct {
 	Depth:     Bound{Max: value.MaxDepth},
 	Length:    Bound{Max: session.MaxList / session.MinItemSize},
 
+	Per:     Span{Min: session.MinPer, Max: session.MaxPer},
 	TTL:     Span{Min: session.MinTTL, Max: session.MaxTTL, Default: 30 * time.Second},
 	MaxHold: Span{Min: session.MinTTL, Max: session.MaxHold},
 	Wait:    Span{Max: session.MaxWait},

@@ -82,6 +82,7 @@ type Waiters struct {
 	mu    sync.Mutex
 	done  bool // nothing more is given up
 	pools map[session.Key]*queue
+	clock clock
 	over  []*Wait // to be asked for again: their time is over, or they have no place
 	n     int
 	held  map[session.Key]*keptOut
@@ -93,6 +94,7 @@ type Waiters struct {
 type queue struct {
 	seen    session.Record // the pool when it was last looked at
 	holders map[string][]*Wait
+	turn    turn // of a rate
 }
 
 // New claims for those who join until it is closed.
@@ -255,8 +257,11 @@ func (w *Waiters) run(ctx context.Context) {
 	poll, held := time.NewTicker(pollWaits), time.NewTicker(pollHeld)
 	defer poll.Stop()
 	defer held.Stop()
+	turns := time.NewTimer(pollWaits)
+	defer turns.Stop()
 	var rest <-chan time.Time // until then changes are not looked at; nil: they are
 	for {
+		turns.Reset(w.untilTurn())
 		changed := w.store.Changed()
 		if rest != nil {
 			changed = nil
@@ -283,6 +288,8 @@ func (w *Waiters) run(ctx context.Context) {
 			w.free(ctx)
 		case <-w.due:
 			w.claim(ctx, w.expired())
+		case <-turns.C:
+			w.takeTurns(ctx)
 		}
 	}
 }
@@ -306,6 +313,8 @@ func (w *Waiters) handed(ctx context.Context, thorough bool) []*Wait {
 		w.mu.Lock()
 		if q := w.pools[k]; q != nil {
 			turns = append(turns, q.handed(p, thorough)...)
+			w.clock.see(found.Now)
+			q.noteTurn(p)
 		}
 		w.mu.Unlock()
 	}

@@ -40,6 +40,7 @@ var Outcomes = map[session.Code]v1.Outcome{
 	session.Fenced:           v1.Outcome_OUTCOME_FENCED,
 	session.Released:         v1.Outcome_OUTCOME_RELEASED,
 	session.AlreadyReleased:  v1.Outcome_OUTCOME_ALREADY_RELEASED,
+	session.RateLimited:      v1.Outcome_OUTCOME_RATE_LIMITED,
 	session.Stopped:          v1.Outcome_OUTCOME_STOPPED,
 }
 
@@ -50,6 +51,7 @@ const (
 	categoryToolCalls   = "max_calls_per_tool"
 	categoryTokens      = "max_tokens"
 	categoryConcurrency = "max_concurrent"
+	categoryRate        = "rate_limit"
 	categorySession     = "session"
 	categorySignal      = "signal"
 )
@@ -81,6 +83,8 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd)}
 	case session.QueueFull:
 		return refusal{categoryConcurrency, "Too many calls are waiting.", noRoomText(limits, cmd) + ", and its queue is full"}
+	case session.RateLimited:
+		return refusal{categoryRate, "Too many calls at once; try again later.", fmt.Sprintf("Rate limit %s reached", session.RateName(res.Pools[0]))}
 	case session.WaitTimeout:
 		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd) + "; no slot became free while the call waited"}
 	case session.WaitCancelled:
@@ -117,12 +121,15 @@ func toolLimit(limits *session.Limits, tool string) uint32 {
 // noRoomText names the limit of the policy's own pool. Which of several pools
 // was full is not remembered with the id, so all are named.
 func noRoomText(limits *session.Limits, cmd *session.Begin) string {
-	if len(cmd.Pools) == 1 {
+	if len(cmd.Pools)+len(cmd.Rates) == 1 {
 		return fmt.Sprintf("Max concurrency reached (%d)", limits.MaxConcurrent)
 	}
 	names := make([]string, len(cmd.Pools))
 	for i, w := range cmd.Pools {
 		names[i] = w.Pool
+	}
+	for _, w := range cmd.Rates {
+		names = append(names, w.Pool)
 	}
 	return "Max concurrency reached in one of the pools " + strings.Join(names, ", ")
 }

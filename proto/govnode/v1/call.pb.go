@@ -130,6 +130,54 @@ func (Status) EnumDescriptor() ([]byte, []int) {
 	return file_govnode_v1_call_proto_rawDescGZIP(), []int{1}
 }
 
+// Cost says what a call costs at a rate.
+type Cost int32
+
+const (
+	Cost_COST_UNSPECIFIED Cost = 0 // the number given
+	// The tokens that it may use, at least 1; EndCall corrects it to those used.
+	Cost_COST_TOKENS Cost = 1
+)
+
+// Enum value maps for Cost.
+var (
+	Cost_name = map[int32]string{
+		0: "COST_UNSPECIFIED",
+		1: "COST_TOKENS",
+	}
+	Cost_value = map[string]int32{
+		"COST_UNSPECIFIED": 0,
+		"COST_TOKENS":      1,
+	}
+)
+
+func (x Cost) Enum() *Cost {
+	p := new(Cost)
+	*p = x
+	return p
+}
+
+func (x Cost) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Cost) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_v1_call_proto_enumTypes[2].Descriptor()
+}
+
+func (Cost) Type() protoreflect.EnumType {
+	return &file_govnode_v1_call_proto_enumTypes[2]
+}
+
+func (x Cost) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Cost.Descriptor instead.
+func (Cost) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{2}
+}
+
 // Want is a slot that a call asks for beside the one of its policy.
 type Want struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -183,6 +231,67 @@ func (x *Want) GetWeight() int32 {
 	return 0
 }
 
+// RateWant is what a call spends at a rate.
+type RateWant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rate          string                 `protobuf:"bytes,1,opt,name=rate,proto3" json:"rate,omitempty"`
+	Cost          int32                  `protobuf:"varint,2,opt,name=cost,proto3" json:"cost,omitempty"` // 1 if 0; not with COST_TOKENS
+	By            Cost                   `protobuf:"varint,3,opt,name=by,proto3,enum=govnode.v1.Cost" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RateWant) Reset() {
+	*x = RateWant{}
+	mi := &file_govnode_v1_call_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RateWant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RateWant) ProtoMessage() {}
+
+func (x *RateWant) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_call_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RateWant.ProtoReflect.Descriptor instead.
+func (*RateWant) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RateWant) GetRate() string {
+	if x != nil {
+		return x.Rate
+	}
+	return ""
+}
+
+func (x *RateWant) GetCost() int32 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *RateWant) GetBy() Cost {
+	if x != nil {
+		return x.By
+	}
+	return Cost_COST_UNSPECIFIED
+}
+
 type BeginCallRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
@@ -204,13 +313,14 @@ type BeginCallRequest struct {
 	Order         Order  `protobuf:"varint,15,opt,name=order,proto3,enum=govnode.v1.Order" json:"order,omitempty"`
 	// Metadata of adapter contract 5.1, for instance content_hash.
 	Metadata      map[string]string `protobuf:"bytes,16,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Rates         []*RateWant       `protobuf:"bytes,17,rep,name=rates,proto3" json:"rates,omitempty"` // beside those of its policy; 8 in all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BeginCallRequest) Reset() {
 	*x = BeginCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[1]
+	mi := &file_govnode_v1_call_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -222,7 +332,7 @@ func (x *BeginCallRequest) String() string {
 func (*BeginCallRequest) ProtoMessage() {}
 
 func (x *BeginCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[1]
+	mi := &file_govnode_v1_call_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -235,7 +345,7 @@ func (x *BeginCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginCallRequest.ProtoReflect.Descriptor instead.
 func (*BeginCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{1}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *BeginCallRequest) GetSessionId() string {
@@ -350,6 +460,13 @@ func (x *BeginCallRequest) GetMetadata() map[string]string {
 	return nil
 }
 
+func (x *BeginCallRequest) GetRates() []*RateWant {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
 // Counters are the session's, right after the command.
 type Counters struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -365,7 +482,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_v1_call_proto_msgTypes[2]
+	mi := &file_govnode_v1_call_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -377,7 +494,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[2]
+	mi := &file_govnode_v1_call_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -390,7 +507,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{2}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Counters) GetAttempts() int32 {
@@ -448,6 +565,7 @@ type BeginCallResponse struct {
 	Queue             *QueuePlace            `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
 	ModifiedArguments *structpb.Struct       `protobuf:"bytes,10,opt,name=modified_arguments,json=modifiedArguments,proto3" json:"modified_arguments,omitempty"`
 	Index             uint64                 `protobuf:"varint,11,opt,name=index,proto3" json:"index,omitempty"`
+	Rate              string                 `protobuf:"bytes,14,opt,name=rate,proto3" json:"rate,omitempty"`     // with RATE_LIMITED: which one
 	Signal            *Signal                `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -455,7 +573,7 @@ type BeginCallResponse struct {
 
 func (x *BeginCallResponse) Reset() {
 	*x = BeginCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[3]
+	mi := &file_govnode_v1_call_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -467,7 +585,7 @@ func (x *BeginCallResponse) String() string {
 func (*BeginCallResponse) ProtoMessage() {}
 
 func (x *BeginCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[3]
+	mi := &file_govnode_v1_call_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -480,7 +598,7 @@ func (x *BeginCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginCallResponse.ProtoReflect.Descriptor instead.
 func (*BeginCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{3}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *BeginCallResponse) GetOutcome() Outcome {
@@ -560,6 +678,13 @@ func (x *BeginCallResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *BeginCallResponse) GetRate() string {
+	if x != nil {
+		return x.Rate
+	}
+	return ""
+}
+
 func (x *BeginCallResponse) GetSignal() *Signal {
 	if x != nil {
 		return x.Signal
@@ -580,7 +705,7 @@ type EndCallRequest struct {
 
 func (x *EndCallRequest) Reset() {
 	*x = EndCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[4]
+	mi := &file_govnode_v1_call_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +717,7 @@ func (x *EndCallRequest) String() string {
 func (*EndCallRequest) ProtoMessage() {}
 
 func (x *EndCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[4]
+	mi := &file_govnode_v1_call_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +730,7 @@ func (x *EndCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCallRequest.ProtoReflect.Descriptor instead.
 func (*EndCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{4}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *EndCallRequest) GetSessionId() string {
@@ -657,7 +782,7 @@ type Drift struct {
 
 func (x *Drift) Reset() {
 	*x = Drift{}
-	mi := &file_govnode_v1_call_proto_msgTypes[5]
+	mi := &file_govnode_v1_call_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +794,7 @@ func (x *Drift) String() string {
 func (*Drift) ProtoMessage() {}
 
 func (x *Drift) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[5]
+	mi := &file_govnode_v1_call_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +807,7 @@ func (x *Drift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drift.ProtoReflect.Descriptor instead.
 func (*Drift) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{5}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Drift) GetScore() float64 {
@@ -734,7 +859,7 @@ type EndCallResponse struct {
 
 func (x *EndCallResponse) Reset() {
 	*x = EndCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	mi := &file_govnode_v1_call_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +871,7 @@ func (x *EndCallResponse) String() string {
 func (*EndCallResponse) ProtoMessage() {}
 
 func (x *EndCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	mi := &file_govnode_v1_call_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +884,7 @@ func (x *EndCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCallResponse.ProtoReflect.Descriptor instead.
 func (*EndCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{6}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EndCallResponse) GetOutcome() Outcome {
@@ -814,7 +939,7 @@ type CancelCallRequest struct {
 
 func (x *CancelCallRequest) Reset() {
 	*x = CancelCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[7]
+	mi := &file_govnode_v1_call_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +951,7 @@ func (x *CancelCallRequest) String() string {
 func (*CancelCallRequest) ProtoMessage() {}
 
 func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[7]
+	mi := &file_govnode_v1_call_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +964,7 @@ func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallRequest.ProtoReflect.Descriptor instead.
 func (*CancelCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{7}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CancelCallRequest) GetSessionId() string {
@@ -867,7 +992,7 @@ type CancelCallResponse struct {
 
 func (x *CancelCallResponse) Reset() {
 	*x = CancelCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[8]
+	mi := &file_govnode_v1_call_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1004,7 @@ func (x *CancelCallResponse) String() string {
 func (*CancelCallResponse) ProtoMessage() {}
 
 func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[8]
+	mi := &file_govnode_v1_call_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1017,7 @@ func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallResponse.ProtoReflect.Descriptor instead.
 func (*CancelCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CancelCallResponse) GetOutcome() Outcome {
@@ -937,7 +1062,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_govnode_v1_call_proto_msgTypes[9]
+	mi := &file_govnode_v1_call_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1074,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[9]
+	mi := &file_govnode_v1_call_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1087,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Operation) GetTag() uint64 {
@@ -1093,7 +1218,7 @@ type OperationError struct {
 
 func (x *OperationError) Reset() {
 	*x = OperationError{}
-	mi := &file_govnode_v1_call_proto_msgTypes[10]
+	mi := &file_govnode_v1_call_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1230,7 @@ func (x *OperationError) String() string {
 func (*OperationError) ProtoMessage() {}
 
 func (x *OperationError) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[10]
+	mi := &file_govnode_v1_call_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1243,7 @@ func (x *OperationError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationError.ProtoReflect.Descriptor instead.
 func (*OperationError) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{10}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OperationError) GetCode() string {
@@ -1168,7 +1293,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_govnode_v1_call_proto_msgTypes[11]
+	mi := &file_govnode_v1_call_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1305,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[11]
+	mi := &file_govnode_v1_call_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1318,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{11}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *OperationResult) GetTag() uint64 {
@@ -1328,7 +1453,7 @@ type BatchCallsRequest struct {
 
 func (x *BatchCallsRequest) Reset() {
 	*x = BatchCallsRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[12]
+	mi := &file_govnode_v1_call_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1465,7 @@ func (x *BatchCallsRequest) String() string {
 func (*BatchCallsRequest) ProtoMessage() {}
 
 func (x *BatchCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[12]
+	mi := &file_govnode_v1_call_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1478,7 @@ func (x *BatchCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCallsRequest.ProtoReflect.Descriptor instead.
 func (*BatchCallsRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{12}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BatchCallsRequest) GetOperations() []*Operation {
@@ -1372,7 +1497,7 @@ type BatchCallsResponse struct {
 
 func (x *BatchCallsResponse) Reset() {
 	*x = BatchCallsResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[13]
+	mi := &file_govnode_v1_call_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1509,7 @@ func (x *BatchCallsResponse) String() string {
 func (*BatchCallsResponse) ProtoMessage() {}
 
 func (x *BatchCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[13]
+	mi := &file_govnode_v1_call_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1397,7 +1522,7 @@ func (x *BatchCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCallsResponse.ProtoReflect.Descriptor instead.
 func (*BatchCallsResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{13}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BatchCallsResponse) GetResults() []*OperationResult {
@@ -1416,7 +1541,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[14]
+	mi := &file_govnode_v1_call_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1553,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[14]
+	mi := &file_govnode_v1_call_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1566,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{14}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExchangeRequest) GetFrames() []*Operation {
@@ -1470,7 +1595,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[15]
+	mi := &file_govnode_v1_call_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1607,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[15]
+	mi := &file_govnode_v1_call_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1620,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{15}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExchangeResponse) GetMaxInFlight() int32 {
@@ -1541,7 +1666,11 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/common.proto\x1a\x17govnode/v1/policy.proto\x1a\x15govnode/v1/slot.proto\"2\n" +
 	"\x04Want\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
-	"\x06weight\x18\x02 \x01(\x05R\x06weight\"\xd4\x05\n" +
+	"\x06weight\x18\x02 \x01(\x05R\x06weight\"T\n" +
+	"\bRateWant\x12\x12\n" +
+	"\x04rate\x18\x01 \x01(\tR\x04rate\x12\x12\n" +
+	"\x04cost\x18\x02 \x01(\x05R\x04cost\x12 \n" +
+	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\x80\x06\n" +
 	"\x10BeginCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1560,7 +1689,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x0earguments_json\x18\r \x01(\tR\rargumentsJson\x12!\n" +
 	"\fcontext_json\x18\x0e \x01(\tR\vcontextJson\x12'\n" +
 	"\x05order\x18\x0f \x01(\x0e2\x11.govnode.v1.OrderR\x05order\x12F\n" +
-	"\bmetadata\x18\x10 \x03(\v2*.govnode.v1.BeginCallRequest.MetadataEntryR\bmetadata\x1a;\n" +
+	"\bmetadata\x18\x10 \x03(\v2*.govnode.v1.BeginCallRequest.MetadataEntryR\bmetadata\x12*\n" +
+	"\x05rates\x18\x11 \x03(\v2\x14.govnode.v1.RateWantR\x05rates\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcc\x01\n" +
@@ -1573,7 +1703,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x121\n" +
 	"\x14consecutive_failures\x18\x05 \x01(\x05R\x13consecutiveFailures\x12\x1f\n" +
 	"\vtokens_used\x18\x06 \x01(\x03R\n" +
-	"tokensUsed\"\xb0\x04\n" +
+	"tokensUsed\"\xc4\x04\n" +
 	"\x11BeginCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -1588,7 +1718,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05queue\x18\t \x01(\v2\x16.govnode.v1.QueuePlaceR\x05queue\x12F\n" +
 	"\x12modified_arguments\x18\n" +
 	" \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x14\n" +
-	"\x05index\x18\v \x01(\x04R\x05index\x12*\n" +
+	"\x05index\x18\v \x01(\x04R\x05index\x12\x12\n" +
+	"\x04rate\x18\x0e \x01(\tR\x04rate\x12*\n" +
 	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\xbc\x01\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
@@ -1670,7 +1801,10 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STATUS_SUCCEEDED\x10\x01\x12\x11\n" +
 	"\rSTATUS_FAILED\x10\x02\x12\x14\n" +
-	"\x10STATUS_CANCELLED\x10\x032\x80\x03\n" +
+	"\x10STATUS_CANCELLED\x10\x03*-\n" +
+	"\x04Cost\x12\x14\n" +
+	"\x10COST_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vCOST_TOKENS\x10\x012\x80\x03\n" +
 	"\vCallService\x12H\n" +
 	"\tBeginCall\x12\x1c.govnode.v1.BeginCallRequest\x1a\x1d.govnode.v1.BeginCallResponse\x12B\n" +
 	"\aEndCall\x12\x1a.govnode.v1.EndCallRequest\x1a\x1b.govnode.v1.EndCallResponse\x12K\n" +
@@ -1692,104 +1826,108 @@ func file_govnode_v1_call_proto_rawDescGZIP() []byte {
 	return file_govnode_v1_call_proto_rawDescData
 }
 
-var file_govnode_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_govnode_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_govnode_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_govnode_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_govnode_v1_call_proto_goTypes = []any{
 	(Kind)(0),                   // 0: govnode.v1.Kind
 	(Status)(0),                 // 1: govnode.v1.Status
-	(*Want)(nil),                // 2: govnode.v1.Want
-	(*BeginCallRequest)(nil),    // 3: govnode.v1.BeginCallRequest
-	(*Counters)(nil),            // 4: govnode.v1.Counters
-	(*BeginCallResponse)(nil),   // 5: govnode.v1.BeginCallResponse
-	(*EndCallRequest)(nil),      // 6: govnode.v1.EndCallRequest
-	(*Drift)(nil),               // 7: govnode.v1.Drift
-	(*EndCallResponse)(nil),     // 8: govnode.v1.EndCallResponse
-	(*CancelCallRequest)(nil),   // 9: govnode.v1.CancelCallRequest
-	(*CancelCallResponse)(nil),  // 10: govnode.v1.CancelCallResponse
-	(*Operation)(nil),           // 11: govnode.v1.Operation
-	(*OperationError)(nil),      // 12: govnode.v1.OperationError
-	(*OperationResult)(nil),     // 13: govnode.v1.OperationResult
-	(*BatchCallsRequest)(nil),   // 14: govnode.v1.BatchCallsRequest
-	(*BatchCallsResponse)(nil),  // 15: govnode.v1.BatchCallsResponse
-	(*ExchangeRequest)(nil),     // 16: govnode.v1.ExchangeRequest
-	(*ExchangeResponse)(nil),    // 17: govnode.v1.ExchangeResponse
-	nil,                         // 18: govnode.v1.BeginCallRequest.MetadataEntry
-	(*structpb.Struct)(nil),     // 19: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
-	(Order)(0),                  // 21: govnode.v1.Order
-	(Outcome)(0),                // 22: govnode.v1.Outcome
-	(*Decision)(nil),            // 23: govnode.v1.Decision
-	(*Grant)(nil),               // 24: govnode.v1.Grant
-	(*Pressure)(nil),            // 25: govnode.v1.Pressure
-	(*QueuePlace)(nil),          // 26: govnode.v1.QueuePlace
-	(*Signal)(nil),              // 27: govnode.v1.Signal
-	(*structpb.Value)(nil),      // 28: google.protobuf.Value
-	(*AcquireSlotRequest)(nil),  // 29: govnode.v1.AcquireSlotRequest
-	(*RenewSlotsRequest)(nil),   // 30: govnode.v1.RenewSlotsRequest
-	(*ReleaseSlotRequest)(nil),  // 31: govnode.v1.ReleaseSlotRequest
-	(*AcquireSlotResponse)(nil), // 32: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 33: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 34: govnode.v1.ReleaseSlotResponse
+	(Cost)(0),                   // 2: govnode.v1.Cost
+	(*Want)(nil),                // 3: govnode.v1.Want
+	(*RateWant)(nil),            // 4: govnode.v1.RateWant
+	(*BeginCallRequest)(nil),    // 5: govnode.v1.BeginCallRequest
+	(*Counters)(nil),            // 6: govnode.v1.Counters
+	(*BeginCallResponse)(nil),   // 7: govnode.v1.BeginCallResponse
+	(*EndCallRequest)(nil),      // 8: govnode.v1.EndCallRequest
+	(*Drift)(nil),               // 9: govnode.v1.Drift
+	(*EndCallResponse)(nil),     // 10: govnode.v1.EndCallResponse
+	(*CancelCallRequest)(nil),   // 11: govnode.v1.CancelCallRequest
+	(*CancelCallResponse)(nil),  // 12: govnode.v1.CancelCallResponse
+	(*Operation)(nil),           // 13: govnode.v1.Operation
+	(*OperationError)(nil),      // 14: govnode.v1.OperationError
+	(*OperationResult)(nil),     // 15: govnode.v1.OperationResult
+	(*BatchCallsRequest)(nil),   // 16: govnode.v1.BatchCallsRequest
+	(*BatchCallsResponse)(nil),  // 17: govnode.v1.BatchCallsResponse
+	(*ExchangeRequest)(nil),     // 18: govnode.v1.ExchangeRequest
+	(*ExchangeResponse)(nil),    // 19: govnode.v1.ExchangeResponse
+	nil,                         // 20: govnode.v1.BeginCallRequest.MetadataEntry
+	(*structpb.Struct)(nil),     // 21: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
+	(Order)(0),                  // 23: govnode.v1.Order
+	(Outcome)(0),                // 24: govnode.v1.Outcome
+	(*Decision)(nil),            // 25: govnode.v1.Decision
+	(*Grant)(nil),               // 26: govnode.v1.Grant
+	(*Pressure)(nil),            // 27: govnode.v1.Pressure
+	(*QueuePlace)(nil),          // 28: govnode.v1.QueuePlace
+	(*Signal)(nil),              // 29: govnode.v1.Signal
+	(*structpb.Value)(nil),      // 30: google.protobuf.Value
+	(*AcquireSlotRequest)(nil),  // 31: govnode.v1.AcquireSlotRequest
+	(*RenewSlotsRequest)(nil),   // 32: govnode.v1.RenewSlotsRequest
+	(*ReleaseSlotRequest)(nil),  // 33: govnode.v1.ReleaseSlotRequest
+	(*AcquireSlotResponse)(nil), // 34: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 35: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 36: govnode.v1.ReleaseSlotResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
-	0,  // 0: govnode.v1.BeginCallRequest.kind:type_name -> govnode.v1.Kind
-	19, // 1: govnode.v1.BeginCallRequest.arguments:type_name -> google.protobuf.Struct
-	19, // 2: govnode.v1.BeginCallRequest.context:type_name -> google.protobuf.Struct
-	2,  // 3: govnode.v1.BeginCallRequest.pools:type_name -> govnode.v1.Want
-	20, // 4: govnode.v1.BeginCallRequest.ttl:type_name -> google.protobuf.Duration
-	20, // 5: govnode.v1.BeginCallRequest.max_hold:type_name -> google.protobuf.Duration
-	20, // 6: govnode.v1.BeginCallRequest.wait:type_name -> google.protobuf.Duration
-	21, // 7: govnode.v1.BeginCallRequest.order:type_name -> govnode.v1.Order
-	18, // 8: govnode.v1.BeginCallRequest.metadata:type_name -> govnode.v1.BeginCallRequest.MetadataEntry
-	22, // 9: govnode.v1.BeginCallResponse.outcome:type_name -> govnode.v1.Outcome
-	23, // 10: govnode.v1.BeginCallResponse.decision:type_name -> govnode.v1.Decision
-	24, // 11: govnode.v1.BeginCallResponse.grants:type_name -> govnode.v1.Grant
-	25, // 12: govnode.v1.BeginCallResponse.pressure:type_name -> govnode.v1.Pressure
-	4,  // 13: govnode.v1.BeginCallResponse.counters:type_name -> govnode.v1.Counters
-	20, // 14: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
-	26, // 15: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
-	19, // 16: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
-	27, // 17: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
-	1,  // 18: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
-	28, // 19: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
-	22, // 20: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
-	4,  // 21: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
-	7,  // 22: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	22, // 23: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	4,  // 24: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	3,  // 25: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	6,  // 26: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	9,  // 27: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	29, // 28: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	30, // 29: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	31, // 30: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	20, // 31: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	5,  // 32: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	8,  // 33: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	10, // 34: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	32, // 35: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	33, // 36: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	34, // 37: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	12, // 38: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	11, // 39: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	13, // 40: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	11, // 41: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	13, // 42: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	3,  // 43: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	6,  // 44: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	9,  // 45: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	14, // 46: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	16, // 47: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	5,  // 48: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	8,  // 49: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	10, // 50: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	15, // 51: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	17, // 52: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	48, // [48:53] is the sub-list for method output_type
-	43, // [43:48] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	2,  // 0: govnode.v1.RateWant.by:type_name -> govnode.v1.Cost
+	0,  // 1: govnode.v1.BeginCallRequest.kind:type_name -> govnode.v1.Kind
+	21, // 2: govnode.v1.BeginCallRequest.arguments:type_name -> google.protobuf.Struct
+	21, // 3: govnode.v1.BeginCallRequest.context:type_name -> google.protobuf.Struct
+	3,  // 4: govnode.v1.BeginCallRequest.pools:type_name -> govnode.v1.Want
+	22, // 5: govnode.v1.BeginCallRequest.ttl:type_name -> google.protobuf.Duration
+	22, // 6: govnode.v1.BeginCallRequest.max_hold:type_name -> google.protobuf.Duration
+	22, // 7: govnode.v1.BeginCallRequest.wait:type_name -> google.protobuf.Duration
+	23, // 8: govnode.v1.BeginCallRequest.order:type_name -> govnode.v1.Order
+	20, // 9: govnode.v1.BeginCallRequest.metadata:type_name -> govnode.v1.BeginCallRequest.MetadataEntry
+	4,  // 10: govnode.v1.BeginCallRequest.rates:type_name -> govnode.v1.RateWant
+	24, // 11: govnode.v1.BeginCallResponse.outcome:type_name -> govnode.v1.Outcome
+	25, // 12: govnode.v1.BeginCallResponse.decision:type_name -> govnode.v1.Decision
+	26, // 13: govnode.v1.BeginCallResponse.grants:type_name -> govnode.v1.Grant
+	27, // 14: govnode.v1.BeginCallResponse.pressure:type_name -> govnode.v1.Pressure
+	6,  // 15: govnode.v1.BeginCallResponse.counters:type_name -> govnode.v1.Counters
+	22, // 16: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
+	28, // 17: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
+	21, // 18: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
+	29, // 19: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
+	1,  // 20: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
+	30, // 21: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
+	24, // 22: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
+	6,  // 23: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
+	9,  // 24: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
+	24, // 25: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	6,  // 26: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	5,  // 27: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	8,  // 28: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	11, // 29: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	31, // 30: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	32, // 31: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	33, // 32: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	22, // 33: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	7,  // 34: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	10, // 35: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	12, // 36: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	34, // 37: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	35, // 38: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	36, // 39: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	14, // 40: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	13, // 41: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	15, // 42: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	13, // 43: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	15, // 44: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	5,  // 45: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	8,  // 46: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	11, // 47: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	16, // 48: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	18, // 49: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	7,  // 50: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	10, // 51: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	12, // 52: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	17, // 53: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	19, // 54: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	50, // [50:55] is the sub-list for method output_type
+	45, // [45:50] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }
@@ -1800,7 +1938,7 @@ func file_govnode_v1_call_proto_init() {
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_policy_proto_init()
 	file_govnode_v1_slot_proto_init()
-	file_govnode_v1_call_proto_msgTypes[9].OneofWrappers = []any{
+	file_govnode_v1_call_proto_msgTypes[10].OneofWrappers = []any{
 		(*Operation_Begin)(nil),
 		(*Operation_End)(nil),
 		(*Operation_Cancel)(nil),
@@ -1808,7 +1946,7 @@ func file_govnode_v1_call_proto_init() {
 		(*Operation_Renew)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_govnode_v1_call_proto_msgTypes[11].OneofWrappers = []any{
+	file_govnode_v1_call_proto_msgTypes[12].OneofWrappers = []any{
 		(*OperationResult_Begin)(nil),
 		(*OperationResult_End)(nil),
 		(*OperationResult_Cancel)(nil),
@@ -1822,8 +1960,8 @@ func file_govnode_v1_call_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_call_proto_rawDesc), len(file_govnode_v1_call_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   17,
+			NumEnums:      3,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -102,6 +102,7 @@ const (
 	Outcome_OUTCOME_RELEASED          Outcome = 20
 	Outcome_OUTCOME_ALREADY_RELEASED  Outcome = 21
 	Outcome_OUTCOME_NOT_FOUND         Outcome = 22 // in a batch: nothing of that name is known
+	Outcome_OUTCOME_RATE_LIMITED      Outcome = 30
 	// A STOP stands against the session, its agent, its policy or everything.
 	// Nothing was counted or remembered: the same id may be sent again.
 	Outcome_OUTCOME_STOPPED Outcome = 23
@@ -133,6 +134,7 @@ var (
 		20: "OUTCOME_RELEASED",
 		21: "OUTCOME_ALREADY_RELEASED",
 		22: "OUTCOME_NOT_FOUND",
+		30: "OUTCOME_RATE_LIMITED",
 		23: "OUTCOME_STOPPED",
 	}
 	Outcome_value = map[string]int32{
@@ -159,6 +161,7 @@ var (
 		"OUTCOME_RELEASED":          20,
 		"OUTCOME_ALREADY_RELEASED":  21,
 		"OUTCOME_NOT_FOUND":         22,
+		"OUTCOME_RATE_LIMITED":      30,
 		"OUTCOME_STOPPED":           23,
 	}
 )
@@ -750,7 +753,7 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\vConsistency\x12\x1b\n" +
 	"\x17CONSISTENCY_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n" +
-	"\x11CONSISTENCY_STALE\x10\x02*\xd9\x04\n" +
+	"\x11CONSISTENCY_STALE\x10\x02*\xf3\x04\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OUTCOME_ADMITTED\x10\x01\x12\x12\n" +
@@ -775,7 +778,8 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\x0eOUTCOME_FENCED\x10\x13\x12\x14\n" +
 	"\x10OUTCOME_RELEASED\x10\x14\x12\x1c\n" +
 	"\x18OUTCOME_ALREADY_RELEASED\x10\x15\x12\x15\n" +
-	"\x11OUTCOME_NOT_FOUND\x10\x16\x12\x13\n" +
+	"\x11OUTCOME_NOT_FOUND\x10\x16\x12\x18\n" +
+	"\x14OUTCOME_RATE_LIMITED\x10\x1e\x12\x13\n" +
 	"\x0fOUTCOME_STOPPED\x10\x17*L\n" +
 	"\x05Order\x12\x15\n" +
 	"\x11ORDER_UNSPECIFIED\x10\x00\x12\x15\n" +

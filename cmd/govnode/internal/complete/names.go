@@ -31,6 +31,7 @@ var byWord = map[string]lister{
 	"SESSION":     sessions,
 	"POOL":        pools,
 	"SLOT":        slots,
+	"RATE":        rates,
 	"NODE":        nodes,
 	"NAME|DIGEST": policies,
 }
@@ -49,6 +50,11 @@ func sessions(ctx context.Context, r remote.Node, _ []string) ([]string, error) 
 func pools(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
 	res, err := r.ListPools(ctx, &govnodev1.ListPoolsRequest{PageSize: most})
 	return names(res.GetPools(), (*govnodev1.Pool).GetPool), err
+}
+
+func rates(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.ListRates(ctx, &govnodev1.ListRatesRequest{PageSize: most})
+	return names(res.GetRates(), (*govnodev1.Rate).GetRate), err
 }
 
 func slots(ctx context.Context, r remote.Node, args []string) ([]string, error) {

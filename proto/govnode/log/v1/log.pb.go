@@ -452,6 +452,9 @@ type Command struct {
 	//	*Command_Repair
 	//	*Command_Signal
 	//	*Command_Swept
+	//	*Command_PutRate
+	//	*Command_DeleteRate
+	//	*Command_TakeRate
 	//	*Command_Append
 	//	*Command_DeleteList
 	Command       isCommand_Command `protobuf_oneof:"command"`
@@ -694,6 +697,33 @@ func (x *Command) GetSwept() *Swept {
 	return nil
 }
 
+func (x *Command) GetPutRate() *PutRate {
+	if x != nil {
+		if x, ok := x.Command.(*Command_PutRate); ok {
+			return x.PutRate
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteRate() *DeleteRate {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteRate); ok {
+			return x.DeleteRate
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTakeRate() *TakeRate {
+	if x != nil {
+		if x, ok := x.Command.(*Command_TakeRate); ok {
+			return x.TakeRate
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetAppend() *Append {
 	if x != nil {
 		if x, ok := x.Command.(*Command_Append); ok {
@@ -804,6 +834,18 @@ type Command_Swept struct {
 	Swept *Swept `protobuf:"bytes,22,opt,name=swept,proto3,oneof"`
 }
 
+type Command_PutRate struct {
+	PutRate *PutRate `protobuf:"bytes,28,opt,name=put_rate,json=putRate,proto3,oneof"`
+}
+
+type Command_DeleteRate struct {
+	DeleteRate *DeleteRate `protobuf:"bytes,29,opt,name=delete_rate,json=deleteRate,proto3,oneof"`
+}
+
+type Command_TakeRate struct {
+	TakeRate *TakeRate `protobuf:"bytes,30,opt,name=take_rate,json=takeRate,proto3,oneof"`
+}
+
 type Command_Append struct {
 	Append *Append `protobuf:"bytes,34,opt,name=append,proto3,oneof"`
 }
@@ -855,6 +897,12 @@ func (*Command_Repair) isCommand_Command() {}
 func (*Command_Signal) isCommand_Command() {}
 
 func (*Command_Swept) isCommand_Command() {}
+
+func (*Command_PutRate) isCommand_Command() {}
+
+func (*Command_DeleteRate) isCommand_Command() {}
+
+func (*Command_TakeRate) isCommand_Command() {}
 
 func (*Command_Append) isCommand_Command() {}
 
@@ -1094,6 +1142,83 @@ func (x *Want) GetWeight() int32 {
 	return 0
 }
 
+// RateWant is what a call spends at a rate.
+type RateWant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Cost          int32                  `protobuf:"varint,2,opt,name=cost,proto3" json:"cost,omitempty"`
+	Tokens        bool                   `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // the cost is what it may use
+	Limit         int32                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`   // of the rate of a policy
+	Per           int64                  `protobuf:"varint,5,opt,name=per,proto3" json:"per,omitempty"`       // of the rate of a policy
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RateWant) Reset() {
+	*x = RateWant{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RateWant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RateWant) ProtoMessage() {}
+
+func (x *RateWant) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RateWant.ProtoReflect.Descriptor instead.
+func (*RateWant) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RateWant) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *RateWant) GetCost() int32 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *RateWant) GetTokens() bool {
+	if x != nil {
+		return x.Tokens
+	}
+	return false
+}
+
+func (x *RateWant) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *RateWant) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
 type Output struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"` // 32 bytes, like every digest; absent if there is none
@@ -1106,7 +1231,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1243,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1256,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Output) GetHash() []byte {
@@ -1173,7 +1298,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1185,7 +1310,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1198,7 +1323,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Value) GetNumber() bool {
@@ -1232,7 +1357,7 @@ type ToolLimit struct {
 
 func (x *ToolLimit) Reset() {
 	*x = ToolLimit{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1369,7 @@ func (x *ToolLimit) String() string {
 func (*ToolLimit) ProtoMessage() {}
 
 func (x *ToolLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1382,7 @@ func (x *ToolLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolLimit.ProtoReflect.Descriptor instead.
 func (*ToolLimit) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ToolLimit) GetTool() string {
@@ -1292,7 +1417,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1429,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1442,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Limits) GetMaxTokens() int64 {
@@ -1401,7 +1526,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1538,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1551,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Open) GetNs() string {
@@ -1517,13 +1642,14 @@ type Begin struct {
 	Wait          int64                  `protobuf:"varint,14,opt,name=wait,proto3" json:"wait,omitempty"`
 	Priority      int32                  `protobuf:"zigzag32,15,opt,name=priority,proto3" json:"priority,omitempty"`
 	Tokens        int64                  `protobuf:"zigzag64,16,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Rates         []*RateWant            `protobuf:"bytes,23,rep,name=rates,proto3" json:"rates,omitempty"` // by pool
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1661,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1674,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Begin) GetNs() string {
@@ -1663,6 +1789,13 @@ func (x *Begin) GetTokens() int64 {
 	return 0
 }
 
+func (x *Begin) GetRates() []*RateWant {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
 type End struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1672,13 +1805,14 @@ type End struct {
 	Status        Status                 `protobuf:"varint,5,opt,name=status,proto3,enum=govnode.log.v1.Status" json:"status,omitempty"`
 	Tokens        int64                  `protobuf:"zigzag64,6,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Output        *Output                `protobuf:"bytes,7,opt,name=output,proto3" json:"output,omitempty"`
+	Rates         []string               `protobuf:"bytes,9,rep,name=rates,proto3" json:"rates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1824,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1837,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *End) GetNs() string {
@@ -1755,6 +1889,13 @@ func (x *End) GetOutput() *Output {
 	return nil
 }
 
+func (x *End) GetRates() []string {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1768,7 +1909,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1921,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1934,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Cancel) GetNs() string {
@@ -1845,7 +1986,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1857,7 +1998,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1870,7 +2011,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Close) GetNs() string {
@@ -1934,7 +2075,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1946,7 +2087,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1959,7 +2100,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Acquire) GetNs() string {
@@ -2054,7 +2195,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2207,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2220,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Renew) GetNs() string {
@@ -2144,7 +2285,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2297,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2310,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Release) GetNs() string {
@@ -2221,7 +2362,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2374,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2387,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -2305,7 +2446,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2458,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2471,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PutPool) GetNs() string {
@@ -2387,7 +2528,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2399,7 +2540,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2412,7 +2553,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -2457,7 +2598,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +2610,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +2623,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -2540,7 +2681,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2552,7 +2693,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2565,7 +2706,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -2617,7 +2758,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +2770,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +2783,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Set) GetNs() string {
@@ -2699,7 +2840,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2711,7 +2852,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2724,7 +2865,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Delete) GetNs() string {
@@ -2767,7 +2908,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +2920,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +2933,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Increment) GetNs() string {
@@ -2832,7 +2973,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +2985,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +2998,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -2875,7 +3016,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +3028,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +3041,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 type PutHash struct {
@@ -2915,7 +3056,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2927,7 +3068,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2940,7 +3081,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PutHash) GetNs() string {
@@ -2983,7 +3124,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3136,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3149,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Repair) GetNs() string {
@@ -3039,6 +3180,250 @@ func (x *Repair) GetNewerThan() uint64 {
 	return 0
 }
 
+type PutRate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Rate          string                 `protobuf:"bytes,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	Limit         int32                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	Per           int64                  `protobuf:"varint,5,opt,name=per,proto3" json:"per,omitempty"`
+	Queue         int32                  `protobuf:"varint,6,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutRate) Reset() {
+	*x = PutRate{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutRate) ProtoMessage() {}
+
+func (x *PutRate) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutRate.ProtoReflect.Descriptor instead.
+func (*PutRate) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *PutRate) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *PutRate) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *PutRate) GetRate() string {
+	if x != nil {
+		return x.Rate
+	}
+	return ""
+}
+
+func (x *PutRate) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *PutRate) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *PutRate) GetQueue() int32 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+type DeleteRate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Rate          string                 `protobuf:"bytes,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRate) Reset() {
+	*x = DeleteRate{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRate) ProtoMessage() {}
+
+func (x *DeleteRate) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRate.ProtoReflect.Descriptor instead.
+func (*DeleteRate) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DeleteRate) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteRate) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteRate) GetRate() string {
+	if x != nil {
+		return x.Rate
+	}
+	return ""
+}
+
+type TakeRate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	Client        string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Content       uint64                 `protobuf:"fixed64,4,opt,name=content,proto3" json:"content,omitempty"`
+	Rate          string                 `protobuf:"bytes,5,opt,name=rate,proto3" json:"rate,omitempty"`
+	Cost          int32                  `protobuf:"varint,6,opt,name=cost,proto3" json:"cost,omitempty"`
+	Wait          int64                  `protobuf:"varint,7,opt,name=wait,proto3" json:"wait,omitempty"`
+	Priority      int32                  `protobuf:"zigzag32,8,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeRate) Reset() {
+	*x = TakeRate{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeRate) ProtoMessage() {}
+
+func (x *TakeRate) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeRate.ProtoReflect.Descriptor instead.
+func (*TakeRate) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *TakeRate) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *TakeRate) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *TakeRate) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TakeRate) GetContent() uint64 {
+	if x != nil {
+		return x.Content
+	}
+	return 0
+}
+
+func (x *TakeRate) GetRate() string {
+	if x != nil {
+		return x.Rate
+	}
+	return ""
+}
+
+func (x *TakeRate) GetCost() int32 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *TakeRate) GetWait() int64 {
+	if x != nil {
+		return x.Wait
+	}
+	return 0
+}
+
+func (x *TakeRate) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 type Append struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -3054,7 +3439,7 @@ type Append struct {
 
 func (x *Append) Reset() {
 	*x = Append{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3066,7 +3451,7 @@ func (x *Append) String() string {
 func (*Append) ProtoMessage() {}
 
 func (x *Append) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3079,7 +3464,7 @@ func (x *Append) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Append.ProtoReflect.Descriptor instead.
 func (*Append) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Append) GetNs() string {
@@ -3142,7 +3527,7 @@ type DeleteList struct {
 
 func (x *DeleteList) Reset() {
 	*x = DeleteList{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3539,7 @@ func (x *DeleteList) String() string {
 func (*DeleteList) ProtoMessage() {}
 
 func (x *DeleteList) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3552,7 @@ func (x *DeleteList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
 func (*DeleteList) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteList) GetNs() string {
@@ -3202,7 +3587,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3599,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3612,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Target) GetScope() SignalScope {
@@ -3257,7 +3642,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3654,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3667,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Signal) GetNs() string {
@@ -3331,7 +3716,7 @@ type Swept struct {
 
 func (x *Swept) Reset() {
 	*x = Swept{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3728,7 @@ func (x *Swept) String() string {
 func (*Swept) ProtoMessage() {}
 
 func (x *Swept) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3741,7 @@ func (x *Swept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Swept.ProtoReflect.Descriptor instead.
 func (*Swept) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Swept) GetNs() string {
@@ -3403,6 +3788,7 @@ type Result struct {
 	Facts         []int64                `protobuf:"zigzag64,18,rep,packed,name=facts,proto3" json:"facts,omitempty"`
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
+	Rates         []string               `protobuf:"bytes,24,rep,name=rates,proto3" json:"rates,omitempty"`
 	Version       string                 `protobuf:"bytes,25,opt,name=version,proto3" json:"version,omitempty"`
 	Signal        *Halt                  `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3411,7 +3797,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3423,7 +3809,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3436,7 +3822,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3579,6 +3965,13 @@ func (x *Result) GetAfter() *After {
 	return nil
 }
 
+func (x *Result) GetRates() []string {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
 func (x *Result) GetVersion() string {
 	if x != nil {
 		return x.Version
@@ -3605,7 +3998,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +4010,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3630,7 +4023,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *After) GetNow() int64 {
@@ -3662,13 +4055,15 @@ type PoolCounts struct {
 	InUse         int32                  `protobuf:"varint,4,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
 	Waiting       int32                  `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	Last          uint64                 `protobuf:"varint,6,opt,name=last,proto3" json:"last,omitempty"` // token
+	Per           int64                  `protobuf:"varint,7,opt,name=per,proto3" json:"per,omitempty"`   // of a rate
+	Free          int64                  `protobuf:"varint,8,opt,name=free,proto3" json:"free,omitempty"` // of a rate: until one more may be spent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +4075,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +4088,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3738,6 +4133,20 @@ func (x *PoolCounts) GetLast() uint64 {
 	return 0
 }
 
+func (x *PoolCounts) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *PoolCounts) GetFree() int64 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
 type Grant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -3749,7 +4158,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3761,7 +4170,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3774,7 +4183,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Grant) GetPool() string {
@@ -3809,7 +4218,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3821,7 +4230,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3834,7 +4243,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3872,7 +4281,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3884,7 +4293,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3897,7 +4306,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3952,7 +4361,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3964,7 +4373,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3977,7 +4386,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Place) GetPool() string {
@@ -4006,7 +4415,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4018,7 +4427,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4031,7 +4440,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Lapse) GetSession() string {
@@ -4087,7 +4496,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4099,7 +4508,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4112,7 +4521,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -4351,7 +4760,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4363,7 +4772,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4376,7 +4785,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Session) GetAgent() string {
@@ -4545,7 +4954,7 @@ type Gates struct {
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4557,7 +4966,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4570,7 +4979,7 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Gates) GetSignal() SignalKind {
@@ -4604,7 +5013,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4616,7 +5025,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4629,7 +5038,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -4656,7 +5065,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4668,7 +5077,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4681,7 +5090,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -4711,7 +5120,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4723,7 +5132,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4736,7 +5145,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *More) GetParent() string {
@@ -4780,13 +5189,14 @@ type Held struct {
 	Pools         []*Hold                `protobuf:"bytes,8,rep,name=pools,proto3" json:"pools,omitempty"`
 	Rule          uint32                 `protobuf:"varint,9,opt,name=rule,proto3" json:"rule,omitempty"`
 	Kind          CallKind               `protobuf:"varint,10,opt,name=kind,proto3,enum=govnode.log.v1.CallKind" json:"kind,omitempty"`
+	Gates         *HeldGates             `protobuf:"bytes,11,opt,name=gates,proto3" json:"gates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4798,7 +5208,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4811,7 +5221,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Held) GetHolder() string {
@@ -4884,6 +5294,127 @@ func (x *Held) GetKind() CallKind {
 	return CallKind_CALL_KIND_TOOL
 }
 
+func (x *Held) GetGates() *HeldGates {
+	if x != nil {
+		return x.Gates
+	}
+	return nil
+}
+
+// HeldGates is what few calls have.
+type HeldGates struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rates         []*Spent               `protobuf:"bytes,10,rep,name=rates,proto3" json:"rates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldGates) Reset() {
+	*x = HeldGates{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldGates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldGates) ProtoMessage() {}
+
+func (x *HeldGates) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
+func (*HeldGates) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *HeldGates) GetRates() []*Spent {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+// Spent is what a call has spent at a rate.
+type Spent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	Weight        int32                  `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
+	Per           int64                  `protobuf:"varint,4,opt,name=per,proto3" json:"per,omitempty"` // of the rate of a policy
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spent) Reset() {
+	*x = Spent{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spent) ProtoMessage() {}
+
+func (x *Spent) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spent.ProtoReflect.Descriptor instead.
+func (*Spent) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *Spent) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Spent) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Spent) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *Spent) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
 type Hold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -4895,7 +5426,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4907,7 +5438,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4920,7 +5451,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Hold) GetPool() string {
@@ -4959,7 +5490,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4971,7 +5502,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4984,7 +5515,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -5017,13 +5548,15 @@ type Pool struct {
 	Threshold     int32                  `protobuf:"varint,5,opt,name=threshold,proto3" json:"threshold,omitempty"`
 	MaxQueue      int32                  `protobuf:"varint,6,opt,name=max_queue,json=maxQueue,proto3" json:"max_queue,omitempty"`
 	Put           bool                   `protobuf:"varint,7,opt,name=put,proto3" json:"put,omitempty"`
+	Per           int64                  `protobuf:"varint,8,opt,name=per,proto3" json:"per,omitempty"`   // of a rate
+	Kept          int64                  `protobuf:"varint,9,opt,name=kept,proto3" json:"kept,omitempty"` // of a rate
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5035,7 +5568,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5048,7 +5581,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -5100,9 +5633,23 @@ func (x *Pool) GetPut() bool {
 	return false
 }
 
+func (x *Pool) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *Pool) GetKept() int64 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
 type Lease struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"` // empty: what was spent at a rate
 	Label         string                 `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
 	Since         int64                  `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
@@ -5117,7 +5664,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5129,7 +5676,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5142,7 +5689,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Lease) GetHolder() string {
@@ -5221,7 +5768,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5233,7 +5780,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5246,7 +5793,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -5292,7 +5839,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5304,7 +5851,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5317,7 +5864,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -5381,7 +5928,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5393,7 +5940,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5406,7 +5953,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -5449,7 +5996,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5461,7 +6008,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5474,7 +6021,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -5515,7 +6062,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5527,7 +6074,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5540,7 +6087,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -5566,7 +6113,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5578,7 +6125,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5591,7 +6138,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Pins) GetN() int64 {
@@ -5611,7 +6158,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5623,7 +6170,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5636,7 +6183,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -5664,7 +6211,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5676,7 +6223,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5689,7 +6236,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -5723,7 +6270,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5735,7 +6282,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5748,7 +6295,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -5774,7 +6321,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5786,7 +6333,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5799,7 +6346,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Hash) GetHash() string {
@@ -5821,7 +6368,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5833,7 +6380,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5846,7 +6393,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *List) GetLength() int64 {
@@ -5880,7 +6427,7 @@ type ListItem struct {
 
 func (x *ListItem) Reset() {
 	*x = ListItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5892,7 +6439,7 @@ func (x *ListItem) String() string {
 func (*ListItem) ProtoMessage() {}
 
 func (x *ListItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5905,7 +6452,7 @@ func (x *ListItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
 func (*ListItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListItem) GetText() string {
@@ -5934,7 +6481,7 @@ type Signals struct {
 
 func (x *Signals) Reset() {
 	*x = Signals{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5946,7 +6493,7 @@ func (x *Signals) String() string {
 func (*Signals) ProtoMessage() {}
 
 func (x *Signals) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5959,7 +6506,7 @@ func (x *Signals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signals.ProtoReflect.Descriptor instead.
 func (*Signals) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Signals) GetHalts() []*Halt {
@@ -5991,7 +6538,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6003,7 +6550,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6016,7 +6563,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Halt) GetTarget() *Target {
@@ -6073,7 +6620,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6085,7 +6632,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6098,7 +6645,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -6132,7 +6679,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6144,7 +6691,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6157,7 +6704,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -6178,7 +6725,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6190,7 +6737,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6203,7 +6750,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -6231,7 +6778,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6243,7 +6790,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6256,7 +6803,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -6281,7 +6828,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xfe\t\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xac\v\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -6307,7 +6854,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
 	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x120\n" +
 	"\x06signal\x18\x15 \x01(\v2\x16.govnode.log.v1.SignalH\x00R\x06signal\x12-\n" +
-	"\x05swept\x18\x16 \x01(\v2\x15.govnode.log.v1.SweptH\x00R\x05swept\x120\n" +
+	"\x05swept\x18\x16 \x01(\v2\x15.govnode.log.v1.SweptH\x00R\x05swept\x124\n" +
+	"\bput_rate\x18\x1c \x01(\v2\x17.govnode.log.v1.PutRateH\x00R\aputRate\x12=\n" +
+	"\vdelete_rate\x18\x1d \x01(\v2\x1a.govnode.log.v1.DeleteRateH\x00R\n" +
+	"deleteRate\x127\n" +
+	"\ttake_rate\x18\x1e \x01(\v2\x18.govnode.log.v1.TakeRateH\x00R\btakeRate\x120\n" +
 	"\x06append\x18\" \x01(\v2\x16.govnode.log.v1.AppendH\x00R\x06append\x12=\n" +
 	"\vdelete_list\x18# \x01(\v2\x1a.govnode.log.v1.DeleteListH\x00R\n" +
 	"deleteListB\t\n" +
@@ -6326,7 +6877,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02hi\x18\x04 \x01(\x12R\x02hi\"2\n" +
 	"\x04Want\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
-	"\x06weight\x18\x02 \x01(\x05R\x06weight\"`\n" +
+	"\x06weight\x18\x02 \x01(\x05R\x06weight\"r\n" +
+	"\bRateWant\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04cost\x18\x02 \x01(\x05R\x04cost\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\bR\x06tokens\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x10\n" +
+	"\x03per\x18\x05 \x01(\x03R\x03per\"`\n" +
 	"\x06Output\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x18\n" +
 	"\aagainst\x18\x02 \x01(\fR\aagainst\x12\x14\n" +
@@ -6365,7 +6922,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\t \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x12\n" +
 	"\x04over\x18\n" +
-	" \x01(\fR\x04over\"\xb1\x03\n" +
+	" \x01(\fR\x04over\"\xe1\x03\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -6383,7 +6940,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bmax_hold\x18\r \x01(\x03R\amaxHold\x12\x12\n" +
 	"\x04wait\x18\x0e \x01(\x03R\x04wait\x12\x1a\n" +
 	"\bpriority\x18\x0f \x01(\x11R\bpriority\x12\x16\n" +
-	"\x06tokens\x18\x10 \x01(\x12R\x06tokens\"\xd1\x01\n" +
+	"\x06tokens\x18\x10 \x01(\x12R\x06tokens\x12.\n" +
+	"\x05rates\x18\x17 \x03(\v2\x18.govnode.log.v1.RateWantR\x05rates\"\xe7\x01\n" +
 	"\x03End\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -6391,7 +6949,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05pools\x18\x04 \x03(\tR\x05pools\x12.\n" +
 	"\x06status\x18\x05 \x01(\x0e2\x16.govnode.log.v1.StatusR\x06status\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\x12R\x06tokens\x12.\n" +
-	"\x06output\x18\a \x01(\v2\x16.govnode.log.v1.OutputR\x06output\"t\n" +
+	"\x06output\x18\a \x01(\v2\x16.govnode.log.v1.OutputR\x06output\x12\x14\n" +
+	"\x05rates\x18\t \x03(\tR\x05rates\"t\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -6497,7 +7056,28 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\x12\x1d\n" +
 	"\n" +
-	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\xa3\x01\n" +
+	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\x92\x01\n" +
+	"\aPutRate\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\tR\x04rate\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x10\n" +
+	"\x03per\x18\x05 \x01(\x03R\x03per\x12\x14\n" +
+	"\x05queue\x18\x06 \x01(\x05R\x05queue\"W\n" +
+	"\n" +
+	"DeleteRate\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\tR\x04rate\"\xb4\x01\n" +
+	"\bTakeRate\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
+	"\x06client\x18\x02 \x01(\tR\x06client\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x18\n" +
+	"\acontent\x18\x04 \x01(\x06R\acontent\x12\x12\n" +
+	"\x04rate\x18\x05 \x01(\tR\x04rate\x12\x12\n" +
+	"\x04cost\x18\x06 \x01(\x05R\x04cost\x12\x12\n" +
+	"\x04wait\x18\a \x01(\x03R\x04wait\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\x11R\bpriority\"\xa3\x01\n" +
 	"\x06Append\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
@@ -6523,7 +7103,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Swept\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12.\n" +
 	"\x06target\x18\x02 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x04R\x06number\"\xd0\x05\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\xe6\x05\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -6549,13 +7129,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05names\x18\x11 \x03(\tR\x05names\x12\x14\n" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
-	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12\x18\n" +
+	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12\x14\n" +
+	"\x05rates\x18\x18 \x03(\tR\x05rates\x12\x18\n" +
 	"\aversion\x18\x19 \x01(\tR\aversion\x12,\n" +
 	"\x06signal\x18\x15 \x01(\v2\x14.govnode.log.v1.HaltR\x06signal\"|\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
-	"\x04pool\x18\x03 \x01(\v2\x1a.govnode.log.v1.PoolCountsR\x04pool\"\xa2\x01\n" +
+	"\x04pool\x18\x03 \x01(\v2\x1a.govnode.log.v1.PoolCountsR\x04pool\"\xc8\x01\n" +
 	"\n" +
 	"PoolCounts\x12\x14\n" +
 	"\x05slots\x18\x01 \x01(\x05R\x05slots\x12\x1c\n" +
@@ -6563,7 +7144,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tmax_queue\x18\x03 \x01(\x05R\bmaxQueue\x12\x15\n" +
 	"\x06in_use\x18\x04 \x01(\x05R\x05inUse\x12\x18\n" +
 	"\awaiting\x18\x05 \x01(\x05R\awaiting\x12\x12\n" +
-	"\x04last\x18\x06 \x01(\x04R\x04last\"C\n" +
+	"\x04last\x18\x06 \x01(\x04R\x04last\x12\x10\n" +
+	"\x03per\x18\a \x01(\x03R\x03per\x12\x12\n" +
+	"\x04free\x18\b \x01(\x03R\x04free\"C\n" +
 	"\x05Grant\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x10\n" +
@@ -6647,7 +7230,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\x02 \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x1a\n" +
 	"\bbaseline\x18\x03 \x01(\fR\bbaseline\x12\x14\n" +
-	"\x05drift\x18\x04 \x01(\x12R\x05drift\"\x9e\x02\n" +
+	"\x05drift\x18\x04 \x01(\x12R\x05drift\"\xcf\x02\n" +
 	"\x04Held\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\x06R\acontent\x12\x18\n" +
@@ -6659,7 +7242,16 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05pools\x18\b \x03(\v2\x14.govnode.log.v1.HoldR\x05pools\x12\x12\n" +
 	"\x04rule\x18\t \x01(\rR\x04rule\x12,\n" +
 	"\x04kind\x18\n" +
-	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\"H\n" +
+	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12/\n" +
+	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"8\n" +
+	"\tHeldGates\x12+\n" +
+	"\x05rates\x18\n" +
+	" \x03(\v2\x15.govnode.log.v1.SpentR\x05rates\"[\n" +
+	"\x05Spent\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
+	"\x06weight\x18\x03 \x01(\x05R\x06weight\x12\x10\n" +
+	"\x03per\x18\x04 \x01(\x03R\x03per\"H\n" +
 	"\x04Hold\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
@@ -6669,7 +7261,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06forgot\x18\x02 \x01(\x04R\x06forgot\x12\x1e\n" +
 	"\n" +
 	"remembered\x18\x03 \x01(\fR\n" +
-	"remembered\"\xda\x01\n" +
+	"remembered\"\x80\x02\n" +
 	"\x04Pool\x12-\n" +
 	"\x06leases\x18\x01 \x03(\v2\x15.govnode.log.v1.LeaseR\x06leases\x12,\n" +
 	"\x05queue\x18\x02 \x03(\v2\x16.govnode.log.v1.TicketR\x05queue\x12\x12\n" +
@@ -6677,7 +7269,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05slots\x18\x04 \x01(\x05R\x05slots\x12\x1c\n" +
 	"\tthreshold\x18\x05 \x01(\x05R\tthreshold\x12\x1b\n" +
 	"\tmax_queue\x18\x06 \x01(\x05R\bmaxQueue\x12\x10\n" +
-	"\x03put\x18\a \x01(\bR\x03put\"\xfa\x01\n" +
+	"\x03put\x18\a \x01(\bR\x03put\x12\x10\n" +
+	"\x03per\x18\b \x01(\x03R\x03per\x12\x12\n" +
+	"\x04kept\x18\t \x01(\x03R\x04kept\"\xfa\x01\n" +
 	"\x05Lease\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
@@ -6812,7 +7406,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -6826,176 +7420,190 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Attr)(nil),            // 9: govnode.log.v1.Attr
 	(*Premise)(nil),         // 10: govnode.log.v1.Premise
 	(*Want)(nil),            // 11: govnode.log.v1.Want
-	(*Output)(nil),          // 12: govnode.log.v1.Output
-	(*Value)(nil),           // 13: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 14: govnode.log.v1.ToolLimit
-	(*Limits)(nil),          // 15: govnode.log.v1.Limits
-	(*Open)(nil),            // 16: govnode.log.v1.Open
-	(*Begin)(nil),           // 17: govnode.log.v1.Begin
-	(*End)(nil),             // 18: govnode.log.v1.End
-	(*Cancel)(nil),          // 19: govnode.log.v1.Cancel
-	(*Close)(nil),           // 20: govnode.log.v1.Close
-	(*Acquire)(nil),         // 21: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 22: govnode.log.v1.Renew
-	(*Release)(nil),         // 23: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 24: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 25: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 26: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 27: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 28: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 29: govnode.log.v1.Set
-	(*Delete)(nil),          // 30: govnode.log.v1.Delete
-	(*Increment)(nil),       // 31: govnode.log.v1.Increment
-	(*Tick)(nil),            // 32: govnode.log.v1.Tick
-	(*Restore)(nil),         // 33: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 34: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 35: govnode.log.v1.Repair
-	(*Append)(nil),          // 36: govnode.log.v1.Append
-	(*DeleteList)(nil),      // 37: govnode.log.v1.DeleteList
-	(*Target)(nil),          // 38: govnode.log.v1.Target
-	(*Signal)(nil),          // 39: govnode.log.v1.Signal
-	(*Swept)(nil),           // 40: govnode.log.v1.Swept
-	(*Result)(nil),          // 41: govnode.log.v1.Result
-	(*After)(nil),           // 42: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 43: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 44: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 45: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 46: govnode.log.v1.Counters
-	(*Place)(nil),           // 47: govnode.log.v1.Place
-	(*Lapse)(nil),           // 48: govnode.log.v1.Lapse
-	(*Record)(nil),          // 49: govnode.log.v1.Record
-	(*Session)(nil),         // 50: govnode.log.v1.Session
-	(*Gates)(nil),           // 51: govnode.log.v1.Gates
-	(*Pin)(nil),             // 52: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 53: govnode.log.v1.ToolCount
-	(*More)(nil),            // 54: govnode.log.v1.More
-	(*Held)(nil),            // 55: govnode.log.v1.Held
-	(*Hold)(nil),            // 56: govnode.log.v1.Hold
-	(*IDs)(nil),             // 57: govnode.log.v1.IDs
-	(*Pool)(nil),            // 58: govnode.log.v1.Pool
-	(*Lease)(nil),           // 59: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 60: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 61: govnode.log.v1.Ticket
-	(*Client)(nil),          // 62: govnode.log.v1.Client
-	(*Policy)(nil),          // 63: govnode.log.v1.Policy
-	(*Name)(nil),            // 64: govnode.log.v1.Name
-	(*Pins)(nil),            // 65: govnode.log.v1.Pins
-	(*Counter)(nil),         // 66: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 67: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 68: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 69: govnode.log.v1.Hash
-	(*List)(nil),            // 70: govnode.log.v1.List
-	(*ListItem)(nil),        // 71: govnode.log.v1.ListItem
-	(*Signals)(nil),         // 72: govnode.log.v1.Signals
-	(*Halt)(nil),            // 73: govnode.log.v1.Halt
-	(*SnapshotHeader)(nil),  // 74: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 75: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 76: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 77: govnode.log.v1.SnapshotTrailer
+	(*RateWant)(nil),        // 12: govnode.log.v1.RateWant
+	(*Output)(nil),          // 13: govnode.log.v1.Output
+	(*Value)(nil),           // 14: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 15: govnode.log.v1.ToolLimit
+	(*Limits)(nil),          // 16: govnode.log.v1.Limits
+	(*Open)(nil),            // 17: govnode.log.v1.Open
+	(*Begin)(nil),           // 18: govnode.log.v1.Begin
+	(*End)(nil),             // 19: govnode.log.v1.End
+	(*Cancel)(nil),          // 20: govnode.log.v1.Cancel
+	(*Close)(nil),           // 21: govnode.log.v1.Close
+	(*Acquire)(nil),         // 22: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 23: govnode.log.v1.Renew
+	(*Release)(nil),         // 24: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 25: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 26: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 27: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 28: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 29: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 30: govnode.log.v1.Set
+	(*Delete)(nil),          // 31: govnode.log.v1.Delete
+	(*Increment)(nil),       // 32: govnode.log.v1.Increment
+	(*Tick)(nil),            // 33: govnode.log.v1.Tick
+	(*Restore)(nil),         // 34: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 35: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 36: govnode.log.v1.Repair
+	(*PutRate)(nil),         // 37: govnode.log.v1.PutRate
+	(*DeleteRate)(nil),      // 38: govnode.log.v1.DeleteRate
+	(*TakeRate)(nil),        // 39: govnode.log.v1.TakeRate
+	(*Append)(nil),          // 40: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 41: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 42: govnode.log.v1.Target
+	(*Signal)(nil),          // 43: govnode.log.v1.Signal
+	(*Swept)(nil),           // 44: govnode.log.v1.Swept
+	(*Result)(nil),          // 45: govnode.log.v1.Result
+	(*After)(nil),           // 46: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 47: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 48: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 49: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 50: govnode.log.v1.Counters
+	(*Place)(nil),           // 51: govnode.log.v1.Place
+	(*Lapse)(nil),           // 52: govnode.log.v1.Lapse
+	(*Record)(nil),          // 53: govnode.log.v1.Record
+	(*Session)(nil),         // 54: govnode.log.v1.Session
+	(*Gates)(nil),           // 55: govnode.log.v1.Gates
+	(*Pin)(nil),             // 56: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 57: govnode.log.v1.ToolCount
+	(*More)(nil),            // 58: govnode.log.v1.More
+	(*Held)(nil),            // 59: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 60: govnode.log.v1.HeldGates
+	(*Spent)(nil),           // 61: govnode.log.v1.Spent
+	(*Hold)(nil),            // 62: govnode.log.v1.Hold
+	(*IDs)(nil),             // 63: govnode.log.v1.IDs
+	(*Pool)(nil),            // 64: govnode.log.v1.Pool
+	(*Lease)(nil),           // 65: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 66: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 67: govnode.log.v1.Ticket
+	(*Client)(nil),          // 68: govnode.log.v1.Client
+	(*Policy)(nil),          // 69: govnode.log.v1.Policy
+	(*Name)(nil),            // 70: govnode.log.v1.Name
+	(*Pins)(nil),            // 71: govnode.log.v1.Pins
+	(*Counter)(nil),         // 72: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 73: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 74: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 75: govnode.log.v1.Hash
+	(*List)(nil),            // 76: govnode.log.v1.List
+	(*ListItem)(nil),        // 77: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 78: govnode.log.v1.Signals
+	(*Halt)(nil),            // 79: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 80: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 81: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 82: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 83: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	16, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	17, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	18, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	19, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	20, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	21, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	22, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	23, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	24, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	25, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	26, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	27, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	28, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	29, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	30, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	31, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	32, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	33, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	34, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	35, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	39, // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
-	40, // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
-	36, // 22: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
-	37, // 23: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
-	2,  // 24: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	14, // 25: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	9,  // 26: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 27: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	10, // 28: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	11, // 29: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	1,  // 30: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	12, // 31: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	8,  // 32: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	8,  // 33: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	8,  // 34: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	8,  // 35: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	15, // 36: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	8,  // 37: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	8,  // 38: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	13, // 39: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	8,  // 40: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	8,  // 41: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	8,  // 42: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	8,  // 43: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	8,  // 44: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
-	8,  // 45: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
-	3,  // 46: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
-	8,  // 47: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
-	38, // 48: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
-	4,  // 49: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
-	38, // 50: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
-	44, // 51: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	45, // 52: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	46, // 53: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	47, // 54: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	48, // 55: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	42, // 56: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	73, // 57: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
-	50, // 58: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	43, // 59: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	50, // 60: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	58, // 61: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	62, // 62: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	63, // 63: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	64, // 64: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	65, // 65: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	66, // 66: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	67, // 67: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	68, // 68: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	69, // 69: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	72, // 70: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
-	70, // 71: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
-	71, // 72: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
-	5,  // 73: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	52, // 74: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	53, // 75: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	55, // 76: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	57, // 77: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	54, // 78: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	51, // 79: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	4,  // 80: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
-	15, // 81: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	9,  // 82: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	56, // 83: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 84: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	59, // 85: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	61, // 86: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	60, // 87: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	55, // 88: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	57, // 89: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	52, // 90: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	13, // 91: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	73, // 92: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
-	38, // 93: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,  // 94: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
-	76, // 95: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	49, // 96: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	97, // [97:97] is the sub-list for method output_type
-	97, // [97:97] is the sub-list for method input_type
-	97, // [97:97] is the sub-list for extension type_name
-	97, // [97:97] is the sub-list for extension extendee
-	0,  // [0:97] is the sub-list for field type_name
+	17,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	18,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	19,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	20,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	21,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	22,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	23,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	24,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	25,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	26,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	27,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	28,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	29,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	30,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	31,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	32,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	33,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	34,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	35,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	36,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	43,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	44,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	37,  // 22: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
+	38,  // 23: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
+	39,  // 24: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
+	40,  // 25: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	41,  // 26: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	2,   // 27: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	15,  // 28: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	9,   // 29: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,   // 30: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	10,  // 31: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	11,  // 32: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	12,  // 33: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
+	1,   // 34: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	13,  // 35: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	8,   // 36: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	8,   // 37: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	8,   // 38: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	8,   // 39: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	16,  // 40: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	8,   // 41: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	8,   // 42: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	14,  // 43: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	8,   // 44: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	8,   // 45: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	8,   // 46: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	8,   // 47: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	8,   // 48: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
+	8,   // 49: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
+	8,   // 50: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	8,   // 51: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,   // 52: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	8,   // 53: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	42,  // 54: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,   // 55: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	42,  // 56: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	48,  // 57: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	49,  // 58: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	50,  // 59: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	51,  // 60: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	52,  // 61: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	46,  // 62: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	79,  // 63: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	54,  // 64: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	47,  // 65: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	54,  // 66: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	64,  // 67: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	68,  // 68: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	69,  // 69: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	70,  // 70: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	71,  // 71: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	72,  // 72: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	73,  // 73: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	74,  // 74: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	75,  // 75: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	78,  // 76: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	76,  // 77: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	77,  // 78: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	5,   // 79: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	56,  // 80: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	57,  // 81: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	59,  // 82: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	63,  // 83: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	58,  // 84: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	55,  // 85: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	4,   // 86: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	16,  // 87: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	9,   // 88: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	62,  // 89: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 90: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	60,  // 91: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	61,  // 92: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	65,  // 93: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	67,  // 94: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	66,  // 95: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	59,  // 96: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	63,  // 97: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	56,  // 98: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	14,  // 99: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	79,  // 100: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	42,  // 101: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 102: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	82,  // 103: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	53,  // 104: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	105, // [105:105] is the sub-list for method output_type
+	105, // [105:105] is the sub-list for method input_type
+	105, // [105:105] is the sub-list for extension type_name
+	105, // [105:105] is the sub-list for extension extendee
+	0,   // [0:105] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -7026,10 +7634,13 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Repair)(nil),
 		(*Command_Signal)(nil),
 		(*Command_Swept)(nil),
+		(*Command_PutRate)(nil),
+		(*Command_DeleteRate)(nil),
+		(*Command_TakeRate)(nil),
 		(*Command_Append)(nil),
 		(*Command_DeleteList)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[43].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[47].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -7050,7 +7661,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   72,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,219 @@
+package limiter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// spend asks at a rate, and spends at once what is granted.
+func spend(p *Pool, now time.Duration, weight int32) (token uint64, ok bool) {
+	r := ask("x", 0)
+	r.Weight, r.Expires = weight, now+sec
+	how, token, _ := p.Acquire(now, r)
+	if how != Granted {
+		return 0, false
+	}
+	return p.Spend(now, token)
+}
+
+func newRate(limit int32, per time.Duration) *Pool {
+	p := &Pool{}
+	p.SetRate(0, limit, per)
+	return p
+}
+
+func TestRateReturnsByItself(t *testing.T) {
+	p := newRate(2, sec)
+	for range 2 {
+		_, ok := spend(p, 0, 1)
+		require.True(t, ok)
+	}
+	_, ok := spend(p, sec-1, 1)
+	require.False(t, ok)
+	require.Equal(t, time.Nanosecond, p.Free(sec-1, 1, 0, 0))
+	_, ok = spend(p, sec, 1)
+	require.True(t, ok, "a window has one of its ends")
+}
+
+func TestRateQueue(t *testing.T) {
+	p := newRate(1, 10*sec)
+	_, ok := spend(p, 0, 1)
+	require.True(t, ok)
+	_, waits := p.Turn()
+	require.False(t, waits, "nobody waits")
+	for _, h := range []string{"a", "b"} {
+		how, _, _ := p.Acquire(9*sec, ask(h, 60*sec))
+		require.Equal(t, Queued, how)
+	}
+	at, waits := p.Turn()
+	require.True(t, waits)
+	require.Equal(t, 10*sec, at)
+	require.Equal(t, []string{"a"}, p.Turns(at))
+	require.Equal(t, 21*sec, p.Free(9*sec, 1, 0, 0), "two come first")
+	how, token, _ := p.Claim(12*sec, "a")
+	require.Equal(t, Granted, how)
+	_, ok = p.Spend(12*sec, token)
+	require.True(t, ok)
+	at, _ = p.Turn()
+	require.Equal(t, 22*sec, at, "a grant counts from its claim")
+	_, ok = p.Spend(12*sec, token)
+	require.False(t, ok, "it is spent")
+	p.EndWaits()
+	require.Equal(t, int32(1), p.InUse())
+	require.Empty(t, p.Queue)
+}
+
+func TestReturnAndCharge(t *testing.T) {
+	p := newRate(100, sec)
+	token, _ := spend(p, 0, 60)
+	p.Return(sec/2, 0, token, 20)
+	require.Equal(t, int32(40), p.InUse())
+	p.Return(sec/2, 0, token, 200)
+	require.Zero(t, p.InUse(), "no more comes back than was spent")
+	p.Charge(sec/2, 500)
+	_, ok := spend(p, sec+sec/2-1, 1)
+	require.False(t, ok)
+	_, ok = spend(p, sec+sec/2, 100)
+	require.True(t, ok, "a debt is over after one window")
+	p.Return(sec+sec/2, 0, token, 5)
+	require.Equal(t, int32(100), p.InUse(), "what has returned by itself does not come back")
+	for range 5 {
+		p.Charge(2*sec, MaxWeight)
+	}
+	require.Positive(t, p.InUse(), "sums do not run over")
+}
+
+// The longest window that somebody asks under counts, while he asks.
+func TestWindowsOfTwoVersions(t *testing.T) {
+	p := &Pool{}
+	p.Under(0, sec)
+	p.Under(0, 10*sec)
+	require.Equal(t, 10*sec, p.Per)
+	p.Under(9*sec, 10*sec)
+	p.Under(9*sec, sec)
+	require.Equal(t, 10*sec, p.Per)
+	require.False(t, p.Suits(19*sec, 10*sec))
+	p.Under(19*sec, 10*sec)
+	p.Under(30*sec, sec)
+	require.Equal(t, 10*sec, p.Per, "it was asked under within that time")
+	p.Under(39*sec, sec)
+	require.Equal(t, sec, p.Per)
+}
+
+// Over random requests, no window of a rate holds more than its limit, whatever
+// it is, and its entries are few; settling step by step is settling at once.
+func TestNoWindowOverItsRate(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		per := []time.Duration{100 * time.Millisecond, time.Second, 7777777777, time.Hour}[r.IntN(4)]
+		limit := []int32{1, 3, 1000, MaxWeight}[r.IntN(4)]
+		p := newRate(limit, per)
+		type admission struct {
+			at     time.Duration
+			weight int64
+		}
+		var admitted []admission
+		now, held := time.Duration(0), map[string]bool{}
+		admit := func(l Lease) {
+			_, ok := p.Spend(now, l.Token)
+			require.True(t, ok)
+			admitted = append(admitted, admission{now, int64(l.Weight)})
+		}
+		for i := range 600 {
+			switch r.IntN(4) {
+			case 0:
+				if at, ok := p.Due(); ok && at > now && at < now+per {
+					now = at - time.Duration(r.IntN(2))
+				}
+			case 1:
+				now += time.Duration(r.Int64N(int64(per) / 50))
+			}
+			q := ask(fmt.Sprint("h", i), 0)
+			q.Weight = 1 + r.Int32N(min(limit, 4*(1+limit/700)))
+			q.Expires, q.Priority = now+time.Duration(1+r.IntN(15))*sec, r.Int32N(2)
+			if r.IntN(2) == 0 {
+				q.Until, q.Queue = now+min(per, 9*sec), 5
+			}
+			if how, token, _ := p.Acquire(now, q); how == Granted && r.IntN(4) > 0 {
+				l, _ := p.Lease(token)
+				admit(l)
+			} else if how == Granted || how == Queued {
+				held[q.Holder] = true
+			}
+			for h := range held {
+				if how, token, _ := p.Claim(now, h); how == Granted {
+					l, _ := p.Lease(token)
+					admit(l)
+					delete(held, h)
+				}
+				break
+			}
+			entries := 0
+			for j := range p.Leases {
+				if p.Leases[j].Spent() {
+					entries++
+				}
+			}
+			require.LessOrEqual(t, entries, MaxEntries)
+		}
+		for i, from := 0, 0; i < len(admitted); i++ {
+			for admitted[i].at-admitted[from].at >= per {
+				from++
+			}
+			var sum int64
+			for _, a := range admitted[from : i+1] {
+				sum += a.weight
+			}
+			require.LessOrEqual(t, sum, int64(limit), "seed %d", seed)
+		}
+		one, two := p.Clone(), p.Clone()
+		one.Settle(now + 2*per)
+		for d := time.Duration(0); d < 2*per; d += per / 9 {
+			two.Settle(now + d)
+		}
+		two.Settle(now + 2*per)
+		require.Equal(t, picture(one, now), picture(two, now), "seed %d", seed)
+	}
+}
+
+// Of a rate of any size there are few entries, and what it loses is a 256th.
+func TestEntriesAreFew(t *testing.T) {
+	for _, per := range []time.Duration{100 * time.Millisecond, 999999937, 24 * time.Hour} {
+		p := newRate(MaxWeight, per)
+		most := 0
+		for i := range 5000 {
+			now := time.Duration(int64(i) * int64(per) / 1000)
+			_, ok := spend(p, now, 1)
+			require.True(t, ok)
+			most = max(most, len(p.Leases))
+			require.LessOrEqual(t, p.InUse(), int32(1000+1000/spans+2), "per %v", per)
+		}
+		require.LessOrEqual(t, most, MaxEntries)
+	}
+}
+
+// With as many leases given out as there may be, who could be admitted waits.
+func TestHeldAtARateAreBounded(t *testing.T) {
+	p := newRate(MaxWeight, sec)
+	var first uint64
+	granted := 0
+	for i := range MaxHeld + MaxEntries + 2 {
+		how, token, _ := p.Acquire(0, ask(fmt.Sprint(i), 0))
+		if how != Granted {
+			break
+		}
+		if granted++; granted == 1 {
+			first = token
+		}
+	}
+	require.Equal(t, MaxHeld+MaxEntries, granted)
+	how, _, _ := p.Acquire(0, ask("late", 60*sec))
+	require.Equal(t, Queued, how)
+	p.Release(0, first)
+	how, _, _ = p.Claim(0, "late")
+	require.Equal(t, Granted, how)
+}
