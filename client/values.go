@@ -11,10 +11,11 @@ type Kind = govnodev1.Kind
 
 // Kinds of calls.
 const (
-	KindTool    = govnodev1.Kind_KIND_TOOL // if none is given
-	KindModel   = govnodev1.Kind_KIND_MODEL
-	KindAgent   = govnodev1.Kind_KIND_AGENT
-	KindHandoff = govnodev1.Kind_KIND_HANDOFF
+	KindTool     = govnodev1.Kind_KIND_TOOL // if none is given
+	KindModel    = govnodev1.Kind_KIND_MODEL
+	KindAgent    = govnodev1.Kind_KIND_AGENT
+	KindHandoff  = govnodev1.Kind_KIND_HANDOFF
+	KindSampling = govnodev1.Kind_KIND_SAMPLING // of a server, whose label is the tool
 )
 
 // A Status says how a call ended.
@@ -61,6 +62,8 @@ const (
 	AlreadyEnded     = govnodev1.Outcome_OUTCOME_ALREADY_ENDED
 	WaitCancelled    = govnodev1.Outcome_OUTCOME_CANCELLED // the wait was given up by its caller
 	NotFound         = govnodev1.Outcome_OUTCOME_NOT_FOUND
+	KindLimit        = govnodev1.Outcome_OUTCOME_KIND_LIMIT   // calls of one kind
+	BreakerOpen      = govnodev1.Outcome_OUTCOME_BREAKER_OPEN // too many calls in a row failed
 )
 
 // A SessionState says whether calls can be begun in a session.

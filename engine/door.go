@@ -49,10 +49,11 @@ type (
 
 // The kinds of calls, the orders of checks, and the facts.
 const (
-	KindTool    = call.KindTool
-	KindModel   = call.KindModel
-	KindAgent   = call.KindAgent
-	KindHandoff = call.KindHandoff
+	KindTool     = call.KindTool
+	KindModel    = call.KindModel
+	KindAgent    = call.KindAgent
+	KindHandoff  = call.KindHandoff
+	KindSampling = call.KindSampling
 
 	OrderUnion       = call.OrderUnion
 	OrderInterceptor = call.OrderInterceptor

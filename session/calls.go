@@ -17,8 +17,8 @@ const (
 )
 
 // begin decides a call. Everything it checks, it checks in this one step:
-// known id, session open, attempts, verdict, timeout, calls, tool, tokens,
-// slots.
+// known id, session open, attempts, verdict, timeout, calls, kind, breaker,
+// tool, tokens, slots.
 func (s *State) begin(c *Begin, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
 	x := s.counted(k, r)
@@ -57,6 +57,9 @@ func (s *State) begin(c *Begin, r *Result) {
 	r.Code = s.admit(c, x, wants, r)
 	if r.Code != Admitted && r.Code != Queued {
 		value := uint64(r.Elapsed)
+		if r.Code == BreakerOpen {
+			value = uint64(s.now + r.RetryAfter)
+		}
 		for i := range c.Pools {
 			if len(r.Pools) > 0 && c.Pools[i].Pool == r.Pools[0] {
 				value = uint64(i) // which pool had no room
@@ -110,7 +113,7 @@ func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) bool {
 		r.Code = TooManyOpen
 		return false
 	}
-	if c.CallKind == Tool && len(x.Tools) >= MaxTools && x.tool(s.name(c.Tool)) < 0 {
+	if x.namesTool(c.CallKind) && len(x.Tools) >= MaxTools && x.tool(s.name(c.Tool)) < 0 {
 		r.Code = TooManyTools
 		return false
 	}
@@ -171,6 +174,12 @@ func (s *State) admit(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	if counts && x.Calls >= limits.MaxToolCalls {
 		r.Limit = int64(limits.MaxToolCalls)
 		return CallLimit
+	}
+	if code := kindAllows(c, x, r); code != Done {
+		return code
+	}
+	if code := s.breakerAllows(c, x, r); code != Done {
+		return code
 	}
 	if c.CallKind == Tool {
 		if most, ok := limits.tool(c.Tool); ok && x.ToolCalls(c.Tool) >= most {
@@ -289,9 +298,10 @@ func (x *Session) reserve(h *Held) {
 		if i := x.tool(h.Tool); i >= 0 {
 			x.editTools()[i].Calls++
 		} else {
-			x.Tools = append(x.editTools(), ToolCount{h.Tool, 1})
+			x.Tools = append(x.editTools(), ToolCount{Tool: h.Tool, Calls: 1})
 		}
 	}
+	x.countKind(h, 1)
 }
 
 func (s *State) grants(h *Held, r *Result) {
@@ -337,6 +347,11 @@ func (s *State) recall(m *ids.Remembered, c *Begin, x *Session, r *Result) {
 		r.Limit = int64(x.Pin.Limits.MaxToolCalls)
 	case TokenLimit:
 		r.Limit = x.Pin.Limits.MaxTokens
+	case KindLimitReached:
+		most, _ := x.Pin.Limits.kind(c.CallKind)
+		r.Limit = int64(most)
+	case BreakerOpen:
+		r.Limit, r.RetryAfter = int64(x.Pin.Limits.MaxFailures), s.left(time.Duration(m.Value))
 	}
 }
 
@@ -443,6 +458,9 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		}
 	}
 
+	if code := s.breakerAllows(c, x, r); code != Done {
+		return s.giveUp(c.NS, x, h, code, uint64(s.now+r.RetryAfter))
+	}
 	var holdUntil time.Duration
 	h.Until, h.Started, h.Deadline = 0, s.now, s.now+c.TTL
 	if c.MaxHold > 0 {

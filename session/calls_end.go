@@ -48,6 +48,7 @@ func (s *State) end(c *End, r *Result) {
 	case Failed:
 		x.Failures++
 		x.Consecutive++
+		x.failed(s.now)
 	}
 	x.IDs.Add(remembered(c.Call, done.Content, Ended, done.Rule, uint64(c.Status)))
 	s.noteOutput(c, k, x)

@@ -165,7 +165,7 @@ func (c *Begin) fields(f *codec) {
 	f.Text(2, &c.Session)
 	f.Text(3, &c.Call)
 	f.fingerprint(4, &c.Content)
-	f.Uint8(5, (*uint8)(&c.CallKind), uint8(Handoff))
+	f.Uint8(5, (*uint8)(&c.CallKind), uint8(Sampling))
 	f.Text(6, &c.Tool)
 	f.digest(7, &c.Digest)
 	for i, n := elements(f, 8, &c.Seen, math.MaxInt); i < n; i++ {

@@ -67,6 +67,14 @@ func (f *codec) limits(num protowire.Number, l *Limits) {
 		f.Int32(7, &l.Backpressure)
 		f.Uint32(8, &l.Checkpoint)
 		f.Int64(9, &l.Drift)
+		for i, n := elements(f, 10, &l.Kinds, maxKinds); i < n; i++ {
+			for m := f.Message(10, true); f.Visit(&m); {
+				f.Uint8(1, (*uint8)(&l.Kinds[i].Kind), uint8(Sampling))
+				f.Uint32(2, &l.Kinds[i].Max)
+			}
+		}
+		f.Uint32(11, &l.MaxFailures)
+		f.Duration(12, &l.BreakerReset)
 	}
 }
 

@@ -61,6 +61,7 @@ func oneOfEach() map[Key]Record {
 	pin := &Pin{Digest{1}, Limits{
 		MaxTokens: 1, MaxToolCalls: 2, MaxAttempts: 3, PerTool: []ToolLimit{{"t", 4}}, Timeout: 5,
 		MaxConcurrent: 6, Backpressure: 7, Checkpoint: 8, Drift: 9,
+		Kinds: []KindLimit{{Agent, 10}, {Sampling, 11}}, MaxFailures: 12, BreakerReset: 13,
 	}}
 	finished := ids.Forgotten(3)
 	finished.Add(remembered("01JDABCDEFGHJKMNPQRSTVWXYZ", Fingerprint{5}, Ended, 6, 7))
@@ -73,12 +74,13 @@ func oneOfEach() map[Key]Record {
 		"sn/x": &Session{
 			Agent: unique.Make("a"), Policy: unique.Make("p"), Version: 1, Phase: PhaseClosed, Pinned: true, Pin: pin, Content: Fingerprint{2},
 			Opened: 3, IdleTTL: 4, Used: 5, Attempts: 7, Calls: 8, Executions: 9, Failures: 10, Consecutive: 11, Tokens: 12,
-			Reserved: -13, Tools: []ToolCount{{unique.Make("t"), 14}},
+			Reserved: -13, Tools: []ToolCount{{unique.Make("t"), 14, 15}},
 			Open: []Held{{
 				Holder: "sx c", Content: Fingerprint{15}, Started: 16, Deadline: 17, Until: 18, Tokens: 19, Tool: unique.Make("t"),
 				Pools: []Hold{{unique.Make("policy/p"), 20, 21}}, Rule: 22, Kind: Model,
 			}},
 			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
+			Gates: &Gates{ModelCalls: 25, AgentCalls: 26, Handoffs: 27, FailedAt: 28},
 		},
 		"pn/x": pool,
 		"cn/x": &Client{

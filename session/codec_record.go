@@ -211,11 +211,25 @@ func (s *Session) fields(f *codec) {
 		for m := f.Message(19, true); f.Visit(&m); {
 			f.Name(1, &s.Tools[i].Tool)
 			f.Uint32(2, &s.Tools[i].Calls)
+			f.Uint32(3, &s.Tools[i].Sampling)
 		}
 	}
 	f.open(20, &s.Open)
 	s.IDs.Field(&f.Coder, 21)
 	f.more(22, &s.More)
+	if f.Field() == 23 && s.Gates == nil {
+		s.Gates = new(Gates)
+	}
+	for m := f.Message(23, s.Gates != nil); f.Visit(&m); {
+		s.Gates.fields(f)
+	}
+}
+
+func (g *Gates) fields(f *codec) {
+	f.Uint32(10, &g.ModelCalls)
+	f.Uint32(11, &g.AgentCalls)
+	f.Uint32(12, &g.Handoffs)
+	f.Duration(13, &g.FailedAt)
 }
 
 func (c *Client) fields(f *codec) {
@@ -300,7 +314,7 @@ func (h *Held) fields(f *codec) {
 		}
 	}
 	f.Uint16(9, &h.Rule)
-	f.Uint8(10, (*uint8)(&h.Kind), uint8(Handoff))
+	f.Uint8(10, (*uint8)(&h.Kind), uint8(Sampling))
 }
 
 func (p *Pool) fields(f *codec) {

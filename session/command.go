@@ -21,6 +21,7 @@ const (
 	Model
 	Agent
 	Handoff
+	Sampling // of a server, whose label is the tool; counts in its own limit alone
 )
 
 // Status says how a call ended.
@@ -44,6 +45,17 @@ type Limits struct {
 	Backpressure  int32
 	Checkpoint    uint32 // every so many executions
 	Drift         int64  // threshold in millionths; 0 means that drift is not computed
+
+	Kinds        []KindLimit // by kind
+	MaxFailures  uint32      // in a row, until the breaker opens; 0: there is none
+	BreakerReset time.Duration
+}
+
+// A KindLimit bounds the calls of one kind in a session; of sampling, those of
+// one server.
+type KindLimit struct {
+	Kind CallKind
+	Max  uint32
 }
 
 // A ToolLimit bounds the calls of one tool in a session.

@@ -77,6 +77,7 @@ type Session struct {
 	Open  []Held
 	IDs   ids.Set
 	More  *More // what few sessions have
+	Gates *Gates
 }
 
 // Phase says whether a session admits calls.
@@ -96,10 +97,20 @@ type More struct {
 	Drift      int64  // the latest score, in millionths
 }
 
-// A ToolCount counts the calls of one tool.
+// Gates are what a session counts for the gates that its policy has beside the
+// limits of every policy; immutable, and nil while there is nothing.
+type Gates struct {
+	ModelCalls, AgentCalls, Handoffs uint32
+
+	FailedAt time.Duration // the latest call that failed, for the breaker
+}
+
+// A ToolCount counts the calls of one tool, and the requests of a server of that
+// name.
 type ToolCount struct {
-	Tool  unique.Handle[string]
-	Calls uint32
+	Tool     unique.Handle[string]
+	Calls    uint32
+	Sampling uint32
 }
 
 // Held is an open call of a session, or an open slot of a client: something
@@ -381,6 +392,7 @@ func (s *Session) unreserve(h *Held) {
 			s.editTools()[i].Calls--
 		}
 	}
+	s.countKind(h, -1)
 }
 
 func (s *Session) tool(name unique.Handle[string]) int {

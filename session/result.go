@@ -38,6 +38,8 @@ const (
 	Fenced
 	Released
 	AlreadyReleased
+	KindLimitReached Code = 23
+	BreakerOpen      Code = 24
 )
 
 // Failures begin at a number of their own, so that a new outcome renumbers
@@ -57,7 +59,8 @@ const (
 	NotANumber                    // the key holds a text
 	Overflow                      // the sum does not fit
 	TooManyNames                  // cap: names of a tree
-	numCodes
+
+	numCodes Code = 63 // six bits are remembered of a code
 )
 
 // Failure reports whether the code means that there is no answer.
@@ -186,7 +189,7 @@ var codeNames = [numCodes]string{
 	StaleID: "stale id", StalePremise: "stale premise", Invalid: "invalid", TooManyOpen: "too many open",
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
-	TooManyNames: "too many names",
+	TooManyNames: "too many names", KindLimitReached: "kind limit", BreakerOpen: "breaker open",
 }
 
 // String returns the code in words.

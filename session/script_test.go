@@ -164,6 +164,12 @@ func (s *script) command(verb string) session.Command {
 			n, _ := strconv.Atoi(rm)
 			l.PerTool = []session.ToolLimit{{Tool: "rm", Max: uint32(n)}}
 		}
+		for i, kind := range []string{"models", "agents", "handoffs", "sampling"} {
+			if _, ok := s.args[kind]; ok {
+				l.Kinds = append(l.Kinds, session.KindLimit{Kind: session.Model + session.CallKind(i), Max: uint32(s.num(kind, 0))})
+			}
+		}
+		l.MaxFailures, l.BreakerReset = uint32(s.num("failures", 0)), s.dur("reset")
 		return &session.PutPolicy{NS: "ns", By: s.maker(), Name: s.str("name", "p"), Digest: digest(s.str("digest", "p")), Tree: []byte("tree"), Limits: l}
 	case "drop-policy":
 		return &session.DeletePolicy{NS: "ns", By: s.maker(), Name: s.str("name", "p"), Digest: digest(s.str("digest", "p")), Names: []string{s.str("name", "p")}}
@@ -181,12 +187,7 @@ func (s *script) command(verb string) session.Command {
 		c := &session.Begin{NS: "ns", Session: s.args["s"], Call: s.args["call"], Content: s.print(), Tool: s.str("tool", "ls"), Digest: digest(s.str("digest", "p")),
 			Verdict: session.Verdict{Allow: s.args["deny"] == "", Rule: uint16(s.num("deny", 0))}, Pools: wants, TTL: ttl, MaxHold: s.dur("hold"), Wait: s.dur("wait"),
 			Priority: int32(s.num("priority", 0)), Tokens: s.num("tokens", 0)}
-		switch s.args["kind"] {
-		case "model":
-			c.CallKind = session.Model
-		case "agent":
-			c.CallKind = session.Agent
-		}
+		c.CallKind = map[string]session.CallKind{"model": session.Model, "agent": session.Agent, "handoff": session.Handoff, "sampling": session.Sampling}[s.args["kind"]]
 		if v, ok := s.args["saw-calls"]; ok {
 			lo, hi, _ := strings.Cut(v, "-")
 			l, _ := strconv.Atoi(lo)
@@ -263,6 +264,9 @@ func answer(r session.Result) string {
 	if r.Limit != 0 {
 		add("limit=%d", r.Limit)
 	}
+	if r.Code == session.BreakerOpen {
+		add("retry-after=%v", r.RetryAfter)
+	}
 	if r.Elapsed != 0 {
 		add("elapsed=%v", r.Elapsed)
 	}
@@ -302,6 +306,12 @@ func (s *script) show(what string) string {
 		}
 		for _, c := range x.Tools {
 			out += fmt.Sprintf(" %s=%d", c.Tool.Value(), c.Calls)
+			if c.Sampling > 0 {
+				out += fmt.Sprintf("+%d", c.Sampling)
+			}
+		}
+		if g := x.Gates; g != nil {
+			out += fmt.Sprintf(" models=%d agents=%d handoffs=%d failed-at=%v", g.ModelCalls, g.AgentCalls, g.Handoffs, g.FailedAt)
 		}
 		for i := range x.Open {
 			h := &x.Open[i]

@@ -25,6 +25,7 @@ const (
 	MaxPools      = 8
 	MaxPremises   = MaxTools + 8 // a premise for each tool, and for each other fact
 	MaxToolLimits = 1024         // tools that a policy limits
+	maxKinds      = 8            // of calls, with room for those to come
 	MaxNames      = 1024         // names that point to one policy, as a premise
 	// MaxClosePools is in how many pools a session can hold slots, as a premise.
 	MaxClosePools = MaxOpen*MaxPools + 1
@@ -174,9 +175,9 @@ func (v *validator) begin(c *Begin) {
 	v.namespace(c.NS)
 	v.id("Session", c.Session)
 	v.id("Call", c.Call)
-	between(v, "CallKind", c.CallKind, Tool, Handoff)
+	between(v, "CallKind", c.CallKind, Tool, Sampling)
 	least := 0
-	if c.CallKind == Tool {
+	if c.CallKind == Tool || c.CallKind == Sampling {
 		least = 1
 	}
 	v.text("Tool", c.Tool, least, MaxTool)
@@ -337,6 +338,14 @@ func (v *validator) putPolicy(c *PutPolicy) {
 			v.fail(field, "is not behind the one before it; order limits by tool and give each once")
 		}
 	}
+	for i, k := range l.Kinds {
+		field := fmt.Sprintf("Limits.Kinds[%d].Kind", i)
+		between(v, field, k.Kind, Model, Sampling)
+		if i > 0 && k.Kind <= l.Kinds[i-1].Kind {
+			v.fail(field, "is not behind the one before it; order limits by kind and give each once")
+		}
+	}
+	between(v, "Limits.BreakerReset", l.BreakerReset, 0, MaxHold)
 }
 
 func (v *validator) deletePolicy(c *DeletePolicy) {

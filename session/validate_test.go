@@ -26,7 +26,7 @@ func validCommands() map[string]Command {
 		"PutPool":      &PutPool{NS: "default", By: by, Pool: "q", Slots: 1},
 		"DeletePool":   &DeletePool{NS: "default", By: by, Pool: "q"},
 		"PutPolicy": &PutPolicy{NS: "default", By: by, Name: "p", Digest: Digest{1}, Tree: []byte("x"),
-			Limits: Limits{MaxConcurrent: 1, PerTool: []ToolLimit{{"a", 0}, {"b", 1}}}},
+			Limits: Limits{MaxConcurrent: 1, PerTool: []ToolLimit{{"a", 0}, {"b", 1}}, Kinds: []KindLimit{{Model, 0}, {Agent, 1}}}},
 		"DeletePolicy": &DeletePolicy{NS: "default", By: by, Digest: Digest{1}, Names: []string{"p", "q"}},
 		"Set":          &Set{NS: "default", By: by, Key: "any key", Value: Value{Text: "two\nlines"}},
 		"Delete":       &Delete{NS: "default", By: by, Key: "k"},
@@ -89,7 +89,7 @@ func TestCaps(t *testing.T) {
 			on(func(c *Begin) { c.Session = "a b" }), on(func(c *Begin) { c.Session = "ä" }), on(func(c *Begin) { c.Session = "a\x00" }),
 		}},
 		{"Begin.Call", nil, []func(Command){on(func(c *Begin) { c.Call = "" }), on(func(c *Begin) { c.Call = "a b" })}},
-		{"Begin.CallKind", []func(Command){on(func(c *Begin) { c.CallKind = Handoff })}, []func(Command){on(func(c *Begin) { c.CallKind = Handoff + 1 })}},
+		{"Begin.CallKind", []func(Command){on(func(c *Begin) { c.CallKind = Sampling })}, []func(Command){on(func(c *Begin) { c.CallKind = Sampling + 1 })}},
 		{"Begin.Tool", []func(Command){
 			on(func(c *Begin) { c.Tool = text(MaxTool) }), on(func(c *Begin) { c.Tool = "with blank, ä" }),
 			on(func(c *Begin) { c.Tool, c.CallKind = "", Model }),
@@ -264,6 +264,15 @@ func TestCaps(t *testing.T) {
 		})}},
 		{"PutPolicy.Limits.PerTool[1].Tool", nil, []func(Command){
 			on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "" }), on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "a" }),
+		}},
+		{"PutPolicy.Limits.Kinds[0].Kind", nil, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.Kinds[0].Kind = Tool }), on(func(c *PutPolicy) { c.Limits.Kinds[0].Kind = Sampling + 1 }),
+		}},
+		{"PutPolicy.Limits.Kinds[1].Kind", []func(Command){on(func(c *PutPolicy) { c.Limits.Kinds[1].Kind = Sampling })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.Kinds[1].Kind = Model }), on(func(c *PutPolicy) { c.Limits.Kinds[0].Kind = Handoff }),
+		}},
+		{"PutPolicy.Limits.BreakerReset", []func(Command){on(func(c *PutPolicy) { c.Limits.BreakerReset = MaxHold })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.BreakerReset = -1 }), on(func(c *PutPolicy) { c.Limits.BreakerReset = MaxHold + 1 }),
 		}},
 		{"DeletePolicy.Name", []func(Command){on(func(c *DeletePolicy) { c.Name = "p" })}, []func(Command){on(func(c *DeletePolicy) { c.Name = "a b" })}},
 		{"DeletePolicy.Digest", nil, []func(Command){on(func(c *DeletePolicy) { c.Digest = Digest{} })}},

@@ -64,6 +64,13 @@ var callKinds = map[v1.Kind]struct {
 	v1.Kind_KIND_MODEL:       {session.Model, engine.KindModel},
 	v1.Kind_KIND_AGENT:       {session.Agent, engine.KindAgent},
 	v1.Kind_KIND_HANDOFF:     {session.Handoff, engine.KindHandoff},
+	v1.Kind_KIND_SAMPLING:    {session.Sampling, engine.KindSampling},
+}
+
+// stateKinds are the kinds of package engine in the words of the state.
+var stateKinds = map[engine.Kind]session.CallKind{
+	engine.KindTool: session.Tool, engine.KindModel: session.Model, engine.KindAgent: session.Agent,
+	engine.KindHandoff: session.Handoff, engine.KindSampling: session.Sampling,
 }
 
 var orders = map[v1.Order]engine.Order{
@@ -79,12 +86,15 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	f.NewID("callId", req.CallId, b.s.cfg.Now)
 	input.Enum(f, "kind", req.Kind, v1.Kind_name)
 	input.Enum(f, "order", req.Order, v1.Order_name)
-	kind := callKinds[req.Kind]
-	if kind.state == session.Tool || req.Tool != "" {
+	kind, tool := callKinds[req.Kind], req.Tool
+	if kind.state == session.Sampling {
+		tool = "" // it is the label of a server, and no tool
+		f.Text("tool", req.Tool, input.Caps.Tool)
+	} else if kind.state == session.Tool || tool != "" {
 		// The kind is the caller's word: who names a tool is counted, and judged
 		// by package engine, as a call of it.
 		kind.state = session.Tool
-		f.Text("tool", req.Tool, input.Caps.Tool)
+		f.Text("tool", tool, input.Caps.Tool)
 	}
 	b.cmd = &session.Begin{
 		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind.state, Tool: req.Tool,
@@ -96,7 +106,7 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 		Tokens:   f.Number("tokens", req.Tokens, input.Caps.Tokens),
 	}
 	b.input = engine.Input{
-		Tool: req.Tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],
+		Tool: tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],
 		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
 		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}

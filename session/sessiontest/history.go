@@ -49,10 +49,15 @@ func Digest(version int) session.Digest { return session.Digest{0: byte(version)
 // Limits are those of all policies of the history: small, so that every limit
 // is reached.
 func Limits(version int) session.Limits {
-	return session.Limits{
+	l := session.Limits{
 		MaxTokens: 3000, MaxToolCalls: 60, MaxAttempts: uint32(90 + version), Timeout: 4 * time.Minute,
 		PerTool: []session.ToolLimit{{Tool: "rm", Max: 3}}, MaxConcurrent: int32(4 - version), Backpressure: 2, Checkpoint: 5,
 	}
+	if version == 3 { // what few policies have
+		l.Kinds = []session.KindLimit{{Kind: session.Model, Max: 5}, {Kind: session.Agent, Max: 4}, {Kind: session.Handoff, Max: 3}, {Kind: session.Sampling, Max: 2}}
+		l.MaxFailures, l.BreakerReset = 2, 20*time.Second
+	}
+	return l
 }
 
 // policy names the policy of a version; two versions have one name, and so
@@ -210,7 +215,7 @@ func (h *History) begin() session.Command {
 	v := version(id)
 	c := &session.Begin{
 		NS: NS, Session: id, Call: h.id("c"), Content: session.Fingerprint{0: byte(h.n)},
-		CallKind: session.CallKind(h.r.IntN(5) % 4), Tool: []string{"rm", "ls", "cat"}[h.r.IntN(3)], Digest: Digest(v),
+		CallKind: session.CallKind(h.r.IntN(6) % 5), Tool: []string{"rm", "ls", "cat"}[h.r.IntN(3)], Digest: Digest(v),
 		Verdict: session.Verdict{Allow: h.r.IntN(10) > 0, Rule: uint16(h.r.IntN(3))},
 		Pools:   []session.Want{{Pool: session.PolicyPool(policy(v)), Weight: 1}},
 		TTL:     time.Duration(1+h.r.IntN(15)) * time.Second, Priority: int32(h.r.IntN(2)), Tokens: int64(h.r.IntN(3) * 50),

@@ -10,7 +10,8 @@ import (
 // How calls are admitted.
 
 // begin decides a call, in this order: known id, session open, premises,
-// attempts, verdict, timeout, calls, calls of the tool, tokens, slots.
+// attempts, verdict, timeout, calls, calls of the kind, breaker, calls of the
+// tool, tokens, slots.
 func (s *space) begin(c *session.Begin, r *session.Result) {
 	x := s.look(c.Session)
 	if x == nil {
@@ -23,7 +24,7 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 		return
 	}
 	if f := x.ids.find(c.Call); f != nil {
-		recall(c, x, f, r)
+		s.recall(c, x, f, r)
 		return
 	}
 	switch {
@@ -84,7 +85,7 @@ func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
 		r.Code, r.Facts = session.StalePremise, facts
 	case len(x.open) >= maxOpen:
 		r.Code = session.TooManyOpen
-	case c.CallKind == session.Tool && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
+	case x.named(c) && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
 		r.Code = session.TooManyTools
 	default:
 		return true
@@ -127,6 +128,12 @@ func (s *space) admit(c *session.Begin, x *sess, r *session.Result) (session.Cod
 	if (c.CallKind == session.Tool || c.CallKind == session.Model) && x.Calls >= l.MaxToolCalls {
 		r.Limit = int64(l.MaxToolCalls)
 		return session.CallLimit, 0
+	}
+	if code := x.kindLimit(c, r); code != session.Done {
+		return code, 0
+	}
+	if code := x.breaker(s.Now, c.Call, r); code != session.Done {
+		return code, uint64(s.Now + r.RetryAfter)
 	}
 	for _, t := range l.PerTool {
 		if c.CallKind == session.Tool && t.Tool == c.Tool && x.toolCalls(c.Tool) >= t.Max {
@@ -246,7 +253,7 @@ func (s *space) pressure(c *session.Begin, x *sess, r *session.Result) {
 }
 
 // recall answers an id that was finished.
-func recall(c *session.Begin, x *sess, f *finished, r *session.Result) {
+func (s *space) recall(c *session.Begin, x *sess, f *finished, r *session.Result) {
 	if f.content != c.Content {
 		r.Code = session.IDReused
 		return
@@ -265,6 +272,11 @@ func recall(c *session.Begin, x *sess, f *finished, r *session.Result) {
 		r.Limit = int64(x.limits.MaxToolCalls)
 	case session.TokenLimit:
 		r.Limit = x.limits.MaxTokens
+	case session.KindLimitReached:
+		most, _ := limitOf(x.limits, c.CallKind)
+		r.Limit = int64(most)
+	case session.BreakerOpen:
+		r.Limit, r.RetryAfter = int64(x.limits.MaxFailures), max(0, time.Duration(f.value)-s.Now)
 	}
 }
 
@@ -352,6 +364,9 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 			}
 			return giveUp(session.WaitTimeout, uint64(i))
 		}
+	}
+	if code := x.breaker(s.Now, c.Call, r); code != session.Done {
+		return giveUp(code, uint64(s.Now+r.RetryAfter))
 	}
 	h.until, h.started, h.deadline = 0, s.Now, s.Now+c.TTL
 	var holdUntil time.Duration

@@ -61,12 +61,15 @@ type sess struct {
 	baseline   session.Digest
 	text       string // of the baseline
 	drift      int64
+	kinds      [5]uint32       // calls by kind, of those that the policy limits
+	failedAt   time.Duration   // the latest failure, if there is a breaker
 	unreported []session.Lapse // for whoever looks first
 }
 
 type tool struct {
-	name  string
-	calls uint32
+	name     string
+	calls    uint32
+	sampling uint32
 }
 
 type client struct {
@@ -265,14 +268,17 @@ func (x *sess) count(h *held, by int) {
 	if h.kind == session.Tool || h.kind == session.Model {
 		x.Calls += uint32(by)
 	}
-	if h.kind != session.Tool {
+	if h.kind == session.Tool {
+		x.tool(h.tool).calls += uint32(by)
+	}
+	if _, limited := limitOf(x.limits, h.kind); !limited {
 		return
 	}
-	i := slices.IndexFunc(x.tools, func(t tool) bool { return t.name == h.tool })
-	if i < 0 {
-		i, x.tools = len(x.tools), append(x.tools, tool{name: h.tool})
+	if h.kind == session.Sampling {
+		x.tool(h.tool).sampling += uint32(by)
+	} else {
+		x.kinds[h.kind] += uint32(by)
 	}
-	x.tools[i].calls += uint32(by)
 }
 
 func (x *sess) toolCalls(name string) uint32 {

@@ -136,7 +136,11 @@ func (x *sess) record(pinned bool) *session.Session {
 		Tokens: x.Tokens, Reserved: x.reserved, Open: opens('s', x.id, x.open),
 	}
 	for _, t := range x.tools {
-		y.Tools = append(y.Tools, session.ToolCount{Tool: unique.Make(t.name), Calls: t.calls})
+		y.Tools = append(y.Tools, session.ToolCount{Tool: unique.Make(t.name), Calls: t.calls, Sampling: t.sampling})
+	}
+	gates := session.Gates{ModelCalls: x.kinds[session.Model], AgentCalls: x.kinds[session.Agent], Handoffs: x.kinds[session.Handoff], FailedAt: x.failedAt}
+	if gates != (session.Gates{}) {
+		y.Gates = &gates
 	}
 	if x.parent != "" || len(x.attributes) > 0 || x.baseline != (session.Digest{}) {
 		y.More = &session.More{Parent: x.parent, Attributes: x.attributes, Baseline: x.baseline, Drift: x.drift}

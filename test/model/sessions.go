@@ -195,6 +195,9 @@ func (s *space) end(c *session.End, r *session.Result) {
 	case session.Failed:
 		x.Failures++
 		x.Consecutive++
+		if x.limits.MaxFailures > 0 {
+			x.failedAt = s.Now
+		}
 	}
 	switch {
 	case c.Output.Hash == (session.Digest{}):

@@ -40,6 +40,8 @@ var Outcomes = map[session.Code]v1.Outcome{
 	session.Fenced:           v1.Outcome_OUTCOME_FENCED,
 	session.Released:         v1.Outcome_OUTCOME_RELEASED,
 	session.AlreadyReleased:  v1.Outcome_OUTCOME_ALREADY_RELEASED,
+	session.KindLimitReached: v1.Outcome_OUTCOME_KIND_LIMIT,
+	session.BreakerOpen:      v1.Outcome_OUTCOME_BREAKER_OPEN,
 }
 
 // Categories of refusals that the state machine makes, beside those of package
@@ -50,6 +52,7 @@ const (
 	categoryTokens      = "max_tokens"
 	categoryConcurrency = "max_concurrent"
 	categorySession     = "session"
+	categoryBreaker     = "max_consecutive_failures"
 )
 
 // A refusal is how an outcome that the state machine reached reads.
@@ -70,6 +73,11 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{engine.CategoryMaxToolCalls, "Tool-call limit exceeded.", fmt.Sprintf("Max tool calls exceeded (%d)", limits.MaxToolCalls)}
 	case session.ToolLimitReached:
 		return refusal{categoryToolCalls, "Tool-call limit exceeded.", toolLimitText(cmd.Tool, toolLimit(limits, cmd.Tool))}
+	case session.KindLimitReached:
+		return kindRefusal(limits, cmd)
+	case session.BreakerOpen:
+		return refusal{categoryBreaker, "Too many calls have failed.",
+			fmt.Sprintf("%d calls in a row failed; none is admitted until one that is tried after %s succeeds", limits.MaxFailures, limits.BreakerReset)}
 	case session.TokenLimit:
 		return refusal{categoryTokens, "Token limit exceeded.", fmt.Sprintf("Max tokens exceeded (%d)", limits.MaxTokens)}
 	case session.TimedOut:
@@ -91,6 +99,25 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{categorySession, "The call has ended.", "This call has already ended; take a new callId for a new call"}
 	}
 	return refusal{}
+}
+
+// kindRefusal names the field of the limit, which is the category too.
+func kindRefusal(limits *session.Limits, cmd *session.Begin) refusal {
+	var most uint32
+	for _, k := range limits.Kinds {
+		if k.Kind == cmd.CallKind {
+			most = k.Max
+		}
+	}
+	switch cmd.CallKind {
+	case session.Model:
+		return refusal{"max_model_calls", "Model-call limit exceeded.", fmt.Sprintf("Max model calls exceeded (%d)", most)}
+	case session.Agent:
+		return refusal{"max_agent_calls", "Agent-call limit exceeded.", fmt.Sprintf("Max agent calls exceeded (%d)", most)}
+	case session.Handoff:
+		return refusal{"max_handoffs", "Handoff limit exceeded.", fmt.Sprintf("Max handoffs exceeded (%d)", most)}
+	}
+	return refusal{"max_sampling_requests", "Sampling limit exceeded.", fmt.Sprintf("Max sampling requests of server %q exceeded (%d)", cmd.Tool, most)}
 }
 
 // toolLimitText counts what counts: a call is refused once that many were begun.

@@ -31,6 +31,7 @@ const (
 	Kind_KIND_MODEL       Kind = 2
 	Kind_KIND_AGENT       Kind = 3
 	Kind_KIND_HANDOFF     Kind = 4
+	Kind_KIND_SAMPLING    Kind = 5 // a server asks for a completion; tool is the server's label
 )
 
 // Enum value maps for Kind.
@@ -41,6 +42,7 @@ var (
 		2: "KIND_MODEL",
 		3: "KIND_AGENT",
 		4: "KIND_HANDOFF",
+		5: "KIND_SAMPLING",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -48,6 +50,7 @@ var (
 		"KIND_MODEL":       2,
 		"KIND_AGENT":       3,
 		"KIND_HANDOFF":     4,
+		"KIND_SAMPLING":    5,
 	}
 )
 
@@ -1648,7 +1651,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\aanswers\x18\x02 \x03(\v2\x1b.govnode.v1.OperationResultR\aanswers\x12\x17\n" +
 	"\ago_away\x18\x03 \x01(\bR\x06goAway\x12%\n" +
 	"\x0eleader_address\x18\x04 \x01(\tR\rleaderAddress\x12\x14\n" +
-	"\x05apart\x18\x05 \x03(\x04R\x05apart*]\n" +
+	"\x05apart\x18\x05 \x03(\x04R\x05apart*p\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_TOOL\x10\x01\x12\x0e\n" +
@@ -1656,7 +1659,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"KIND_MODEL\x10\x02\x12\x0e\n" +
 	"\n" +
 	"KIND_AGENT\x10\x03\x12\x10\n" +
-	"\fKIND_HANDOFF\x10\x04*_\n" +
+	"\fKIND_HANDOFF\x10\x04\x12\x11\n" +
+	"\rKIND_SAMPLING\x10\x05*_\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STATUS_SUCCEEDED\x10\x01\x12\x11\n" +

@@ -99,6 +99,8 @@ type Session struct {
 	IdleTtl             *durationpb.Duration   `protobuf:"bytes,19,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	// What is left until the session is closed for want of use.
 	IdleLeft      *durationpb.Duration `protobuf:"bytes,20,opt,name=idle_left,json=idleLeft,proto3" json:"idle_left,omitempty"`
+	KindCounters  *KindCounters        `protobuf:"bytes,23,opt,name=kind_counters,json=kindCounters,proto3" json:"kind_counters,omitempty"` // absent where the policy has no limit by kind
+	Breaker       *Breaker             `protobuf:"bytes,24,opt,name=breaker,proto3" json:"breaker,omitempty"`                               // absent while it is closed, and where the policy has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,6 +275,143 @@ func (x *Session) GetIdleLeft() *durationpb.Duration {
 	return nil
 }
 
+func (x *Session) GetKindCounters() *KindCounters {
+	if x != nil {
+		return x.KindCounters
+	}
+	return nil
+}
+
+func (x *Session) GetBreaker() *Breaker {
+	if x != nil {
+		return x.Breaker
+	}
+	return nil
+}
+
+// KindCounters count calls of kinds that the policy limits, as calls are counted.
+type KindCounters struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	ModelCalls       int32                  `protobuf:"varint,1,opt,name=model_calls,json=modelCalls,proto3" json:"model_calls,omitempty"`
+	AgentCalls       int32                  `protobuf:"varint,2,opt,name=agent_calls,json=agentCalls,proto3" json:"agent_calls,omitempty"`
+	Handoffs         int32                  `protobuf:"varint,3,opt,name=handoffs,proto3" json:"handoffs,omitempty"`
+	SamplingRequests map[string]int32       `protobuf:"bytes,4,rep,name=sampling_requests,json=samplingRequests,proto3" json:"sampling_requests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // by server
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *KindCounters) Reset() {
+	*x = KindCounters{}
+	mi := &file_govnode_v1_session_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KindCounters) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KindCounters) ProtoMessage() {}
+
+func (x *KindCounters) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KindCounters.ProtoReflect.Descriptor instead.
+func (*KindCounters) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *KindCounters) GetModelCalls() int32 {
+	if x != nil {
+		return x.ModelCalls
+	}
+	return 0
+}
+
+func (x *KindCounters) GetAgentCalls() int32 {
+	if x != nil {
+		return x.AgentCalls
+	}
+	return 0
+}
+
+func (x *KindCounters) GetHandoffs() int32 {
+	if x != nil {
+		return x.Handoffs
+	}
+	return 0
+}
+
+func (x *KindCounters) GetSamplingRequests() map[string]int32 {
+	if x != nil {
+		return x.SamplingRequests
+	}
+	return nil
+}
+
+// Breaker says that so many calls in a row failed that none is admitted for now.
+type Breaker struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Failures int32                  `protobuf:"varint,1,opt,name=failures,proto3" json:"failures,omitempty"` // in a row
+	// What is left until one call is tried; 0 when it may be, one at a time.
+	RetryAfter    *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Breaker) Reset() {
+	*x = Breaker{}
+	mi := &file_govnode_v1_session_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Breaker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Breaker) ProtoMessage() {}
+
+func (x *Breaker) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
+func (*Breaker) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Breaker) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Breaker) GetRetryAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return nil
+}
+
 type OpenCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CallId        string                 `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
@@ -287,7 +426,7 @@ type OpenCall struct {
 
 func (x *OpenCall) Reset() {
 	*x = OpenCall{}
-	mi := &file_govnode_v1_session_proto_msgTypes[1]
+	mi := &file_govnode_v1_session_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +438,7 @@ func (x *OpenCall) String() string {
 func (*OpenCall) ProtoMessage() {}
 
 func (x *OpenCall) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[1]
+	mi := &file_govnode_v1_session_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +451,7 @@ func (x *OpenCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCall.ProtoReflect.Descriptor instead.
 func (*OpenCall) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{1}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OpenCall) GetCallId() string {
@@ -373,7 +512,7 @@ type CreateSessionRequest struct {
 
 func (x *CreateSessionRequest) Reset() {
 	*x = CreateSessionRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[2]
+	mi := &file_govnode_v1_session_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +524,7 @@ func (x *CreateSessionRequest) String() string {
 func (*CreateSessionRequest) ProtoMessage() {}
 
 func (x *CreateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[2]
+	mi := &file_govnode_v1_session_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +537,7 @@ func (x *CreateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionRequest.ProtoReflect.Descriptor instead.
 func (*CreateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{2}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateSessionRequest) GetSessionId() string {
@@ -453,7 +592,7 @@ type CreateSessionResponse struct {
 
 func (x *CreateSessionResponse) Reset() {
 	*x = CreateSessionResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[3]
+	mi := &file_govnode_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -465,7 +604,7 @@ func (x *CreateSessionResponse) String() string {
 func (*CreateSessionResponse) ProtoMessage() {}
 
 func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[3]
+	mi := &file_govnode_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -478,7 +617,7 @@ func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionResponse.ProtoReflect.Descriptor instead.
 func (*CreateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{3}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateSessionResponse) GetSession() *Session {
@@ -505,7 +644,7 @@ type GetSessionRequest struct {
 
 func (x *GetSessionRequest) Reset() {
 	*x = GetSessionRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[4]
+	mi := &file_govnode_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +656,7 @@ func (x *GetSessionRequest) String() string {
 func (*GetSessionRequest) ProtoMessage() {}
 
 func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[4]
+	mi := &file_govnode_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +669,7 @@ func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionRequest.ProtoReflect.Descriptor instead.
 func (*GetSessionRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{4}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetSessionRequest) GetSessionId() string {
@@ -557,7 +696,7 @@ type GetSessionResponse struct {
 
 func (x *GetSessionResponse) Reset() {
 	*x = GetSessionResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[5]
+	mi := &file_govnode_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +708,7 @@ func (x *GetSessionResponse) String() string {
 func (*GetSessionResponse) ProtoMessage() {}
 
 func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[5]
+	mi := &file_govnode_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +721,7 @@ func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionResponse.ProtoReflect.Descriptor instead.
 func (*GetSessionResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetSessionResponse) GetSession() *Session {
@@ -612,7 +751,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[6]
+	mi := &file_govnode_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +763,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[6]
+	mi := &file_govnode_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +776,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListSessionsRequest) GetAgentId() string {
@@ -686,7 +825,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[7]
+	mi := &file_govnode_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +837,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[7]
+	mi := &file_govnode_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +850,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -744,7 +883,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[8]
+	mi := &file_govnode_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +895,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[8]
+	mi := &file_govnode_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +908,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CloseSessionRequest) GetSessionId() string {
@@ -791,7 +930,7 @@ type CloseSessionResponse struct {
 
 func (x *CloseSessionResponse) Reset() {
 	*x = CloseSessionResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[9]
+	mi := &file_govnode_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +942,7 @@ func (x *CloseSessionResponse) String() string {
 func (*CloseSessionResponse) ProtoMessage() {}
 
 func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[9]
+	mi := &file_govnode_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +955,7 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CloseSessionResponse) GetSession() *Session {
@@ -845,7 +984,7 @@ var File_govnode_v1_session_proto protoreflect.FileDescriptor
 const file_govnode_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/session.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\xce\a\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\xbc\b\n" +
 	"\aSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +
@@ -875,13 +1014,29 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"attributes\x12*\n" +
 	"\x11parent_session_id\x18\x12 \x01(\tR\x0fparentSessionId\x124\n" +
 	"\bidle_ttl\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\aidleTtl\x126\n" +
-	"\tidle_left\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bidleLeft\x1a>\n" +
+	"\tidle_left\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bidleLeft\x12=\n" +
+	"\rkind_counters\x18\x17 \x01(\v2\x18.govnode.v1.KindCountersR\fkindCounters\x12-\n" +
+	"\abreaker\x18\x18 \x01(\v2\x13.govnode.v1.BreakerR\abreaker\x1a>\n" +
 	"\x10CallsByToolEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd6\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x02\n" +
+	"\fKindCounters\x12\x1f\n" +
+	"\vmodel_calls\x18\x01 \x01(\x05R\n" +
+	"modelCalls\x12\x1f\n" +
+	"\vagent_calls\x18\x02 \x01(\x05R\n" +
+	"agentCalls\x12\x1a\n" +
+	"\bhandoffs\x18\x03 \x01(\x05R\bhandoffs\x12[\n" +
+	"\x11sampling_requests\x18\x04 \x03(\v2..govnode.v1.KindCounters.SamplingRequestsEntryR\x10samplingRequests\x1aC\n" +
+	"\x15SamplingRequestsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"a\n" +
+	"\aBreaker\x12\x1a\n" +
+	"\bfailures\x18\x01 \x01(\x05R\bfailures\x12:\n" +
+	"\vretry_after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryAfter\"\xd6\x01\n" +
 	"\bOpenCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
 	"\x04tool\x18\x02 \x01(\tR\x04tool\x12\x18\n" +
@@ -955,60 +1110,67 @@ func file_govnode_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_govnode_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_govnode_v1_session_proto_goTypes = []any{
 	(SessionState)(0),             // 0: govnode.v1.SessionState
 	(*Session)(nil),               // 1: govnode.v1.Session
-	(*OpenCall)(nil),              // 2: govnode.v1.OpenCall
-	(*CreateSessionRequest)(nil),  // 3: govnode.v1.CreateSessionRequest
-	(*CreateSessionResponse)(nil), // 4: govnode.v1.CreateSessionResponse
-	(*GetSessionRequest)(nil),     // 5: govnode.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),    // 6: govnode.v1.GetSessionResponse
-	(*ListSessionsRequest)(nil),   // 7: govnode.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),  // 8: govnode.v1.ListSessionsResponse
-	(*CloseSessionRequest)(nil),   // 9: govnode.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil),  // 10: govnode.v1.CloseSessionResponse
-	nil,                           // 11: govnode.v1.Session.CallsByToolEntry
-	nil,                           // 12: govnode.v1.Session.AttributesEntry
-	nil,                           // 13: govnode.v1.CreateSessionRequest.AttributesEntry
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*Grant)(nil),                 // 15: govnode.v1.Grant
-	(*PolicyRef)(nil),             // 16: govnode.v1.PolicyRef
-	(Consistency)(0),              // 17: govnode.v1.Consistency
+	(*KindCounters)(nil),          // 2: govnode.v1.KindCounters
+	(*Breaker)(nil),               // 3: govnode.v1.Breaker
+	(*OpenCall)(nil),              // 4: govnode.v1.OpenCall
+	(*CreateSessionRequest)(nil),  // 5: govnode.v1.CreateSessionRequest
+	(*CreateSessionResponse)(nil), // 6: govnode.v1.CreateSessionResponse
+	(*GetSessionRequest)(nil),     // 7: govnode.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),    // 8: govnode.v1.GetSessionResponse
+	(*ListSessionsRequest)(nil),   // 9: govnode.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),  // 10: govnode.v1.ListSessionsResponse
+	(*CloseSessionRequest)(nil),   // 11: govnode.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),  // 12: govnode.v1.CloseSessionResponse
+	nil,                           // 13: govnode.v1.Session.CallsByToolEntry
+	nil,                           // 14: govnode.v1.Session.AttributesEntry
+	nil,                           // 15: govnode.v1.KindCounters.SamplingRequestsEntry
+	nil,                           // 16: govnode.v1.CreateSessionRequest.AttributesEntry
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*Grant)(nil),                 // 18: govnode.v1.Grant
+	(*PolicyRef)(nil),             // 19: govnode.v1.PolicyRef
+	(Consistency)(0),              // 20: govnode.v1.Consistency
 }
 var file_govnode_v1_session_proto_depIdxs = []int32{
 	0,  // 0: govnode.v1.Session.state:type_name -> govnode.v1.SessionState
-	14, // 1: govnode.v1.Session.age:type_name -> google.protobuf.Duration
-	11, // 2: govnode.v1.Session.calls_by_tool:type_name -> govnode.v1.Session.CallsByToolEntry
-	2,  // 3: govnode.v1.Session.open_calls:type_name -> govnode.v1.OpenCall
-	12, // 4: govnode.v1.Session.attributes:type_name -> govnode.v1.Session.AttributesEntry
-	14, // 5: govnode.v1.Session.idle_ttl:type_name -> google.protobuf.Duration
-	14, // 6: govnode.v1.Session.idle_left:type_name -> google.protobuf.Duration
-	14, // 7: govnode.v1.OpenCall.age:type_name -> google.protobuf.Duration
-	14, // 8: govnode.v1.OpenCall.ttl:type_name -> google.protobuf.Duration
-	15, // 9: govnode.v1.OpenCall.grants:type_name -> govnode.v1.Grant
-	16, // 10: govnode.v1.CreateSessionRequest.policy:type_name -> govnode.v1.PolicyRef
-	14, // 11: govnode.v1.CreateSessionRequest.idle_ttl:type_name -> google.protobuf.Duration
-	13, // 12: govnode.v1.CreateSessionRequest.attributes:type_name -> govnode.v1.CreateSessionRequest.AttributesEntry
-	1,  // 13: govnode.v1.CreateSessionResponse.session:type_name -> govnode.v1.Session
-	17, // 14: govnode.v1.GetSessionRequest.consistency:type_name -> govnode.v1.Consistency
-	1,  // 15: govnode.v1.GetSessionResponse.session:type_name -> govnode.v1.Session
-	17, // 16: govnode.v1.ListSessionsRequest.consistency:type_name -> govnode.v1.Consistency
-	1,  // 17: govnode.v1.ListSessionsResponse.sessions:type_name -> govnode.v1.Session
-	1,  // 18: govnode.v1.CloseSessionResponse.session:type_name -> govnode.v1.Session
-	3,  // 19: govnode.v1.SessionService.CreateSession:input_type -> govnode.v1.CreateSessionRequest
-	5,  // 20: govnode.v1.SessionService.GetSession:input_type -> govnode.v1.GetSessionRequest
-	7,  // 21: govnode.v1.SessionService.ListSessions:input_type -> govnode.v1.ListSessionsRequest
-	9,  // 22: govnode.v1.SessionService.CloseSession:input_type -> govnode.v1.CloseSessionRequest
-	4,  // 23: govnode.v1.SessionService.CreateSession:output_type -> govnode.v1.CreateSessionResponse
-	6,  // 24: govnode.v1.SessionService.GetSession:output_type -> govnode.v1.GetSessionResponse
-	8,  // 25: govnode.v1.SessionService.ListSessions:output_type -> govnode.v1.ListSessionsResponse
-	10, // 26: govnode.v1.SessionService.CloseSession:output_type -> govnode.v1.CloseSessionResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	17, // 1: govnode.v1.Session.age:type_name -> google.protobuf.Duration
+	13, // 2: govnode.v1.Session.calls_by_tool:type_name -> govnode.v1.Session.CallsByToolEntry
+	4,  // 3: govnode.v1.Session.open_calls:type_name -> govnode.v1.OpenCall
+	14, // 4: govnode.v1.Session.attributes:type_name -> govnode.v1.Session.AttributesEntry
+	17, // 5: govnode.v1.Session.idle_ttl:type_name -> google.protobuf.Duration
+	17, // 6: govnode.v1.Session.idle_left:type_name -> google.protobuf.Duration
+	2,  // 7: govnode.v1.Session.kind_counters:type_name -> govnode.v1.KindCounters
+	3,  // 8: govnode.v1.Session.breaker:type_name -> govnode.v1.Breaker
+	15, // 9: govnode.v1.KindCounters.sampling_requests:type_name -> govnode.v1.KindCounters.SamplingRequestsEntry
+	17, // 10: govnode.v1.Breaker.retry_after:type_name -> google.protobuf.Duration
+	17, // 11: govnode.v1.OpenCall.age:type_name -> google.protobuf.Duration
+	17, // 12: govnode.v1.OpenCall.ttl:type_name -> google.protobuf.Duration
+	18, // 13: govnode.v1.OpenCall.grants:type_name -> govnode.v1.Grant
+	19, // 14: govnode.v1.CreateSessionRequest.policy:type_name -> govnode.v1.PolicyRef
+	17, // 15: govnode.v1.CreateSessionRequest.idle_ttl:type_name -> google.protobuf.Duration
+	16, // 16: govnode.v1.CreateSessionRequest.attributes:type_name -> govnode.v1.CreateSessionRequest.AttributesEntry
+	1,  // 17: govnode.v1.CreateSessionResponse.session:type_name -> govnode.v1.Session
+	20, // 18: govnode.v1.GetSessionRequest.consistency:type_name -> govnode.v1.Consistency
+	1,  // 19: govnode.v1.GetSessionResponse.session:type_name -> govnode.v1.Session
+	20, // 20: govnode.v1.ListSessionsRequest.consistency:type_name -> govnode.v1.Consistency
+	1,  // 21: govnode.v1.ListSessionsResponse.sessions:type_name -> govnode.v1.Session
+	1,  // 22: govnode.v1.CloseSessionResponse.session:type_name -> govnode.v1.Session
+	5,  // 23: govnode.v1.SessionService.CreateSession:input_type -> govnode.v1.CreateSessionRequest
+	7,  // 24: govnode.v1.SessionService.GetSession:input_type -> govnode.v1.GetSessionRequest
+	9,  // 25: govnode.v1.SessionService.ListSessions:input_type -> govnode.v1.ListSessionsRequest
+	11, // 26: govnode.v1.SessionService.CloseSession:input_type -> govnode.v1.CloseSessionRequest
+	6,  // 27: govnode.v1.SessionService.CreateSession:output_type -> govnode.v1.CreateSessionResponse
+	8,  // 28: govnode.v1.SessionService.GetSession:output_type -> govnode.v1.GetSessionResponse
+	10, // 29: govnode.v1.SessionService.ListSessions:output_type -> govnode.v1.ListSessionsResponse
+	12, // 30: govnode.v1.SessionService.CloseSession:output_type -> govnode.v1.CloseSessionResponse
+	27, // [27:31] is the sub-list for method output_type
+	23, // [23:27] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_session_proto_init() }
@@ -1023,7 +1185,7 @@ func file_govnode_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_session_proto_rawDesc), len(file_govnode_v1_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

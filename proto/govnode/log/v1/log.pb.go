@@ -39,10 +39,11 @@ type CallKind int32
 
 const (
 	// buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
-	CallKind_CALL_KIND_TOOL    CallKind = 0 // the usual kind costs no byte
-	CallKind_CALL_KIND_MODEL   CallKind = 1
-	CallKind_CALL_KIND_AGENT   CallKind = 2
-	CallKind_CALL_KIND_HANDOFF CallKind = 3
+	CallKind_CALL_KIND_TOOL     CallKind = 0 // the usual kind costs no byte
+	CallKind_CALL_KIND_MODEL    CallKind = 1
+	CallKind_CALL_KIND_AGENT    CallKind = 2
+	CallKind_CALL_KIND_HANDOFF  CallKind = 3
+	CallKind_CALL_KIND_SAMPLING CallKind = 4
 )
 
 // Enum value maps for CallKind.
@@ -52,12 +53,14 @@ var (
 		1: "CALL_KIND_MODEL",
 		2: "CALL_KIND_AGENT",
 		3: "CALL_KIND_HANDOFF",
+		4: "CALL_KIND_SAMPLING",
 	}
 	CallKind_value = map[string]int32{
-		"CALL_KIND_TOOL":    0,
-		"CALL_KIND_MODEL":   1,
-		"CALL_KIND_AGENT":   2,
-		"CALL_KIND_HANDOFF": 3,
+		"CALL_KIND_TOOL":     0,
+		"CALL_KIND_MODEL":    1,
+		"CALL_KIND_AGENT":    2,
+		"CALL_KIND_HANDOFF":  3,
+		"CALL_KIND_SAMPLING": 4,
 	}
 )
 
@@ -1101,6 +1104,58 @@ func (x *ToolLimit) GetMax() uint32 {
 	return 0
 }
 
+type KindLimit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          CallKind               `protobuf:"varint,1,opt,name=kind,proto3,enum=govnode.log.v1.CallKind" json:"kind,omitempty"`
+	Max           uint32                 `protobuf:"varint,2,opt,name=max,proto3" json:"max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KindLimit) Reset() {
+	*x = KindLimit{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KindLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KindLimit) ProtoMessage() {}
+
+func (x *KindLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KindLimit.ProtoReflect.Descriptor instead.
+func (*KindLimit) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *KindLimit) GetKind() CallKind {
+	if x != nil {
+		return x.Kind
+	}
+	return CallKind_CALL_KIND_TOOL
+}
+
+func (x *KindLimit) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
 // Limits are what a policy imposes on the sessions that pin it.
 type Limits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1112,14 +1167,17 @@ type Limits struct {
 	MaxConcurrent int32                  `protobuf:"varint,6,opt,name=max_concurrent,json=maxConcurrent,proto3" json:"max_concurrent,omitempty"`
 	Backpressure  int32                  `protobuf:"varint,7,opt,name=backpressure,proto3" json:"backpressure,omitempty"`
 	Checkpoint    uint32                 `protobuf:"varint,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	Drift         int64                  `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"` // millionths
+	Drift         int64                  `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"`                                 // millionths
+	Kinds         []*KindLimit           `protobuf:"bytes,10,rep,name=kinds,proto3" json:"kinds,omitempty"`                                 // by kind
+	MaxFailures   uint32                 `protobuf:"varint,11,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"` // in a row, until the breaker opens
+	BreakerReset  int64                  `protobuf:"varint,12,opt,name=breaker_reset,json=breakerReset,proto3" json:"breaker_reset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1189,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1202,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Limits) GetMaxTokens() int64 {
@@ -1210,6 +1268,27 @@ func (x *Limits) GetDrift() int64 {
 	return 0
 }
 
+func (x *Limits) GetKinds() []*KindLimit {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *Limits) GetMaxFailures() uint32 {
+	if x != nil {
+		return x.MaxFailures
+	}
+	return 0
+}
+
+func (x *Limits) GetBreakerReset() int64 {
+	if x != nil {
+		return x.BreakerReset
+	}
+	return 0
+}
+
 type Open struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1228,7 +1307,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1319,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1332,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Open) GetNs() string {
@@ -1350,7 +1429,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1441,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1454,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Begin) GetNs() string {
@@ -1505,7 +1584,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1596,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1609,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *End) GetNs() string {
@@ -1595,7 +1674,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1686,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1699,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Cancel) GetNs() string {
@@ -1670,7 +1749,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1761,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1774,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Close) GetNs() string {
@@ -1745,7 +1824,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1836,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1849,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Acquire) GetNs() string {
@@ -1865,7 +1944,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +1956,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +1969,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Renew) GetNs() string {
@@ -1955,7 +2034,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2046,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2059,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Release) GetNs() string {
@@ -2032,7 +2111,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2123,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2136,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -2116,7 +2195,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2207,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2220,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PutPool) GetNs() string {
@@ -2198,7 +2277,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2289,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2302,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -2268,7 +2347,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2359,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2372,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -2351,7 +2430,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2442,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2455,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -2427,7 +2506,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2518,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2531,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Set) GetNs() string {
@@ -2501,7 +2580,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2592,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2605,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Delete) GetNs() string {
@@ -2562,7 +2641,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2653,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2666,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Increment) GetNs() string {
@@ -2627,7 +2706,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +2718,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +2731,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -2670,7 +2749,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2761,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2774,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 type PutHash struct {
@@ -2710,7 +2789,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2722,7 +2801,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2735,7 +2814,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PutHash) GetNs() string {
@@ -2778,7 +2857,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +2869,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +2882,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Repair) GetNs() string {
@@ -2863,7 +2942,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +2954,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +2967,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3043,7 +3122,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3134,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3147,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *After) GetNow() int64 {
@@ -3106,7 +3185,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3197,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3210,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3187,7 +3266,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3199,7 +3278,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3212,7 +3291,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Grant) GetPool() string {
@@ -3247,7 +3326,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3338,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3351,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3310,7 +3389,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3401,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3414,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3390,7 +3469,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3481,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3494,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Place) GetPool() string {
@@ -3444,7 +3523,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3535,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3548,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Lapse) GetSession() string {
@@ -3522,7 +3601,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3613,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3626,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -3734,13 +3813,14 @@ type Session struct {
 	Open          []*Held                `protobuf:"bytes,20,rep,name=open,proto3" json:"open,omitempty"`
 	Ids           *IDs                   `protobuf:"bytes,21,opt,name=ids,proto3" json:"ids,omitempty"`
 	More          *More                  `protobuf:"bytes,22,opt,name=more,proto3" json:"more,omitempty"`
+	Gates         *Gates                 `protobuf:"bytes,23,opt,name=gates,proto3" json:"gates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3752,7 +3832,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3765,7 +3845,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Session) GetAgent() string {
@@ -3915,6 +3995,83 @@ func (x *Session) GetMore() *More {
 	return nil
 }
 
+func (x *Session) GetGates() *Gates {
+	if x != nil {
+		return x.Gates
+	}
+	return nil
+}
+
+// Gates are what a session counts for the gates that its policy has beside the
+// limits of every policy.
+type Gates struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ModelCalls    uint32                 `protobuf:"varint,10,opt,name=model_calls,json=modelCalls,proto3" json:"model_calls,omitempty"`
+	AgentCalls    uint32                 `protobuf:"varint,11,opt,name=agent_calls,json=agentCalls,proto3" json:"agent_calls,omitempty"`
+	Handoffs      uint32                 `protobuf:"varint,12,opt,name=handoffs,proto3" json:"handoffs,omitempty"`
+	FailedAt      int64                  `protobuf:"varint,13,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"` // the latest call that failed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gates) Reset() {
+	*x = Gates{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gates) ProtoMessage() {}
+
+func (x *Gates) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gates.ProtoReflect.Descriptor instead.
+func (*Gates) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Gates) GetModelCalls() uint32 {
+	if x != nil {
+		return x.ModelCalls
+	}
+	return 0
+}
+
+func (x *Gates) GetAgentCalls() uint32 {
+	if x != nil {
+		return x.AgentCalls
+	}
+	return 0
+}
+
+func (x *Gates) GetHandoffs() uint32 {
+	if x != nil {
+		return x.Handoffs
+	}
+	return 0
+}
+
+func (x *Gates) GetFailedAt() int64 {
+	if x != nil {
+		return x.FailedAt
+	}
+	return 0
+}
+
 type Pin struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -3925,7 +4082,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +4094,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4107,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -3971,13 +4128,14 @@ type ToolCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	Calls         uint32                 `protobuf:"varint,2,opt,name=calls,proto3" json:"calls,omitempty"`
+	Sampling      uint32                 `protobuf:"varint,3,opt,name=sampling,proto3" json:"sampling,omitempty"` // requests of a server of this name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3989,7 +4147,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4002,7 +4160,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -4015,6 +4173,13 @@ func (x *ToolCount) GetTool() string {
 func (x *ToolCount) GetCalls() uint32 {
 	if x != nil {
 		return x.Calls
+	}
+	return 0
+}
+
+func (x *ToolCount) GetSampling() uint32 {
+	if x != nil {
+		return x.Sampling
 	}
 	return 0
 }
@@ -4032,7 +4197,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4044,7 +4209,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4057,7 +4222,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *More) GetParent() string {
@@ -4107,7 +4272,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4119,7 +4284,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4132,7 +4297,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Held) GetHolder() string {
@@ -4216,7 +4381,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4393,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4406,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Hold) GetPool() string {
@@ -4280,7 +4445,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4292,7 +4457,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4305,7 +4470,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -4344,7 +4509,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4356,7 +4521,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4369,7 +4534,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -4438,7 +4603,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4450,7 +4615,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4463,7 +4628,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Lease) GetHolder() string {
@@ -4542,7 +4707,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4554,7 +4719,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4567,7 +4732,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -4613,7 +4778,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +4790,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +4803,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -4702,7 +4867,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4714,7 +4879,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4727,7 +4892,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -4770,7 +4935,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4782,7 +4947,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4795,7 +4960,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -4836,7 +5001,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +5013,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +5026,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -4887,7 +5052,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4899,7 +5064,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4912,7 +5077,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Pins) GetN() int64 {
@@ -4932,7 +5097,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4944,7 +5109,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4957,7 +5122,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -4985,7 +5150,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4997,7 +5162,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5010,7 +5175,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -5044,7 +5209,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5056,7 +5221,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5069,7 +5234,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -5095,7 +5260,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5107,7 +5272,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5120,7 +5285,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Hash) GetHash() string {
@@ -5142,7 +5307,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +5319,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +5332,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -5201,7 +5366,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5213,7 +5378,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5226,7 +5391,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -5247,7 +5412,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5259,7 +5424,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5272,7 +5437,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -5300,7 +5465,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5312,7 +5477,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5325,7 +5490,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -5402,7 +5567,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04text\x18\x03 \x01(\tR\x04text\"1\n" +
 	"\tToolLimit\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x10\n" +
-	"\x03max\x18\x02 \x01(\rR\x03max\"\xc1\x02\n" +
+	"\x03max\x18\x02 \x01(\rR\x03max\"K\n" +
+	"\tKindLimit\x12,\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12\x10\n" +
+	"\x03max\x18\x02 \x01(\rR\x03max\"\xba\x03\n" +
 	"\x06Limits\x12\x1d\n" +
 	"\n" +
 	"max_tokens\x18\x01 \x01(\x03R\tmaxTokens\x12$\n" +
@@ -5415,7 +5583,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\rR\n" +
 	"checkpoint\x12\x14\n" +
-	"\x05drift\x18\t \x01(\x03R\x05drift\"\x8d\x02\n" +
+	"\x05drift\x18\t \x01(\x03R\x05drift\x12/\n" +
+	"\x05kinds\x18\n" +
+	" \x03(\v2\x19.govnode.log.v1.KindLimitR\x05kinds\x12!\n" +
+	"\fmax_failures\x18\v \x01(\rR\vmaxFailures\x12#\n" +
+	"\rbreaker_reset\x18\f \x01(\x03R\fbreakerReset\"\x8d\x02\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x18\n" +
@@ -5631,7 +5803,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
 	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hashB\b\n" +
-	"\x06record\"\x8e\x05\n" +
+	"\x06record\"\xbb\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x18\n" +
@@ -5656,13 +5828,23 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05tools\x18\x13 \x03(\v2\x19.govnode.log.v1.ToolCountR\x05tools\x12(\n" +
 	"\x04open\x18\x14 \x03(\v2\x14.govnode.log.v1.HeldR\x04open\x12%\n" +
 	"\x03ids\x18\x15 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\x12(\n" +
-	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\"M\n" +
+	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\x12+\n" +
+	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\"\x82\x01\n" +
+	"\x05Gates\x12\x1f\n" +
+	"\vmodel_calls\x18\n" +
+	" \x01(\rR\n" +
+	"modelCalls\x12\x1f\n" +
+	"\vagent_calls\x18\v \x01(\rR\n" +
+	"agentCalls\x12\x1a\n" +
+	"\bhandoffs\x18\f \x01(\rR\bhandoffs\x12\x1b\n" +
+	"\tfailed_at\x18\r \x01(\x03R\bfailedAt\"M\n" +
 	"\x03Pin\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12.\n" +
-	"\x06limits\x18\x02 \x01(\v2\x16.govnode.log.v1.LimitsR\x06limits\"5\n" +
+	"\x06limits\x18\x02 \x01(\v2\x16.govnode.log.v1.LimitsR\x06limits\"Q\n" +
 	"\tToolCount\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x14\n" +
-	"\x05calls\x18\x02 \x01(\rR\x05calls\"\x86\x01\n" +
+	"\x05calls\x18\x02 \x01(\rR\x05calls\x12\x1a\n" +
+	"\bsampling\x18\x03 \x01(\rR\bsampling\"\x86\x01\n" +
 	"\x04More\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\tR\x06parent\x124\n" +
 	"\n" +
@@ -5766,12 +5948,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06record\x18\x02 \x01(\v2\x16.govnode.log.v1.RecordR\x06record\"?\n" +
 	"\x0fSnapshotTrailer\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x16\n" +
-	"\x06sha256\x18\x02 \x01(\fR\x06sha256*_\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256*w\n" +
 	"\bCallKind\x12\x12\n" +
 	"\x0eCALL_KIND_TOOL\x10\x00\x12\x13\n" +
 	"\x0fCALL_KIND_MODEL\x10\x01\x12\x13\n" +
 	"\x0fCALL_KIND_AGENT\x10\x02\x12\x15\n" +
-	"\x11CALL_KIND_HANDOFF\x10\x03*_\n" +
+	"\x11CALL_KIND_HANDOFF\x10\x03\x12\x16\n" +
+	"\x12CALL_KIND_SAMPLING\x10\x04*_\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STATUS_SUCCEEDED\x10\x01\x12\x11\n" +
@@ -5805,7 +5988,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -5820,143 +6003,148 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Output)(nil),          // 10: govnode.log.v1.Output
 	(*Value)(nil),           // 11: govnode.log.v1.Value
 	(*ToolLimit)(nil),       // 12: govnode.log.v1.ToolLimit
-	(*Limits)(nil),          // 13: govnode.log.v1.Limits
-	(*Open)(nil),            // 14: govnode.log.v1.Open
-	(*Begin)(nil),           // 15: govnode.log.v1.Begin
-	(*End)(nil),             // 16: govnode.log.v1.End
-	(*Cancel)(nil),          // 17: govnode.log.v1.Cancel
-	(*Close)(nil),           // 18: govnode.log.v1.Close
-	(*Acquire)(nil),         // 19: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 20: govnode.log.v1.Renew
-	(*Release)(nil),         // 21: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 22: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 23: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 24: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 25: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 26: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 27: govnode.log.v1.Set
-	(*Delete)(nil),          // 28: govnode.log.v1.Delete
-	(*Increment)(nil),       // 29: govnode.log.v1.Increment
-	(*Tick)(nil),            // 30: govnode.log.v1.Tick
-	(*Restore)(nil),         // 31: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 32: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 33: govnode.log.v1.Repair
-	(*Result)(nil),          // 34: govnode.log.v1.Result
-	(*After)(nil),           // 35: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 36: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 37: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 38: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 39: govnode.log.v1.Counters
-	(*Place)(nil),           // 40: govnode.log.v1.Place
-	(*Lapse)(nil),           // 41: govnode.log.v1.Lapse
-	(*Record)(nil),          // 42: govnode.log.v1.Record
-	(*Session)(nil),         // 43: govnode.log.v1.Session
-	(*Pin)(nil),             // 44: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 45: govnode.log.v1.ToolCount
-	(*More)(nil),            // 46: govnode.log.v1.More
-	(*Held)(nil),            // 47: govnode.log.v1.Held
-	(*Hold)(nil),            // 48: govnode.log.v1.Hold
-	(*IDs)(nil),             // 49: govnode.log.v1.IDs
-	(*Pool)(nil),            // 50: govnode.log.v1.Pool
-	(*Lease)(nil),           // 51: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 52: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 53: govnode.log.v1.Ticket
-	(*Client)(nil),          // 54: govnode.log.v1.Client
-	(*Policy)(nil),          // 55: govnode.log.v1.Policy
-	(*Name)(nil),            // 56: govnode.log.v1.Name
-	(*Pins)(nil),            // 57: govnode.log.v1.Pins
-	(*Counter)(nil),         // 58: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 59: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 60: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 61: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 62: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 63: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 64: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 65: govnode.log.v1.SnapshotTrailer
+	(*KindLimit)(nil),       // 13: govnode.log.v1.KindLimit
+	(*Limits)(nil),          // 14: govnode.log.v1.Limits
+	(*Open)(nil),            // 15: govnode.log.v1.Open
+	(*Begin)(nil),           // 16: govnode.log.v1.Begin
+	(*End)(nil),             // 17: govnode.log.v1.End
+	(*Cancel)(nil),          // 18: govnode.log.v1.Cancel
+	(*Close)(nil),           // 19: govnode.log.v1.Close
+	(*Acquire)(nil),         // 20: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 21: govnode.log.v1.Renew
+	(*Release)(nil),         // 22: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 23: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 24: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 25: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 26: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 27: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 28: govnode.log.v1.Set
+	(*Delete)(nil),          // 29: govnode.log.v1.Delete
+	(*Increment)(nil),       // 30: govnode.log.v1.Increment
+	(*Tick)(nil),            // 31: govnode.log.v1.Tick
+	(*Restore)(nil),         // 32: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 33: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 34: govnode.log.v1.Repair
+	(*Result)(nil),          // 35: govnode.log.v1.Result
+	(*After)(nil),           // 36: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 37: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 38: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 39: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 40: govnode.log.v1.Counters
+	(*Place)(nil),           // 41: govnode.log.v1.Place
+	(*Lapse)(nil),           // 42: govnode.log.v1.Lapse
+	(*Record)(nil),          // 43: govnode.log.v1.Record
+	(*Session)(nil),         // 44: govnode.log.v1.Session
+	(*Gates)(nil),           // 45: govnode.log.v1.Gates
+	(*Pin)(nil),             // 46: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 47: govnode.log.v1.ToolCount
+	(*More)(nil),            // 48: govnode.log.v1.More
+	(*Held)(nil),            // 49: govnode.log.v1.Held
+	(*Hold)(nil),            // 50: govnode.log.v1.Hold
+	(*IDs)(nil),             // 51: govnode.log.v1.IDs
+	(*Pool)(nil),            // 52: govnode.log.v1.Pool
+	(*Lease)(nil),           // 53: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 54: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 55: govnode.log.v1.Ticket
+	(*Client)(nil),          // 56: govnode.log.v1.Client
+	(*Policy)(nil),          // 57: govnode.log.v1.Policy
+	(*Name)(nil),            // 58: govnode.log.v1.Name
+	(*Pins)(nil),            // 59: govnode.log.v1.Pins
+	(*Counter)(nil),         // 60: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 61: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 62: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 63: govnode.log.v1.Hash
+	(*SnapshotHeader)(nil),  // 64: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 65: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 66: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 67: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	14, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	15, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	16, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	17, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	18, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	19, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	20, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	21, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	22, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	23, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	24, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	25, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	26, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	27, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	28, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	29, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	30, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	31, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	32, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	33, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	15, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	16, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	17, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	18, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	19, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	20, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	21, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	22, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	23, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	24, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	25, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	26, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	27, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	28, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	29, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	30, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	31, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	32, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	33, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	34, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
 	2,  // 20: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	12, // 21: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	7,  // 22: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 23: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 24: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 25: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	1,  // 26: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	10, // 27: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	6,  // 28: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 29: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 30: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 31: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	13, // 32: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 33: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 34: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	11, // 35: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 36: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 37: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 38: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	6,  // 39: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	37, // 40: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	38, // 41: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	39, // 42: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	40, // 43: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	41, // 44: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	35, // 45: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	43, // 46: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	36, // 47: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	43, // 48: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	50, // 49: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	54, // 50: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	55, // 51: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	56, // 52: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	57, // 53: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	58, // 54: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	59, // 55: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	60, // 56: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	61, // 57: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	3,  // 58: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	44, // 59: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	45, // 60: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	47, // 61: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	49, // 62: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	46, // 63: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	13, // 64: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 65: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	48, // 66: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 67: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	51, // 68: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	53, // 69: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	52, // 70: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	47, // 71: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	49, // 72: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	44, // 73: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 74: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	64, // 75: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	42, // 76: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	77, // [77:77] is the sub-list for method output_type
-	77, // [77:77] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	0,  // 21: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
+	12, // 22: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	13, // 23: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
+	7,  // 24: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,  // 25: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	8,  // 26: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	9,  // 27: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	1,  // 28: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	10, // 29: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	6,  // 30: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	6,  // 31: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	6,  // 32: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	6,  // 33: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	14, // 34: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	6,  // 35: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	6,  // 36: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	11, // 37: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	6,  // 38: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	6,  // 39: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	6,  // 40: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	6,  // 41: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	38, // 42: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	39, // 43: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	40, // 44: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	41, // 45: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	42, // 46: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	36, // 47: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	44, // 48: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	37, // 49: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	44, // 50: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	52, // 51: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	56, // 52: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	57, // 53: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	58, // 54: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	59, // 55: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	60, // 56: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	61, // 57: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	62, // 58: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	63, // 59: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	3,  // 60: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	46, // 61: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	47, // 62: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	49, // 63: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	51, // 64: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	48, // 65: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	45, // 66: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	14, // 67: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	7,  // 68: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	50, // 69: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,  // 70: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	53, // 71: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	55, // 72: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	54, // 73: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	49, // 74: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	51, // 75: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	46, // 76: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	11, // 77: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	66, // 78: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	43, // 79: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	80, // [80:80] is the sub-list for method output_type
+	80, // [80:80] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -5986,7 +6174,7 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_PutHash)(nil),
 		(*Command_Repair)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[39].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -6004,7 +6192,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   62,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
