@@ -18,7 +18,7 @@ build: ## build bin/govnode
 
 .PHONY: test
 test: needs ## all tests; it installs redis-server for those on Redis where it can, else they are skipped
-	$(GO) test -tags $(TAGS) ./...
+	$(GO) test -p 4 -tags $(TAGS) ./...
 
 .PHONY: flips
 flips: ## flip 200 bits of stored logs with each log store, and every region of their files

@@ -25,12 +25,17 @@ const (
 	leaseTick = 500 * time.Millisecond
 	restTick  = 10 * time.Second
 
-	// betweenMost is the most that counts of the time between the last entry of
-	// one leader and the first of the next: as long as elections take where
-	// there is a majority. Of an outage no more than that counts, for nobody
-	// could renew in it.
+	// betweenMost is what elections take at most where there is a majority, with
+	// the timeouts that nodes have by default or shorter ones; see electionsTake.
 	betweenMost = 3 * time.Second
 )
+
+// electionsTake is the most that counts of the time between the last entry of one
+// leader and the first of the next: as long as elections take where there is a
+// majority. Of an outage no more than that counts, for nobody could renew in it.
+func electionsTake(heartbeat, election time.Duration) time.Duration {
+	return max(betweenMost, 6*max(heartbeat, election))
+}
 
 // A clock is a sum of steps, each of which is at most what has passed since the
 // one before: the shortest of what the monotonic clock says, what the time of day

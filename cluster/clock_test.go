@@ -163,9 +163,10 @@ func TestAnElectionLengthensLeases(t *testing.T) {
 // however short each leadership and however long each election is.
 func TestLeasesEndUnderEndlessElections(t *testing.T) {
 	for _, leads := range []time.Duration{time.Millisecond, 200 * time.Millisecond, leaseTick + time.Millisecond, 2 * time.Second} {
-		for _, between := range []time.Duration{0, 100 * time.Millisecond, betweenMost} {
+		for _, between := range []time.Duration{0, 100 * time.Millisecond, betweenMost, 20 * time.Second} {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t)
+				f.fsm.between = electionsTake(500*time.Millisecond, between/5) // as such elections would have been set
 				f.lead()
 				require.Equal(t, session.Admitted, f.acquire("one", 10*time.Second))
 				start := time.Now()

@@ -40,7 +40,8 @@ type fsm struct {
 	snapshots string
 	ended     <-chan struct{}
 
-	since *clock // what has passed since an entry was applied
+	since   *clock        // what has passed since an entry was applied
+	between time.Duration // the most of it that counts; see electionsTake
 
 	mu      sync.RWMutex
 	state   *session.State
@@ -60,7 +61,7 @@ type waiter struct {
 }
 
 func newFSM(fatal func(error), m *metrics) *fsm {
-	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), checks: make(chan check, 1), checked: time.Now(), since: newClock(0, systemClocks()), state: session.New()}
+	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), checks: make(chan check, 1), checked: time.Now(), since: newClock(0, systemClocks()), between: betweenMost, state: session.New()}
 }
 
 // termOf writes the term under which an entry was stamped, for its extensions.
@@ -229,7 +230,7 @@ func (f *fsm) now() time.Duration {
 func (f *fsm) begin() time.Duration {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.state.Now() + min(f.since.Now(), betweenMost)
+	return f.state.Now() + min(f.since.Now(), f.between)
 }
 
 // clock returns the time of the latest entry and the generation of tokens.

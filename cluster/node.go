@@ -94,7 +94,7 @@ func Open(cfg Config) (*Node, error) {
 	n := &Node{cfg: cfg, metrics: newMetrics(), dead: make(chan struct{}), moved: make(chan struct{}), greet: make(chan struct{}, 1), changing: make(chan struct{}, 1), restoring: make(chan struct{}, 1), run: rand.Text()}
 	n.cfg.Fatal, n.onFatal = n.fatal, cfg.Fatal
 	n.fsm = newFSM(n.fatal, n.metrics)
-	n.fsm.since = newClock(0, n.cfg.Clocks)
+	n.fsm.since, n.fsm.between = newClock(0, n.cfg.Clocks), electionsTake(n.cfg.HeartbeatTimeout, n.cfg.ElectionTimeout)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.fsm.snapshots, n.fsm.ended = filepath.Join(n.cfg.Dir, "snapshots"), n.ctx.Done()
 	n.close = sync.OnceValue(n.shutdown)

@@ -9,7 +9,7 @@ import (
 	"example.com/govnode/session/ids"
 )
 
-// How a call begins. How it ends stands in calls_end.go.
+// How a call begins. How it ends stands in open.go.
 
 const (
 	ticketTTL = limiter.TicketTTL

@@ -15,7 +15,14 @@ import (
 // stands where. The fields of commands and of records have files of their own.
 
 // entryVersion is the format of entries that this build writes and reads.
-const entryVersion = 1
+const entryVersion = 2
+
+// The formats of what outlives a process, as this build writes them: entries of
+// the log, and snapshots. Version is that of the commands in them.
+const (
+	EntryFormat    = entryVersion
+	SnapshotFormat = snapshotVersion
+)
 
 // entryCommands is the number of the field of message Entry that is repeated.
 const entryCommands = 3
@@ -107,9 +114,6 @@ func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
 	for m := f.Top(); f.Visit(&m); {
 		f.entry(&version, &at, &cmds)
 	}
-	if version != entryVersion {
-		f.Unknown("version", uint64(version), "an entry")
-	}
 	if f.Err() != nil {
 		return 0, nil, f.Err()
 	}
@@ -118,8 +122,8 @@ func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
 
 func (f *codec) entry(version *uint32, at *time.Duration, cmds *[]Command) {
 	f.Uint32(1, version)
-	if *version > entryVersion && !f.Writes() {
-		f.Unknown("version", uint64(*version), "an entry")
+	if *version != entryVersion && !f.Writes() { // what follows has another meaning
+		f.Foreign("an entry", uint64(*version), entryVersion)
 	}
 	f.Duration(2, at)
 	for i, n := elements(f, entryCommands, cmds, math.MaxInt); i < n; i++ {

@@ -40,7 +40,7 @@ func golden(t *testing.T, name string, b []byte) []byte {
 	return old
 }
 
-func TestEntriesOfVersion1(t *testing.T) {
+func TestEntriesOfVersion2(t *testing.T) {
 	var cmds []Command
 	valid := validCommands()
 	for _, c := range allCommands() {
@@ -48,7 +48,7 @@ func TestEntriesOfVersion1(t *testing.T) {
 		require.NotNil(t, valid[name], "validCommands has no example of %s", name)
 		cmds = append(cmds, valid[name])
 	}
-	old := golden(t, "entry.v1.hex", EncodeEntry(time.Minute, cmds))
+	old := golden(t, "entry.v2.hex", EncodeEntry(time.Minute, cmds))
 	at, got, err := DecodeEntry(old)
 	require.NoError(t, err)
 	require.Equal(t, time.Minute, at)
@@ -100,14 +100,14 @@ func oneOfEach() map[Key]Record {
 	}
 }
 
-func TestSnapshotsOfVersion1(t *testing.T) {
+func TestSnapshotsOfVersion2(t *testing.T) {
 	s := New()
 	s.SetClock(time.Minute, 3)
 	for k, r := range oneOfEach() {
 		s.Put(k, r)
 	}
 	require.Equal(t, len(allRecords()), s.Len())
-	old := golden(t, "snapshot.v1.hex", snapshot(t, s))
+	old := golden(t, "snapshot.v2.hex", snapshot(t, s))
 	got, err := ReadSnapshot(bytes.NewReader(old))
 	require.NoError(t, err)
 	for k, r := range s.Snapshot().All() {

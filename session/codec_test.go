@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"math"
 	"reflect"
 	"slices"
@@ -32,7 +33,7 @@ func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
 	f := newFiller(1)
 	for range 2000 {
 		at := time.Duration(f.Int64())
-		want := &logv1.Entry{Version: 1, At: int64(at)}
+		want := &logv1.Entry{Version: EntryFormat, At: int64(at)}
 		var cmds []Command
 		var encoded [][]byte
 		for range f.IntN(4) {
@@ -144,7 +145,6 @@ func number(field []byte) protowire.Number {
 func TestUnknownKindsAndVersions(t *testing.T) {
 	kind := protowire.AppendBytes(protowire.AppendTag(nil, Version+1, protowire.BytesType), nil)
 	kind = wire.Command.Seal(kind, 0)
-	version := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 2)
 	record := protowire.AppendBytes(protowire.AppendTag(nil, 11, protowire.BytesType), nil)
 
 	_, err := DecodeCommand(kind)
@@ -153,13 +153,39 @@ func TestUnknownKindsAndVersions(t *testing.T) {
 	_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{EncodeCommand(&Restore{}), kind}))
 	require.ErrorIs(t, err, ErrUnknownKind)
 	require.NotErrorIs(t, err, ErrDamaged)
-	_, _, err = DecodeEntry(wire.Entry.Seal(append(version, "what only a later version reads"...), 0))
-	require.ErrorIs(t, err, ErrUnknownKind)
-	_, _, err = DecodeEntry(wire.Entry.Seal(nil, 0))
-	require.ErrorIs(t, err, ErrUnknownKind)
 	_, err = DecodeRecord(wire.Record.Seal(record, 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
 	require.ErrorContains(t, err, "11")
+}
+
+// What another build wrote is refused before anything of it is read, with what
+// to do about it.
+func TestFormatsOfOtherBuilds(t *testing.T) {
+	entry := func(format uint64) []byte {
+		version := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), format)
+		return wire.Entry.Seal(append(version, "what only that build reads"...), 0)
+	}
+	s := snapshot(t, randomState(7, 20))
+	snapshotOf := func(format byte) []byte {
+		b := slices.Clone(s)
+		b[len(snapshotMagic)] = format
+		return b
+	}
+	for name, c := range map[string]struct {
+		read func() error
+		says string
+	}{
+		"an older entry":    {func() error { _, _, err := DecodeEntry(entry(EntryFormat - 1)); return err }, "an entry of format 1 was written by an older build"},
+		"a newer entry":     {func() error { _, _, err := DecodeEntry(entry(EntryFormat + 1)); return err }, "an entry of format 3 was written by a newer build"},
+		"no format":         {func() error { _, _, err := DecodeEntry(wire.Entry.Seal(nil, 0)); return err }, "an older build"},
+		"an older snapshot": {func() error { _, err := ReadSnapshot(bytes.NewReader(snapshotOf(SnapshotFormat - 1))); return err }, "a snapshot of format 1 was written by an older build"},
+		"a newer snapshot":  {func() error { _, err := ReadSnapshot(bytes.NewReader(snapshotOf(SnapshotFormat + 1))); return err }, "a snapshot of format 3 was written by a newer build"},
+	} {
+		err := c.read()
+		require.ErrorIs(t, err, ErrUnknownKind, name)
+		require.NotErrorIs(t, err, ErrDamaged, name)
+		require.ErrorContains(t, err, c.says, name)
+	}
 }
 
 func TestBrokenMessagesAreRefused(t *testing.T) {

@@ -66,7 +66,7 @@ func TestSnapshotFramesAreThoseOfGeneratedCode(t *testing.T) {
 	s := randomState(5, 2000)
 	b := snapshot(t, s)
 	require.Equal(t, "govnsnap", string(b[:8]))
-	require.Equal(t, []byte{1, 0}, b[8:10])
+	require.Equal(t, []byte{SnapshotFormat, 0}, b[8:10])
 	at, records, chunks := 10, 0, 0
 	for at < len(b) {
 		kind, n := b[at], int(binary.LittleEndian.Uint32(b[at+1:]))

@@ -97,6 +97,20 @@ func (f *Coder) Unknown(what string, number uint64, of string) {
 	f.failWith(fmt.Errorf("%w: %s %d of %s", ErrUnknownKind, what, number, of))
 }
 
+// Foreign fails as the function of that name says.
+func (f *Coder) Foreign(of string, format, ours uint64) { f.failWith(Foreign(of, format, ours)) }
+
+// Foreign is the error for what stands in another format than the one that this
+// build reads; it wraps ErrUnknownKind and says what to do.
+func Foreign(of string, format, ours uint64) error {
+	if format > ours {
+		return fmt.Errorf("%w: %s of format %d was written by a newer build, and this one reads format %d: start that build, or one that is newer still",
+			ErrUnknownKind, of, format, ours)
+	}
+	return fmt.Errorf("%w: %s of format %d was written by an older build, and this one reads format %d alone and converts nothing: go on with that build, or begin with an empty data folder",
+		ErrUnknownKind, of, format, ours)
+}
+
 // Require fails unless what was read is as its reader relies on.
 func (f *Coder) Require(holds bool, text string) {
 	if !holds && !f.write {

@@ -29,6 +29,10 @@ type epoch struct {
 	text       string // as it is stored; derived
 }
 
+// epochFormat is the format of all that is stored, which stands in its epoch: a
+// build reads its own alone.
+const epochFormat = 3
+
 // The states of an epoch.
 const (
 	epochOpen = "open"
@@ -40,7 +44,7 @@ const (
 )
 
 func (e epoch) String() string {
-	return fmt.Sprintf("2 %s %s %d %s %s %d %d", e.state, e.id, e.generation, e.replid, e.runid, int64(e.until), e.since)
+	return fmt.Sprintf("%d %s %s %d %s %s %d %d", epochFormat, e.state, e.id, e.generation, e.replid, e.runid, int64(e.until), e.since)
 }
 
 // with returns the epoch with its text.
@@ -48,7 +52,13 @@ func (e epoch) with() *epoch { e.text = e.String(); return &e }
 
 func parseEpoch(text string) (*epoch, error) {
 	f := strings.Split(text, " ")
-	if len(f) != 8 || f[0] != "2" {
+	format, err := strconv.Atoi(f[0])
+	switch {
+	case err == nil && format > epochFormat:
+		return nil, fmt.Errorf("the data is of format %d, which a newer build wrote, and this one reads format %d: start that build, or one that is newer still", format, epochFormat)
+	case err == nil && format < epochFormat:
+		return nil, fmt.Errorf("the data is of format %d, which an older build wrote, and this one reads format %d alone and converts nothing: go on with that build, or use another prefix or an empty Redis", format, epochFormat)
+	case err != nil || len(f) != 8:
 		return nil, fmt.Errorf("the epoch is %q, which this build cannot read", text)
 	}
 	generation, err := strconv.ParseUint(f[3], 10, 32)

@@ -107,3 +107,21 @@ func TestRedisJudge(t *testing.T) {
 		})
 	}
 }
+
+// Data of another build is refused with what to do about it.
+func TestRedisEpochOfAnotherBuild(t *testing.T) {
+	t.Parallel()
+	const rest = " open e 3 p r 0 9"
+	_, err := parseEpoch("3" + rest)
+	require.NoError(t, err)
+	for text, says := range map[string]string{
+		"2" + rest:            "an older build wrote",
+		"4 of another nature": "a newer build wrote",
+		"x" + rest:            "cannot read",
+		"3 open":              "cannot read",
+		"":                    "cannot read",
+	} {
+		_, err := parseEpoch(text)
+		require.ErrorContains(t, err, says, "%q", text)
+	}
+}

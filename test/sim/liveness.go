@@ -44,11 +44,11 @@ type weather struct {
 }
 
 func newWeather(start time.Time, heartbeat time.Duration) *weather {
-	w := &weather{start: start, settle: settles, soon: soon}
+	scale := 1.0 // a product of two durations would not fit
 	if heartbeat > 0 {
-		w.settle, w.soon = settles*heartbeat/defaultHeartbeat, soon*heartbeat/defaultHeartbeat
+		scale = heartbeat.Seconds() / defaultHeartbeat.Seconds()
 	}
-	return w
+	return &weather{start: start, settle: time.Duration(scale * float64(settles)), soon: time.Duration(scale * float64(soon))}
 }
 
 // begins notes that something goes wrong, until ends is called.

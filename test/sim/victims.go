@@ -83,6 +83,7 @@ func (n *nemesis) killClient(rng *rand.Rand) func() {
 // watch waits until a slot is free.
 func (v *victims) watch(w *worker, id string, gone, ttl time.Duration) {
 	for {
+		asked := v.recorder.now()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		list, err := w.client.ListSlots(ctx, victimPool)
 		cancel()
@@ -95,18 +96,18 @@ func (v *victims) watch(w *worker, id string, gone, ttl time.Duration) {
 		for _, s := range list.Slots {
 			held = held || s.SlotId == id
 		}
-		took := within(v.weather.fair(), gone, now)
+		fair := v.weather.fair()
 		v.mu.Lock()
 		if !held {
-			if took == now-gone {
+			if took := within(fair, gone, now); took == now-gone {
 				v.took = append(v.took, max(0, took-ttl))
 			}
 			v.mu.Unlock()
 			return
 		}
-		if took > ttl+leaseEnds {
+		if within(fair, gone, asked) > ttl+leaseEnds { // when the answer was true is not known closer than that
 			v.broken = append(v.broken, check.Violation{Check: "killed clients", Text: fmt.Sprintf(
-				"the client of slot %s, with a TTL of %v, vanished at %v; at %v it is not free", id, ttl, gone, now)})
+				"the client of slot %s, with a TTL of %v, vanished at %v; at %v it is not free", id, ttl, gone, asked)})
 			v.mu.Unlock()
 			return
 		}

@@ -260,7 +260,7 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 // Entry is one entry of the log: commands that are applied together.
 type Entry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the format of entries: 1
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the format of entries: 2
 	At            int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
 	Commands      [][]byte               `protobuf:"bytes,3,rep,name=commands,proto3" json:"commands,omitempty"` // each a message Command and its seal
 	unknownFields protoimpl.UnknownFields
