@@ -204,6 +204,12 @@ func resendable(c session.Command) bool {
 		return c.By.Request != ""
 	case *session.Repair:
 		return c.By.Request != ""
+	case *session.PutBudget:
+		return c.By.Request != ""
+	case *session.AdjustBudget:
+		return c.By.Request != ""
+	case *session.DeleteBudget:
+		return c.By.Request != ""
 	}
 	return false
 }

@@ -18,7 +18,7 @@ const (
 
 // begin decides a call. Everything it checks, it checks in this one step:
 // known id, session open, attempts, verdict, timeout, calls, kind, breaker,
-// tool, tokens, slots.
+// tool, tokens, budgets, slots.
 func (s *State) begin(c *Begin, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
 	x := s.counted(k, r)
@@ -57,8 +57,11 @@ func (s *State) begin(c *Begin, r *Result) {
 	r.Code = s.admit(c, x, wants, r)
 	if r.Code != Admitted && r.Code != Queued {
 		value := uint64(r.Elapsed)
-		if r.Code == BreakerOpen {
+		switch r.Code {
+		case BreakerOpen:
 			value = uint64(s.now + r.RetryAfter)
+		case BudgetExceeded:
+			value = rememberBudget(c, r)
 		}
 		for i := range c.Pools {
 			if len(r.Pools) > 0 && c.Pools[i].Pool == r.Pools[0] {
@@ -107,6 +110,9 @@ func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) bool {
 		wants[i] = wanted{k, p, q}
 	}
 	if !s.factsHold(c, x, wants[0].pool, r) {
+		return false
+	}
+	if !s.budgetsStand(c, r) {
 		return false
 	}
 	if len(x.Open) >= MaxOpen {
@@ -191,6 +197,9 @@ func (s *State) admit(c *Begin, x *Session, wants []wanted, r *Result) Code {
 		r.Limit = limits.MaxTokens
 		return TokenLimit
 	}
+	if code := s.budgetsAllow(c, r); code != Done {
+		return code
+	}
 	return s.slots(c, x, wants, r)
 }
 
@@ -260,6 +269,9 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 			r.Queue = Place{c.Pools[i].Pool, int32(position)}
 		}
 	}
+	if !h.Waiting() {
+		s.admitted(c, &h, r)
+	}
 	x.reserve(&h)
 	x.add(h)
 	s.pressure(&wants[0], x, r)
@@ -269,6 +281,9 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	s.grants(&h, r)
 	return Admitted
 }
+
+// admitted is what happens when a call is admitted, at once or by its claim.
+func (s *State) admitted(c *Begin, h *Held, r *Result) { s.charge(c, h, r) }
 
 // noRoom refuses for want of a slot, and says when trying may be worth it.
 func (s *State) noRoom(w wanted, r *Result, code Code) Code {
@@ -352,6 +367,8 @@ func (s *State) recall(m *ids.Remembered, c *Begin, x *Session, r *Result) {
 		r.Limit = int64(most)
 	case BreakerOpen:
 		r.Limit, r.RetryAfter = int64(x.Pin.Limits.MaxFailures), s.left(time.Duration(m.Value))
+	case BudgetExceeded:
+		recallBudget(c, m.Value, r)
 	}
 }
 
@@ -375,7 +392,7 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	} else if !h.Waiting() {
 		r.Code = Admitted
 		s.grants(h, r)
-	} else {
+	} else if s.budgetsStand(c, r) {
 		x = s.ownSession(k, x)
 		x.Used = s.now
 		r.Code = s.claim(c, x, x.edit(c.Call), r)
@@ -461,6 +478,9 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 	if code := s.breakerAllows(c, x, r); code != Done {
 		return s.giveUp(c.NS, x, h, code, uint64(s.now+r.RetryAfter))
 	}
+	if code := s.budgetsAllow(c, r); code != Done {
+		return s.giveUp(c.NS, x, h, code, rememberBudget(c, r))
+	}
 	var holdUntil time.Duration
 	h.Until, h.Started, h.Deadline = 0, s.now, s.now+c.TTL
 	if c.MaxHold > 0 {
@@ -471,6 +491,7 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		s.ownPool(k, s.pool(k)).Extend(s.now, hold.Token, h.Deadline, holdUntil)
 	}
+	s.admitted(c, h, r)
 	s.grants(h, r)
 	return Admitted
 }

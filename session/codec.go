@@ -270,6 +270,11 @@ func (r *Result) fields(f *codec) {
 	for m := f.Message(20, r.After != nil); f.Visit(&m); {
 		r.After.fields(f)
 	}
+	for i, n := elements(f, 23, &r.Budgets, math.MaxInt); i < n; i++ {
+		for m := f.Message(23, true); f.Visit(&m); {
+			r.Budgets[i].fields(f)
+		}
+	}
 }
 
 func (a *After) fields(f *codec) {

@@ -56,6 +56,12 @@ func newCommand(kind protowire.Number) Command {
 		return new(PutHash)
 	case 20:
 		return new(Repair)
+	case 31:
+		return new(PutBudget)
+	case 32:
+		return new(AdjustBudget)
+	case 33:
+		return new(DeleteBudget)
 	}
 	return nil
 }
@@ -132,6 +138,12 @@ func (f *codec) commandFields(c Command) {
 		c.fields(f)
 	case *Repair:
 		c.fields(f)
+	case *PutBudget:
+		c.fields(f)
+	case *AdjustBudget:
+		c.fields(f)
+	case *DeleteBudget:
+		c.fields(f)
 	default:
 		panic(fmt.Sprintf("session: no encoding of %T", c))
 	}
@@ -184,6 +196,7 @@ func (c *Begin) fields(f *codec) {
 	f.Duration(14, &c.Wait)
 	f.Sint32(15, &c.Priority)
 	f.Sint64(16, &c.Tokens)
+	f.charges(24, &c.Budgets)
 }
 
 func (p *Premise) fields(f *codec) {
@@ -208,6 +221,8 @@ func (c *End) fields(f *codec) {
 	for m := f.Optional(7, c.Output != Output{}); f.Visit(&m); {
 		c.Output.fields(f)
 	}
+	f.bills(10, &c.Spent)
+	f.Texts(11, &c.Budgets)
 }
 
 func (o *Output) fields(f *codec) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/budget"
 	"example.com/govnode/session/ids"
 )
 
@@ -78,6 +79,7 @@ func oneOfEach() map[Key]Record {
 			Open: []Held{{
 				Holder: "sx c", Content: Fingerprint{15}, Started: 16, Deadline: 17, Until: 18, Tokens: 19, Tool: unique.Make("t"),
 				Pools: []Hold{{unique.Make("policy/p"), 20, 21}}, Rule: 22, Kind: Model,
+				Gates: &HeldGates{Charges: []Charged{{unique.Make("b"), unique.Make("a"), 23, 24, 25}}},
 			}},
 			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
 			Gates: &Gates{ModelCalls: 25, AgentCalls: 26, Handoffs: 27, FailedAt: 28},
@@ -87,16 +89,17 @@ func oneOfEach() map[Key]Record {
 			Used: 1, IDs: finished,
 			Open: []Held{{
 				Holder: "cx s", Content: Fingerprint{1}, Started: 2, Deadline: 3, Until: 4, Tokens: 5, Tool: unique.Make("t"),
-				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff,
+				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Charges: []Charged{{unique.Make("b"), unique.Make(""), 1, 2, 3}}},
 			}},
 		},
 		"yn/x": &Policy{Tree: []byte("tree"), Pin: pin, Names: []string{"p", "q"}, First: "q"},
 		"mn/x": &Name{Digest{1}, 2},
 		"in/x": &Pins{3},
 		"kn/x": &Counter{Value{Number: true, N: -4}, 5},
-		"nn/":  &Namespace{6, 7, 8},
+		"nn/":  &Namespace{6, 7, 8, 9},
 		"bn/x": &Baseline{Digest{9}, "text"},
 		"hn/x": &Hash{"sha256:1"},
+		"un/x": &Budget{Budget: budget.Budget{Amount: 1, Used: 2, Per: 3, Made: 4, Period: 5}, Parent: "a", Depth: 6, Children: 7, Serial: 8},
 	}
 }
 

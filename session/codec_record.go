@@ -97,6 +97,8 @@ func recordNumber(r Record) protowire.Number {
 		return 9
 	case *Hash:
 		return 10
+	case *Budget:
+		return 14
 	}
 	panic(fmt.Sprintf("session: no encoding of %T", r))
 }
@@ -123,6 +125,8 @@ func newRecord(number protowire.Number) Record {
 		return new(Baseline)
 	case 10:
 		return new(Hash)
+	case 14:
+		return new(Budget)
 	}
 	return nil
 }
@@ -152,11 +156,14 @@ func (f *codec) recordFields(r Record) {
 		f.Uint64(1, &r.ForgotSessions)
 		f.Uint64(2, &r.ForgotClients)
 		f.Uint64(3, &r.TokenFloor)
+		f.Uint64(4, &r.Budgets)
 	case *Baseline:
 		f.digest(1, &r.Hash)
 		f.Kept(2, &r.Text)
 	case *Hash:
 		f.Kept(1, &r.Hash)
+	case *Budget:
+		r.fields(f)
 	}
 }
 
@@ -315,6 +322,12 @@ func (h *Held) fields(f *codec) {
 	}
 	f.Uint16(9, &h.Rule)
 	f.Uint8(10, (*uint8)(&h.Kind), uint8(Sampling))
+	if f.Field() == 11 && h.Gates == nil {
+		h.Gates = new(HeldGates)
+	}
+	for m := f.Message(11, h.Gates != nil); f.Visit(&m); {
+		h.Gates.fields(f)
+	}
 }
 
 func (p *Pool) fields(f *codec) {

@@ -140,6 +140,7 @@ type (
 		Wait              time.Duration
 		Priority          int32
 		Tokens            int64
+		Budgets           []Charge // by name, with all ancestors
 	}
 
 	// End reports that a call has finished. Pools is a premise: where it holds
@@ -150,6 +151,8 @@ type (
 		Status            Status
 		Tokens            int64
 		Output            Output
+		Spent             []Bill
+		Budgets           []string // premise: what it was charged to
 	}
 
 	// Cancel gives up a call that waits, or a wait for a slot if Client is set.
@@ -347,11 +350,14 @@ func (c *Begin) Touches() []Key {
 	for _, w := range c.Pools {
 		keys = append(keys, PoolKey(c.NS, w.Pool))
 	}
+	for i := range c.Budgets {
+		keys = append(keys, BudgetKey(c.NS, c.Budgets[i].Budget))
+	}
 	return keys
 }
 
 func (c *End) Touches() []Key {
-	return poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), BaselineKey(c.NS, c.Session))
+	return budgetKeys(c.NS, c.Budgets, poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), BaselineKey(c.NS, c.Session)))
 }
 
 func (c *Cancel) Touches() []Key {
@@ -451,4 +457,4 @@ func (*Repair) Kind() uint16       { return 20 }
 
 // Version is the newest kind of command that this build knows. A node
 // announces it; what a member does not know is never proposed.
-const Version = 20
+const Version = 33

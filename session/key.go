@@ -22,6 +22,7 @@ const (
 	KindNamespace = 'n'
 	KindBaseline  = 'b' // the first output of a session, for drift
 	KindHash      = 'h' // the registered content hash of a tool
+	KindBudget    = 'u'
 )
 
 func key(kind byte, ns, name string) Key {
@@ -43,6 +44,7 @@ func CounterKey(ns, name string) Key     { return key(KindCounter, ns, name) }
 func NamespaceKey(ns string) Key         { return key(KindNamespace, ns, "") }
 func BaselineKey(ns, session string) Key { return key(KindBaseline, ns, session) }
 func HashKey(ns, tool string) Key        { return key(KindHash, ns, tool) }
+func BudgetKey(ns, budget string) Key    { return key(KindBudget, ns, budget) }
 func PinsKey(ns string, d Digest, session string) Key {
 	return pinsKey(ns, d, int(sha256.Sum256([]byte(session))[0])%PinParts)
 }

@@ -234,6 +234,10 @@ func (s *State) end(c *End, r *Result) {
 		return
 	}
 	if !h.within(c.Pools, r) {
+		r.Names = h.BudgetNames()
+		return
+	}
+	if !h.budgetsNamed(c, r) {
 		return
 	}
 	var base Digest
@@ -265,6 +269,7 @@ func (s *State) end(c *End, r *Result) {
 		x.Consecutive++
 		x.failed(s.now)
 	}
+	s.settleCharges(c, &done, r)
 	x.IDs.Add(remembered(c.Call, done.Content, Ended, done.Rule, uint64(c.Status)))
 	s.noteOutput(c, k, x)
 	if n := x.Pin.Limits.Checkpoint; n > 0 && x.Executions%n == 0 {

@@ -127,6 +127,7 @@ type Held struct {
 	Pools    []Hold // replaced, never written into
 	Rule     uint16
 	Kind     CallKind
+	Gates    *HeldGates // of a call that uses one
 }
 
 // A Hold is the slot that something has in a pool; Token is 0 where it does
@@ -224,6 +225,7 @@ type Namespace struct {
 	ForgotSessions uint64
 	ForgotClients  uint64 // newest time of an id whose client was dropped; for those that are not there
 	TokenFloor     uint64 // largest last token of a deleted pool
+	Budgets        uint64 // that were ever made, which tells apart those of one name
 }
 
 // Baseline is the first output of a session, which later ones are compared to.

@@ -47,6 +47,10 @@ func (s *State) request(c request, r *Result) {
 		r.After = s.afterPool(ref{KindPool, c.NS, c.Pool})
 	case *ForceRelease:
 		r.Code = Released
+	case *PutBudget:
+		s.showBudget(c.NS, c.Budget, r)
+	case *AdjustBudget:
+		s.showBudget(c.NS, c.Budget, r)
 	}
 }
 
@@ -72,6 +76,12 @@ func (s *State) carryOut(c request, r *Result) {
 		s.putHash(c)
 	case *Repair:
 		s.repair(c, r)
+	case *PutBudget:
+		s.putBudget(c, r)
+	case *AdjustBudget:
+		s.adjustBudget(c, r)
+	case *DeleteBudget:
+		s.deleteBudget(c, r)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}

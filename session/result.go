@@ -40,6 +40,7 @@ const (
 	AlreadyReleased
 	KindLimitReached Code = 23
 	BreakerOpen      Code = 24
+	BudgetExceeded   Code = 25
 )
 
 // Failures begin at a number of their own, so that a new outcome renumbers
@@ -59,6 +60,8 @@ const (
 	NotANumber                    // the key holds a text
 	Overflow                      // the sum does not fit
 	TooManyNames                  // cap: names of a tree
+
+	BudgetHasChildren Code = 61
 
 	numCodes Code = 63 // six bits are remembered of a code
 )
@@ -93,6 +96,10 @@ type Result struct {
 	Facts  []int64 // in the order of Begin.Seen
 
 	Lapsed []Lapse // calls that this command found to have run out
+
+	// Budgets are, first, the one that had no room for a call, or that the
+	// command was about; and those of which the command crossed a share.
+	Budgets []BudgetCount
 
 	// After is set where callers show what they changed: after PutPool and
 	// Close, and after an Open of a session that is there already. An Open that
@@ -190,6 +197,7 @@ var codeNames = [numCodes]string{
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
 	TooManyNames: "too many names", KindLimitReached: "kind limit", BreakerOpen: "breaker open",
+	BudgetExceeded: "budget exceeded", BudgetHasChildren: "budget has children",
 }
 
 // String returns the code in words.

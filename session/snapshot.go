@@ -352,7 +352,7 @@ func (l *Loader) Put(chunk []byte) error {
 
 // kindOf returns the letter with which the keys of a record begin.
 func kindOf(r Record) byte {
-	return "spcymiknbh"[recordNumber(r)-1]
+	return "spcymiknbhgafu"[recordNumber(r)-1]
 }
 
 // trailer checks that nothing was changed, and that nothing follows. It returns

@@ -38,6 +38,8 @@ func (s *State) tick(c *Tick) {
 			}
 		case *Pool:
 			s.pool(k)
+		case *Budget:
+			s.budget(k)
 		case *Counter:
 			if x.At(s.now) == nil {
 				s.put(k, nil)

@@ -121,6 +121,12 @@ func Validate(c Command) error {
 		v.request(c.NS, c.By)
 		v.optional("Client", c.Client)
 		between(&v, "NewerThan", c.NewerThan, 1, ids.MaxTime)
+	case *PutBudget:
+		v.putBudget(c)
+	case *AdjustBudget:
+		v.adjustBudget(c)
+	case *DeleteBudget:
+		v.deleteBudget(c)
 	case *Tick:
 		v.tick(c)
 	case *Restore:
@@ -189,6 +195,7 @@ func (v *validator) begin(c *Begin) {
 	between(v, "MaxHold", c.MaxHold, 0, MaxHold)
 	between(v, "Wait", c.Wait, 0, MaxWait)
 	between(v, "Tokens", c.Tokens, 0, MaxCallTokens)
+	v.charges(c.Budgets)
 }
 
 func (v *validator) premises(seen []Premise) {
@@ -251,6 +258,7 @@ func (v *validator) end(c *End) {
 	}
 	between(v, "Output.Score", c.Output.Score, 0, million)
 	v.free("Output.Text", c.Output.Text, MaxText)
+	v.spent(c)
 }
 
 func (v *validator) cancel(c *Cancel) {
@@ -393,7 +401,7 @@ func (v *validator) tick(c *Tick) {
 // wellFormed reports whether the key is a letter for a kind, a namespace, a
 // slash and a name.
 func (k Key) wellFormed() bool {
-	if len(k) < 3 || strings.IndexByte("spcymiknbh", k[0]) < 0 {
+	if len(k) < 3 || strings.IndexByte("spcymiknbhu", k[0]) < 0 {
 		return false
 	}
 	i := strings.IndexByte(string(k), '/')

@@ -35,12 +35,15 @@ func validCommands() map[string]Command {
 		"Restore":      &Restore{},
 		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
+		"PutBudget":    &PutBudget{NS: "default", By: by, Budget: "b", Parent: "a", Amount: 1, Per: time.Hour},
+		"AdjustBudget": &AdjustBudget{NS: "default", By: by, Budget: "c", Ancestors: []string{"b", "a"}, Amount: -1},
+		"DeleteBudget": &DeleteBudget{NS: "default", By: by, Budget: "b", Parent: "a"},
 	}
 }
 
 func TestValidCommandsPass(t *testing.T) {
 	all := validCommands()
-	require.Len(t, all, Version, "each kind of command is tested")
+	require.Len(t, all, len(allCommands()), "each kind of command is tested")
 	for name, c := range all {
 		require.NoError(t, Validate(c), name)
 	}

@@ -26,8 +26,9 @@ var mayImport = map[string][]string{
 	"proto/grpc/health/v1":                 {},
 	"proto/grpc/health/v1/healthv1connect": {"proto/grpc/health/v1"},
 	"limiter":                              {"internal/seeded"},
-	"session":                              {"limiter", "session/ids", "session/wire", "internal/seeded"},
+	"session":                              {"limiter", "session/budget", "session/ids", "session/wire", "internal/seeded"},
 	"session/ids":                          {"session/wire"},
+	"session/budget":                       {},
 	"session/wire":                         {},
 	"session/sessiontest":                  {"session", "limiter"},
 	"engine":                               {"engine/value", "engine/pattern", "engine/difflib", "internal/nearest", "engine/source", "engine/redact", "engine/governance", "engine/document", "engine/call", "engine/external", "engine/matching", "engine/composition", "engine/authoring", "internal/seeded"},
@@ -119,7 +120,7 @@ func rooms(names ...string) (paths []string) {
 }
 
 // pure packages are functions of their input.
-var pure = []string{"limiter", "session", "session/ids", "session/wire"}
+var pure = []string{"limiter", "session", "session/budget", "session/ids", "session/wire"}
 
 var forbiddenImports = []string{"math/rand", "math/rand/v2", "crypto/rand", "sync", "sync/atomic", "context", "os", "log", "log/slog", "net", "net/http"}
 var forbiddenTime = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}

@@ -344,6 +344,9 @@ type Command struct {
 	//	*Command_Restore
 	//	*Command_PutHash
 	//	*Command_Repair
+	//	*Command_PutBudget
+	//	*Command_AdjustBudget
+	//	*Command_DeleteBudget
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -566,6 +569,33 @@ func (x *Command) GetRepair() *Repair {
 	return nil
 }
 
+func (x *Command) GetPutBudget() *PutBudget {
+	if x != nil {
+		if x, ok := x.Command.(*Command_PutBudget); ok {
+			return x.PutBudget
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAdjustBudget() *AdjustBudget {
+	if x != nil {
+		if x, ok := x.Command.(*Command_AdjustBudget); ok {
+			return x.AdjustBudget
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteBudget() *DeleteBudget {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteBudget); ok {
+			return x.DeleteBudget
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -650,6 +680,18 @@ type Command_Repair struct {
 	Repair *Repair `protobuf:"bytes,20,opt,name=repair,proto3,oneof"`
 }
 
+type Command_PutBudget struct {
+	PutBudget *PutBudget `protobuf:"bytes,31,opt,name=put_budget,json=putBudget,proto3,oneof"`
+}
+
+type Command_AdjustBudget struct {
+	AdjustBudget *AdjustBudget `protobuf:"bytes,32,opt,name=adjust_budget,json=adjustBudget,proto3,oneof"`
+}
+
+type Command_DeleteBudget struct {
+	DeleteBudget *DeleteBudget `protobuf:"bytes,33,opt,name=delete_budget,json=deleteBudget,proto3,oneof"`
+}
+
 func (*Command_Open) isCommand_Command() {}
 
 func (*Command_Begin) isCommand_Command() {}
@@ -689,6 +731,12 @@ func (*Command_Restore) isCommand_Command() {}
 func (*Command_PutHash) isCommand_Command() {}
 
 func (*Command_Repair) isCommand_Command() {}
+
+func (*Command_PutBudget) isCommand_Command() {}
+
+func (*Command_AdjustBudget) isCommand_Command() {}
+
+func (*Command_DeleteBudget) isCommand_Command() {}
 
 // Maker is whose request a command is.
 type Maker struct {
@@ -1423,6 +1471,7 @@ type Begin struct {
 	Wait          int64                  `protobuf:"varint,14,opt,name=wait,proto3" json:"wait,omitempty"`
 	Priority      int32                  `protobuf:"zigzag32,15,opt,name=priority,proto3" json:"priority,omitempty"`
 	Tokens        int64                  `protobuf:"zigzag64,16,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Budgets       []*Charge              `protobuf:"bytes,24,rep,name=budgets,proto3" json:"budgets,omitempty"` // by name, with all ancestors
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1569,6 +1618,127 @@ func (x *Begin) GetTokens() int64 {
 	return 0
 }
 
+func (x *Begin) GetBudgets() []*Charge {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+// Charge is what a call charges a budget with.
+type Charge struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,3,opt,name=amount,proto3" json:"amount,omitempty"` // millionths, its own share
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Charge) Reset() {
+	*x = Charge{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Charge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Charge) ProtoMessage() {}
+
+func (x *Charge) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Charge.ProtoReflect.Descriptor instead.
+func (*Charge) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Charge) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *Charge) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Charge) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+// Bill is what a call has cost a budget.
+type Bill struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,2,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Bill) Reset() {
+	*x = Bill{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Bill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Bill) ProtoMessage() {}
+
+func (x *Bill) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Bill.ProtoReflect.Descriptor instead.
+func (*Bill) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Bill) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *Bill) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
 type End struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1578,13 +1748,15 @@ type End struct {
 	Status        Status                 `protobuf:"varint,5,opt,name=status,proto3,enum=govnode.log.v1.Status" json:"status,omitempty"`
 	Tokens        int64                  `protobuf:"zigzag64,6,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Output        *Output                `protobuf:"bytes,7,opt,name=output,proto3" json:"output,omitempty"`
+	Spent         []*Bill                `protobuf:"bytes,10,rep,name=spent,proto3" json:"spent,omitempty"`
+	Budgets       []string               `protobuf:"bytes,11,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1768,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1781,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *End) GetNs() string {
@@ -1661,6 +1833,20 @@ func (x *End) GetOutput() *Output {
 	return nil
 }
 
+func (x *End) GetSpent() []*Bill {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
+func (x *End) GetBudgets() []string {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1674,7 +1860,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1872,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1885,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancel) GetNs() string {
@@ -1749,7 +1935,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1947,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1960,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Close) GetNs() string {
@@ -1824,7 +2010,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +2022,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +2035,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Acquire) GetNs() string {
@@ -1944,7 +2130,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1956,7 +2142,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1969,7 +2155,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Renew) GetNs() string {
@@ -2034,7 +2220,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2046,7 +2232,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2059,7 +2245,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Release) GetNs() string {
@@ -2111,7 +2297,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2309,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2322,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -2195,7 +2381,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2393,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2406,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutPool) GetNs() string {
@@ -2277,7 +2463,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2289,7 +2475,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2488,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -2347,7 +2533,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2545,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2558,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -2430,7 +2616,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2442,7 +2628,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2455,7 +2641,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -2506,7 +2692,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2704,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2717,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Set) GetNs() string {
@@ -2580,7 +2766,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2778,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2791,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Delete) GetNs() string {
@@ -2641,7 +2827,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2653,7 +2839,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2666,7 +2852,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Increment) GetNs() string {
@@ -2706,7 +2892,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +2904,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +2917,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -2749,7 +2935,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +2947,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +2960,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 type PutHash struct {
@@ -2789,7 +2975,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2987,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +3000,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PutHash) GetNs() string {
@@ -2857,7 +3043,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +3055,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +3068,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Repair) GetNs() string {
@@ -2913,6 +3099,234 @@ func (x *Repair) GetNewerThan() uint64 {
 	return 0
 }
 
+type PutBudget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Budget        string                 `protobuf:"bytes,3,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,4,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,5,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	Per           int64                  `protobuf:"varint,6,opt,name=per,proto3" json:"per,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutBudget) Reset() {
+	*x = PutBudget{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutBudget) ProtoMessage() {}
+
+func (x *PutBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutBudget.ProtoReflect.Descriptor instead.
+func (*PutBudget) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PutBudget) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *PutBudget) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *PutBudget) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *PutBudget) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *PutBudget) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *PutBudget) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+type AdjustBudget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Budget        string                 `protobuf:"bytes,3,opt,name=budget,proto3" json:"budget,omitempty"`
+	Ancestors     []string               `protobuf:"bytes,4,rep,name=ancestors,proto3" json:"ancestors,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,5,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdjustBudget) Reset() {
+	*x = AdjustBudget{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdjustBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdjustBudget) ProtoMessage() {}
+
+func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdjustBudget.ProtoReflect.Descriptor instead.
+func (*AdjustBudget) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *AdjustBudget) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *AdjustBudget) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *AdjustBudget) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *AdjustBudget) GetAncestors() []string {
+	if x != nil {
+		return x.Ancestors
+	}
+	return nil
+}
+
+func (x *AdjustBudget) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+type DeleteBudget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Budget        string                 `protobuf:"bytes,3,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,4,opt,name=parent,proto3" json:"parent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteBudget) Reset() {
+	*x = DeleteBudget{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteBudget) ProtoMessage() {}
+
+func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteBudget.ProtoReflect.Descriptor instead.
+func (*DeleteBudget) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *DeleteBudget) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteBudget) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteBudget) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *DeleteBudget) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
 // Result is the answer to a command. It goes between nodes and is not kept.
 type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2936,13 +3350,14 @@ type Result struct {
 	Facts         []int64                `protobuf:"zigzag64,18,rep,packed,name=facts,proto3" json:"facts,omitempty"`
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
+	Budgets       []*BudgetCount         `protobuf:"bytes,23,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2954,7 +3369,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2967,7 +3382,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3110,6 +3525,121 @@ func (x *Result) GetAfter() *After {
 	return nil
 }
 
+func (x *Result) GetBudgets() []*BudgetCount {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+type BudgetCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,3,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	Used          int64                  `protobuf:"zigzag64,4,opt,name=used,proto3" json:"used,omitempty"`     // millionths
+	Per           int64                  `protobuf:"varint,5,opt,name=per,proto3" json:"per,omitempty"`
+	PeriodEnds    int64                  `protobuf:"varint,6,opt,name=period_ends,json=periodEnds,proto3" json:"period_ends,omitempty"`
+	Depth         uint32                 `protobuf:"varint,7,opt,name=depth,proto3" json:"depth,omitempty"`
+	Children      uint32                 `protobuf:"varint,8,opt,name=children,proto3" json:"children,omitempty"`
+	Crossed       uint32                 `protobuf:"varint,9,opt,name=crossed,proto3" json:"crossed,omitempty"` // percent
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetCount) Reset() {
+	*x = BudgetCount{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetCount) ProtoMessage() {}
+
+func (x *BudgetCount) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetCount.ProtoReflect.Descriptor instead.
+func (*BudgetCount) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *BudgetCount) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *BudgetCount) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *BudgetCount) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetPeriodEnds() int64 {
+	if x != nil {
+		return x.PeriodEnds
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetDepth() uint32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetChildren() uint32 {
+	if x != nil {
+		return x.Children
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetCrossed() uint32 {
+	if x != nil {
+		return x.Crossed
+	}
+	return 0
+}
+
 // After is how something stands after the command.
 type After struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3122,7 +3652,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3664,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3677,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *After) GetNow() int64 {
@@ -3185,7 +3715,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3197,7 +3727,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3210,7 +3740,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3266,7 +3796,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3278,7 +3808,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3291,7 +3821,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Grant) GetPool() string {
@@ -3326,7 +3856,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3338,7 +3868,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3351,7 +3881,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3389,7 +3919,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3401,7 +3931,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3414,7 +3944,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3469,7 +3999,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +4011,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +4024,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Place) GetPool() string {
@@ -3523,7 +4053,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3535,7 +4065,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +4078,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Lapse) GetSession() string {
@@ -3594,6 +4124,7 @@ type Record struct {
 	//	*Record_Namespace
 	//	*Record_Baseline
 	//	*Record_Hash
+	//	*Record_Budget
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3601,7 +4132,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3613,7 +4144,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3626,7 +4157,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -3726,6 +4257,15 @@ func (x *Record) GetHash() *Hash {
 	return nil
 }
 
+func (x *Record) GetBudget() *Budget {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Budget); ok {
+			return x.Budget
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -3770,6 +4310,10 @@ type Record_Hash struct {
 	Hash *Hash `protobuf:"bytes,10,opt,name=hash,proto3,oneof"`
 }
 
+type Record_Budget struct {
+	Budget *Budget `protobuf:"bytes,14,opt,name=budget,proto3,oneof"`
+}
+
 func (*Record_Session) isRecord_Record() {}
 
 func (*Record_Pool) isRecord_Record() {}
@@ -3789,6 +4333,8 @@ func (*Record_Namespace) isRecord_Record() {}
 func (*Record_Baseline) isRecord_Record() {}
 
 func (*Record_Hash) isRecord_Record() {}
+
+func (*Record_Budget) isRecord_Record() {}
 
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3820,7 +4366,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3832,7 +4378,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3845,7 +4391,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Session) GetAgent() string {
@@ -4016,7 +4562,7 @@ type Gates struct {
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4028,7 +4574,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4041,7 +4587,7 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Gates) GetModelCalls() uint32 {
@@ -4082,7 +4628,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4094,7 +4640,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4107,7 +4653,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -4135,7 +4681,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4147,7 +4693,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4160,7 +4706,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -4197,7 +4743,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4209,7 +4755,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4768,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *More) GetParent() string {
@@ -4266,13 +4812,14 @@ type Held struct {
 	Pools         []*Hold                `protobuf:"bytes,8,rep,name=pools,proto3" json:"pools,omitempty"`
 	Rule          uint32                 `protobuf:"varint,9,opt,name=rule,proto3" json:"rule,omitempty"`
 	Kind          CallKind               `protobuf:"varint,10,opt,name=kind,proto3,enum=govnode.log.v1.CallKind" json:"kind,omitempty"`
+	Gates         *HeldGates             `protobuf:"bytes,11,opt,name=gates,proto3" json:"gates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4284,7 +4831,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4297,7 +4844,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Held) GetHolder() string {
@@ -4370,6 +4917,243 @@ func (x *Held) GetKind() CallKind {
 	return CallKind_CALL_KIND_TOOL
 }
 
+func (x *Held) GetGates() *HeldGates {
+	if x != nil {
+		return x.Gates
+	}
+	return nil
+}
+
+// HeldGates are what an open call has beside its slots.
+type HeldGates struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Charges       []*Charged             `protobuf:"bytes,20,rep,name=charges,proto3" json:"charges,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldGates) Reset() {
+	*x = HeldGates{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldGates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldGates) ProtoMessage() {}
+
+func (x *HeldGates) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
+func (*HeldGates) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *HeldGates) GetCharges() []*Charged {
+	if x != nil {
+		return x.Charges
+	}
+	return nil
+}
+
+type Charged struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,3,opt,name=amount,proto3" json:"amount,omitempty"` // millionths, its own share
+	Serial        uint64                 `protobuf:"varint,4,opt,name=serial,proto3" json:"serial,omitempty"`
+	Period        int64                  `protobuf:"varint,5,opt,name=period,proto3" json:"period,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Charged) Reset() {
+	*x = Charged{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Charged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Charged) ProtoMessage() {}
+
+func (x *Charged) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Charged.ProtoReflect.Descriptor instead.
+func (*Charged) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *Charged) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *Charged) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Charged) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *Charged) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *Charged) GetPeriod() int64 {
+	if x != nil {
+		return x.Period
+	}
+	return 0
+}
+
+// Budget is a node of a tree of budgets.
+type Budget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parent        string                 `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,2,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	Used          int64                  `protobuf:"zigzag64,3,opt,name=used,proto3" json:"used,omitempty"`     // millionths
+	Per           int64                  `protobuf:"varint,4,opt,name=per,proto3" json:"per,omitempty"`
+	Made          int64                  `protobuf:"varint,5,opt,name=made,proto3" json:"made,omitempty"`
+	Period        int64                  `protobuf:"varint,6,opt,name=period,proto3" json:"period,omitempty"` // in which it was used
+	Depth         uint32                 `protobuf:"varint,7,opt,name=depth,proto3" json:"depth,omitempty"`
+	Children      uint32                 `protobuf:"varint,8,opt,name=children,proto3" json:"children,omitempty"`
+	Serial        uint64                 `protobuf:"varint,9,opt,name=serial,proto3" json:"serial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Budget) Reset() {
+	*x = Budget{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Budget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Budget) ProtoMessage() {}
+
+func (x *Budget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Budget.ProtoReflect.Descriptor instead.
+func (*Budget) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *Budget) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Budget) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *Budget) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *Budget) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *Budget) GetMade() int64 {
+	if x != nil {
+		return x.Made
+	}
+	return 0
+}
+
+func (x *Budget) GetPeriod() int64 {
+	if x != nil {
+		return x.Period
+	}
+	return 0
+}
+
+func (x *Budget) GetDepth() uint32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *Budget) GetChildren() uint32 {
+	if x != nil {
+		return x.Children
+	}
+	return 0
+}
+
+func (x *Budget) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
 type Hold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -4381,7 +5165,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4393,7 +5177,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4406,7 +5190,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Hold) GetPool() string {
@@ -4445,7 +5229,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4457,7 +5241,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4470,7 +5254,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -4509,7 +5293,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4521,7 +5305,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4534,7 +5318,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -4603,7 +5387,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4615,7 +5399,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4628,7 +5412,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Lease) GetHolder() string {
@@ -4707,7 +5491,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4719,7 +5503,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4732,7 +5516,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -4778,7 +5562,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4790,7 +5574,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4803,7 +5587,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -4867,7 +5651,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4879,7 +5663,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4892,7 +5676,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -4935,7 +5719,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4947,7 +5731,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4960,7 +5744,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -5001,7 +5785,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5013,7 +5797,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5026,7 +5810,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -5052,7 +5836,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5064,7 +5848,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5077,7 +5861,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Pins) GetN() int64 {
@@ -5097,7 +5881,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5109,7 +5893,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5122,7 +5906,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -5144,13 +5928,14 @@ type Namespace struct {
 	ForgotSessions uint64                 `protobuf:"varint,1,opt,name=forgot_sessions,json=forgotSessions,proto3" json:"forgot_sessions,omitempty"` // Unix milliseconds
 	ForgotClients  uint64                 `protobuf:"varint,2,opt,name=forgot_clients,json=forgotClients,proto3" json:"forgot_clients,omitempty"`    // Unix milliseconds
 	TokenFloor     uint64                 `protobuf:"varint,3,opt,name=token_floor,json=tokenFloor,proto3" json:"token_floor,omitempty"`
+	Budgets        uint64                 `protobuf:"varint,4,opt,name=budgets,proto3" json:"budgets,omitempty"` // ever made
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5162,7 +5947,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5175,7 +5960,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -5199,6 +5984,13 @@ func (x *Namespace) GetTokenFloor() uint64 {
 	return 0
 }
 
+func (x *Namespace) GetBudgets() uint64 {
+	if x != nil {
+		return x.Budgets
+	}
+	return 0
+}
+
 type Baseline struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
@@ -5209,7 +6001,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5221,7 +6013,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5234,7 +6026,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -5260,7 +6052,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5272,7 +6064,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5285,7 +6077,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Hash) GetHash() string {
@@ -5307,7 +6099,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5319,7 +6111,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5332,7 +6124,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -5366,7 +6158,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +6170,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +6183,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -5412,7 +6204,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5424,7 +6216,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5437,7 +6229,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -5465,7 +6257,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5477,7 +6269,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5490,7 +6282,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -5515,7 +6307,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xac\b\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xf2\t\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -5539,7 +6331,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04tick\x18\x11 \x01(\v2\x14.govnode.log.v1.TickH\x00R\x04tick\x123\n" +
 	"\arestore\x18\x12 \x01(\v2\x17.govnode.log.v1.RestoreH\x00R\arestore\x124\n" +
 	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
-	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repairB\t\n" +
+	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x12:\n" +
+	"\n" +
+	"put_budget\x18\x1f \x01(\v2\x19.govnode.log.v1.PutBudgetH\x00R\tputBudget\x12C\n" +
+	"\radjust_budget\x18  \x01(\v2\x1c.govnode.log.v1.AdjustBudgetH\x00R\fadjustBudget\x12C\n" +
+	"\rdelete_budget\x18! \x01(\v2\x1c.govnode.log.v1.DeleteBudgetH\x00R\fdeleteBudgetB\t\n" +
 	"\acommand\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
@@ -5601,7 +6397,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\t \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x12\n" +
 	"\x04over\x18\n" +
-	" \x01(\fR\x04over\"\xb1\x03\n" +
+	" \x01(\fR\x04over\"\xe3\x03\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -5619,7 +6415,15 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bmax_hold\x18\r \x01(\x03R\amaxHold\x12\x12\n" +
 	"\x04wait\x18\x0e \x01(\x03R\x04wait\x12\x1a\n" +
 	"\bpriority\x18\x0f \x01(\x11R\bpriority\x12\x16\n" +
-	"\x06tokens\x18\x10 \x01(\x12R\x06tokens\"\xd1\x01\n" +
+	"\x06tokens\x18\x10 \x01(\x12R\x06tokens\x120\n" +
+	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\"P\n" +
+	"\x06Charge\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x12R\x06amount\"6\n" +
+	"\x04Bill\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\x12R\x06amount\"\x97\x02\n" +
 	"\x03End\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -5627,7 +6431,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05pools\x18\x04 \x03(\tR\x05pools\x12.\n" +
 	"\x06status\x18\x05 \x01(\x0e2\x16.govnode.log.v1.StatusR\x06status\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\x12R\x06tokens\x12.\n" +
-	"\x06output\x18\a \x01(\v2\x16.govnode.log.v1.OutputR\x06output\"t\n" +
+	"\x06output\x18\a \x01(\v2\x16.govnode.log.v1.OutputR\x06output\x12*\n" +
+	"\x05spent\x18\n" +
+	" \x03(\v2\x14.govnode.log.v1.BillR\x05spent\x12\x18\n" +
+	"\abudgets\x18\v \x03(\tR\abudgets\"t\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -5727,7 +6534,25 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\x12\x1d\n" +
 	"\n" +
-	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\x88\x05\n" +
+	"newer_than\x18\x04 \x01(\x04R\tnewerThan\"\x9c\x01\n" +
+	"\tPutBudget\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
+	"\x06budget\x18\x03 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x04 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x05 \x01(\x12R\x06amount\x12\x10\n" +
+	"\x03per\x18\x06 \x01(\x03R\x03per\"\x93\x01\n" +
+	"\fAdjustBudget\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
+	"\x06budget\x18\x03 \x01(\tR\x06budget\x12\x1c\n" +
+	"\tancestors\x18\x04 \x03(\tR\tancestors\x12\x16\n" +
+	"\x06amount\x18\x05 \x01(\x12R\x06amount\"u\n" +
+	"\fDeleteBudget\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
+	"\x06budget\x18\x03 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x04 \x01(\tR\x06parent\"\xbf\x05\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -5753,7 +6578,19 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05names\x18\x11 \x03(\tR\x05names\x12\x14\n" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
-	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\"|\n" +
+	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x125\n" +
+	"\abudgets\x18\x17 \x03(\v2\x1b.govnode.log.v1.BudgetCountR\abudgets\"\xe8\x01\n" +
+	"\vBudgetCount\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x12R\x06amount\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x12R\x04used\x12\x10\n" +
+	"\x03per\x18\x05 \x01(\x03R\x03per\x12\x1f\n" +
+	"\vperiod_ends\x18\x06 \x01(\x03R\n" +
+	"periodEnds\x12\x14\n" +
+	"\x05depth\x18\a \x01(\rR\x05depth\x12\x1a\n" +
+	"\bchildren\x18\b \x01(\rR\bchildren\x12\x18\n" +
+	"\acrossed\x18\t \x01(\rR\acrossed\"|\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
@@ -5790,7 +6627,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
-	"\x02ns\x18\x04 \x01(\tR\x02ns\"\x83\x04\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xb5\x04\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +
@@ -5802,7 +6639,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tnamespace\x18\b \x01(\v2\x19.govnode.log.v1.NamespaceH\x00R\tnamespace\x126\n" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
-	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hashB\b\n" +
+	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hash\x120\n" +
+	"\x06budget\x18\x0e \x01(\v2\x16.govnode.log.v1.BudgetH\x00R\x06budgetB\b\n" +
 	"\x06record\"\xbb\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
@@ -5851,7 +6689,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\x02 \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x1a\n" +
 	"\bbaseline\x18\x03 \x01(\fR\bbaseline\x12\x14\n" +
-	"\x05drift\x18\x04 \x01(\x12R\x05drift\"\x9e\x02\n" +
+	"\x05drift\x18\x04 \x01(\x12R\x05drift\"\xcf\x02\n" +
 	"\x04Held\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\x06R\acontent\x12\x18\n" +
@@ -5863,7 +6701,26 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05pools\x18\b \x03(\v2\x14.govnode.log.v1.HoldR\x05pools\x12\x12\n" +
 	"\x04rule\x18\t \x01(\rR\x04rule\x12,\n" +
 	"\x04kind\x18\n" +
-	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\"H\n" +
+	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12/\n" +
+	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\">\n" +
+	"\tHeldGates\x121\n" +
+	"\acharges\x18\x14 \x03(\v2\x17.govnode.log.v1.ChargedR\acharges\"\x81\x01\n" +
+	"\aCharged\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x12R\x06amount\x12\x16\n" +
+	"\x06serial\x18\x04 \x01(\x04R\x06serial\x12\x16\n" +
+	"\x06period\x18\x05 \x01(\x03R\x06period\"\xd4\x01\n" +
+	"\x06Budget\x12\x16\n" +
+	"\x06parent\x18\x01 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\x12R\x06amount\x12\x12\n" +
+	"\x04used\x18\x03 \x01(\x12R\x04used\x12\x10\n" +
+	"\x03per\x18\x04 \x01(\x03R\x03per\x12\x12\n" +
+	"\x04made\x18\x05 \x01(\x03R\x04made\x12\x16\n" +
+	"\x06period\x18\x06 \x01(\x03R\x06period\x12\x14\n" +
+	"\x05depth\x18\a \x01(\rR\x05depth\x12\x1a\n" +
+	"\bchildren\x18\b \x01(\rR\bchildren\x12\x16\n" +
+	"\x06serial\x18\t \x01(\x04R\x06serial\"H\n" +
 	"\x04Hold\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
@@ -5924,12 +6781,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x01n\x18\x01 \x01(\x03R\x01n\"L\n" +
 	"\aCounter\x12+\n" +
 	"\x05value\x18\x01 \x01(\v2\x15.govnode.log.v1.ValueR\x05value\x12\x14\n" +
-	"\x05until\x18\x02 \x01(\x03R\x05until\"|\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"\x96\x01\n" +
 	"\tNamespace\x12'\n" +
 	"\x0fforgot_sessions\x18\x01 \x01(\x04R\x0eforgotSessions\x12%\n" +
 	"\x0eforgot_clients\x18\x02 \x01(\x04R\rforgotClients\x12\x1f\n" +
 	"\vtoken_floor\x18\x03 \x01(\x04R\n" +
-	"tokenFloor\"2\n" +
+	"tokenFloor\x12\x18\n" +
+	"\abudgets\x18\x04 \x01(\x04R\abudgets\"2\n" +
 	"\bBaseline\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x1a\n" +
@@ -5988,7 +6846,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -6007,144 +6865,165 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Limits)(nil),          // 14: govnode.log.v1.Limits
 	(*Open)(nil),            // 15: govnode.log.v1.Open
 	(*Begin)(nil),           // 16: govnode.log.v1.Begin
-	(*End)(nil),             // 17: govnode.log.v1.End
-	(*Cancel)(nil),          // 18: govnode.log.v1.Cancel
-	(*Close)(nil),           // 19: govnode.log.v1.Close
-	(*Acquire)(nil),         // 20: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 21: govnode.log.v1.Renew
-	(*Release)(nil),         // 22: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 23: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 24: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 25: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 26: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 27: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 28: govnode.log.v1.Set
-	(*Delete)(nil),          // 29: govnode.log.v1.Delete
-	(*Increment)(nil),       // 30: govnode.log.v1.Increment
-	(*Tick)(nil),            // 31: govnode.log.v1.Tick
-	(*Restore)(nil),         // 32: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 33: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 34: govnode.log.v1.Repair
-	(*Result)(nil),          // 35: govnode.log.v1.Result
-	(*After)(nil),           // 36: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 37: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 38: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 39: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 40: govnode.log.v1.Counters
-	(*Place)(nil),           // 41: govnode.log.v1.Place
-	(*Lapse)(nil),           // 42: govnode.log.v1.Lapse
-	(*Record)(nil),          // 43: govnode.log.v1.Record
-	(*Session)(nil),         // 44: govnode.log.v1.Session
-	(*Gates)(nil),           // 45: govnode.log.v1.Gates
-	(*Pin)(nil),             // 46: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 47: govnode.log.v1.ToolCount
-	(*More)(nil),            // 48: govnode.log.v1.More
-	(*Held)(nil),            // 49: govnode.log.v1.Held
-	(*Hold)(nil),            // 50: govnode.log.v1.Hold
-	(*IDs)(nil),             // 51: govnode.log.v1.IDs
-	(*Pool)(nil),            // 52: govnode.log.v1.Pool
-	(*Lease)(nil),           // 53: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 54: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 55: govnode.log.v1.Ticket
-	(*Client)(nil),          // 56: govnode.log.v1.Client
-	(*Policy)(nil),          // 57: govnode.log.v1.Policy
-	(*Name)(nil),            // 58: govnode.log.v1.Name
-	(*Pins)(nil),            // 59: govnode.log.v1.Pins
-	(*Counter)(nil),         // 60: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 61: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 62: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 63: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 64: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 65: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 66: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 67: govnode.log.v1.SnapshotTrailer
+	(*Charge)(nil),          // 17: govnode.log.v1.Charge
+	(*Bill)(nil),            // 18: govnode.log.v1.Bill
+	(*End)(nil),             // 19: govnode.log.v1.End
+	(*Cancel)(nil),          // 20: govnode.log.v1.Cancel
+	(*Close)(nil),           // 21: govnode.log.v1.Close
+	(*Acquire)(nil),         // 22: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 23: govnode.log.v1.Renew
+	(*Release)(nil),         // 24: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 25: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 26: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 27: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 28: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 29: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 30: govnode.log.v1.Set
+	(*Delete)(nil),          // 31: govnode.log.v1.Delete
+	(*Increment)(nil),       // 32: govnode.log.v1.Increment
+	(*Tick)(nil),            // 33: govnode.log.v1.Tick
+	(*Restore)(nil),         // 34: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 35: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 36: govnode.log.v1.Repair
+	(*PutBudget)(nil),       // 37: govnode.log.v1.PutBudget
+	(*AdjustBudget)(nil),    // 38: govnode.log.v1.AdjustBudget
+	(*DeleteBudget)(nil),    // 39: govnode.log.v1.DeleteBudget
+	(*Result)(nil),          // 40: govnode.log.v1.Result
+	(*BudgetCount)(nil),     // 41: govnode.log.v1.BudgetCount
+	(*After)(nil),           // 42: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 43: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 44: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 45: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 46: govnode.log.v1.Counters
+	(*Place)(nil),           // 47: govnode.log.v1.Place
+	(*Lapse)(nil),           // 48: govnode.log.v1.Lapse
+	(*Record)(nil),          // 49: govnode.log.v1.Record
+	(*Session)(nil),         // 50: govnode.log.v1.Session
+	(*Gates)(nil),           // 51: govnode.log.v1.Gates
+	(*Pin)(nil),             // 52: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 53: govnode.log.v1.ToolCount
+	(*More)(nil),            // 54: govnode.log.v1.More
+	(*Held)(nil),            // 55: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 56: govnode.log.v1.HeldGates
+	(*Charged)(nil),         // 57: govnode.log.v1.Charged
+	(*Budget)(nil),          // 58: govnode.log.v1.Budget
+	(*Hold)(nil),            // 59: govnode.log.v1.Hold
+	(*IDs)(nil),             // 60: govnode.log.v1.IDs
+	(*Pool)(nil),            // 61: govnode.log.v1.Pool
+	(*Lease)(nil),           // 62: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 63: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 64: govnode.log.v1.Ticket
+	(*Client)(nil),          // 65: govnode.log.v1.Client
+	(*Policy)(nil),          // 66: govnode.log.v1.Policy
+	(*Name)(nil),            // 67: govnode.log.v1.Name
+	(*Pins)(nil),            // 68: govnode.log.v1.Pins
+	(*Counter)(nil),         // 69: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 70: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 71: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 72: govnode.log.v1.Hash
+	(*SnapshotHeader)(nil),  // 73: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 74: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 75: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 76: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	15, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
 	16, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	17, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	18, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	19, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	20, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	21, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	22, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	23, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	24, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	25, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	26, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	27, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	28, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	29, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	30, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	31, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	32, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	33, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	34, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	2,  // 20: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	0,  // 21: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
-	12, // 22: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	13, // 23: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
-	7,  // 24: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 25: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 26: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 27: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	1,  // 28: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	10, // 29: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	6,  // 30: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 31: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 32: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 33: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	14, // 34: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 35: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 36: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	11, // 37: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 38: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 39: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 40: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	6,  // 41: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	38, // 42: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	39, // 43: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	40, // 44: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	41, // 45: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	42, // 46: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	36, // 47: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	44, // 48: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	37, // 49: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	44, // 50: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	52, // 51: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	56, // 52: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	57, // 53: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	58, // 54: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	59, // 55: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	60, // 56: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	61, // 57: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	62, // 58: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	63, // 59: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	3,  // 60: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	46, // 61: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	47, // 62: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	49, // 63: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	51, // 64: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	48, // 65: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	45, // 66: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	14, // 67: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 68: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	50, // 69: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 70: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	53, // 71: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	55, // 72: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	54, // 73: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	49, // 74: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	51, // 75: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	46, // 76: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 77: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	66, // 78: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	43, // 79: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	80, // [80:80] is the sub-list for method output_type
-	80, // [80:80] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	19, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	20, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	21, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	22, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	23, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	24, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	25, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	26, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	27, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	28, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	29, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	30, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	31, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	32, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	33, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	34, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	35, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	36, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	37, // 20: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
+	38, // 21: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
+	39, // 22: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
+	2,  // 23: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	0,  // 24: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
+	12, // 25: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	13, // 26: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
+	7,  // 27: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,  // 28: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	8,  // 29: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	9,  // 30: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	17, // 31: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
+	1,  // 32: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	10, // 33: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	18, // 34: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
+	6,  // 35: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	6,  // 36: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	6,  // 37: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	6,  // 38: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	14, // 39: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	6,  // 40: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	6,  // 41: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	11, // 42: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	6,  // 43: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	6,  // 44: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	6,  // 45: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	6,  // 46: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	6,  // 47: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
+	6,  // 48: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
+	6,  // 49: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
+	44, // 50: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	45, // 51: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	46, // 52: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	47, // 53: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	48, // 54: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	42, // 55: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	41, // 56: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
+	50, // 57: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	43, // 58: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	50, // 59: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	61, // 60: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	65, // 61: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	66, // 62: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	67, // 63: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	68, // 64: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	69, // 65: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	70, // 66: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	71, // 67: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	72, // 68: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	58, // 69: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	3,  // 70: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	52, // 71: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	53, // 72: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	55, // 73: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	60, // 74: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	54, // 75: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	51, // 76: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	14, // 77: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	7,  // 78: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	59, // 79: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,  // 80: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	56, // 81: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	57, // 82: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	62, // 83: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	64, // 84: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	63, // 85: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	55, // 86: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	60, // 87: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	52, // 88: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	11, // 89: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	75, // 90: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	49, // 91: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	92, // [92:92] is the sub-list for method output_type
+	92, // [92:92] is the sub-list for method input_type
+	92, // [92:92] is the sub-list for extension type_name
+	92, // [92:92] is the sub-list for extension extendee
+	0,  // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -6173,8 +7052,11 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Restore)(nil),
 		(*Command_PutHash)(nil),
 		(*Command_Repair)(nil),
+		(*Command_PutBudget)(nil),
+		(*Command_AdjustBudget)(nil),
+		(*Command_DeleteBudget)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[39].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[45].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -6185,6 +7067,7 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Record_Namespace)(nil),
 		(*Record_Baseline)(nil),
 		(*Record_Hash)(nil),
+		(*Record_Budget)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -6192,7 +7075,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   64,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
