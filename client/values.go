@@ -64,6 +64,7 @@ const (
 	NotFound         = govnodev1.Outcome_OUTCOME_NOT_FOUND
 	KindLimit        = govnodev1.Outcome_OUTCOME_KIND_LIMIT   // calls of one kind
 	BreakerOpen      = govnodev1.Outcome_OUTCOME_BREAKER_OPEN // too many calls in a row failed
+	BudgetExceeded   = govnodev1.Outcome_OUTCOME_BUDGET_EXCEEDED
 )
 
 // A SessionState says whether calls can be begun in a session.
@@ -82,18 +83,19 @@ type Reason string
 
 // Reasons of errors.
 const (
-	ReasonInvalidField  Reason = "INVALID_FIELD"  // the message names it
-	ReasonInvalidPolicy Reason = "INVALID_POLICY" // the message says where
-	ReasonNotFound      Reason = "NOT_FOUND"
-	ReasonIDReused      Reason = "ID_REUSED" // the id stands for another request
-	ReasonStaleID       Reason = "STALE_ID"  // the id is older than what is remembered; nothing was done
-	ReasonSessionClosed Reason = "SESSION_CLOSED"
-	ReasonStillWaiting  Reason = "STILL_WAITING"
-	ReasonNotWaiting    Reason = "NOT_WAITING"
-	ReasonTooManyOpen   Reason = "TOO_MANY_OPEN"
-	ReasonPoolInUse     Reason = "POOL_IN_USE"
-	ReasonPolicyPinned  Reason = "POLICY_PINNED"
-	ReasonTooLarge      Reason = "TOO_LARGE"
+	ReasonInvalidField      Reason = "INVALID_FIELD"  // the message names it
+	ReasonInvalidPolicy     Reason = "INVALID_POLICY" // the message says where
+	ReasonNotFound          Reason = "NOT_FOUND"
+	ReasonIDReused          Reason = "ID_REUSED" // the id stands for another request
+	ReasonStaleID           Reason = "STALE_ID"  // the id is older than what is remembered; nothing was done
+	ReasonSessionClosed     Reason = "SESSION_CLOSED"
+	ReasonStillWaiting      Reason = "STILL_WAITING"
+	ReasonNotWaiting        Reason = "NOT_WAITING"
+	ReasonTooManyOpen       Reason = "TOO_MANY_OPEN"
+	ReasonPoolInUse         Reason = "POOL_IN_USE"
+	ReasonPolicyPinned      Reason = "POLICY_PINNED"
+	ReasonBudgetHasChildren Reason = "BUDGET_HAS_CHILDREN"
+	ReasonTooLarge          Reason = "TOO_LARGE"
 
 	// The client sends again what is answered so, while there is time.
 	ReasonOverloaded     Reason = "OVERLOADED"

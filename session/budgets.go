@@ -96,6 +96,9 @@ type (
 	}
 )
 
+// Left is what may still be spent.
+func (n *BudgetCount) Left() int64 { return max(n.Amount-n.Used, 0) }
+
 func budgetKeys(ns string, names []string, more []Key) []Key {
 	for _, name := range names {
 		if name != "" {
@@ -158,12 +161,13 @@ func (s *State) ownBudget(k ref, b *Budget) *Budget {
 	return &c
 }
 
-func (s *State) countOf(name string, b *Budget) BudgetCount {
+// Count returns the budget as an answer shows it, at the time at which it stands.
+func (b *Budget) Count(name string, now time.Duration) BudgetCount {
 	n := BudgetCount{
 		Budget: name, Parent: b.Parent, Amount: b.Amount, Used: b.Used, Per: b.Per, Depth: b.Depth, Children: b.Children,
 	}
 	if b.Per > 0 {
-		n.PeriodEnds = b.Made + time.Duration(b.PeriodAt(s.now)+1)*b.Per - s.now
+		n.PeriodEnds = b.Made + time.Duration(b.PeriodAt(now)+1)*b.Per - now
 	}
 	return n
 }
@@ -178,7 +182,7 @@ func (s *State) use(k ref, b *Budget, by int64, r *Result) {
 
 func (s *State) tellLevel(name string, b *Budget, before uint8, r *Result) {
 	if level := b.Level(); level > before {
-		n := s.countOf(name, b)
+		n := b.Count(name, s.now)
 		n.Crossed = level
 		r.Budgets = append(r.Budgets, n)
 	}
@@ -204,7 +208,7 @@ func (s *State) budgetsAllow(c *Begin, r *Result) Code {
 	}
 	for i, total := range budget.Totals(c.Budgets) {
 		if b := s.budget(ref{KindBudget, c.NS, c.Budgets[i].Budget}); !b.Allows(total) {
-			r.Budgets = []BudgetCount{s.countOf(c.Budgets[i].Budget, b)}
+			r.Budgets = []BudgetCount{b.Count(c.Budgets[i].Budget, s.now)}
 			return BudgetExceeded
 		}
 	}
@@ -240,7 +244,7 @@ const leftBits = 60
 func rememberBudget(c *Begin, r *Result) uint64 {
 	for i := range c.Budgets {
 		if n := &r.Budgets[0]; c.Budgets[i].Budget == n.Budget {
-			return uint64(i)<<leftBits | uint64(max(n.Amount-n.Used, 0))
+			return uint64(i)<<leftBits | uint64(n.Left())
 		}
 	}
 	return 0
@@ -327,7 +331,7 @@ func (s *State) putBudget(c *PutBudget, r *Result) {
 		return
 	}
 	if b.Parent != c.Parent || b.Per != c.Per {
-		r.Code, r.Budgets = Invalid, []BudgetCount{s.countOf(c.Budget, b)}
+		r.Code, r.Budgets = Invalid, []BudgetCount{b.Count(c.Budget, s.now)}
 		return
 	}
 	b = s.ownBudget(k, b)
@@ -408,7 +412,7 @@ func (s *State) deleteBudget(c *DeleteBudget, r *Result) {
 func (s *State) showBudget(ns, name string, r *Result) {
 	var now []BudgetCount
 	if b := s.budget(ref{KindBudget, ns, name}); b != nil {
-		now = []BudgetCount{s.countOf(name, b)}
+		now = []BudgetCount{b.Count(name, s.now)}
 	}
 	for _, n := range r.Budgets {
 		if n.Budget == name {

@@ -47,6 +47,9 @@ type Policy struct {
 	MaxConsecutiveFailures int64
 	BreakerReset           time.Duration
 
+	// Budgets are what every call is charged with when it is admitted.
+	Budgets []BudgetAmount
+
 	// ContentHashes are the SHA-256 hashes of tools (adapter contract 5.5).
 	// With neither hashes nor a mode they are not verified.
 	ContentHashes   map[string]string

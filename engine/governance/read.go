@@ -21,7 +21,7 @@ var Fields = map[string]bool{
 	"max_concurrent": true, "backpressure_threshold": true,
 	"max_attempts": true, "max_calls_per_tool": true, "deny_all_tools": true,
 	"max_model_calls": true, "max_agent_calls": true, "max_handoffs": true, "max_sampling_requests": true,
-	"max_consecutive_failures": true, "breaker_reset": true,
+	"max_consecutive_failures": true, "breaker_reset": true, "budgets": true,
 	"content_hashes": true, "content_hash_mode": true, "guardrails": true,
 }
 
@@ -53,6 +53,7 @@ func Read(n *source.Node, ps *source.Problems) *Policy {
 	}
 	r.kinds(g)
 	r.breaker(g)
+	r.budgets(g)
 	r.contentHashes(g)
 	r.guardrails(g)
 	return g

@@ -52,6 +52,7 @@ type begin struct {
 	decision engine.Decision
 	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
+	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 }
 
@@ -110,13 +111,17 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
 		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
+	b.costs = budgetAmounts(f, "budgets", req.Budgets)
 	if f.Err != nil {
 		return f.Err
 	}
 	b.one[0] = b.cmd
 	b.cmd.Content = beginContent(req)
 	b.input.ContentHash = b.s.contentHash(ctx, b.ns, &b.unread)
-	return b.load(ctx, storage.Nearby, f)
+	if err := b.load(ctx, storage.Nearby, f); err != nil {
+		return err
+	}
+	return b.charge(ctx, storage.Nearby)
 }
 
 // wantsOf checks the pools that a call names and puts them in the order in which
@@ -252,12 +257,18 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		return false, nil
 	}
 	res := &b.answer.Result
+	if len(res.Names) > 0 { // budgets are not where they were seen
+		return true, b.charge(ctx, storage.Latest)
+	}
 	read := storage.Nearby
 	if len(res.Facts) == 0 { // another session stands under this id by now
 		read = storage.Latest
 	}
 	seen := b.cmd.Seen
 	if err := b.load(ctx, read, nil); err != nil {
+		return false, err
+	}
+	if err := b.charge(ctx, read); err != nil {
 		return false, err
 	}
 	for i, v := range res.Facts {
@@ -344,6 +355,9 @@ func (b *begin) respond() error {
 	out.Grants, out.Pressure, out.Counters = a.grantsOf(res.Grants), words.PressureOf(res.Pressure), &a.counters
 	out.RetryAfter, out.Queue = words.SomeDuration(res.RetryAfter), words.PlaceOf(res.Queue)
 	words.SetCounters(&a.counters, res.Counters)
+	if res.Code == session.BudgetExceeded && len(res.Budgets) > 0 {
+		out.Budget = &v1.BudgetAmount{Budget: res.Budgets[0].Budget, Amount: input.FormatDecimal(res.Budgets[0].Left())}
+	}
 	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason
@@ -354,6 +368,7 @@ func (b *begin) respond() error {
 		}
 	}
 	b.s.audit.call(b, out)
+	b.s.audit.budgets(b.ns, engine.Input{AgentID: b.input.AgentID, SessionID: b.cmd.Session, CallID: b.cmd.Call}, res)
 	b.s.metrics.outcome(out.Outcome)
 	b.out = out
 	return nil

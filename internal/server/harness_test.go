@@ -46,6 +46,7 @@ type clients struct {
 	events   govnodev1connect.EventServiceClient
 	explains govnodev1connect.DecisionServiceClient
 	cluster  govnodev1connect.ClusterServiceClient
+	limits   govnodev1connect.LimitServiceClient
 }
 
 func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients {
@@ -58,6 +59,7 @@ func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients
 		events:   govnodev1connect.NewEventServiceClient(h, url, opts...),
 		explains: govnodev1connect.NewDecisionServiceClient(h, url, opts...),
 		cluster:  govnodev1connect.NewClusterServiceClient(h, url, opts...),
+		limits:   govnodev1connect.NewLimitServiceClient(h, url, opts...),
 	}
 }
 

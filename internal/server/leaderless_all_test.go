@@ -90,6 +90,7 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 	n.begin("s", "c")
 	_, err := n.slots.PutPool(n.ctx(), &v1.PutPoolRequest{Pool: "q", Slots: 2})
 	require.NoError(t, err)
+	n.putBudget("b", "", "10")
 	alone := startOn(t, stranded{n.store}, func(c *server.Config) {
 		c.Cluster, c.RequestTimeout, c.LeaderPatience = castaway{}, time.Hour, time.Nanosecond
 	})
@@ -122,6 +123,11 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 		"SlotService/ReleaseSlot":           {{`{"pool":"q","slotId":"x","token":"1"}`, false}},
 		"SlotService/ListSlots":             {{`{"pool":"q"}`, false}, {`{"pool":"q","consistency":"CONSISTENCY_STALE"}`, true}},
 		"SlotService/ForceRelease":          {{`{"pool":"q","slotId":"x"}`, false}},
+		"LimitService/PutBudget":            {{`{"budget":"b","amount":"3"}`, false}},
+		"LimitService/GetBudget":            {{`{"budget":"b"}`, false}, {`{"budget":"b","consistency":"CONSISTENCY_STALE"}`, true}},
+		"LimitService/ListBudgets":          {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
+		"LimitService/AdjustBudget":         {{`{"budget":"b","by":"1"}`, false}},
+		"LimitService/DeleteBudget":         {{`{"budget":"b"}`, false}},
 		"PolicyService/PutPolicy":           {{`{"yaml":"name: p2\nmax_concurrent: 5\n"}`, false}},
 		"PolicyService/GetPolicy":           {{`{"name":"p"}`, false}, {`{"name":"p","consistency":"CONSISTENCY_STALE"}`, true}},
 		"PolicyService/ListPolicies":        {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},

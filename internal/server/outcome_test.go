@@ -198,6 +198,21 @@ var changings = map[string]changing{
 		_, err := n.slots.DeletePool(n.ctx(), &v1.DeletePoolRequest{Pool: "gpu", Force: true, RequestId: "r"})
 		return err
 	}},
+	"LimitService/PutBudget": {ask: func(n *node) error {
+		res, err := n.limits.PutBudget(n.ctx(), &v1.PutBudgetRequest{Budget: "new", Parent: "org", Amount: "3", RequestId: "r"})
+		if err == nil {
+			require.Equal(n.t, "3", res.GetBudget().GetAmount())
+		}
+		return err
+	}},
+	"LimitService/AdjustBudget": {ask: func(n *node) error {
+		_, err := n.limits.AdjustBudget(n.ctx(), &v1.AdjustBudgetRequest{Budget: "team", By: "1", RequestId: "r"})
+		return err
+	}},
+	"LimitService/DeleteBudget": {ask: func(n *node) error {
+		_, err := n.limits.DeleteBudget(n.ctx(), &v1.DeleteBudgetRequest{Budget: "team", RequestId: "r"})
+		return err
+	}},
 	"SlotService/ForceRelease": {ask: func(n *node) error {
 		_, err := n.slots.ForceRelease(n.ctx(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "open", RequestId: "r"})
 		return err
@@ -289,7 +304,7 @@ var unchanging = []string{
 	"DecisionService/Explain", "EventService/Follow",
 	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions",
-	"SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
+	"LimitService/GetBudget", "LimitService/ListBudgets", "SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
 }
 
 func renewOf(pool string, ids ...string) *v1.RenewSlotsRequest {
@@ -326,6 +341,8 @@ func startChanging(t *testing.T, v verdict) *node {
 	n.putPolicy("name: unused", "max_concurrent: 1")
 	n.putPolicy(policy("drift_threshold: 0.5")...)
 	n.session("s")
+	n.putBudget("org", "", "10")
+	n.putBudget("team", "org", "10")
 	n.putPool("gpu", 2)
 	n.putPool("full", 1)
 	for _, slot := range []*v1.AcquireSlotRequest{{Pool: "gpu", SlotId: "held"}, {Pool: "full", SlotId: "all"}} {

@@ -237,6 +237,7 @@ func (s *Server) Handler() http.Handler {
 	calls, handler := govnodev1connect.NewCallServiceHandler(callService{Server: s}, opts)
 	mux.Handle(calls, stoppable(handler))
 	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s}, opts))
+	mux.Handle(govnodev1connect.NewLimitServiceHandler(limitService{Server: s}, opts))
 	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s}, opts))
 	mux.Handle(govnodev1connect.NewDecisionServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewEventServiceHandler(s.teller, opts))

@@ -83,6 +83,7 @@ func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
 	switch {
 	case !holds:
 		r.Code, r.Facts = session.StalePremise, facts
+	case !s.budgetsStand(c, r):
 	case len(x.open) >= maxOpen:
 		r.Code = session.TooManyOpen
 	case x.named(c) && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
@@ -144,6 +145,9 @@ func (s *space) admit(c *session.Begin, x *sess, r *session.Result) (session.Cod
 	if c.Tokens > l.MaxTokens {
 		r.Limit = l.MaxTokens
 		return session.TokenLimit, 0
+	}
+	if code, value := s.budgetsAllow(c, r); code != session.Done {
+		return code, value
 	}
 	return s.slots(c, x, r)
 }
@@ -207,6 +211,9 @@ func (s *space) slots(c *session.Begin, x *sess, r *session.Result) (session.Cod
 			}
 		}
 		h.pools = append(h.pools, at)
+	}
+	if h.until == 0 {
+		s.charge(c, h, r)
 	}
 	x.open = append(x.open, h)
 	x.reserved += h.tokens
@@ -277,6 +284,10 @@ func (s *space) recall(c *session.Begin, x *sess, f *finished, r *session.Result
 		r.Limit = int64(most)
 	case session.BreakerOpen:
 		r.Limit, r.RetryAfter = int64(x.limits.MaxFailures), max(0, time.Duration(f.value)-s.Now)
+	case session.BudgetExceeded:
+		if i := int(f.value >> 60); i < len(c.Budgets) {
+			r.Budgets = []session.BudgetCount{{Budget: c.Budgets[i].Budget, Parent: c.Budgets[i].Parent, Amount: int64(f.value << 4 >> 4)}}
+		}
 	}
 }
 
@@ -293,7 +304,8 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		}
 	}
 	r.Repeat, r.Rule = true, h.rule
-	if h.until != 0 {
+	if h.until != 0 && !s.budgetsStand(c, r) {
+	} else if h.until != 0 {
 		x.used = s.Now
 		r.Code = s.claim(c, x, h, r)
 	} else {
@@ -368,6 +380,10 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 	if code := x.breaker(s.Now, c.Call, r); code != session.Done {
 		return giveUp(code, uint64(s.Now+r.RetryAfter))
 	}
+	if code, value := s.budgetsAllow(c, r); code != session.Done {
+		return giveUp(code, value)
+	}
+	s.charge(c, h, r)
 	h.until, h.started, h.deadline = 0, s.Now, s.Now+c.TTL
 	var holdUntil time.Duration
 	if c.MaxHold > 0 {

@@ -118,6 +118,9 @@ func (g *Generator) begin() session.Command {
 	if g.crowd {
 		c.Pools, c.TTL = c.Pools[:1], time.Hour
 	}
+	if g.once(2) {
+		c.Budgets = g.charges(ns)
+	}
 	c.Wait, c.MaxHold = g.wait()
 	for x != nil && g.once(6) && len(c.Seen) < 3 {
 		p := session.Premise{Fact: session.Fact(1 + g.r.IntN(6))}
@@ -246,6 +249,7 @@ func (g *Generator) token(h *held) uint64 {
 func (g *Generator) end() session.Command {
 	h := g.some(true)
 	c := &session.End{NS: h.ns, Session: h.maker, Call: h.id, Pools: g.premise(h.held), Status: session.Status(1 + g.r.IntN(3)), Tokens: pick[int64](g, -1, 0, 7)}
+	g.bill(c, h.held)
 	if x := g.m.space(h.ns).sessions[h.maker]; x != nil && g.once(4) {
 		c.Output = session.Output{Hash: g.digest(), Against: x.baseline, Score: int64(g.r.IntN(1000)), Text: fmt.Sprint("text", g.n)}
 		if g.once(5) {

@@ -169,6 +169,11 @@ func (m *Model) deadlines() (all []time.Duration) {
 				add(t.lapses())
 			}
 		}
+		for _, b := range s.budgets {
+			if b.per > 0 {
+				add(b.made + time.Duration(b.now(m.Now)+1)*b.per)
+			}
+		}
 		for _, x := range s.counters {
 			add(x.until)
 		}
@@ -215,6 +220,9 @@ var kinds = []struct {
 	{"increment", 3, (*Generator).increment},
 	{"putHash", 1, (*Generator).putHash},
 	{"repair", 1, (*Generator).repair},
+	{"putBudget", 4, (*Generator).putBudget},
+	{"adjustBudget", 1, (*Generator).adjustBudget},
+	{"deleteBudget", 1, (*Generator).deleteBudget},
 	{"tick", 2, (*Generator).tick},
 }
 

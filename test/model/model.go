@@ -41,6 +41,8 @@ type space struct {
 	tokenFloor     uint64 // above it are the tokens of pools that are made again
 	forgotSessions uint64 // newest time of what is not remembered any more
 	forgotClients  uint64
+	budgets        map[string]*bud
+	budgetsMade    uint64 // ever
 }
 
 type sess struct {
@@ -88,6 +90,7 @@ type held struct {
 	tokens                   int64
 	started, deadline, until time.Duration // until is 0 if it does not wait
 	pools                    []hold
+	charges                  []charged
 }
 
 type hold struct {
@@ -121,7 +124,7 @@ func (m *Model) space(ns string) *space {
 	if s == nil {
 		s = &space{
 			Model: m, name: ns, sessions: map[string]*sess{}, clients: map[string]*client{}, pools: map[string]*pool{},
-			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{},
+			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{}, budgets: map[string]*bud{},
 		}
 		m.spaces[ns] = s
 	}
@@ -154,6 +157,9 @@ func (m *Model) advance(at time.Duration) {
 		}
 		for _, p := range s.pools {
 			p.settle(m.Now)
+		}
+		for _, b := range s.budgets {
+			b.settle(m.Now)
 		}
 		for k, x := range s.counters {
 			if x.until != 0 && x.until <= m.Now {
@@ -202,6 +208,14 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).increment(c, r) })
 	case *session.PutHash:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putHash(c) })
+	case *session.PutBudget:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putBudget(c, r) })
+		m.space(c.NS).show(c.Budget, r)
+	case *session.AdjustBudget:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).adjustBudget(c, r) })
+		m.space(c.NS).show(c.Budget, r)
+	case *session.DeleteBudget:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteBudget(c, r) })
 	case *session.Repair:
 		m.space(c.NS).repair(c, r)
 	case *session.Tick:

@@ -8,6 +8,7 @@ import (
 
 	"example.com/govnode/limiter"
 	"example.com/govnode/session"
+	"example.com/govnode/session/budget"
 	"example.com/govnode/session/ids"
 )
 
@@ -55,12 +56,16 @@ func (m *Model) Record(k session.Key) session.Record {
 			return &session.Counter{Value: x.Value, Until: x.until}
 		}
 	case session.KindNamespace:
-		if s.tokenFloor|s.forgotClients|s.forgotSessions != 0 {
-			return &session.Namespace{ForgotSessions: s.forgotSessions, ForgotClients: s.forgotClients, TokenFloor: s.tokenFloor}
+		if s.tokenFloor|s.forgotClients|s.forgotSessions|s.budgetsMade != 0 {
+			return &session.Namespace{ForgotSessions: s.forgotSessions, ForgotClients: s.forgotClients, TokenFloor: s.tokenFloor, Budgets: s.budgetsMade}
 		}
 	case session.KindBaseline:
 		if x := s.sessions[id]; x != nil && x.baseline != (session.Digest{}) {
 			return &session.Baseline{Hash: x.baseline, Text: x.text}
+		}
+	case session.KindBudget:
+		if b := s.budgets[id]; b != nil {
+			return b.record(s.children(id))
 		}
 	case session.KindHash:
 		if h := s.hashes[id]; h != "" {
@@ -112,10 +117,13 @@ func (m *Model) Keys() []session.Key {
 		for id := range s.counters {
 			all = append(all, session.CounterKey(ns, id))
 		}
+		for id := range s.budgets {
+			all = append(all, session.BudgetKey(ns, id))
+		}
 		for id := range s.hashes {
 			all = append(all, session.HashKey(ns, id))
 		}
-		if s.tokenFloor|s.forgotClients|s.forgotSessions != 0 {
+		if s.tokenFloor|s.forgotClients|s.forgotSessions|s.budgetsMade != 0 {
 			all = append(all, session.NamespaceKey(ns))
 		}
 	}
@@ -154,12 +162,27 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 			Holder: holder(kind, maker, h.id), Content: h.content, Started: h.started, Deadline: h.deadline, Until: h.until,
 			Tokens: h.tokens, Tool: unique.Make(h.tool), Rule: h.rule, Kind: h.kind,
 		}
+		if h.charges != nil {
+			x.Gates = &session.HeldGates{}
+			for _, ch := range h.charges {
+				x.Gates.Charges = append(x.Gates.Charges, session.Charged{
+					Budget: unique.Make(ch.Budget), Parent: unique.Make(ch.Parent), Amount: ch.Amount, Serial: ch.to.serial, Period: ch.period,
+				})
+			}
+		}
 		for _, at := range h.pools {
 			x.Pools = append(x.Pools, session.Hold{Pool: unique.Make(at.pool), Token: at.token, Weight: at.weight})
 		}
 		all = append(all, x)
 	}
 	return all
+}
+
+func (b *bud) record(children uint32) *session.Budget {
+	return &session.Budget{
+		Budget: budget.Budget{Amount: b.amount, Used: b.used, Per: b.per, Made: b.made, Period: b.period},
+		Parent: b.parent, Depth: b.depth, Children: children, Serial: b.serial,
+	}
 }
 
 func (p *pool) record() *session.Pool {

@@ -231,7 +231,7 @@ func (m *Model) restore() {
 		for _, p := range s.pools {
 			p.leases, p.queue, p.last = nil, nil, max(p.last, m.Generation<<40)
 		}
-		if s.tokenFloor|s.forgotClients|s.forgotSessions != 0 {
+		if s.tokenFloor|s.forgotClients|s.forgotSessions|s.budgetsMade != 0 {
 			s.tokenFloor = max(s.tokenFloor, m.Generation<<40)
 		}
 	}

@@ -172,13 +172,16 @@ func (s *space) end(c *session.End, r *session.Result) {
 		r.Code = session.StillWaiting
 		return
 	case !names(c.Pools, h):
-		r.Code, r.Pools = session.StalePremise, poolsOf(h)
+		r.Code, r.Pools, r.Names = session.StalePremise, poolsOf(h), h.budgets()
+		return
+	case !h.billed(c, r):
 		return
 	case c.Output.Hash != (session.Digest{}) && c.Output.Against != x.baseline:
 		r.Code, r.Digest = session.StalePremise, x.baseline
 		return
 	}
 	s.letGo(h, 's', x.id)
+	s.settled(c, h, r)
 	x.open = without(x.open, h)
 	x.ids.add(finished{h.id, h.content, session.Ended, h.rule, uint64(c.Status)})
 	x.used = s.Now

@@ -37,6 +37,7 @@ var Caps = struct {
 	// Items.
 	Attributes  Bound
 	Pools       Bound // of one call, beside the pool of its policy
+	Budgets     Bound // of one call, with all that are above those it names
 	Metadata    Bound
 	Operations  Bound // of one BatchCalls
 	Renewals    Bound // of one RenewSlots
@@ -56,13 +57,14 @@ var Caps = struct {
 	Depth     Bound // of nested JSON
 
 	// Durations.
-	TTL     Span
-	MaxHold Span
-	Wait    Span
-	IdleTTL Span
-	KeyTTL  Span // of a counter
-	Timeout Span // of one operation in a batch
-	Ahead   Span // of the clock: the time that an id may carry
+	TTL       Span
+	MaxHold   Span
+	Wait      Span
+	IdleTTL   Span
+	KeyTTL    Span // of a counter
+	BudgetPer Span // period of a budget
+	Timeout   Span // of one operation in a batch
+	Ahead     Span // of the clock: the time that an id may carry
 }{
 	ID:         Bound{Min: 1, Max: session.MaxID},
 	Namespace:  Bound{Min: 1, Max: session.MaxNamespace},
@@ -79,6 +81,7 @@ var Caps = struct {
 
 	Attributes:  Bound{Max: session.MaxAttributes},
 	Pools:       Bound{Max: session.MaxPools},
+	Budgets:     Bound{Max: session.MaxBudgets},
 	Metadata:    Bound{Max: 32},
 	Operations:  Bound{Min: 1, Max: 1024},
 	Renewals:    Bound{Min: 1, Max: 1024},
@@ -96,11 +99,12 @@ var Caps = struct {
 	Tokens:    Bound{Min: 0, Max: session.MaxCallTokens},
 	Depth:     Bound{Max: value.MaxDepth},
 
-	TTL:     Span{Min: session.MinTTL, Max: session.MaxTTL, Default: 30 * time.Second},
-	MaxHold: Span{Min: session.MinTTL, Max: session.MaxHold},
-	Wait:    Span{Max: session.MaxWait},
-	IdleTTL: Span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
-	KeyTTL:  Span{Min: time.Millisecond, Max: session.MaxDuration},
-	Timeout: Span{Min: time.Millisecond, Max: session.MaxWait + time.Minute}, // the longest wait, and the work
-	Ahead:   Span{Max: time.Hour},
+	TTL:       Span{Min: session.MinTTL, Max: session.MaxTTL, Default: 30 * time.Second},
+	MaxHold:   Span{Min: session.MinTTL, Max: session.MaxHold},
+	Wait:      Span{Max: session.MaxWait},
+	IdleTTL:   Span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
+	KeyTTL:    Span{Min: time.Millisecond, Max: session.MaxDuration},
+	BudgetPer: Span{Min: session.MinBudgetPer, Max: session.MaxBudgetPer},
+	Timeout:   Span{Min: time.Millisecond, Max: session.MaxWait + time.Minute}, // the longest wait, and the work
+	Ahead:     Span{Max: time.Hour},
 }

@@ -66,9 +66,11 @@ type Record struct {
 	events uint64 // how many it gives rise to
 }
 
-// eventTypes are the five governance events (policy engine spec 17.2).
+// eventTypes are the five governance events (policy engine spec 17.2), and those
+// of budgets.
 var eventTypes = []engine.EventType{
 	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected,
+	engine.BudgetWarning, engine.BudgetExceeded,
 }
 
 // NewJournal makes the journal of one life of a node, which boot names.

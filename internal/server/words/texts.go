@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -42,6 +43,7 @@ var Outcomes = map[session.Code]v1.Outcome{
 	session.AlreadyReleased:  v1.Outcome_OUTCOME_ALREADY_RELEASED,
 	session.KindLimitReached: v1.Outcome_OUTCOME_KIND_LIMIT,
 	session.BreakerOpen:      v1.Outcome_OUTCOME_BREAKER_OPEN,
+	session.BudgetExceeded:   v1.Outcome_OUTCOME_BUDGET_EXCEEDED,
 }
 
 // Categories of refusals that the state machine makes, beside those of package
@@ -53,6 +55,7 @@ const (
 	categoryConcurrency = "max_concurrent"
 	categorySession     = "session"
 	categoryBreaker     = "max_consecutive_failures"
+	categoryBudget      = "budget"
 )
 
 // A refusal is how an outcome that the state machine reached reads.
@@ -78,6 +81,8 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 	case session.BreakerOpen:
 		return refusal{categoryBreaker, "Too many calls have failed.",
 			fmt.Sprintf("%d calls in a row failed; none is admitted until one that is tried after %s succeeds", limits.MaxFailures, limits.BreakerReset)}
+	case session.BudgetExceeded:
+		return refusal{categoryBudget, "Budget exceeded.", budgetText(res)}
 	case session.TokenLimit:
 		return refusal{categoryTokens, "Token limit exceeded.", fmt.Sprintf("Max tokens exceeded (%d)", limits.MaxTokens)}
 	case session.TimedOut:
@@ -118,6 +123,14 @@ func kindRefusal(limits *session.Limits, cmd *session.Begin) refusal {
 		return refusal{"max_handoffs", "Handoff limit exceeded.", fmt.Sprintf("Max handoffs exceeded (%d)", most)}
 	}
 	return refusal{"max_sampling_requests", "Sampling limit exceeded.", fmt.Sprintf("Max sampling requests of server %q exceeded (%d)", cmd.Tool, most)}
+}
+
+func budgetText(res *session.Result) string {
+	if len(res.Budgets) == 0 { // the tree of that time is not there any more
+		return "Budget exceeded"
+	}
+	b := &res.Budgets[0]
+	return fmt.Sprintf("Budget %s exceeded: %s is left of it", b.Budget, input.FormatDecimal(b.Left()))
 }
 
 // toolLimitText counts what counts: a call is refused once that many were begun.

@@ -206,7 +206,10 @@ type BeginCallRequest struct {
 	ContextJson   string `protobuf:"bytes,14,opt,name=context_json,json=contextJson,proto3" json:"context_json,omitempty"`
 	Order         Order  `protobuf:"varint,15,opt,name=order,proto3,enum=govnode.v1.Order" json:"order,omitempty"`
 	// Metadata of adapter contract 5.1, for instance content_hash.
-	Metadata      map[string]string `protobuf:"bytes,16,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Metadata map[string]string `protobuf:"bytes,16,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What it is assumed to cost; charged when it is admitted, in all budgets
+	// above those named as well, or in none.
+	Budgets       []*BudgetAmount `protobuf:"bytes,18,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -353,6 +356,67 @@ func (x *BeginCallRequest) GetMetadata() map[string]string {
 	return nil
 }
 
+func (x *BeginCallRequest) GetBudgets() []*BudgetAmount {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+// BudgetAmount is an amount of one budget: a decimal with at most 6 fractional
+// digits, 1 if empty.
+type BudgetAmount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Amount        string                 `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetAmount) Reset() {
+	*x = BudgetAmount{}
+	mi := &file_govnode_v1_call_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetAmount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetAmount) ProtoMessage() {}
+
+func (x *BudgetAmount) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_call_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetAmount.ProtoReflect.Descriptor instead.
+func (*BudgetAmount) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *BudgetAmount) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *BudgetAmount) GetAmount() string {
+	if x != nil {
+		return x.Amount
+	}
+	return ""
+}
+
 // Counters are the session's, right after the command.
 type Counters struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -368,7 +432,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_v1_call_proto_msgTypes[2]
+	mi := &file_govnode_v1_call_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +444,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[2]
+	mi := &file_govnode_v1_call_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +457,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{2}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Counters) GetAttempts() int32 {
@@ -451,13 +515,15 @@ type BeginCallResponse struct {
 	Queue             *QueuePlace            `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
 	ModifiedArguments *structpb.Struct       `protobuf:"bytes,10,opt,name=modified_arguments,json=modifiedArguments,proto3" json:"modified_arguments,omitempty"`
 	Index             uint64                 `protobuf:"varint,11,opt,name=index,proto3" json:"index,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// With BUDGET_EXCEEDED: the budget that has no room, and how much was left.
+	Budget        *BudgetAmount `protobuf:"bytes,15,opt,name=budget,proto3" json:"budget,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BeginCallResponse) Reset() {
 	*x = BeginCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[3]
+	mi := &file_govnode_v1_call_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +535,7 @@ func (x *BeginCallResponse) String() string {
 func (*BeginCallResponse) ProtoMessage() {}
 
 func (x *BeginCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[3]
+	mi := &file_govnode_v1_call_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +548,7 @@ func (x *BeginCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginCallResponse.ProtoReflect.Descriptor instead.
 func (*BeginCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{3}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *BeginCallResponse) GetOutcome() Outcome {
@@ -562,20 +628,29 @@ func (x *BeginCallResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *BeginCallResponse) GetBudget() *BudgetAmount {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
 type EndCallRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	CallId        string                 `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	Status        Status                 `protobuf:"varint,3,opt,name=status,proto3,enum=govnode.v1.Status" json:"status,omitempty"`
-	Output        *structpb.Value        `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
-	Tokens        int64                  `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"` // really used; replaces what BeginCall reserved
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	CallId    string                 `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	Status    Status                 `protobuf:"varint,3,opt,name=status,proto3,enum=govnode.v1.Status" json:"status,omitempty"`
+	Output    *structpb.Value        `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
+	Tokens    int64                  `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"` // really used; replaces what BeginCall reserved
+	// What it has cost; a budget that is not named keeps what was assumed.
+	Spent         []*BudgetAmount `protobuf:"bytes,6,rep,name=spent,proto3" json:"spent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EndCallRequest) Reset() {
 	*x = EndCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[4]
+	mi := &file_govnode_v1_call_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +662,7 @@ func (x *EndCallRequest) String() string {
 func (*EndCallRequest) ProtoMessage() {}
 
 func (x *EndCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[4]
+	mi := &file_govnode_v1_call_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +675,7 @@ func (x *EndCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCallRequest.ProtoReflect.Descriptor instead.
 func (*EndCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{4}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *EndCallRequest) GetSessionId() string {
@@ -638,6 +713,13 @@ func (x *EndCallRequest) GetTokens() int64 {
 	return 0
 }
 
+func (x *EndCallRequest) GetSpent() []*BudgetAmount {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
 // Drift compares an output with the first one of its session (adapter contract 3.12).
 type Drift struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -652,7 +734,7 @@ type Drift struct {
 
 func (x *Drift) Reset() {
 	*x = Drift{}
-	mi := &file_govnode_v1_call_proto_msgTypes[5]
+	mi := &file_govnode_v1_call_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +746,7 @@ func (x *Drift) String() string {
 func (*Drift) ProtoMessage() {}
 
 func (x *Drift) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[5]
+	mi := &file_govnode_v1_call_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +759,7 @@ func (x *Drift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drift.ProtoReflect.Descriptor instead.
 func (*Drift) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{5}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Drift) GetScore() float64 {
@@ -729,7 +811,7 @@ type EndCallResponse struct {
 
 func (x *EndCallResponse) Reset() {
 	*x = EndCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	mi := &file_govnode_v1_call_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +823,7 @@ func (x *EndCallResponse) String() string {
 func (*EndCallResponse) ProtoMessage() {}
 
 func (x *EndCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	mi := &file_govnode_v1_call_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +836,7 @@ func (x *EndCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCallResponse.ProtoReflect.Descriptor instead.
 func (*EndCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{6}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EndCallResponse) GetOutcome() Outcome {
@@ -809,7 +891,7 @@ type CancelCallRequest struct {
 
 func (x *CancelCallRequest) Reset() {
 	*x = CancelCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[7]
+	mi := &file_govnode_v1_call_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +903,7 @@ func (x *CancelCallRequest) String() string {
 func (*CancelCallRequest) ProtoMessage() {}
 
 func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[7]
+	mi := &file_govnode_v1_call_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +916,7 @@ func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallRequest.ProtoReflect.Descriptor instead.
 func (*CancelCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{7}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CancelCallRequest) GetSessionId() string {
@@ -862,7 +944,7 @@ type CancelCallResponse struct {
 
 func (x *CancelCallResponse) Reset() {
 	*x = CancelCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[8]
+	mi := &file_govnode_v1_call_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +956,7 @@ func (x *CancelCallResponse) String() string {
 func (*CancelCallResponse) ProtoMessage() {}
 
 func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[8]
+	mi := &file_govnode_v1_call_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +969,7 @@ func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallResponse.ProtoReflect.Descriptor instead.
 func (*CancelCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CancelCallResponse) GetOutcome() Outcome {
@@ -932,7 +1014,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_govnode_v1_call_proto_msgTypes[9]
+	mi := &file_govnode_v1_call_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1026,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[9]
+	mi := &file_govnode_v1_call_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1039,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Operation) GetTag() uint64 {
@@ -1088,7 +1170,7 @@ type OperationError struct {
 
 func (x *OperationError) Reset() {
 	*x = OperationError{}
-	mi := &file_govnode_v1_call_proto_msgTypes[10]
+	mi := &file_govnode_v1_call_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1182,7 @@ func (x *OperationError) String() string {
 func (*OperationError) ProtoMessage() {}
 
 func (x *OperationError) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[10]
+	mi := &file_govnode_v1_call_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1195,7 @@ func (x *OperationError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationError.ProtoReflect.Descriptor instead.
 func (*OperationError) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{10}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OperationError) GetCode() string {
@@ -1163,7 +1245,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_govnode_v1_call_proto_msgTypes[11]
+	mi := &file_govnode_v1_call_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1257,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[11]
+	mi := &file_govnode_v1_call_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1270,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{11}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *OperationResult) GetTag() uint64 {
@@ -1323,7 +1405,7 @@ type BatchCallsRequest struct {
 
 func (x *BatchCallsRequest) Reset() {
 	*x = BatchCallsRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[12]
+	mi := &file_govnode_v1_call_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1417,7 @@ func (x *BatchCallsRequest) String() string {
 func (*BatchCallsRequest) ProtoMessage() {}
 
 func (x *BatchCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[12]
+	mi := &file_govnode_v1_call_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1430,7 @@ func (x *BatchCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCallsRequest.ProtoReflect.Descriptor instead.
 func (*BatchCallsRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{12}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BatchCallsRequest) GetOperations() []*Operation {
@@ -1367,7 +1449,7 @@ type BatchCallsResponse struct {
 
 func (x *BatchCallsResponse) Reset() {
 	*x = BatchCallsResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[13]
+	mi := &file_govnode_v1_call_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1461,7 @@ func (x *BatchCallsResponse) String() string {
 func (*BatchCallsResponse) ProtoMessage() {}
 
 func (x *BatchCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[13]
+	mi := &file_govnode_v1_call_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1474,7 @@ func (x *BatchCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCallsResponse.ProtoReflect.Descriptor instead.
 func (*BatchCallsResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{13}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BatchCallsResponse) GetResults() []*OperationResult {
@@ -1411,7 +1493,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[14]
+	mi := &file_govnode_v1_call_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1505,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[14]
+	mi := &file_govnode_v1_call_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1518,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{14}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExchangeRequest) GetFrames() []*Operation {
@@ -1465,7 +1547,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[15]
+	mi := &file_govnode_v1_call_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1559,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[15]
+	mi := &file_govnode_v1_call_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1572,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{15}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExchangeResponse) GetMaxInFlight() int32 {
@@ -1536,7 +1618,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/common.proto\x1a\x17govnode/v1/policy.proto\x1a\x15govnode/v1/slot.proto\"2\n" +
 	"\x04Want\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
-	"\x06weight\x18\x02 \x01(\x05R\x06weight\"\xd4\x05\n" +
+	"\x06weight\x18\x02 \x01(\x05R\x06weight\"\x88\x06\n" +
 	"\x10BeginCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1555,10 +1637,14 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x0earguments_json\x18\r \x01(\tR\rargumentsJson\x12!\n" +
 	"\fcontext_json\x18\x0e \x01(\tR\vcontextJson\x12'\n" +
 	"\x05order\x18\x0f \x01(\x0e2\x11.govnode.v1.OrderR\x05order\x12F\n" +
-	"\bmetadata\x18\x10 \x03(\v2*.govnode.v1.BeginCallRequest.MetadataEntryR\bmetadata\x1a;\n" +
+	"\bmetadata\x18\x10 \x03(\v2*.govnode.v1.BeginCallRequest.MetadataEntryR\bmetadata\x122\n" +
+	"\abudgets\x18\x12 \x03(\v2\x18.govnode.v1.BudgetAmountR\abudgets\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcc\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\">\n" +
+	"\fBudgetAmount\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\tR\x06amount\"\xcc\x01\n" +
 	"\bCounters\x12\x1a\n" +
 	"\battempts\x18\x01 \x01(\x05R\battempts\x12\x14\n" +
 	"\x05calls\x18\x02 \x01(\x05R\x05calls\x12\x1e\n" +
@@ -1568,7 +1654,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x121\n" +
 	"\x14consecutive_failures\x18\x05 \x01(\x05R\x13consecutiveFailures\x12\x1f\n" +
 	"\vtokens_used\x18\x06 \x01(\x03R\n" +
-	"tokensUsed\"\x84\x04\n" +
+	"tokensUsed\"\xb6\x04\n" +
 	"\x11BeginCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -1583,14 +1669,16 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05queue\x18\t \x01(\v2\x16.govnode.v1.QueuePlaceR\x05queue\x12F\n" +
 	"\x12modified_arguments\x18\n" +
 	" \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x14\n" +
-	"\x05index\x18\v \x01(\x04R\x05index\"\xbc\x01\n" +
+	"\x05index\x18\v \x01(\x04R\x05index\x120\n" +
+	"\x06budget\x18\x0f \x01(\v2\x18.govnode.v1.BudgetAmountR\x06budget\"\xec\x01\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
 	"\acall_id\x18\x02 \x01(\tR\x06callId\x12*\n" +
 	"\x06status\x18\x03 \x01(\x0e2\x12.govnode.v1.StatusR\x06status\x12.\n" +
 	"\x06output\x18\x04 \x01(\v2\x16.google.protobuf.ValueR\x06output\x12\x16\n" +
-	"\x06tokens\x18\x05 \x01(\x03R\x06tokens\"\x9f\x01\n" +
+	"\x06tokens\x18\x05 \x01(\x03R\x06tokens\x12.\n" +
+	"\x05spent\x18\x06 \x03(\v2\x18.govnode.v1.BudgetAmountR\x05spent\"\x9f\x01\n" +
 	"\x05Drift\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x01R\x05score\x12\x1a\n" +
 	"\bexceeded\x18\x02 \x01(\bR\bexceeded\x12\x1c\n" +
@@ -1688,101 +1776,105 @@ func file_govnode_v1_call_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_govnode_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_govnode_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_govnode_v1_call_proto_goTypes = []any{
 	(Kind)(0),                   // 0: govnode.v1.Kind
 	(Status)(0),                 // 1: govnode.v1.Status
 	(*Want)(nil),                // 2: govnode.v1.Want
 	(*BeginCallRequest)(nil),    // 3: govnode.v1.BeginCallRequest
-	(*Counters)(nil),            // 4: govnode.v1.Counters
-	(*BeginCallResponse)(nil),   // 5: govnode.v1.BeginCallResponse
-	(*EndCallRequest)(nil),      // 6: govnode.v1.EndCallRequest
-	(*Drift)(nil),               // 7: govnode.v1.Drift
-	(*EndCallResponse)(nil),     // 8: govnode.v1.EndCallResponse
-	(*CancelCallRequest)(nil),   // 9: govnode.v1.CancelCallRequest
-	(*CancelCallResponse)(nil),  // 10: govnode.v1.CancelCallResponse
-	(*Operation)(nil),           // 11: govnode.v1.Operation
-	(*OperationError)(nil),      // 12: govnode.v1.OperationError
-	(*OperationResult)(nil),     // 13: govnode.v1.OperationResult
-	(*BatchCallsRequest)(nil),   // 14: govnode.v1.BatchCallsRequest
-	(*BatchCallsResponse)(nil),  // 15: govnode.v1.BatchCallsResponse
-	(*ExchangeRequest)(nil),     // 16: govnode.v1.ExchangeRequest
-	(*ExchangeResponse)(nil),    // 17: govnode.v1.ExchangeResponse
-	nil,                         // 18: govnode.v1.BeginCallRequest.MetadataEntry
-	(*structpb.Struct)(nil),     // 19: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
-	(Order)(0),                  // 21: govnode.v1.Order
-	(Outcome)(0),                // 22: govnode.v1.Outcome
-	(*Decision)(nil),            // 23: govnode.v1.Decision
-	(*Grant)(nil),               // 24: govnode.v1.Grant
-	(*Pressure)(nil),            // 25: govnode.v1.Pressure
-	(*QueuePlace)(nil),          // 26: govnode.v1.QueuePlace
-	(*structpb.Value)(nil),      // 27: google.protobuf.Value
-	(*AcquireSlotRequest)(nil),  // 28: govnode.v1.AcquireSlotRequest
-	(*RenewSlotsRequest)(nil),   // 29: govnode.v1.RenewSlotsRequest
-	(*ReleaseSlotRequest)(nil),  // 30: govnode.v1.ReleaseSlotRequest
-	(*AcquireSlotResponse)(nil), // 31: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 32: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 33: govnode.v1.ReleaseSlotResponse
+	(*BudgetAmount)(nil),        // 4: govnode.v1.BudgetAmount
+	(*Counters)(nil),            // 5: govnode.v1.Counters
+	(*BeginCallResponse)(nil),   // 6: govnode.v1.BeginCallResponse
+	(*EndCallRequest)(nil),      // 7: govnode.v1.EndCallRequest
+	(*Drift)(nil),               // 8: govnode.v1.Drift
+	(*EndCallResponse)(nil),     // 9: govnode.v1.EndCallResponse
+	(*CancelCallRequest)(nil),   // 10: govnode.v1.CancelCallRequest
+	(*CancelCallResponse)(nil),  // 11: govnode.v1.CancelCallResponse
+	(*Operation)(nil),           // 12: govnode.v1.Operation
+	(*OperationError)(nil),      // 13: govnode.v1.OperationError
+	(*OperationResult)(nil),     // 14: govnode.v1.OperationResult
+	(*BatchCallsRequest)(nil),   // 15: govnode.v1.BatchCallsRequest
+	(*BatchCallsResponse)(nil),  // 16: govnode.v1.BatchCallsResponse
+	(*ExchangeRequest)(nil),     // 17: govnode.v1.ExchangeRequest
+	(*ExchangeResponse)(nil),    // 18: govnode.v1.ExchangeResponse
+	nil,                         // 19: govnode.v1.BeginCallRequest.MetadataEntry
+	(*structpb.Struct)(nil),     // 20: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
+	(Order)(0),                  // 22: govnode.v1.Order
+	(Outcome)(0),                // 23: govnode.v1.Outcome
+	(*Decision)(nil),            // 24: govnode.v1.Decision
+	(*Grant)(nil),               // 25: govnode.v1.Grant
+	(*Pressure)(nil),            // 26: govnode.v1.Pressure
+	(*QueuePlace)(nil),          // 27: govnode.v1.QueuePlace
+	(*structpb.Value)(nil),      // 28: google.protobuf.Value
+	(*AcquireSlotRequest)(nil),  // 29: govnode.v1.AcquireSlotRequest
+	(*RenewSlotsRequest)(nil),   // 30: govnode.v1.RenewSlotsRequest
+	(*ReleaseSlotRequest)(nil),  // 31: govnode.v1.ReleaseSlotRequest
+	(*AcquireSlotResponse)(nil), // 32: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 33: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 34: govnode.v1.ReleaseSlotResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
 	0,  // 0: govnode.v1.BeginCallRequest.kind:type_name -> govnode.v1.Kind
-	19, // 1: govnode.v1.BeginCallRequest.arguments:type_name -> google.protobuf.Struct
-	19, // 2: govnode.v1.BeginCallRequest.context:type_name -> google.protobuf.Struct
+	20, // 1: govnode.v1.BeginCallRequest.arguments:type_name -> google.protobuf.Struct
+	20, // 2: govnode.v1.BeginCallRequest.context:type_name -> google.protobuf.Struct
 	2,  // 3: govnode.v1.BeginCallRequest.pools:type_name -> govnode.v1.Want
-	20, // 4: govnode.v1.BeginCallRequest.ttl:type_name -> google.protobuf.Duration
-	20, // 5: govnode.v1.BeginCallRequest.max_hold:type_name -> google.protobuf.Duration
-	20, // 6: govnode.v1.BeginCallRequest.wait:type_name -> google.protobuf.Duration
-	21, // 7: govnode.v1.BeginCallRequest.order:type_name -> govnode.v1.Order
-	18, // 8: govnode.v1.BeginCallRequest.metadata:type_name -> govnode.v1.BeginCallRequest.MetadataEntry
-	22, // 9: govnode.v1.BeginCallResponse.outcome:type_name -> govnode.v1.Outcome
-	23, // 10: govnode.v1.BeginCallResponse.decision:type_name -> govnode.v1.Decision
-	24, // 11: govnode.v1.BeginCallResponse.grants:type_name -> govnode.v1.Grant
-	25, // 12: govnode.v1.BeginCallResponse.pressure:type_name -> govnode.v1.Pressure
-	4,  // 13: govnode.v1.BeginCallResponse.counters:type_name -> govnode.v1.Counters
-	20, // 14: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
-	26, // 15: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
-	19, // 16: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
-	1,  // 17: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
-	27, // 18: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
-	22, // 19: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
-	4,  // 20: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
-	7,  // 21: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	22, // 22: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	4,  // 23: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	3,  // 24: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	6,  // 25: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	9,  // 26: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	28, // 27: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	29, // 28: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	30, // 29: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	20, // 30: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	5,  // 31: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	8,  // 32: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	10, // 33: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	31, // 34: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	32, // 35: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	33, // 36: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	12, // 37: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	11, // 38: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	13, // 39: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	11, // 40: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	13, // 41: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	3,  // 42: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	6,  // 43: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	9,  // 44: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	14, // 45: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	16, // 46: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	5,  // 47: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	8,  // 48: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	10, // 49: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	15, // 50: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	17, // 51: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	47, // [47:52] is the sub-list for method output_type
-	42, // [42:47] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	21, // 4: govnode.v1.BeginCallRequest.ttl:type_name -> google.protobuf.Duration
+	21, // 5: govnode.v1.BeginCallRequest.max_hold:type_name -> google.protobuf.Duration
+	21, // 6: govnode.v1.BeginCallRequest.wait:type_name -> google.protobuf.Duration
+	22, // 7: govnode.v1.BeginCallRequest.order:type_name -> govnode.v1.Order
+	19, // 8: govnode.v1.BeginCallRequest.metadata:type_name -> govnode.v1.BeginCallRequest.MetadataEntry
+	4,  // 9: govnode.v1.BeginCallRequest.budgets:type_name -> govnode.v1.BudgetAmount
+	23, // 10: govnode.v1.BeginCallResponse.outcome:type_name -> govnode.v1.Outcome
+	24, // 11: govnode.v1.BeginCallResponse.decision:type_name -> govnode.v1.Decision
+	25, // 12: govnode.v1.BeginCallResponse.grants:type_name -> govnode.v1.Grant
+	26, // 13: govnode.v1.BeginCallResponse.pressure:type_name -> govnode.v1.Pressure
+	5,  // 14: govnode.v1.BeginCallResponse.counters:type_name -> govnode.v1.Counters
+	21, // 15: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
+	27, // 16: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
+	20, // 17: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
+	4,  // 18: govnode.v1.BeginCallResponse.budget:type_name -> govnode.v1.BudgetAmount
+	1,  // 19: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
+	28, // 20: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
+	4,  // 21: govnode.v1.EndCallRequest.spent:type_name -> govnode.v1.BudgetAmount
+	23, // 22: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
+	5,  // 23: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
+	8,  // 24: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
+	23, // 25: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	5,  // 26: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	3,  // 27: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	7,  // 28: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	10, // 29: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	29, // 30: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	30, // 31: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	31, // 32: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	21, // 33: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	6,  // 34: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	9,  // 35: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	11, // 36: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	32, // 37: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	33, // 38: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	34, // 39: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	13, // 40: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	12, // 41: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	14, // 42: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	12, // 43: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	14, // 44: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	3,  // 45: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	7,  // 46: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	10, // 47: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	15, // 48: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	17, // 49: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	6,  // 50: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	9,  // 51: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	11, // 52: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	16, // 53: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	18, // 54: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	50, // [50:55] is the sub-list for method output_type
+	45, // [45:50] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }
@@ -1793,7 +1885,7 @@ func file_govnode_v1_call_proto_init() {
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_policy_proto_init()
 	file_govnode_v1_slot_proto_init()
-	file_govnode_v1_call_proto_msgTypes[9].OneofWrappers = []any{
+	file_govnode_v1_call_proto_msgTypes[10].OneofWrappers = []any{
 		(*Operation_Begin)(nil),
 		(*Operation_End)(nil),
 		(*Operation_Cancel)(nil),
@@ -1801,7 +1893,7 @@ func file_govnode_v1_call_proto_init() {
 		(*Operation_Renew)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_govnode_v1_call_proto_msgTypes[11].OneofWrappers = []any{
+	file_govnode_v1_call_proto_msgTypes[12].OneofWrappers = []any{
 		(*OperationResult_Begin)(nil),
 		(*OperationResult_End)(nil),
 		(*OperationResult_Cancel)(nil),
@@ -1816,7 +1908,7 @@ func file_govnode_v1_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_call_proto_rawDesc), len(file_govnode_v1_call_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

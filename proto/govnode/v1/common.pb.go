@@ -104,6 +104,7 @@ const (
 	Outcome_OUTCOME_NOT_FOUND         Outcome = 22 // in a batch: nothing of that name is known
 	Outcome_OUTCOME_KIND_LIMIT        Outcome = 24 // of calls of one kind
 	Outcome_OUTCOME_BREAKER_OPEN      Outcome = 25 // too many calls in a row failed; retry_after says when one is tried again
+	Outcome_OUTCOME_BUDGET_EXCEEDED   Outcome = 26 // it would use more than a budget has left
 )
 
 // Enum value maps for Outcome.
@@ -134,6 +135,7 @@ var (
 		22: "OUTCOME_NOT_FOUND",
 		24: "OUTCOME_KIND_LIMIT",
 		25: "OUTCOME_BREAKER_OPEN",
+		26: "OUTCOME_BUDGET_EXCEEDED",
 	}
 	Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED":       0,
@@ -161,6 +163,7 @@ var (
 		"OUTCOME_NOT_FOUND":         22,
 		"OUTCOME_KIND_LIMIT":        24,
 		"OUTCOME_BREAKER_OPEN":      25,
+		"OUTCOME_BUDGET_EXCEEDED":   26,
 	}
 )
 
@@ -589,7 +592,7 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\vConsistency\x12\x1b\n" +
 	"\x17CONSISTENCY_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n" +
-	"\x11CONSISTENCY_STALE\x10\x02*\xf6\x04\n" +
+	"\x11CONSISTENCY_STALE\x10\x02*\x93\x05\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OUTCOME_ADMITTED\x10\x01\x12\x12\n" +
@@ -616,7 +619,8 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\x18OUTCOME_ALREADY_RELEASED\x10\x15\x12\x15\n" +
 	"\x11OUTCOME_NOT_FOUND\x10\x16\x12\x16\n" +
 	"\x12OUTCOME_KIND_LIMIT\x10\x18\x12\x18\n" +
-	"\x14OUTCOME_BREAKER_OPEN\x10\x19*L\n" +
+	"\x14OUTCOME_BREAKER_OPEN\x10\x19\x12\x1b\n" +
+	"\x17OUTCOME_BUDGET_EXCEEDED\x10\x1a*L\n" +
 	"\x05Order\x12\x15\n" +
 	"\x11ORDER_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ORDER_INTERCEPTOR\x10\x01\x12\x15\n" +
