@@ -77,7 +77,7 @@ func Setup() []session.Command {
 		cmds = append(cmds, &session.PutPool{NS: NS, Pool: pool, Slots: int32(1 + i), Threshold: 1, Queue: int32(2 + i),
 			By: session.Maker{Client: "setup", Request: "pool" + pool}})
 	}
-	return cmds
+	return append(cmds, putBudgets()...)
 }
 
 // Step returns the next step: mostly one command, sometimes many.
@@ -145,6 +145,8 @@ func (h *History) fresh() session.Command {
 		return &session.DeletePool{NS: NS, By: h.maker(), Pool: h.pool(), Force: h.r.IntN(3) == 0}
 	case p < 93:
 		return h.force()
+	case p < 94:
+		return h.ofBudgets()
 	case p < 96:
 		return &session.Increment{NS: NS, By: h.maker(), Key: h.key(), Amount: int64(h.r.IntN(5)-1) * 500_000}
 	case p < 98:
@@ -234,6 +236,7 @@ func (h *History) begin() session.Command {
 	if h.r.IntN(8) == 0 {
 		c.Seen = []session.Premise{{Fact: session.Fact(1 + h.r.IntN(6)), Name: "rm", Hi: int64(h.r.IntN(20))}}
 	}
+	c.Budgets = h.charges()
 	h.begun = append(h.begun, c)
 	return c
 }
@@ -262,6 +265,7 @@ func (h *History) end() session.Command {
 	if c.Tokens < 0 {
 		c.Tokens = -1
 	}
+	h.bill(c, b)
 	return c
 }
 
