@@ -38,6 +38,7 @@ type Call struct {
 	ArgumentsJSON, ContextJSON string
 	Metadata                   map[string]string
 	Pools                      []Want        // beside the one of the policy
+	Costs                      []Cost        // what it is assumed to cost; see Spent
 	TTL                        time.Duration // of the lease, 1 s to 1 h; 30 s if 0
 	MaxHold                    time.Duration // renewals included; no limit if 0
 	Wait                       time.Duration // for a slot; 10 s if 0; NoWait for none
@@ -157,6 +158,9 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 		}
 		want.Pool, want.Weight = w.Pool, w.Weight
 		req.Pools = append(req.Pools, want)
+	}
+	for _, cost := range call.Costs {
+		req.Budgets = append(req.Budgets, cost.message())
 	}
 	return req, nil
 }

@@ -52,6 +52,7 @@ type node struct {
 	calls    govnodev1connect.CallServiceClient
 	sessions govnodev1connect.SessionServiceClient
 	slots    govnodev1connect.SlotServiceClient
+	limits   govnodev1connect.LimitServiceClient
 	policies govnodev1connect.PolicyServiceClient
 	cluster  govnodev1connect.ClusterServiceClient
 	line     *line // nil where nothing goes over streams
@@ -111,6 +112,7 @@ func (r *routes) know(learned []string) {
 				calls:    govnodev1connect.NewCallServiceClient(r.http, a, r.options...),
 				sessions: govnodev1connect.NewSessionServiceClient(r.http, a, r.options...),
 				slots:    govnodev1connect.NewSlotServiceClient(r.http, a, r.options...),
+				limits:   govnodev1connect.NewLimitServiceClient(r.http, a, r.options...),
 				policies: govnodev1connect.NewPolicyServiceClient(r.http, a, r.options...),
 				cluster:  govnodev1connect.NewClusterServiceClient(r.http, a, r.options...),
 			}

@@ -36,6 +36,7 @@ const dialTimeout = 3 * time.Second
 type Node struct {
 	govnodev1connect.SessionServiceClient
 	govnodev1connect.SlotServiceClient
+	govnodev1connect.LimitServiceClient
 	govnodev1connect.PolicyServiceClient
 	govnodev1connect.DecisionServiceClient
 	govnodev1connect.EventServiceClient
@@ -48,6 +49,7 @@ func NewNode(client *http.Client, address string) Node {
 	return Node{
 		govnodev1connect.NewSessionServiceClient(client, base),
 		govnodev1connect.NewSlotServiceClient(client, base),
+		govnodev1connect.NewLimitServiceClient(client, base),
 		govnodev1connect.NewPolicyServiceClient(client, base),
 		govnodev1connect.NewDecisionServiceClient(client, base),
 		govnodev1connect.NewEventServiceClient(client, base),
