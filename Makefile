@@ -78,7 +78,7 @@ MUTANTS ?= 300
 MUTATED ?= limiter session cluster
 
 .PHONY: mutate
-mutate: ## change one place of the code at a time, 300 times, and see whether the package's tests tell; hours
+mutate: ## change one place of the code at a time, 300 times, and see whether the package's tests tell; an hour
 	$(GO) run ./test/mutate -count $(MUTANTS) $(if $(SEED),-seed $(SEED)) $(MUTATED)
 
 # Which bugs: all, names with commas between them, or how many of them in turn.

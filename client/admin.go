@@ -10,7 +10,7 @@ import (
 )
 
 // What those who run a service ask of it: to put policies and pools, to list
-// slots, to judge a call that nobody makes, and for its status.
+// slots, to judge a call that nobody makes or a text, and for its status.
 
 // PutPolicy stores a policy of one YAML file, validated and compiled, and lets
 // its name point to it. If name is empty it is taken from the document. The
@@ -73,6 +73,14 @@ func (c *Client) ListSlots(ctx context.Context, pool string) (*govnodev1.ListSlo
 func (c *Client) Evaluate(ctx context.Context, req *govnodev1.EvaluateRequest) (*govnodev1.EvaluateResponse, error) {
 	return read(ctx, c, "Evaluate", func(ctx context.Context, n *node) (*govnodev1.EvaluateResponse, error) {
 		return n.policies.Evaluate(ctx, req)
+	})
+}
+
+// Scan judges a text by a policy, by a request of govnode/v1. Nothing is changed or
+// counted.
+func (c *Client) Scan(ctx context.Context, req *govnodev1.ScanRequest) (*govnodev1.ScanResponse, error) {
+	return read(ctx, c, "Scan", func(ctx context.Context, n *node) (*govnodev1.ScanResponse, error) {
+		return n.policies.Scan(ctx, req)
 	})
 }
 

@@ -41,7 +41,7 @@ type Call struct {
 	Costs                      []Cost        // what it is assumed to cost; see Spent
 	TTL                        time.Duration // of the lease, 1 s to 1 h; 30 s if 0
 	MaxHold                    time.Duration // renewals included; no limit if 0
-	Wait                       time.Duration // for a slot; 10 s if 0; NoWait for none
+	Wait                       time.Duration // for a slot, or the end of a STOP; 10 s if 0; NoWait for none
 	Priority                   int32
 	Tokens                     int64 // that it may use; at most max_tokens
 	Order                      Order
@@ -121,7 +121,7 @@ func refused(outcome Outcome, res *govnodev1.BeginCallResponse) *Refused {
 	return &Refused{
 		Outcome: outcome, Reason: res.GetReason(), DecisionID: res.GetDecisionId(),
 		MatchedRule: res.GetDecision().GetMatchedRule(), RetryAfter: res.GetRetryAfter().AsDuration(),
-		Decision: res.GetDecision(), Counters: res.GetCounters(),
+		Decision: res.GetDecision(), Counters: res.GetCounters(), Signal: res.GetSignal(),
 	}
 }
 

@@ -50,8 +50,8 @@
 // Kind, Outcome and the other values have names in this package, so that calls,
 // slots and refusals need no other one. Whole answers, for whoever wants all that
 // the service said, are messages of proto/govnode/v1 with a getter for each field:
-// what Begun, Ended and Read return, and the methods for operators. PutPolicyTree
-// and Evaluate also take one.
+// what Begun, Ended and Read return, and the methods for operators. PutPolicyTree,
+// Evaluate and Scan also take one.
 //
 // # What it is not
 //

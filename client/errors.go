@@ -24,8 +24,9 @@ var (
 )
 
 // A Refused is the service's answer that a call or a slot is not granted
-// (policy engine spec 5.1). It is final for the id it was given for; trying
-// again is a new attempt.
+// (policy engine spec 5.1). It is final for the id it was given for, so that trying
+// again is a new attempt; Stopped alone is not: nothing was counted, and the same
+// id may be sent again.
 type Refused struct {
 	Outcome     Outcome
 	Reason      string // in words an agent can act on
@@ -34,6 +35,7 @@ type Refused struct {
 	RetryAfter  time.Duration
 	Decision    *Decision // nil for slots
 	Counters    *Counters // of the session; nil for slots
+	Signal      *Signal   // with Stopped, and with SessionClosed of a session that was killed
 }
 
 func (e *Refused) Error() string {

@@ -65,6 +65,7 @@ type Lease struct {
 	// Guarded by all.mu.
 	deadline  time.Time
 	state     State
+	signal    *Signal       // with the last renewal
 	lost      chan struct{} // nil until somebody asks for it
 	renewing  bool          // a request is under way
 	ended     bool          // being released or ended: no loss is told any more
@@ -282,6 +283,7 @@ func (k *leases) renew(part []*Lease, ttl time.Duration) {
 			l.state = Held
 			left := res.GetResults()[i].GetTtl().AsDuration()
 			l.deadline = sent.Add(left - left/leaseMargin)
+			l.signal = res.GetResults()[i].GetSignal()
 		default:
 			k.lose(l, "the service holds it no longer: "+res.GetResults()[i].GetOutcome().String())
 		}

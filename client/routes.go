@@ -54,6 +54,7 @@ type node struct {
 	slots    govnodev1connect.SlotServiceClient
 	limits   govnodev1connect.LimitServiceClient
 	policies govnodev1connect.PolicyServiceClient
+	counters govnodev1connect.CounterServiceClient
 	cluster  govnodev1connect.ClusterServiceClient
 	line     *line // nil where nothing goes over streams
 
@@ -114,6 +115,7 @@ func (r *routes) know(learned []string) {
 				slots:    govnodev1connect.NewSlotServiceClient(r.http, a, r.options...),
 				limits:   govnodev1connect.NewLimitServiceClient(r.http, a, r.options...),
 				policies: govnodev1connect.NewPolicyServiceClient(r.http, a, r.options...),
+				counters: govnodev1connect.NewCounterServiceClient(r.http, a, r.options...),
 				cluster:  govnodev1connect.NewClusterServiceClient(r.http, a, r.options...),
 			}
 			r.wrap(n)

@@ -384,7 +384,7 @@ func TestCostsOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, stop := service(t)
 		defer stop()
-		c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": h}}, []string{"a:1"}, nil)
+		c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": h}}, []string{"a:1"}, func(*client.Config) {})
 		prepare(t, c, 1)
 		used := func(name string) string {
 			b, err := c.GetBudget(t.Context(), name)

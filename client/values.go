@@ -55,6 +55,7 @@ const (
 	ConcurrencyLimit = govnodev1.Outcome_OUTCOME_CONCURRENCY_LIMIT // no slot is free, and there was no wait
 	QueueFull        = govnodev1.Outcome_OUTCOME_QUEUE_FULL        // too many wait for a slot
 	WaitTimeout      = govnodev1.Outcome_OUTCOME_WAIT_TIMEOUT      // no slot came free in time
+	Stopped          = govnodev1.Outcome_OUTCOME_STOPPED           // a STOP keeps it out; the same id may come again
 	SessionClosed    = govnodev1.Outcome_OUTCOME_SESSION_CLOSED
 	LeaseLost        = govnodev1.Outcome_OUTCOME_LEASE_LOST    // the call or slot lapsed
 	LeaseExpired     = govnodev1.Outcome_OUTCOME_LEASE_EXPIRED // so did its lease, when it was renewed or released
@@ -89,6 +90,8 @@ const (
 	ReasonIDReused          Reason = "ID_REUSED" // the id stands for another request
 	ReasonStaleID           Reason = "STALE_ID"  // the id is older than what is remembered; nothing was done
 	ReasonSessionClosed     Reason = "SESSION_CLOSED"
+	ReasonKilled            Reason = "KILLED"         // a KILL stands against the session that was to be created
+	ReasonKillUnderWay      Reason = "KILL_UNDER_WAY" // it cannot be lifted yet
 	ReasonStillWaiting      Reason = "STILL_WAITING"
 	ReasonNotWaiting        Reason = "NOT_WAITING"
 	ReasonTooManyOpen       Reason = "TOO_MANY_OPEN"
@@ -96,6 +99,9 @@ const (
 	ReasonPolicyPinned      Reason = "POLICY_PINNED"
 	ReasonBudgetHasChildren Reason = "BUDGET_HAS_CHILDREN"
 	ReasonTooLarge          Reason = "TOO_LARGE"
+
+	ReasonVersionConflict Reason = "VERSION_CONFLICT" // see Conflict
+	ReasonListFull        Reason = "LIST_FULL"
 
 	// The client sends again what is answered so, while there is time.
 	ReasonOverloaded     Reason = "OVERLOADED"
@@ -108,4 +114,5 @@ const (
 type (
 	Decision = govnodev1.Decision // what the policy said of a call
 	Counters = govnodev1.Counters // of a session
+	Signal   = govnodev1.Signal   // a STOP or a KILL that stands
 )

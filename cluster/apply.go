@@ -202,6 +202,10 @@ func resendable(c session.Command) bool {
 		return c.By.Request != ""
 	case *session.PutHash:
 		return c.By.Request != ""
+	case *session.Append:
+		return c.By.Request != ""
+	case *session.DeleteList:
+		return c.By.Request != ""
 	case *session.Repair:
 		return c.By.Request != ""
 	case *session.PutBudget:
@@ -210,6 +214,10 @@ func resendable(c session.Command) bool {
 		return c.By.Request != ""
 	case *session.DeleteBudget:
 		return c.By.Request != ""
+	case *session.Signal:
+		return c.By.Request != ""
+	case *session.Swept:
+		return true // of a KILL by its number
 	}
 	return false
 }

@@ -256,6 +256,13 @@ func (f *fsm) get(k session.Key) storage.Found {
 	return storage.Found{Record: f.state.Get(k), Now: f.state.Now(), Index: f.index}
 }
 
+// unswept returns where KILLs stand that are not swept.
+func (f *fsm) unswept() []session.Key {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state.Unswept()
+}
+
 // viewed returns the state of the present index. Asking again costs nothing
 // until it has moved on.
 func (f *fsm) viewed() storage.View {

@@ -37,6 +37,14 @@ func (n *Node) View(ctx context.Context, r storage.Read) (storage.View, error) {
 	return n.fsm.viewed(), nil
 }
 
+// Unswept implements storage.Sweeping: the leader sees to KILLs.
+func (n *Node) Unswept(context.Context) []session.Key {
+	if l, _, _ := n.leader(); l == nil {
+		return nil
+	}
+	return n.fsm.unswept()
+}
+
 // Changed implements storage.Store.
 func (n *Node) Changed() <-chan struct{} { return n.fsm.changed }
 

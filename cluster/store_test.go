@@ -53,6 +53,14 @@ func (s *spread) Restore(ctx context.Context, r io.Reader) error { return s.next
 func (s *spread) DataID(ns string) string                        { return s.next().DataID(ns) }
 func (s *spread) Close() error                                   { return nil }
 
+// Unswept is what the leader says; followers say nothing.
+func (s *spread) Unswept(ctx context.Context) (keys []session.Key) {
+	for _, n := range s.nodes {
+		keys = append(keys, n.Unswept(ctx)...)
+	}
+	return keys
+}
+
 func TestStore(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		s := &spread{testCluster: newCluster(t, 3, nil)}

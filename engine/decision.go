@@ -44,6 +44,8 @@ const (
 	CategoryPatternInput    = "blocked_pattern_input"
 	CategoryPatternOutput   = "blocked_pattern_output"
 	CategoryPatternMemory   = "blocked_pattern_memory"
+	CategoryPatternMessage  = "blocked_pattern_message"
+	CategoryScan            = "scan"
 	CategoryMaxToolCalls    = "max_tool_calls"
 	CategoryTimeout         = "timeout"
 	CategoryConfidence      = "confidence_threshold"
@@ -72,6 +74,8 @@ var publicMessages = map[string]string{
 	CategoryPatternInput:    "Content blocked by governance policy.",
 	CategoryPatternOutput:   "Content blocked by governance policy.",
 	CategoryPatternMemory:   "Content blocked by governance policy.",
+	CategoryPatternMessage:  "Content blocked by governance policy.",
+	CategoryScan:            "Content blocked by governance policy.",
 	CategoryNotAllowedTool:  "Tool not permitted by governance policy.",
 	CategoryContentHash:     "Tool blocked by governance policy.",
 	CategoryMaxToolCalls:    "Tool-call limit exceeded.",

@@ -102,6 +102,12 @@ func (p *Pool) Claim(now time.Duration, holder string) (a Admission, token uint6
 	return Gone, 0, 0
 }
 
+// Claimable reports whether a slot was handed to the holder, who has not claimed
+// it yet.
+func (p *Pool) Claimable(holder string) bool {
+	return slices.ContainsFunc(p.Leases, func(l Lease) bool { return l.Claim && l.Holder == holder })
+}
+
 // Hear notes that the waiter is still there, and reports whether it waits.
 func (p *Pool) Hear(now time.Duration, holder string) bool {
 	p.Settle(now)

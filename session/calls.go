@@ -17,8 +17,8 @@ const (
 )
 
 // begin decides a call. Everything it checks, it checks in this one step:
-// known id, session open, attempts, verdict, timeout, calls, kind, breaker,
-// tool, tokens, budgets, slots.
+// known id, session open, signals, attempts, verdict, timeout, calls, kind,
+// breaker, tool, tokens, budgets, slots.
 func (s *State) begin(c *Begin, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
 	x := s.counted(k, r)
@@ -37,7 +37,10 @@ func (s *State) begin(c *Begin, r *Result) {
 		return
 	}
 	if x.Phase != PhaseOpen {
-		r.Code = SessionClosed
+		r.Code, r.Signal = SessionClosed, x.killed(c.Session)
+		return
+	}
+	if s.stopped(c.NS, c.Session, x, r) {
 		return
 	}
 	var room [MaxPools + 1]wanted
@@ -352,6 +355,8 @@ func (s *State) recall(m *ids.Remembered, c *Begin, x *Session, r *Result) {
 	switch r.Code {
 	case Ended:
 		r.Code = AlreadyEnded
+	case SessionClosed:
+		r.Signal = x.killed(c.Session)
 	case TimedOut:
 		r.Elapsed, r.Limit = time.Duration(m.Value), int64(x.Pin.Limits.Timeout)
 	case ConcurrencyLimit, QueueFull:
@@ -395,7 +400,9 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	} else if s.budgetsStand(c, r) {
 		x = s.ownSession(k, x)
 		x.Used = s.now
-		r.Code = s.claim(c, x, x.edit(c.Call), r)
+		if h = x.edit(c.Call); !s.halted(c, x, h, r) {
+			r.Code = s.claim(c, x, h, r)
+		}
 	}
 	r.Counters = x.Counters()
 	s.pressure(&wanted{pool: s.pool(ref{KindPool, c.NS, c.Pools[0].Pool})}, x, r)

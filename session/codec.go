@@ -270,11 +270,18 @@ func (r *Result) fields(f *codec) {
 	for m := f.Message(20, r.After != nil); f.Visit(&m); {
 		r.After.fields(f)
 	}
+	if f.Field() == 21 && r.Signal == nil {
+		r.Signal = new(Halt)
+	}
+	for m := f.Message(21, r.Signal != nil); f.Visit(&m); {
+		r.Signal.fields(f)
+	}
 	for i, n := elements(f, 23, &r.Budgets, math.MaxInt); i < n; i++ {
 		for m := f.Message(23, true); f.Visit(&m); {
 			r.Budgets[i].fields(f)
 		}
 	}
+	f.Text(25, &r.Version)
 }
 
 func (a *After) fields(f *codec) {

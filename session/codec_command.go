@@ -62,6 +62,14 @@ func newCommand(kind protowire.Number) Command {
 		return new(AdjustBudget)
 	case 33:
 		return new(DeleteBudget)
+	case 21:
+		return new(Signal)
+	case 22:
+		return new(Swept)
+	case 34:
+		return new(Append)
+	case 35:
+		return new(DeleteList)
 	}
 	return nil
 }
@@ -143,6 +151,14 @@ func (f *codec) commandFields(c Command) {
 	case *AdjustBudget:
 		c.fields(f)
 	case *DeleteBudget:
+		c.fields(f)
+	case *Append:
+		c.fields(f)
+	case *DeleteList:
+		c.fields(f)
+	case *Signal:
+		c.fields(f)
+	case *Swept:
 		c.fields(f)
 	default:
 		panic(fmt.Sprintf("session: no encoding of %T", c))
@@ -245,6 +261,8 @@ func (c *Close) fields(f *codec) {
 	f.Text(2, &c.Session)
 	f.Texts(3, &c.Pools)
 	f.digest(4, &c.Digest)
+	f.Bool(5, &c.Killed)
+	f.Kept(6, &c.Reason)
 }
 
 func (c *Acquire) fields(f *codec) {
@@ -363,6 +381,7 @@ func (c *Set) fields(f *codec) {
 	f.Text(3, &c.Key)
 	f.value(4, &c.Value)
 	f.Duration(5, &c.TTL)
+	f.Text(6, &c.IfVersion)
 }
 
 func (f *codec) value(num protowire.Number, v *Value) {
@@ -376,6 +395,7 @@ func (f *codec) value(num protowire.Number, v *Value) {
 func (c *Delete) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.Text(3, &c.Key)
+	f.Text(4, &c.IfVersion)
 }
 
 func (c *Increment) fields(f *codec) {

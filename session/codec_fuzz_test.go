@@ -19,7 +19,7 @@ import (
 
 func FuzzDecodeEntry(f *testing.F) {
 	random := newFiller(6)
-	for kind := range len(allCommands()) {
+	for kind := range kinds {
 		f.Add(appendEntry(nil, time.Second, []Command{randomCommand(random, kind), typicalBegin()}))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -40,8 +40,8 @@ func FuzzDecodeEntry(f *testing.F) {
 
 func FuzzDecodeCommand(f *testing.F) {
 	random := newFiller(9)
-	for i := range 4 * len(allCommands()) {
-		b := EncodeCommand(randomCommand(random, i%len(allCommands())))
+	for i := range 4 * kinds {
+		b := EncodeCommand(randomCommand(random, i%kinds))
 		f.Add(b[:len(b)-wire.SealLen])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -109,7 +109,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	for i := range 4 * len(allRecords()) {
 		s := NewPartial()
 		r := randomRecord(random, i%len(allRecords()))
-		s.Put(key(kindOf(r), "ns", "x"), r)
+		s.Put(keyOf(r, "x"), r)
 		if b := snapshot(f, s); len(b) < 2000 {
 			f.Add(b)
 			at := bytes.IndexByte(b[10:], frameChunk) + 10

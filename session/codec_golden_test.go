@@ -82,7 +82,7 @@ func oneOfEach() map[Key]Record {
 				Gates: &HeldGates{Charges: []Charged{{unique.Make("b"), unique.Make("a"), 23, 24, 25}}},
 			}},
 			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
-			Gates: &Gates{ModelCalls: 25, AgentCalls: 26, Handoffs: 27, FailedAt: 28},
+			Gates: &Gates{Signal: Kill, Reason: "r", Since: 26, ModelCalls: 27, AgentCalls: 28, Handoffs: 29, FailedAt: 30},
 		},
 		"pn/x": pool,
 		"cn/x": &Client{
@@ -100,6 +100,10 @@ func oneOfEach() map[Key]Record {
 		"bn/x": &Baseline{Digest{9}, "text"},
 		"hn/x": &Hash{"sha256:1"},
 		"un/x": &Budget{Budget: budget.Budget{Amount: 1, Used: 2, Per: 3, Made: 4, Period: 5}, Parent: "a", Depth: 6, Children: 7, Serial: 8},
+
+		ListKey("n", "x"):        &List{1, 64, 2},
+		ListItemKey("n", "x", 0): &ListItem{"text", 3},
+		"gn/":                    &Signals{Halts: []Halt{{Target{OfAgent, "a"}, Kill, 1, true, 2, "r"}}, Last: 3},
 	}
 }
 

@@ -188,6 +188,12 @@ func (f filler) fill(v reflect.Value) {
 	case Phase:
 		v.SetUint(f.Uint64N(uint64(PhaseExpired) + 1))
 		return
+	case SignalKind:
+		v.SetUint(f.Uint64N(uint64(Kill) + 1))
+		return
+	case Scope:
+		v.SetUint(f.Uint64N(uint64(OfSession) + 1))
+		return
 	case Code:
 		v.SetUint(f.Uint64N(uint64(numCodes)))
 		return
@@ -243,7 +249,7 @@ func (f filler) ids() ids.Set {
 // allCommands returns one empty command of each kind.
 func allCommands() (all []Command) {
 	for kind := protowire.Number(1); kind <= Version; kind++ {
-		if c := newCommand(kind); c != nil { // some numbers have none
+		if c := newCommand(kind); c != nil {
 			trim(c)
 			all = append(all, c)
 		}
@@ -251,19 +257,34 @@ func allCommands() (all []Command) {
 	return all
 }
 
-func randomCommand(f filler, kind int) Command {
-	c := allCommands()[kind]
+// kinds is how many kinds of commands there are.
+var kinds = len(allCommands())
+
+// randomCommand returns a command of the i-th kind.
+func randomCommand(f filler, i int) Command {
+	c := allCommands()[i]
 	f.fill(reflect.ValueOf(c).Elem())
 	return c
 }
 
 func allRecords() (all []Record) {
-	for n := protowire.Number(1); n <= 16; n++ {
-		if r := newRecord(n); r != nil { // some numbers have none
+	for n := range len(letters) {
+		if r := newRecord(protowire.Number(n + 1)); r != nil {
 			all = append(all, r)
 		}
 	}
 	return all
+}
+
+// keyOf returns a key under which a record may stand.
+func keyOf(r Record, name string) Key {
+	switch r.(type) {
+	case *List:
+		return ListKey("ns", name)
+	case *ListItem:
+		return ListItemKey("ns", name, 0)
+	}
+	return key(kindOf(r), "ns", name)
 }
 
 // randomRecord returns a record that a state may hold.

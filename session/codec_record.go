@@ -99,6 +99,12 @@ func recordNumber(r Record) protowire.Number {
 		return 10
 	case *Budget:
 		return 14
+	case *Signals:
+		return 11
+	case *List:
+		return 15
+	case *ListItem:
+		return 16
 	}
 	panic(fmt.Sprintf("session: no encoding of %T", r))
 }
@@ -127,6 +133,12 @@ func newRecord(number protowire.Number) Record {
 		return new(Hash)
 	case 14:
 		return new(Budget)
+	case 11:
+		return new(Signals)
+	case 15:
+		return new(List)
+	case 16:
+		return new(ListItem)
 	}
 	return nil
 }
@@ -163,6 +175,12 @@ func (f *codec) recordFields(r Record) {
 	case *Hash:
 		f.Kept(1, &r.Hash)
 	case *Budget:
+		r.fields(f)
+	case *List:
+		r.fields(f)
+	case *ListItem:
+		r.fields(f)
+	case *Signals:
 		r.fields(f)
 	}
 }
@@ -224,19 +242,7 @@ func (s *Session) fields(f *codec) {
 	f.open(20, &s.Open)
 	s.IDs.Field(&f.Coder, 21)
 	f.more(22, &s.More)
-	if f.Field() == 23 && s.Gates == nil {
-		s.Gates = new(Gates)
-	}
-	for m := f.Message(23, s.Gates != nil); f.Visit(&m); {
-		s.Gates.fields(f)
-	}
-}
-
-func (g *Gates) fields(f *codec) {
-	f.Uint32(10, &g.ModelCalls)
-	f.Uint32(11, &g.AgentCalls)
-	f.Uint32(12, &g.Handoffs)
-	f.Duration(13, &g.FailedAt)
+	f.gates(23, &s.Gates)
 }
 
 func (c *Client) fields(f *codec) {

@@ -20,13 +20,13 @@ import (
 func TestCommandsAreNumberedByKind(t *testing.T) {
 	fields := (&logv1.Command{}).ProtoReflect().Descriptor().Fields()
 	all := allCommands()
-	require.Equal(t, Version, int(all[len(all)-1].Kind()))
 	require.Equal(t, len(all), fields.Len())
-	for _, c := range all {
+	for i, c := range all {
 		name := reflect.TypeOf(c).Elem().Name()
-		require.Equal(t, reflect.TypeOf(newCommand(protowire.Number(c.Kind()))), reflect.TypeOf(c))
-		require.Equal(t, name, string(fields.ByNumber(protowire.Number(c.Kind())).Message().Name()))
+		require.Equal(t, int(fields.Get(i).Number()), int(c.Kind()), name)
+		require.Equal(t, name, string(fields.Get(i).Message().Name()))
 	}
+	require.EqualValues(t, Version, all[len(all)-1].Kind(), "the newest")
 }
 
 func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
@@ -37,7 +37,7 @@ func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
 		var cmds []Command
 		var encoded [][]byte
 		for range f.IntN(4) {
-			c := randomCommand(f, f.IntN(len(allCommands())))
+			c := randomCommand(f, f.IntN(kinds))
 			cmds, encoded = append(cmds, c), append(encoded, EncodeCommand(c))
 			m := oneof(t, c, &logv1.Command{}).(*logv1.Command)
 			want.Commands = append(want.Commands, EncodeCommand(c))
@@ -71,6 +71,22 @@ func TestResultsAreThoseOfGeneratedCode(t *testing.T) {
 		got, err := DecodeResult(b)
 		require.NoError(t, err)
 		require.Equal(t, r, got)
+	}
+}
+
+// A record that an answer does not show is not there for who reads it either.
+func TestAfterShowsWhatItShows(t *testing.T) {
+	session := &Session{Pin: &Pin{}}
+	for _, want := range []After{
+		{}, {Now: 5}, {Session: session}, {Pool: new(PoolCounts)}, {Now: 5, Session: session, Pool: &PoolCounts{Slots: 2}},
+	} {
+		given := want
+		got, err := DecodeResult(EncodeResult(&Result{After: &given}))
+		require.NoError(t, err)
+		require.Equal(t, want, given, "writing changes nothing")
+		require.Equal(t, want.Now, got.After.Now)
+		require.Equal(t, want.Session != nil, got.After.Session != nil)
+		require.Equal(t, want.Pool, got.After.Pool)
 	}
 }
 
@@ -108,7 +124,7 @@ func TestFieldsInOtherOrderAndUnknownOnes(t *testing.T) {
 	f := newFiller(4)
 	swapped := 0
 	for range 500 {
-		c := randomCommand(f, f.IntN(len(allCommands())))
+		c := randomCommand(f, f.IntN(kinds))
 		b, err := wire.Command.Open(EncodeCommand(c))
 		require.NoError(t, err)
 		_, _, n := protowire.ConsumeTag(b)
@@ -145,7 +161,7 @@ func number(field []byte) protowire.Number {
 func TestUnknownKindsAndVersions(t *testing.T) {
 	kind := protowire.AppendBytes(protowire.AppendTag(nil, Version+1, protowire.BytesType), nil)
 	kind = wire.Command.Seal(kind, 0)
-	record := protowire.AppendBytes(protowire.AppendTag(nil, 11, protowire.BytesType), nil)
+	record := protowire.AppendBytes(protowire.AppendTag(nil, 17, protowire.BytesType), nil)
 
 	_, err := DecodeCommand(kind)
 	require.ErrorIs(t, err, ErrUnknownKind)
@@ -155,7 +171,7 @@ func TestUnknownKindsAndVersions(t *testing.T) {
 	require.NotErrorIs(t, err, ErrDamaged)
 	_, err = DecodeRecord(wire.Record.Seal(record, 0))
 	require.ErrorIs(t, err, ErrUnknownKind)
-	require.ErrorContains(t, err, "11")
+	require.ErrorContains(t, err, "17")
 }
 
 // What another build wrote is refused before anything of it is read, with what
@@ -302,7 +318,7 @@ func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
 // A prefix of an entry is an error, and never a command that was not there.
 func TestTruncatedEntries(t *testing.T) {
 	f := newFiller(5)
-	for kind := range len(allCommands()) {
+	for kind := range kinds {
 		cmds := []Command{randomCommand(f, kind)}
 		b := EncodeEntry(7, cmds)
 		for n := range b {

@@ -167,6 +167,8 @@ type (
 		NS, Session string
 		Pools       []string
 		Digest      Digest
+		Killed      bool
+		Reason      string // of the KILL
 	}
 
 	// Acquire asks for a slot of a pool; sent again, it claims the slot of a
@@ -256,13 +258,16 @@ type (
 		Key   string
 		Value Value
 		TTL   time.Duration // 0: no end
+		// IfVersion is the version that the key must have; empty: any.
+		IfVersion string
 	}
 
 	// Delete removes a counter or a text.
 	Delete struct {
-		NS  string
-		By  Maker
-		Key string
+		NS        string
+		By        Maker
+		Key       string
+		IfVersion string // as of Set
 	}
 
 	// Increment adds to a counter.
@@ -334,7 +339,7 @@ func poolKeys(ns string, pools []string, more ...Key) []Key {
 func (c *Open) Touches() []Key {
 	keys := []Key{
 		SessionKey(c.NS, c.Session), NamespaceKey(c.NS), BaselineKey(c.NS, c.Session),
-		PolicyKey(c.NS, c.Digest), PinsKey(c.NS, c.Digest, c.Session),
+		PolicyKey(c.NS, c.Digest), PinsKey(c.NS, c.Digest, c.Session), SignalsKey(c.NS),
 	}
 	if c.Policy != "" {
 		keys = append(keys, NameKey(c.NS, c.Policy))
@@ -346,7 +351,7 @@ func (c *Open) Touches() []Key {
 }
 
 func (c *Begin) Touches() []Key {
-	keys := []Key{SessionKey(c.NS, c.Session)}
+	keys := []Key{SessionKey(c.NS, c.Session), SignalsKey(c.NS)}
 	for _, w := range c.Pools {
 		keys = append(keys, PoolKey(c.NS, w.Pool))
 	}
@@ -454,7 +459,9 @@ func (*Tick) Kind() uint16         { return 17 }
 func (*Restore) Kind() uint16      { return 18 }
 func (*PutHash) Kind() uint16      { return 19 }
 func (*Repair) Kind() uint16       { return 20 }
+func (*Signal) Kind() uint16       { return 21 }
+func (*Swept) Kind() uint16        { return 22 }
 
 // Version is the newest kind of command that this build knows. A node
 // announces it; what a member does not know is never proposed.
-const Version = 33
+const Version = 35

@@ -23,7 +23,12 @@ const (
 	KindBaseline  = 'b' // the first output of a session, for drift
 	KindHash      = 'h' // the registered content hash of a tool
 	KindBudget    = 'u'
+	KindList      = 'l' // the head of a list, and its items
+	KindSignals   = 'g' // the STOPs and KILLs that stand in a namespace
 )
+
+// letters has the letter of each record at its number in log.proto.
+const letters = "spcymiknbhgafull"
 
 func key(kind byte, ns, name string) Key {
 	var b strings.Builder
@@ -43,6 +48,7 @@ func NameKey(ns, name string) Key        { return key(KindName, ns, name) }
 func CounterKey(ns, name string) Key     { return key(KindCounter, ns, name) }
 func NamespaceKey(ns string) Key         { return key(KindNamespace, ns, "") }
 func BaselineKey(ns, session string) Key { return key(KindBaseline, ns, session) }
+func SignalsKey(ns string) Key           { return key(KindSignals, ns, "") }
 func HashKey(ns, tool string) Key        { return key(KindHash, ns, tool) }
 func BudgetKey(ns, budget string) Key    { return key(KindBudget, ns, budget) }
 func PinsKey(ns string, d Digest, session string) Key {

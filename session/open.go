@@ -46,6 +46,10 @@ func (s *State) open(c *Open, r *Result) {
 	if name == "" {
 		name = policy.First
 	}
+	if h := s.haltOf(c.NS, c.Agent, name, Kill); h != nil {
+		r.Code, r.Signal = Killed, h
+		return
+	}
 	if over != nil {
 		if d := over.Pin.Digest; over.Pinned && d != c.Digest && d != c.Over {
 			r.Code, r.Digest, r.After = StalePremise, c.Digest, s.afterSession(over)
@@ -102,11 +106,11 @@ func (s *State) close(c *Close, r *Result) {
 		return
 	}
 	if c.Digest != x.Pin.Digest {
-		r.Code, r.Digest, r.Pools = StalePremise, x.Pin.Digest, openPools(x.Open)
+		r.Code, r.Digest, r.Pools = StalePremise, x.Pin.Digest, x.OpenPools()
 		return
 	}
 	if !covers(c.Pools, x.Open) {
-		r.Code, r.Digest, r.Pools = StalePremise, x.Pin.Digest, openPools(x.Open)
+		r.Code, r.Digest, r.Pools = StalePremise, x.Pin.Digest, x.OpenPools()
 		return
 	}
 	x = s.ownSession(k, x)
@@ -125,6 +129,9 @@ func (s *State) close(c *Close, r *Result) {
 	}
 	x.Open = nil
 	x.Phase, x.Used = PhaseClosed, s.now
+	if c.Killed {
+		x.halt(Kill, c.Reason, s.now)
+	}
 	x.Pinned = false
 	s.unpin(c.NS, x.Pin.Digest, c.Session)
 	r.Counters, r.After = x.Counters(), s.afterSession(x)
@@ -192,9 +199,10 @@ func contains(names []string, name string) bool {
 	return false
 }
 
-// openPools lists the pools of everything that is open, each once, in the order
-// in which they come.
-func openPools(open []Held) []string {
+// OpenPools lists the pools of everything that is open, each once, in the order in
+// which they come.
+func (x *Session) OpenPools() []string {
+	open := x.Open
 	var names []string
 	seen := map[unique.Handle[string]]bool{}
 	for i := range open {
@@ -293,7 +301,7 @@ func (s *State) endAgain(c *End, x *Session, r *Result) {
 	case Code(m.Code()) == Ended:
 		r.Code, r.Repeat = AlreadyEnded, true
 	case Code(m.Code()) == LeaseLost:
-		r.Code, r.Repeat = LeaseLost, true
+		r.Code, r.Repeat, r.Signal = LeaseLost, true, x.killed(c.Session)
 	default:
 		r.Code = NotFound // it was never admitted
 	}

@@ -46,7 +46,7 @@ func IDOf(c Command) (k Key, part int, ok bool) {
 // effect: it has an id of its caller's, or asks for what is idempotent.
 func Repeatable(c Command) bool {
 	switch c.(type) {
-	case *Open, *Close, *Renew, *Tick:
+	case *Open, *Close, *Renew, *Tick, *Swept:
 		return true
 	case *Restore:
 		return false
@@ -225,7 +225,17 @@ func Join(r Record) (Record, error) {
 }
 
 // Belongs reports whether a record is of the kind that its key says.
-func Belongs(k Key, r Record) bool { return k.wellFormed() && k[0] == kindOf(r) }
+func Belongs(k Key, r Record) bool {
+	if !k.wellFormed() || k[0] != kindOf(r) {
+		return false
+	}
+	if k[0] != KindList {
+		return true
+	}
+	_, head := ofList(k.Name())
+	_, isHead := r.(*List)
+	return head == isHead
+}
 
 // WellFormed reports whether a key that was read from somewhere has a kind, a
 // namespace and a slash.

@@ -305,3 +305,32 @@ func TestPartOfAnotherRecord(t *testing.T) {
 		require.ErrorIs(t, err, session.ErrDamaged)
 	}
 }
+
+// What was packed is kept by its backend, and put into a state whose entries have
+// the same numbers again: it is copied there before it is written.
+func TestWhatWasPackedIsNotWrittenInto(t *testing.T) {
+	put := &session.PutPool{NS: "n", By: session.Maker{Client: "c", Request: "1"}, Pool: "p", Slots: 2}
+	acquire := func(slot string) *session.Acquire {
+		return &session.Acquire{NS: "n", Client: "c", Slot: slot, Pool: "p", Weight: 1, TTL: time.Minute}
+	}
+	first := session.NewPartial()
+	first.ApplyAll(time.Second, []session.Command{put, acquire("a")})
+	second, kept := session.NewPartial(), map[session.Key]session.Record{}
+	var heads [][]byte
+	keys := acquire("b").Touches()
+	for _, k := range keys {
+		if r := first.Stored(k); r != nil {
+			kept[k] = session.Pack(k, r).Next
+			heads = append(heads, session.Pack(k, kept[k]).Head)
+			second.Put(k, kept[k])
+		}
+	}
+	require.Len(t, heads, 2, "of the client and the pool")
+	require.Equal(t, session.Admitted, second.ApplyAll(2*time.Second, []session.Command{acquire("b")})[0].Code)
+	for _, k := range keys {
+		if r := kept[k]; r != nil {
+			require.Equal(t, heads[0], session.Pack(k, r).Head, "%s", k)
+			heads = heads[1:]
+		}
+	}
+}

@@ -97,14 +97,6 @@ type More struct {
 	Drift      int64  // the latest score, in millionths
 }
 
-// Gates are what a session counts for the gates that its policy has beside the
-// limits of every policy; immutable, and nil while there is nothing.
-type Gates struct {
-	ModelCalls, AgentCalls, Handoffs uint32
-
-	FailedAt time.Duration // the latest call that failed, for the breaker
-}
-
 // A ToolCount counts the calls of one tool, and the requests of a server of that
 // name.
 type ToolCount struct {

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +52,15 @@ func TestRequestsAreCarriedOutOnce(t *testing.T) {
 		}, undo(&session.Increment{NS: ns, By: session.Maker{Client: "x"}, Key: "n", Amount: 1})},
 		{"PutHash", nil, func(m session.Maker) session.Command { return &session.PutHash{NS: ns, By: m, Tool: "t", Hash: "one"} },
 			undo(&session.PutHash{NS: ns, By: session.Maker{Client: "x"}, Tool: "t", Hash: "two"})},
+		{"Set where it was absent", nil, func(m session.Maker) session.Command {
+			return &session.Set{NS: ns, By: m, Key: "k", Value: session.Value{Text: "one"}, IfVersion: session.Absent}
+		}, undo(&session.Set{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Value: session.Value{Text: "two"}})},
+		{"Append", nil, func(m session.Maker) session.Command {
+			return &session.Append{NS: ns, By: m, Key: "k", Items: []string{"one"}, TTL: time.Hour, Exact: true}
+		}, undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"two"}, TTL: time.Hour, From: 1})},
+		{"DeleteList", undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"one"}, TTL: time.Hour}),
+			func(m session.Maker) session.Command { return &session.DeleteList{NS: ns, By: m, Key: "k"} },
+			undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"two"}, TTL: time.Hour})},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := session.NewPartial()
@@ -117,6 +127,12 @@ func TestCapsOfTheState(t *testing.T) {
 		{"names of a tree", session.MaxNames - 1, func(i int) session.Command {
 			return &session.PutPolicy{NS: ns, By: session.Maker{Client: "x"}, Name: fmt.Sprint("n", i), Digest: d, Tree: []byte{8}, Limits: limits}
 		}, session.TooManyNames},
+		{"a list of large items", session.MaxList / session.MaxItem, func(i int) session.Command {
+			return &session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{strings.Repeat("x", session.MaxItem)}, TTL: time.Hour, From: int64(i)}
+		}, session.Overflow},
+		{"a list of small items", session.MaxList / session.MinItemSize / session.MaxAppend, func(i int) session.Command {
+			return &session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: make([]string, session.MaxAppend), TTL: time.Hour, From: int64(i * session.MaxAppend)}
+		}, session.Overflow},
 		{"the queue of a pool", 3, func(i int) session.Command { // the first has the slots
 			return &session.Acquire{NS: ns, Client: fmt.Sprint("w", i), Slot: "l", Pool: "big", Weight: session.MaxSlots, TTL: time.Minute, Wait: time.Minute}
 		}, session.QueueFull},

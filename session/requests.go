@@ -28,6 +28,7 @@ func (c *Delete) from() (ns string, by Maker)       { return c.NS, c.By }
 func (c *Increment) from() (ns string, by Maker)    { return c.NS, c.By }
 func (c *PutHash) from() (ns string, by Maker)      { return c.NS, c.By }
 func (c *Repair) from() (ns string, by Maker)       { return c.NS, c.By }
+func (c *Signal) from() (ns string, by Maker)       { return c.NS, c.By }
 
 // request carries a request out if it was not before, and remembers it. Refusals
 // change nothing, so that they are not remembered.
@@ -51,6 +52,8 @@ func (s *State) request(c request, r *Result) {
 		s.showBudget(c.NS, c.Budget, r)
 	case *AdjustBudget:
 		s.showBudget(c.NS, c.Budget, r)
+	case *Signal:
+		r.Signal = s.standing(c.NS, c.Target)
 	}
 }
 
@@ -67,7 +70,7 @@ func (s *State) carryOut(c request, r *Result) {
 	case *DeletePolicy:
 		s.deletePolicy(c, r)
 	case *Set:
-		s.set(c)
+		s.set(c, r)
 	case *Delete:
 		s.delete(c, r)
 	case *Increment:
@@ -82,6 +85,12 @@ func (s *State) carryOut(c request, r *Result) {
 		s.adjustBudget(c, r)
 	case *DeleteBudget:
 		s.deleteBudget(c, r)
+	case *Append:
+		s.append(c, r)
+	case *DeleteList:
+		s.deleteList(c, r)
+	case *Signal:
+		s.signal(c, r)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}
@@ -275,16 +284,23 @@ func (s *State) deletePolicy(c *DeletePolicy, r *Result) {
 	}
 }
 
-func (s *State) set(c *Set) {
+func (s *State) set(c *Set, r *Result) {
+	k := ref{KindCounter, c.NS, c.Key}
+	if !s.ifVersion(k, c.IfVersion, r) {
+		return
+	}
 	x := &Counter{Value: c.Value}
 	if c.TTL > 0 {
 		x.Until = s.now + c.TTL
 	}
-	s.write(ref{KindCounter, c.NS, c.Key}, x)
+	s.write(k, x)
 }
 
 func (s *State) delete(c *Delete, r *Result) {
 	k := ref{KindCounter, c.NS, c.Key}
+	if !s.ifVersion(k, c.IfVersion, r) {
+		return
+	}
 	if s.counter(k) != nil {
 		r.Value = 1
 	}

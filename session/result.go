@@ -38,6 +38,7 @@ const (
 	Fenced
 	Released
 	AlreadyReleased
+	Stopped          Code = 22 // a signal stands against it; no final answer
 	KindLimitReached Code = 23
 	BreakerOpen      Code = 24
 	BudgetExceeded   Code = 25
@@ -46,25 +47,29 @@ const (
 // Failures begin at a number of their own, so that a new outcome renumbers
 // none: results travel between nodes of different versions.
 const (
-	NotFound     Code = iota + 40 // the session, call, slot, pool or policy named
-	IDReused                      // the id is known with other content
-	StaleID                       // the id is older than what is still remembered
-	StalePremise                  // what the node took for granted no longer holds
-	Invalid                       // the command contradicts itself
-	TooManyOpen                   // cap: open calls of a session, or slots of a client
-	TooManyTools                  // cap: tools of a session
-	PoolInUse                     // the pool has leases or waiters
-	PolicyPinned                  // live sessions pin the tree
-	NotWaiting                    // there is no wait to give up
-	StillWaiting                  // the call has not been admitted yet
-	NotANumber                    // the key holds a text
-	Overflow                      // the sum does not fit
-	TooManyNames                  // cap: names of a tree
-
-	BudgetHasChildren Code = 61
-
-	numCodes Code = 63 // six bits are remembered of a code
+	NotFound          Code = iota + 40 // the session, call, slot, pool or policy named
+	IDReused                           // the id is known with other content
+	StaleID                            // the id is older than what is still remembered
+	StalePremise                       // what the node took for granted no longer holds
+	Invalid                            // the command contradicts itself
+	TooManyOpen                        // cap: open calls of a session, or slots of a client
+	TooManyTools                       // cap: tools of a session
+	PoolInUse                          // the pool has leases or waiters
+	PolicyPinned                       // live sessions pin the tree
+	NotWaiting                         // there is no wait to give up
+	StillWaiting                       // the call has not been admitted yet
+	NotANumber                         // the key holds a text
+	Overflow                           // the sum does not fit
+	TooManyNames                       // cap: names of a tree
+	Killed            Code = 54        // a KILL stands against the session that is to be opened
+	KillUnderWay      Code = 55        // the KILL has not closed all its sessions yet
+	TooManySignals    Code = 56        // cap: signals that stand in a namespace
+	BudgetHasChildren Code = 61        // others are below it
+	numCodes          Code = 63
 )
+
+// The key has another version, or the list another length, than the caller named.
+const VersionConflict Code = 60
 
 // Failure reports whether the code means that there is no answer.
 func (c Code) Failure() bool { return c >= NotFound }
@@ -84,7 +89,7 @@ type Result struct {
 	RetryAfter time.Duration
 	Limit      int64         // the limit that refused
 	Elapsed    time.Duration // with TimedOut
-	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close
+	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close; length of a list, also with StalePremise and VersionConflict
 	Checkpoint uint32        // the execution that made one; 0 if none did
 	NewerThan  uint64        // with StaleID, Unix milliseconds
 	Released   bool
@@ -94,6 +99,8 @@ type Result struct {
 	Pools  []string
 	Names  []string
 	Facts  []int64 // in the order of Begin.Seen
+
+	Version string // that a key has, with VersionConflict
 
 	Lapsed []Lapse // calls that this command found to have run out
 
@@ -105,6 +112,10 @@ type Result struct {
 	// Close, and after an Open of a session that is there already. An Open that
 	// failed brings the session that it has to name as over.
 	After *After
+
+	// Signal is what stands: with Stopped and Killed, with SessionClosed of one
+	// that was killed, and after a Signal.
+	Signal *Halt
 }
 
 // After is how something stands after the command, also after one that was
@@ -196,13 +207,15 @@ var codeNames = [numCodes]string{
 	StaleID: "stale id", StalePremise: "stale premise", Invalid: "invalid", TooManyOpen: "too many open",
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
-	TooManyNames: "too many names", KindLimitReached: "kind limit", BreakerOpen: "breaker open",
+	KindLimitReached: "kind limit", BreakerOpen: "breaker open",
 	BudgetExceeded: "budget exceeded", BudgetHasChildren: "budget has children",
+	TooManyNames: "too many names", VersionConflict: "version conflict",
+	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 
 // String returns the code in words.
 func (c Code) String() string {
-	if c < numCodes {
+	if c < numCodes && codeNames[c] != "" {
 		return codeNames[c]
 	}
 	return "unknown code"

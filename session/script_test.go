@@ -160,6 +160,14 @@ func (s *script) print() session.Fingerprint {
 	return f
 }
 
+// version reads the version of a text, or 0.
+func (s *script) version(k string) string {
+	if v, ok := s.args[k]; ok && v != session.Absent {
+		return session.Value{Text: v}.Version()
+	}
+	return s.args[k]
+}
+
 func (s *script) maker() session.Maker {
 	return session.Maker{Client: s.str("client", "default"), Request: s.args["id"], Content: s.print()}
 }
@@ -230,7 +238,12 @@ func (s *script) command(verb string) session.Command {
 		}
 		return &session.Cancel{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names}
 	case "close":
-		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p"))}
+		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p")), Killed: s.args["killed"] != "", Reason: s.args["killed"]}
+	case "stop", "continue", "kill":
+		kind := map[string]session.SignalKind{"stop": session.Stop, "continue": session.Continue, "kill": session.Kill}[verb]
+		return &session.Signal{NS: "ns", By: s.maker(), Target: s.target(), Signal: kind, Reason: s.args["reason"]}
+	case "swept":
+		return &session.Swept{NS: "ns", Target: s.target(), Number: uint64(s.num("number", 1))}
 	case "acquire":
 		return &session.Acquire{NS: "ns", Client: s.str("client", "w"), Slot: s.args["slot"], Content: s.print(), Pool: s.args["pool"], Weight: int32(s.num("weight", 1)),
 			TTL: ttl, MaxHold: s.dur("hold"), Wait: s.dur("wait"), Priority: int32(s.num("priority", 0)), Label: s.args["label"]}
@@ -249,7 +262,7 @@ func (s *script) command(verb string) session.Command {
 			m, _ := strconv.ParseInt(n, 10, 64)
 			v = session.Value{Number: true, N: m}
 		}
-		return &session.Set{NS: "ns", By: s.maker(), Key: s.args["key"], Value: v, TTL: s.dur("for")}
+		return &session.Set{NS: "ns", By: s.maker(), Key: s.args["key"], Value: v, TTL: s.dur("for"), IfVersion: s.version("if")}
 	case "budget":
 		return &session.PutBudget{NS: "ns", By: s.maker(), Budget: s.args["b"], Parent: s.args["parent"], Amount: s.num("amount", 100), Per: s.dur("per")}
 	case "adjust":
@@ -259,7 +272,12 @@ func (s *script) command(verb string) session.Command {
 	case "increment":
 		return &session.Increment{NS: "ns", By: s.maker(), Key: s.args["key"], Amount: s.num("by", 1000000)}
 	case "delete":
-		return &session.Delete{NS: "ns", By: s.maker(), Key: s.args["key"]}
+		return &session.Delete{NS: "ns", By: s.maker(), Key: s.args["key"], IfVersion: s.version("if")}
+	case "append":
+		return &session.Append{NS: "ns", By: s.maker(), Key: s.args["key"], Items: strings.Split(s.args["items"], ","), TTL: s.dur("for"),
+			From: s.num("from", s.num("if", 0)), Exact: s.args["if"] != ""}
+	case "drop-list":
+		return &session.DeleteList{NS: "ns", By: s.maker(), Key: s.args["key"]}
 	case "repair":
 		return &session.Repair{NS: "ns", By: s.maker(), Client: s.str("of", ""), NewerThan: uint64(s.num("newer-than", 1))}
 	case "tick":
@@ -271,6 +289,31 @@ func (s *script) command(verb string) session.Command {
 	}
 	s.t.Fatalf("no command %q", verb)
 	return nil
+}
+
+// target is one of s=, agent= and name= (of a policy), else everything.
+func (s *script) target() session.Target {
+	for scope, arg := range map[session.Scope]string{session.OfSession: "s", session.OfAgent: "agent", session.OfPolicy: "name"} { // order-free: there is one
+		if name := s.args[arg]; name != "" {
+			return session.Target{Scope: scope, Name: name}
+		}
+	}
+	return session.Target{Scope: session.Everything}
+}
+
+func halt(h *session.Halt) string {
+	of := []string{"", "everything", "agent:", "policy:", "session:"}[h.Target.Scope] + h.Target.Name
+	out := []string{"", "STOP", "", "KILL"}[h.Signal] + "(" + of
+	if h.Number > 0 {
+		out += fmt.Sprintf("#%d", h.Number)
+	}
+	if h.Swept {
+		out += ",swept"
+	}
+	if h.Reason != "" {
+		out += "," + h.Reason
+	}
+	return out + ")"
 }
 
 // answer prints what a result says.
@@ -311,6 +354,9 @@ func answer(r session.Result) string {
 	if r.Value != 0 {
 		add("value=%d", r.Value)
 	}
+	if r.Version != "" {
+		add("version=%s", r.Version)
+	}
 	if r.NewerThan != 0 {
 		add("newer-than=%d", r.NewerThan)
 	}
@@ -325,6 +371,9 @@ func answer(r session.Result) string {
 		if b.Crossed > 0 {
 			add("reached-%d%%", b.Crossed)
 		}
+	}
+	if r.Signal != nil {
+		add("%s", halt(r.Signal))
 	}
 	for _, l := range r.Lapsed {
 		add("lapsed=%s/%s", l.Session, l.Call)
@@ -362,6 +411,16 @@ func (s *script) show(what string) string {
 			}
 		}
 		return out + "\n"
+	case "signals":
+		x, ok := s.state.Get(session.SignalsKey("ns")).(*session.Signals)
+		if !ok {
+			return "absent\n"
+		}
+		var out []string
+		for i := range x.Halts {
+			out = append(out, halt(&x.Halts[i]))
+		}
+		return fmt.Sprintf("%s unswept=%d\n", strings.Join(out, " "), len(s.state.Unswept()))
 	case "pool":
 		p, ok := s.state.Get(session.PoolKey("ns", name)).(*session.Pool)
 		if !ok {
@@ -404,6 +463,18 @@ func (s *script) show(what string) string {
 			return "absent\n"
 		}
 		return fmt.Sprintf("%+v\n", x.Value)
+	case "list":
+		x, ok := s.state.Get(session.ListKey("ns", name)).(*session.List)
+		if !ok {
+			return "absent\n"
+		}
+		out := fmt.Sprintf("length=%d bytes=%d (%v)", x.Length, x.Bytes, x.Until-s.now)
+		for i := range x.Length {
+			if item, ok := s.state.Get(session.ListItemKey("ns", name, i)).(*session.ListItem); ok {
+				out += fmt.Sprintf(" %d:%s(%v)", i, item.Text, item.Until-s.now)
+			}
+		}
+		return out + "\n"
 	}
 	return "show what?\n"
 }

@@ -42,7 +42,7 @@ func sealedThings(t *testing.T) map[string]struct {
 		add("command "+name, EncodeCommand(c), command)
 		add("entry with "+name, JoinEntry(nil, time.Minute, [][]byte{EncodeCommand(c), EncodeCommand(typicalEnd())}), entry)
 	}
-	require.Len(t, cmds, len(allCommands()))
+	require.Len(t, cmds, kinds)
 	add("empty command", EncodeCommand(&Restore{}), command)
 	add("empty entry", EncodeEntry(0, nil), entry)
 	f := newFiller(11)

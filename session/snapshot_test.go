@@ -36,7 +36,7 @@ func randomState(seed uint64, n int) *State {
 	s.SetClock(time.Duration(seed)*time.Second, uint32(seed))
 	for i := range n {
 		r := randomRecord(f, i%len(allRecords()))
-		s.Put(key(kindOf(r), "ns", fmt.Sprint(i)), r)
+		s.Put(keyOf(r, fmt.Sprint(i)), r)
 	}
 	return s
 }

@@ -34,6 +34,7 @@ type State struct {
 	text       []byte          // of the key that is looked up
 	names      [nameSlots]unique.Handle[string]
 	touched    map[Key]bool // by the command under way, if footprints are guarded
+	signals    map[Key]bool // records of signals, and whether a KILL in them is to be swept; derived
 }
 
 type shard struct {
@@ -157,6 +158,9 @@ func (s *State) put(r ref, rec Record) int {
 	if sh.epoch != s.epoch || sh.records == nil {
 		sh = sh.clone(s.epoch)
 		s.shards[i] = sh
+	}
+	if r.kind == KindSignals {
+		s.noteSignals(Key(s.text), rec)
 	}
 	switch c := sh.records[Key(s.text)]; {
 	case rec == nil:
@@ -363,6 +367,8 @@ func (s *State) apply(c Command, r *Result) {
 		s.release(c, r)
 	case *Tick:
 		s.tick(c)
+	case *Swept:
+		s.swept(c)
 	case *Restore:
 		s.restore()
 	case request:

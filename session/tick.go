@@ -40,7 +40,7 @@ func (s *State) tick(c *Tick) {
 			s.pool(k)
 		case *Budget:
 			s.budget(k)
-		case *Counter:
+		case *Counter, *List, *ListItem:
 			if x.At(s.now) == nil {
 				s.put(k, nil)
 			}

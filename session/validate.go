@@ -33,7 +33,11 @@ const (
 
 	MaxText = 64 << 10 // a text of the storage protocol; the output of a call
 	MaxHash = 256      // a content hash as it was registered
-	MaxTree = 1 << 20  // a policy, all files together
+	// MaxReason is how long the reason of a signal may be, and MaxSignals how many
+	// stand in a namespace, beside those of single sessions.
+	MaxReason  = 256
+	MaxSignals = 256
+	MaxTree    = 1 << 20 // a policy, all files together
 
 	// MinTTL leaves a holder time to renew; MaxTTL is how long a crashed one
 	// can keep a slot.
@@ -107,6 +111,7 @@ func Validate(c Command) error {
 		v.of = "Delete"
 		v.request(c.NS, c.By)
 		v.text("Key", c.Key, 1, MaxKey)
+		v.ifVersion(c.IfVersion)
 	case *Increment:
 		v.of = "Increment"
 		v.request(c.NS, c.By)
@@ -127,6 +132,18 @@ func Validate(c Command) error {
 		v.adjustBudget(c)
 	case *DeleteBudget:
 		v.deleteBudget(c)
+	case *Append:
+		v.append(c)
+	case *DeleteList:
+		v.of = "DeleteList"
+		v.request(c.NS, c.By)
+		v.text("Key", c.Key, 1, MaxKey)
+	case *Signal:
+		v.signal(c)
+	case *Swept:
+		v.of = "Swept"
+		v.namespace(c.NS)
+		v.target(c.Target)
 	case *Tick:
 		v.tick(c)
 	case *Restore:
@@ -274,6 +291,7 @@ func (v *validator) close(c *Close) {
 	v.namespace(c.NS)
 	v.id("Session", c.Session)
 	v.pools(c.Pools, MaxClosePools)
+	v.text("Reason", c.Reason, 0, MaxReason)
 }
 
 func (v *validator) acquire(c *Acquire) {
@@ -386,6 +404,13 @@ func (v *validator) set(c *Set) {
 		v.fail("Value.N", "stands beside a text; give one of the two")
 	}
 	between(v, "TTL", c.TTL, 0, MaxDuration)
+	v.ifVersion(c.IfVersion)
+}
+
+func (v *validator) ifVersion(version string) {
+	if version != "" && !IsVersion(version) {
+		v.fail("IfVersion", "is no version; give the one that a read answered, or "+Absent+" for a key that is absent")
+	}
 }
 
 func (v *validator) tick(c *Tick) {
@@ -401,9 +426,19 @@ func (v *validator) tick(c *Tick) {
 // wellFormed reports whether the key is a letter for a kind, a namespace, a
 // slash and a name.
 func (k Key) wellFormed() bool {
-	if len(k) < 3 || strings.IndexByte("spcymiknbhu", k[0]) < 0 {
+	if len(k) < 3 || strings.IndexByte(letters, k[0]) < 0 {
 		return false
 	}
 	i := strings.IndexByte(string(k), '/')
-	return i > 1 && badNamespace(string(k[1:i])) == "" && len(k)-i-1 <= MaxKey
+	if i <= 1 || badNamespace(string(k[1:i])) != "" {
+		return false
+	}
+	name, most := string(k[i+1:]), MaxKey
+	if k[0] == KindList {
+		if ok, _ := ofList(name); !ok {
+			return false
+		}
+		most += listSuffix
+	}
+	return len(name) <= most
 }

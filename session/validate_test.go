@@ -18,7 +18,7 @@ func validCommands() map[string]Command {
 		"Begin":        typicalBegin(),
 		"End":          typicalEnd(),
 		"Cancel":       &Cancel{NS: "default", Session: "s", Call: "c", Pools: []string{"policy/p", "q"}},
-		"Close":        &Close{NS: "default", Session: "s", Pools: []string{"q", "policy/p"}, Digest: Digest{1}},
+		"Close":        &Close{NS: "default", Session: "s", Pools: []string{"q", "policy/p"}, Digest: Digest{1}, Killed: true, Reason: "r"},
 		"Acquire":      &Acquire{NS: "default", Client: "c", Slot: "s", Pool: "q", Weight: 1, TTL: time.Minute, Label: "build ä"},
 		"Renew":        &Renew{NS: "default", Client: "c", ID: "s", Pools: []string{"q"}, TTL: time.Minute},
 		"Release":      &Release{NS: "default", Client: "c", Slot: "s", Pool: "q", Token: 1},
@@ -34,16 +34,20 @@ func validCommands() map[string]Command {
 		"Tick":         &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
 		"Restore":      &Restore{},
 		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
+		"Signal":       &Signal{NS: "default", By: by, Target: Target{OfAgent, "a"}, Signal: Stop, Reason: "look"},
+		"Swept":        &Swept{NS: "default", Target: Target{OfPolicy, "p"}, Number: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
 		"PutBudget":    &PutBudget{NS: "default", By: by, Budget: "b", Parent: "a", Amount: 1, Per: time.Hour},
 		"AdjustBudget": &AdjustBudget{NS: "default", By: by, Budget: "c", Ancestors: []string{"b", "a"}, Amount: -1},
 		"DeleteBudget": &DeleteBudget{NS: "default", By: by, Budget: "b", Parent: "a"},
+		"Append":       &Append{NS: "default", By: by, Key: "any key", Items: []string{"two\nlines", ""}, TTL: time.Hour},
+		"DeleteList":   &DeleteList{NS: "default", By: by, Key: "any key"},
 	}
 }
 
 func TestValidCommandsPass(t *testing.T) {
 	all := validCommands()
-	require.Len(t, all, len(allCommands()), "each kind of command is tested")
+	require.Len(t, all, kinds, "each kind of command is tested")
 	for name, c := range all {
 		require.NoError(t, Validate(c), name)
 	}
@@ -91,6 +95,25 @@ func TestCaps(t *testing.T) {
 			on(func(c *Begin) { c.Session = "" }), on(func(c *Begin) { c.Session = text(MaxID + 1) }),
 			on(func(c *Begin) { c.Session = "a b" }), on(func(c *Begin) { c.Session = "ä" }), on(func(c *Begin) { c.Session = "a\x00" }),
 		}},
+		{"Close.Reason", []func(Command){on(func(c *Close) { c.Reason = text(MaxReason) })}, []func(Command){
+			on(func(c *Close) { c.Reason = text(MaxReason + 1) }), on(func(c *Close) { c.Reason = "a\nb" }),
+		}},
+		{"Signal.Reason", []func(Command){on(func(c *Signal) { c.Reason = text(MaxReason) }), on(func(c *Signal) { c.Reason = "" })}, []func(Command){
+			on(func(c *Signal) { c.Reason = text(MaxReason + 1) }), on(func(c *Signal) { c.Reason = "a\nb" }), on(func(c *Signal) { c.Reason = "\xff" }),
+		}},
+		{"Signal.Signal", []func(Command){on(func(c *Signal) { c.Signal = Kill })}, []func(Command){
+			on(func(c *Signal) { c.Signal = 0 }), on(func(c *Signal) { c.Signal = Kill + 1 }),
+		}},
+		{"Signal.Target.Scope", []func(Command){on(func(c *Signal) { c.Target = Target{Scope: Everything} }), on(func(c *Signal) { c.Target.Scope = OfSession })}, []func(Command){
+			on(func(c *Signal) { c.Target = Target{} }), on(func(c *Signal) { c.Target.Scope = OfSession + 1 }),
+		}},
+		{"Signal.Target.Name", []func(Command){on(func(c *Signal) { c.Target.Name = text(MaxID) })}, []func(Command){
+			on(func(c *Signal) { c.Target.Name = text(MaxID + 1) }), on(func(c *Signal) { c.Target.Name = "" }),
+			on(func(c *Signal) { c.Target.Scope = Everything }),
+		}},
+		{"Signal.NS", nil, []func(Command){on(func(c *Signal) { c.NS = "" })}},
+		{"Swept.NS", nil, []func(Command){on(func(c *Swept) { c.NS = "" })}},
+		{"Swept.Target.Name", nil, []func(Command){on(func(c *Swept) { c.Target.Name = "" })}},
 		{"Begin.Call", nil, []func(Command){on(func(c *Begin) { c.Call = "" }), on(func(c *Begin) { c.Call = "a b" })}},
 		{"Begin.CallKind", []func(Command){on(func(c *Begin) { c.CallKind = Sampling })}, []func(Command){on(func(c *Begin) { c.CallKind = Sampling + 1 })}},
 		{"Begin.Tool", []func(Command){
@@ -293,6 +316,27 @@ func TestCaps(t *testing.T) {
 		{"Set.TTL", []func(Command){on(func(c *Set) { c.TTL = MaxDuration })}, []func(Command){
 			on(func(c *Set) { c.TTL = -1 }), on(func(c *Set) { c.TTL = MaxDuration + 1 }),
 		}},
+		{"Set.IfVersion", []func(Command){on(func(c *Set) { c.IfVersion = "0" }), on(func(c *Set) { c.IfVersion = (Value{}).Version() })}, []func(Command){
+			on(func(c *Set) { c.IfVersion = "1" }), on(func(c *Set) { c.IfVersion = strings.ToUpper((Value{Text: "a"}).Version()) }),
+			on(func(c *Set) { c.IfVersion = text(32) }), on(func(c *Set) { c.IfVersion = "00" }),
+		}},
+		{"Delete.IfVersion", nil, []func(Command){on(func(c *Delete) { c.IfVersion = "x" })}},
+		{"Append.Key", []func(Command){on(func(c *Append) { c.Key = text(MaxKey) })}, []func(Command){
+			on(func(c *Append) { c.Key = "" }), on(func(c *Append) { c.Key = text(MaxKey + 1) }), on(func(c *Append) { c.Key = "a\tb" }),
+		}},
+		{"Append.Items", []func(Command){on(func(c *Append) { c.Items = times(MaxAppend, numbered) })}, []func(Command){
+			on(func(c *Append) { c.Items = nil }), on(func(c *Append) { c.Items = times(MaxAppend+1, numbered) }),
+		}},
+		{"Append.Items[1]", []func(Command){on(func(c *Append) { c.Items[1] = text(MaxItem) })}, []func(Command){
+			on(func(c *Append) { c.Items[1] = text(MaxItem + 1) }), on(func(c *Append) { c.Items[1] = "\xff" }),
+		}},
+		{"Append.TTL", []func(Command){on(func(c *Append) { c.TTL = 1 }), on(func(c *Append) { c.TTL = MaxListTTL })}, []func(Command){
+			on(func(c *Append) { c.TTL = 0 }), on(func(c *Append) { c.TTL = MaxListTTL + 1 }),
+		}},
+		{"Append.From", []func(Command){on(func(c *Append) { c.From = MaxList / MinItemSize })}, []func(Command){
+			on(func(c *Append) { c.From = -1 }), on(func(c *Append) { c.From = MaxList/MinItemSize + 1 }),
+		}},
+		{"DeleteList.Key", nil, []func(Command){on(func(c *DeleteList) { c.Key = "" })}},
 		{"Delete.Key", nil, []func(Command){on(func(c *Delete) { c.Key = "" })}},
 		{"Increment.Key", nil, []func(Command){on(func(c *Increment) { c.Key = "" })}},
 		{"PutHash.Tool", nil, []func(Command){on(func(c *PutHash) { c.Tool = "" })}},
@@ -302,9 +346,10 @@ func TestCaps(t *testing.T) {
 		{"Tick.Keys", []func(Command){on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick) })}, []func(Command){
 			on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick+1) }),
 		}},
-		{"Tick.Keys[1]", []func(Command){on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey)) })}, []func(Command){
+		{"Tick.Keys[1]", []func(Command){on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey)) }), on(func(c *Tick) { c.Keys[1] = ListItemKey("n", text(MaxKey), MaxList) })}, []func(Command){
 			on(func(c *Tick) { c.Keys[1] = "" }), on(func(c *Tick) { c.Keys[1] = "xn/x" }), on(func(c *Tick) { c.Keys[1] = "s/x" }),
 			on(func(c *Tick) { c.Keys[1] = "snx" }), on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey+1)) }),
+			on(func(c *Tick) { c.Keys[1] = ListKey("n", text(MaxKey+1)) }), on(func(c *Tick) { c.Keys[1] = "ln/x" }), on(func(c *Tick) { c.Keys[1] = "ln/x/0000000g" }),
 		}},
 	} {
 		kind, _, _ := strings.Cut(tt.field, ".")

@@ -130,6 +130,13 @@ func ViewOf(s *session.Snapshot, index uint64) View {
 		}}
 }
 
+// Unswept implements Sweeping.
+func (m *Memory) Unswept(context.Context) []session.Key {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Unswept()
+}
+
 // Changed implements Store.
 func (m *Memory) Changed() <-chan struct{} { return m.changed }
 

@@ -69,6 +69,14 @@ type Gatherer interface {
 	GetAll(ctx context.Context, keys ...session.Key) ([]Found, error)
 }
 
+// A Sweeping store knows where KILLs are not swept. With a leader it is that one
+// that says so, and others say nothing.
+type Sweeping interface {
+	// Unswept returns the keys of the records of signals in which a KILL stands
+	// that has not closed all its sessions, as far as this node has seen.
+	Unswept(ctx context.Context) []session.Key
+}
+
 // A Handing store can claim a slot in the same place of the order in which it is
 // handed to somebody who waits. Others are told of it by Changed, and claim later.
 type Handing interface {

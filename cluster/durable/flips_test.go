@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 )
 
 // flips is how many bits are flipped, one at a time, in each test: some, or as
@@ -160,6 +161,24 @@ func TestAFileThatBoltHasNotWritten(t *testing.T) {
 		_, err := Open(*cfg)
 		require.ErrorIs(t, err, ErrDamaged, what)
 	}
+}
+
+// The list of free pages of a file into which nothing was written yet is as bolt
+// writes it.
+func TestTheFreePagesOfANewFile(t *testing.T) {
+	path := filepath.Join(tempDir(t), "new")
+	o := boltOptions(path)
+	db, err := bbolt.Open(path, 0o600, o.BoltOptions)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	require.NoError(t, checkBolt(path, o.BoltOptions))
+	for i := range pageHead {
+		page := 2*os.Getpagesize() + i
+		flipAt(t, path, page)
+		require.ErrorIs(t, checkBolt(path, o.BoltOptions), ErrDamaged, "byte %d", i)
+		flipAt(t, path, page)
+	}
+	require.NoError(t, checkBolt(path, o.BoltOptions))
 }
 
 func flipAt(t *testing.T, path string, i int) {

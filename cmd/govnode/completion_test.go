@@ -124,8 +124,8 @@ func TestCompletionWithoutANode(t *testing.T) {
 // new command does not go without.
 func TestCompletionKnowsAllArguments(t *testing.T) {
 	known := []string{
-		"SESSION", "POOL", "BUDGET", "SLOT", "NODE", "NAME|DIGEST", "POLICY", "FILE", "DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
-		"ADDRESS", "DECISION_ID", "N", // nobody knows them beforehand
+		"SESSION", "POOL", "BUDGET", "SLOT", "NODE", "NAME|DIGEST", "POLICY", "FILE", "DIR", "FILE|DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
+		"ADDRESS", "DECISION_ID", "N", "KEY", "KEY...", "VALUE", "ITEM...", "TIME", // nobody knows them beforehand
 	}
 	var look func(cmd *cobra.Command)
 	look = func(cmd *cobra.Command) {

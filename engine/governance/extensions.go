@@ -16,7 +16,7 @@ import (
 )
 
 // What a GovernancePolicy may hold beyond the fields of the specification:
-// hashes of tools and guardrail endpoints.
+// hashes of tools, guardrail endpoints, and what scans do.
 
 // ContentHashMode says what becomes of a tool without a registered hash
 // (adapter contract 5.5).
@@ -152,6 +152,43 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// A ScanAction is what a scan does where it finds something.
+type ScanAction string
+
+// The actions.
+const (
+	ScanOff    ScanAction = "off" // it is not looked for
+	ScanRedact ScanAction = "redact"
+	ScanDeny   ScanAction = "deny"
+)
+
+// A Scan says what becomes of texts in which credentials or personal data are
+// found.
+type Scan struct {
+	Credentials, PersonalData ScanAction
+}
+
+func (r reader) scan(g *Policy) {
+	known := []string{"credentials", "personal_data"}
+	f := r.holding("scan", source.Map, "mapping with credentials and personal_data")
+	for i, k := range f.Keys {
+		field := source.Join("scan", k.Text)
+		action := ScanAction(f.Items[i].Text)
+		if f.Items[i].Kind != source.String || action != ScanOff && action != ScanRedact && action != ScanDeny {
+			r.Add(k.Line, field, "%s must be off, redact or deny, got %s", field, f.Items[i].Repr())
+			continue
+		}
+		switch k.Text {
+		case "credentials":
+			g.Scan.Credentials = action
+		case "personal_data":
+			g.Scan.PersonalData = action
+		default:
+			r.Add(k.Line, field, "unknown field%s; known are credentials and personal_data", nearest.Hint(k.Text, "", known))
+		}
+	}
+}
+
 // extensionPairs writes what is set, for Dict.
 func (g *Policy) extensionPairs() []value.Pair {
 	var pairs []value.Pair
@@ -171,6 +208,12 @@ func (g *Policy) extensionPairs() []value.Pair {
 	}
 	if g.ContentHashMode != "" {
 		pairs = append(pairs, value.Pair{Key: "content_hash_mode", Value: value.OfString(string(g.ContentHashMode))})
+	}
+	if g.Scan != Default().Scan {
+		pairs = append(pairs, value.Pair{Key: "scan", Value: value.OfMap(
+			value.Pair{Key: "credentials", Value: value.OfString(string(g.Scan.Credentials))},
+			value.Pair{Key: "personal_data", Value: value.OfString(string(g.Scan.PersonalData))},
+		)})
 	}
 	if len(g.Guardrails) > 0 {
 		pairs = append(pairs, value.Pair{Key: "guardrails", Value: value.ListOf(g.Guardrails, func(ep GuardrailEndpoint) value.Value {

@@ -55,6 +55,7 @@ type Policy struct {
 	ContentHashes   map[string]string
 	ContentHashMode ContentHashMode // empty is strict where there are hashes
 	Guardrails      []GuardrailEndpoint
+	Scan            Scan
 
 	// Path is the file that holds the policy; empty for the defaults of a tree
 	// that has none.
@@ -103,6 +104,8 @@ func Default() *Policy {
 		Version:               "1.0.0",
 		MaxAttempts:           500,
 		BreakerReset:          DefaultBreakerReset,
+
+		Scan: Scan{Credentials: ScanDeny, PersonalData: ScanRedact},
 	}
 }
 

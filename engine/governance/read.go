@@ -20,9 +20,9 @@ var Fields = map[string]bool{
 	"drift_threshold": true, "log_all_calls": true, "checkpoint_frequency": true,
 	"max_concurrent": true, "backpressure_threshold": true,
 	"max_attempts": true, "max_calls_per_tool": true, "deny_all_tools": true,
+	"content_hashes": true, "content_hash_mode": true, "guardrails": true, "scan": true,
 	"max_model_calls": true, "max_agent_calls": true, "max_handoffs": true, "max_sampling_requests": true,
 	"max_consecutive_failures": true, "breaker_reset": true, "budgets": true,
-	"content_hashes": true, "content_hash_mode": true, "guardrails": true,
 }
 
 // Read reads a policy, field by field in the fixed order of policy engine
@@ -56,6 +56,7 @@ func Read(n *source.Node, ps *source.Problems) *Policy {
 	r.budgets(g)
 	r.contentHashes(g)
 	r.guardrails(g)
+	r.scan(g)
 	return g
 }
 

@@ -2,6 +2,6 @@
 // data and credentials, by their shapes and by the names of the fields they stand
 // in.
 //
-// It is not a scanner for policies to decide by; those have patterns. A text in
+// It decides nothing: what is found is for scans of policies to judge. A text in
 // which nothing can be found costs one look at each byte.
 package redact

@@ -32,6 +32,57 @@ func checkRedact(t *testing.T, text string) {
 		}
 	}
 	require.Equal(t, redactPlain(text), Text(text), "%q", text)
+	checkFind(t, text)
+}
+
+// checkFind holds that of what is wanted nothing is left, and that of what is not
+// wanted nothing is said.
+func checkFind(t *testing.T, text string) {
+	t.Helper()
+	for _, wanted := range []func(Class) bool{
+		func(Class) bool { return true }, func(Class) bool { return false },
+		func(c Class) bool { return c == Credentials }, func(c Class) bool { return c == PersonalData },
+	} {
+		redacted, found, ok := Find(text, wanted)
+		require.Equal(t, len(found) > 0, redacted != text, "%q", text)
+		for _, f := range found {
+			require.True(t, wanted(f.Class))
+			require.Positive(t, f.Count)
+		}
+		if !ok {
+			continue // who asked denies
+		}
+		for kind, p := range piiPatterns {
+			require.False(t, wanted(classOf(piiKind(kind))) && p.re.MatchString(redacted), "%s is left of %q in %q", p.Name, text, redacted)
+		}
+	}
+}
+
+// What is found is counted by kind, and of its class.
+func TestFind(t *testing.T) {
+	all := func(Class) bool { return true }
+	redacted, found, ok := Find("a@b.co wrote to c@d.org: password=x, sk-abcdefghijklmnopqrst, 123-45-6789", all)
+	require.True(t, ok)
+	require.Equal(t, "[REDACTED:email] wrote to [REDACTED:email]: [REDACTED:credential] [REDACTED:access_key], [REDACTED:ssn]", redacted)
+	require.Equal(t, []Found{{Credentials, "access_key", 1}, {Credentials, "credential", 1}, {PersonalData, "email", 2}, {PersonalData, "ssn", 1}}, found)
+	classes := map[string]Class{"jwt": Credentials, "private_key": Credentials, "bearer": Credentials, "access_key": Credentials, "credential": Credentials,
+		"email": PersonalData, "card": PersonalData, "ssn": PersonalData}
+	require.Len(t, piiPatterns, len(classes))
+	for kind, p := range piiPatterns {
+		require.Equal(t, classes[p.Name], classOf(piiKind(kind)), p.Name)
+	}
+}
+
+// A text that goes on changing is not called clean.
+func TestFindGivesUp(t *testing.T) {
+	text := "123-45-6789"
+	for range 4 * maxPasses {
+		text += "password=123-45-6789"
+	}
+	redacted, _, ok := Find(text, func(Class) bool { return true })
+	if ok {
+		require.Equal(t, redactPlain(redacted), redacted)
+	}
 }
 
 // piiSamples hold each pattern, and what is nearly one.

@@ -30,5 +30,9 @@ const (
 	SnapshotLive
 	SkipUnknown
 	AuditGap
+	BlindSet
+	AppendOver
+	ClaimUnderStop
+	SweepEarly
 	end
 )

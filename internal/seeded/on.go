@@ -38,6 +38,10 @@ var names = [end]string{
 	SnapshotLive:    "snapshot-live",
 	SkipUnknown:     "skip-unknown",
 	AuditGap:        "audit-gap",
+	BlindSet:        "blind-set",
+	AppendOver:      "append-over",
+	ClaimUnderStop:  "claim-under-stop",
+	SweepEarly:      "sweep-early",
 }
 
 // chosen is read once, before anything else is done.

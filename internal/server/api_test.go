@@ -308,6 +308,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	n.end("s", "c")
 	n.putPool("gpu", 1)
 	n.acquire("gpu", "a")
+	_, err := n.policies.Scan(n.ctx(), &v1.ScanRequest{SessionId: "s", Kind: v1.ScanKind_SCAN_KIND_INPUT})
+	require.NoError(t, err)
 	code, page := n.get("/metrics")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, page, `gov_call_outcomes_total{outcome="admitted"} 1`)

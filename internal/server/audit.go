@@ -87,6 +87,17 @@ func (a *auditor) evaluated(t *trace, ns, id string, policy *engine.Policy, in e
 	a.keep(t, r, func(l line) line { return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true) })
 }
 
+// scanned takes down that a text was denied. The text is in no record: the input
+// names what it was and the tool that it was of.
+func (a *auditor) scanned(t *trace, ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, kind engine.ScanKind, tool string) {
+	r := record.New(ns, id, policy, in, d, len(tool))
+	r.DryRun = true
+	a.keep(t, r, func(l line) line {
+		return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true).
+			text("scan", kind.String()).text("scanned_tool", engine.Redact(tool))
+	})
+}
+
 // keep puts a record into the journal and, where it has to be, into the log.
 func (a *auditor) keep(t *trace, r *record.Record, more func(line) line) {
 	r.At = a.now()
@@ -173,6 +184,16 @@ func (a *auditor) forced(t *trace, c *session.ForceRelease, o v1.Outcome) {
 		return a.happened(l, "slot_force_released", "", "", c.NS).
 			text("session_id", c.Session).text("slot_id", c.ID).text("holder_client", c.Holder).
 			text("pools", strings.Join(c.Pools, " ")).text("outcome", outcomeLabel(o)).
+			text("client", c.By.Client).text("request_id", c.By.Request)
+	})
+}
+
+// signalled writes a signal, and tells followers of it.
+func (a *auditor) signalled(t *trace, c *session.Signal, ev engine.Event) {
+	ev.Type = record.Signal
+	a.journal.Add(&record.Record{NS: c.NS, At: ev.Time, After: []engine.Event{ev}, Size: record.BareRecord})
+	a.add(t, func(l line) line {
+		return a.happened(l, string(record.Signal), ev.Reason, "", c.NS).text("signal", ev.Category).text("target", words.TargetText(c.Target)).
 			text("client", c.By.Client).text("request_id", c.By.Request)
 	})
 }

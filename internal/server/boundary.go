@@ -139,6 +139,7 @@ func startsWork(procedure string) bool {
 func decides(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.CallServiceBeginCallProcedure, govnodev1connect.PolicyServiceEvaluateProcedure,
+		govnodev1connect.PolicyServiceScanProcedure,
 		govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
 		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure,
 		govnodev1connect.ClusterServiceRepairIDsProcedure:
@@ -168,7 +169,8 @@ func (s *Server) panicked(where string, cause any) error {
 func growsState(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
-		govnodev1connect.CounterServiceSetProcedure, govnodev1connect.CounterServiceIncrementProcedure:
+		govnodev1connect.CounterServiceSetProcedure, govnodev1connect.CounterServiceIncrementProcedure,
+		govnodev1connect.CounterServiceAppendProcedure:
 		return true
 	}
 	return startsWork(procedure)
@@ -188,7 +190,7 @@ func (s *Server) admitForwarded(cmd session.Command) bool {
 // grows says of a command what growsState says of a request.
 func grows(cmd session.Command) bool {
 	switch cmd.(type) {
-	case *session.Open, *session.Begin, *session.Acquire, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment:
+	case *session.Open, *session.Begin, *session.Acquire, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment, *session.Append:
 		return true
 	}
 	return false

@@ -53,6 +53,7 @@ type begin struct {
 	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
 	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
+	until    time.Time        // end of its wait, once a STOP has kept it out
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 }
 
@@ -315,6 +316,9 @@ func (b *begin) learn(p session.Premise, v int64) {
 }
 
 func (b *begin) waiting() *waiting.Wait {
+	if b.answer.Result.Code == session.Stopped {
+		return b.held()
+	}
 	if b.answer.Result.Code != session.Queued {
 		return nil
 	}
@@ -327,6 +331,46 @@ func (b *begin) waiting() *waiting.Wait {
 	}
 }
 
+// commands is the one command. Once a STOP has kept it out it asks for what is left
+// of its wait.
+func (b *begin) commands() []session.Command {
+	if !b.until.IsZero() {
+		next := *b.cmd // the other may still be on its way
+		next.Wait = max(time.Until(b.until), 0)
+		b.cmd = &next
+		b.one[0] = b.cmd
+	}
+	return b.one[:]
+}
+
+// held describes the wait of a call that a STOP keeps out: nothing of it is
+// stored, so that it is sent again when the STOP is over. Nil once nothing is left
+// of its wait.
+func (b *begin) held() *waiting.Wait {
+	if b.until.IsZero() {
+		b.until = time.Now().Add(b.cmd.Wait)
+	}
+	left := time.Until(b.until)
+	if left <= 0 {
+		return nil
+	}
+	h := b.answer.Result.Signal
+	k, stands := session.SignalsKey(b.ns), func(r session.Record) bool {
+		x, _ := r.(*session.Signals)
+		return x != nil && stops(x.HaltOf(b.session.Agent.Value(), b.session.Policy.Value()))
+	}
+	if h.Target.Scope == session.OfSession {
+		k, stands = session.SessionKey(b.ns, b.cmd.Session), func(r session.Record) bool {
+			x, _ := r.(*session.Session)
+			return x != nil && x.Phase == session.PhaseOpen && stops(x.Halt(b.cmd.Session))
+		}
+	}
+	return &waiting.Wait{NS: b.ns, Length: left, Held: &waiting.Held{Key: k, Stands: stands}}
+}
+
+// stops reports whether a signal is one that ends without what it is for.
+func stops(h *session.Halt) bool { return h != nil && h.Signal == session.Stop }
+
 func poolNames(wants []session.Want) []string {
 	names := make([]string, len(wants))
 	for i, w := range wants {
@@ -338,7 +382,7 @@ func poolNames(wants []session.Want) []string {
 func (b *begin) queue() {
 	res := &b.answer.Result
 	b.out = &v1.BeginCallResponse{
-		Outcome: v1.Outcome_OUTCOME_QUEUED, DecisionId: words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call),
+		Outcome: v1.Outcome_OUTCOME_QUEUED, Signal: words.SignalOf(res.Signal, 0), DecisionId: words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call),
 		Counters: words.CountersOf(res.Counters), Queue: words.PlaceOf(res.Queue), Index: b.answer.Index,
 	}
 }
@@ -358,6 +402,7 @@ func (b *begin) respond() error {
 	if res.Code == session.BudgetExceeded && len(res.Budgets) > 0 {
 		out.Budget = &v1.BudgetAmount{Budget: res.Budgets[0].Budget, Amount: input.FormatDecimal(res.Budgets[0].Left())}
 	}
+	out.Signal = words.SignalOf(res.Signal, 0)
 	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason

@@ -183,7 +183,9 @@ func (e *end) respond() error {
 	case session.AlreadyEnded:
 		out.Reason = "This call was reported before; nothing moved"
 	case session.LeaseLost:
-		out.Reason = "The lease of this call ran out before; it was settled as unknown and counts as executed"
+		if out.Reason = "The lease of this call ran out before; it was settled as unknown and counts as executed"; res.Signal != nil {
+			out.Reason = words.KilledText(res.Signal) + "; the call was settled as unknown and counts as executed"
+		}
 	}
 	e.s.audit.end(e, out)
 	e.s.audit.budgets(e.ns, engine.Input{AgentID: e.agent, SessionID: e.cmd.Session, CallID: e.cmd.Call}, res)

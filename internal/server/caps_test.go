@@ -83,6 +83,13 @@ func (b *bench) acquire(change func(*v1.AcquireSlotRequest)) error {
 	return err
 }
 
+func (b *bench) signal(change func(*v1.SignalRequest)) error {
+	req := &v1.SignalRequest{Target: &v1.SignalRequest_AgentId{AgentId: "nobody"}, Signal: "STOP"}
+	change(req)
+	_, err := sessionService{b.s}.Signal(b.t.Context(), req)
+	return err
+}
+
 func (b *bench) putPool(change func(*v1.PutPoolRequest)) error {
 	req := &v1.PutPoolRequest{Pool: b.id(), Slots: 10}
 	change(req)
@@ -94,6 +101,13 @@ func (b *bench) set(change func(*v1.SetRequest)) error {
 	req := &v1.SetRequest{Key: b.id(), Value: "v"}
 	change(req)
 	_, err := counterService{b.s}.Set(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) append(change func(*v1.AppendRequest)) error {
+	req := &v1.AppendRequest{Key: b.id(), Items: []string{"i"}, Ttl: durationpb.New(time.Hour)}
+	change(req)
+	_, err := counterService{b.s}.Append(b.t.Context(), req)
 	return err
 }
 
@@ -129,6 +143,12 @@ var bounds = map[string]func(b *bench, n int64) error{
 	"Label": func(b *bench, n int64) error {
 		return b.acquire(func(r *v1.AcquireSlotRequest) { r.Label = chars(max(n, 0)) })
 	},
+	"Signal": func(b *bench, n int64) error {
+		return b.signal(func(r *v1.SignalRequest) { r.Signal = chars(max(n, 0)) })
+	},
+	"Reason": func(b *bench, n int64) error {
+		return b.signal(func(r *v1.SignalRequest) { r.Reason = chars(max(n, 0)) })
+	},
 	"Attribute": func(b *bench, n int64) error {
 		return b.create(func(r *v1.CreateSessionRequest) {
 			if n == 0 {
@@ -143,6 +163,25 @@ var bounds = map[string]func(b *bench, n int64) error{
 	},
 	"CounterKey": func(b *bench, n int64) error { return b.set(func(r *v1.SetRequest) { r.Key = chars(n) }) },
 	"Text":       func(b *bench, n int64) error { return b.set(func(r *v1.SetRequest) { r.Value = chars(n) }) },
+	"Item":       func(b *bench, n int64) error { return b.append(func(r *v1.AppendRequest) { r.Items[0] = chars(n) }) },
+	"Items": func(b *bench, n int64) error {
+		return b.append(func(r *v1.AppendRequest) { r.Items = many(n, func(int) string { return "" }) })
+	},
+	"Length": func(b *bench, n int64) error {
+		err := b.append(func(r *v1.AppendRequest) { r.IfLength = &n })
+		if fault.InfoOf(err).GetReason() == fault.ReasonVersionConflict { // it was taken
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		_, err = counterService{b.s}.Range(b.t.Context(), &v1.RangeRequest{Key: "k", From: n})
+		return err
+	},
+	"Scan": func(b *bench, n int64) error {
+		_, err := policyService{b.s}.Scan(b.t.Context(), &v1.ScanRequest{SessionId: "s", Kind: v1.ScanKind_SCAN_KIND_INPUT, Text: chars(n)})
+		return err
+	},
 	"Tree": func(b *bench, n int64) error {
 		padded := func(n int64) string { return "name: big\nmax_tool_calls: 1\n#" + chars(n) }
 		tree, err := engine.SingleFile(padded(n - 100))
@@ -188,6 +227,9 @@ var bounds = map[string]func(b *bench, n int64) error{
 		return err
 	},
 	"Page": func(b *bench, n int64) error {
+		if _, err := (counterService{b.s}).Range(b.t.Context(), &v1.RangeRequest{Key: "k", Limit: int32(n)}); err != nil {
+			return err
+		}
 		_, err := slotService{b.s}.ListPools(b.t.Context(), &v1.ListPoolsRequest{PageSize: int32(n)})
 		return err
 	},
@@ -241,6 +283,9 @@ var spans = map[string]func(b *bench, d time.Duration) error{
 	},
 	"BudgetPer": func(b *bench, d time.Duration) error {
 		return b.putBudget(func(r *v1.PutBudgetRequest) { r.Budget, r.Per = fmt.Sprint("per", int64(d)), durationpb.New(d) })
+	},
+	"ListTTL": func(b *bench, d time.Duration) error {
+		return b.append(func(r *v1.AppendRequest) { r.Ttl = durationpb.New(d) })
 	},
 	"Ahead": func(b *bench, d time.Duration) error {
 		if d < 0 {
@@ -309,7 +354,7 @@ func (b *bench) putBudget(change func(*v1.PutBudgetRequest)) error {
 var notTried = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("is not tried"))
 
 // signed names the rows of numbers that could be negative.
-var signed = map[string]bool{"Queue": true, "Threshold": true, "Priority": true, "Tokens": true}
+var signed = map[string]bool{"Length": true, "Queue": true, "Threshold": true, "Priority": true, "Tokens": true}
 
 // Every row of the table of caps is tried at both edges and one beyond each.
 func TestCapsAtTheirEdges(t *testing.T) {

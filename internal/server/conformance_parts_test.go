@@ -25,7 +25,7 @@ func listOfTexts(list []string) value.Value {
 	return value.OfList(items...)
 }
 
-func structValue(t *testing.T, s *structpb.Struct) value.Value {
+func structValue(t testing.TB, s *structpb.Struct) value.Value {
 	t.Helper()
 	if s == nil {
 		return value.Value{}
@@ -33,7 +33,7 @@ func structValue(t *testing.T, s *structpb.Struct) value.Value {
 	return anyValue(t, s.AsMap())
 }
 
-func anyValue(t *testing.T, v any) value.Value {
+func anyValue(t testing.TB, v any) value.Value {
 	t.Helper()
 	text, err := json.Marshal(v)
 	require.NoError(t, err)

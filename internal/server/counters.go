@@ -30,9 +30,9 @@ func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetRes
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
-	out := &v1.GetResponse{AppliedIndex: found.Index}
+	out := &v1.GetResponse{AppliedIndex: found.Index, Version: session.Absent}
 	if c, ok := found.Record.(*session.Counter); ok && c != nil {
-		out.Found, out.Value = true, printed(c.Value)
+		out.Found, out.Value, out.Version = true, printed(c.Value), c.Value.Version()
 	}
 	return out, nil
 }
@@ -64,16 +64,34 @@ func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetRes
 	}
 	cmd := &session.Set{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key,
-		Value: stored(req.Value), TTL: f.Duration("ttl", req.Ttl, input.Caps.KeyTTL),
+		Value: stored(req.Value), TTL: f.Duration("ttl", req.Ttl, input.Caps.KeyTTL), IfVersion: checkVersion(f, req.IfVersion),
 	}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.change(ctx, cmd, stateFailure(cmd.Key, cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	return &v1.SetResponse{Index: a.Index}, nil
+	return &v1.SetResponse{Index: a.Index, Version: cmd.Value.Version()}, nil
+}
+
+// checkVersion checks the version that a key must have.
+func checkVersion(f *input.Fields, version string) string {
+	if version != "" && !session.IsVersion(version) {
+		f.Refuse("ifVersion", "is no version; send the one that Get answered, or \"0\" for a key that must be absent")
+	}
+	return version
+}
+
+// stateFailure makes the error of a request for state that had no answer.
+func stateFailure(key string, by session.Maker) func(*session.Result) error {
+	return func(res *session.Result) error {
+		if res.Code != session.VersionConflict {
+			return requestFailure(by)(res)
+		}
+		return fault.Conflict(fmt.Sprintf("key %q", key), "version", res.Version)
+	}
 }
 
 // requestFailure makes the error of a request that had no answer.
@@ -87,11 +105,11 @@ func requestFailure(by session.Maker) func(*session.Result) error {
 func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
 	f := &input.Fields{}
 	checkKey(f, "key", req.Key)
-	cmd := &session.Delete{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key}
+	cmd := &session.Delete{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key, IfVersion: checkVersion(f, req.IfVersion)}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.change(ctx, cmd, stateFailure(cmd.Key, cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -140,87 +158,99 @@ func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	ns := input.Namespace(ctx)
+	keys := make([]session.Key, len(req.Keys))
+	for i, key := range req.Keys {
+		keys[i] = session.CounterKey(input.Namespace(ctx), key)
+	}
+	found, index, err := s.readAll(ctx, keys, read)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.BatchGetResponse{AppliedIndex: index, Values: make(map[string]string, len(keys)), Versions: make(map[string]string, len(keys))}
+	for i, r := range found {
+		if c, ok := r.(*session.Counter); ok && c != nil {
+			out.Values[req.Keys[i]], out.Versions[req.Keys[i]] = printed(c.Value), c.Value.Version()
+		}
+	}
+	return out, nil
+}
+
+// readAll returns records of one kind and one namespace as they stood at one
+// instant, in the order of their keys; nil for what is absent.
+func (s *Server) readAll(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, err error) {
 	if store, ok := s.store.(storage.Gatherer); ok {
-		return readAtOnce(ctx, store, ns, req.Keys)
+		return readAtOnce(ctx, store, keys)
 	}
-	out, ok, err := s.readTogether(ctx, ns, req.Keys, read)
+	found, index, ok, err := s.readTogether(ctx, keys, read)
 	if ok || err != nil {
-		return out, err
+		return found, index, err
 	}
-	return s.readView(ctx, ns, req.Keys, read)
+	return s.readView(ctx, keys, read)
 }
 
 // readAtOnce reads the keys from a store that can read them at one instant. It
 // reads as of now, whatever consistency was asked for.
-func readAtOnce(ctx context.Context, store storage.Gatherer, ns string, keys []string) (*v1.BatchGetResponse, error) {
-	wanted := make([]session.Key, len(keys))
-	for i, key := range keys {
-		wanted[i] = session.CounterKey(ns, key)
-	}
-	found, err := store.GetAll(ctx, wanted...)
+func readAtOnce(ctx context.Context, store storage.Gatherer, keys []session.Key) (found []session.Record, index uint64, err error) {
+	all, err := store.GetAll(ctx, keys...)
 	if err != nil {
-		return nil, fault.OfRead(err)
+		return nil, 0, fault.OfRead(err)
 	}
-	out := &v1.BatchGetResponse{Values: make(map[string]string, len(keys))}
-	for i, x := range found {
-		out.AppliedIndex = x.Index
-		if c, isCounter := x.Record.(*session.Counter); isCounter && c != nil {
-			out.Values[keys[i]] = printed(c.Value)
-		}
+	for _, x := range all {
+		found, index = append(found, x.Record), x.Index
 	}
-	return out, nil
+	return found, index, nil
 }
 
 // readTogether reads the keys one by one. If nothing was ordered between the
 // first and the last, and time stood still, they stand as they stood at one
 // instant; ok is false where that cannot be said.
-func (s *Server) readTogether(ctx context.Context, ns string, keys []string, read storage.Read) (out *v1.BatchGetResponse, ok bool, err error) {
+func (s *Server) readTogether(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, ok bool, err error) {
 	const tries = 3
 	for range tries {
-		out, ok = &v1.BatchGetResponse{Values: make(map[string]string, len(keys))}, true
+		found, ok = make([]session.Record, 0, len(keys)), true
 		var now time.Duration // log time
 		for i, key := range keys {
-			found, err := s.store.Get(ctx, session.CounterKey(ns, key), read)
+			x, err := s.store.Get(ctx, key, read)
 			if err != nil {
-				return nil, false, fault.OfRead(err)
+				return nil, 0, false, fault.OfRead(err)
 			}
 			if i == 0 {
-				out.AppliedIndex, now = found.Index, found.Now
-			} else if found.Index != out.AppliedIndex || found.Index == 0 || found.Now != now {
+				index, now = x.Index, x.Now
+			} else if x.Index != index || x.Index == 0 || x.Now != now {
 				ok = false
 				break
 			}
-			if c, isCounter := found.Record.(*session.Counter); isCounter && c != nil {
-				out.Values[key] = printed(c.Value)
-			}
+			found = append(found, x.Record)
 			read = storage.Nearby // the first read has brought this node up to date
 		}
 		if ok {
-			return out, true, nil
+			return found, index, true, nil
 		}
 	}
-	return nil, false, nil
+	return nil, 0, false, nil
 }
 
 // readView reads the keys from a view of the whole state.
-func (s *Server) readView(ctx context.Context, ns string, keys []string, read storage.Read) (*v1.BatchGetResponse, error) {
+func (s *Server) readView(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, err error) {
 	view, err := s.store.View(ctx, read)
 	if err != nil {
-		return nil, fault.OfRead(err)
+		return nil, 0, fault.OfRead(err)
 	}
-	wanted := make(map[session.Key]bool, len(keys))
+	wanted := make(map[session.Key]session.Record, len(keys))
 	for _, key := range keys {
-		wanted[session.CounterKey(ns, key)] = true
+		wanted[key] = nil
 	}
-	prefix := session.Prefix(session.KindCounter, ns)
-	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { return wanted[k] })
+	prefix := session.Prefix(keys[0].Kind(), keys[0].Namespace())
+	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { _, ok := wanted[k]; return ok })
 	if err != nil {
-		return nil, fault.OfRead(err)
+		return nil, 0, fault.OfRead(err)
 	}
-	out := &v1.BatchGetResponse{AppliedIndex: view.Index, Values: make(map[string]string, len(entries))}
 	for _, e := range entries {
-		out.Values[e.Key.Name()] = printed(e.Record.(*session.Counter).Value)
+		wanted[e.Key] = e.Record
 	}
-	return out, nil
+	found = make([]session.Record, len(keys))
+	for i, key := range keys {
+		found[i] = wanted[key]
+	}
+	return found, view.Index, nil
 }

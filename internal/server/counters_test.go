@@ -21,13 +21,15 @@ func TestReadsTogetherAreOfOneInstant(t *testing.T) {
 		require.NoError(t, m.Apply(t.Context(), &session.Set{NS: "n", By: session.Maker{Client: "c"}, Key: key, Value: session.Value{Text: "x"}, TTL: time.Minute})[0].Failure())
 	}
 	s := &Server{store: m}
-	out, ok, err := s.readTogether(t.Context(), "n", []string{"a", "b"}, storage.Latest)
+	keys := []session.Key{session.CounterKey("n", "a"), session.CounterKey("n", "b")}
+	found, _, ok, err := s.readTogether(t.Context(), keys, storage.Latest)
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, map[string]string{"a": "x", "b": "x"}, out.Values)
+	require.Len(t, found, 2)
+	require.Equal(t, "x", found[1].(*session.Counter).Value.Text)
 
 	step.Store(int64(time.Second))
-	_, ok, err = s.readTogether(t.Context(), "n", []string{"a", "b"}, storage.Latest)
+	_, _, ok, err = s.readTogether(t.Context(), keys, storage.Latest)
 	require.NoError(t, err)
 	require.False(t, ok)
 }

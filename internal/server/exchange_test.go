@@ -24,7 +24,7 @@ import (
 
 // A line is one Exchange stream of a test.
 type line struct {
-	t      *testing.T
+	t      testing.TB
 	stream *connect.BidiStreamForClientSimple[v1.ExchangeRequest, v1.ExchangeResponse]
 	hello  *v1.ExchangeResponse
 	cut    context.CancelFunc

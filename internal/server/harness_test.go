@@ -28,7 +28,7 @@ import (
 // A node is a Server on a memory store behind a real HTTP listener, and a
 // client of each of its services.
 type node struct {
-	t      *testing.T
+	t      testing.TB
 	url    string
 	server *server.Server
 	store  storage.Store
@@ -63,14 +63,14 @@ func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients
 	}
 }
 
-func start(t *testing.T, change ...func(*server.Config)) *node {
+func start(t testing.TB, change ...func(*server.Config)) *node {
 	t.Helper()
 	store := storage.NewMemory(nil)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	return startOn(t, store, change...)
 }
 
-func startOn(t *testing.T, store storage.Store, change ...func(*server.Config)) *node {
+func startOn(t testing.TB, store storage.Store, change ...func(*server.Config)) *node {
 	t.Helper()
 	audit := &lines{}
 	cfg := server.Config{Store: store, Node: "n1", Version: "test", Audit: audit}
@@ -209,7 +209,7 @@ func policy(lines ...string) []string {
 }
 
 // info is the google.rpc.ErrorInfo of an error.
-func info(t *testing.T, err error) *errdetails.ErrorInfo {
+func info(t testing.TB, err error) *errdetails.ErrorInfo {
 	t.Helper()
 	var ce *connect.Error
 	require.ErrorAs(t, err, &ce)
@@ -251,7 +251,7 @@ func (l *lines) text() string {
 }
 
 // all returns every line as a JSON object.
-func (l *lines) all(t *testing.T) []map[string]any {
+func (l *lines) all(t testing.TB) []map[string]any {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 
 // following is one stream of events.
 type following struct {
-	t      *testing.T
+	t      testing.TB
 	stream *connect.ServerStreamForClient[v1.FollowResponse]
 	cursor string
 	end    context.CancelFunc

@@ -165,13 +165,13 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 // Every command that a refused request becomes is refused, and no other.
 func TestWhatGrowsTheState(t *testing.T) {
 	for _, c := range []session.Command{
-		&session.Open{}, &session.Begin{}, &session.Acquire{}, &session.PutPolicy{}, &session.PutHash{}, &session.Set{}, &session.Increment{},
+		&session.Open{}, &session.Begin{}, &session.Acquire{}, &session.PutPolicy{}, &session.PutHash{}, &session.Set{}, &session.Increment{}, &session.Append{},
 	} {
 		require.True(t, grows(c), "%T", c)
 	}
 	for _, c := range []session.Command{
 		&session.End{}, &session.Cancel{}, &session.Close{}, &session.Renew{}, &session.Release{}, &session.ForceRelease{}, &session.PutPool{},
-		&session.DeletePool{}, &session.DeletePolicy{}, &session.Delete{}, &session.Tick{},
+		&session.DeletePool{}, &session.DeletePolicy{}, &session.Delete{}, &session.DeleteList{}, &session.Tick{},
 	} {
 		require.False(t, grows(c), "%T", c)
 	}

@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
 )
 
 // metrics of a Server; docs/metrics.md is their contract. None has a label of
@@ -24,10 +25,14 @@ type metrics struct {
 	slots      *prometheus.CounterVec
 	sessions   prometheus.Counter
 	lapsed     prometheus.Counter
+	signals    *prometheus.CounterVec
+	killed     prometheus.Counter
+	stopped    prometheus.Gauge
 	waiting    prometheus.Gauge
 	waited     prometheus.Histogram
 	evaluation prometheus.Histogram
 	decisions  *prometheus.CounterVec
+	scans      *prometheus.CounterVec
 	byDecision sync.Map // of [2]string to prometheus.Counter: those of decisions, without looking for the labels each time
 	events     *prometheus.CounterVec
 	cut        prometheus.Counter
@@ -62,13 +67,19 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 			Name: "gov_slot_outcomes_total", Help: "Answers of AcquireSlot and ReleaseSlot, by outcome; repeats count again."}, []string{"outcome"}),
 		sessions: counter("gov_sessions_created_total", "Sessions created through this node."),
 		lapsed:   counter("gov_calls_lapsed_total", "Calls whose lease ran out. Each is counted by the node that put in order what found it. They count as executed."),
-		waiting:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_waiting_requests", Help: "Requests that wait for a slot at this node."}),
+		signals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_signals_total", Help: "Signals taken by this node: stop, continue, kill, or custom."}, []string{"signal"}),
+		killed:  counter("gov_sessions_killed_total", "Sessions that this node closed because of a KILL."),
+		stopped: prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_stopped_requests", Help: "Requests that this node holds until a STOP is over."}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_waiting_requests", Help: "Requests that wait for a slot at this node."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gov_wait_duration_seconds", Help: "Time that requests waited for a slot, however the wait ended.", Buckets: waitBuckets}),
 		evaluation: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "gov_policy_evaluation_seconds", Help: "Time to judge one call, of BeginCall or Evaluate.", Buckets: evaluationBuckets}),
+			Name: "gov_policy_evaluation_seconds", Help: "Time to judge one call, of BeginCall or Evaluate, or one text.", Buckets: evaluationBuckets}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gov_decisions_total", Help: "Decisions taken down, by action and by the category of a refusal."}, []string{"action", "category"}),
+		scans: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_scans_total", Help: "Texts scanned, by what they are and by action."}, []string{"kind", "action"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gov_events_total", Help: "Governance events that occurred, by type."}, []string{"type"}),
 		cut:        counter("gov_followers_cut_total", "Followers of events that were cut because they fell behind what is kept."),
@@ -80,13 +91,16 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 
 		auditFailing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_audit_failing", Help: "1 while the audit log cannot be written: the latest write failed, or one hangs. Else 0."}),
 	}
+	for kind := session.SignalKind(0); kind <= session.Kill; kind++ {
+		m.signals.WithLabelValues(signalLabel(kind)) // there from the start
+	}
 	m.byOutcome = map[v1.Outcome]prometheus.Counter{}
 	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY, v1.Outcome_OUTCOME_ENDED} {
 		m.byOutcome[o] = m.outcomes.WithLabelValues(outcomeLabel(o))
 	}
 	for _, c := range []prometheus.Collector{
-		m.requests, m.latency, m.outcomes, m.slots, m.sessions, m.lapsed, m.waiting, m.waited, m.evaluation,
-		m.decisions, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost, m.auditFailing,
+		m.requests, m.latency, m.outcomes, m.slots, m.sessions, m.lapsed, m.signals, m.killed, m.stopped, m.waiting, m.waited, m.evaluation,
+		m.decisions, m.scans, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost, m.auditFailing,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("server: metrics: %w", err)
@@ -160,3 +174,21 @@ var outcomeLabels = func() map[v1.Outcome]string {
 }()
 
 func outcomeLabel(o v1.Outcome) string { return outcomeLabels[o] }
+
+// signal counts a signal.
+func (m *metrics) signal(kind session.SignalKind) {
+	m.signals.WithLabelValues(signalLabel(kind)).Inc()
+}
+
+// signalLabel is one for all signals that are events alone.
+func signalLabel(kind session.SignalKind) string {
+	switch kind {
+	case session.Stop:
+		return "stop"
+	case session.Continue:
+		return "continue"
+	case session.Kill:
+		return "kill"
+	}
+	return "custom"
+}

@@ -228,6 +228,20 @@ var changings = map[string]changing{
 		}
 		return err
 	}},
+	"SessionService/Signal": {ask: func(n *node) error {
+		res, err := n.sessions.Signal(n.ctx(), signalRequest("STOP", agent("a")))
+		if err == nil {
+			require.Equal(n.t, "STOP", res.GetSignal().GetSignal())
+		}
+		return err
+	}},
+	"SessionService/Signal of a KILL": {ask: func(n *node) error {
+		res, err := n.sessions.Signal(n.ctx(), signalRequest("KILL", agent("a")))
+		if err == nil {
+			require.False(n.t, res.GetSignal().GetSwept(), "which needs a look at the sessions")
+		}
+		return err
+	}},
 	"SessionService/CloseSession": {ask: func(n *node) error {
 		res, err := n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
 		if err == nil {
@@ -262,6 +276,14 @@ var changings = map[string]changing{
 	}},
 	"CounterService/Increment": {ask: func(n *node) error {
 		_, err := n.counters.Increment(n.ctx(), &v1.IncrementRequest{Key: "n", RequestId: "r"})
+		return err
+	}},
+	"CounterService/Append": {ask: func(n *node) error {
+		_, err := n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "l", Items: []string{"i"}, Ttl: durationpb.New(time.Hour), RequestId: "r"})
+		return err
+	}},
+	"CounterService/DeleteList": {ask: func(n *node) error {
+		_, err := n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Key: "l", RequestId: "r"})
 		return err
 	}},
 	"ClusterService/AddNode": {ask: func(n *node) error {
@@ -300,10 +322,12 @@ var changings = map[string]changing{
 var unchanging = []string{
 	"CallService/BatchCalls", "CallService/Exchange",
 	"ClusterService/Status", "ClusterService/Snapshot",
-	"CounterService/Get", "CounterService/BatchGet",
+	"CounterService/Get", "CounterService/BatchGet", "CounterService/Range",
 	"DecisionService/Explain", "EventService/Follow",
-	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
+	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/Scan", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions",
+	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
+	"SessionService/GetSession", "SessionService/ListSessions", "SessionService/ListSignals",
 	"LimitService/GetBudget", "LimitService/ListBudgets", "SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
 }
 
@@ -364,14 +388,14 @@ func startChanging(t *testing.T, v verdict) *node {
 }
 
 // saidOf is the code and the reason of an answer; empty where it is none.
-func saidOf(t *testing.T, err error) string {
+func saidOf(t testing.TB, err error) string {
 	if err == nil {
 		return ""
 	}
 	return connect.CodeOf(err).String() + " " + info(t, err).GetReason()
 }
 
-func saidOfResult(t *testing.T, r *v1.OperationResult) string {
+func saidOfResult(t testing.TB, r *v1.OperationResult) string {
 	if e := r.GetError(); e != nil {
 		return e.GetCode() + " " + e.GetReason()
 	}

@@ -160,13 +160,27 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 	return t
 }
 
-// await lets an operation stand in its queue until it has its answer.
+// await lets an operation stand in its queue until it has its answer, and be held
+// while it is stopped: then it is put in order again.
 func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
-	s.settle(op, s.guarded(op, func() error {
-		s.waits.Join(w)
-		return s.waits.Await(ctx, w)
-	}))
-	s.written(op)
+	for {
+		var next *waiting.Wait
+		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })
+		if err == nil && w.Held != nil && !w.Held.Over {
+			s.proceed(ctx, []operation{op}, course{queued: func(_ int, again *waiting.Wait) { next = again }})
+			if next == nil {
+				return
+			}
+		} else if err == nil && w.Held == nil {
+			err = s.guarded(op, func() error { next = op.waiting(); return nil })
+		}
+		if next == nil {
+			s.settle(op, err)
+			s.written(op)
+			return
+		}
+		w = next
+	}
 }
 
 // settle makes the answer of an operation, or the error that it is answered with.

@@ -23,6 +23,7 @@ import (
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
 	"example.com/govnode/internal/server/record"
+	"example.com/govnode/internal/server/sweep"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
@@ -155,6 +156,7 @@ type Server struct {
 	log      *slog.Logger
 	policies *policies
 	waits    *waiting.Waiters
+	sweeper  *sweep.Sweeper
 	audit    *auditor
 	teller   *record.Teller
 	metrics  *metrics
@@ -200,7 +202,8 @@ func New(cfg Config) (*Server, error) {
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}
-	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.waited, s.drained)
+	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.stopped, m.waited, s.drained)
+	s.sweeper = sweep.New(cfg.Store, cfg.Logger, m.killed)
 	cfg.Store.OnLapse(s.lapsed)
 	s.leader.Start()
 	if cfg.Cluster != nil {
@@ -276,6 +279,7 @@ func (s *Server) Close() error {
 	if s.cfg.Cluster != nil {
 		s.cfg.Cluster.AdmitForwarded(nil)
 	}
+	s.sweeper.Close()
 	s.waits.Close()
 	s.cfg.Store.OnLapse(nil)
 	s.audit.log.close()

@@ -10,6 +10,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -130,6 +131,8 @@ func (o *opening) respond() error {
 		return fault.NotFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
 	case res.Code == session.NotFound:
 		return fault.NotFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
+	case res.Code == session.Killed:
+		return fault.OfResult(res, words.TargetText(res.Signal.Target)+": "+words.KilledText(res.Signal))
 	case res.Code.Failure():
 		return fault.OfResult(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
 	}
@@ -242,7 +245,7 @@ func (c *closing) check(ctx context.Context, f *input.Fields) error {
 		return err
 	}
 	x := found.Record.(*session.Session)
-	c.cmd = &session.Close{NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Pools: openPools(x)}
+	c.cmd = &session.Close{NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Pools: x.OpenPools()}
 	c.one[0] = c.cmd
 	return nil
 }
@@ -267,21 +270,6 @@ func (c *closing) respond() error {
 		c.out.Released = int32(res.Value)
 	}
 	return nil
-}
-
-// openPools names every pool in which something of a session is open.
-func openPools(x *session.Session) []string {
-	var names []string
-	seen := map[string]bool{}
-	for i := range x.Open {
-		for _, name := range x.Open[i].PoolNames() {
-			if !seen[name] {
-				seen[name] = true
-				names = append(names, name)
-			}
-		}
-	}
-	return names
 }
 
 var phases = map[session.Phase]v1.SessionState{
@@ -310,6 +298,10 @@ func sessionOf(id string, found storage.Found) *v1.Session {
 	}
 	if x.Version > 0 { // else the session named a digest
 		out.PolicyName = x.Policy.Value()
+	}
+	h := x.Halt(id)
+	if out.Signal = words.SignalOf(h, found.Now); h != nil && h.Signal == session.Kill && x.Phase != session.PhaseOpen {
+		out.ClosedReason = words.KilledText(h)
 	}
 	if x.Phase == session.PhaseOpen {
 		out.IdleLeft = durationpb.New(max(idleLeft(x, found.Now), 0))

@@ -205,7 +205,22 @@ func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool,
 	return len(open) > 0, nil
 }
 
-func (r *renewal) respond() error { return nil }
+// respond adds what stands against the sessions of calls, each looked up once.
+func (r *renewal) respond() error {
+	seen := map[string]*v1.Signal{}
+	for i, c := range r.cmds {
+		if c.Session == "" {
+			continue
+		}
+		h, ok := seen[c.Session]
+		if !ok {
+			h = r.s.standing(context.Background(), r.ns, c.Session)
+			seen[c.Session] = h
+		}
+		r.out.Results[i].Signal = h
+	}
+	return nil
+}
 
 func (r *renewal) size() int { return bareSize + proto.Size(r.req) }
 

@@ -2,6 +2,7 @@ package ids
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -280,5 +281,97 @@ func TestTheBytesAreThoseOfLogProto(t *testing.T) {
 				require.NotNil(t, back.Find(finishedID(n-1)))
 			}
 		}
+	}
+}
+
+// Each id is found when it was just finished, whatever number is its own: also
+// the last one before those that stand in an index come round.
+func TestEveryNumberIsFound(t *testing.T) {
+	var m Set
+	for i := range 1<<17 + 2 {
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, uint64(i)))
+		r := m.Find(finishedID(i))
+		require.NotNil(t, r, i)
+		require.EqualValues(t, i, r.Value)
+	}
+}
+
+// Ids whose parts were stored are those that they were before, for whoever goes on
+// with them, and of parts that nobody loaded nothing is kept.
+func TestStoredIDsGoOn(t *testing.T) {
+	for name, loaded := range map[string][]int{"all": {-1}, "some": {0, 3, 4, 15}, "none": nil} {
+		t.Run(name, func(t *testing.T) {
+			var whole Set
+			var p parted
+			p.store(Set{})
+			apart := p.load(t, loaded...)
+			for i := range 3000 {
+				r := New(finishedID(i), [8]byte{}, ended, 0, uint64(i))
+				whole.Add(r)
+				apart.Add(r)
+				if i%3 != 0 {
+					continue
+				}
+				apart.Store(key)
+				if i%99 != 0 {
+					continue
+				}
+				for part := range Parts {
+					if !apart.Known(part) {
+						require.Empty(t, apart.parts.loaded[part])
+					}
+				}
+				for j := i; j >= max(0, i-1300); j -= 1 + (i-j)/8 { // the newest closely
+					if apart.Known(Part(finishedID(j))) {
+						require.Equal(t, whole.Find(finishedID(j)), apart.Find(finishedID(j)), j)
+					}
+				}
+				if name == "all" {
+					joined, err := apart.Join()
+					require.NoError(t, err)
+					require.Equal(t, encode(&whole), encode(&joined))
+				}
+			}
+		})
+	}
+}
+
+// The time in an id is that of a ULID or a UUIDv7, and of nothing that only looks
+// like one.
+func TestTimeOfAnID(t *testing.T) {
+	const ulid, uuid = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "018f4d5c-7a1b-7c3d-8e4f-5a6b7c8d9e0f"
+	for id, want := range map[string]uint64{
+		ulid: 1469922850259, strings.ToLower(ulid): 1469922850259, "7ZZZZZZZZZZZZZZZZZZZZZZZZZ": MaxTime,
+		"00000000010000000000000000": 1, "8ZZZZZZZZZZZZZZZZZZZZZZZZZ": 0,
+		uuid: 0x018f4d5c7a1b, strings.ToUpper(uuid): 0x018f4d5c7a1b, "ffffffff-ffff-7fff-8fff-ffffffffffff": MaxTime,
+		"00000000-0001-7000-8000-000000000000": 1, "018f4d5c-7a1b-4c3d-8e4f-5a6b7c8d9e0f": 0,
+		"": 0, "an id": 0, ulid + "0": 0, ulid[1:]: 0, uuid + "0": 0, uuid[1:]: 0,
+	} {
+		require.Equal(t, want, Time(id), id)
+	}
+	for _, id := range []string{ulid, uuid} {
+		for i := range id {
+			require.Zero(t, Time(id[:i]+"!"+id[i+1:]), "%s with another byte %d", id, i)
+			if id[i] == '-' {
+				require.Zero(t, Time(id[:i]+"0"+id[i+1:]), "%s with another byte %d", id, i)
+			}
+		}
+	}
+}
+
+// Two versions of one record each go on by themselves.
+func TestDetachedIDsGoTheirOwnWay(t *testing.T) {
+	for _, n := range []int{0, 1, chunkLen - 1, chunkLen, chunkLen + 1} {
+		var m Set
+		for i := range n {
+			m.Add(New(fmt.Sprint("both", i), [8]byte{1}, ended, 0, 0))
+		}
+		d := m.Detach()
+		d.Add(New("one", [8]byte{2}, ended, 0, 0))
+		m.Add(New("other", [8]byte{3}, ended, 0, 0))
+		require.Equal(t, [8]byte{2}, d.Find("one").Content, "after %d", n)
+		require.Nil(t, d.Find("other"))
+		require.Equal(t, [8]byte{3}, m.Find("other").Content, "after %d", n)
+		require.Nil(t, m.Find("one"))
 	}
 }

@@ -131,7 +131,7 @@ func (h *History) fresh() session.Command {
 	case p < 69:
 		return h.cancel()
 	case p < 71:
-		return &session.Close{NS: NS, Session: h.session(), Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(3))}
+		return &session.Close{NS: NS, Session: h.session(), Killed: h.r.IntN(3) == 0, Pools: []string{"policy/p1", "policy/p2", "a", "b", "c"}, Digest: Digest(1 + h.r.IntN(3))}
 	case p < 81:
 		return h.acquire()
 	case p < 86:
@@ -146,7 +146,10 @@ func (h *History) fresh() session.Command {
 	case p < 93:
 		return h.force()
 	case p < 94:
-		return h.ofBudgets()
+		if h.r.IntN(2) == 0 {
+			return h.ofBudgets()
+		}
+		return h.state()
 	case p < 96:
 		return &session.Increment{NS: NS, By: h.maker(), Key: h.key(), Amount: int64(h.r.IntN(5)-1) * 500_000}
 	case p < 98:
@@ -156,6 +159,9 @@ func (h *History) fresh() session.Command {
 		}
 		return &session.Set{NS: NS, By: h.maker(), Key: h.key(), Value: v, TTL: time.Duration(h.r.IntN(2)) * 20 * time.Second}
 	case p < 98+h.r.IntN(2):
+		if h.r.IntN(3) > 0 {
+			return h.signal()
+		}
 		return h.repair()
 	case p < 99:
 		return &session.Delete{NS: NS, By: h.maker(), Key: h.key()}
@@ -316,10 +322,52 @@ func (h *History) renewSlot() session.Command {
 	return &session.Renew{NS: NS, Client: a.Client, ID: a.Slot, Pools: []string{a.Pool}, Token: uint64(h.r.IntN(40)), TTL: 10 * time.Second}
 }
 
+// state is what asks for a version of a value or for the length of a list.
+func (h *History) state() session.Command {
+	version := []string{"", session.Absent, session.Value{Text: "text"}.Version()}[h.r.IntN(3)]
+	switch h.r.IntN(8) {
+	case 0:
+		return &session.DeleteList{NS: NS, By: h.maker(), Key: h.key()}
+	case 1:
+		return &session.Delete{NS: NS, By: h.maker(), Key: h.key(), IfVersion: version}
+	case 2, 3:
+		return &session.Set{NS: NS, By: h.maker(), Key: h.key(), Value: session.Value{Text: "text"}, IfVersion: version}
+	}
+	c := &session.Append{NS: NS, By: h.maker(), Key: h.key(), From: int64(h.r.IntN(5)), Exact: h.r.IntN(3) == 0,
+		TTL: time.Duration(1+h.r.IntN(60)) * time.Second}
+	for i := range 1 + h.r.IntN(3) {
+		c.Items = append(c.Items, fmt.Sprintf("item %d.%d", h.n, i))
+	}
+	return c
+}
+
 func (h *History) repair() session.Command {
 	c := &session.Repair{NS: NS, By: h.maker(), NewerThan: timeOf(max(0, h.n-h.r.IntN(50)))}
 	if h.Timed && h.r.IntN(2) == 0 {
 		c.Client = h.client()
+	}
+	return c
+}
+
+// signal stops somebody, or lets who was stopped go on, which is asked for more
+// often; it kills rarely, and marks that as swept.
+func (h *History) signal() session.Command {
+	c := &session.Signal{NS: NS, By: h.maker(), Signal: session.Continue, Target: session.Target{Scope: session.OfSession, Name: h.session()}}
+	switch h.r.IntN(4) {
+	case 0:
+		c.Target = session.Target{Scope: session.Everything}
+	case 1:
+		c.Target = session.Target{Scope: session.OfPolicy, Name: policy(1 + h.r.IntN(2))}
+	case 2:
+		c.Target = session.Target{Scope: session.OfAgent, Name: "agent"}
+	}
+	switch h.r.IntN(6) {
+	case 0, 1:
+		c.Signal, c.Reason = session.Stop, "look"
+	case 2:
+		c.Signal = session.Kill
+	case 3:
+		return &session.Swept{NS: NS, Target: c.Target, Number: uint64(1 + h.r.IntN(3))}
 	}
 	return c
 }
@@ -379,8 +427,8 @@ func handed(s *session.State, _ *session.Begin, h *session.Held) bool {
 	return false
 }
 
-// Tokens lets renewals and releases name real tokens: it returns a command like
-// c with the token that the state has for it.
+// Tokens lets renewals and releases name real tokens, and appends real lengths:
+// it returns a command like c with what the state has for it.
 func Tokens(s *session.State, c session.Command) session.Command {
 	switch c := c.(type) {
 	case *session.Renew:
@@ -396,6 +444,15 @@ func Tokens(s *session.State, c session.Command) session.Command {
 		}
 		if x, ok := s.Get(session.ClientKey(NS, c.Client)).(*session.Client); ok && x.Find(c.ID) != nil && c.Token%3 > 0 {
 			d.Token = x.Find(c.ID).Pools[0].Token
+		}
+		return &d
+	case *session.Append:
+		d := *c
+		if c.From%5 > 0 {
+			d.From = 0
+			if x, ok := s.Get(session.ListKey(NS, c.Key)).(*session.List); ok && x != nil {
+				d.From = x.Length
+			}
 		}
 		return &d
 	case *session.Release:

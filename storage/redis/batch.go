@@ -92,6 +92,12 @@ func weight(c session.Command) int {
 		return len(c.Tree)
 	case *session.Set:
 		return len(c.Value.Text)
+	case *session.Append:
+		n := 0
+		for _, item := range c.Items {
+			n += len(item)
+		}
+		return n
 	case *session.End:
 		return len(c.Output.Text)
 	}

@@ -143,7 +143,7 @@ func (r *Store) BringBack(ctx context.Context, k session.Key) error {
 	return r.unlistAside(ctx, p, k)
 }
 
-// Drop gives a record up that was set aside. A counter, a baseline or a hash is as
+// Drop gives a record up that was set aside. A counter, a list, a baseline or a hash is as
 // if it had never been. Of a session, a pool or a client, and what else nothing
 // can be admitted without, it is a loss of acknowledged changes: quarantine
 // follows. Its error is a *Failure.
@@ -153,7 +153,7 @@ func (r *Store) Drop(ctx context.Context, k session.Key) error {
 		return storage.Fail(storage.NotApplied, err)
 	}
 	switch k.Kind() {
-	case session.KindCounter, session.KindBaseline, session.KindHash:
+	case session.KindCounter, session.KindList, session.KindBaseline, session.KindHash:
 		now, mono := p.d.clock.now()
 		s := r.beginSwap(p, e, []wire.Want{{Key: k}})
 		s.Remove(0, wire.Entry{Stamp: mark, Due: 1})

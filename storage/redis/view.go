@@ -89,6 +89,27 @@ func (r *Store) whole(ctx context.Context) (*session.State, error) {
 	return state, nil
 }
 
+// Unswept implements storage.Sweeping: every node sees to KILLs, of all namespaces.
+func (r *Store) Unswept(ctx context.Context) (keys []session.Key) {
+	names, err := r.client.SMembers(ctx, r.keys.Namespaces()).Result()
+	if err != nil {
+		return nil // the beat says why
+	}
+	for _, ns := range names {
+		if !session.WellFormed(session.SignalsKey(ns)) {
+			continue // the names are looked at elsewhere
+		}
+		found, err := r.Get(ctx, session.SignalsKey(ns), storage.Nearby)
+		if err != nil {
+			continue
+		}
+		if x, _ := found.Record.(*session.Signals); x != nil && x.Unswept() {
+			keys = append(keys, session.SignalsKey(ns))
+		}
+	}
+	return keys
+}
+
 // count returns how many records each listing has, asked for in one go.
 func (r *Store) count(ctx context.Context, lists []listing) ([]int64, error) {
 	counts := make([]*redis.IntCmd, len(lists))

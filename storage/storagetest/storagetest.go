@@ -45,6 +45,10 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"who goes away is told the truth", cancelled},
 		{"time goes on while nothing happens", idleTime},
 		{"a call that ran out is told of once, whoever finds it", lapses},
+		{"who writes under a condition writes on what he saw", compareAndSet},
+		{"a list loses nothing and has no holes", lists},
+		{"nothing is admitted that began behind a STOP", stopped},
+		{"a KILL keeps sessions out, and is to be swept until it is", killed},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting

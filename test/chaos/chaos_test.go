@@ -3,6 +3,7 @@ package chaos
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -30,6 +31,9 @@ const healWithin = 10 * time.Second
 // firstAnswerWithin is how long the other nodes may take to answer after their
 // leader was killed.
 const firstAnswerWithin = 3 * time.Second
+
+// keepEnv is set to keep what a run in which nothing was wrong left behind.
+const keepEnv = "GOVNODE_L2_KEEP"
 
 // TestProcesses runs three nodes and their clients under faults for GOVNODE_L2_FOR
 // (3 minutes), drawn by GOVNODE_L2_SEED, and wants nothing of what they promise to
@@ -71,7 +75,7 @@ func tell(t *testing.T, l report.Layer) {
 	for _, v := range l.Violations {
 		t.Error(v)
 	}
-	if t.Failed() {
+	if l.Replay != "" {
 		t.Log(l.Replay)
 	}
 }
@@ -97,7 +101,7 @@ func run(t *testing.T, seed uint64, length time.Duration) report.Layer {
 	require.NoError(t, c.Found(20*time.Second))
 	return scenario{
 		name: "L2", dir: dir, cluster: c, kinds: ofRaft, processes: 3,
-		judge: func(h *check.History) []check.Violation { return judge(t, c, h) },
+		judge: func(h *check.History) []check.Violation { return judge(t, c, h, filepath.Join(dir, logLines)) },
 	}.run(t, seed, length)
 }
 
@@ -118,7 +122,7 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 	for _, n := range s.cluster.Nodes {
 		addresses = append(addresses, n.API)
 	}
-	work := sim.Workload{Name: "main", Addresses: addresses, Clients: 16, Seed: seed, Think: 20 * time.Millisecond, Start: time.Now()}
+	work := sim.Workload{Name: "main", Addresses: addresses, Clients: 16, Seed: seed, Think: 20 * time.Millisecond, Start: time.Now(), Site: filepath.Join(s.dir, "site")}
 	require.NoError(t, work.Prepare(t.Context()))
 	all := &clients{dir: s.dir, work: work, start: monotonic()}
 	require.NoError(t, all.begin(s.processes))
@@ -166,11 +170,15 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 			violated("first answer", fmt.Errorf("after the kill of a leader it took %v", n.answered))
 		}
 	}
-	if len(l.Violations) > 0 {
+	if len(l.Violations) > 0 || os.Getenv(keepEnv) != "" {
 		kept, err := os.MkdirTemp("", "govnode-l2-*")
 		require.NoError(t, err)
 		require.NoError(t, os.CopyFS(kept, os.DirFS(s.dir)))
-		l.Replay = fmt.Sprintf("the histories of the clients and the data of the nodes are in %s; the same plan again: GOVNODE_L2_SEED=%d make prove-l2", kept, seed)
+		path := filepath.Join(kept, logLines)
+		if _, err := os.Stat(path); err == nil {
+			l.Replay = fmt.Sprintf("the log again, entry by entry: GOVNODE_L0_LOG=%s go test -tags hashicorpmetrics ./test/model -run TestLog -v; ", path)
+		}
+		l.Replay += fmt.Sprintf("the histories of the clients and the data of the nodes are in %s; the same plan again: GOVNODE_L2_SEED=%d make prove-l2", kept, seed)
 	}
 	return l
 }
@@ -188,9 +196,12 @@ func count(l *report.Layer, h check.History) {
 	}
 }
 
+// logLines is the file with the log, as package model reads it.
+const logLines = "log.lines"
+
 // judge stops the nodes and holds the history to their logs, and their states to
-// each other.
-func judge(t *testing.T, c *processes.Cluster, h *check.History) (broken []check.Violation) {
+// each other. If something is broken it leaves the log behind.
+func judge(t *testing.T, c *processes.Cluster, h *check.History, lines string) (broken []check.Violation) {
 	violated := func(name string, err error) {
 		if err != nil {
 			broken = append(broken, check.Violation{Check: name, Text: err.Error()})
@@ -231,7 +242,12 @@ func judge(t *testing.T, c *processes.Cluster, h *check.History) (broken []check
 		}
 	}
 	h.Effects = effects
-	return append(broken, check.All(*h)...)
+	broken = append(broken, check.All(*h)...)
+	if len(broken) > 0 || os.Getenv(keepEnv) != "" {
+		b, err := sim.LogLines(logs, until)
+		violated("log", errors.Join(err, os.WriteFile(lines, b, 0o600)))
+	}
+	return broken
 }
 
 // readLog returns what the folder of a node that does not run has of the log.

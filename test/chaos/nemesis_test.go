@@ -44,6 +44,7 @@ var ofRaft = []kind{
 	{"kill all", (*nemesis).killAll},
 	{"end in order", (*nemesis).end},
 	{"pause", (*nemesis).pause},
+	{"cpu starvation", (*nemesis).starve},
 	{"isolate leader", func(n *nemesis, rng *rand.Rand) func() { return n.isolate(n.leader(rng), rng) }},
 	{"isolate follower", func(n *nemesis, rng *rand.Rand) func() { return n.isolate(n.follower(rng), rng) }},
 	{"one way", (*nemesis).oneWay},
@@ -251,6 +252,34 @@ func (n *nemesis) end(rng *rand.Rand) func() {
 }
 
 func (n *nemesis) pause(rng *rand.Rand) func() { return n.leader(rng).Pause() }
+
+// starve lets a process run for some milliseconds at a time, with longer gaps
+// between.
+func (n *nemesis) starve(rng *rand.Rand) func() {
+	x, on, off := n.any(rng), time.Duration(1+rng.IntN(10))*time.Millisecond, time.Duration(20+rng.IntN(80))*time.Millisecond
+	first := x.Pause()
+	if first == nil {
+		return nil
+	}
+	ctx, end := context.WithCancel(context.Background())
+	var under sync.WaitGroup
+	under.Go(func() {
+		for resume := first; ; resume = x.Pause() {
+			sleep(ctx, off)
+			if resume == nil {
+				return // it was killed meanwhile
+			}
+			resume()
+			if sleep(ctx, on); ctx.Err() != nil {
+				return
+			}
+		}
+	})
+	return func() {
+		end()
+		under.Wait()
+	}
+}
 
 // isolate cuts a node off from the others, and perhaps from the clients.
 func (n *nemesis) isolate(x *processes.Node, rng *rand.Rand) func() {

@@ -33,6 +33,15 @@ func sound() History {
 			{Kind: Release, Object: "p", ID: "s1", Index: 21},
 			{Kind: Acquire, Object: "p", ID: "s2", Index: 22, Granted: true},
 			{Kind: Release, Object: "p", ID: "s2", Index: 23},
+			{Kind: Begin, Object: "s", ID: "b1", Agent: "x", Index: 30, Granted: true},
+			{Kind: Stop, Object: "x", ID: "t1", Index: 31},
+			{Kind: Begin, Object: "s", ID: "b2", Agent: "y", Index: 32, Granted: true},
+			{Kind: Continue, Object: "x", ID: "t2", Index: 33},
+			{Kind: Begin, Object: "s", ID: "b3", Agent: "x", Index: 34, Granted: true},
+			{Kind: Kill, Object: "x", ID: "t3", Index: 35},
+			{Kind: Swept, Object: "x", ID: "t4", Index: 36},
+			{Kind: Restored, ID: "37", Index: 37},
+			{Kind: Begin, Object: "s", ID: "b4", Agent: "x", Index: 38, Granted: true},
 		},
 		Holds: []Hold{
 			{Pool: "p", ID: "s1", Weight: 1, Token: 1, From: 11 * s, Until: 14 * s},
@@ -80,6 +89,10 @@ func TestBrokenHistories(t *testing.T) {
 		"more weight than there is":       {"holders", func(h *History) { h.Holds[0].Weight = 2 }},
 		"one token for two":               {"tokens", func(h *History) { h.Ops[8].Token = 1 }},
 		"a token that falls":              {"tokens", func(h *History) { h.Ops[6].Token = 3 }},
+		"a call behind a STOP":            {"signals", func(h *History) { h.Effects[9].Agent = "x" }},
+		"a call behind a KILL":            {"signals", func(h *History) { h.Effects[14].Kind = End }},
+		"a STOP that is not lifted":       {"signals", func(h *History) { h.Effects[10].Object = "y" }},
+		"a sweep that has left one":       {"signals", func(h *History) { h.Effects[13].Open = 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := sound()

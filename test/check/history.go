@@ -32,7 +32,18 @@ const (
 	Release   Kind = "release"
 	Begin     Kind = "begin" // Object is a session
 	End       Kind = "end"
+	Look      Kind = "look" // at the calls of a session
+	Stop      Kind = "stop" // Object is an agent
+	Continue  Kind = "continue"
+	Kill      Kind = "kill"
+
+	// Effects alone.
+	Swept    Kind = "swept"    // a KILL of the agent is marked so
+	Restored Kind = "restored" // an earlier state
 )
+
+// reads reports whether it changes nothing.
+func (k Kind) reads() bool { return k == Read || k == Look }
 
 // An Op is one operation of a client, however often it was sent.
 type Op struct {
@@ -47,7 +58,7 @@ type Op struct {
 	Outcome Outcome
 	// What the answer said.
 	Index   uint64 // of the log; 0 if it does not say
-	Value   int64  // of the counter, or of a session's calls with this one
+	Value   int64  // of the counter, or of a session's calls (with this one)
 	Granted bool
 	Token   uint64
 	Text    string // of an error
@@ -75,7 +86,9 @@ type Effect struct {
 	Object  string
 	ID      string
 	Index   uint64
-	Granted bool // of an Acquire or a Begin
+	Granted bool   // of an Acquire or a Begin
+	Agent   string // of a Begin
+	Open    int    // of a Swept: how many sessions of the agent are open
 }
 
 // A Hold is a time for which a client took itself for the holder of a slot. It
@@ -105,7 +118,7 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // All runs every check of this package.
 func All(h History) (broken []Violation) {
-	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Linearizable} {
+	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Signals, Linearizable} {
 		broken = append(broken, check(h)...)
 	}
 	return broken

@@ -44,14 +44,16 @@ func counted(h History) map[string]part {
 		case Begin:
 			what, amount = "session "+o.Object, 1
 			silent[what] = silent[what] || o.Outcome == Applied && o.Value == 0
+		case Look:
+			what = "session " + o.Object
 		default:
 			continue
 		}
 		op := porcupine.Operation{Input: addition{amount: amount}, Output: o.Value, Call: int64(o.Call), Return: int64(o.Return), Metadata: o}
 		switch {
-		case o.Kind == Read && o.Outcome == Applied:
+		case o.Kind.reads() && o.Outcome == Applied:
 			op.Input = addition{}
-		case o.Kind == Read, o.Outcome == NotApplied, o.Outcome == Refused:
+		case o.Kind.reads(), o.Outcome == NotApplied, o.Outcome == Refused:
 			continue
 		case o.Outcome == Unknown:
 			op.Input, op.Return = addition{amount, true}, op.Call

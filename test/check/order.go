@@ -14,7 +14,7 @@ func Order(h History) (broken []Violation) {
 	effects := h.effects()
 	effective := make([]placed, 0, len(h.Ops))
 	for _, o := range h.Ops {
-		if o.Kind == Read {
+		if o.Kind.reads() {
 			continue
 		}
 		all := effects[effectKey{o.Kind, o.ID}]
@@ -63,7 +63,7 @@ func inOrder(what string, ops []placed) (broken []Violation) {
 			}
 			returned = returned[1:]
 		}
-		if o.index < latest.index || o.index == latest.index && o.Kind != Read && latest.Kind != Read {
+		if o.index < latest.index || o.index == latest.index && !o.Kind.reads() && !latest.Kind.reads() {
 			broken = append(broken, Violation{"order", fmt.Sprintf("%s: at %d, and one that had returned before stands at %d: %v; before: %v",
 				what, o.index, latest.index, o.Op, latest.Op)})
 		}

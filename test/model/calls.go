@@ -9,9 +9,9 @@ import (
 
 // How calls are admitted.
 
-// begin decides a call, in this order: known id, session open, premises,
+// begin decides a call, in this order: known id, session open, signals, premises,
 // attempts, verdict, timeout, calls, calls of the kind, breaker, calls of the
-// tool, tokens, slots.
+// tool, tokens, budgets, slots.
 func (s *space) begin(c *session.Begin, r *session.Result) {
 	x := s.look(c.Session)
 	if x == nil {
@@ -31,7 +31,9 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 	case stale(c.Call, x.ids.forgot, r):
 		return
 	case x.phase != session.PhaseOpen:
-		r.Code = session.SessionClosed
+		r.Code, r.Signal = session.SessionClosed, x.killedBy()
+		return
+	case s.stopped(x, r):
 		return
 	case !s.premises(c, x, r):
 		return
@@ -269,6 +271,8 @@ func (s *space) recall(c *session.Begin, x *sess, f *finished, r *session.Result
 	switch f.code {
 	case session.Ended:
 		r.Code = session.AlreadyEnded
+	case session.SessionClosed:
+		r.Signal = x.killedBy()
 	case session.TimedOut:
 		r.Elapsed, r.Limit = time.Duration(f.value), int64(x.limits.Timeout)
 	case session.ConcurrencyLimit, session.QueueFull:
@@ -307,7 +311,9 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 	if h.until != 0 && !s.budgetsStand(c, r) {
 	} else if h.until != 0 {
 		x.used = s.Now
-		r.Code = s.claim(c, x, h, r)
+		if !s.halted(x, h, r) {
+			r.Code = s.claim(c, x, h, r)
+		}
 	} else {
 		r.Code = session.Admitted
 		for _, at := range h.pools {

@@ -74,7 +74,7 @@ func (g *Generator) open() session.Command {
 	case len(s.sessions) > 0 && g.once(2): // perhaps one that is over
 		id = pick(g, slices.Sorted(maps.Keys(s.sessions))...)
 	}
-	c := &session.Open{NS: ns, Session: id, Agent: "agent", Policy: g.policy(), Digest: g.digest(),
+	c := &session.Open{NS: ns, Session: id, Agent: g.agent(), Policy: g.policy(), Digest: g.digest(),
 		IdleTTL: pick(g, time.Second, 20*time.Second, time.Minute, time.Hour, 24*time.Hour, 24*time.Hour)}
 	if n := s.names[c.Policy]; n != nil && n.digest != (session.Digest{}) && !g.once(10) {
 		c.Digest = n.digest
@@ -279,6 +279,9 @@ func (g *Generator) close() session.Command {
 			c.Pools = poolsOf(x.open...)
 		}
 	}
+	if g.once(5) {
+		c.Killed, c.Reason = true, "look"
+	}
 	return c
 }
 
@@ -330,11 +333,13 @@ func (g *Generator) set() session.Command {
 	if g.once(4) {
 		v = session.Value{Text: "text"}
 	}
-	return &session.Set{NS: g.ns(), By: g.maker(), Key: g.key(), Value: v, TTL: pick(g, 0, 0, time.Second, 20*time.Second)}
+	ns, key := g.ns(), g.key()
+	return &session.Set{NS: ns, By: g.maker(), Key: key, Value: v, TTL: pick(g, 0, 0, time.Second, 20*time.Second), IfVersion: g.version(ns, key)}
 }
 
 func (g *Generator) delete() session.Command {
-	return &session.Delete{NS: g.ns(), By: g.maker(), Key: g.key()}
+	ns, key := g.ns(), g.key()
+	return &session.Delete{NS: ns, By: g.maker(), Key: key, IfVersion: g.version(ns, key)}
 }
 
 func (g *Generator) increment() session.Command {

@@ -52,10 +52,12 @@ type profile struct {
 	pools    int
 	tools    int
 	names    int
+	agents   int
 	slack    int32 // how large limits are
 	priority int32
 	crowd    bool // nothing ends
 	one      bool // of sessions
+	large    bool // items of lists
 }
 
 var namespaces = []string{"one", "two"}
@@ -66,7 +68,7 @@ func NewGenerator(seed uint64, m *Model) *Generator {
 	p := &profile{
 		step:  []time.Duration{time.Millisecond, 200 * time.Millisecond, 1500 * time.Millisecond}[r.IntN(3)],
 		steps: [4]int{10 + r.IntN(80), 1 + r.IntN(8), r.IntN(4), r.IntN(50)},
-		cuts:  40, timed: []int{0, 5, 9, 10}[r.IntN(4)], sessions: 1 + r.IntN(4), clients: 1 + r.IntN(3), pools: 1 + r.IntN(3), tools: 3, names: 3,
+		cuts:  40, timed: []int{0, 5, 9, 10}[r.IntN(4)], sessions: 1 + r.IntN(4), clients: 1 + r.IntN(3), pools: 1 + r.IntN(3), tools: 3, names: 3, agents: 2,
 		slack: []int32{1, 2, 4}[r.IntN(3)], priority: int32(1 + r.IntN(3)),
 	}
 	for _, k := range kinds {
@@ -95,6 +97,11 @@ func NewGenerator(seed uint64, m *Model) *Generator {
 		p.slack = 500
 	case 4: // up to what a client remembers
 		rarely(map[string]int{"increment": 100, "acquire": 20, "release": 40})
+	case 5: // up to the cap of a list
+		p.large = true
+	case 6: // up to the cap of signals
+		rarely(map[string]int{"signal": 100})
+		p.agents = 400
 	}
 	return &Generator{profile: p, m: m, r: r, asked: map[string]session.Command{}}
 }
@@ -177,6 +184,12 @@ func (m *Model) deadlines() (all []time.Duration) {
 		for _, x := range s.counters {
 			add(x.until)
 		}
+		for _, l := range s.lists {
+			add(l.until)
+			for _, i := range l.items {
+				add(i.until)
+			}
+		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -223,7 +236,11 @@ var kinds = []struct {
 	{"putBudget", 4, (*Generator).putBudget},
 	{"adjustBudget", 1, (*Generator).adjustBudget},
 	{"deleteBudget", 1, (*Generator).deleteBudget},
+	{"append", 3, (*Generator).append},
+	{"deleteList", 1, (*Generator).deleteList},
 	{"tick", 2, (*Generator).tick},
+	{"signal", 3, (*Generator).signal},
+	{"swept", 2, (*Generator).swept},
 }
 
 func (g *Generator) fresh() session.Command {

@@ -20,6 +20,7 @@ type laws struct {
 	held    map[session.Key]map[string][]session.Grant // by maker and id: what it was given
 	tallies map[session.Key]*tally
 	queues  map[session.Key][]string
+	halts   map[string]map[session.Target]session.SignalKind // that stand, by namespace
 	now     time.Duration
 	alone   bool // the command has an entry of its own
 	broken  string
@@ -32,6 +33,7 @@ func newLaws() *laws {
 	return &laws{
 		last: map[session.Key]uint64{}, holder: map[session.Key]map[uint64]string{}, until: map[session.Key]map[uint64]time.Duration{},
 		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, queues: map[session.Key][]string{},
+		halts: map[string]map[session.Target]session.SignalKind{},
 	}
 }
 
@@ -67,12 +69,17 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 	case *session.Open:
 		l.lapses(c.NS, r)
 		if k := session.SessionKey(c.NS, c.Session); r.Code == session.Done && !r.Repeat {
+			delete(l.halts[c.NS], session.Target{Scope: session.OfSession, Name: c.Session}) // of one before it
+			l.let(s, k, session.Kill)
 			l.tallies[k] = &tally{}
 		}
 	case *session.Begin:
 		k := session.SessionKey(c.NS, c.Session)
 		l.lapses(c.NS, r)
-		if t := l.tallies[k]; t != nil && !r.Code.Failure() && r.Code != session.SessionClosed && r.Code != session.AttemptLimit {
+		if r.Code == session.Admitted && !sameTokens(l.held[k][c.Call], r.Grants) {
+			l.let(s, k, session.Stop)
+		}
+		if t := l.tallies[k]; t != nil && !r.Code.Failure() && r.Code != session.SessionClosed && r.Code != session.AttemptLimit && r.Code != session.Stopped {
 			if !r.Repeat {
 				t.attempts++
 			}
@@ -129,6 +136,9 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		if k := session.PoolKey(c.NS, c.Pool); r.Code == session.Done && !r.Repeat {
 			delete(l.until, k)
 		}
+	case *session.Signal:
+		l.lapses(c.NS, r)
+		l.signal(c, r)
 	case *session.Tick:
 		for _, k := range c.Keys {
 			if slices.ContainsFunc(r.Lapsed, func(x session.Lapse) bool { return session.SessionKey(x.NS, x.Session) == k }) {
@@ -302,4 +312,41 @@ func (l *laws) known(s *session.State, pool session.Key, holder string, of int) 
 	if !there {
 		l.breaks("%s: %s is there, and the one who asked does not know of it", pool, holder)
 	}
+}
+
+// signal notes what stands.
+func (l *laws) signal(c *session.Signal, r *session.Result) {
+	if r.Code != session.Done || r.Repeat {
+		return
+	}
+	all := l.halts[c.NS]
+	if all == nil {
+		all = map[session.Target]session.SignalKind{}
+		l.halts[c.NS] = all
+	}
+	switch {
+	case c.Signal == session.Continue:
+		delete(all, c.Target)
+	case all[c.Target] != session.Kill:
+		all[c.Target] = c.Signal
+	}
+}
+
+// let holds that nothing stands against a session that it lets something new in,
+// which is at least as strong.
+func (l *laws) let(s *session.State, k session.Key, least session.SignalKind) {
+	x, _ := s.Get(k).(*session.Session)
+	if x == nil {
+		return
+	}
+	for t, kind := range l.halts[k.Namespace()] { // order-free: any of them is wrong
+		own := t.Scope == session.OfSession && t.Name == k.Name()
+		if (own || t.Hits(x.Agent.Value(), x.Policy.Value())) && kind >= least {
+			l.breaks("%s lets something in, and a signal %d stands against %+v", k, kind, t)
+		}
+	}
+}
+
+func sameTokens(a, b []session.Grant) bool {
+	return slices.EqualFunc(a, b, func(a, b session.Grant) bool { return a.Pool == b.Pool && a.Token == b.Token })
 }

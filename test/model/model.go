@@ -38,11 +38,15 @@ type space struct {
 	names          map[string]*name
 	counters       map[string]*counter
 	hashes         map[string]string
+	lists          map[string]*itemList
 	tokenFloor     uint64 // above it are the tokens of pools that are made again
 	forgotSessions uint64 // newest time of what is not remembered any more
 	forgotClients  uint64
 	budgets        map[string]*bud
 	budgetsMade    uint64 // ever
+	halts          map[session.Target]*halt
+	kills          uint64 // number of the last
+	signalled      bool   // something stood once
 }
 
 type sess struct {
@@ -66,6 +70,7 @@ type sess struct {
 	kinds      [5]uint32       // calls by kind, of those that the policy limits
 	failedAt   time.Duration   // the latest failure, if there is a breaker
 	unreported []session.Lapse // for whoever looks first
+	halt       *halt           // its own
 }
 
 type tool struct {
@@ -125,6 +130,8 @@ func (m *Model) space(ns string) *space {
 		s = &space{
 			Model: m, name: ns, sessions: map[string]*sess{}, clients: map[string]*client{}, pools: map[string]*pool{},
 			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{}, budgets: map[string]*bud{},
+			lists: map[string]*itemList{},
+			halts: map[session.Target]*halt{},
 		}
 		m.spaces[ns] = s
 	}
@@ -166,6 +173,9 @@ func (m *Model) advance(at time.Duration) {
 				delete(s.counters, k)
 			}
 		}
+		for _, l := range s.lists {
+			l.settle(m.Now)
+		}
 	}
 }
 
@@ -201,7 +211,7 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 	case *session.DeletePolicy:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deletePolicy(c, r) })
 	case *session.Set:
-		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).set(c) })
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).set(c, r) })
 	case *session.Delete:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).delete(c, r) })
 	case *session.Increment:
@@ -216,8 +226,16 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).show(c.Budget, r)
 	case *session.DeleteBudget:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteBudget(c, r) })
+	case *session.Append:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).appendTo(c, r) })
+	case *session.DeleteList:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteList(c, r) })
 	case *session.Repair:
 		m.space(c.NS).repair(c, r)
+	case *session.Signal:
+		m.space(c.NS).signal(c, r)
+	case *session.Swept:
+		m.space(c.NS).swept(c)
 	case *session.Tick:
 		m.tick(c)
 	case *session.Restore:

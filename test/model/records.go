@@ -67,10 +67,14 @@ func (m *Model) Record(k session.Key) session.Record {
 		if b := s.budgets[id]; b != nil {
 			return b.record(s.children(id))
 		}
+	case session.KindSignals:
+		return s.signals()
 	case session.KindHash:
 		if h := s.hashes[id]; h != "" {
 			return &session.Hash{Hash: h}
 		}
+	case session.KindList:
+		return s.listRecord(k)
 	}
 	return nil
 }
@@ -123,6 +127,10 @@ func (m *Model) Keys() []session.Key {
 		for id := range s.hashes {
 			all = append(all, session.HashKey(ns, id))
 		}
+		all = append(all, s.listKeys()...)
+		if s.signalled {
+			all = append(all, session.SignalsKey(ns))
+		}
 		if s.tokenFloor|s.forgotClients|s.forgotSessions|s.budgetsMade != 0 {
 			all = append(all, session.NamespaceKey(ns))
 		}
@@ -147,6 +155,9 @@ func (x *sess) record(pinned bool) *session.Session {
 		y.Tools = append(y.Tools, session.ToolCount{Tool: unique.Make(t.name), Calls: t.calls, Sampling: t.sampling})
 	}
 	gates := session.Gates{ModelCalls: x.kinds[session.Model], AgentCalls: x.kinds[session.Agent], Handoffs: x.kinds[session.Handoff], FailedAt: x.failedAt}
+	if h := x.halt; h != nil {
+		gates.Signal, gates.Reason, gates.Since = h.kind, h.reason, h.since
+	}
 	if gates != (session.Gates{}) {
 		y.Gates = &gates
 	}

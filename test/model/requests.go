@@ -116,7 +116,10 @@ func (s *space) deletePolicy(c *session.DeletePolicy, r *session.Result) bool {
 	return true
 }
 
-func (s *space) set(c *session.Set) bool {
+func (s *space) set(c *session.Set, r *session.Result) bool {
+	if s.conflict(c.Key, c.IfVersion, r) {
+		return false
+	}
 	x := &counter{Value: c.Value}
 	if c.TTL > 0 {
 		x.until = s.Now + c.TTL
@@ -126,6 +129,9 @@ func (s *space) set(c *session.Set) bool {
 }
 
 func (s *space) delete(c *session.Delete, r *session.Result) bool {
+	if s.conflict(c.Key, c.IfVersion, r) {
+		return false
+	}
 	if s.counters[c.Key] != nil {
 		r.Value = 1
 	}

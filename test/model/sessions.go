@@ -62,6 +62,10 @@ func (s *space) openSession(c *session.Open, r *session.Result) {
 	if pool == "" {
 		pool = tree.first
 	}
+	if h := s.against(c.Agent, pool); h != nil && h.Signal == session.Kill {
+		r.Code, r.Signal = session.Killed, h
+		return
+	}
 	if over != nil {
 		if over.pinned && over.digest != c.Digest && over.digest != c.Over {
 			r.Code, r.Digest, r.After = session.StalePremise, c.Digest, s.after(over)
@@ -113,6 +117,9 @@ func (s *space) closeSession(c *session.Close, r *session.Result) {
 			x.lapse(h)
 		}
 		x.phase, x.used, x.pinned = session.PhaseClosed, s.Now, false
+		if c.Killed {
+			x.halt = &halt{kind: session.Kill, since: s.Now, reason: c.Reason}
+		}
 	}
 	r.Counters, r.After = x.Counters, s.after(x)
 }
@@ -228,7 +235,7 @@ func (s *space) endAgain(c *session.End, x *sess, r *session.Result) {
 	case f.code == session.Ended:
 		r.Code, r.Repeat = session.AlreadyEnded, true
 	case f.code == session.LeaseLost:
-		r.Code, r.Repeat = session.LeaseLost, true
+		r.Code, r.Repeat, r.Signal = session.LeaseLost, true, x.killedBy()
 	default: // it was never admitted
 		r.Code = session.NotFound
 	}

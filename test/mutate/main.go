@@ -6,11 +6,11 @@
 // The places are drawn by a seed that is printed, evenly from all that there are
 // in the packages and the rooms below them. A change that does not compile is no
 // mutant, and another one is drawn. The files stay as they are: the compiler is
-// given the changed one in their place.
+// given the changed one in their place. Tests that do not come by a place are not
+// run for it, and the quickest of the others are run first; see reach.go.
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +21,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -46,6 +48,7 @@ func run() error {
 	within := flag.Duration("timeout", 3*time.Minute, "for the tests of one mutant")
 	least := flag.Float64("least", 0.85, "share of the mutants that has to be caught")
 	tags := flag.String("tags", "hashicorpmetrics", "build tags")
+	at := flag.String("at", "", "try only those whose description this pattern matches, as session/codec.go:273:")
 	list := flag.Bool("list", false, "print what would be tried, and end")
 	flag.Parse()
 	if flag.NArg() == 0 {
@@ -54,6 +57,13 @@ func run() error {
 	all, err := mutants(flag.Args())
 	if err != nil {
 		return err
+	}
+	if *at != "" {
+		pattern, err := regexp.Compile(*at)
+		if err != nil {
+			return err
+		}
+		all = slices.DeleteFunc(all, func(m *mutant) bool { return !pattern.MatchString(m.String()) })
 	}
 	rand.New(rand.NewPCG(*seed, 0)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	fmt.Printf("seed %d: %d of %d mutants of %s\n", *seed, *count, len(all), strings.Join(flag.Args(), ", "))
@@ -70,22 +80,22 @@ func run() error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	known := &suites{dir: dir, tags: *tags, known: map[string]*suite{}}
 	ends := map[string]int{}
 	for _, m := range all {
 		tried := ends[caught] + ends[hung] + ends[survived]
 		if tried == *count || ctx.Err() != nil {
 			break
 		}
-		start := time.Now()
-		end, by, err := m.try(ctx, dir, *tags, *within)
-		if err != nil {
-			return err
-		}
+		end, by, took, err := m.try(ctx, known, *within)
 		if ctx.Err() != nil {
 			break // it was cut off
 		}
+		if err != nil {
+			return err
+		}
 		if ends[end]++; end != invalid {
-			fmt.Printf("%3d %-8s %5.1f s  %v  %s\n", tried+1, end, time.Since(start).Seconds(), m, by)
+			fmt.Printf("%3d %-8s %5.1f s  %v  %s\n", tried+1, end, took.Seconds(), m, by)
 		}
 	}
 	tried := ends[caught] + ends[hung] + ends[survived]
@@ -97,53 +107,86 @@ func run() error {
 	return nil
 }
 
-// try runs the tests of the package of a mutant, and of the one that it is a room
-// of, and names the first that fails.
-func (m *mutant) try(ctx context.Context, dir, tags string, within time.Duration) (end, by string, err error) {
-	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
+// try runs the tests that come by a mutant, of its package and of the one that it
+// is a room of, and names the first that fails.
+func (m *mutant) try(ctx context.Context, known *suites, within time.Duration) (end, by string, took time.Duration, err error) {
+	folder := filepath.ToSlash(filepath.Dir(m.file))
+	folders := slices.Compact([]string{folder, filepath.ToSlash(m.root)}) // a room is also tested by what it is a room of
+	var tests [][]*test
+	for _, folder := range folders {
+		s, err := known.of(ctx, folder, filepath.ToSlash(m.root))
+		if err != nil {
+			return "", "", 0, err
+		}
+		tests = append(tests, s.reaching(m))
+	}
+	start := time.Now()
+	changed, overlay, binary := filepath.Join(known.dir, "changed.go"), filepath.Join(known.dir, "overlay.json"), filepath.Join(known.dir, "changed.test")
 	if err := os.WriteFile(changed, m.source(), 0o600); err != nil {
-		return "", "", err
+		return "", "", 0, err
 	}
 	path, err := filepath.Abs(m.file)
 	if err != nil {
-		return "", "", err
+		return "", "", 0, err
 	}
 	b, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
 	if err != nil {
-		return "", "", err
+		return "", "", 0, err
 	}
 	if err := os.WriteFile(overlay, b, 0o600); err != nil {
-		return "", "", err
+		return "", "", 0, err
 	}
-	pkg, root := "./"+filepath.ToSlash(filepath.Dir(m.file)), "./"+filepath.ToSlash(m.root)
-	if exec.CommandContext(ctx, "go", "build", "-tags", tags, "-overlay", overlay, pkg).Run() != nil {
-		return invalid, "", nil
+	if exec.CommandContext(ctx, "go", "build", "-tags", known.tags, "-overlay", overlay, "./"+folder).Run() != nil {
+		return invalid, "", 0, nil
 	}
-	end, by = tests(ctx, within, "-tags", tags, "-overlay", overlay, pkg)
-	if end == survived && root != pkg { // a room is also tested by what it is a room of
-		end, by = tests(ctx, within, "-tags", tags, "-overlay", overlay, root)
-	}
-	return end, by, nil
-}
-
-// tests runs tests and says how they end.
-func tests(ctx context.Context, within time.Duration, args ...string) (end, by string) {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	test := exec.CommandContext(ctx, "go", append([]string{"test", "-vet=off", "-failfast", "-timeout", within.String()}, args...)...)
-	test.WaitDelay = time.Second
-	var out bytes.Buffer
-	test.Stdout, test.Stderr = &out, &out
-	switch err := test.Run(); {
-	case err == nil:
-		return survived, ""
-	case ctx.Err() != nil, strings.Contains(out.String(), "panic: test timed out"):
-		return hung, ""
-	}
-	for line := range strings.Lines(out.String()) {
-		if strings.HasPrefix(line, "--- FAIL") || strings.HasPrefix(line, "panic:") {
-			return caught, "by " + strings.TrimSpace(strings.TrimPrefix(line, "--- FAIL: "))
+	end, by = survived, "no test comes by"
+	for i, folder := range folders {
+		if len(tests[i]) == 0 {
+			continue
+		}
+		if _, err := compile(ctx, folder, binary, "-tags", known.tags, "-overlay", overlay); err != nil {
+			return "", "", 0, err
+		}
+		if end, by = tell(ctx, folder, binary, tests[i], within); end != survived {
+			break
 		}
 	}
-	return caught, ""
+	return end, by, time.Since(start), nil
+}
+
+// tell runs tests, at first those that take no time, and says how they end. What
+// goes on for ten times as long as without a change, and some, hangs.
+func tell(ctx context.Context, folder, binary string, tests []*test, within time.Duration) (end, by string) {
+	usual := time.Duration(0)
+	for _, t := range tests {
+		usual += t.took
+	}
+	within = min(within, 15*time.Second+10*usual)
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for atOnce := time.Second; len(tests) > 0; atOnce *= 8 {
+		var names []string
+		for took := time.Duration(0); len(tests) > 0 && took < atOnce; tests = tests[1:] {
+			names, took = append(names, tests[0].name), took+tests[0].took
+		}
+		out, err := execute(ctx, folder, binary, "-test.failfast", "-test.timeout="+within.String(), "-test.run=^("+strings.Join(names, "|")+")$")
+		switch {
+		case err == nil:
+		case ctx.Err() != nil, strings.Contains(out, "panic: test timed out"):
+			return hung, ""
+		default:
+			return caught, firstFailure(out)
+		}
+	}
+	return survived, ""
+}
+
+// firstFailure names what failed.
+func firstFailure(output string) string {
+	for line := range strings.Lines(output) {
+		if strings.HasPrefix(line, "--- FAIL") || strings.HasPrefix(line, "panic:") {
+			return "by " + strings.TrimSpace(strings.TrimPrefix(line, "--- FAIL: "))
+		}
+	}
+	return ""
 }

@@ -18,9 +18,12 @@ type mutant struct {
 	root     string // the folder that was named
 	file     string
 	line     int
+	column   int
 	from, to int // bytes of the file
-	text     []byte
-	with     string
+	// The function around it; zero if there is none.
+	begin, end place
+	text       []byte
+	with       string
 }
 
 func (m *mutant) String() string {
@@ -77,7 +80,14 @@ func mutants(folders []string) (all []*mutant, err error) {
 			}
 			collect(f, source, func(from, to token.Pos, with string) {
 				at := files.Position(from)
-				all = append(all, &mutant{root: filepath.Clean(folder), file: path, line: at.Line, from: at.Offset, to: files.Position(to).Offset, text: text, with: with})
+				m := &mutant{root: filepath.Clean(folder), file: path, line: at.Line, column: at.Column, from: at.Offset, to: files.Position(to).Offset, text: text, with: with}
+				for _, d := range f.Decls {
+					if _, ok := d.(*ast.FuncDecl); ok && d.Pos() <= from && from < d.End() {
+						begin, end := files.Position(d.Pos()), files.Position(d.End())
+						m.begin, m.end = place{begin.Line, begin.Column}, place{end.Line, end.Column}
+					}
+				}
+				all = append(all, m)
 			})
 			return nil
 		})

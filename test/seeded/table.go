@@ -30,6 +30,7 @@ var Bugs = []Bug{
 	{"claim-stays", "a slot that was handed to a waiter who is gone is kept for him for ever", L0, []string{"model", "laws"}, nil},
 	{"snapshot-live", "a snapshot has the records as they are when it is written", L0, []string{"snapshot"}, nil},
 	{"skip-unknown", "a command of another version is passed over", L0, []string{"unknown"}, nil},
+	{"claim-under-stop", "a call that waits is let in by its claim, whatever signal stands", L0, []string{"model", "laws"}, nil},
 	{"answer-early", "a leader answers before what it answers is committed", L1, []string{"order", "definite", "ledger", "counters"}, nil},
 	{"read-unasked", "a leader answers reads without asking whether it leads", L1, []string{"order", "counters", "linearizable"}, nil},
 	{"no-barrier", "a leader serves before it has applied what those before it committed", L1, []string{"order", "counters"}, []string{"kill", "transfer"}},
@@ -41,5 +42,8 @@ var Bugs = []Bug{
 	{"not-pinned", "a session is judged by what the name of its policy points to now", L1, []string{"pin"}, nil},
 	{"error-allows", "what a policy cannot judge is allowed", L1, []string{"fail closed"}, nil},
 	{"audit-gap", "an audit line is dropped where it cannot be written, and its decision is told", L1, []string{"audit"}, nil},
+	{"blind-set", "a value is set whatever version it has by now", L1, []string{"counters", "linearizable", "ledger"}, nil},
+	{"append-over", "items are put where the node took a list to end, over those of others", L1, []string{"lists", "counters"}, nil},
+	{"sweep-early", "the sessions of a KILL are looked for in the state that the node has", L1, []string{"signals"}, []string{"one way", "slow links", "deaf node"}},
 	{"no-sync", "entries are acknowledged before they are on the disk", L3, []string{"lost", "order", "counters", "ledger"}, nil},
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"example.com/govnode/client"
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
 	"example.com/govnode/test/check"
 )
@@ -44,6 +43,7 @@ type Workload struct {
 	Seed      uint64
 	Think     time.Duration
 	Start     time.Time // from which times are counted, by the monotonic clock
+	Site      string    // file that all processes share, where those who hold slots meet; "" if there is none
 }
 
 // worker is the i-th of the clients.
@@ -59,9 +59,10 @@ func (l Workload) worker(i int, rec *recorder) (*worker, error) {
 		return nil, err
 	}
 	w.client = c
-	for _, a := range l.Addresses {
-		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
+	if l.Site != "" {
+		w.site = &site{path: l.Site, start: l.Start}
 	}
+	w.reach(l.Addresses)
 	return w, nil
 }
 
@@ -99,6 +100,8 @@ func (l Workload) Run(ctx context.Context, out io.Writer, settling time.Duration
 			resolving, cancel := context.WithTimeout(context.WithoutCancel(ctx), settling)
 			defer cancel()
 			w.resolve(resolving)
+			w.lift(resolving, w.name)
+			w.lift(resolving, w.name+doomed)
 			w.end()
 		})
 	}
@@ -162,9 +165,8 @@ func ReadHistory(h *check.History, lines io.Reader) (broken []check.Violation, e
 	return broken, nil
 }
 
-// Replay applies the log, as several nodes have it, up to an index to an empty
-// state. It returns what changed, and the digests of the state at log times.
-func Replay(logs []map[uint64]*raft.Log, until uint64, at []time.Duration) ([]check.Effect, map[time.Duration][]string, error) {
+// merged is the log up to an index, as several nodes have it.
+func merged(logs []map[uint64]*raft.Log, until uint64) ([]written, error) {
 	log := make([]written, until+1)
 	for i := uint64(1); i <= until; i++ {
 		for _, has := range logs {
@@ -173,12 +175,36 @@ func Replay(logs []map[uint64]*raft.Log, until uint64, at []time.Duration) ([]ch
 			case log[i].log == nil:
 				log[i].log = l
 			case l.Term != log[i].log.Term || l.Type != log[i].log.Type || !bytes.Equal(l.Data, log[i].log.Data) || !bytes.Equal(l.Extensions, log[i].log.Extensions):
-				return nil, nil, fmt.Errorf("entry %d differs between nodes, and was committed", i)
+				return nil, fmt.Errorf("entry %d differs between nodes, and was committed", i)
 			}
 		}
 		if log[i].log == nil {
-			return nil, nil, fmt.Errorf("no node has entry %d", i)
+			return nil, fmt.Errorf("no node has entry %d", i)
 		}
+	}
+	return log, nil
+}
+
+// LogLines returns the log up to an index, as several nodes have it, as package
+// model reads it again.
+func LogLines(logs []map[uint64]*raft.Log, until uint64) ([]byte, error) {
+	log, err := merged(logs, until)
+	if err != nil {
+		return nil, err
+	}
+	w, err := replay(log, time.Time{}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return w.lines()
+}
+
+// Replay applies the log, as several nodes have it, up to an index to an empty
+// state. It returns what changed, and the digests of the state at log times.
+func Replay(logs []map[uint64]*raft.Log, until uint64, at []time.Duration) ([]check.Effect, map[time.Duration][]string, error) {
+	log, err := merged(logs, until)
+	if err != nil {
+		return nil, nil, err
 	}
 	seen := make([]replica, len(at))
 	for i := range at {

@@ -128,6 +128,7 @@ func Run(s Setting) (report Report, err error) {
 	report.Violations = append(append(report.Violations, broken...), n.victims.broken...)
 	for _, w := range workers {
 		w.resolve(context.Background())
+		w.liftAll()
 		w.end()
 	}
 	drilled, found := f.drill(workers[0])

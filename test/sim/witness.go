@@ -75,6 +75,7 @@ func replay(log []written, start time.Time, seen []replica) (*witness, error) {
 		for j, r := range w.state.ApplyAll(at, commands) {
 			if e, ok := effectOf(commands[j], &r, tokens); ok {
 				e.Index = i
+				w.look(&e)
 				w.effects = append(w.effects, e)
 			}
 		}
@@ -131,6 +132,7 @@ func (w *witness) restore(l *raft.Log) error {
 		w.log = append(w.log, logged{restored: saved.Bytes(), at: at})
 		w.state.SetClock(max(now, at), generation)
 		w.state.ApplyAll(w.state.Now(), []session.Command{&session.Restore{}})
+		w.effects = append(w.effects, check.Effect{Kind: check.Restored, ID: fmt.Sprint(l.Index), Index: l.Index})
 		return nil
 	}
 	r.rest = append(r.rest, body[1:]...)
@@ -195,6 +197,21 @@ func (f *fleet) entry(at place) (found written, err error) {
 	return found, nil
 }
 
+// look adds to an effect what the state says of it.
+func (w *witness) look(e *check.Effect) {
+	switch e.Kind {
+	case check.Begin:
+		if x, ok := w.state.Get(session.SessionKey("default", e.Object)).(*session.Session); ok {
+			e.Agent = x.Agent.Value()
+		}
+	case check.Swept:
+		e.Open = len(w.state.Snapshot().Find(session.Prefix(session.KindSession, "default"), "", 1<<20, func(_ session.Key, r session.Record) bool {
+			x := r.(*session.Session)
+			return x.Phase == session.PhaseOpen && x.Agent.Value() == e.Object
+		}))
+	}
+}
+
 // effectOf returns what a command has changed, if it did and clients ask for such
 // changes. A slot may be granted before it is claimed: it is the claim that
 // counts, once for each token.
@@ -213,10 +230,22 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 			id = c.Key // it is its alone
 		}
 		return check.Effect{Kind: check.Increment, Object: c.Key, ID: id}, r.Code == session.Done && !r.Repeat
+	case *session.Set:
+		return check.Effect{Kind: check.Increment, Object: c.Key, ID: c.By.Request}, c.Key == compared && r.Code == session.Done && !r.Repeat
+	case *session.Append:
+		return check.Effect{Kind: check.Increment, Object: c.Key, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
 	case *session.Acquire:
 		return check.Effect{Kind: check.Acquire, Object: c.Pool, ID: c.Slot, Granted: true}, granted(c.Slot)
 	case *session.Release:
 		return check.Effect{Kind: check.Release, Object: c.Pool, ID: c.Slot}, r.Code == session.Released && !r.Repeat
+	case *session.Signal:
+		kind := map[session.SignalKind]check.Kind{session.Stop: check.Stop, session.Continue: check.Continue, session.Kill: check.Kill}[c.Signal]
+		return check.Effect{Kind: kind, Object: c.Target.Name, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
+	case *session.Swept: // marked again and again it is one mark
+		id := fmt.Sprint("swept ", c.Target.Name, c.Number)
+		first := tokens[id] == 0
+		tokens[id] = 1
+		return check.Effect{Kind: check.Swept, Object: c.Target.Name, ID: id}, first
 	case *session.Begin:
 		return check.Effect{Kind: check.Begin, Object: c.Session, ID: c.Call, Granted: true}, granted(c.Call)
 	case *session.End:

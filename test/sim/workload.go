@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -91,10 +92,14 @@ type worker struct {
 	client   *client.Client
 	http     *http.Client
 	counters []govnodev1connect.CounterServiceClient // of each node
+	sessions []govnodev1connect.SessionServiceClient // likewise
+	crowded  *client.OpenSession                     // in which calls are made together; nil if there is none
 	think    time.Duration                           // between two operations, on average
 	turn     chan struct{}                           // held by an operation, and by who wants there to be none
 	unclear  []check.Op                              // increments of which nobody knows what became of them
+	appended []appended                              // to the list, and acknowledged
 	log      *slog.Logger
+	site     *site // where work is done; nil if holders only say when they worked
 }
 
 func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.Duration, log *slog.Logger) (*worker, error) {
@@ -104,10 +109,16 @@ func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.
 		return nil, err
 	}
 	w.client = c
-	for _, a := range f.apis() {
-		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
-	}
+	w.reach(f.apis())
 	return w, nil
+}
+
+// reach makes what asks each node for itself.
+func (w *worker) reach(apis []string) {
+	for _, a := range apis {
+		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
+		w.sessions = append(w.sessions, govnodev1connect.NewSessionServiceClient(w.http, "http://"+a))
+	}
 }
 
 // prepare makes what the workers share.
@@ -148,17 +159,63 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 		}
 	case 5, 6, 7, 8, 9, 10:
 		w.increment(ctx)
-	case 11, 12, 13, 14, 15, 16:
+	case 11, 12, 13, 14:
 		w.read(ctx)
+	case 15, 16:
+		if session != nil {
+			w.look(ctx, session.ID())
+		}
+	case 19, 20:
+		w.crowd(ctx)
 	case 17, 18:
 		w.slot(ctx)
+	case 21:
+		w.compareAndSet(ctx)
+	case 22:
+		w.append(ctx)
+	case 23:
+		w.readState(ctx)
+	case 24:
+		if session != nil && !w.stopped(ctx, session) {
+			return nil
+		}
+	case 25:
+		w.killed(ctx)
 	default:
-		if session != nil && !w.call(ctx, session) {
+		if session != nil && !w.call(ctx, session, w.short()) {
 			return nil
 		}
 	}
 	return session
 }
+
+// crowd makes some calls at once, which go together as far as they can: in a
+// session of their own, since an answer that is given again tells of the calls that
+// were begun meanwhile as well.
+func (w *worker) crowd(ctx context.Context) {
+	if w.crowded == nil {
+		if w.crowded = w.open(ctx); w.crowded == nil {
+			return
+		}
+	}
+	var under sync.WaitGroup
+	var over atomic.Bool
+	for range 2 + w.rng.IntN(6) {
+		lasts := w.short()
+		under.Go(func() {
+			if !w.call(ctx, w.crowded, lasts) {
+				over.Store(true)
+			}
+		})
+	}
+	under.Wait()
+	if over.Load() {
+		w.crowded = nil
+	}
+}
+
+// short is a time for something to last.
+func (w *worker) short() time.Duration { return time.Duration(w.rng.Int64N(int64(w.think) + 1)) }
 
 // close ends the client and its connections.
 func (w *worker) close() error {
@@ -199,7 +256,7 @@ func (w *worker) open(ctx context.Context) *client.OpenSession {
 }
 
 // call begins a call and ends it. It reports whether the session goes on.
-func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
+func (w *worker) call(ctx context.Context, s *client.OpenSession, lasts time.Duration) bool {
 	o := check.Op{Client: w.name, Kind: check.Begin, Object: s.ID(), ID: newID(), Call: w.recorder.now()}
 	w.recorder.begun(o)
 	call, err := s.Begin(ctx, client.Call{ID: o.ID, Tool: "t", Wait: client.NoWait, TTL: 5 * time.Second})
@@ -207,13 +264,17 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession) bool {
 	w.recorder.took(o.Call, o.Return, 0)
 	o.Outcome, o.Text = outcome(err), text(err)
 	if err == nil {
-		o.Granted, o.Index, o.Value = true, call.Begun().GetIndex(), int64(call.Begun().GetCounters().GetCalls())
+		o.Granted, o.Index = true, call.Begun().GetIndex()
+		if s != w.crowded {
+			o.Value = int64(call.Begun().GetCounters().GetCalls())
+		}
 	}
 	w.recorder.done(o)
 	if err != nil {
-		return o.Outcome != check.Refused // most likely its time is over
+		var no *client.Refused
+		return !errors.As(err, &no) || no.Outcome == client.Stopped // else its time is over, most likely
 	}
-	_ = pause(ctx, time.Duration(w.rng.Int64N(int64(w.think)+1)))
+	_ = pause(ctx, lasts)
 	e := check.Op{Client: w.name, Kind: check.End, Object: s.ID(), ID: o.ID, Call: w.recorder.now()}
 	w.recorder.begun(e)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -258,12 +319,24 @@ func (w *worker) slot(ctx context.Context) {
 		work = time.Duration(w.rng.Int64N(int64(w.think) + 1))
 	}
 	end := time.Now().Add(work)
+	admitted := w.enters(h, s)
 	for ctx.Err() == nil && s.State() != client.Lost && time.Now().Before(end) {
+		look := time.Until(end)
+		if admitted {
+			look = min(look, 100*time.Millisecond)
+		}
 		select {
 		case <-s.Lost():
-		case <-time.After(time.Until(end)):
+		case <-time.After(look):
 		case <-ctx.Done():
 		}
+		if admitted && s.State() != client.Lost {
+			broken, err := w.site.stay(h.Pool, h.Token, s.Deadline().Sub(w.recorder.start))
+			w.atSite(broken, err)
+		}
+	}
+	if admitted {
+		w.atSite(nil, w.site.leave(h.Pool, h.Token))
 	}
 	// A lease is no longer trusted from its deadline on, whether anybody has
 	// noticed or not.
@@ -276,6 +349,26 @@ func (w *worker) slot(ctx context.Context) {
 	w.recorder.took(r.Call, r.Return, 0)
 	r.Outcome, r.Text = outcome(err), text(err)
 	w.recorder.done(r)
+}
+
+// enters begins the work of a holder at the site, if there is one, and reports
+// whether it was let in.
+func (w *worker) enters(h check.Hold, s *client.Slot) bool {
+	if w.site == nil {
+		return false
+	}
+	admitted, broken, err := w.site.enter(h.Pool, pools[h.Pool], inside{h.Token, h.Weight, s.Deadline().Sub(w.recorder.start)})
+	w.atSite(broken, err)
+	return admitted && err == nil
+}
+
+func (w *worker) atSite(broken *check.Violation, err error) {
+	if err != nil {
+		w.recorder.broke("site", "%v", err)
+	}
+	if broken != nil {
+		w.recorder.broke(broken.Check, "%s", broken.Text)
+	}
 }
 
 // increment adds to a counter, and sends it again under the same id while nobody
@@ -383,6 +476,22 @@ func (w *worker) readAt(ctx context.Context, node govnodev1connect.CounterServic
 	w.recorder.done(o)
 }
 
+// look reads how many calls a session has had, at any node.
+func (w *worker) look(ctx context.Context, session string) {
+	node := w.sessions[w.rng.IntN(len(w.sessions))]
+	o := check.Op{Client: w.name, Kind: check.Look, Object: session, Call: w.recorder.now()}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	res, err := node.GetSession(ctx, &v1.GetSessionRequest{SessionId: session})
+	o.Return = w.recorder.now()
+	w.recorder.took(o.Call, o.Return, 0)
+	if err != nil {
+		return // it changes nothing, and says nothing
+	}
+	o.Outcome, o.Index, o.Value = check.Applied, res.AppliedIndex, int64(res.Session.Calls)
+	w.recorder.done(o)
+}
+
 func (w *worker) node() govnodev1connect.CounterServiceClient {
 	return w.counters[w.rng.IntN(len(w.counters))]
 }
@@ -393,14 +502,24 @@ func definite(err error) bool {
 	if !errors.As(err, &ce) || !connect.IsWireError(err) {
 		return false
 	}
+	reason := reasonOf(err)
+	return reason != "" && reason != client.ReasonOutcomeUnknown
+}
+
+// reasonOf is the reason that a node has given in an error; empty if it has none.
+func reasonOf(err error) client.Reason {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return ""
+	}
 	for _, d := range ce.Details() {
 		if m, err := d.Value(); err == nil {
 			if i, ok := m.(*errdetails.ErrorInfo); ok {
-				return i.Reason != string(client.ReasonOutcomeUnknown)
+				return client.Reason(i.Reason)
 			}
 		}
 	}
-	return false
+	return ""
 }
 
 // final reads the counters after all is over.
@@ -418,5 +537,5 @@ func (w *worker) final(ctx context.Context) (map[string]int64, error) {
 			return nil, err
 		}
 	}
-	return out, nil
+	return out, w.finalState(ctx, out)
 }

@@ -60,8 +60,13 @@ const (
 	ReasonPoolInUse         = "POOL_IN_USE"
 	ReasonPolicyPinned      = "POLICY_PINNED"
 	ReasonBudgetHasChildren = "BUDGET_HAS_CHILDREN"
+	ReasonKilled            = "KILLED"
+	ReasonKillUnderWay      = "KILL_UNDER_WAY"
+	ReasonTooManySignals    = "TOO_MANY_SIGNALS"
 	ReasonNotANumber        = "NOT_A_NUMBER"
 	ReasonOverflow          = "OVERFLOW"
+	ReasonVersionConflict   = "VERSION_CONFLICT"
+	ReasonListFull          = "LIST_FULL"
 	ReasonNoMembers         = "NO_MEMBERS"
 	ReasonSnapshot          = "BAD_SNAPSHOT"
 	ReasonPolicyUnreadable  = "POLICY_UNREADABLE"
@@ -213,6 +218,9 @@ var failings = map[session.Code]failing{
 	session.PolicyPinned:      {connect.CodeFailedPrecondition, ReasonPolicyPinned, "live sessions pin the policy; close them first"},
 	session.NotWaiting:        {connect.CodeFailedPrecondition, ReasonNotWaiting, "there is no wait to give up"},
 	session.StillWaiting:      {connect.CodeFailedPrecondition, ReasonStillWaiting, "the call has not been admitted yet; give up its wait with CancelCall"},
+	session.Killed:            {connect.CodeFailedPrecondition, ReasonKilled, "no session is created; let it go on with the signal CONTINUE"},
+	session.KillUnderWay:      {connect.CodeFailedPrecondition, ReasonKillUnderWay, "a KILL stands there that has not closed all its sessions yet; send CONTINUE again when ListSignals shows it as swept. What was closed stays closed"},
+	session.TooManySignals:    {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal a policy or everything"},
 	session.NotANumber:        {connect.CodeFailedPrecondition, ReasonNotANumber, "the key holds a text; Set it to a number first"},
 	session.Overflow:          {connect.CodeInvalidArgument, ReasonOverflow, "the sum does not fit; it may be at most 9223372036854.775807 either way"},
 }
@@ -225,6 +233,13 @@ func OfResult(res *session.Result, subject string) error {
 		return New(connect.CodeInternal, ReasonInternal, fmt.Sprintf("%s: the state machine answered %d, which this request cannot have", subject, res.Code))
 	}
 	return &Error{Code: f.code, Reason: f.reason, text: subject + ": " + f.text, newerThan: res.NewerThan}
+}
+
+// Conflict says that something is not as the request names it, and how it is:
+// what is its version or its length.
+func Conflict(subject, what, today string) *Error {
+	return New(connect.CodeFailedPrecondition, ReasonVersionConflict,
+		fmt.Sprintf("%s: its %s is %s, and not the one that the request names; read it again, and decide anew", subject, what, today)).With(what, today)
 }
 
 // Invalid refuses a field of a request. The text says what to do.

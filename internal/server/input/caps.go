@@ -3,6 +3,7 @@ package input
 import (
 	"time"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/session"
 )
@@ -25,11 +26,15 @@ var Caps = struct {
 	Namespace  Bound
 	Tool       Bound // names of tools: any text without control or bidirectional format characters
 	Label      Bound
+	Signal     Bound // its name
+	Reason     Bound // of a signal
 	Attribute  Bound // name and value together
 	Arguments  Bound // JSON text; context likewise
 	Output     Bound // what drift is computed on; longer outputs are compared by hash
 	CounterKey Bound
 	Text       Bound // value of a counter that is a text
+	Item       Bound // of a list
+	Scan       Bound // text of a scan
 	Tree       Bound // all files of a policy
 	Body       Bound // one request
 	PolicyBody Bound // PutPolicy: the tree in its envelope
@@ -42,6 +47,7 @@ var Caps = struct {
 	Operations  Bound // of one BatchCalls
 	Renewals    Bound // of one RenewSlots
 	Keys        Bound // of one BatchGet
+	Items       Bound // of one Append
 	Page        Bound
 	Tools       Bound // of one session
 	OpenCalls   Bound // of one session, and slots of one client
@@ -55,6 +61,7 @@ var Caps = struct {
 	Priority  Bound
 	Tokens    Bound
 	Depth     Bound // of nested JSON
+	Length    Bound // of a list, and index of an item
 
 	// Durations.
 	TTL       Span
@@ -62,6 +69,7 @@ var Caps = struct {
 	Wait      Span
 	IdleTTL   Span
 	KeyTTL    Span // of a counter
+	ListTTL   Span // of items of a list
 	BudgetPer Span // period of a budget
 	Timeout   Span // of one operation in a batch
 	Ahead     Span // of the clock: the time that an id may carry
@@ -70,11 +78,15 @@ var Caps = struct {
 	Namespace:  Bound{Min: 1, Max: session.MaxNamespace},
 	Tool:       Bound{Min: 1, Max: session.MaxTool},
 	Label:      Bound{Max: session.MaxTool},
+	Signal:     Bound{Min: 1, Max: session.MaxID},
+	Reason:     Bound{Max: session.MaxReason},
 	Attribute:  Bound{Min: 1, Max: session.MaxAttribute},
 	Arguments:  Bound{Max: 64 << 10},
 	Output:     Bound{Max: session.MaxText},
 	CounterKey: Bound{Min: 1, Max: session.MaxKey},
 	Text:       Bound{Max: session.MaxText},
+	Item:       Bound{Max: session.MaxItem},
+	Scan:       Bound{Max: engine.MaxScan},
 	Tree:       Bound{Max: session.MaxTree},
 	Body:       Bound{Max: 256 << 10},
 	PolicyBody: Bound{Max: 1<<20 + 256<<10},
@@ -86,6 +98,7 @@ var Caps = struct {
 	Operations:  Bound{Min: 1, Max: 1024},
 	Renewals:    Bound{Min: 1, Max: 1024},
 	Keys:        Bound{Min: 1, Max: 1000},
+	Items:       Bound{Min: 1, Max: session.MaxAppend},
 	Page:        Bound{Min: 1, Max: 1000, Default: 100},
 	Tools:       Bound{Max: session.MaxTools},
 	OpenCalls:   Bound{Max: session.MaxOpen},
@@ -98,12 +111,14 @@ var Caps = struct {
 	Priority:  Bound{Min: -1000, Max: 1000},
 	Tokens:    Bound{Min: 0, Max: session.MaxCallTokens},
 	Depth:     Bound{Max: value.MaxDepth},
+	Length:    Bound{Max: session.MaxList / session.MinItemSize},
 
 	TTL:       Span{Min: session.MinTTL, Max: session.MaxTTL, Default: 30 * time.Second},
 	MaxHold:   Span{Min: session.MinTTL, Max: session.MaxHold},
 	Wait:      Span{Max: session.MaxWait},
 	IdleTTL:   Span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
 	KeyTTL:    Span{Min: time.Millisecond, Max: session.MaxDuration},
+	ListTTL:   Span{Min: time.Millisecond, Max: session.MaxListTTL},
 	BudgetPer: Span{Min: session.MinBudgetPer, Max: session.MaxBudgetPer},
 	Timeout:   Span{Min: time.Millisecond, Max: session.MaxWait + time.Minute}, // the longest wait, and the work
 	Ahead:     Span{Max: time.Hour},

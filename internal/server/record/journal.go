@@ -66,10 +66,13 @@ type Record struct {
 	events uint64 // how many it gives rise to
 }
 
-// eventTypes are the five governance events (policy engine spec 17.2), and those
-// of budgets.
+// Signal is the type of the event that a signal is.
+const Signal engine.EventType = "signal"
+
+// eventTypes are the five governance events (policy engine spec 17.2), the signals,
+// and those of budgets.
 var eventTypes = []engine.EventType{
-	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected,
+	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected, Signal,
 	engine.BudgetWarning, engine.BudgetExceeded,
 }
 

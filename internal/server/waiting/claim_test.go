@@ -25,7 +25,7 @@ func still(t *testing.T) *Waiters {
 	t.Helper()
 	store := storage.NewMemory(nil)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil)
+	w := New(store, slog.New(slog.DiscardHandler), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewGauge(prometheus.GaugeOpts{}), prometheus.NewHistogram(prometheus.HistogramOpts{}), nil)
 	w.Close()
 	return w
 }

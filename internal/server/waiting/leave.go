@@ -117,6 +117,7 @@ func (w *Waiters) removed() bool {
 // handOver answers all who wait here. Their places are kept for another node,
 // which they have to ask.
 func (w *Waiters) handOver() {
+	w.freeAll(errHeldHere(errNodeRemoved.Error()))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
@@ -138,7 +139,7 @@ func (w *Waiters) handOver() {
 // Idle returns when nobody waits here.
 func (w *Waiters) Idle(ctx context.Context) error {
 	w.mu.Lock()
-	if w.n == 0 {
+	if w.n == 0 && len(w.held) == 0 {
 		w.mu.Unlock()
 		return nil
 	}

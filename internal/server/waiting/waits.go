@@ -27,6 +27,9 @@ const (
 	// pollWaits bounds how long a waiter stays unaware of what Changed did not
 	// tell.
 	pollWaits = 500 * time.Millisecond
+	// pollHeld does so for those who are kept out by a STOP, of which a node over
+	// Redis may have a record in its cache that is as old.
+	pollHeld = 250 * time.Millisecond
 	// waitWork bounds one claim, renewal or cancellation; a claim has to come
 	// within limiter.ClaimTTL to be worth anything.
 	waitWork = 5 * time.Second
@@ -48,6 +51,7 @@ type Wait struct {
 	Renew  *session.Renew
 	Cancel *session.Cancel
 	Length time.Duration
+	Held   *Held           // it stands in no queue, and only Length counts
 	Answer *storage.Answer // where the final answer goes
 
 	done     chan storage.Answer // capacity 1
@@ -65,6 +69,7 @@ type Waiters struct {
 	store   storage.Store
 	log     *slog.Logger
 	waiting prometheus.Gauge    // how many wait
+	stopped prometheus.Gauge    // how many are held until a STOP is over
 	waited  prometheus.Observer // for how long, in seconds
 	drained <-chan struct{}     // closed when the node drains
 
@@ -79,6 +84,7 @@ type Waiters struct {
 	pools map[session.Key]*queue
 	over  []*Wait // to be asked for again: their time is over, or they have no place
 	n     int
+	held  map[session.Key]*keptOut
 	empty []chan struct{} // closed when n comes to 0
 }
 
@@ -90,11 +96,11 @@ type queue struct {
 }
 
 // New claims for those who join until it is closed.
-func New(store storage.Store, log *slog.Logger, waiting prometheus.Gauge, waited prometheus.Observer, drained <-chan struct{}) *Waiters {
+func New(store storage.Store, log *slog.Logger, waiting, stopped prometheus.Gauge, waited prometheus.Observer, drained <-chan struct{}) *Waiters {
 	w := &Waiters{
-		store: store, log: log, waiting: waiting, waited: waited, drained: drained,
+		store: store, log: log, waiting: waiting, stopped: stopped, waited: waited, drained: drained,
 		stop: make(chan struct{}), due: make(chan struct{}, 1),
-		pools: make(map[session.Key]*queue),
+		pools: make(map[session.Key]*queue), held: make(map[session.Key]*keptOut),
 	}
 	if h, ok := store.(storage.Handing); ok {
 		h.ClaimBy(w.claims)
@@ -173,7 +179,12 @@ func (w *Waiters) remove(x *Wait) {
 	w.dequeue(x)
 	w.n--
 	w.waiting.Set(float64(w.n))
-	if w.n == 0 {
+	w.tellIdle()
+}
+
+// tellIdle tells who waits for that, once nobody waits here. w.mu is held.
+func (w *Waiters) tellIdle() {
+	if w.n == 0 && len(w.held) == 0 {
 		for _, c := range w.empty {
 			close(c)
 		}
@@ -241,8 +252,9 @@ func (w *Waiters) keep(ctx context.Context) {
 }
 
 func (w *Waiters) run(ctx context.Context) {
-	poll := time.NewTicker(pollWaits)
+	poll, held := time.NewTicker(pollWaits), time.NewTicker(pollHeld)
 	defer poll.Stop()
+	defer held.Stop()
 	var rest <-chan time.Time // until then changes are not looked at; nil: they are
 	for {
 		changed := w.store.Changed()
@@ -256,6 +268,7 @@ func (w *Waiters) run(ctx context.Context) {
 			rest = nil
 		case <-changed:
 			begun := time.Now()
+			w.free(ctx)
 			w.claim(ctx, w.handed(ctx, false))
 			if took := time.Since(begun); took > longLook {
 				rest = time.After(took)
@@ -266,6 +279,8 @@ func (w *Waiters) run(ctx context.Context) {
 				continue
 			}
 			w.claim(ctx, w.handed(ctx, true))
+		case <-held.C:
+			w.free(ctx)
 		case <-w.due:
 			w.claim(ctx, w.expired())
 		}

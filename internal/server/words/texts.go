@@ -44,6 +44,7 @@ var Outcomes = map[session.Code]v1.Outcome{
 	session.KindLimitReached: v1.Outcome_OUTCOME_KIND_LIMIT,
 	session.BreakerOpen:      v1.Outcome_OUTCOME_BREAKER_OPEN,
 	session.BudgetExceeded:   v1.Outcome_OUTCOME_BUDGET_EXCEEDED,
+	session.Stopped:          v1.Outcome_OUTCOME_STOPPED,
 }
 
 // Categories of refusals that the state machine makes, beside those of package
@@ -56,6 +57,7 @@ const (
 	categorySession     = "session"
 	categoryBreaker     = "max_consecutive_failures"
 	categoryBudget      = "budget"
+	categorySignal      = "signal"
 )
 
 // A refusal is how an outcome that the state machine reached reads.
@@ -96,7 +98,12 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd) + "; no slot became free while the call waited"}
 	case session.WaitCancelled:
 		return refusal{categoryConcurrency, "The call was given up.", "The wait was given up by its caller"}
+	case session.Stopped:
+		return refusal{categorySignal, "Work is stopped for now.", StoppedText(res.Signal)}
 	case session.SessionClosed:
+		if res.Signal != nil {
+			return refusal{categorySignal, "The session was ended by an operator.", KilledText(res.Signal)}
+		}
 		return refusal{categorySession, "The session is closed.", "Session is closed; create a new one"}
 	case session.LeaseLost:
 		return refusal{categorySession, "The call has lapsed.", "The lease of this call ran out; it was settled as unknown and counts as executed"}
@@ -225,4 +232,67 @@ func SomeDuration(d time.Duration) *durationpb.Duration {
 		return nil
 	}
 	return durationpb.New(d)
+}
+
+// The names of signals in the API.
+const (
+	Stop     = "STOP"
+	Continue = "CONTINUE"
+	Kill     = "KILL"
+)
+
+// SignalOf shows a signal that stands; nil if none does. Without the time of a
+// look its age is not known.
+func SignalOf(h *session.Halt, now time.Duration) *v1.Signal {
+	if h == nil {
+		return nil
+	}
+	out := &v1.Signal{Signal: Stop, Reason: h.Reason, Swept: h.Swept}
+	if h.Signal == session.Kill {
+		out.Signal = Kill
+	}
+	if now > 0 {
+		out.Age = durationpb.New(max(now-h.Since, 0))
+	}
+	switch t := h.Target; t.Scope {
+	case session.OfSession:
+		out.Target = &v1.Signal_SessionId{SessionId: t.Name}
+	case session.OfAgent:
+		out.Target = &v1.Signal_AgentId{AgentId: t.Name}
+	case session.OfPolicy:
+		out.Target = &v1.Signal_PolicyName{PolicyName: t.Name}
+	default:
+		out.Target = &v1.Signal_Everything{Everything: true}
+	}
+	return out
+}
+
+// TargetText names whom a signal is for.
+func TargetText(t session.Target) string {
+	switch t.Scope {
+	case session.OfSession:
+		return fmt.Sprintf("sessionId %q", t.Name)
+	case session.OfAgent:
+		return fmt.Sprintf("agentId %q", t.Name)
+	case session.OfPolicy:
+		return fmt.Sprintf("policyName %q", t.Name)
+	}
+	return "everything"
+}
+
+// KilledText is why what was killed is closed.
+func KilledText(h *session.Halt) string {
+	if h.Reason == "" {
+		return "killed"
+	}
+	return "killed: " + h.Reason
+}
+
+// StoppedText is why a call is not admitted for now.
+func StoppedText(h *session.Halt) string {
+	text := "Stopped by a signal for " + TargetText(h.Target)
+	if h.Reason != "" {
+		text += " (" + h.Reason + ")"
+	}
+	return text + "; nothing was counted, and the same id may be sent again"
 }

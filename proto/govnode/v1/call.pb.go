@@ -198,7 +198,7 @@ type BeginCallRequest struct {
 	Pools     []*Want              `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`
 	Ttl       *durationpb.Duration `protobuf:"bytes,8,opt,name=ttl,proto3" json:"ttl,omitempty"`                        // of the lease; 30 s if absent
 	MaxHold   *durationpb.Duration `protobuf:"bytes,9,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"` // renewals included; none if absent
-	Wait      *durationpb.Duration `protobuf:"bytes,10,opt,name=wait,proto3" json:"wait,omitempty"`                     // how long to wait for a slot; 0 if absent
+	Wait      *durationpb.Duration `protobuf:"bytes,10,opt,name=wait,proto3" json:"wait,omitempty"`                     // how long to wait for a slot, or for the end of a STOP; 0 if absent
 	Priority  int32                `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
 	Tokens    int64                `protobuf:"varint,12,opt,name=tokens,proto3" json:"tokens,omitempty"` // that it may use; more than max_tokens is TOKEN_LIMIT; in the tokens_used of rules while the call is open
 	// The exact JSON text, where numbers or the order of keys matter.
@@ -517,6 +517,7 @@ type BeginCallResponse struct {
 	Index             uint64                 `protobuf:"varint,11,opt,name=index,proto3" json:"index,omitempty"`
 	// With BUDGET_EXCEEDED: the budget that has no room, and how much was left.
 	Budget        *BudgetAmount `protobuf:"bytes,15,opt,name=budget,proto3" json:"budget,omitempty"`
+	Signal        *Signal       `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -631,6 +632,13 @@ func (x *BeginCallResponse) GetIndex() uint64 {
 func (x *BeginCallResponse) GetBudget() *BudgetAmount {
 	if x != nil {
 		return x.Budget
+	}
+	return nil
+}
+
+func (x *BeginCallResponse) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
 	}
 	return nil
 }
@@ -1654,7 +1662,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x121\n" +
 	"\x14consecutive_failures\x18\x05 \x01(\x05R\x13consecutiveFailures\x12\x1f\n" +
 	"\vtokens_used\x18\x06 \x01(\x03R\n" +
-	"tokensUsed\"\xb6\x04\n" +
+	"tokensUsed\"\xe2\x04\n" +
 	"\x11BeginCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -1670,7 +1678,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x12modified_arguments\x18\n" +
 	" \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x14\n" +
 	"\x05index\x18\v \x01(\x04R\x05index\x120\n" +
-	"\x06budget\x18\x0f \x01(\v2\x18.govnode.v1.BudgetAmountR\x06budget\"\xec\x01\n" +
+	"\x06budget\x18\x0f \x01(\v2\x18.govnode.v1.BudgetAmountR\x06budget\x12*\n" +
+	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\xec\x01\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1806,13 +1815,14 @@ var file_govnode_v1_call_proto_goTypes = []any{
 	(*Grant)(nil),               // 25: govnode.v1.Grant
 	(*Pressure)(nil),            // 26: govnode.v1.Pressure
 	(*QueuePlace)(nil),          // 27: govnode.v1.QueuePlace
-	(*structpb.Value)(nil),      // 28: google.protobuf.Value
-	(*AcquireSlotRequest)(nil),  // 29: govnode.v1.AcquireSlotRequest
-	(*RenewSlotsRequest)(nil),   // 30: govnode.v1.RenewSlotsRequest
-	(*ReleaseSlotRequest)(nil),  // 31: govnode.v1.ReleaseSlotRequest
-	(*AcquireSlotResponse)(nil), // 32: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 33: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 34: govnode.v1.ReleaseSlotResponse
+	(*Signal)(nil),              // 28: govnode.v1.Signal
+	(*structpb.Value)(nil),      // 29: google.protobuf.Value
+	(*AcquireSlotRequest)(nil),  // 30: govnode.v1.AcquireSlotRequest
+	(*RenewSlotsRequest)(nil),   // 31: govnode.v1.RenewSlotsRequest
+	(*ReleaseSlotRequest)(nil),  // 32: govnode.v1.ReleaseSlotRequest
+	(*AcquireSlotResponse)(nil), // 33: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 34: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 35: govnode.v1.ReleaseSlotResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
 	0,  // 0: govnode.v1.BeginCallRequest.kind:type_name -> govnode.v1.Kind
@@ -1834,47 +1844,48 @@ var file_govnode_v1_call_proto_depIdxs = []int32{
 	27, // 16: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
 	20, // 17: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
 	4,  // 18: govnode.v1.BeginCallResponse.budget:type_name -> govnode.v1.BudgetAmount
-	1,  // 19: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
-	28, // 20: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
-	4,  // 21: govnode.v1.EndCallRequest.spent:type_name -> govnode.v1.BudgetAmount
-	23, // 22: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
-	5,  // 23: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
-	8,  // 24: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	23, // 25: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	5,  // 26: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	3,  // 27: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	7,  // 28: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	10, // 29: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	29, // 30: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	30, // 31: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	31, // 32: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	21, // 33: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	6,  // 34: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	9,  // 35: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	11, // 36: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	32, // 37: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	33, // 38: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	34, // 39: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	13, // 40: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	12, // 41: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	14, // 42: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	12, // 43: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	14, // 44: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	3,  // 45: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	7,  // 46: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	10, // 47: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	15, // 48: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	17, // 49: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	6,  // 50: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	9,  // 51: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	11, // 52: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	16, // 53: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	18, // 54: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	50, // [50:55] is the sub-list for method output_type
-	45, // [45:50] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	28, // 19: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
+	1,  // 20: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
+	29, // 21: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
+	4,  // 22: govnode.v1.EndCallRequest.spent:type_name -> govnode.v1.BudgetAmount
+	23, // 23: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
+	5,  // 24: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
+	8,  // 25: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
+	23, // 26: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	5,  // 27: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	3,  // 28: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	7,  // 29: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	10, // 30: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	30, // 31: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	31, // 32: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	32, // 33: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	21, // 34: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	6,  // 35: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	9,  // 36: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	11, // 37: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	33, // 38: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	34, // 39: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	35, // 40: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	13, // 41: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	12, // 42: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	14, // 43: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	12, // 44: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	14, // 45: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	3,  // 46: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	7,  // 47: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	10, // 48: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	15, // 49: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	17, // 50: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	6,  // 51: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	9,  // 52: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	11, // 53: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	16, // 54: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	18, // 55: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	51, // [51:56] is the sub-list for method output_type
+	46, // [46:51] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }

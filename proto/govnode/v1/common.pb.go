@@ -105,6 +105,9 @@ const (
 	Outcome_OUTCOME_KIND_LIMIT        Outcome = 24 // of calls of one kind
 	Outcome_OUTCOME_BREAKER_OPEN      Outcome = 25 // too many calls in a row failed; retry_after says when one is tried again
 	Outcome_OUTCOME_BUDGET_EXCEEDED   Outcome = 26 // it would use more than a budget has left
+	// A STOP stands against the session, its agent, its policy or everything.
+	// Nothing was counted or remembered: the same id may be sent again.
+	Outcome_OUTCOME_STOPPED Outcome = 23
 )
 
 // Enum value maps for Outcome.
@@ -136,6 +139,7 @@ var (
 		24: "OUTCOME_KIND_LIMIT",
 		25: "OUTCOME_BREAKER_OPEN",
 		26: "OUTCOME_BUDGET_EXCEEDED",
+		23: "OUTCOME_STOPPED",
 	}
 	Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED":       0,
@@ -164,6 +168,7 @@ var (
 		"OUTCOME_KIND_LIMIT":        24,
 		"OUTCOME_BREAKER_OPEN":      25,
 		"OUTCOME_BUDGET_EXCEEDED":   26,
+		"OUTCOME_STOPPED":           23,
 	}
 )
 
@@ -428,6 +433,154 @@ func (x *Grant) GetTtl() *durationpb.Duration {
 	return nil
 }
 
+// Signal is a STOP or a KILL that stands.
+type Signal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Target:
+	//
+	//	*Signal_SessionId
+	//	*Signal_AgentId
+	//	*Signal_PolicyName
+	//	*Signal_Everything
+	Target isSignal_Target      `protobuf_oneof:"target"`
+	Signal string               `protobuf:"bytes,5,opt,name=signal,proto3" json:"signal,omitempty"` // STOP or KILL
+	Reason string               `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Age    *durationpb.Duration `protobuf:"bytes,7,opt,name=age,proto3" json:"age,omitempty"` // absent where it is not known
+	// Of a KILL: all its sessions are closed.
+	Swept         bool `protobuf:"varint,8,opt,name=swept,proto3" json:"swept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signal) Reset() {
+	*x = Signal{}
+	mi := &file_govnode_v1_common_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signal) ProtoMessage() {}
+
+func (x *Signal) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_common_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signal.ProtoReflect.Descriptor instead.
+func (*Signal) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_common_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Signal) GetTarget() isSignal_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Signal) GetSessionId() string {
+	if x != nil {
+		if x, ok := x.Target.(*Signal_SessionId); ok {
+			return x.SessionId
+		}
+	}
+	return ""
+}
+
+func (x *Signal) GetAgentId() string {
+	if x != nil {
+		if x, ok := x.Target.(*Signal_AgentId); ok {
+			return x.AgentId
+		}
+	}
+	return ""
+}
+
+func (x *Signal) GetPolicyName() string {
+	if x != nil {
+		if x, ok := x.Target.(*Signal_PolicyName); ok {
+			return x.PolicyName
+		}
+	}
+	return ""
+}
+
+func (x *Signal) GetEverything() bool {
+	if x != nil {
+		if x, ok := x.Target.(*Signal_Everything); ok {
+			return x.Everything
+		}
+	}
+	return false
+}
+
+func (x *Signal) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *Signal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Signal) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *Signal) GetSwept() bool {
+	if x != nil {
+		return x.Swept
+	}
+	return false
+}
+
+type isSignal_Target interface {
+	isSignal_Target()
+}
+
+type Signal_SessionId struct {
+	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3,oneof"`
+}
+
+type Signal_AgentId struct {
+	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3,oneof"`
+}
+
+type Signal_PolicyName struct {
+	PolicyName string `protobuf:"bytes,3,opt,name=policy_name,json=policyName,proto3,oneof"`
+}
+
+type Signal_Everything struct {
+	Everything bool `protobuf:"varint,4,opt,name=everything,proto3,oneof"` // of the namespace
+}
+
+func (*Signal_SessionId) isSignal_Target() {}
+
+func (*Signal_AgentId) isSignal_Target() {}
+
+func (*Signal_PolicyName) isSignal_Target() {}
+
+func (*Signal_Everything) isSignal_Target() {}
+
 // QueuePlace tells where somebody waits.
 type QueuePlace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -440,7 +593,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_v1_common_proto_msgTypes[2]
+	mi := &file_govnode_v1_common_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +605,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_common_proto_msgTypes[2]
+	mi := &file_govnode_v1_common_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +618,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_govnode_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *QueuePlace) GetPool() string {
@@ -497,7 +650,7 @@ type PolicyRef struct {
 
 func (x *PolicyRef) Reset() {
 	*x = PolicyRef{}
-	mi := &file_govnode_v1_common_proto_msgTypes[3]
+	mi := &file_govnode_v1_common_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +662,7 @@ func (x *PolicyRef) String() string {
 func (*PolicyRef) ProtoMessage() {}
 
 func (x *PolicyRef) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_common_proto_msgTypes[3]
+	mi := &file_govnode_v1_common_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +675,7 @@ func (x *PolicyRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRef.ProtoReflect.Descriptor instead.
 func (*PolicyRef) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_govnode_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PolicyRef) GetRef() isPolicyRef_Ref {
@@ -580,7 +733,21 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\x05Grant\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12+\n" +
-	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"<\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x88\x02\n" +
+	"\x06Signal\x12\x1f\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tH\x00R\tsessionId\x12\x1b\n" +
+	"\bagent_id\x18\x02 \x01(\tH\x00R\aagentId\x12!\n" +
+	"\vpolicy_name\x18\x03 \x01(\tH\x00R\n" +
+	"policyName\x12 \n" +
+	"\n" +
+	"everything\x18\x04 \x01(\bH\x00R\n" +
+	"everything\x12\x16\n" +
+	"\x06signal\x18\x05 \x01(\tR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12+\n" +
+	"\x03age\x18\a \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x14\n" +
+	"\x05swept\x18\b \x01(\bR\x05sweptB\b\n" +
+	"\x06target\"<\n" +
 	"\n" +
 	"QueuePlace\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1a\n" +
@@ -592,7 +759,7 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\vConsistency\x12\x1b\n" +
 	"\x17CONSISTENCY_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n" +
-	"\x11CONSISTENCY_STALE\x10\x02*\x93\x05\n" +
+	"\x11CONSISTENCY_STALE\x10\x02*\xa8\x05\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OUTCOME_ADMITTED\x10\x01\x12\x12\n" +
@@ -620,7 +787,8 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\x11OUTCOME_NOT_FOUND\x10\x16\x12\x16\n" +
 	"\x12OUTCOME_KIND_LIMIT\x10\x18\x12\x18\n" +
 	"\x14OUTCOME_BREAKER_OPEN\x10\x19\x12\x1b\n" +
-	"\x17OUTCOME_BUDGET_EXCEEDED\x10\x1a*L\n" +
+	"\x17OUTCOME_BUDGET_EXCEEDED\x10\x1a\x12\x13\n" +
+	"\x0fOUTCOME_STOPPED\x10\x17*L\n" +
 	"\x05Order\x12\x15\n" +
 	"\x11ORDER_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ORDER_INTERCEPTOR\x10\x01\x12\x15\n" +
@@ -644,7 +812,7 @@ func file_govnode_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_govnode_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_govnode_v1_common_proto_goTypes = []any{
 	(Consistency)(0),            // 0: govnode.v1.Consistency
 	(Outcome)(0),                // 1: govnode.v1.Outcome
@@ -652,19 +820,21 @@ var file_govnode_v1_common_proto_goTypes = []any{
 	(Level)(0),                  // 3: govnode.v1.Level
 	(*Pressure)(nil),            // 4: govnode.v1.Pressure
 	(*Grant)(nil),               // 5: govnode.v1.Grant
-	(*QueuePlace)(nil),          // 6: govnode.v1.QueuePlace
-	(*PolicyRef)(nil),           // 7: govnode.v1.PolicyRef
-	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
+	(*Signal)(nil),              // 6: govnode.v1.Signal
+	(*QueuePlace)(nil),          // 7: govnode.v1.QueuePlace
+	(*PolicyRef)(nil),           // 8: govnode.v1.PolicyRef
+	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
 }
 var file_govnode_v1_common_proto_depIdxs = []int32{
 	3, // 0: govnode.v1.Pressure.level:type_name -> govnode.v1.Level
-	8, // 1: govnode.v1.Pressure.advised_delay:type_name -> google.protobuf.Duration
-	8, // 2: govnode.v1.Grant.ttl:type_name -> google.protobuf.Duration
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	9, // 1: govnode.v1.Pressure.advised_delay:type_name -> google.protobuf.Duration
+	9, // 2: govnode.v1.Grant.ttl:type_name -> google.protobuf.Duration
+	9, // 3: govnode.v1.Signal.age:type_name -> google.protobuf.Duration
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_common_proto_init() }
@@ -672,7 +842,13 @@ func file_govnode_v1_common_proto_init() {
 	if File_govnode_v1_common_proto != nil {
 		return
 	}
-	file_govnode_v1_common_proto_msgTypes[3].OneofWrappers = []any{
+	file_govnode_v1_common_proto_msgTypes[2].OneofWrappers = []any{
+		(*Signal_SessionId)(nil),
+		(*Signal_AgentId)(nil),
+		(*Signal_PolicyName)(nil),
+		(*Signal_Everything)(nil),
+	}
+	file_govnode_v1_common_proto_msgTypes[4].OneofWrappers = []any{
 		(*PolicyRef_Name)(nil),
 		(*PolicyRef_Digest)(nil),
 	}
@@ -682,7 +858,7 @@ func file_govnode_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_common_proto_rawDesc), len(file_govnode_v1_common_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

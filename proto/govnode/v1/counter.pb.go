@@ -75,10 +75,12 @@ func (x *GetRequest) GetConsistency() Consistency {
 }
 
 type GetResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Found         bool                   `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
-	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Found        bool                   `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
+	Value        string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	AppliedIndex uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	// Of type and value: 32 hexadecimal digits; "0" for a key that is absent.
+	Version       string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -134,13 +136,23 @@ func (x *GetResponse) GetAppliedIndex() uint64 {
 	return 0
 }
 
+func (x *GetResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 type SetRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // at most 64 KiB
-	Ttl           *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`     // none if absent
-	RequestId     string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Client        string                 `protobuf:"bytes,5,opt,name=client,proto3" json:"client,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Key       string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value     string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // at most 64 KiB
+	Ttl       *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`     // none if absent
+	RequestId string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client    string                 `protobuf:"bytes,5,opt,name=client,proto3" json:"client,omitempty"`
+	// The version that the key must have, "0" for none; another is
+	// VERSION_CONFLICT. Any if empty.
+	IfVersion     string `protobuf:"bytes,6,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -210,9 +222,17 @@ func (x *SetRequest) GetClient() string {
 	return ""
 }
 
+func (x *SetRequest) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
+	}
+	return ""
+}
+
 type SetResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"` // of what was set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -254,11 +274,19 @@ func (x *SetResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *SetResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 type DeleteRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,4,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"` // as of SetRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,6 +338,13 @@ func (x *DeleteRequest) GetRequestId() string {
 func (x *DeleteRequest) GetClient() string {
 	if x != nil {
 		return x.Client
+	}
+	return ""
+}
+
+func (x *DeleteRequest) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
 	}
 	return ""
 }
@@ -543,6 +578,7 @@ type BatchGetResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Values        map[string]string      `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	AppliedIndex  uint64                 `protobuf:"varint,2,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	Versions      map[string]string      `protobuf:"bytes,3,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the keys that have a value
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -591,6 +627,454 @@ func (x *BatchGetResponse) GetAppliedIndex() uint64 {
 	return 0
 }
 
+func (x *BatchGetResponse) GetVersions() map[string]string {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+type AppendRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// 1 to 256, each at most 64 KiB; all of a list at most 4 MiB, of which each
+	// item counts 64 bytes at least.
+	Items []string `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
+	// How long these items are kept; required, at most 30 days.
+	Ttl *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// The length that the list must have, 0 for none; another is
+	// VERSION_CONFLICT. Any if absent.
+	IfLength      *int64 `protobuf:"varint,4,opt,name=if_length,json=ifLength,proto3,oneof" json:"if_length,omitempty"`
+	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string `protobuf:"bytes,6,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendRequest) Reset() {
+	*x = AppendRequest{}
+	mi := &file_govnode_v1_counter_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendRequest) ProtoMessage() {}
+
+func (x *AppendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_counter_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendRequest.ProtoReflect.Descriptor instead.
+func (*AppendRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_counter_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AppendRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *AppendRequest) GetItems() []string {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *AppendRequest) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *AppendRequest) GetIfLength() int64 {
+	if x != nil && x.IfLength != nil {
+		return *x.IfLength
+	}
+	return 0
+}
+
+func (x *AppendRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *AppendRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type AppendResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Length        int64                  `protobuf:"varint,1,opt,name=length,proto3" json:"length,omitempty"` // with the items
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendResponse) Reset() {
+	*x = AppendResponse{}
+	mi := &file_govnode_v1_counter_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendResponse) ProtoMessage() {}
+
+func (x *AppendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_counter_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendResponse.ProtoReflect.Descriptor instead.
+func (*AppendResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_counter_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AppendResponse) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *AppendResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type RangeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	From          int64                  `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`   // index of the first item, which is 0 for that of the list
+	Limit         int32                  `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // at most 1,000; 100 if 0
+	Consistency   Consistency            `protobuf:"varint,4,opt,name=consistency,proto3,enum=govnode.v1.Consistency" json:"consistency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RangeRequest) Reset() {
+	*x = RangeRequest{}
+	mi := &file_govnode_v1_counter_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RangeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RangeRequest) ProtoMessage() {}
+
+func (x *RangeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_counter_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RangeRequest.ProtoReflect.Descriptor instead.
+func (*RangeRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_counter_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RangeRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RangeRequest) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *RangeRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *RangeRequest) GetConsistency() Consistency {
+	if x != nil {
+		return x.Consistency
+	}
+	return Consistency_CONSISTENCY_UNSPECIFIED
+}
+
+type RangeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*ListItem            `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`    // about a mebibyte at most
+	Length        int64                  `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"` // of the list, lapsed items included; 0 if there is none
+	Next          int64                  `protobuf:"varint,3,opt,name=next,proto3" json:"next,omitempty"`     // where to go on; equal to length at the end
+	AppliedIndex  uint64                 `protobuf:"varint,4,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RangeResponse) Reset() {
+	*x = RangeResponse{}
+	mi := &file_govnode_v1_counter_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RangeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RangeResponse) ProtoMessage() {}
+
+func (x *RangeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_counter_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RangeResponse.ProtoReflect.Descriptor instead.
+func (*RangeResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_counter_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RangeResponse) GetItems() []*ListItem {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *RangeResponse) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *RangeResponse) GetNext() int64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *RangeResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+type ListItem struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         int64                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListItem) Reset() {
+	*x = ListItem{}
+	mi := &file_govnode_v1_counter_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListItem) ProtoMessage() {}
+
+func (x *ListItem) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_counter_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
+func (*ListItem) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_counter_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListItem) GetIndex() int64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ListItem) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+type DeleteListRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteListRequest) Reset() {
+	*x = DeleteListRequest{}
+	mi := &file_govnode_v1_counter_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteListRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteListRequest) ProtoMessage() {}
+
+func (x *DeleteListRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_counter_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteListRequest.ProtoReflect.Descriptor instead.
+func (*DeleteListRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_counter_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DeleteListRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *DeleteListRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *DeleteListRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type DeleteListResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Found         bool                   `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteListResponse) Reset() {
+	*x = DeleteListResponse{}
+	mi := &file_govnode_v1_counter_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteListResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteListResponse) ProtoMessage() {}
+
+func (x *DeleteListResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_counter_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteListResponse.ProtoReflect.Descriptor instead.
+func (*DeleteListResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_counter_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DeleteListResponse) GetFound() bool {
+	if x != nil {
+		return x.Found
+	}
+	return false
+}
+
+func (x *DeleteListResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 var File_govnode_v1_counter_proto protoreflect.FileDescriptor
 
 const file_govnode_v1_counter_proto_rawDesc = "" +
@@ -600,11 +1084,12 @@ const file_govnode_v1_counter_proto_rawDesc = "" +
 	"\n" +
 	"GetRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x129\n" +
-	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"^\n" +
+	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"x\n" +
 	"\vGetResponse\x12\x14\n" +
 	"\x05found\x18\x01 \x01(\bR\x05found\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12#\n" +
-	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\"\x98\x01\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\"\xb7\x01\n" +
 	"\n" +
 	"SetRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -612,14 +1097,19 @@ const file_govnode_v1_counter_proto_rawDesc = "" +
 	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x12\x16\n" +
-	"\x06client\x18\x05 \x01(\tR\x06client\"#\n" +
+	"\x06client\x18\x05 \x01(\tR\x06client\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x06 \x01(\tR\tifVersion\"=\n" +
 	"\vSetResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index\"X\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"w\n" +
 	"\rDeleteRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
-	"\x06client\x18\x03 \x01(\tR\x06client\"<\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x04 \x01(\tR\tifVersion\"<\n" +
 	"\x0eDeleteResponse\x12\x14\n" +
 	"\x05found\x18\x01 \x01(\bR\x05found\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\"s\n" +
@@ -634,19 +1124,61 @@ const file_govnode_v1_counter_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\"`\n" +
 	"\x0fBatchGetRequest\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\tR\x04keys\x129\n" +
-	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\xb4\x01\n" +
+	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\xb9\x02\n" +
 	"\x10BatchGetResponse\x12@\n" +
 	"\x06values\x18\x01 \x03(\v2(.govnode.v1.BatchGetResponse.ValuesEntryR\x06values\x12#\n" +
-	"\rapplied_index\x18\x02 \x01(\x04R\fappliedIndex\x1a9\n" +
+	"\rapplied_index\x18\x02 \x01(\x04R\fappliedIndex\x12F\n" +
+	"\bversions\x18\x03 \x03(\v2*.govnode.v1.BatchGetResponse.VersionsEntryR\bversions\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012\xd2\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a;\n" +
+	"\rVersionsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcb\x01\n" +
+	"\rAppendRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05items\x18\x02 \x03(\tR\x05items\x12+\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12 \n" +
+	"\tif_length\x18\x04 \x01(\x03H\x00R\bifLength\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\x06 \x01(\tR\x06clientB\f\n" +
+	"\n" +
+	"_if_length\">\n" +
+	"\x0eAppendResponse\x12\x16\n" +
+	"\x06length\x18\x01 \x01(\x03R\x06length\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\x85\x01\n" +
+	"\fRangeRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x03R\x04from\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limit\x129\n" +
+	"\vconsistency\x18\x04 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\x8c\x01\n" +
+	"\rRangeResponse\x12*\n" +
+	"\x05items\x18\x01 \x03(\v2\x14.govnode.v1.ListItemR\x05items\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\x03R\x06length\x12\x12\n" +
+	"\x04next\x18\x03 \x01(\x03R\x04next\x12#\n" +
+	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\"6\n" +
+	"\bListItem\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x03R\x05index\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\\\n" +
+	"\x11DeleteListRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\"@\n" +
+	"\x12DeleteListResponse\x12\x14\n" +
+	"\x05found\x18\x01 \x01(\bR\x05found\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index2\x9e\x04\n" +
 	"\x0eCounterService\x126\n" +
 	"\x03Get\x12\x16.govnode.v1.GetRequest\x1a\x17.govnode.v1.GetResponse\x126\n" +
 	"\x03Set\x12\x16.govnode.v1.SetRequest\x1a\x17.govnode.v1.SetResponse\x12?\n" +
 	"\x06Delete\x12\x19.govnode.v1.DeleteRequest\x1a\x1a.govnode.v1.DeleteResponse\x12H\n" +
 	"\tIncrement\x12\x1c.govnode.v1.IncrementRequest\x1a\x1d.govnode.v1.IncrementResponse\x12E\n" +
-	"\bBatchGet\x12\x1b.govnode.v1.BatchGetRequest\x1a\x1c.govnode.v1.BatchGetResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\bBatchGet\x12\x1b.govnode.v1.BatchGetRequest\x1a\x1c.govnode.v1.BatchGetResponse\x12?\n" +
+	"\x06Append\x12\x19.govnode.v1.AppendRequest\x1a\x1a.govnode.v1.AppendResponse\x12<\n" +
+	"\x05Range\x12\x18.govnode.v1.RangeRequest\x1a\x19.govnode.v1.RangeResponse\x12K\n" +
+	"\n" +
+	"DeleteList\x12\x1d.govnode.v1.DeleteListRequest\x1a\x1e.govnode.v1.DeleteListResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_counter_proto_rawDescOnce sync.Once
@@ -660,7 +1192,7 @@ func file_govnode_v1_counter_proto_rawDescGZIP() []byte {
 	return file_govnode_v1_counter_proto_rawDescData
 }
 
-var file_govnode_v1_counter_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_govnode_v1_counter_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_govnode_v1_counter_proto_goTypes = []any{
 	(*GetRequest)(nil),          // 0: govnode.v1.GetRequest
 	(*GetResponse)(nil),         // 1: govnode.v1.GetResponse
@@ -672,30 +1204,48 @@ var file_govnode_v1_counter_proto_goTypes = []any{
 	(*IncrementResponse)(nil),   // 7: govnode.v1.IncrementResponse
 	(*BatchGetRequest)(nil),     // 8: govnode.v1.BatchGetRequest
 	(*BatchGetResponse)(nil),    // 9: govnode.v1.BatchGetResponse
-	nil,                         // 10: govnode.v1.BatchGetResponse.ValuesEntry
-	(Consistency)(0),            // 11: govnode.v1.Consistency
-	(*durationpb.Duration)(nil), // 12: google.protobuf.Duration
+	(*AppendRequest)(nil),       // 10: govnode.v1.AppendRequest
+	(*AppendResponse)(nil),      // 11: govnode.v1.AppendResponse
+	(*RangeRequest)(nil),        // 12: govnode.v1.RangeRequest
+	(*RangeResponse)(nil),       // 13: govnode.v1.RangeResponse
+	(*ListItem)(nil),            // 14: govnode.v1.ListItem
+	(*DeleteListRequest)(nil),   // 15: govnode.v1.DeleteListRequest
+	(*DeleteListResponse)(nil),  // 16: govnode.v1.DeleteListResponse
+	nil,                         // 17: govnode.v1.BatchGetResponse.ValuesEntry
+	nil,                         // 18: govnode.v1.BatchGetResponse.VersionsEntry
+	(Consistency)(0),            // 19: govnode.v1.Consistency
+	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
 }
 var file_govnode_v1_counter_proto_depIdxs = []int32{
-	11, // 0: govnode.v1.GetRequest.consistency:type_name -> govnode.v1.Consistency
-	12, // 1: govnode.v1.SetRequest.ttl:type_name -> google.protobuf.Duration
-	11, // 2: govnode.v1.BatchGetRequest.consistency:type_name -> govnode.v1.Consistency
-	10, // 3: govnode.v1.BatchGetResponse.values:type_name -> govnode.v1.BatchGetResponse.ValuesEntry
-	0,  // 4: govnode.v1.CounterService.Get:input_type -> govnode.v1.GetRequest
-	2,  // 5: govnode.v1.CounterService.Set:input_type -> govnode.v1.SetRequest
-	4,  // 6: govnode.v1.CounterService.Delete:input_type -> govnode.v1.DeleteRequest
-	6,  // 7: govnode.v1.CounterService.Increment:input_type -> govnode.v1.IncrementRequest
-	8,  // 8: govnode.v1.CounterService.BatchGet:input_type -> govnode.v1.BatchGetRequest
-	1,  // 9: govnode.v1.CounterService.Get:output_type -> govnode.v1.GetResponse
-	3,  // 10: govnode.v1.CounterService.Set:output_type -> govnode.v1.SetResponse
-	5,  // 11: govnode.v1.CounterService.Delete:output_type -> govnode.v1.DeleteResponse
-	7,  // 12: govnode.v1.CounterService.Increment:output_type -> govnode.v1.IncrementResponse
-	9,  // 13: govnode.v1.CounterService.BatchGet:output_type -> govnode.v1.BatchGetResponse
-	9,  // [9:14] is the sub-list for method output_type
-	4,  // [4:9] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	19, // 0: govnode.v1.GetRequest.consistency:type_name -> govnode.v1.Consistency
+	20, // 1: govnode.v1.SetRequest.ttl:type_name -> google.protobuf.Duration
+	19, // 2: govnode.v1.BatchGetRequest.consistency:type_name -> govnode.v1.Consistency
+	17, // 3: govnode.v1.BatchGetResponse.values:type_name -> govnode.v1.BatchGetResponse.ValuesEntry
+	18, // 4: govnode.v1.BatchGetResponse.versions:type_name -> govnode.v1.BatchGetResponse.VersionsEntry
+	20, // 5: govnode.v1.AppendRequest.ttl:type_name -> google.protobuf.Duration
+	19, // 6: govnode.v1.RangeRequest.consistency:type_name -> govnode.v1.Consistency
+	14, // 7: govnode.v1.RangeResponse.items:type_name -> govnode.v1.ListItem
+	0,  // 8: govnode.v1.CounterService.Get:input_type -> govnode.v1.GetRequest
+	2,  // 9: govnode.v1.CounterService.Set:input_type -> govnode.v1.SetRequest
+	4,  // 10: govnode.v1.CounterService.Delete:input_type -> govnode.v1.DeleteRequest
+	6,  // 11: govnode.v1.CounterService.Increment:input_type -> govnode.v1.IncrementRequest
+	8,  // 12: govnode.v1.CounterService.BatchGet:input_type -> govnode.v1.BatchGetRequest
+	10, // 13: govnode.v1.CounterService.Append:input_type -> govnode.v1.AppendRequest
+	12, // 14: govnode.v1.CounterService.Range:input_type -> govnode.v1.RangeRequest
+	15, // 15: govnode.v1.CounterService.DeleteList:input_type -> govnode.v1.DeleteListRequest
+	1,  // 16: govnode.v1.CounterService.Get:output_type -> govnode.v1.GetResponse
+	3,  // 17: govnode.v1.CounterService.Set:output_type -> govnode.v1.SetResponse
+	5,  // 18: govnode.v1.CounterService.Delete:output_type -> govnode.v1.DeleteResponse
+	7,  // 19: govnode.v1.CounterService.Increment:output_type -> govnode.v1.IncrementResponse
+	9,  // 20: govnode.v1.CounterService.BatchGet:output_type -> govnode.v1.BatchGetResponse
+	11, // 21: govnode.v1.CounterService.Append:output_type -> govnode.v1.AppendResponse
+	13, // 22: govnode.v1.CounterService.Range:output_type -> govnode.v1.RangeResponse
+	16, // 23: govnode.v1.CounterService.DeleteList:output_type -> govnode.v1.DeleteListResponse
+	16, // [16:24] is the sub-list for method output_type
+	8,  // [8:16] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_counter_proto_init() }
@@ -704,13 +1254,14 @@ func file_govnode_v1_counter_proto_init() {
 		return
 	}
 	file_govnode_v1_common_proto_init()
+	file_govnode_v1_counter_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_counter_proto_rawDesc), len(file_govnode_v1_counter_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,307 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ScanKind says what a text is.
+type ScanKind int32
+
+const (
+	ScanKind_SCAN_KIND_UNSPECIFIED ScanKind = 0
+	ScanKind_SCAN_KIND_INPUT       ScanKind = 1
+	ScanKind_SCAN_KIND_OUTPUT      ScanKind = 2
+	ScanKind_SCAN_KIND_MEMORY      ScanKind = 3
+	ScanKind_SCAN_KIND_MESSAGE     ScanKind = 4
+)
+
+// Enum value maps for ScanKind.
+var (
+	ScanKind_name = map[int32]string{
+		0: "SCAN_KIND_UNSPECIFIED",
+		1: "SCAN_KIND_INPUT",
+		2: "SCAN_KIND_OUTPUT",
+		3: "SCAN_KIND_MEMORY",
+		4: "SCAN_KIND_MESSAGE",
+	}
+	ScanKind_value = map[string]int32{
+		"SCAN_KIND_UNSPECIFIED": 0,
+		"SCAN_KIND_INPUT":       1,
+		"SCAN_KIND_OUTPUT":      2,
+		"SCAN_KIND_MEMORY":      3,
+		"SCAN_KIND_MESSAGE":     4,
+	}
+)
+
+func (x ScanKind) Enum() *ScanKind {
+	p := new(ScanKind)
+	*p = x
+	return p
+}
+
+func (x ScanKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ScanKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_v1_policy_proto_enumTypes[0].Descriptor()
+}
+
+func (ScanKind) Type() protoreflect.EnumType {
+	return &file_govnode_v1_policy_proto_enumTypes[0]
+}
+
+func (x ScanKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ScanKind.Descriptor instead.
+func (ScanKind) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{0}
+}
+
+type ScanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Policy        *PolicyRef             `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	SessionId     string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // instead of policy: the tree that the session pins
+	Kind          ScanKind               `protobuf:"varint,3,opt,name=kind,proto3,enum=govnode.v1.ScanKind" json:"kind,omitempty"`
+	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"` // at most 64 KiB
+	Tool          string                 `protobuf:"bytes,5,opt,name=tool,proto3" json:"tool,omitempty"` // whose input or output it is; for records alone
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScanRequest) Reset() {
+	*x = ScanRequest{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScanRequest) ProtoMessage() {}
+
+func (x *ScanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScanRequest.ProtoReflect.Descriptor instead.
+func (*ScanRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ScanRequest) GetPolicy() *PolicyRef {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *ScanRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *ScanRequest) GetKind() ScanKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ScanKind_SCAN_KIND_UNSPECIFIED
+}
+
+func (x *ScanRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ScanRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+type ScanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Allowed       bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // allow, deny or redact
+	Findings      []*ScanFinding         `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	Redacted      string                 `protobuf:"bytes,4,opt,name=redacted,proto3" json:"redacted,omitempty"`                                // the text to use, where the action is redact
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`                                    // without the text
+	Category      string                 `protobuf:"bytes,6,opt,name=category,proto3" json:"category,omitempty"`                                // of a denial
+	PublicMessage string                 `protobuf:"bytes,7,opt,name=public_message,json=publicMessage,proto3" json:"public_message,omitempty"` // of a denial
+	DecisionId    string                 `protobuf:"bytes,8,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`          // of a denial: see DecisionService.Explain
+	PolicyDigest  string                 `protobuf:"bytes,9,opt,name=policy_digest,json=policyDigest,proto3" json:"policy_digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScanResponse) Reset() {
+	*x = ScanResponse{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScanResponse) ProtoMessage() {}
+
+func (x *ScanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScanResponse.ProtoReflect.Descriptor instead.
+func (*ScanResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ScanResponse) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *ScanResponse) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ScanResponse) GetFindings() []*ScanFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *ScanResponse) GetRedacted() string {
+	if x != nil {
+		return x.Redacted
+	}
+	return ""
+}
+
+func (x *ScanResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ScanResponse) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *ScanResponse) GetPublicMessage() string {
+	if x != nil {
+		return x.PublicMessage
+	}
+	return ""
+}
+
+func (x *ScanResponse) GetDecisionId() string {
+	if x != nil {
+		return x.DecisionId
+	}
+	return ""
+}
+
+func (x *ScanResponse) GetPolicyDigest() string {
+	if x != nil {
+		return x.PolicyDigest
+	}
+	return ""
+}
+
+// ScanFinding says what was found, and never the text itself.
+type ScanFinding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`    // blocked_pattern, credentials or personal_data
+	Rule          string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`    // blocked_patterns[0], or the kind of data, such as email
+	Count         int32                  `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"` // 1 for a blocked pattern, however often it occurs
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScanFinding) Reset() {
+	*x = ScanFinding{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScanFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScanFinding) ProtoMessage() {}
+
+func (x *ScanFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScanFinding.ProtoReflect.Descriptor instead.
+func (*ScanFinding) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ScanFinding) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *ScanFinding) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ScanFinding) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 type PutPolicyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // the name in the document if empty
@@ -36,7 +337,7 @@ type PutPolicyRequest struct {
 
 func (x *PutPolicyRequest) Reset() {
 	*x = PutPolicyRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[0]
+	mi := &file_govnode_v1_policy_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +349,7 @@ func (x *PutPolicyRequest) String() string {
 func (*PutPolicyRequest) ProtoMessage() {}
 
 func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[0]
+	mi := &file_govnode_v1_policy_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +362,7 @@ func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicyRequest.ProtoReflect.Descriptor instead.
 func (*PutPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{0}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PutPolicyRequest) GetName() string {
@@ -109,7 +410,7 @@ type TextFile struct {
 
 func (x *TextFile) Reset() {
 	*x = TextFile{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[1]
+	mi := &file_govnode_v1_policy_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -121,7 +422,7 @@ func (x *TextFile) String() string {
 func (*TextFile) ProtoMessage() {}
 
 func (x *TextFile) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[1]
+	mi := &file_govnode_v1_policy_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -134,7 +435,7 @@ func (x *TextFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextFile.ProtoReflect.Descriptor instead.
 func (*TextFile) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{1}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TextFile) GetPath() string {
@@ -164,7 +465,7 @@ type PutPolicyResponse struct {
 
 func (x *PutPolicyResponse) Reset() {
 	*x = PutPolicyResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[2]
+	mi := &file_govnode_v1_policy_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -176,7 +477,7 @@ func (x *PutPolicyResponse) String() string {
 func (*PutPolicyResponse) ProtoMessage() {}
 
 func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[2]
+	mi := &file_govnode_v1_policy_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -189,7 +490,7 @@ func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicyResponse.ProtoReflect.Descriptor instead.
 func (*PutPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{2}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PutPolicyResponse) GetName() string {
@@ -240,7 +541,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[3]
+	mi := &file_govnode_v1_policy_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -252,7 +553,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[3]
+	mi := &file_govnode_v1_policy_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -265,7 +566,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{3}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Policy) GetName() string {
@@ -317,7 +618,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[4]
+	mi := &file_govnode_v1_policy_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -329,7 +630,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[4]
+	mi := &file_govnode_v1_policy_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -342,7 +643,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{4}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetPolicyRequest) GetRef() isGetPolicyRequest_Ref {
@@ -403,7 +704,7 @@ type GetPolicyResponse struct {
 
 func (x *GetPolicyResponse) Reset() {
 	*x = GetPolicyResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[5]
+	mi := &file_govnode_v1_policy_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +716,7 @@ func (x *GetPolicyResponse) String() string {
 func (*GetPolicyResponse) ProtoMessage() {}
 
 func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[5]
+	mi := &file_govnode_v1_policy_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +729,7 @@ func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{5}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetPolicyResponse) GetPolicy() *Policy {
@@ -456,7 +757,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[6]
+	mi := &file_govnode_v1_policy_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +769,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[6]
+	mi := &file_govnode_v1_policy_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +782,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{6}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListPoliciesRequest) GetPageSize() int32 {
@@ -516,7 +817,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[7]
+	mi := &file_govnode_v1_policy_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +829,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[7]
+	mi := &file_govnode_v1_policy_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +842,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{7}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -580,7 +881,7 @@ type DeletePolicyRequest struct {
 
 func (x *DeletePolicyRequest) Reset() {
 	*x = DeletePolicyRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[8]
+	mi := &file_govnode_v1_policy_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +893,7 @@ func (x *DeletePolicyRequest) String() string {
 func (*DeletePolicyRequest) ProtoMessage() {}
 
 func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[8]
+	mi := &file_govnode_v1_policy_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +906,7 @@ func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicyRequest.ProtoReflect.Descriptor instead.
 func (*DeletePolicyRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeletePolicyRequest) GetRef() isDeletePolicyRequest_Ref {
@@ -672,7 +973,7 @@ type DeletePolicyResponse struct {
 
 func (x *DeletePolicyResponse) Reset() {
 	*x = DeletePolicyResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[9]
+	mi := &file_govnode_v1_policy_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +985,7 @@ func (x *DeletePolicyResponse) String() string {
 func (*DeletePolicyResponse) ProtoMessage() {}
 
 func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[9]
+	mi := &file_govnode_v1_policy_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +998,7 @@ func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicyResponse.ProtoReflect.Descriptor instead.
 func (*DeletePolicyResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeletePolicyResponse) GetIndex() uint64 {
@@ -725,7 +1026,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[10]
+	mi := &file_govnode_v1_policy_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +1038,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[10]
+	mi := &file_govnode_v1_policy_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +1051,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{10}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EvaluateRequest) GetPolicy() *PolicyRef {
@@ -844,7 +1145,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[11]
+	mi := &file_govnode_v1_policy_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1157,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[11]
+	mi := &file_govnode_v1_policy_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1170,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{11}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Decision) GetAllowed() bool {
@@ -969,7 +1270,7 @@ type EvaluateResponse struct {
 
 func (x *EvaluateResponse) Reset() {
 	*x = EvaluateResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[12]
+	mi := &file_govnode_v1_policy_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1282,7 @@ func (x *EvaluateResponse) String() string {
 func (*EvaluateResponse) ProtoMessage() {}
 
 func (x *EvaluateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[12]
+	mi := &file_govnode_v1_policy_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1295,7 @@ func (x *EvaluateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateResponse.ProtoReflect.Descriptor instead.
 func (*EvaluateResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{12}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EvaluateResponse) GetDecision() *Decision {
@@ -1035,7 +1336,7 @@ type ToolHash struct {
 
 func (x *ToolHash) Reset() {
 	*x = ToolHash{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[13]
+	mi := &file_govnode_v1_policy_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1348,7 @@ func (x *ToolHash) String() string {
 func (*ToolHash) ProtoMessage() {}
 
 func (x *ToolHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[13]
+	mi := &file_govnode_v1_policy_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1361,7 @@ func (x *ToolHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolHash.ProtoReflect.Descriptor instead.
 func (*ToolHash) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{13}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ToolHash) GetTool() string {
@@ -1089,7 +1390,7 @@ type PutHashRequest struct {
 
 func (x *PutHashRequest) Reset() {
 	*x = PutHashRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[14]
+	mi := &file_govnode_v1_policy_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1402,7 @@ func (x *PutHashRequest) String() string {
 func (*PutHashRequest) ProtoMessage() {}
 
 func (x *PutHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[14]
+	mi := &file_govnode_v1_policy_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1415,7 @@ func (x *PutHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHashRequest.ProtoReflect.Descriptor instead.
 func (*PutHashRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{14}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PutHashRequest) GetTool() string {
@@ -1155,7 +1456,7 @@ type PutHashResponse struct {
 
 func (x *PutHashResponse) Reset() {
 	*x = PutHashResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[15]
+	mi := &file_govnode_v1_policy_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1468,7 @@ func (x *PutHashResponse) String() string {
 func (*PutHashResponse) ProtoMessage() {}
 
 func (x *PutHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[15]
+	mi := &file_govnode_v1_policy_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1481,7 @@ func (x *PutHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHashResponse.ProtoReflect.Descriptor instead.
 func (*PutHashResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{15}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PutHashResponse) GetHash() *ToolHash {
@@ -1208,7 +1509,7 @@ type ListHashesRequest struct {
 
 func (x *ListHashesRequest) Reset() {
 	*x = ListHashesRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[16]
+	mi := &file_govnode_v1_policy_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1521,7 @@ func (x *ListHashesRequest) String() string {
 func (*ListHashesRequest) ProtoMessage() {}
 
 func (x *ListHashesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[16]
+	mi := &file_govnode_v1_policy_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1534,7 @@ func (x *ListHashesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHashesRequest.ProtoReflect.Descriptor instead.
 func (*ListHashesRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{16}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListHashesRequest) GetPageSize() int32 {
@@ -1268,7 +1569,7 @@ type ListHashesResponse struct {
 
 func (x *ListHashesResponse) Reset() {
 	*x = ListHashesResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[17]
+	mi := &file_govnode_v1_policy_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1280,7 +1581,7 @@ func (x *ListHashesResponse) String() string {
 func (*ListHashesResponse) ProtoMessage() {}
 
 func (x *ListHashesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[17]
+	mi := &file_govnode_v1_policy_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1293,7 +1594,7 @@ func (x *ListHashesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHashesResponse.ProtoReflect.Descriptor instead.
 func (*ListHashesResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{17}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListHashesResponse) GetHashes() []*ToolHash {
@@ -1328,7 +1629,7 @@ type DeleteHashRequest struct {
 
 func (x *DeleteHashRequest) Reset() {
 	*x = DeleteHashRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[18]
+	mi := &file_govnode_v1_policy_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1641,7 @@ func (x *DeleteHashRequest) String() string {
 func (*DeleteHashRequest) ProtoMessage() {}
 
 func (x *DeleteHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[18]
+	mi := &file_govnode_v1_policy_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1654,7 @@ func (x *DeleteHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteHashRequest.ProtoReflect.Descriptor instead.
 func (*DeleteHashRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{18}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteHashRequest) GetTool() string {
@@ -1386,7 +1687,7 @@ type DeleteHashResponse struct {
 
 func (x *DeleteHashResponse) Reset() {
 	*x = DeleteHashResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[19]
+	mi := &file_govnode_v1_policy_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1699,7 @@ func (x *DeleteHashResponse) String() string {
 func (*DeleteHashResponse) ProtoMessage() {}
 
 func (x *DeleteHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[19]
+	mi := &file_govnode_v1_policy_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1712,7 @@ func (x *DeleteHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteHashResponse.ProtoReflect.Descriptor instead.
 func (*DeleteHashResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{19}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteHashResponse) GetIndex() uint64 {
@@ -1426,7 +1727,29 @@ var File_govnode_v1_policy_proto protoreflect.FileDescriptor
 const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\n" +
 	"\x17govnode/v1/policy.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/common.proto\"\x9d\x01\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/common.proto\"\xad\x01\n" +
+	"\vScanRequest\x12-\n" +
+	"\x06policy\x18\x01 \x01(\v2\x15.govnode.v1.PolicyRefR\x06policy\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x02 \x01(\tR\tsessionId\x12(\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x14.govnode.v1.ScanKindR\x04kind\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12\x12\n" +
+	"\x04tool\x18\x05 \x01(\tR\x04tool\"\xb2\x02\n" +
+	"\fScanResponse\x12\x18\n" +
+	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x123\n" +
+	"\bfindings\x18\x03 \x03(\v2\x17.govnode.v1.ScanFindingR\bfindings\x12\x1a\n" +
+	"\bredacted\x18\x04 \x01(\tR\bredacted\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bcategory\x18\x06 \x01(\tR\bcategory\x12%\n" +
+	"\x0epublic_message\x18\a \x01(\tR\rpublicMessage\x12\x1f\n" +
+	"\vdecision_id\x18\b \x01(\tR\n" +
+	"decisionId\x12#\n" +
+	"\rpolicy_digest\x18\t \x01(\tR\fpolicyDigest\"K\n" +
+	"\vScanFinding\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"\x9d\x01\n" +
 	"\x10PutPolicyRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x05files\x18\x02 \x03(\v2\x14.govnode.v1.TextFileR\x05files\x12\x12\n" +
@@ -1538,7 +1861,13 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\"*\n" +
 	"\x12DeleteHashResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xee\x04\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index*}\n" +
+	"\bScanKind\x12\x19\n" +
+	"\x15SCAN_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fSCAN_KIND_INPUT\x10\x01\x12\x14\n" +
+	"\x10SCAN_KIND_OUTPUT\x10\x02\x12\x14\n" +
+	"\x10SCAN_KIND_MEMORY\x10\x03\x12\x15\n" +
+	"\x11SCAN_KIND_MESSAGE\x10\x042\xa9\x05\n" +
 	"\rPolicyService\x12H\n" +
 	"\tPutPolicy\x12\x1c.govnode.v1.PutPolicyRequest\x1a\x1d.govnode.v1.PutPolicyResponse\x12H\n" +
 	"\tGetPolicy\x12\x1c.govnode.v1.GetPolicyRequest\x1a\x1d.govnode.v1.GetPolicyResponse\x12Q\n" +
@@ -1549,7 +1878,8 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\n" +
 	"ListHashes\x12\x1d.govnode.v1.ListHashesRequest\x1a\x1e.govnode.v1.ListHashesResponse\x12K\n" +
 	"\n" +
-	"DeleteHash\x12\x1d.govnode.v1.DeleteHashRequest\x1a\x1e.govnode.v1.DeleteHashResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"DeleteHash\x12\x1d.govnode.v1.DeleteHashRequest\x1a\x1e.govnode.v1.DeleteHashResponse\x129\n" +
+	"\x04Scan\x12\x17.govnode.v1.ScanRequest\x1a\x18.govnode.v1.ScanResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_policy_proto_rawDescOnce sync.Once
@@ -1563,74 +1893,84 @@ func file_govnode_v1_policy_proto_rawDescGZIP() []byte {
 	return file_govnode_v1_policy_proto_rawDescData
 }
 
-var file_govnode_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_govnode_v1_policy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_govnode_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_govnode_v1_policy_proto_goTypes = []any{
-	(*PutPolicyRequest)(nil),     // 0: govnode.v1.PutPolicyRequest
-	(*TextFile)(nil),             // 1: govnode.v1.TextFile
-	(*PutPolicyResponse)(nil),    // 2: govnode.v1.PutPolicyResponse
-	(*Policy)(nil),               // 3: govnode.v1.Policy
-	(*GetPolicyRequest)(nil),     // 4: govnode.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),    // 5: govnode.v1.GetPolicyResponse
-	(*ListPoliciesRequest)(nil),  // 6: govnode.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil), // 7: govnode.v1.ListPoliciesResponse
-	(*DeletePolicyRequest)(nil),  // 8: govnode.v1.DeletePolicyRequest
-	(*DeletePolicyResponse)(nil), // 9: govnode.v1.DeletePolicyResponse
-	(*EvaluateRequest)(nil),      // 10: govnode.v1.EvaluateRequest
-	(*Decision)(nil),             // 11: govnode.v1.Decision
-	(*EvaluateResponse)(nil),     // 12: govnode.v1.EvaluateResponse
-	(*ToolHash)(nil),             // 13: govnode.v1.ToolHash
-	(*PutHashRequest)(nil),       // 14: govnode.v1.PutHashRequest
-	(*PutHashResponse)(nil),      // 15: govnode.v1.PutHashResponse
-	(*ListHashesRequest)(nil),    // 16: govnode.v1.ListHashesRequest
-	(*ListHashesResponse)(nil),   // 17: govnode.v1.ListHashesResponse
-	(*DeleteHashRequest)(nil),    // 18: govnode.v1.DeleteHashRequest
-	(*DeleteHashResponse)(nil),   // 19: govnode.v1.DeleteHashResponse
-	nil,                          // 20: govnode.v1.EvaluateRequest.MetadataEntry
-	(Consistency)(0),             // 21: govnode.v1.Consistency
-	(*PolicyRef)(nil),            // 22: govnode.v1.PolicyRef
-	(*structpb.Struct)(nil),      // 23: google.protobuf.Struct
-	(Order)(0),                   // 24: govnode.v1.Order
-	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
+	(ScanKind)(0),                // 0: govnode.v1.ScanKind
+	(*ScanRequest)(nil),          // 1: govnode.v1.ScanRequest
+	(*ScanResponse)(nil),         // 2: govnode.v1.ScanResponse
+	(*ScanFinding)(nil),          // 3: govnode.v1.ScanFinding
+	(*PutPolicyRequest)(nil),     // 4: govnode.v1.PutPolicyRequest
+	(*TextFile)(nil),             // 5: govnode.v1.TextFile
+	(*PutPolicyResponse)(nil),    // 6: govnode.v1.PutPolicyResponse
+	(*Policy)(nil),               // 7: govnode.v1.Policy
+	(*GetPolicyRequest)(nil),     // 8: govnode.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),    // 9: govnode.v1.GetPolicyResponse
+	(*ListPoliciesRequest)(nil),  // 10: govnode.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil), // 11: govnode.v1.ListPoliciesResponse
+	(*DeletePolicyRequest)(nil),  // 12: govnode.v1.DeletePolicyRequest
+	(*DeletePolicyResponse)(nil), // 13: govnode.v1.DeletePolicyResponse
+	(*EvaluateRequest)(nil),      // 14: govnode.v1.EvaluateRequest
+	(*Decision)(nil),             // 15: govnode.v1.Decision
+	(*EvaluateResponse)(nil),     // 16: govnode.v1.EvaluateResponse
+	(*ToolHash)(nil),             // 17: govnode.v1.ToolHash
+	(*PutHashRequest)(nil),       // 18: govnode.v1.PutHashRequest
+	(*PutHashResponse)(nil),      // 19: govnode.v1.PutHashResponse
+	(*ListHashesRequest)(nil),    // 20: govnode.v1.ListHashesRequest
+	(*ListHashesResponse)(nil),   // 21: govnode.v1.ListHashesResponse
+	(*DeleteHashRequest)(nil),    // 22: govnode.v1.DeleteHashRequest
+	(*DeleteHashResponse)(nil),   // 23: govnode.v1.DeleteHashResponse
+	nil,                          // 24: govnode.v1.EvaluateRequest.MetadataEntry
+	(*PolicyRef)(nil),            // 25: govnode.v1.PolicyRef
+	(Consistency)(0),             // 26: govnode.v1.Consistency
+	(*structpb.Struct)(nil),      // 27: google.protobuf.Struct
+	(Order)(0),                   // 28: govnode.v1.Order
+	(*durationpb.Duration)(nil),  // 29: google.protobuf.Duration
 }
 var file_govnode_v1_policy_proto_depIdxs = []int32{
-	1,  // 0: govnode.v1.PutPolicyRequest.files:type_name -> govnode.v1.TextFile
-	1,  // 1: govnode.v1.Policy.files:type_name -> govnode.v1.TextFile
-	21, // 2: govnode.v1.GetPolicyRequest.consistency:type_name -> govnode.v1.Consistency
-	3,  // 3: govnode.v1.GetPolicyResponse.policy:type_name -> govnode.v1.Policy
-	21, // 4: govnode.v1.ListPoliciesRequest.consistency:type_name -> govnode.v1.Consistency
-	3,  // 5: govnode.v1.ListPoliciesResponse.policies:type_name -> govnode.v1.Policy
-	22, // 6: govnode.v1.EvaluateRequest.policy:type_name -> govnode.v1.PolicyRef
-	23, // 7: govnode.v1.EvaluateRequest.arguments:type_name -> google.protobuf.Struct
-	23, // 8: govnode.v1.EvaluateRequest.context:type_name -> google.protobuf.Struct
-	24, // 9: govnode.v1.EvaluateRequest.order:type_name -> govnode.v1.Order
-	20, // 10: govnode.v1.EvaluateRequest.metadata:type_name -> govnode.v1.EvaluateRequest.MetadataEntry
-	25, // 11: govnode.v1.Decision.evaluation_time:type_name -> google.protobuf.Duration
-	11, // 12: govnode.v1.EvaluateResponse.decision:type_name -> govnode.v1.Decision
-	23, // 13: govnode.v1.EvaluateResponse.modified_arguments:type_name -> google.protobuf.Struct
-	13, // 14: govnode.v1.PutHashResponse.hash:type_name -> govnode.v1.ToolHash
-	21, // 15: govnode.v1.ListHashesRequest.consistency:type_name -> govnode.v1.Consistency
-	13, // 16: govnode.v1.ListHashesResponse.hashes:type_name -> govnode.v1.ToolHash
-	0,  // 17: govnode.v1.PolicyService.PutPolicy:input_type -> govnode.v1.PutPolicyRequest
-	4,  // 18: govnode.v1.PolicyService.GetPolicy:input_type -> govnode.v1.GetPolicyRequest
-	6,  // 19: govnode.v1.PolicyService.ListPolicies:input_type -> govnode.v1.ListPoliciesRequest
-	8,  // 20: govnode.v1.PolicyService.DeletePolicy:input_type -> govnode.v1.DeletePolicyRequest
-	10, // 21: govnode.v1.PolicyService.Evaluate:input_type -> govnode.v1.EvaluateRequest
-	14, // 22: govnode.v1.PolicyService.PutHash:input_type -> govnode.v1.PutHashRequest
-	16, // 23: govnode.v1.PolicyService.ListHashes:input_type -> govnode.v1.ListHashesRequest
-	18, // 24: govnode.v1.PolicyService.DeleteHash:input_type -> govnode.v1.DeleteHashRequest
-	2,  // 25: govnode.v1.PolicyService.PutPolicy:output_type -> govnode.v1.PutPolicyResponse
-	5,  // 26: govnode.v1.PolicyService.GetPolicy:output_type -> govnode.v1.GetPolicyResponse
-	7,  // 27: govnode.v1.PolicyService.ListPolicies:output_type -> govnode.v1.ListPoliciesResponse
-	9,  // 28: govnode.v1.PolicyService.DeletePolicy:output_type -> govnode.v1.DeletePolicyResponse
-	12, // 29: govnode.v1.PolicyService.Evaluate:output_type -> govnode.v1.EvaluateResponse
-	15, // 30: govnode.v1.PolicyService.PutHash:output_type -> govnode.v1.PutHashResponse
-	17, // 31: govnode.v1.PolicyService.ListHashes:output_type -> govnode.v1.ListHashesResponse
-	19, // 32: govnode.v1.PolicyService.DeleteHash:output_type -> govnode.v1.DeleteHashResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	25, // 0: govnode.v1.ScanRequest.policy:type_name -> govnode.v1.PolicyRef
+	0,  // 1: govnode.v1.ScanRequest.kind:type_name -> govnode.v1.ScanKind
+	3,  // 2: govnode.v1.ScanResponse.findings:type_name -> govnode.v1.ScanFinding
+	5,  // 3: govnode.v1.PutPolicyRequest.files:type_name -> govnode.v1.TextFile
+	5,  // 4: govnode.v1.Policy.files:type_name -> govnode.v1.TextFile
+	26, // 5: govnode.v1.GetPolicyRequest.consistency:type_name -> govnode.v1.Consistency
+	7,  // 6: govnode.v1.GetPolicyResponse.policy:type_name -> govnode.v1.Policy
+	26, // 7: govnode.v1.ListPoliciesRequest.consistency:type_name -> govnode.v1.Consistency
+	7,  // 8: govnode.v1.ListPoliciesResponse.policies:type_name -> govnode.v1.Policy
+	25, // 9: govnode.v1.EvaluateRequest.policy:type_name -> govnode.v1.PolicyRef
+	27, // 10: govnode.v1.EvaluateRequest.arguments:type_name -> google.protobuf.Struct
+	27, // 11: govnode.v1.EvaluateRequest.context:type_name -> google.protobuf.Struct
+	28, // 12: govnode.v1.EvaluateRequest.order:type_name -> govnode.v1.Order
+	24, // 13: govnode.v1.EvaluateRequest.metadata:type_name -> govnode.v1.EvaluateRequest.MetadataEntry
+	29, // 14: govnode.v1.Decision.evaluation_time:type_name -> google.protobuf.Duration
+	15, // 15: govnode.v1.EvaluateResponse.decision:type_name -> govnode.v1.Decision
+	27, // 16: govnode.v1.EvaluateResponse.modified_arguments:type_name -> google.protobuf.Struct
+	17, // 17: govnode.v1.PutHashResponse.hash:type_name -> govnode.v1.ToolHash
+	26, // 18: govnode.v1.ListHashesRequest.consistency:type_name -> govnode.v1.Consistency
+	17, // 19: govnode.v1.ListHashesResponse.hashes:type_name -> govnode.v1.ToolHash
+	4,  // 20: govnode.v1.PolicyService.PutPolicy:input_type -> govnode.v1.PutPolicyRequest
+	8,  // 21: govnode.v1.PolicyService.GetPolicy:input_type -> govnode.v1.GetPolicyRequest
+	10, // 22: govnode.v1.PolicyService.ListPolicies:input_type -> govnode.v1.ListPoliciesRequest
+	12, // 23: govnode.v1.PolicyService.DeletePolicy:input_type -> govnode.v1.DeletePolicyRequest
+	14, // 24: govnode.v1.PolicyService.Evaluate:input_type -> govnode.v1.EvaluateRequest
+	18, // 25: govnode.v1.PolicyService.PutHash:input_type -> govnode.v1.PutHashRequest
+	20, // 26: govnode.v1.PolicyService.ListHashes:input_type -> govnode.v1.ListHashesRequest
+	22, // 27: govnode.v1.PolicyService.DeleteHash:input_type -> govnode.v1.DeleteHashRequest
+	1,  // 28: govnode.v1.PolicyService.Scan:input_type -> govnode.v1.ScanRequest
+	6,  // 29: govnode.v1.PolicyService.PutPolicy:output_type -> govnode.v1.PutPolicyResponse
+	9,  // 30: govnode.v1.PolicyService.GetPolicy:output_type -> govnode.v1.GetPolicyResponse
+	11, // 31: govnode.v1.PolicyService.ListPolicies:output_type -> govnode.v1.ListPoliciesResponse
+	13, // 32: govnode.v1.PolicyService.DeletePolicy:output_type -> govnode.v1.DeletePolicyResponse
+	16, // 33: govnode.v1.PolicyService.Evaluate:output_type -> govnode.v1.EvaluateResponse
+	19, // 34: govnode.v1.PolicyService.PutHash:output_type -> govnode.v1.PutHashResponse
+	21, // 35: govnode.v1.PolicyService.ListHashes:output_type -> govnode.v1.ListHashesResponse
+	23, // 36: govnode.v1.PolicyService.DeleteHash:output_type -> govnode.v1.DeleteHashResponse
+	2,  // 37: govnode.v1.PolicyService.Scan:output_type -> govnode.v1.ScanResponse
+	29, // [29:38] is the sub-list for method output_type
+	20, // [20:29] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_policy_proto_init() }
@@ -1639,11 +1979,11 @@ func file_govnode_v1_policy_proto_init() {
 		return
 	}
 	file_govnode_v1_common_proto_init()
-	file_govnode_v1_policy_proto_msgTypes[4].OneofWrappers = []any{
+	file_govnode_v1_policy_proto_msgTypes[7].OneofWrappers = []any{
 		(*GetPolicyRequest_Name)(nil),
 		(*GetPolicyRequest_Digest)(nil),
 	}
-	file_govnode_v1_policy_proto_msgTypes[8].OneofWrappers = []any{
+	file_govnode_v1_policy_proto_msgTypes[11].OneofWrappers = []any{
 		(*DeletePolicyRequest_Name)(nil),
 		(*DeletePolicyRequest_Digest)(nil),
 	}
@@ -1652,13 +1992,14 @@ func file_govnode_v1_policy_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_policy_proto_rawDesc), len(file_govnode_v1_policy_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   21,
+			NumEnums:      1,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_govnode_v1_policy_proto_goTypes,
 		DependencyIndexes: file_govnode_v1_policy_proto_depIdxs,
+		EnumInfos:         file_govnode_v1_policy_proto_enumTypes,
 		MessageInfos:      file_govnode_v1_policy_proto_msgTypes,
 	}.Build()
 	File_govnode_v1_policy_proto = out.File

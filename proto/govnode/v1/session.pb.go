@@ -98,9 +98,13 @@ type Session struct {
 	ParentSessionId     string                 `protobuf:"bytes,18,opt,name=parent_session_id,json=parentSessionId,proto3" json:"parent_session_id,omitempty"`
 	IdleTtl             *durationpb.Duration   `protobuf:"bytes,19,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	// What is left until the session is closed for want of use.
-	IdleLeft      *durationpb.Duration `protobuf:"bytes,20,opt,name=idle_left,json=idleLeft,proto3" json:"idle_left,omitempty"`
-	KindCounters  *KindCounters        `protobuf:"bytes,23,opt,name=kind_counters,json=kindCounters,proto3" json:"kind_counters,omitempty"` // absent where the policy has no limit by kind
-	Breaker       *Breaker             `protobuf:"bytes,24,opt,name=breaker,proto3" json:"breaker,omitempty"`                               // absent while it is closed, and where the policy has none
+	IdleLeft *durationpb.Duration `protobuf:"bytes,20,opt,name=idle_left,json=idleLeft,proto3" json:"idle_left,omitempty"`
+	// The session's own STOP or KILL.
+	Signal *Signal `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
+	// Why the service closed it, if that was a KILL: killed, and its reason.
+	ClosedReason  string        `protobuf:"bytes,22,opt,name=closed_reason,json=closedReason,proto3" json:"closed_reason,omitempty"`
+	KindCounters  *KindCounters `protobuf:"bytes,23,opt,name=kind_counters,json=kindCounters,proto3" json:"kind_counters,omitempty"` // absent where the policy has no limit by kind
+	Breaker       *Breaker      `protobuf:"bytes,24,opt,name=breaker,proto3" json:"breaker,omitempty"`                               // absent while it is closed, and where the policy has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,6 +277,20 @@ func (x *Session) GetIdleLeft() *durationpb.Duration {
 		return x.IdleLeft
 	}
 	return nil
+}
+
+func (x *Session) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
+}
+
+func (x *Session) GetClosedReason() string {
+	if x != nil {
+		return x.ClosedReason
+	}
+	return ""
 }
 
 func (x *Session) GetKindCounters() *KindCounters {
@@ -979,12 +997,351 @@ func (x *CloseSessionResponse) GetIndex() uint64 {
 	return 0
 }
 
+type SignalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Target:
+	//
+	//	*SignalRequest_SessionId
+	//	*SignalRequest_AgentId
+	//	*SignalRequest_PolicyName
+	//	*SignalRequest_Everything
+	Target isSignalRequest_Target `protobuf_oneof:"target"`
+	// STOP, CONTINUE or KILL; any other is an event of this node and nothing else.
+	Signal        string `protobuf:"bytes,5,opt,name=signal,proto3" json:"signal,omitempty"`
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // at most 256 bytes
+	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string `protobuf:"bytes,8,opt,name=client,proto3" json:"client,omitempty"` // default if empty
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalRequest) Reset() {
+	*x = SignalRequest{}
+	mi := &file_govnode_v1_session_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalRequest) ProtoMessage() {}
+
+func (x *SignalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
+func (*SignalRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SignalRequest) GetTarget() isSignalRequest_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *SignalRequest) GetSessionId() string {
+	if x != nil {
+		if x, ok := x.Target.(*SignalRequest_SessionId); ok {
+			return x.SessionId
+		}
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetAgentId() string {
+	if x != nil {
+		if x, ok := x.Target.(*SignalRequest_AgentId); ok {
+			return x.AgentId
+		}
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetPolicyName() string {
+	if x != nil {
+		if x, ok := x.Target.(*SignalRequest_PolicyName); ok {
+			return x.PolicyName
+		}
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetEverything() bool {
+	if x != nil {
+		if x, ok := x.Target.(*SignalRequest_Everything); ok {
+			return x.Everything
+		}
+	}
+	return false
+}
+
+func (x *SignalRequest) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *SignalRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type isSignalRequest_Target interface {
+	isSignalRequest_Target()
+}
+
+type SignalRequest_SessionId struct {
+	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3,oneof"`
+}
+
+type SignalRequest_AgentId struct {
+	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3,oneof"`
+}
+
+type SignalRequest_PolicyName struct {
+	// By the name under which the session was created; of one that named a
+	// digest, the name under which that was stored first.
+	PolicyName string `protobuf:"bytes,3,opt,name=policy_name,json=policyName,proto3,oneof"`
+}
+
+type SignalRequest_Everything struct {
+	Everything bool `protobuf:"varint,4,opt,name=everything,proto3,oneof"` // of the namespace
+}
+
+func (*SignalRequest_SessionId) isSignalRequest_Target() {}
+
+func (*SignalRequest_AgentId) isSignalRequest_Target() {}
+
+func (*SignalRequest_PolicyName) isSignalRequest_Target() {}
+
+func (*SignalRequest_Everything) isSignalRequest_Target() {}
+
+type SignalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What stands at the target now; absent where nothing does.
+	Signal *Signal `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	// Sessions that this KILL closed so far, and slots that it freed.
+	Closed        int32  `protobuf:"varint,2,opt,name=closed,proto3" json:"closed,omitempty"`
+	Released      int32  `protobuf:"varint,3,opt,name=released,proto3" json:"released,omitempty"`
+	Index         uint64 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalResponse) Reset() {
+	*x = SignalResponse{}
+	mi := &file_govnode_v1_session_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalResponse) ProtoMessage() {}
+
+func (x *SignalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
+func (*SignalResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SignalResponse) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
+}
+
+func (x *SignalResponse) GetClosed() int32 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *SignalResponse) GetReleased() int32 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
+func (x *SignalResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type ListSignalsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PageSize      int32                  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	Consistency   Consistency            `protobuf:"varint,3,opt,name=consistency,proto3,enum=govnode.v1.Consistency" json:"consistency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSignalsRequest) Reset() {
+	*x = ListSignalsRequest{}
+	mi := &file_govnode_v1_session_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSignalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSignalsRequest) ProtoMessage() {}
+
+func (x *ListSignalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSignalsRequest.ProtoReflect.Descriptor instead.
+func (*ListSignalsRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListSignalsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListSignalsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListSignalsRequest) GetConsistency() Consistency {
+	if x != nil {
+		return x.Consistency
+	}
+	return Consistency_CONSISTENCY_UNSPECIFIED
+}
+
+type ListSignalsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Signals       []*Signal              `protobuf:"bytes,1,rep,name=signals,proto3" json:"signals,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"` // empty at the end
+	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSignalsResponse) Reset() {
+	*x = ListSignalsResponse{}
+	mi := &file_govnode_v1_session_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSignalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSignalsResponse) ProtoMessage() {}
+
+func (x *ListSignalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSignalsResponse.ProtoReflect.Descriptor instead.
+func (*ListSignalsResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListSignalsResponse) GetSignals() []*Signal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+func (x *ListSignalsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListSignalsResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
 var File_govnode_v1_session_proto protoreflect.FileDescriptor
 
 const file_govnode_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/session.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\xbc\b\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\x8d\t\n" +
 	"\aSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +
@@ -1014,7 +1371,9 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"attributes\x12*\n" +
 	"\x11parent_session_id\x18\x12 \x01(\tR\x0fparentSessionId\x124\n" +
 	"\bidle_ttl\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\aidleTtl\x126\n" +
-	"\tidle_left\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bidleLeft\x12=\n" +
+	"\tidle_left\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bidleLeft\x12*\n" +
+	"\x06signal\x18\x15 \x01(\v2\x12.govnode.v1.SignalR\x06signal\x12#\n" +
+	"\rclosed_reason\x18\x16 \x01(\tR\fclosedReason\x12=\n" +
 	"\rkind_counters\x18\x17 \x01(\v2\x18.govnode.v1.KindCountersR\fkindCounters\x12-\n" +
 	"\abreaker\x18\x18 \x01(\v2\x13.govnode.v1.BreakerR\abreaker\x1a>\n" +
 	"\x10CallsByToolEntry\x12\x10\n" +
@@ -1084,18 +1443,49 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"\x14CloseSessionResponse\x12-\n" +
 	"\asession\x18\x01 \x01(\v2\x13.govnode.v1.SessionR\asession\x12\x1a\n" +
 	"\breleased\x18\x02 \x01(\x05R\breleased\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index*z\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\x83\x02\n" +
+	"\rSignalRequest\x12\x1f\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tH\x00R\tsessionId\x12\x1b\n" +
+	"\bagent_id\x18\x02 \x01(\tH\x00R\aagentId\x12!\n" +
+	"\vpolicy_name\x18\x03 \x01(\tH\x00R\n" +
+	"policyName\x12 \n" +
+	"\n" +
+	"everything\x18\x04 \x01(\bH\x00R\n" +
+	"everything\x12\x16\n" +
+	"\x06signal\x18\x05 \x01(\tR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\a \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\b \x01(\tR\x06clientB\b\n" +
+	"\x06target\"\x86\x01\n" +
+	"\x0eSignalResponse\x12*\n" +
+	"\x06signal\x18\x01 \x01(\v2\x12.govnode.v1.SignalR\x06signal\x12\x16\n" +
+	"\x06closed\x18\x02 \x01(\x05R\x06closed\x12\x1a\n" +
+	"\breleased\x18\x03 \x01(\x05R\breleased\x12\x14\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\x8b\x01\n" +
+	"\x12ListSignalsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x129\n" +
+	"\vconsistency\x18\x03 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\x90\x01\n" +
+	"\x13ListSignalsResponse\x12,\n" +
+	"\asignals\x18\x01 \x03(\v2\x12.govnode.v1.SignalR\asignals\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex*z\n" +
 	"\fSessionState\x12\x1d\n" +
 	"\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SESSION_STATE_OPEN\x10\x01\x12\x18\n" +
 	"\x14SESSION_STATE_CLOSED\x10\x02\x12\x19\n" +
-	"\x15SESSION_STATE_EXPIRED\x10\x032\xd9\x02\n" +
+	"\x15SESSION_STATE_EXPIRED\x10\x032\xea\x03\n" +
 	"\x0eSessionService\x12T\n" +
 	"\rCreateSession\x12 .govnode.v1.CreateSessionRequest\x1a!.govnode.v1.CreateSessionResponse\x12K\n" +
 	"\n" +
 	"GetSession\x12\x1d.govnode.v1.GetSessionRequest\x1a\x1e.govnode.v1.GetSessionResponse\x12Q\n" +
 	"\fListSessions\x12\x1f.govnode.v1.ListSessionsRequest\x1a .govnode.v1.ListSessionsResponse\x12Q\n" +
-	"\fCloseSession\x12\x1f.govnode.v1.CloseSessionRequest\x1a .govnode.v1.CloseSessionResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\fCloseSession\x12\x1f.govnode.v1.CloseSessionRequest\x1a .govnode.v1.CloseSessionResponse\x12?\n" +
+	"\x06Signal\x12\x19.govnode.v1.SignalRequest\x1a\x1a.govnode.v1.SignalResponse\x12N\n" +
+	"\vListSignals\x12\x1e.govnode.v1.ListSignalsRequest\x1a\x1f.govnode.v1.ListSignalsResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_session_proto_rawDescOnce sync.Once
@@ -1110,7 +1500,7 @@ func file_govnode_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_govnode_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_govnode_v1_session_proto_goTypes = []any{
 	(SessionState)(0),             // 0: govnode.v1.SessionState
 	(*Session)(nil),               // 1: govnode.v1.Session
@@ -1125,52 +1515,65 @@ var file_govnode_v1_session_proto_goTypes = []any{
 	(*ListSessionsResponse)(nil),  // 10: govnode.v1.ListSessionsResponse
 	(*CloseSessionRequest)(nil),   // 11: govnode.v1.CloseSessionRequest
 	(*CloseSessionResponse)(nil),  // 12: govnode.v1.CloseSessionResponse
-	nil,                           // 13: govnode.v1.Session.CallsByToolEntry
-	nil,                           // 14: govnode.v1.Session.AttributesEntry
-	nil,                           // 15: govnode.v1.KindCounters.SamplingRequestsEntry
-	nil,                           // 16: govnode.v1.CreateSessionRequest.AttributesEntry
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(*Grant)(nil),                 // 18: govnode.v1.Grant
-	(*PolicyRef)(nil),             // 19: govnode.v1.PolicyRef
-	(Consistency)(0),              // 20: govnode.v1.Consistency
+	(*SignalRequest)(nil),         // 13: govnode.v1.SignalRequest
+	(*SignalResponse)(nil),        // 14: govnode.v1.SignalResponse
+	(*ListSignalsRequest)(nil),    // 15: govnode.v1.ListSignalsRequest
+	(*ListSignalsResponse)(nil),   // 16: govnode.v1.ListSignalsResponse
+	nil,                           // 17: govnode.v1.Session.CallsByToolEntry
+	nil,                           // 18: govnode.v1.Session.AttributesEntry
+	nil,                           // 19: govnode.v1.KindCounters.SamplingRequestsEntry
+	nil,                           // 20: govnode.v1.CreateSessionRequest.AttributesEntry
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*Signal)(nil),                // 22: govnode.v1.Signal
+	(*Grant)(nil),                 // 23: govnode.v1.Grant
+	(*PolicyRef)(nil),             // 24: govnode.v1.PolicyRef
+	(Consistency)(0),              // 25: govnode.v1.Consistency
 }
 var file_govnode_v1_session_proto_depIdxs = []int32{
 	0,  // 0: govnode.v1.Session.state:type_name -> govnode.v1.SessionState
-	17, // 1: govnode.v1.Session.age:type_name -> google.protobuf.Duration
-	13, // 2: govnode.v1.Session.calls_by_tool:type_name -> govnode.v1.Session.CallsByToolEntry
+	21, // 1: govnode.v1.Session.age:type_name -> google.protobuf.Duration
+	17, // 2: govnode.v1.Session.calls_by_tool:type_name -> govnode.v1.Session.CallsByToolEntry
 	4,  // 3: govnode.v1.Session.open_calls:type_name -> govnode.v1.OpenCall
-	14, // 4: govnode.v1.Session.attributes:type_name -> govnode.v1.Session.AttributesEntry
-	17, // 5: govnode.v1.Session.idle_ttl:type_name -> google.protobuf.Duration
-	17, // 6: govnode.v1.Session.idle_left:type_name -> google.protobuf.Duration
-	2,  // 7: govnode.v1.Session.kind_counters:type_name -> govnode.v1.KindCounters
-	3,  // 8: govnode.v1.Session.breaker:type_name -> govnode.v1.Breaker
-	15, // 9: govnode.v1.KindCounters.sampling_requests:type_name -> govnode.v1.KindCounters.SamplingRequestsEntry
-	17, // 10: govnode.v1.Breaker.retry_after:type_name -> google.protobuf.Duration
-	17, // 11: govnode.v1.OpenCall.age:type_name -> google.protobuf.Duration
-	17, // 12: govnode.v1.OpenCall.ttl:type_name -> google.protobuf.Duration
-	18, // 13: govnode.v1.OpenCall.grants:type_name -> govnode.v1.Grant
-	19, // 14: govnode.v1.CreateSessionRequest.policy:type_name -> govnode.v1.PolicyRef
-	17, // 15: govnode.v1.CreateSessionRequest.idle_ttl:type_name -> google.protobuf.Duration
-	16, // 16: govnode.v1.CreateSessionRequest.attributes:type_name -> govnode.v1.CreateSessionRequest.AttributesEntry
-	1,  // 17: govnode.v1.CreateSessionResponse.session:type_name -> govnode.v1.Session
-	20, // 18: govnode.v1.GetSessionRequest.consistency:type_name -> govnode.v1.Consistency
-	1,  // 19: govnode.v1.GetSessionResponse.session:type_name -> govnode.v1.Session
-	20, // 20: govnode.v1.ListSessionsRequest.consistency:type_name -> govnode.v1.Consistency
-	1,  // 21: govnode.v1.ListSessionsResponse.sessions:type_name -> govnode.v1.Session
-	1,  // 22: govnode.v1.CloseSessionResponse.session:type_name -> govnode.v1.Session
-	5,  // 23: govnode.v1.SessionService.CreateSession:input_type -> govnode.v1.CreateSessionRequest
-	7,  // 24: govnode.v1.SessionService.GetSession:input_type -> govnode.v1.GetSessionRequest
-	9,  // 25: govnode.v1.SessionService.ListSessions:input_type -> govnode.v1.ListSessionsRequest
-	11, // 26: govnode.v1.SessionService.CloseSession:input_type -> govnode.v1.CloseSessionRequest
-	6,  // 27: govnode.v1.SessionService.CreateSession:output_type -> govnode.v1.CreateSessionResponse
-	8,  // 28: govnode.v1.SessionService.GetSession:output_type -> govnode.v1.GetSessionResponse
-	10, // 29: govnode.v1.SessionService.ListSessions:output_type -> govnode.v1.ListSessionsResponse
-	12, // 30: govnode.v1.SessionService.CloseSession:output_type -> govnode.v1.CloseSessionResponse
-	27, // [27:31] is the sub-list for method output_type
-	23, // [23:27] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	18, // 4: govnode.v1.Session.attributes:type_name -> govnode.v1.Session.AttributesEntry
+	21, // 5: govnode.v1.Session.idle_ttl:type_name -> google.protobuf.Duration
+	21, // 6: govnode.v1.Session.idle_left:type_name -> google.protobuf.Duration
+	22, // 7: govnode.v1.Session.signal:type_name -> govnode.v1.Signal
+	2,  // 8: govnode.v1.Session.kind_counters:type_name -> govnode.v1.KindCounters
+	3,  // 9: govnode.v1.Session.breaker:type_name -> govnode.v1.Breaker
+	19, // 10: govnode.v1.KindCounters.sampling_requests:type_name -> govnode.v1.KindCounters.SamplingRequestsEntry
+	21, // 11: govnode.v1.Breaker.retry_after:type_name -> google.protobuf.Duration
+	21, // 12: govnode.v1.OpenCall.age:type_name -> google.protobuf.Duration
+	21, // 13: govnode.v1.OpenCall.ttl:type_name -> google.protobuf.Duration
+	23, // 14: govnode.v1.OpenCall.grants:type_name -> govnode.v1.Grant
+	24, // 15: govnode.v1.CreateSessionRequest.policy:type_name -> govnode.v1.PolicyRef
+	21, // 16: govnode.v1.CreateSessionRequest.idle_ttl:type_name -> google.protobuf.Duration
+	20, // 17: govnode.v1.CreateSessionRequest.attributes:type_name -> govnode.v1.CreateSessionRequest.AttributesEntry
+	1,  // 18: govnode.v1.CreateSessionResponse.session:type_name -> govnode.v1.Session
+	25, // 19: govnode.v1.GetSessionRequest.consistency:type_name -> govnode.v1.Consistency
+	1,  // 20: govnode.v1.GetSessionResponse.session:type_name -> govnode.v1.Session
+	25, // 21: govnode.v1.ListSessionsRequest.consistency:type_name -> govnode.v1.Consistency
+	1,  // 22: govnode.v1.ListSessionsResponse.sessions:type_name -> govnode.v1.Session
+	1,  // 23: govnode.v1.CloseSessionResponse.session:type_name -> govnode.v1.Session
+	22, // 24: govnode.v1.SignalResponse.signal:type_name -> govnode.v1.Signal
+	25, // 25: govnode.v1.ListSignalsRequest.consistency:type_name -> govnode.v1.Consistency
+	22, // 26: govnode.v1.ListSignalsResponse.signals:type_name -> govnode.v1.Signal
+	5,  // 27: govnode.v1.SessionService.CreateSession:input_type -> govnode.v1.CreateSessionRequest
+	7,  // 28: govnode.v1.SessionService.GetSession:input_type -> govnode.v1.GetSessionRequest
+	9,  // 29: govnode.v1.SessionService.ListSessions:input_type -> govnode.v1.ListSessionsRequest
+	11, // 30: govnode.v1.SessionService.CloseSession:input_type -> govnode.v1.CloseSessionRequest
+	13, // 31: govnode.v1.SessionService.Signal:input_type -> govnode.v1.SignalRequest
+	15, // 32: govnode.v1.SessionService.ListSignals:input_type -> govnode.v1.ListSignalsRequest
+	6,  // 33: govnode.v1.SessionService.CreateSession:output_type -> govnode.v1.CreateSessionResponse
+	8,  // 34: govnode.v1.SessionService.GetSession:output_type -> govnode.v1.GetSessionResponse
+	10, // 35: govnode.v1.SessionService.ListSessions:output_type -> govnode.v1.ListSessionsResponse
+	12, // 36: govnode.v1.SessionService.CloseSession:output_type -> govnode.v1.CloseSessionResponse
+	14, // 37: govnode.v1.SessionService.Signal:output_type -> govnode.v1.SignalResponse
+	16, // 38: govnode.v1.SessionService.ListSignals:output_type -> govnode.v1.ListSignalsResponse
+	33, // [33:39] is the sub-list for method output_type
+	27, // [27:33] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_session_proto_init() }
@@ -1179,13 +1582,19 @@ func file_govnode_v1_session_proto_init() {
 		return
 	}
 	file_govnode_v1_common_proto_init()
+	file_govnode_v1_session_proto_msgTypes[12].OneofWrappers = []any{
+		(*SignalRequest_SessionId)(nil),
+		(*SignalRequest_AgentId)(nil),
+		(*SignalRequest_PolicyName)(nil),
+		(*SignalRequest_Everything)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_session_proto_rawDesc), len(file_govnode_v1_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

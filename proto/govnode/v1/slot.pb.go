@@ -925,10 +925,12 @@ func (x *RenewSlotsRequest) GetTtl() *durationpb.Duration {
 }
 
 type SlotRenewal struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Slot          *SlotRef               `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
-	Outcome       Outcome                `protobuf:"varint,2,opt,name=outcome,proto3,enum=govnode.v1.Outcome" json:"outcome,omitempty"` // RENEWED, LEASE_EXPIRED or FENCED
-	Ttl           *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Slot    *SlotRef               `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	Outcome Outcome                `protobuf:"varint,2,opt,name=outcome,proto3,enum=govnode.v1.Outcome" json:"outcome,omitempty"` // RENEWED, LEASE_EXPIRED or FENCED
+	Ttl     *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// Of a call: what stands against its session, as this node has seen it. Advice.
+	Signal        *Signal `protobuf:"bytes,4,opt,name=signal,proto3" json:"signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -980,6 +982,13 @@ func (x *SlotRenewal) GetOutcome() Outcome {
 func (x *SlotRenewal) GetTtl() *durationpb.Duration {
 	if x != nil {
 		return x.Ttl
+	}
+	return nil
+}
+
+func (x *SlotRenewal) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
 	}
 	return nil
 }
@@ -1709,11 +1718,12 @@ const file_govnode_v1_slot_proto_rawDesc = "" +
 	"\x11RenewSlotsRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12)\n" +
 	"\x05slots\x18\x02 \x03(\v2\x13.govnode.v1.SlotRefR\x05slots\x12+\n" +
-	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x92\x01\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\xbe\x01\n" +
 	"\vSlotRenewal\x12'\n" +
 	"\x04slot\x18\x01 \x01(\v2\x13.govnode.v1.SlotRefR\x04slot\x12-\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12+\n" +
-	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"]\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12*\n" +
+	"\x06signal\x18\x04 \x01(\v2\x12.govnode.v1.SignalR\x06signal\"]\n" +
 	"\x12RenewSlotsResponse\x121\n" +
 	"\aresults\x18\x01 \x03(\v2\x17.govnode.v1.SlotRenewalR\aresults\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\"o\n" +
@@ -1822,6 +1832,7 @@ var file_govnode_v1_slot_proto_goTypes = []any{
 	(Outcome)(0),                 // 25: govnode.v1.Outcome
 	(*Pressure)(nil),             // 26: govnode.v1.Pressure
 	(*QueuePlace)(nil),           // 27: govnode.v1.QueuePlace
+	(*Signal)(nil),               // 28: govnode.v1.Signal
 }
 var file_govnode_v1_slot_proto_depIdxs = []int32{
 	0,  // 0: govnode.v1.PutPoolResponse.pool:type_name -> govnode.v1.Pool
@@ -1842,39 +1853,40 @@ var file_govnode_v1_slot_proto_depIdxs = []int32{
 	11, // 15: govnode.v1.SlotRenewal.slot:type_name -> govnode.v1.SlotRef
 	25, // 16: govnode.v1.SlotRenewal.outcome:type_name -> govnode.v1.Outcome
 	24, // 17: govnode.v1.SlotRenewal.ttl:type_name -> google.protobuf.Duration
-	13, // 18: govnode.v1.RenewSlotsResponse.results:type_name -> govnode.v1.SlotRenewal
-	25, // 19: govnode.v1.ReleaseSlotResponse.outcome:type_name -> govnode.v1.Outcome
-	23, // 20: govnode.v1.ListSlotsRequest.consistency:type_name -> govnode.v1.Consistency
-	24, // 21: govnode.v1.Slot.age:type_name -> google.protobuf.Duration
-	24, // 22: govnode.v1.Slot.ttl:type_name -> google.protobuf.Duration
-	24, // 23: govnode.v1.Waiter.wait_left:type_name -> google.protobuf.Duration
-	0,  // 24: govnode.v1.ListSlotsResponse.pool:type_name -> govnode.v1.Pool
-	18, // 25: govnode.v1.ListSlotsResponse.slots:type_name -> govnode.v1.Slot
-	19, // 26: govnode.v1.ListSlotsResponse.waiters:type_name -> govnode.v1.Waiter
-	25, // 27: govnode.v1.ForceReleaseResponse.outcome:type_name -> govnode.v1.Outcome
-	1,  // 28: govnode.v1.SlotService.PutPool:input_type -> govnode.v1.PutPoolRequest
-	3,  // 29: govnode.v1.SlotService.GetPool:input_type -> govnode.v1.GetPoolRequest
-	5,  // 30: govnode.v1.SlotService.ListPools:input_type -> govnode.v1.ListPoolsRequest
-	7,  // 31: govnode.v1.SlotService.DeletePool:input_type -> govnode.v1.DeletePoolRequest
-	9,  // 32: govnode.v1.SlotService.AcquireSlot:input_type -> govnode.v1.AcquireSlotRequest
-	12, // 33: govnode.v1.SlotService.RenewSlots:input_type -> govnode.v1.RenewSlotsRequest
-	15, // 34: govnode.v1.SlotService.ReleaseSlot:input_type -> govnode.v1.ReleaseSlotRequest
-	17, // 35: govnode.v1.SlotService.ListSlots:input_type -> govnode.v1.ListSlotsRequest
-	21, // 36: govnode.v1.SlotService.ForceRelease:input_type -> govnode.v1.ForceReleaseRequest
-	2,  // 37: govnode.v1.SlotService.PutPool:output_type -> govnode.v1.PutPoolResponse
-	4,  // 38: govnode.v1.SlotService.GetPool:output_type -> govnode.v1.GetPoolResponse
-	6,  // 39: govnode.v1.SlotService.ListPools:output_type -> govnode.v1.ListPoolsResponse
-	8,  // 40: govnode.v1.SlotService.DeletePool:output_type -> govnode.v1.DeletePoolResponse
-	10, // 41: govnode.v1.SlotService.AcquireSlot:output_type -> govnode.v1.AcquireSlotResponse
-	14, // 42: govnode.v1.SlotService.RenewSlots:output_type -> govnode.v1.RenewSlotsResponse
-	16, // 43: govnode.v1.SlotService.ReleaseSlot:output_type -> govnode.v1.ReleaseSlotResponse
-	20, // 44: govnode.v1.SlotService.ListSlots:output_type -> govnode.v1.ListSlotsResponse
-	22, // 45: govnode.v1.SlotService.ForceRelease:output_type -> govnode.v1.ForceReleaseResponse
-	37, // [37:46] is the sub-list for method output_type
-	28, // [28:37] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	28, // 18: govnode.v1.SlotRenewal.signal:type_name -> govnode.v1.Signal
+	13, // 19: govnode.v1.RenewSlotsResponse.results:type_name -> govnode.v1.SlotRenewal
+	25, // 20: govnode.v1.ReleaseSlotResponse.outcome:type_name -> govnode.v1.Outcome
+	23, // 21: govnode.v1.ListSlotsRequest.consistency:type_name -> govnode.v1.Consistency
+	24, // 22: govnode.v1.Slot.age:type_name -> google.protobuf.Duration
+	24, // 23: govnode.v1.Slot.ttl:type_name -> google.protobuf.Duration
+	24, // 24: govnode.v1.Waiter.wait_left:type_name -> google.protobuf.Duration
+	0,  // 25: govnode.v1.ListSlotsResponse.pool:type_name -> govnode.v1.Pool
+	18, // 26: govnode.v1.ListSlotsResponse.slots:type_name -> govnode.v1.Slot
+	19, // 27: govnode.v1.ListSlotsResponse.waiters:type_name -> govnode.v1.Waiter
+	25, // 28: govnode.v1.ForceReleaseResponse.outcome:type_name -> govnode.v1.Outcome
+	1,  // 29: govnode.v1.SlotService.PutPool:input_type -> govnode.v1.PutPoolRequest
+	3,  // 30: govnode.v1.SlotService.GetPool:input_type -> govnode.v1.GetPoolRequest
+	5,  // 31: govnode.v1.SlotService.ListPools:input_type -> govnode.v1.ListPoolsRequest
+	7,  // 32: govnode.v1.SlotService.DeletePool:input_type -> govnode.v1.DeletePoolRequest
+	9,  // 33: govnode.v1.SlotService.AcquireSlot:input_type -> govnode.v1.AcquireSlotRequest
+	12, // 34: govnode.v1.SlotService.RenewSlots:input_type -> govnode.v1.RenewSlotsRequest
+	15, // 35: govnode.v1.SlotService.ReleaseSlot:input_type -> govnode.v1.ReleaseSlotRequest
+	17, // 36: govnode.v1.SlotService.ListSlots:input_type -> govnode.v1.ListSlotsRequest
+	21, // 37: govnode.v1.SlotService.ForceRelease:input_type -> govnode.v1.ForceReleaseRequest
+	2,  // 38: govnode.v1.SlotService.PutPool:output_type -> govnode.v1.PutPoolResponse
+	4,  // 39: govnode.v1.SlotService.GetPool:output_type -> govnode.v1.GetPoolResponse
+	6,  // 40: govnode.v1.SlotService.ListPools:output_type -> govnode.v1.ListPoolsResponse
+	8,  // 41: govnode.v1.SlotService.DeletePool:output_type -> govnode.v1.DeletePoolResponse
+	10, // 42: govnode.v1.SlotService.AcquireSlot:output_type -> govnode.v1.AcquireSlotResponse
+	14, // 43: govnode.v1.SlotService.RenewSlots:output_type -> govnode.v1.RenewSlotsResponse
+	16, // 44: govnode.v1.SlotService.ReleaseSlot:output_type -> govnode.v1.ReleaseSlotResponse
+	20, // 45: govnode.v1.SlotService.ListSlots:output_type -> govnode.v1.ListSlotsResponse
+	22, // 46: govnode.v1.SlotService.ForceRelease:output_type -> govnode.v1.ForceReleaseResponse
+	38, // [38:47] is the sub-list for method output_type
+	29, // [29:38] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_slot_proto_init() }

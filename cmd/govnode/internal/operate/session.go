@@ -70,6 +70,9 @@ func printSession(w io.Writer, answer *govnodev1.GetSessionResponse) error {
 	t.Row("POLICY", policyOf(s))
 	t.Row("DIGEST", s.PolicyDigest)
 	t.Row("STATE", terminal.Word(s.State, "SESSION_STATE_"))
+	if s.Signal != nil {
+		t.Row("SIGNAL", s.Signal.Signal, s.Signal.Reason)
+	}
 	t.Row("AGE", terminal.Since(s.Age))
 	t.Row("IDLE LEFT", terminal.Since(s.IdleLeft))
 	t.Row("ATTEMPTS", s.Attempts)

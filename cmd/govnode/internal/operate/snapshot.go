@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -144,10 +145,11 @@ func snapshotRestoreCommand() *cobra.Command {
 		Short: "Replace the whole state of the cluster by that of a file",
 		Long: `Replaces the whole state of the cluster, all namespaces, by that of a file. What was
 changed since is lost. All leases and waits end, and tokens go on above all that were
-ever given out.`,
+ever given out. Signals stand as they stood then, and are printed.`,
 		Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		if _, err := readSnapshot(args[0]); err != nil {
+		snap, err := readSnapshot(args[0])
+		if err != nil {
 			return err
 		}
 		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {
@@ -156,7 +158,19 @@ ever given out.`,
 		if err != nil {
 			return err
 		}
-		return remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error { return terminal.Say(w, "restored %s", args[0]) })
+		signals := signalsOf(snap)
+		if c.Output == "json" {
+			return terminal.WriteJSON(cmd.OutOrStdout(), map[string]any{"index": strconv.FormatUint(answer.Index, 10), "signals": signals})
+		}
+		if err := terminal.Say(cmd.OutOrStdout(), "restored %s", args[0]); err != nil {
+			return err
+		}
+		for _, s := range signals { // what was lifted since stands again
+			if err := terminal.Say(cmd.OutOrStdout(), "%s stands in namespace %s for %s: %s", s.Signal, s.Namespace, s.For, s.Reason); err != nil {
+				return err
+			}
+		}
+		return nil
 	}))
 }
 
@@ -226,6 +240,8 @@ var recordKinds = []struct {
 	{session.KindNamespace, "namespaces", "NAMESPACES"},
 	{session.KindBaseline, "baselines", "BASELINES"},
 	{session.KindHash, "contentHashes", "CONTENT HASHES"},
+	{session.KindList, "listRecords", "LIST RECORDS"},
+	{session.KindSignals, "signals", "SIGNALS"},
 }
 
 func snapshotInspectCommand() *cobra.Command {

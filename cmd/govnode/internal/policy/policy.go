@@ -19,7 +19,7 @@ import (
 // Command is `govnode policy`.
 func Command() *cobra.Command {
 	return terminal.Group("policy", "Judge policies, put them on the cluster and look at them",
-		policyValidateCommand(), policyLintCommand(), policyEvalCommand(), policyTestCommand(), policyDiffCommand(),
+		policyValidateCommand(), policyLintCommand(), policyEvalCommand(), policyScanCommand(), policyTestCommand(), policyDiffCommand(),
 		policyPutCommand(), policyListCommand(), policyGetCommand(), policyDeleteCommand())
 }
 

@@ -38,6 +38,7 @@ type Node struct {
 	govnodev1connect.SlotServiceClient
 	govnodev1connect.LimitServiceClient
 	govnodev1connect.PolicyServiceClient
+	govnodev1connect.CounterServiceClient
 	govnodev1connect.DecisionServiceClient
 	govnodev1connect.EventServiceClient
 	govnodev1connect.ClusterServiceClient
@@ -51,6 +52,7 @@ func NewNode(client *http.Client, address string) Node {
 		govnodev1connect.NewSlotServiceClient(client, base),
 		govnodev1connect.NewLimitServiceClient(client, base),
 		govnodev1connect.NewPolicyServiceClient(client, base),
+		govnodev1connect.NewCounterServiceClient(client, base),
 		govnodev1connect.NewDecisionServiceClient(client, base),
 		govnodev1connect.NewEventServiceClient(client, base),
 		govnodev1connect.NewClusterServiceClient(client, base),

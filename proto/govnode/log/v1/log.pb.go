@@ -206,6 +206,115 @@ func (Fact) EnumDescriptor() ([]byte, []int) {
 	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{2}
 }
 
+// SignalScope says whom a signal is for.
+type SignalScope int32
+
+const (
+	SignalScope_SIGNAL_SCOPE_UNSPECIFIED SignalScope = 0
+	SignalScope_SIGNAL_SCOPE_EVERYTHING  SignalScope = 1
+	SignalScope_SIGNAL_SCOPE_AGENT       SignalScope = 2
+	SignalScope_SIGNAL_SCOPE_POLICY      SignalScope = 3
+	SignalScope_SIGNAL_SCOPE_SESSION     SignalScope = 4
+)
+
+// Enum value maps for SignalScope.
+var (
+	SignalScope_name = map[int32]string{
+		0: "SIGNAL_SCOPE_UNSPECIFIED",
+		1: "SIGNAL_SCOPE_EVERYTHING",
+		2: "SIGNAL_SCOPE_AGENT",
+		3: "SIGNAL_SCOPE_POLICY",
+		4: "SIGNAL_SCOPE_SESSION",
+	}
+	SignalScope_value = map[string]int32{
+		"SIGNAL_SCOPE_UNSPECIFIED": 0,
+		"SIGNAL_SCOPE_EVERYTHING":  1,
+		"SIGNAL_SCOPE_AGENT":       2,
+		"SIGNAL_SCOPE_POLICY":      3,
+		"SIGNAL_SCOPE_SESSION":     4,
+	}
+)
+
+func (x SignalScope) Enum() *SignalScope {
+	p := new(SignalScope)
+	*p = x
+	return p
+}
+
+func (x SignalScope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SignalScope) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_log_v1_log_proto_enumTypes[3].Descriptor()
+}
+
+func (SignalScope) Type() protoreflect.EnumType {
+	return &file_govnode_log_v1_log_proto_enumTypes[3]
+}
+
+func (x SignalScope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SignalScope.Descriptor instead.
+func (SignalScope) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{3}
+}
+
+// SignalKind says what a signal asks for.
+type SignalKind int32
+
+const (
+	SignalKind_SIGNAL_KIND_UNSPECIFIED SignalKind = 0
+	SignalKind_SIGNAL_KIND_STOP        SignalKind = 1
+	SignalKind_SIGNAL_KIND_CONTINUE    SignalKind = 2
+	SignalKind_SIGNAL_KIND_KILL        SignalKind = 3
+)
+
+// Enum value maps for SignalKind.
+var (
+	SignalKind_name = map[int32]string{
+		0: "SIGNAL_KIND_UNSPECIFIED",
+		1: "SIGNAL_KIND_STOP",
+		2: "SIGNAL_KIND_CONTINUE",
+		3: "SIGNAL_KIND_KILL",
+	}
+	SignalKind_value = map[string]int32{
+		"SIGNAL_KIND_UNSPECIFIED": 0,
+		"SIGNAL_KIND_STOP":        1,
+		"SIGNAL_KIND_CONTINUE":    2,
+		"SIGNAL_KIND_KILL":        3,
+	}
+)
+
+func (x SignalKind) Enum() *SignalKind {
+	p := new(SignalKind)
+	*p = x
+	return p
+}
+
+func (x SignalKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SignalKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_log_v1_log_proto_enumTypes[4].Descriptor()
+}
+
+func (SignalKind) Type() protoreflect.EnumType {
+	return &file_govnode_log_v1_log_proto_enumTypes[4]
+}
+
+func (x SignalKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SignalKind.Descriptor instead.
+func (SignalKind) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{4}
+}
+
 // Phase says whether a session admits calls.
 type Phase int32
 
@@ -241,11 +350,11 @@ func (x Phase) String() string {
 }
 
 func (Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_govnode_log_v1_log_proto_enumTypes[3].Descriptor()
+	return file_govnode_log_v1_log_proto_enumTypes[5].Descriptor()
 }
 
 func (Phase) Type() protoreflect.EnumType {
-	return &file_govnode_log_v1_log_proto_enumTypes[3]
+	return &file_govnode_log_v1_log_proto_enumTypes[5]
 }
 
 func (x Phase) Number() protoreflect.EnumNumber {
@@ -254,7 +363,7 @@ func (x Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Phase.Descriptor instead.
 func (Phase) EnumDescriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 // Entry is one entry of the log: commands that are applied together.
@@ -344,9 +453,13 @@ type Command struct {
 	//	*Command_Restore
 	//	*Command_PutHash
 	//	*Command_Repair
+	//	*Command_Signal
+	//	*Command_Swept
 	//	*Command_PutBudget
 	//	*Command_AdjustBudget
 	//	*Command_DeleteBudget
+	//	*Command_Append
+	//	*Command_DeleteList
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -569,6 +682,24 @@ func (x *Command) GetRepair() *Repair {
 	return nil
 }
 
+func (x *Command) GetSignal() *Signal {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Signal); ok {
+			return x.Signal
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSwept() *Swept {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Swept); ok {
+			return x.Swept
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetPutBudget() *PutBudget {
 	if x != nil {
 		if x, ok := x.Command.(*Command_PutBudget); ok {
@@ -591,6 +722,24 @@ func (x *Command) GetDeleteBudget() *DeleteBudget {
 	if x != nil {
 		if x, ok := x.Command.(*Command_DeleteBudget); ok {
 			return x.DeleteBudget
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAppend() *Append {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Append); ok {
+			return x.Append
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteList() *DeleteList {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteList); ok {
+			return x.DeleteList
 		}
 	}
 	return nil
@@ -680,6 +829,14 @@ type Command_Repair struct {
 	Repair *Repair `protobuf:"bytes,20,opt,name=repair,proto3,oneof"`
 }
 
+type Command_Signal struct {
+	Signal *Signal `protobuf:"bytes,21,opt,name=signal,proto3,oneof"`
+}
+
+type Command_Swept struct {
+	Swept *Swept `protobuf:"bytes,22,opt,name=swept,proto3,oneof"`
+}
+
 type Command_PutBudget struct {
 	PutBudget *PutBudget `protobuf:"bytes,31,opt,name=put_budget,json=putBudget,proto3,oneof"`
 }
@@ -690,6 +847,14 @@ type Command_AdjustBudget struct {
 
 type Command_DeleteBudget struct {
 	DeleteBudget *DeleteBudget `protobuf:"bytes,33,opt,name=delete_budget,json=deleteBudget,proto3,oneof"`
+}
+
+type Command_Append struct {
+	Append *Append `protobuf:"bytes,34,opt,name=append,proto3,oneof"`
+}
+
+type Command_DeleteList struct {
+	DeleteList *DeleteList `protobuf:"bytes,35,opt,name=delete_list,json=deleteList,proto3,oneof"`
 }
 
 func (*Command_Open) isCommand_Command() {}
@@ -732,11 +897,19 @@ func (*Command_PutHash) isCommand_Command() {}
 
 func (*Command_Repair) isCommand_Command() {}
 
+func (*Command_Signal) isCommand_Command() {}
+
+func (*Command_Swept) isCommand_Command() {}
+
 func (*Command_PutBudget) isCommand_Command() {}
 
 func (*Command_AdjustBudget) isCommand_Command() {}
 
 func (*Command_DeleteBudget) isCommand_Command() {}
+
+func (*Command_Append) isCommand_Command() {}
+
+func (*Command_DeleteList) isCommand_Command() {}
 
 // Maker is whose request a command is.
 type Maker struct {
@@ -1929,6 +2102,8 @@ type Close struct {
 	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	Pools         []string               `protobuf:"bytes,3,rep,name=pools,proto3" json:"pools,omitempty"`
 	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	Killed        bool                   `protobuf:"varint,5,opt,name=killed,proto3" json:"killed,omitempty"`
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // of the KILL
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1989,6 +2164,20 @@ func (x *Close) GetDigest() []byte {
 		return x.Digest
 	}
 	return nil
+}
+
+func (x *Close) GetKilled() bool {
+	if x != nil {
+		return x.Killed
+	}
+	return false
+}
+
+func (x *Close) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type Acquire struct {
@@ -2686,6 +2875,7 @@ type Set struct {
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	Value         *Value                 `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
 	Ttl           int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,6,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2755,11 +2945,19 @@ func (x *Set) GetTtl() int64 {
 	return 0
 }
 
+func (x *Set) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
+	}
+	return ""
+}
+
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
 	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	IfVersion     string                 `protobuf:"bytes,4,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2811,6 +3009,13 @@ func (x *Delete) GetBy() *Maker {
 func (x *Delete) GetKey() string {
 	if x != nil {
 		return x.Key
+	}
+	return ""
+}
+
+func (x *Delete) GetIfVersion() string {
+	if x != nil {
+		return x.IfVersion
 	}
 	return ""
 }
@@ -3327,6 +3532,347 @@ func (x *DeleteBudget) GetParent() string {
 	return ""
 }
 
+type Append struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Items         []string               `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
+	Ttl           int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	From          int64                  `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`   // length that the list has
+	Exact         bool                   `protobuf:"varint,7,opt,name=exact,proto3" json:"exact,omitempty"` // which the caller named
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Append) Reset() {
+	*x = Append{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Append) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Append) ProtoMessage() {}
+
+func (x *Append) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Append.ProtoReflect.Descriptor instead.
+func (*Append) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Append) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Append) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Append) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Append) GetItems() []string {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *Append) GetTtl() int64 {
+	if x != nil {
+		return x.Ttl
+	}
+	return 0
+}
+
+func (x *Append) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Append) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+type DeleteList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteList) Reset() {
+	*x = DeleteList{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteList) ProtoMessage() {}
+
+func (x *DeleteList) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
+func (*DeleteList) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *DeleteList) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteList) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteList) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// Target is whom a signal is for. Everything has no name.
+type Target struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Scope         SignalScope            `protobuf:"varint,1,opt,name=scope,proto3,enum=govnode.log.v1.SignalScope" json:"scope,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Target) Reset() {
+	*x = Target{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Target) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Target) ProtoMessage() {}
+
+func (x *Target) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Target.ProtoReflect.Descriptor instead.
+func (*Target) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Target) GetScope() SignalScope {
+	if x != nil {
+		return x.Scope
+	}
+	return SignalScope_SIGNAL_SCOPE_UNSPECIFIED
+}
+
+func (x *Target) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type Signal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Target        *Target                `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
+	Signal        SignalKind             `protobuf:"varint,4,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"`
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signal) Reset() {
+	*x = Signal{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signal) ProtoMessage() {}
+
+func (x *Signal) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signal.ProtoReflect.Descriptor instead.
+func (*Signal) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Signal) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Signal) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Signal) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Signal) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Signal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type Swept struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	Target        *Target                `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the KILL
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Swept) Reset() {
+	*x = Swept{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Swept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Swept) ProtoMessage() {}
+
+func (x *Swept) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Swept.ProtoReflect.Descriptor instead.
+func (*Swept) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Swept) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Swept) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Swept) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // Result is the answer to a command. It goes between nodes and is not kept.
 type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3350,14 +3896,16 @@ type Result struct {
 	Facts         []int64                `protobuf:"zigzag64,18,rep,packed,name=facts,proto3" json:"facts,omitempty"`
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
+	Signal        *Halt                  `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
 	Budgets       []*BudgetCount         `protobuf:"bytes,23,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	Version       string                 `protobuf:"bytes,25,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3369,7 +3917,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3382,7 +3930,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3525,11 +4073,25 @@ func (x *Result) GetAfter() *After {
 	return nil
 }
 
+func (x *Result) GetSignal() *Halt {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
+}
+
 func (x *Result) GetBudgets() []*BudgetCount {
 	if x != nil {
 		return x.Budgets
 	}
 	return nil
+}
+
+func (x *Result) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 type BudgetCount struct {
@@ -3549,7 +4111,7 @@ type BudgetCount struct {
 
 func (x *BudgetCount) Reset() {
 	*x = BudgetCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3561,7 +4123,7 @@ func (x *BudgetCount) String() string {
 func (*BudgetCount) ProtoMessage() {}
 
 func (x *BudgetCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3574,7 +4136,7 @@ func (x *BudgetCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetCount.ProtoReflect.Descriptor instead.
 func (*BudgetCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *BudgetCount) GetBudget() string {
@@ -3652,7 +4214,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +4226,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +4239,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *After) GetNow() int64 {
@@ -3715,7 +4277,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3727,7 +4289,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3740,7 +4302,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -3796,7 +4358,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3808,7 +4370,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3821,7 +4383,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Grant) GetPool() string {
@@ -3856,7 +4418,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3868,7 +4430,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3881,7 +4443,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -3919,7 +4481,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3931,7 +4493,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3944,7 +4506,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -3999,7 +4561,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4011,7 +4573,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4024,7 +4586,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Place) GetPool() string {
@@ -4053,7 +4615,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4065,7 +4627,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4078,7 +4640,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Lapse) GetSession() string {
@@ -4124,7 +4686,10 @@ type Record struct {
 	//	*Record_Namespace
 	//	*Record_Baseline
 	//	*Record_Hash
+	//	*Record_Signals
 	//	*Record_Budget
+	//	*Record_List
+	//	*Record_ListItem
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4132,7 +4697,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4144,7 +4709,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4157,7 +4722,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -4257,10 +4822,37 @@ func (x *Record) GetHash() *Hash {
 	return nil
 }
 
+func (x *Record) GetSignals() *Signals {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Signals); ok {
+			return x.Signals
+		}
+	}
+	return nil
+}
+
 func (x *Record) GetBudget() *Budget {
 	if x != nil {
 		if x, ok := x.Record.(*Record_Budget); ok {
 			return x.Budget
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetList() *List {
+	if x != nil {
+		if x, ok := x.Record.(*Record_List); ok {
+			return x.List
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetListItem() *ListItem {
+	if x != nil {
+		if x, ok := x.Record.(*Record_ListItem); ok {
+			return x.ListItem
 		}
 	}
 	return nil
@@ -4310,8 +4902,20 @@ type Record_Hash struct {
 	Hash *Hash `protobuf:"bytes,10,opt,name=hash,proto3,oneof"`
 }
 
+type Record_Signals struct {
+	Signals *Signals `protobuf:"bytes,11,opt,name=signals,proto3,oneof"`
+}
+
 type Record_Budget struct {
 	Budget *Budget `protobuf:"bytes,14,opt,name=budget,proto3,oneof"`
+}
+
+type Record_List struct {
+	List *List `protobuf:"bytes,15,opt,name=list,proto3,oneof"`
+}
+
+type Record_ListItem struct {
+	ListItem *ListItem `protobuf:"bytes,16,opt,name=list_item,json=listItem,proto3,oneof"`
 }
 
 func (*Record_Session) isRecord_Record() {}
@@ -4334,7 +4938,13 @@ func (*Record_Baseline) isRecord_Record() {}
 
 func (*Record_Hash) isRecord_Record() {}
 
+func (*Record_Signals) isRecord_Record() {}
+
 func (*Record_Budget) isRecord_Record() {}
+
+func (*Record_List) isRecord_Record() {}
+
+func (*Record_ListItem) isRecord_Record() {}
 
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4366,7 +4976,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4378,7 +4988,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4391,7 +5001,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Session) GetAgent() string {
@@ -4548,10 +5158,12 @@ func (x *Session) GetGates() *Gates {
 	return nil
 }
 
-// Gates are what a session counts for the gates that its policy has beside the
-// limits of every policy.
+// Gates are what few sessions have of what a call has to pass.
 type Gates struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Signal        SignalKind             `protobuf:"varint,1,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"` // the session's own: STOP or KILL
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Since         int64                  `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
 	ModelCalls    uint32                 `protobuf:"varint,10,opt,name=model_calls,json=modelCalls,proto3" json:"model_calls,omitempty"`
 	AgentCalls    uint32                 `protobuf:"varint,11,opt,name=agent_calls,json=agentCalls,proto3" json:"agent_calls,omitempty"`
 	Handoffs      uint32                 `protobuf:"varint,12,opt,name=handoffs,proto3" json:"handoffs,omitempty"`
@@ -4562,7 +5174,7 @@ type Gates struct {
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4574,7 +5186,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4587,7 +5199,28 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *Gates) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Gates) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Gates) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
 }
 
 func (x *Gates) GetModelCalls() uint32 {
@@ -4628,7 +5261,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4640,7 +5273,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4653,7 +5286,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -4681,7 +5314,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4693,7 +5326,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4706,7 +5339,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -4743,7 +5376,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4755,7 +5388,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4768,7 +5401,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *More) GetParent() string {
@@ -4819,7 +5452,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4831,7 +5464,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4844,7 +5477,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Held) GetHolder() string {
@@ -4934,7 +5567,7 @@ type HeldGates struct {
 
 func (x *HeldGates) Reset() {
 	*x = HeldGates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4946,7 +5579,7 @@ func (x *HeldGates) String() string {
 func (*HeldGates) ProtoMessage() {}
 
 func (x *HeldGates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4959,7 +5592,7 @@ func (x *HeldGates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
 func (*HeldGates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *HeldGates) GetCharges() []*Charged {
@@ -4982,7 +5615,7 @@ type Charged struct {
 
 func (x *Charged) Reset() {
 	*x = Charged{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4994,7 +5627,7 @@ func (x *Charged) String() string {
 func (*Charged) ProtoMessage() {}
 
 func (x *Charged) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5007,7 +5640,7 @@ func (x *Charged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charged.ProtoReflect.Descriptor instead.
 func (*Charged) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Charged) GetBudget() string {
@@ -5063,7 +5696,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5075,7 +5708,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5088,7 +5721,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Budget) GetParent() string {
@@ -5165,7 +5798,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5177,7 +5810,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5190,7 +5823,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Hold) GetPool() string {
@@ -5229,7 +5862,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5241,7 +5874,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5254,7 +5887,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -5293,7 +5926,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5305,7 +5938,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5318,7 +5951,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -5387,7 +6020,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5399,7 +6032,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5412,7 +6045,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Lease) GetHolder() string {
@@ -5491,7 +6124,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5503,7 +6136,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5516,7 +6149,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -5562,7 +6195,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5574,7 +6207,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5587,7 +6220,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -5651,7 +6284,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5663,7 +6296,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5676,7 +6309,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -5719,7 +6352,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5731,7 +6364,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5744,7 +6377,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -5785,7 +6418,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5797,7 +6430,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5810,7 +6443,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -5836,7 +6469,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5848,7 +6481,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5861,7 +6494,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Pins) GetN() int64 {
@@ -5881,7 +6514,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5893,7 +6526,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5906,7 +6539,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -5935,7 +6568,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5947,7 +6580,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5960,7 +6593,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -6001,7 +6634,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6013,7 +6646,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6026,7 +6659,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -6052,7 +6685,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6064,7 +6697,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6077,12 +6710,264 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Hash) GetHash() string {
 	if x != nil {
 		return x.Hash
+	}
+	return ""
+}
+
+// List is the head of a list.
+type List struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Length        int64                  `protobuf:"varint,1,opt,name=length,proto3" json:"length,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Until         int64                  `protobuf:"varint,3,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *List) Reset() {
+	*x = List{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *List) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*List) ProtoMessage() {}
+
+func (x *List) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use List.ProtoReflect.Descriptor instead.
+func (*List) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *List) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *List) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *List) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+type ListItem struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	Until         int64                  `protobuf:"varint,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListItem) Reset() {
+	*x = ListItem{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListItem) ProtoMessage() {}
+
+func (x *ListItem) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
+func (*ListItem) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *ListItem) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ListItem) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+// Signals are the STOPs and KILLs that stand in a namespace, beside those of
+// single sessions.
+type Signals struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Halts         []*Halt                `protobuf:"bytes,1,rep,name=halts,proto3" json:"halts,omitempty"` // by target
+	Last          uint64                 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`  // number
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signals) Reset() {
+	*x = Signals{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signals) ProtoMessage() {}
+
+func (x *Signals) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signals.ProtoReflect.Descriptor instead.
+func (*Signals) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *Signals) GetHalts() []*Halt {
+	if x != nil {
+		return x.Halts
+	}
+	return nil
+}
+
+func (x *Signals) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// Halt is a STOP or KILL that stands.
+type Halt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        *Target                `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Signal        SignalKind             `protobuf:"varint,2,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Swept         bool                   `protobuf:"varint,4,opt,name=swept,proto3" json:"swept,omitempty"`
+	Since         int64                  `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Halt) Reset() {
+	*x = Halt{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Halt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Halt) ProtoMessage() {}
+
+func (x *Halt) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Halt.ProtoReflect.Descriptor instead.
+func (*Halt) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *Halt) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Halt) GetSignal() SignalKind {
+	if x != nil {
+		return x.Signal
+	}
+	return SignalKind_SIGNAL_KIND_UNSPECIFIED
+}
+
+func (x *Halt) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Halt) GetSwept() bool {
+	if x != nil {
+		return x.Swept
+	}
+	return false
+}
+
+func (x *Halt) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Halt) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -6099,7 +6984,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6111,7 +6996,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6124,7 +7009,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -6158,7 +7043,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6170,7 +7055,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6183,7 +7068,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -6204,7 +7089,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6216,7 +7101,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6229,7 +7114,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -6257,7 +7142,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6269,7 +7154,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6282,7 +7167,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -6307,7 +7192,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xf2\t\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xc4\v\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -6331,11 +7216,16 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04tick\x18\x11 \x01(\v2\x14.govnode.log.v1.TickH\x00R\x04tick\x123\n" +
 	"\arestore\x18\x12 \x01(\v2\x17.govnode.log.v1.RestoreH\x00R\arestore\x124\n" +
 	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
-	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x12:\n" +
+	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x120\n" +
+	"\x06signal\x18\x15 \x01(\v2\x16.govnode.log.v1.SignalH\x00R\x06signal\x12-\n" +
+	"\x05swept\x18\x16 \x01(\v2\x15.govnode.log.v1.SweptH\x00R\x05swept\x12:\n" +
 	"\n" +
 	"put_budget\x18\x1f \x01(\v2\x19.govnode.log.v1.PutBudgetH\x00R\tputBudget\x12C\n" +
 	"\radjust_budget\x18  \x01(\v2\x1c.govnode.log.v1.AdjustBudgetH\x00R\fadjustBudget\x12C\n" +
-	"\rdelete_budget\x18! \x01(\v2\x1c.govnode.log.v1.DeleteBudgetH\x00R\fdeleteBudgetB\t\n" +
+	"\rdelete_budget\x18! \x01(\v2\x1c.govnode.log.v1.DeleteBudgetH\x00R\fdeleteBudget\x120\n" +
+	"\x06append\x18\" \x01(\v2\x16.govnode.log.v1.AppendH\x00R\x06append\x12=\n" +
+	"\vdelete_list\x18# \x01(\v2\x1a.govnode.log.v1.DeleteListH\x00R\n" +
+	"deleteListB\t\n" +
 	"\acommand\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
@@ -6440,12 +7330,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x03 \x01(\tR\x04call\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
-	"\x05pools\x18\x05 \x03(\tR\x05pools\"_\n" +
+	"\x05pools\x18\x05 \x03(\tR\x05pools\"\x8f\x01\n" +
 	"\x05Close\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
 	"\x05pools\x18\x03 \x03(\tR\x05pools\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\fR\x06digest\"\xfe\x01\n" +
+	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06killed\x18\x05 \x01(\bR\x06killed\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xfe\x01\n" +
 	"\aAcquire\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
@@ -6505,17 +7397,21 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x14\n" +
-	"\x05names\x18\x05 \x03(\tR\x05names\"\x8d\x01\n" +
+	"\x05names\x18\x05 \x03(\tR\x05names\"\xac\x01\n" +
 	"\x03Set\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\tR\x03key\x12+\n" +
 	"\x05value\x18\x04 \x01(\v2\x15.govnode.log.v1.ValueR\x05value\x12\x10\n" +
-	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\"Q\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x06 \x01(\tR\tifVersion\"p\n" +
 	"\x06Delete\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\tR\x03key\"l\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x1d\n" +
+	"\n" +
+	"if_version\x18\x04 \x01(\tR\tifVersion\"l\n" +
 	"\tIncrement\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
@@ -6552,7 +7448,33 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
 	"\x06budget\x18\x03 \x01(\tR\x06budget\x12\x16\n" +
-	"\x06parent\x18\x04 \x01(\tR\x06parent\"\xbf\x05\n" +
+	"\x06parent\x18\x04 \x01(\tR\x06parent\"\xa3\x01\n" +
+	"\x06Append\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x14\n" +
+	"\x05items\x18\x04 \x03(\tR\x05items\x12\x10\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x12\n" +
+	"\x04from\x18\x06 \x01(\x03R\x04from\x12\x14\n" +
+	"\x05exact\x18\a \x01(\bR\x05exact\"U\n" +
+	"\n" +
+	"DeleteList\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\"O\n" +
+	"\x06Target\x121\n" +
+	"\x05scope\x18\x01 \x01(\x0e2\x1b.govnode.log.v1.SignalScopeR\x05scope\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xbb\x01\n" +
+	"\x06Signal\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12.\n" +
+	"\x06target\x18\x03 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
+	"\x06signal\x18\x04 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"_\n" +
+	"\x05Swept\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12.\n" +
+	"\x06target\x18\x02 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\x87\x06\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -6578,8 +7500,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05names\x18\x11 \x03(\tR\x05names\x12\x14\n" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
-	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x125\n" +
-	"\abudgets\x18\x17 \x03(\v2\x1b.govnode.log.v1.BudgetCountR\abudgets\"\xe8\x01\n" +
+	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12,\n" +
+	"\x06signal\x18\x15 \x01(\v2\x14.govnode.log.v1.HaltR\x06signal\x125\n" +
+	"\abudgets\x18\x17 \x03(\v2\x1b.govnode.log.v1.BudgetCountR\abudgets\x12\x18\n" +
+	"\aversion\x18\x19 \x01(\tR\aversion\"\xe8\x01\n" +
 	"\vBudgetCount\x12\x16\n" +
 	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
@@ -6627,7 +7551,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
-	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xb5\x04\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xcf\x05\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +
@@ -6639,8 +7563,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tnamespace\x18\b \x01(\v2\x19.govnode.log.v1.NamespaceH\x00R\tnamespace\x126\n" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
-	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hash\x120\n" +
-	"\x06budget\x18\x0e \x01(\v2\x16.govnode.log.v1.BudgetH\x00R\x06budgetB\b\n" +
+	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hash\x123\n" +
+	"\asignals\x18\v \x01(\v2\x17.govnode.log.v1.SignalsH\x00R\asignals\x120\n" +
+	"\x06budget\x18\x0e \x01(\v2\x16.govnode.log.v1.BudgetH\x00R\x06budget\x12*\n" +
+	"\x04list\x18\x0f \x01(\v2\x14.govnode.log.v1.ListH\x00R\x04list\x127\n" +
+	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItemB\b\n" +
 	"\x06record\"\xbb\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
@@ -6667,8 +7594,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04open\x18\x14 \x03(\v2\x14.govnode.log.v1.HeldR\x04open\x12%\n" +
 	"\x03ids\x18\x15 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\x12(\n" +
 	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\x12+\n" +
-	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\"\x82\x01\n" +
-	"\x05Gates\x12\x1f\n" +
+	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\"\xe4\x01\n" +
+	"\x05Gates\x122\n" +
+	"\x06signal\x18\x01 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x1f\n" +
 	"\vmodel_calls\x18\n" +
 	" \x01(\rR\n" +
 	"modelCalls\x12\x1f\n" +
@@ -6792,7 +7722,24 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x1a\n" +
 	"\x04Hash\x12\x12\n" +
-	"\x04hash\x18\x01 \x01(\tR\x04hash\"X\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\"J\n" +
+	"\x04List\x12\x16\n" +
+	"\x06length\x18\x01 \x01(\x03R\x06length\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05until\x18\x03 \x01(\x03R\x05until\"4\n" +
+	"\bListItem\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"I\n" +
+	"\aSignals\x12*\n" +
+	"\x05halts\x18\x01 \x03(\v2\x14.govnode.log.v1.HaltR\x05halts\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\"\xc6\x01\n" +
+	"\x04Halt\x12.\n" +
+	"\x06target\x18\x01 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
+	"\x06signal\x18\x02 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05swept\x18\x04 \x01(\bR\x05swept\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\x03R\x05since\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"X\n" +
 	"\x0eSnapshotHeader\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12\x1e\n" +
 	"\n" +
@@ -6826,7 +7773,19 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\vFACT_TOKENS\x10\x03\x12\x13\n" +
 	"\x0fFACT_TOOL_CALLS\x10\x04\x12\x15\n" +
 	"\x11FACT_ACTIVE_SLOTS\x10\x05\x12\x10\n" +
-	"\fFACT_ELAPSED\x10\x06*<\n" +
+	"\fFACT_ELAPSED\x10\x06*\x93\x01\n" +
+	"\vSignalScope\x12\x1c\n" +
+	"\x18SIGNAL_SCOPE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17SIGNAL_SCOPE_EVERYTHING\x10\x01\x12\x16\n" +
+	"\x12SIGNAL_SCOPE_AGENT\x10\x02\x12\x17\n" +
+	"\x13SIGNAL_SCOPE_POLICY\x10\x03\x12\x18\n" +
+	"\x14SIGNAL_SCOPE_SESSION\x10\x04*o\n" +
+	"\n" +
+	"SignalKind\x12\x1b\n" +
+	"\x17SIGNAL_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10SIGNAL_KIND_STOP\x10\x01\x12\x18\n" +
+	"\x14SIGNAL_KIND_CONTINUE\x10\x02\x12\x14\n" +
+	"\x10SIGNAL_KIND_KILL\x10\x03*<\n" +
 	"\x05Phase\x12\x0e\n" +
 	"\n" +
 	"PHASE_OPEN\x10\x00\x12\x10\n" +
@@ -6845,185 +7804,215 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 	return file_govnode_log_v1_log_proto_rawDescData
 }
 
-var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
 	(Fact)(0),               // 2: govnode.log.v1.Fact
-	(Phase)(0),              // 3: govnode.log.v1.Phase
-	(*Entry)(nil),           // 4: govnode.log.v1.Entry
-	(*Command)(nil),         // 5: govnode.log.v1.Command
-	(*Maker)(nil),           // 6: govnode.log.v1.Maker
-	(*Attr)(nil),            // 7: govnode.log.v1.Attr
-	(*Premise)(nil),         // 8: govnode.log.v1.Premise
-	(*Want)(nil),            // 9: govnode.log.v1.Want
-	(*Output)(nil),          // 10: govnode.log.v1.Output
-	(*Value)(nil),           // 11: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 12: govnode.log.v1.ToolLimit
-	(*KindLimit)(nil),       // 13: govnode.log.v1.KindLimit
-	(*Limits)(nil),          // 14: govnode.log.v1.Limits
-	(*Open)(nil),            // 15: govnode.log.v1.Open
-	(*Begin)(nil),           // 16: govnode.log.v1.Begin
-	(*Charge)(nil),          // 17: govnode.log.v1.Charge
-	(*Bill)(nil),            // 18: govnode.log.v1.Bill
-	(*End)(nil),             // 19: govnode.log.v1.End
-	(*Cancel)(nil),          // 20: govnode.log.v1.Cancel
-	(*Close)(nil),           // 21: govnode.log.v1.Close
-	(*Acquire)(nil),         // 22: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 23: govnode.log.v1.Renew
-	(*Release)(nil),         // 24: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 25: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 26: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 27: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 28: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 29: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 30: govnode.log.v1.Set
-	(*Delete)(nil),          // 31: govnode.log.v1.Delete
-	(*Increment)(nil),       // 32: govnode.log.v1.Increment
-	(*Tick)(nil),            // 33: govnode.log.v1.Tick
-	(*Restore)(nil),         // 34: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 35: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 36: govnode.log.v1.Repair
-	(*PutBudget)(nil),       // 37: govnode.log.v1.PutBudget
-	(*AdjustBudget)(nil),    // 38: govnode.log.v1.AdjustBudget
-	(*DeleteBudget)(nil),    // 39: govnode.log.v1.DeleteBudget
-	(*Result)(nil),          // 40: govnode.log.v1.Result
-	(*BudgetCount)(nil),     // 41: govnode.log.v1.BudgetCount
-	(*After)(nil),           // 42: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 43: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 44: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 45: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 46: govnode.log.v1.Counters
-	(*Place)(nil),           // 47: govnode.log.v1.Place
-	(*Lapse)(nil),           // 48: govnode.log.v1.Lapse
-	(*Record)(nil),          // 49: govnode.log.v1.Record
-	(*Session)(nil),         // 50: govnode.log.v1.Session
-	(*Gates)(nil),           // 51: govnode.log.v1.Gates
-	(*Pin)(nil),             // 52: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 53: govnode.log.v1.ToolCount
-	(*More)(nil),            // 54: govnode.log.v1.More
-	(*Held)(nil),            // 55: govnode.log.v1.Held
-	(*HeldGates)(nil),       // 56: govnode.log.v1.HeldGates
-	(*Charged)(nil),         // 57: govnode.log.v1.Charged
-	(*Budget)(nil),          // 58: govnode.log.v1.Budget
-	(*Hold)(nil),            // 59: govnode.log.v1.Hold
-	(*IDs)(nil),             // 60: govnode.log.v1.IDs
-	(*Pool)(nil),            // 61: govnode.log.v1.Pool
-	(*Lease)(nil),           // 62: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 63: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 64: govnode.log.v1.Ticket
-	(*Client)(nil),          // 65: govnode.log.v1.Client
-	(*Policy)(nil),          // 66: govnode.log.v1.Policy
-	(*Name)(nil),            // 67: govnode.log.v1.Name
-	(*Pins)(nil),            // 68: govnode.log.v1.Pins
-	(*Counter)(nil),         // 69: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 70: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 71: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 72: govnode.log.v1.Hash
-	(*SnapshotHeader)(nil),  // 73: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 74: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 75: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 76: govnode.log.v1.SnapshotTrailer
+	(SignalScope)(0),        // 3: govnode.log.v1.SignalScope
+	(SignalKind)(0),         // 4: govnode.log.v1.SignalKind
+	(Phase)(0),              // 5: govnode.log.v1.Phase
+	(*Entry)(nil),           // 6: govnode.log.v1.Entry
+	(*Command)(nil),         // 7: govnode.log.v1.Command
+	(*Maker)(nil),           // 8: govnode.log.v1.Maker
+	(*Attr)(nil),            // 9: govnode.log.v1.Attr
+	(*Premise)(nil),         // 10: govnode.log.v1.Premise
+	(*Want)(nil),            // 11: govnode.log.v1.Want
+	(*Output)(nil),          // 12: govnode.log.v1.Output
+	(*Value)(nil),           // 13: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 14: govnode.log.v1.ToolLimit
+	(*KindLimit)(nil),       // 15: govnode.log.v1.KindLimit
+	(*Limits)(nil),          // 16: govnode.log.v1.Limits
+	(*Open)(nil),            // 17: govnode.log.v1.Open
+	(*Begin)(nil),           // 18: govnode.log.v1.Begin
+	(*Charge)(nil),          // 19: govnode.log.v1.Charge
+	(*Bill)(nil),            // 20: govnode.log.v1.Bill
+	(*End)(nil),             // 21: govnode.log.v1.End
+	(*Cancel)(nil),          // 22: govnode.log.v1.Cancel
+	(*Close)(nil),           // 23: govnode.log.v1.Close
+	(*Acquire)(nil),         // 24: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 25: govnode.log.v1.Renew
+	(*Release)(nil),         // 26: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 27: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 28: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 29: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 30: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 31: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 32: govnode.log.v1.Set
+	(*Delete)(nil),          // 33: govnode.log.v1.Delete
+	(*Increment)(nil),       // 34: govnode.log.v1.Increment
+	(*Tick)(nil),            // 35: govnode.log.v1.Tick
+	(*Restore)(nil),         // 36: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 37: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 38: govnode.log.v1.Repair
+	(*PutBudget)(nil),       // 39: govnode.log.v1.PutBudget
+	(*AdjustBudget)(nil),    // 40: govnode.log.v1.AdjustBudget
+	(*DeleteBudget)(nil),    // 41: govnode.log.v1.DeleteBudget
+	(*Append)(nil),          // 42: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 43: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 44: govnode.log.v1.Target
+	(*Signal)(nil),          // 45: govnode.log.v1.Signal
+	(*Swept)(nil),           // 46: govnode.log.v1.Swept
+	(*Result)(nil),          // 47: govnode.log.v1.Result
+	(*BudgetCount)(nil),     // 48: govnode.log.v1.BudgetCount
+	(*After)(nil),           // 49: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 50: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 51: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 52: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 53: govnode.log.v1.Counters
+	(*Place)(nil),           // 54: govnode.log.v1.Place
+	(*Lapse)(nil),           // 55: govnode.log.v1.Lapse
+	(*Record)(nil),          // 56: govnode.log.v1.Record
+	(*Session)(nil),         // 57: govnode.log.v1.Session
+	(*Gates)(nil),           // 58: govnode.log.v1.Gates
+	(*Pin)(nil),             // 59: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 60: govnode.log.v1.ToolCount
+	(*More)(nil),            // 61: govnode.log.v1.More
+	(*Held)(nil),            // 62: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 63: govnode.log.v1.HeldGates
+	(*Charged)(nil),         // 64: govnode.log.v1.Charged
+	(*Budget)(nil),          // 65: govnode.log.v1.Budget
+	(*Hold)(nil),            // 66: govnode.log.v1.Hold
+	(*IDs)(nil),             // 67: govnode.log.v1.IDs
+	(*Pool)(nil),            // 68: govnode.log.v1.Pool
+	(*Lease)(nil),           // 69: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 70: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 71: govnode.log.v1.Ticket
+	(*Client)(nil),          // 72: govnode.log.v1.Client
+	(*Policy)(nil),          // 73: govnode.log.v1.Policy
+	(*Name)(nil),            // 74: govnode.log.v1.Name
+	(*Pins)(nil),            // 75: govnode.log.v1.Pins
+	(*Counter)(nil),         // 76: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 77: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 78: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 79: govnode.log.v1.Hash
+	(*List)(nil),            // 80: govnode.log.v1.List
+	(*ListItem)(nil),        // 81: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 82: govnode.log.v1.Signals
+	(*Halt)(nil),            // 83: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 84: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 85: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 86: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 87: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	15, // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	16, // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	19, // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	20, // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	21, // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	22, // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	23, // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	24, // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	25, // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	26, // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	27, // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	28, // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	29, // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	30, // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	31, // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	32, // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	33, // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	34, // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	35, // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	36, // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	37, // 20: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
-	38, // 21: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
-	39, // 22: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
-	2,  // 23: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	0,  // 24: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
-	12, // 25: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	13, // 26: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
-	7,  // 27: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,  // 28: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	8,  // 29: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	9,  // 30: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	17, // 31: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
-	1,  // 32: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	10, // 33: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	18, // 34: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
-	6,  // 35: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	6,  // 36: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	6,  // 37: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	6,  // 38: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	14, // 39: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	6,  // 40: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	6,  // 41: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	11, // 42: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	6,  // 43: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	6,  // 44: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	6,  // 45: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	6,  // 46: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	6,  // 47: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
-	6,  // 48: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
-	6,  // 49: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
-	44, // 50: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	45, // 51: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	46, // 52: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	47, // 53: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	48, // 54: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	42, // 55: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	41, // 56: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
-	50, // 57: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	43, // 58: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	50, // 59: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	61, // 60: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	65, // 61: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	66, // 62: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	67, // 63: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	68, // 64: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	69, // 65: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	70, // 66: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	71, // 67: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	72, // 68: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	58, // 69: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
-	3,  // 70: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	52, // 71: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	53, // 72: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	55, // 73: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	60, // 74: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	54, // 75: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	51, // 76: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	14, // 77: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	7,  // 78: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	59, // 79: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,  // 80: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	56, // 81: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	57, // 82: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
-	62, // 83: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	64, // 84: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	63, // 85: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	55, // 86: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	60, // 87: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	52, // 88: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	11, // 89: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	75, // 90: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	49, // 91: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	92, // [92:92] is the sub-list for method output_type
-	92, // [92:92] is the sub-list for method input_type
-	92, // [92:92] is the sub-list for extension type_name
-	92, // [92:92] is the sub-list for extension extendee
-	0,  // [0:92] is the sub-list for field type_name
+	17,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	18,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	21,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	22,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	23,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	24,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	25,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	26,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	27,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	28,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	29,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	30,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	31,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	32,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	33,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	34,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	35,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	36,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	37,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	38,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	45,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	46,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	39,  // 22: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
+	40,  // 23: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
+	41,  // 24: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
+	42,  // 25: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	43,  // 26: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	2,   // 27: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	0,   // 28: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
+	14,  // 29: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	15,  // 30: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
+	9,   // 31: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,   // 32: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	10,  // 33: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	11,  // 34: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	19,  // 35: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
+	1,   // 36: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	12,  // 37: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	20,  // 38: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
+	8,   // 39: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	8,   // 40: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	8,   // 41: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	8,   // 42: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	16,  // 43: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	8,   // 44: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	8,   // 45: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	13,  // 46: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	8,   // 47: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	8,   // 48: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	8,   // 49: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	8,   // 50: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	8,   // 51: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
+	8,   // 52: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
+	8,   // 53: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
+	8,   // 54: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	8,   // 55: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,   // 56: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	8,   // 57: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	44,  // 58: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,   // 59: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	44,  // 60: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	51,  // 61: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	52,  // 62: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	53,  // 63: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	54,  // 64: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	55,  // 65: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	49,  // 66: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	83,  // 67: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	48,  // 68: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
+	57,  // 69: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	50,  // 70: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	57,  // 71: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	68,  // 72: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	72,  // 73: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	73,  // 74: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	74,  // 75: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	75,  // 76: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	76,  // 77: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	77,  // 78: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	78,  // 79: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	79,  // 80: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	82,  // 81: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	65,  // 82: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	80,  // 83: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	81,  // 84: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	5,   // 85: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	59,  // 86: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	60,  // 87: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	62,  // 88: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	67,  // 89: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	61,  // 90: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	58,  // 91: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	4,   // 92: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	16,  // 93: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	9,   // 94: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	66,  // 95: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 96: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	63,  // 97: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	64,  // 98: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	69,  // 99: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	71,  // 100: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	70,  // 101: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	62,  // 102: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	67,  // 103: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	59,  // 104: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	13,  // 105: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	83,  // 106: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	44,  // 107: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 108: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	86,  // 109: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	56,  // 110: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	111, // [111:111] is the sub-list for method output_type
+	111, // [111:111] is the sub-list for method input_type
+	111, // [111:111] is the sub-list for extension type_name
+	111, // [111:111] is the sub-list for extension extendee
+	0,   // [0:111] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -7052,11 +8041,15 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Restore)(nil),
 		(*Command_PutHash)(nil),
 		(*Command_Repair)(nil),
+		(*Command_Signal)(nil),
+		(*Command_Swept)(nil),
 		(*Command_PutBudget)(nil),
 		(*Command_AdjustBudget)(nil),
 		(*Command_DeleteBudget)(nil),
+		(*Command_Append)(nil),
+		(*Command_DeleteList)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[45].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[50].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -7067,15 +8060,18 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Record_Namespace)(nil),
 		(*Record_Baseline)(nil),
 		(*Record_Hash)(nil),
+		(*Record_Signals)(nil),
 		(*Record_Budget)(nil),
+		(*Record_List)(nil),
+		(*Record_ListItem)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   73,
+			NumEnums:      6,
+			NumMessages:   82,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -44,6 +44,13 @@ const (
 	CounterServiceIncrementProcedure = "/govnode.v1.CounterService/Increment"
 	// CounterServiceBatchGetProcedure is the fully-qualified name of the CounterService's BatchGet RPC.
 	CounterServiceBatchGetProcedure = "/govnode.v1.CounterService/BatchGet"
+	// CounterServiceAppendProcedure is the fully-qualified name of the CounterService's Append RPC.
+	CounterServiceAppendProcedure = "/govnode.v1.CounterService/Append"
+	// CounterServiceRangeProcedure is the fully-qualified name of the CounterService's Range RPC.
+	CounterServiceRangeProcedure = "/govnode.v1.CounterService/Range"
+	// CounterServiceDeleteListProcedure is the fully-qualified name of the CounterService's DeleteList
+	// RPC.
+	CounterServiceDeleteListProcedure = "/govnode.v1.CounterService/DeleteList"
 )
 
 // CounterServiceClient is a client for the govnode.v1.CounterService service.
@@ -55,6 +62,14 @@ type CounterServiceClient interface {
 	Increment(context.Context, *v1.IncrementRequest) (*v1.IncrementResponse, error)
 	// BatchGet leaves out what is absent.
 	BatchGet(context.Context, *v1.BatchGetRequest) (*v1.BatchGetResponse, error)
+	// Append puts items at the end of a list, all or none. A list is for one
+	// writer at a time.
+	Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error)
+	// Range returns items of a list as they stood at one instant, without those
+	// that lapsed.
+	Range(context.Context, *v1.RangeRequest) (*v1.RangeResponse, error)
+	// DeleteList removes a list.
+	DeleteList(context.Context, *v1.DeleteListRequest) (*v1.DeleteListResponse, error)
 }
 
 // NewCounterServiceClient constructs a client for the govnode.v1.CounterService service. By
@@ -98,16 +113,37 @@ func NewCounterServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(counterServiceMethods.ByName("BatchGet")),
 			connect.WithClientOptions(opts...),
 		),
+		append: connect.NewClient[v1.AppendRequest, v1.AppendResponse](
+			httpClient,
+			baseURL+CounterServiceAppendProcedure,
+			connect.WithSchema(counterServiceMethods.ByName("Append")),
+			connect.WithClientOptions(opts...),
+		),
+		_range: connect.NewClient[v1.RangeRequest, v1.RangeResponse](
+			httpClient,
+			baseURL+CounterServiceRangeProcedure,
+			connect.WithSchema(counterServiceMethods.ByName("Range")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteList: connect.NewClient[v1.DeleteListRequest, v1.DeleteListResponse](
+			httpClient,
+			baseURL+CounterServiceDeleteListProcedure,
+			connect.WithSchema(counterServiceMethods.ByName("DeleteList")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // counterServiceClient implements CounterServiceClient.
 type counterServiceClient struct {
-	get       *connect.Client[v1.GetRequest, v1.GetResponse]
-	set       *connect.Client[v1.SetRequest, v1.SetResponse]
-	delete    *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
-	increment *connect.Client[v1.IncrementRequest, v1.IncrementResponse]
-	batchGet  *connect.Client[v1.BatchGetRequest, v1.BatchGetResponse]
+	get        *connect.Client[v1.GetRequest, v1.GetResponse]
+	set        *connect.Client[v1.SetRequest, v1.SetResponse]
+	delete     *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	increment  *connect.Client[v1.IncrementRequest, v1.IncrementResponse]
+	batchGet   *connect.Client[v1.BatchGetRequest, v1.BatchGetResponse]
+	append     *connect.Client[v1.AppendRequest, v1.AppendResponse]
+	_range     *connect.Client[v1.RangeRequest, v1.RangeResponse]
+	deleteList *connect.Client[v1.DeleteListRequest, v1.DeleteListResponse]
 }
 
 // Get calls govnode.v1.CounterService.Get.
@@ -155,6 +191,33 @@ func (c *counterServiceClient) BatchGet(ctx context.Context, req *v1.BatchGetReq
 	return nil, err
 }
 
+// Append calls govnode.v1.CounterService.Append.
+func (c *counterServiceClient) Append(ctx context.Context, req *v1.AppendRequest) (*v1.AppendResponse, error) {
+	response, err := c.append.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Range calls govnode.v1.CounterService.Range.
+func (c *counterServiceClient) Range(ctx context.Context, req *v1.RangeRequest) (*v1.RangeResponse, error) {
+	response, err := c._range.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DeleteList calls govnode.v1.CounterService.DeleteList.
+func (c *counterServiceClient) DeleteList(ctx context.Context, req *v1.DeleteListRequest) (*v1.DeleteListResponse, error) {
+	response, err := c.deleteList.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // CounterServiceHandler is an implementation of the govnode.v1.CounterService service.
 type CounterServiceHandler interface {
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
@@ -164,6 +227,14 @@ type CounterServiceHandler interface {
 	Increment(context.Context, *v1.IncrementRequest) (*v1.IncrementResponse, error)
 	// BatchGet leaves out what is absent.
 	BatchGet(context.Context, *v1.BatchGetRequest) (*v1.BatchGetResponse, error)
+	// Append puts items at the end of a list, all or none. A list is for one
+	// writer at a time.
+	Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error)
+	// Range returns items of a list as they stood at one instant, without those
+	// that lapsed.
+	Range(context.Context, *v1.RangeRequest) (*v1.RangeResponse, error)
+	// DeleteList removes a list.
+	DeleteList(context.Context, *v1.DeleteListRequest) (*v1.DeleteListResponse, error)
 }
 
 // NewCounterServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -203,6 +274,24 @@ func NewCounterServiceHandler(svc CounterServiceHandler, opts ...connect.Handler
 		connect.WithSchema(counterServiceMethods.ByName("BatchGet")),
 		connect.WithHandlerOptions(opts...),
 	)
+	counterServiceAppendHandler := connect.NewUnaryHandlerSimple(
+		CounterServiceAppendProcedure,
+		svc.Append,
+		connect.WithSchema(counterServiceMethods.ByName("Append")),
+		connect.WithHandlerOptions(opts...),
+	)
+	counterServiceRangeHandler := connect.NewUnaryHandlerSimple(
+		CounterServiceRangeProcedure,
+		svc.Range,
+		connect.WithSchema(counterServiceMethods.ByName("Range")),
+		connect.WithHandlerOptions(opts...),
+	)
+	counterServiceDeleteListHandler := connect.NewUnaryHandlerSimple(
+		CounterServiceDeleteListProcedure,
+		svc.DeleteList,
+		connect.WithSchema(counterServiceMethods.ByName("DeleteList")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/govnode.v1.CounterService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case CounterServiceGetProcedure:
@@ -215,6 +304,12 @@ func NewCounterServiceHandler(svc CounterServiceHandler, opts ...connect.Handler
 			counterServiceIncrementHandler.ServeHTTP(w, r)
 		case CounterServiceBatchGetProcedure:
 			counterServiceBatchGetHandler.ServeHTTP(w, r)
+		case CounterServiceAppendProcedure:
+			counterServiceAppendHandler.ServeHTTP(w, r)
+		case CounterServiceRangeProcedure:
+			counterServiceRangeHandler.ServeHTTP(w, r)
+		case CounterServiceDeleteListProcedure:
+			counterServiceDeleteListHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -242,4 +337,16 @@ func (UnimplementedCounterServiceHandler) Increment(context.Context, *v1.Increme
 
 func (UnimplementedCounterServiceHandler) BatchGet(context.Context, *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.CounterService.BatchGet is not implemented"))
+}
+
+func (UnimplementedCounterServiceHandler) Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.CounterService.Append is not implemented"))
+}
+
+func (UnimplementedCounterServiceHandler) Range(context.Context, *v1.RangeRequest) (*v1.RangeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.CounterService.Range is not implemented"))
+}
+
+func (UnimplementedCounterServiceHandler) DeleteList(context.Context, *v1.DeleteListRequest) (*v1.DeleteListResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.CounterService.DeleteList is not implemented"))
 }

@@ -53,6 +53,8 @@ const (
 	// PolicyServiceDeleteHashProcedure is the fully-qualified name of the PolicyService's DeleteHash
 	// RPC.
 	PolicyServiceDeleteHashProcedure = "/govnode.v1.PolicyService/DeleteHash"
+	// PolicyServiceScanProcedure is the fully-qualified name of the PolicyService's Scan RPC.
+	PolicyServiceScanProcedure = "/govnode.v1.PolicyService/Scan"
 )
 
 // PolicyServiceClient is a client for the govnode.v1.PolicyService service.
@@ -71,6 +73,8 @@ type PolicyServiceClient interface {
 	// DeleteHash takes a registration back. Where a policy is strict about
 	// hashes, the tool is denied from then on.
 	DeleteHash(context.Context, *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error)
+	// Scan judges a text by a policy without changing or counting anything.
+	Scan(context.Context, *v1.ScanRequest) (*v1.ScanResponse, error)
 }
 
 // NewPolicyServiceClient constructs a client for the govnode.v1.PolicyService service. By default,
@@ -132,6 +136,12 @@ func NewPolicyServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(policyServiceMethods.ByName("DeleteHash")),
 			connect.WithClientOptions(opts...),
 		),
+		scan: connect.NewClient[v1.ScanRequest, v1.ScanResponse](
+			httpClient,
+			baseURL+PolicyServiceScanProcedure,
+			connect.WithSchema(policyServiceMethods.ByName("Scan")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -145,6 +155,7 @@ type policyServiceClient struct {
 	putHash      *connect.Client[v1.PutHashRequest, v1.PutHashResponse]
 	listHashes   *connect.Client[v1.ListHashesRequest, v1.ListHashesResponse]
 	deleteHash   *connect.Client[v1.DeleteHashRequest, v1.DeleteHashResponse]
+	scan         *connect.Client[v1.ScanRequest, v1.ScanResponse]
 }
 
 // PutPolicy calls govnode.v1.PolicyService.PutPolicy.
@@ -219,6 +230,15 @@ func (c *policyServiceClient) DeleteHash(ctx context.Context, req *v1.DeleteHash
 	return nil, err
 }
 
+// Scan calls govnode.v1.PolicyService.Scan.
+func (c *policyServiceClient) Scan(ctx context.Context, req *v1.ScanRequest) (*v1.ScanResponse, error) {
+	response, err := c.scan.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // PolicyServiceHandler is an implementation of the govnode.v1.PolicyService service.
 type PolicyServiceHandler interface {
 	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
@@ -235,6 +255,8 @@ type PolicyServiceHandler interface {
 	// DeleteHash takes a registration back. Where a policy is strict about
 	// hashes, the tool is denied from then on.
 	DeleteHash(context.Context, *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error)
+	// Scan judges a text by a policy without changing or counting anything.
+	Scan(context.Context, *v1.ScanRequest) (*v1.ScanResponse, error)
 }
 
 // NewPolicyServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -292,6 +314,12 @@ func NewPolicyServiceHandler(svc PolicyServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(policyServiceMethods.ByName("DeleteHash")),
 		connect.WithHandlerOptions(opts...),
 	)
+	policyServiceScanHandler := connect.NewUnaryHandlerSimple(
+		PolicyServiceScanProcedure,
+		svc.Scan,
+		connect.WithSchema(policyServiceMethods.ByName("Scan")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/govnode.v1.PolicyService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PolicyServicePutPolicyProcedure:
@@ -310,6 +338,8 @@ func NewPolicyServiceHandler(svc PolicyServiceHandler, opts ...connect.HandlerOp
 			policyServiceListHashesHandler.ServeHTTP(w, r)
 		case PolicyServiceDeleteHashProcedure:
 			policyServiceDeleteHashHandler.ServeHTTP(w, r)
+		case PolicyServiceScanProcedure:
+			policyServiceScanHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -349,4 +379,8 @@ func (UnimplementedPolicyServiceHandler) ListHashes(context.Context, *v1.ListHas
 
 func (UnimplementedPolicyServiceHandler) DeleteHash(context.Context, *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.PolicyService.DeleteHash is not implemented"))
+}
+
+func (UnimplementedPolicyServiceHandler) Scan(context.Context, *v1.ScanRequest) (*v1.ScanResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.PolicyService.Scan is not implemented"))
 }

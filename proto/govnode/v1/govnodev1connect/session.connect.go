@@ -45,6 +45,11 @@ const (
 	// SessionServiceCloseSessionProcedure is the fully-qualified name of the SessionService's
 	// CloseSession RPC.
 	SessionServiceCloseSessionProcedure = "/govnode.v1.SessionService/CloseSession"
+	// SessionServiceSignalProcedure is the fully-qualified name of the SessionService's Signal RPC.
+	SessionServiceSignalProcedure = "/govnode.v1.SessionService/Signal"
+	// SessionServiceListSignalsProcedure is the fully-qualified name of the SessionService's
+	// ListSignals RPC.
+	SessionServiceListSignalsProcedure = "/govnode.v1.SessionService/ListSignals"
 )
 
 // SessionServiceClient is a client for the govnode.v1.SessionService service.
@@ -58,6 +63,14 @@ type SessionServiceClient interface {
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
 	// CloseSession ends a session and frees its slots, once.
 	CloseSession(context.Context, *v1.CloseSessionRequest) (*v1.CloseSessionResponse, error)
+	// Signal stops a session, an agent, a policy or everything, lets it go on, or
+	// kills it. From the answer on no call of the target is admitted, until
+	// CONTINUE; a KILL closes its sessions as well. Any other signal is an event of
+	// this node and nothing else.
+	Signal(context.Context, *v1.SignalRequest) (*v1.SignalResponse, error)
+	// ListSignals returns what stands: first what is for more than one session, then
+	// single sessions in the order of their ids.
+	ListSignals(context.Context, *v1.ListSignalsRequest) (*v1.ListSignalsResponse, error)
 }
 
 // NewSessionServiceClient constructs a client for the govnode.v1.SessionService service. By
@@ -95,6 +108,18 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(sessionServiceMethods.ByName("CloseSession")),
 			connect.WithClientOptions(opts...),
 		),
+		signal: connect.NewClient[v1.SignalRequest, v1.SignalResponse](
+			httpClient,
+			baseURL+SessionServiceSignalProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("Signal")),
+			connect.WithClientOptions(opts...),
+		),
+		listSignals: connect.NewClient[v1.ListSignalsRequest, v1.ListSignalsResponse](
+			httpClient,
+			baseURL+SessionServiceListSignalsProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("ListSignals")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -104,6 +129,8 @@ type sessionServiceClient struct {
 	getSession    *connect.Client[v1.GetSessionRequest, v1.GetSessionResponse]
 	listSessions  *connect.Client[v1.ListSessionsRequest, v1.ListSessionsResponse]
 	closeSession  *connect.Client[v1.CloseSessionRequest, v1.CloseSessionResponse]
+	signal        *connect.Client[v1.SignalRequest, v1.SignalResponse]
+	listSignals   *connect.Client[v1.ListSignalsRequest, v1.ListSignalsResponse]
 }
 
 // CreateSession calls govnode.v1.SessionService.CreateSession.
@@ -142,6 +169,24 @@ func (c *sessionServiceClient) CloseSession(ctx context.Context, req *v1.CloseSe
 	return nil, err
 }
 
+// Signal calls govnode.v1.SessionService.Signal.
+func (c *sessionServiceClient) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.SignalResponse, error) {
+	response, err := c.signal.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListSignals calls govnode.v1.SessionService.ListSignals.
+func (c *sessionServiceClient) ListSignals(ctx context.Context, req *v1.ListSignalsRequest) (*v1.ListSignalsResponse, error) {
+	response, err := c.listSignals.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // SessionServiceHandler is an implementation of the govnode.v1.SessionService service.
 type SessionServiceHandler interface {
 	// CreateSession starts a session under a policy that is resolved once and
@@ -153,6 +198,14 @@ type SessionServiceHandler interface {
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
 	// CloseSession ends a session and frees its slots, once.
 	CloseSession(context.Context, *v1.CloseSessionRequest) (*v1.CloseSessionResponse, error)
+	// Signal stops a session, an agent, a policy or everything, lets it go on, or
+	// kills it. From the answer on no call of the target is admitted, until
+	// CONTINUE; a KILL closes its sessions as well. Any other signal is an event of
+	// this node and nothing else.
+	Signal(context.Context, *v1.SignalRequest) (*v1.SignalResponse, error)
+	// ListSignals returns what stands: first what is for more than one session, then
+	// single sessions in the order of their ids.
+	ListSignals(context.Context, *v1.ListSignalsRequest) (*v1.ListSignalsResponse, error)
 }
 
 // NewSessionServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -186,6 +239,18 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 		connect.WithSchema(sessionServiceMethods.ByName("CloseSession")),
 		connect.WithHandlerOptions(opts...),
 	)
+	sessionServiceSignalHandler := connect.NewUnaryHandlerSimple(
+		SessionServiceSignalProcedure,
+		svc.Signal,
+		connect.WithSchema(sessionServiceMethods.ByName("Signal")),
+		connect.WithHandlerOptions(opts...),
+	)
+	sessionServiceListSignalsHandler := connect.NewUnaryHandlerSimple(
+		SessionServiceListSignalsProcedure,
+		svc.ListSignals,
+		connect.WithSchema(sessionServiceMethods.ByName("ListSignals")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/govnode.v1.SessionService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SessionServiceCreateSessionProcedure:
@@ -196,6 +261,10 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 			sessionServiceListSessionsHandler.ServeHTTP(w, r)
 		case SessionServiceCloseSessionProcedure:
 			sessionServiceCloseSessionHandler.ServeHTTP(w, r)
+		case SessionServiceSignalProcedure:
+			sessionServiceSignalHandler.ServeHTTP(w, r)
+		case SessionServiceListSignalsProcedure:
+			sessionServiceListSignalsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -219,4 +288,12 @@ func (UnimplementedSessionServiceHandler) ListSessions(context.Context, *v1.List
 
 func (UnimplementedSessionServiceHandler) CloseSession(context.Context, *v1.CloseSessionRequest) (*v1.CloseSessionResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.SessionService.CloseSession is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) Signal(context.Context, *v1.SignalRequest) (*v1.SignalResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.SessionService.Signal is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) ListSignals(context.Context, *v1.ListSignalsRequest) (*v1.ListSignalsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.SessionService.ListSignals is not implemented"))
 }
