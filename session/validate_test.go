@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session/budget"
 )
 
 func validCommands() map[string]Command {
@@ -64,6 +66,21 @@ func times[T any](n int, f func(i int) T) []T {
 	}
 	return list
 }
+
+// charges are charges of roots.
+func charges(n int) []Charge {
+	return times(n, func(i int) Charge { return Charge{Budget: numbered(i), Amount: 1} })
+}
+
+// below makes each the child of the next.
+func below(nodes []Charge) []Charge {
+	for i := range len(nodes) - 1 {
+		nodes[i].Parent = nodes[i+1].Budget
+	}
+	return nodes
+}
+
+func bill(i int) Bill { return Bill{Budget: numbered(i)} }
 
 func numbered(i int) string { return fmt.Sprintf("x%05d", i) }
 
@@ -343,6 +360,47 @@ func TestCaps(t *testing.T) {
 		{"PutHash.Hash", []func(Command){on(func(c *PutHash) { c.Hash = text(MaxHash) })}, []func(Command){
 			on(func(c *PutHash) { c.Hash = text(MaxHash + 1) }),
 		}},
+		{"Begin.Budgets", []func(Command){on(func(c *Begin) { c.Budgets = charges(MaxBudgets) })}, []func(Command){
+			on(func(c *Begin) { c.Budgets = charges(MaxBudgets + 1) }),
+		}},
+		{"Begin.Budgets[1].Budget", nil, []func(Command){
+			on(func(c *Begin) { c.Budgets = append(charges(1), charges(1)...) }), on(func(c *Begin) { c.Budgets = charges(2); c.Budgets[1].Budget = "a" }),
+		}},
+		{"Begin.Budgets[0].Amount", []func(Command){
+			on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Amount = budget.MaxAmount }), on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Amount = 0 }),
+		}, []func(Command){
+			on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Amount = budget.MaxAmount + 1 }), on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Amount = -1 }),
+		}},
+		{"Begin.Budgets[0].Parent", []func(Command){on(func(c *Begin) { c.Budgets = below(charges(budget.MaxDepth)) })}, []func(Command){
+			on(func(c *Begin) { c.Budgets = below(charges(budget.MaxDepth + 1)) }), on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Parent = "zzz" }),
+			on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Parent = c.Budgets[0].Budget }),
+		}},
+		{"End.Spent", []func(Command){on(func(c *End) { c.Spent = times(MaxBudgets, bill) })}, []func(Command){on(func(c *End) { c.Spent = times(MaxBudgets+1, bill) })}},
+		{"End.Spent[0].Amount", []func(Command){on(func(c *End) { c.Spent = []Bill{{"b", budget.MaxAmount}} })}, []func(Command){
+			on(func(c *End) { c.Spent = []Bill{{"b", budget.MaxAmount + 1}} }), on(func(c *End) { c.Spent = []Bill{{"b", -1}} }),
+		}},
+		{"End.Spent[1].Budget", nil, []func(Command){on(func(c *End) { c.Spent = []Bill{{"b", 1}, {"b", 1}} })}},
+		{"End.Budgets", []func(Command){on(func(c *End) { c.Budgets = times(MaxBudgets, numbered) })}, []func(Command){on(func(c *End) { c.Budgets = times(MaxBudgets+1, numbered) })}},
+		{"PutBudget.Budget", []func(Command){on(func(c *PutBudget) { c.Budget = text(MaxID) })}, []func(Command){
+			on(func(c *PutBudget) { c.Budget = "" }), on(func(c *PutBudget) { c.Budget = text(MaxID + 1) }),
+		}},
+		{"PutBudget.Parent", []func(Command){on(func(c *PutBudget) { c.Parent = "" })}, []func(Command){
+			on(func(c *PutBudget) { c.Parent = "b" }), on(func(c *PutBudget) { c.Parent = "a b" }),
+		}},
+		{"PutBudget.Amount", []func(Command){on(func(c *PutBudget) { c.Amount = 0 }), on(func(c *PutBudget) { c.Amount = budget.MaxAmount })}, []func(Command){
+			on(func(c *PutBudget) { c.Amount = -1 }), on(func(c *PutBudget) { c.Amount = budget.MaxAmount + 1 }),
+		}},
+		{"PutBudget.Per", []func(Command){
+			on(func(c *PutBudget) { c.Per = 0 }), on(func(c *PutBudget) { c.Per = MinBudgetPer }), on(func(c *PutBudget) { c.Per = MaxBudgetPer }),
+		}, []func(Command){
+			on(func(c *PutBudget) { c.Per = MinBudgetPer - 1 }), on(func(c *PutBudget) { c.Per = MaxBudgetPer + 1 }), on(func(c *PutBudget) { c.Per = -1 }),
+		}},
+		{"AdjustBudget.Ancestors", []func(Command){on(func(c *AdjustBudget) { c.Ancestors = times(budget.MaxDepth-1, numbered) })}, []func(Command){
+			on(func(c *AdjustBudget) { c.Ancestors = times(budget.MaxDepth, numbered) }), on(func(c *AdjustBudget) { c.Ancestors = []string{"c"} }),
+		}},
+		{"AdjustBudget.Amount", []func(Command){on(func(c *AdjustBudget) { c.Amount = budget.MaxAmount }), on(func(c *AdjustBudget) { c.Amount = -budget.MaxAmount })},
+			[]func(Command){on(func(c *AdjustBudget) { c.Amount = budget.MaxAmount + 1 }), on(func(c *AdjustBudget) { c.Amount = -budget.MaxAmount - 1 })}},
+		{"DeleteBudget.Budget", nil, []func(Command){on(func(c *DeleteBudget) { c.Budget = "" })}},
 		{"Tick.Keys", []func(Command){on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick) })}, []func(Command){
 			on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick+1) }),
 		}},
