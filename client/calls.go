@@ -39,6 +39,7 @@ type Call struct {
 	Metadata                   map[string]string
 	Pools                      []Want        // beside the one of the policy
 	Rates                      []RateWant    // beside those of the policy
+	Costs                      []Cost        // what it is assumed to cost; see Spent
 	TTL                        time.Duration // of the lease, 1 s to 1 h; 30 s if 0
 	MaxHold                    time.Duration // renewals included; no limit if 0
 	Wait                       time.Duration // for a slot, or the end of a STOP; 10 s if 0; NoWait for none
@@ -165,6 +166,9 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 			want.By = govnodev1.Cost_COST_TOKENS
 		}
 		req.Rates = append(req.Rates, want)
+	}
+	for _, cost := range call.Costs {
+		req.Budgets = append(req.Budgets, cost.message())
 	}
 	return req, nil
 }

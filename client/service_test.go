@@ -377,3 +377,43 @@ func TestManyOverHTTP(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, released)
 }
+
+// What a call costs is charged when it begins and put right when it ends, through
+// the stream as well.
+func TestCostsOfCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, stop := service(t)
+		defer stop()
+		c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": h}}, []string{"a:1"}, func(*client.Config) {})
+		prepare(t, c, 1)
+		used := func(name string) string {
+			b, err := c.GetBudget(t.Context(), name)
+			require.NoError(t, err)
+			return b.GetUsed()
+		}
+		_, err := c.PutBudget(t.Context(), client.Spending{Budget: "org", Amount: "10", Per: time.Hour})
+		require.NoError(t, err)
+		_, err = c.PutBudget(t.Context(), client.Spending{Budget: "team", Parent: "org", Amount: "1.5"})
+		require.NoError(t, err)
+		s, err := c.CreateSession(t.Context(), client.Session{Agent: "x", Policy: "p"})
+		require.NoError(t, err)
+		call, err := s.Begin(t.Context(), client.Call{Tool: "t", Costs: []client.Cost{{Budget: "team", Amount: "1.25"}}})
+		require.NoError(t, err)
+		require.Equal(t, "1.25", used("org"))
+		_, err = s.Begin(t.Context(), client.Call{Tool: "t", Costs: []client.Cost{{Budget: "team"}}})
+		var refused *client.Refused
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, client.BudgetExceeded, refused.Outcome)
+		require.Error(t, call.End(t.Context(), client.Succeeded, client.Spent(client.Cost{Budget: "team"})), "an amount is missing")
+		require.NoError(t, call.End(t.Context(), client.Succeeded, client.Spent(client.Cost{Budget: "team", Amount: "0.5"})))
+		require.Equal(t, "0.5", used("org"))
+		b, err := c.AdjustBudget(t.Context(), "team", "0.25")
+		require.NoError(t, err)
+		require.Equal(t, "0.75", b.GetUsed())
+		list, err := c.ListBudgets(t.Context(), 0, "")
+		require.NoError(t, err)
+		require.Len(t, list.GetBudgets(), 2)
+		require.NoError(t, c.DeleteBudget(t.Context(), "team"))
+		require.Equal(t, "0.75", used("org"))
+	})
+}

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,13 +42,17 @@ func TestSignals(t *testing.T) {
 		require.Equal(t, client.Held, runs.State())
 		require.Equal(t, "look", runs.Signal().GetReason())
 
-		time.AfterFunc(20*time.Second, func() {
-			_, err := c.Signal(t.Context(), agent, client.Continue, "")
-			require.NoError(t, err)
+		var lifted error
+		var lifting sync.WaitGroup
+		lifting.Go(func() {
+			time.Sleep(20 * time.Second)
+			_, lifted = c.Signal(t.Context(), agent, client.Continue, "")
 		})
 		begun := time.Now()
 		call, err := s.Begin(t.Context(), client.Call{ID: "c", Tool: "t", Wait: time.Minute})
 		require.NoError(t, err)
+		lifting.Wait()
+		require.NoError(t, lifted)
 		require.InDelta(t, 20, time.Since(begun).Seconds(), 1)
 		require.NoError(t, call.End(t.Context(), client.Succeeded))
 		require.NoError(t, runs.End(t.Context(), client.Succeeded))

@@ -11,10 +11,11 @@ type Kind = govnodev1.Kind
 
 // Kinds of calls.
 const (
-	KindTool    = govnodev1.Kind_KIND_TOOL // if none is given
-	KindModel   = govnodev1.Kind_KIND_MODEL
-	KindAgent   = govnodev1.Kind_KIND_AGENT
-	KindHandoff = govnodev1.Kind_KIND_HANDOFF
+	KindTool     = govnodev1.Kind_KIND_TOOL // if none is given
+	KindModel    = govnodev1.Kind_KIND_MODEL
+	KindAgent    = govnodev1.Kind_KIND_AGENT
+	KindHandoff  = govnodev1.Kind_KIND_HANDOFF
+	KindSampling = govnodev1.Kind_KIND_SAMPLING // of a server, whose label is the tool
 )
 
 // A Status says how a call ended.
@@ -63,6 +64,9 @@ const (
 	AlreadyEnded     = govnodev1.Outcome_OUTCOME_ALREADY_ENDED
 	WaitCancelled    = govnodev1.Outcome_OUTCOME_CANCELLED // the wait was given up by its caller
 	NotFound         = govnodev1.Outcome_OUTCOME_NOT_FOUND
+	KindLimit        = govnodev1.Outcome_OUTCOME_KIND_LIMIT   // calls of one kind
+	BreakerOpen      = govnodev1.Outcome_OUTCOME_BREAKER_OPEN // too many calls in a row failed
+	BudgetExceeded   = govnodev1.Outcome_OUTCOME_BUDGET_EXCEEDED
 )
 
 // A SessionState says whether calls can be begun in a session.
@@ -81,20 +85,21 @@ type Reason string
 
 // Reasons of errors.
 const (
-	ReasonInvalidField  Reason = "INVALID_FIELD"  // the message names it
-	ReasonInvalidPolicy Reason = "INVALID_POLICY" // the message says where
-	ReasonNotFound      Reason = "NOT_FOUND"
-	ReasonIDReused      Reason = "ID_REUSED" // the id stands for another request
-	ReasonStaleID       Reason = "STALE_ID"  // the id is older than what is remembered; nothing was done
-	ReasonSessionClosed Reason = "SESSION_CLOSED"
-	ReasonKilled        Reason = "KILLED"         // a KILL stands against the session that was to be created
-	ReasonKillUnderWay  Reason = "KILL_UNDER_WAY" // it cannot be lifted yet
-	ReasonStillWaiting  Reason = "STILL_WAITING"
-	ReasonNotWaiting    Reason = "NOT_WAITING"
-	ReasonTooManyOpen   Reason = "TOO_MANY_OPEN"
-	ReasonPoolInUse     Reason = "POOL_IN_USE"
-	ReasonPolicyPinned  Reason = "POLICY_PINNED"
-	ReasonTooLarge      Reason = "TOO_LARGE"
+	ReasonInvalidField      Reason = "INVALID_FIELD"  // the message names it
+	ReasonInvalidPolicy     Reason = "INVALID_POLICY" // the message says where
+	ReasonNotFound          Reason = "NOT_FOUND"
+	ReasonIDReused          Reason = "ID_REUSED" // the id stands for another request
+	ReasonStaleID           Reason = "STALE_ID"  // the id is older than what is remembered; nothing was done
+	ReasonSessionClosed     Reason = "SESSION_CLOSED"
+	ReasonKilled            Reason = "KILLED"         // a KILL stands against the session that was to be created
+	ReasonKillUnderWay      Reason = "KILL_UNDER_WAY" // it cannot be lifted yet
+	ReasonStillWaiting      Reason = "STILL_WAITING"
+	ReasonNotWaiting        Reason = "NOT_WAITING"
+	ReasonTooManyOpen       Reason = "TOO_MANY_OPEN"
+	ReasonPoolInUse         Reason = "POOL_IN_USE"
+	ReasonPolicyPinned      Reason = "POLICY_PINNED"
+	ReasonBudgetHasChildren Reason = "BUDGET_HAS_CHILDREN"
+	ReasonTooLarge          Reason = "TOO_LARGE"
 
 	ReasonVersionConflict Reason = "VERSION_CONFLICT" // see Conflict
 	ReasonListFull        Reason = "LIST_FULL"

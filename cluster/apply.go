@@ -212,6 +212,12 @@ func resendable(c session.Command) bool {
 		return c.By.Request != ""
 	case *session.DeleteRate:
 		return c.By.Request != ""
+	case *session.PutBudget:
+		return c.By.Request != ""
+	case *session.AdjustBudget:
+		return c.By.Request != ""
+	case *session.DeleteBudget:
+		return c.By.Request != ""
 	case *session.Signal:
 		return c.By.Request != ""
 	case *session.Swept:

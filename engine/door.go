@@ -60,10 +60,11 @@ const (
 
 // The kinds of calls, the orders of checks, and the facts.
 const (
-	KindTool    = call.KindTool
-	KindModel   = call.KindModel
-	KindAgent   = call.KindAgent
-	KindHandoff = call.KindHandoff
+	KindTool     = call.KindTool
+	KindModel    = call.KindModel
+	KindAgent    = call.KindAgent
+	KindHandoff  = call.KindHandoff
+	KindSampling = call.KindSampling
 
 	OrderUnion       = call.OrderUnion
 	OrderInterceptor = call.OrderInterceptor

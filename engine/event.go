@@ -20,6 +20,12 @@ const (
 	DriftDetected     EventType = "drift_detected"
 )
 
+// What a follower is told of budgets, beside those.
+const (
+	BudgetWarning  EventType = "budget_warning"
+	BudgetExceeded EventType = "budget_exceeded"
+)
+
 // An Event tells a follower that something happened. Its texts are redacted.
 type Event struct {
 	Type       EventType

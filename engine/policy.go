@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/source"
@@ -29,6 +30,16 @@ type Limits struct {
 	CheckpointFrequency   int
 	DriftThreshold        int64 // millionths
 	LogAllCalls           bool
+
+	MaxOfKind    []KindLimit // by kind
+	MaxFailures  int64       // in a row, until the breaker opens; 0: there is none
+	BreakerReset time.Duration
+}
+
+// A KindLimit bounds the calls of one kind in a session.
+type KindLimit struct {
+	Kind call.Kind
+	Max  int64
 }
 
 // A ToolLimit bounds the calls of one tool in a session.
@@ -53,7 +64,7 @@ func (p *Policy) Governance() *governance.Policy { return p.governance }
 // Limits returns the numbers to count against.
 func (p *Policy) Limits() Limits {
 	l := p.limits
-	l.MaxCallsPerTool = slices.Clone(l.MaxCallsPerTool)
+	l.MaxCallsPerTool, l.MaxOfKind = slices.Clone(l.MaxCallsPerTool), slices.Clone(l.MaxOfKind)
 	return l
 }
 
@@ -107,6 +118,13 @@ func (c *compiler) linkLimits() {
 		CheckpointFrequency:   clampInt(g.CheckpointFrequency),
 		DriftThreshold:        millionths(g.DriftThreshold),
 		LogAllCalls:           g.LogAllCalls,
+		MaxFailures:           g.MaxConsecutiveFailures,
+		BreakerReset:          g.BreakerReset,
+	}
+	for i, kind := range []call.Kind{call.KindModel, call.KindAgent, call.KindHandoff, call.KindSampling} {
+		if most, ok := g.MaxOfKind[governance.KindFields[i]]; ok {
+			p.limits.MaxOfKind = append(p.limits.MaxOfKind, KindLimit{kind, most})
+		}
 	}
 	p.unchecked = !g.RequireHumanApproval && !g.DenyAllTools && len(g.AllowedTools) == 0 &&
 		len(g.BlockedPatterns) == 0 && calls > 0

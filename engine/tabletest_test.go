@@ -50,7 +50,7 @@ func TestRunTestsRefusesBadTables(t *testing.T) {
 		"cases: [{expect: {alowed: true}}]":                         "cases[0].expect.alowed: unknown field",
 		"cases: [{tol: x, expect: {allowed: true}}]":                "cases[0].tol: unknown field",
 		"cases: [{tool: 5, expect: {allowed: true}}]":               "cases[0].tool: tool must be a string, got int: 5",
-		"cases: [{kind: robot, expect: {allowed: true}}]":           "kind must be one of agent, handoff, model, tool, got 'robot'",
+		"cases: [{kind: robot, expect: {allowed: true}}]":           "kind must be one of agent, handoff, model, sampling, tool, got 'robot'",
 		"cases: [{facts: {x: 1}, expect: {allowed: true}}]":         "cases[0].facts.x: unknown field",
 		"cases: [{context: [], expect: {allowed: true}}]":           "context must be a mapping",
 		"cases: [{facts: {attempts: -1}, expect: {rule: a}}]":       "facts.attempts must be a non-negative integer",

@@ -17,8 +17,8 @@ const (
 )
 
 // begin decides a call. Everything it checks, it checks in this one step:
-// known id, session open, signals, attempts, verdict, timeout, calls, tool, tokens,
-// slots, rates.
+// known id, session open, signals, attempts, verdict, timeout, calls, kind,
+// breaker, tool, tokens, budgets, slots, rates.
 func (s *State) begin(c *Begin, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
 	x := s.counted(k, r)
@@ -60,6 +60,12 @@ func (s *State) begin(c *Begin, r *Result) {
 	r.Code = s.admit(c, x, wants, r)
 	if r.Code != Admitted && r.Code != Queued {
 		value := uint64(r.Elapsed)
+		switch r.Code {
+		case BreakerOpen:
+			value = uint64(s.now + r.RetryAfter)
+		case BudgetExceeded:
+			value = rememberBudget(c, r)
+		}
 		for i := range wants {
 			if len(r.Pools) > 0 && c.poolAt(i) == r.Pools[0] {
 				value = uint64(i) // which pool had no room
@@ -121,11 +127,14 @@ func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) ([]wan
 	if !s.factsHold(c, x, wants[0].pool, r) {
 		return nil, false
 	}
+	if !s.budgetsStand(c, r) {
+		return nil, false
+	}
 	if len(x.Open) >= MaxOpen {
 		r.Code = TooManyOpen
 		return nil, false
 	}
-	if c.CallKind == Tool && len(x.Tools) >= MaxTools && x.tool(s.name(c.Tool)) < 0 {
+	if x.namesTool(c.CallKind) && len(x.Tools) >= MaxTools && x.tool(s.name(c.Tool)) < 0 {
 		r.Code = TooManyTools
 		return nil, false
 	}
@@ -187,6 +196,12 @@ func (s *State) admit(c *Begin, x *Session, wants []wanted, r *Result) Code {
 		r.Limit = int64(limits.MaxToolCalls)
 		return CallLimit
 	}
+	if code := kindAllows(c, x, r); code != Done {
+		return code
+	}
+	if code := s.breakerAllows(c, x, r); code != Done {
+		return code
+	}
 	if c.CallKind == Tool {
 		if most, ok := limits.tool(c.Tool); ok && x.ToolCalls(c.Tool) >= most {
 			r.Limit = int64(most)
@@ -196,6 +211,9 @@ func (s *State) admit(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	if c.Tokens > limits.MaxTokens { // of one request (policy engine spec 3.2)
 		r.Limit = limits.MaxTokens
 		return TokenLimit
+	}
+	if code := s.budgetsAllow(c, r); code != Done {
+		return code
 	}
 	return s.slots(c, x, wants, r)
 }
@@ -274,7 +292,7 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 	}
 	x.reserve(&h)
 	if !h.Waiting() {
-		s.admitted(c, x, &h, r)
+		s.admitted(c, &h, r)
 	}
 	x.add(h)
 	s.pressure(&wants[0], x, r)
@@ -285,8 +303,9 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 }
 
 // admitted is what happens when a call is admitted, at once or by its claim.
-func (s *State) admitted(c *Begin, _ *Session, h *Held, r *Result) {
+func (s *State) admitted(c *Begin, h *Held, r *Result) {
 	s.spend(c, h)
+	s.charge(c, h, r)
 	s.grants(h, r)
 }
 
@@ -315,9 +334,10 @@ func (x *Session) reserve(h *Held) {
 		if i := x.tool(h.Tool); i >= 0 {
 			x.editTools()[i].Calls++
 		} else {
-			x.Tools = append(x.editTools(), ToolCount{h.Tool, 1})
+			x.Tools = append(x.editTools(), ToolCount{Tool: h.Tool, Calls: 1})
 		}
 	}
+	x.countKind(h, 1)
 }
 
 func (s *State) grants(h *Held, r *Result) {
@@ -367,6 +387,13 @@ func (s *State) recall(m *ids.Remembered, c *Begin, x *Session, r *Result) {
 		r.Limit = int64(x.Pin.Limits.MaxToolCalls)
 	case TokenLimit:
 		r.Limit = x.Pin.Limits.MaxTokens
+	case KindLimitReached:
+		most, _ := x.Pin.Limits.kind(c.CallKind)
+		r.Limit = int64(most)
+	case BreakerOpen:
+		r.Limit, r.RetryAfter = int64(x.Pin.Limits.MaxFailures), s.left(time.Duration(m.Value))
+	case BudgetExceeded:
+		recallBudget(c, m.Value, r)
 	}
 }
 
@@ -390,7 +417,7 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	} else if !h.Waiting() {
 		r.Code = Admitted
 		s.grants(h, r)
-	} else {
+	} else if s.budgetsStand(c, r) {
 		x = s.ownSession(k, x)
 		x.Used = s.now
 		if h = x.edit(c.Call); !s.halted(c, x, h, r) {
@@ -487,13 +514,19 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		}
 	}
 
+	if code := s.breakerAllows(c, x, r); code != Done {
+		return s.giveUp(c.NS, x, h, code, uint64(s.now+r.RetryAfter))
+	}
+	if code := s.budgetsAllow(c, r); code != Done {
+		return s.giveUp(c.NS, x, h, code, rememberBudget(c, r))
+	}
 	var holdUntil time.Duration
 	h.Until, h.Started, h.Deadline = 0, s.now, s.now+c.TTL
 	if c.MaxHold > 0 {
 		holdUntil = s.now + c.MaxHold
 		h.Deadline = min(h.Deadline, holdUntil)
 	}
-	s.admitted(c, x, h, r)
+	s.admitted(c, h, r)
 	for _, hold := range h.Pools {
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		s.ownPool(k, s.pool(k)).Extend(s.now, hold.Token, h.Deadline, holdUntil)

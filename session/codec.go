@@ -276,6 +276,11 @@ func (r *Result) fields(f *codec) {
 	for m := f.Message(21, r.Signal != nil); f.Visit(&m); {
 		r.Signal.fields(f)
 	}
+	for i, n := elements(f, 23, &r.Budgets, math.MaxInt); i < n; i++ {
+		for m := f.Message(23, true); f.Visit(&m); {
+			r.Budgets[i].fields(f)
+		}
+	}
 	f.Texts(24, &r.Rates)
 	f.Text(25, &r.Version)
 }

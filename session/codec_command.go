@@ -62,6 +62,12 @@ func newCommand(kind protowire.Number) Command {
 		return new(DeleteRate)
 	case 30:
 		return new(TakeRate)
+	case 31:
+		return new(PutBudget)
+	case 32:
+		return new(AdjustBudget)
+	case 33:
+		return new(DeleteBudget)
 	case 21:
 		return new(Signal)
 	case 22:
@@ -152,6 +158,12 @@ func (f *codec) commandFields(c Command) {
 		c.fields(f)
 	case *TakeRate:
 		c.fields(f)
+	case *PutBudget:
+		c.fields(f)
+	case *AdjustBudget:
+		c.fields(f)
+	case *DeleteBudget:
+		c.fields(f)
 	case *Append:
 		c.fields(f)
 	case *DeleteList:
@@ -192,7 +204,7 @@ func (c *Begin) fields(f *codec) {
 	f.Text(2, &c.Session)
 	f.Text(3, &c.Call)
 	f.fingerprint(4, &c.Content)
-	f.Uint8(5, (*uint8)(&c.CallKind), uint8(Handoff))
+	f.Uint8(5, (*uint8)(&c.CallKind), uint8(Sampling))
 	f.Text(6, &c.Tool)
 	f.digest(7, &c.Digest)
 	for i, n := elements(f, 8, &c.Seen, math.MaxInt); i < n; i++ {
@@ -213,6 +225,7 @@ func (c *Begin) fields(f *codec) {
 	f.Sint32(15, &c.Priority)
 	f.Sint64(16, &c.Tokens)
 	f.rateWants(&c.Rates)
+	f.charges(24, &c.Budgets)
 }
 
 func (p *Premise) fields(f *codec) {
@@ -238,6 +251,8 @@ func (c *End) fields(f *codec) {
 		c.Output.fields(f)
 	}
 	f.Texts(9, &c.Rates)
+	f.bills(10, &c.Spent)
+	f.Texts(11, &c.Budgets)
 }
 
 func (o *Output) fields(f *codec) {
@@ -357,6 +372,14 @@ func (f *codec) limits(num protowire.Number, l *Limits) {
 		f.Int32(7, &l.Backpressure)
 		f.Uint32(8, &l.Checkpoint)
 		f.Int64(9, &l.Drift)
+		for i, n := elements(f, 10, &l.Kinds, maxKinds); i < n; i++ {
+			for m := f.Message(10, true); f.Visit(&m); {
+				f.Uint8(1, (*uint8)(&l.Kinds[i].Kind), uint8(Sampling))
+				f.Uint32(2, &l.Kinds[i].Max)
+			}
+		}
+		f.Uint32(11, &l.MaxFailures)
+		f.Duration(12, &l.BreakerReset)
 	}
 }
 

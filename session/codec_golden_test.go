@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/budget"
 	"example.com/govnode/session/ids"
 )
 
@@ -61,6 +62,7 @@ func oneOfEach() map[Key]Record {
 	pin := &Pin{Digest{1}, Limits{
 		MaxTokens: 1, MaxToolCalls: 2, MaxAttempts: 3, PerTool: []ToolLimit{{"t", 4}}, Timeout: 5,
 		MaxConcurrent: 6, Backpressure: 7, Checkpoint: 8, Drift: 9,
+		Kinds: []KindLimit{{Agent, 10}, {Sampling, 11}}, MaxFailures: 12, BreakerReset: 13,
 	}}
 	finished := ids.Forgotten(3)
 	finished.Add(remembered("01JDABCDEFGHJKMNPQRSTVWXYZ", Fingerprint{5}, Ended, 6, 7))
@@ -73,30 +75,31 @@ func oneOfEach() map[Key]Record {
 		"sn/x": &Session{
 			Agent: unique.Make("a"), Policy: unique.Make("p"), Version: 1, Phase: PhaseClosed, Pinned: true, Pin: pin, Content: Fingerprint{2},
 			Opened: 3, IdleTTL: 4, Used: 5, Attempts: 7, Calls: 8, Executions: 9, Failures: 10, Consecutive: 11, Tokens: 12,
-			Reserved: -13, Tools: []ToolCount{{unique.Make("t"), 14}},
+			Reserved: -13, Tools: []ToolCount{{unique.Make("t"), 14, 15}},
 			Open: []Held{{
 				Holder: "sx c", Content: Fingerprint{15}, Started: 16, Deadline: 17, Until: 18, Tokens: 19, Tool: unique.Make("t"),
 				Pools: []Hold{{unique.Make("policy/p"), 20, 21}}, Rule: 22, Kind: Model,
-				Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 25, 26, 27}}},
+				Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 25, 26, 27}}, Charges: []Charged{{unique.Make("b"), unique.Make("a"), 23, 24, 25}}},
 			}},
 			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
-			Gates: &Gates{Signal: Kill, Reason: "r", Since: 25},
+			Gates: &Gates{Signal: Kill, Reason: "r", Since: 26, ModelCalls: 27, AgentCalls: 28, Handoffs: 29, FailedAt: 30},
 		},
 		"pn/x": pool,
 		"cn/x": &Client{
 			Used: 1, IDs: finished,
 			Open: []Held{{
 				Holder: "cx s", Content: Fingerprint{1}, Started: 2, Deadline: 3, Until: 4, Tokens: 5, Tool: unique.Make("t"),
-				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 9, 10, 11}}},
+				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 9, 10, 11}}, Charges: []Charged{{unique.Make("b"), unique.Make(""), 1, 2, 3}}},
 			}},
 		},
 		"yn/x": &Policy{Tree: []byte("tree"), Pin: pin, Names: []string{"p", "q"}, First: "q"},
 		"mn/x": &Name{Digest{1}, 2},
 		"in/x": &Pins{3},
 		"kn/x": &Counter{Value{Number: true, N: -4}, 5},
-		"nn/":  &Namespace{6, 7, 8},
+		"nn/":  &Namespace{6, 7, 8, 9},
 		"bn/x": &Baseline{Digest{9}, "text"},
 		"hn/x": &Hash{"sha256:1"},
+		"un/x": &Budget{Budget: budget.Budget{Amount: 1, Used: 2, Per: 3, Made: 4, Period: 5}, Parent: "a", Depth: 6, Children: 7, Serial: 8},
 
 		ListKey("n", "x"):        &List{1, 64, 2},
 		ListItemKey("n", "x", 0): &ListItem{"text", 3},

@@ -177,7 +177,7 @@ func (f filler) fill(v reflect.Value) {
 		v.Set(reflect.ValueOf(f.ids()))
 		return
 	case CallKind:
-		v.SetUint(f.Uint64N(uint64(Handoff) + 1))
+		v.SetUint(f.Uint64N(uint64(Sampling) + 1))
 		return
 	case Status:
 		v.SetUint(f.Uint64N(uint64(Cancelled) + 1))

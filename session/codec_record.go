@@ -97,6 +97,8 @@ func recordNumber(r Record) protowire.Number {
 		return 9
 	case *Hash:
 		return 10
+	case *Budget:
+		return 14
 	case *Signals:
 		return 11
 	case *List:
@@ -129,6 +131,8 @@ func newRecord(number protowire.Number) Record {
 		return new(Baseline)
 	case 10:
 		return new(Hash)
+	case 14:
+		return new(Budget)
 	case 11:
 		return new(Signals)
 	case 15:
@@ -164,11 +168,14 @@ func (f *codec) recordFields(r Record) {
 		f.Uint64(1, &r.ForgotSessions)
 		f.Uint64(2, &r.ForgotClients)
 		f.Uint64(3, &r.TokenFloor)
+		f.Uint64(4, &r.Budgets)
 	case *Baseline:
 		f.digest(1, &r.Hash)
 		f.Kept(2, &r.Text)
 	case *Hash:
 		f.Kept(1, &r.Hash)
+	case *Budget:
+		r.fields(f)
 	case *List:
 		r.fields(f)
 	case *ListItem:
@@ -233,6 +240,7 @@ func (s *Session) fields(f *codec) {
 		for m := f.Message(19, true); f.Visit(&m); {
 			f.Name(1, &s.Tools[i].Tool)
 			f.Uint32(2, &s.Tools[i].Calls)
+			f.Uint32(3, &s.Tools[i].Sampling)
 		}
 	}
 	f.open(20, &s.Open)
@@ -323,7 +331,7 @@ func (h *Held) fields(f *codec) {
 		}
 	}
 	f.Uint16(9, &h.Rule)
-	f.Uint8(10, (*uint8)(&h.Kind), uint8(Handoff))
+	f.Uint8(10, (*uint8)(&h.Kind), uint8(Sampling))
 	if f.Field() == 11 && h.Gates == nil {
 		h.Gates = new(HeldGates)
 	}

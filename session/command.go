@@ -21,6 +21,7 @@ const (
 	Model
 	Agent
 	Handoff
+	Sampling // of a server, whose label is the tool; counts in its own limit alone
 )
 
 // Status says how a call ended.
@@ -44,6 +45,17 @@ type Limits struct {
 	Backpressure  int32
 	Checkpoint    uint32 // every so many executions
 	Drift         int64  // threshold in millionths; 0 means that drift is not computed
+
+	Kinds        []KindLimit // by kind
+	MaxFailures  uint32      // in a row, until the breaker opens; 0: there is none
+	BreakerReset time.Duration
+}
+
+// A KindLimit bounds the calls of one kind in a session; of sampling, those of
+// one server.
+type KindLimit struct {
+	Kind CallKind
+	Max  uint32
 }
 
 // A ToolLimit bounds the calls of one tool in a session.
@@ -129,6 +141,7 @@ type (
 		Priority          int32
 		Tokens            int64
 		Rates             []RateWant // by name
+		Budgets           []Charge   // by name, with all ancestors
 	}
 
 	// End reports that a call has finished. Pools is a premise: where it holds
@@ -140,6 +153,8 @@ type (
 		Tokens            int64
 		Output            Output
 		Rates             []string // premise: where it has spent what its end corrects
+		Spent             []Bill
+		Budgets           []string // premise: what it was charged to
 	}
 
 	// Cancel gives up a call that waits, or a wait for a slot if Client is set.
@@ -345,11 +360,14 @@ func (c *Begin) Touches() []Key {
 	for i := range c.Rates {
 		keys = append(keys, PoolKey(c.NS, c.Rates[i].Pool))
 	}
+	for i := range c.Budgets {
+		keys = append(keys, BudgetKey(c.NS, c.Budgets[i].Budget))
+	}
 	return keys
 }
 
 func (c *End) Touches() []Key {
-	return poolKeys(c.NS, c.Rates, poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), BaselineKey(c.NS, c.Session))...)
+	return budgetKeys(c.NS, c.Budgets, poolKeys(c.NS, c.Rates, poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), BaselineKey(c.NS, c.Session))...))
 }
 
 func (c *Cancel) Touches() []Key {

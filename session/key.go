@@ -22,6 +22,7 @@ const (
 	KindNamespace = 'n'
 	KindBaseline  = 'b' // the first output of a session, for drift
 	KindHash      = 'h' // the registered content hash of a tool
+	KindBudget    = 'u'
 	KindList      = 'l' // the head of a list, and its items
 	KindSignals   = 'g' // the STOPs and KILLs that stand in a namespace
 )
@@ -49,6 +50,7 @@ func NamespaceKey(ns string) Key         { return key(KindNamespace, ns, "") }
 func BaselineKey(ns, session string) Key { return key(KindBaseline, ns, session) }
 func SignalsKey(ns string) Key           { return key(KindSignals, ns, "") }
 func HashKey(ns, tool string) Key        { return key(KindHash, ns, tool) }
+func BudgetKey(ns, budget string) Key    { return key(KindBudget, ns, budget) }
 func PinsKey(ns string, d Digest, session string) Key {
 	return pinsKey(ns, d, int(sha256.Sum256([]byte(session))[0])%PinParts)
 }

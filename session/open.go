@@ -242,7 +242,11 @@ func (s *State) end(c *End, r *Result) {
 		return
 	}
 	if !h.within(c.Pools, r) || !h.ratesNamed(c.Rates) {
-		r.Code, r.Pools, r.Rates = StalePremise, h.PoolNames(), h.RateNames()
+		r.Code, r.Pools, r.Rates, r.Names = StalePremise, h.PoolNames(), h.RateNames(), h.BudgetNames()
+		return
+	}
+	if !h.budgetsNamed(c, r) {
+		r.Rates = h.RateNames()
 		return
 	}
 	var base Digest
@@ -273,7 +277,9 @@ func (s *State) end(c *End, r *Result) {
 	case Failed:
 		x.Failures++
 		x.Consecutive++
+		x.failed(s.now)
 	}
+	s.settleCharges(c, &done, r)
 	x.IDs.Add(remembered(c.Call, done.Content, Ended, done.Rule, uint64(c.Status)))
 	s.noteOutput(c, k, x)
 	if n := x.Pin.Limits.Checkpoint; n > 0 && x.Executions%n == 0 {

@@ -92,6 +92,10 @@ func shallow(r Record) Record {
 		c := *r
 		c.entry = 0
 		return &c
+	case *Budget:
+		c := *r
+		c.entry = 0
+		return &c
 	}
 	return r
 }

@@ -96,11 +96,6 @@ type (
 	}
 )
 
-// HeldGates is what few calls have.
-type HeldGates struct {
-	Rates []Spent // that are corrected at the end of the call
-}
-
 // Spent is what a call has spent at a rate when it was admitted.
 type Spent struct {
 	Pool   unique.Handle[string]
@@ -423,18 +418,6 @@ func (c *TakeRate) fields(f *codec) {
 	f.Int32(6, &c.Cost)
 	f.Duration(7, &c.Wait)
 	f.Sint32(8, &c.Priority)
-}
-
-func (h *HeldGates) fields(f *codec) {
-	for i, n := elements(f, 10, &h.Rates, MaxRates); i < n; i++ {
-		for m := f.Message(10, true); f.Visit(&m); {
-			r := &h.Rates[i]
-			f.Name(1, &r.Pool)
-			f.Uint64(2, &r.Token)
-			f.Int32(3, &r.Weight)
-			f.Duration(4, &r.Per)
-		}
-	}
 }
 
 // rates holds to the order in which rates are taken, as wants does.

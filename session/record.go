@@ -97,10 +97,12 @@ type More struct {
 	Drift      int64  // the latest score, in millionths
 }
 
-// A ToolCount counts the calls of one tool.
+// A ToolCount counts the calls of one tool, and the requests of a server of that
+// name.
 type ToolCount struct {
-	Tool  unique.Handle[string]
-	Calls uint32
+	Tool     unique.Handle[string]
+	Calls    uint32
+	Sampling uint32
 }
 
 // Held is an open call of a session, or an open slot of a client: something
@@ -215,6 +217,7 @@ type Namespace struct {
 	ForgotSessions uint64
 	ForgotClients  uint64 // newest time of an id whose client was dropped; for those that are not there
 	TokenFloor     uint64 // largest last token of a deleted pool
+	Budgets        uint64 // that were ever made, which tells apart those of one name
 }
 
 // Baseline is the first output of a session, which later ones are compared to.
@@ -383,6 +386,7 @@ func (s *Session) unreserve(h *Held) {
 			s.editTools()[i].Calls--
 		}
 	}
+	s.countKind(h, -1)
 }
 
 func (s *Session) tool(name unique.Handle[string]) int {

@@ -50,6 +50,10 @@ func (s *State) request(c request, r *Result) {
 		r.After = s.afterPool(ref{KindPool, c.NS, RatePool(c.Rate)})
 	case *ForceRelease:
 		r.Code = Released
+	case *PutBudget:
+		s.showBudget(c.NS, c.Budget, r)
+	case *AdjustBudget:
+		s.showBudget(c.NS, c.Budget, r)
 	case *Signal:
 		r.Signal = s.standing(c.NS, c.Target)
 	}
@@ -81,6 +85,12 @@ func (s *State) carryOut(c request, r *Result) {
 		s.putRate(c)
 	case *DeleteRate:
 		s.deleteRate(c, r)
+	case *PutBudget:
+		s.putBudget(c, r)
+	case *AdjustBudget:
+		s.adjustBudget(c, r)
+	case *DeleteBudget:
+		s.deleteBudget(c, r)
 	case *Append:
 		s.append(c, r)
 	case *DeleteList:

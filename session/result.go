@@ -38,7 +38,10 @@ const (
 	Fenced
 	Released
 	AlreadyReleased
-	Stopped Code = 22 // a signal stands against it; no final answer
+	Stopped          Code = 22 // a signal stands against it; no final answer
+	KindLimitReached Code = 23
+	BreakerOpen      Code = 24
+	BudgetExceeded   Code = 25
 
 	RateLimited Code = 29 // of a rate
 )
@@ -46,24 +49,25 @@ const (
 // Failures begin at a number of their own, so that a new outcome renumbers
 // none: results travel between nodes of different versions.
 const (
-	NotFound       Code = iota + 40 // the session, call, slot, pool or policy named
-	IDReused                        // the id is known with other content
-	StaleID                         // the id is older than what is still remembered
-	StalePremise                    // what the node took for granted no longer holds
-	Invalid                         // the command contradicts itself
-	TooManyOpen                     // cap: open calls of a session, or slots of a client
-	TooManyTools                    // cap: tools of a session
-	PoolInUse                       // the pool has leases or waiters
-	PolicyPinned                    // live sessions pin the tree
-	NotWaiting                      // there is no wait to give up
-	StillWaiting                    // the call has not been admitted yet
-	NotANumber                      // the key holds a text
-	Overflow                        // the sum does not fit
-	TooManyNames                    // cap: names of a tree
-	Killed         Code = 54        // a KILL stands against the session that is to be opened
-	KillUnderWay   Code = 55        // the KILL has not closed all its sessions yet
-	TooManySignals Code = 56        // cap: signals that stand in a namespace
-	numCodes       Code = 63
+	NotFound          Code = iota + 40 // the session, call, slot, pool or policy named
+	IDReused                           // the id is known with other content
+	StaleID                            // the id is older than what is still remembered
+	StalePremise                       // what the node took for granted no longer holds
+	Invalid                            // the command contradicts itself
+	TooManyOpen                        // cap: open calls of a session, or slots of a client
+	TooManyTools                       // cap: tools of a session
+	PoolInUse                          // the pool has leases or waiters
+	PolicyPinned                       // live sessions pin the tree
+	NotWaiting                         // there is no wait to give up
+	StillWaiting                       // the call has not been admitted yet
+	NotANumber                         // the key holds a text
+	Overflow                           // the sum does not fit
+	TooManyNames                       // cap: names of a tree
+	Killed            Code = 54        // a KILL stands against the session that is to be opened
+	KillUnderWay      Code = 55        // the KILL has not closed all its sessions yet
+	TooManySignals    Code = 56        // cap: signals that stand in a namespace
+	BudgetHasChildren Code = 61        // others are below it
+	numCodes          Code = 63
 )
 
 // The key has another version, or the list another length, than the caller named.
@@ -102,6 +106,10 @@ type Result struct {
 	Version string // that a key has, with VersionConflict
 
 	Lapsed []Lapse // calls that this command found to have run out
+
+	// Budgets are, first, the one that had no room for a call, or that the
+	// command was about; and those of which the command crossed a share.
+	Budgets []BudgetCount
 
 	// After is set where callers show what they changed: after PutPool and
 	// Close, and after an Open of a session that is there already. An Open that
@@ -205,6 +213,8 @@ var codeNames = [numCodes]string{
 	TooManyTools: "too many tools", PoolInUse: "pool in use", PolicyPinned: "policy pinned", NotWaiting: "not waiting",
 	StillWaiting: "still waiting", NotANumber: "not a number", Overflow: "overflow",
 	TooManyNames: "too many names", VersionConflict: "version conflict", RateLimited: "rate limited",
+	KindLimitReached: "kind limit", BreakerOpen: "breaker open",
+	BudgetExceeded: "budget exceeded", BudgetHasChildren: "budget has children",
 	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 

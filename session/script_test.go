@@ -151,6 +151,32 @@ func (s *script) rates() (wants []session.RateWant) {
 	return wants
 }
 
+// words splits what is between commas.
+func (s *script) words(k string) []string {
+	return strings.FieldsFunc(s.args[k], func(r rune) bool { return r == ',' })
+}
+
+// bills reads spent=team:3,other:0.
+func (s *script) bills() (spent []session.Bill) {
+	for _, w := range s.words("spent") {
+		name, amount, _ := strings.Cut(w, ":")
+		n, _ := strconv.Atoi(amount)
+		spent = append(spent, session.Bill{Budget: name, Amount: int64(n)})
+	}
+	return spent
+}
+
+// charges reads budgets=root,team<root:5, amounts in millionths.
+func (s *script) charges() (nodes []session.Charge) {
+	for _, w := range s.words("budgets") {
+		w, amount, _ := strings.Cut(w, ":")
+		name, parent, _ := strings.Cut(w, "<")
+		n, _ := strconv.Atoi(amount)
+		nodes = append(nodes, session.Charge{Budget: name, Parent: parent, Amount: int64(n)})
+	}
+	return nodes
+}
+
 func (s *script) print() session.Fingerprint {
 	var f session.Fingerprint
 	copy(f[:], s.str("content", "same"))
@@ -199,6 +225,12 @@ func (s *script) command(verb string) session.Command {
 			n, _ := strconv.Atoi(rm)
 			l.PerTool = []session.ToolLimit{{Tool: "rm", Max: uint32(n)}}
 		}
+		for i, kind := range []string{"models", "agents", "handoffs", "sampling"} {
+			if _, ok := s.args[kind]; ok {
+				l.Kinds = append(l.Kinds, session.KindLimit{Kind: session.Model + session.CallKind(i), Max: uint32(s.num(kind, 0))})
+			}
+		}
+		l.MaxFailures, l.BreakerReset = uint32(s.num("failures", 0)), s.dur("reset")
 		return &session.PutPolicy{NS: "ns", By: s.maker(), Name: s.str("name", "p"), Digest: digest(s.str("digest", "p")), Tree: []byte("tree"), Limits: l}
 	case "drop-policy":
 		return &session.DeletePolicy{NS: "ns", By: s.maker(), Name: s.str("name", "p"), Digest: digest(s.str("digest", "p")), Names: []string{s.str("name", "p")}}
@@ -215,13 +247,8 @@ func (s *script) command(verb string) session.Command {
 	case "begin":
 		c := &session.Begin{NS: "ns", Session: s.args["s"], Call: s.args["call"], Content: s.print(), Tool: s.str("tool", "ls"), Digest: digest(s.str("digest", "p")),
 			Verdict: session.Verdict{Allow: s.args["deny"] == "", Rule: uint16(s.num("deny", 0))}, Pools: wants, TTL: ttl, MaxHold: s.dur("hold"), Wait: s.dur("wait"),
-			Priority: int32(s.num("priority", 0)), Tokens: s.num("tokens", 0), Rates: s.rates()}
-		switch s.args["kind"] {
-		case "model":
-			c.CallKind = session.Model
-		case "agent":
-			c.CallKind = session.Agent
-		}
+			Priority: int32(s.num("priority", 0)), Tokens: s.num("tokens", 0), Rates: s.rates(), Budgets: s.charges()}
+		c.CallKind = map[string]session.CallKind{"model": session.Model, "agent": session.Agent, "handoff": session.Handoff, "sampling": session.Sampling}[s.args["kind"]]
 		if v, ok := s.args["saw-calls"]; ok {
 			lo, hi, _ := strings.Cut(v, "-")
 			l, _ := strconv.Atoi(lo)
@@ -231,7 +258,7 @@ func (s *script) command(verb string) session.Command {
 		return c
 	case "end":
 		status := map[string]session.Status{"ok": session.Succeeded, "failed": session.Failed, "cancelled": session.Cancelled}[s.str("status", "ok")]
-		return &session.End{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names, Rates: rates, Status: status, Tokens: s.num("tokens", -1)}
+		return &session.End{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names, Rates: rates, Status: status, Tokens: s.num("tokens", -1), Budgets: s.words("budgets"), Spent: s.bills()}
 	case "cancel":
 		if s.args["client"] != "" {
 			return &session.Cancel{NS: "ns", Client: s.args["client"], Call: s.args["slot"], Pools: []string{one}}
@@ -263,6 +290,12 @@ func (s *script) command(verb string) session.Command {
 			v = session.Value{Number: true, N: m}
 		}
 		return &session.Set{NS: "ns", By: s.maker(), Key: s.args["key"], Value: v, TTL: s.dur("for"), IfVersion: s.version("if")}
+	case "budget":
+		return &session.PutBudget{NS: "ns", By: s.maker(), Budget: s.args["b"], Parent: s.args["parent"], Amount: s.num("amount", 100), Per: s.dur("per")}
+	case "adjust":
+		return &session.AdjustBudget{NS: "ns", By: s.maker(), Budget: s.args["b"], Ancestors: s.words("above"), Amount: s.num("by", 1)}
+	case "drop-budget":
+		return &session.DeleteBudget{NS: "ns", By: s.maker(), Budget: s.args["b"], Parent: s.args["parent"]}
 	case "increment":
 		return &session.Increment{NS: "ns", By: s.maker(), Key: s.args["key"], Amount: s.num("by", 1000000)}
 	case "delete":
@@ -340,6 +373,9 @@ func answer(r session.Result) string {
 	if r.Limit != 0 {
 		add("limit=%d", r.Limit)
 	}
+	if r.Code == session.BreakerOpen {
+		add("retry-after=%v", r.RetryAfter)
+	}
 	if r.Elapsed != 0 {
 		add("elapsed=%v", r.Elapsed)
 	}
@@ -367,6 +403,15 @@ func answer(r session.Result) string {
 	if r.Code == session.RateLimited {
 		add("%v retry=%v", r.Pools, r.RetryAfter)
 	}
+	if len(r.Names) > 0 {
+		add("names=%v", r.Names)
+	}
+	for _, b := range r.Budgets {
+		add("%s=%d/%d", b.Budget, b.Used, b.Amount)
+		if b.Crossed > 0 {
+			add("reached-%d%%", b.Crossed)
+		}
+	}
 	if r.Signal != nil {
 		add("%s", halt(r.Signal))
 	}
@@ -391,6 +436,12 @@ func (s *script) show(what string) string {
 		}
 		for _, c := range x.Tools {
 			out += fmt.Sprintf(" %s=%d", c.Tool.Value(), c.Calls)
+			if c.Sampling > 0 {
+				out += fmt.Sprintf("+%d", c.Sampling)
+			}
+		}
+		if g := x.Gates; g != nil {
+			out += fmt.Sprintf(" models=%d agents=%d handoffs=%d failed-at=%v", g.ModelCalls, g.AgentCalls, g.Handoffs, g.FailedAt)
 		}
 		for i := range x.Open {
 			h := &x.Open[i]
@@ -444,6 +495,12 @@ func (s *script) show(what string) string {
 			keys[i] = strings.ReplaceAll(k, "\x00", "")
 		}
 		return strings.Join(keys, " ") + "\n"
+	case "budget":
+		b, ok := s.state.Get(session.BudgetKey("ns", name)).(*session.Budget)
+		if !ok {
+			return "absent\n"
+		}
+		return fmt.Sprintf("%d/%d depth=%d children=%d\n", b.Used, b.Amount, b.Depth, b.Children)
 	case "counter":
 		x, ok := s.state.Get(session.CounterKey("ns", name)).(*session.Counter)
 		if !ok {

@@ -110,6 +110,10 @@ type Gates struct {
 	Signal SignalKind // the session's own: Stop or Kill, 0 if none stands
 	Reason string
 	Since  time.Duration
+
+	// Calls of kinds that the policy limits.
+	ModelCalls, AgentCalls, Handoffs uint32
+	FailedAt                         time.Duration // the latest call that failed, for the breaker
 }
 
 func (x *Signals) At(time.Duration) Record    { return x }
@@ -443,5 +447,9 @@ func (f *codec) gates(num protowire.Number, v **Gates) {
 		f.Uint8(1, (*uint8)(&(*v).Signal), uint8(Kill))
 		f.Kept(2, &(*v).Reason)
 		f.Duration(3, &(*v).Since)
+		f.Uint32(10, &(*v).ModelCalls)
+		f.Uint32(11, &(*v).AgentCalls)
+		f.Uint32(12, &(*v).Handoffs)
+		f.Duration(13, &(*v).FailedAt)
 	}
 }

@@ -313,7 +313,7 @@ func manySessions(n int) *State {
 			Attempts: 9, Calls: 9, Executions: 8, Tokens: 12345, Reserved: 500, Open: []Held{h},
 		}
 		for j, tool := range []string{"web.search", "shell.run", "file.read", "file.write"} {
-			x.Tools = append(x.Tools, ToolCount{unique.Make(tool), uint32(j + 1)})
+			x.Tools = append(x.Tools, ToolCount{Tool: unique.Make(tool), Calls: uint32(j + 1)})
 		}
 		for j := range 8 {
 			x.IDs.Add(remembered(fmt.Sprintf("01JE%021d%d", i, j), Fingerprint{byte(j)}, Ended, 3, 1))

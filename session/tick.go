@@ -40,6 +40,8 @@ func (s *State) tick(c *Tick) {
 			if s.pool(k) == nil {
 				s.put(k, nil)
 			}
+		case *Budget:
+			s.budget(k)
 		case *Counter, *List, *ListItem:
 			if x.At(s.now) == nil {
 				s.put(k, nil)

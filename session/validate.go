@@ -25,6 +25,7 @@ const (
 	MaxPools      = 8
 	MaxPremises   = MaxTools + 8 // a premise for each tool, and for each other fact
 	MaxToolLimits = 1024         // tools that a policy limits
+	maxKinds      = 8            // of calls, with room for those to come
 	MaxNames      = 1024         // names that point to one policy, as a premise
 	// MaxClosePools is in how many pools a session can hold slots, as a premise.
 	MaxClosePools = MaxOpen*(MaxPools+MaxRates) + 1
@@ -133,6 +134,12 @@ func Validate(c Command) error {
 		v.rate("Rate", c.Rate)
 	case *TakeRate:
 		v.takeRate(c)
+	case *PutBudget:
+		v.putBudget(c)
+	case *AdjustBudget:
+		v.adjustBudget(c)
+	case *DeleteBudget:
+		v.deleteBudget(c)
 	case *Append:
 		v.append(c)
 	case *DeleteList:
@@ -199,9 +206,9 @@ func (v *validator) begin(c *Begin) {
 	v.namespace(c.NS)
 	v.id("Session", c.Session)
 	v.id("Call", c.Call)
-	between(v, "CallKind", c.CallKind, Tool, Handoff)
+	between(v, "CallKind", c.CallKind, Tool, Sampling)
 	least := 0
-	if c.CallKind == Tool {
+	if c.CallKind == Tool || c.CallKind == Sampling {
 		least = 1
 	}
 	v.text("Tool", c.Tool, least, MaxTool)
@@ -214,6 +221,7 @@ func (v *validator) begin(c *Begin) {
 	between(v, "Wait", c.Wait, 0, MaxWait)
 	between(v, "Tokens", c.Tokens, 0, MaxCallTokens)
 	v.rates(c)
+	v.charges(c.Budgets)
 }
 
 func (v *validator) premises(seen []Premise) {
@@ -282,6 +290,7 @@ func (v *validator) end(c *End) {
 	}
 	between(v, "Output.Score", c.Output.Score, 0, million)
 	v.free("Output.Text", c.Output.Text, MaxText)
+	v.spent(c)
 }
 
 func (v *validator) cancel(c *Cancel) {
@@ -370,6 +379,14 @@ func (v *validator) putPolicy(c *PutPolicy) {
 			v.fail(field, "is not behind the one before it; order limits by tool and give each once")
 		}
 	}
+	for i, k := range l.Kinds {
+		field := fmt.Sprintf("Limits.Kinds[%d].Kind", i)
+		between(v, field, k.Kind, Model, Sampling)
+		if i > 0 && k.Kind <= l.Kinds[i-1].Kind {
+			v.fail(field, "is not behind the one before it; order limits by kind and give each once")
+		}
+	}
+	between(v, "Limits.BreakerReset", l.BreakerReset, 0, MaxHold)
 }
 
 func (v *validator) deletePolicy(c *DeletePolicy) {

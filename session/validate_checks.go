@@ -191,3 +191,6 @@ var alphabets = func() (t [256]uint8) {
 	}
 	return t
 }()
+
+// indexed names an element of a list.
+func indexed(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session/budget"
 )
 
 func validCommands() map[string]Command {
@@ -26,7 +28,7 @@ func validCommands() map[string]Command {
 		"PutPool":      &PutPool{NS: "default", By: by, Pool: "q", Slots: 1},
 		"DeletePool":   &DeletePool{NS: "default", By: by, Pool: "q"},
 		"PutPolicy": &PutPolicy{NS: "default", By: by, Name: "p", Digest: Digest{1}, Tree: []byte("x"),
-			Limits: Limits{MaxConcurrent: 1, PerTool: []ToolLimit{{"a", 0}, {"b", 1}}}},
+			Limits: Limits{MaxConcurrent: 1, PerTool: []ToolLimit{{"a", 0}, {"b", 1}}, Kinds: []KindLimit{{Model, 0}, {Agent, 1}}}},
 		"DeletePolicy": &DeletePolicy{NS: "default", By: by, Digest: Digest{1}, Names: []string{"p", "q"}},
 		"Set":          &Set{NS: "default", By: by, Key: "any key", Value: Value{Text: "two\nlines"}},
 		"Delete":       &Delete{NS: "default", By: by, Key: "k"},
@@ -40,6 +42,9 @@ func validCommands() map[string]Command {
 		"Signal":       &Signal{NS: "default", By: by, Target: Target{OfAgent, "a"}, Signal: Stop, Reason: "look"},
 		"Swept":        &Swept{NS: "default", Target: Target{OfPolicy, "p"}, Number: 1},
 		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
+		"PutBudget":    &PutBudget{NS: "default", By: by, Budget: "b", Parent: "a", Amount: 1, Per: time.Hour},
+		"AdjustBudget": &AdjustBudget{NS: "default", By: by, Budget: "c", Ancestors: []string{"b", "a"}, Amount: -1},
+		"DeleteBudget": &DeleteBudget{NS: "default", By: by, Budget: "b", Parent: "a"},
 		"Append":       &Append{NS: "default", By: by, Key: "any key", Items: []string{"two\nlines", ""}, TTL: time.Hour},
 		"DeleteList":   &DeleteList{NS: "default", By: by, Key: "any key"},
 	}
@@ -73,6 +78,21 @@ func times[T any](n int, f func(i int) T) []T {
 	}
 	return list
 }
+
+// charges are charges of roots.
+func charges(n int) []Charge {
+	return times(n, func(i int) Charge { return Charge{Budget: numbered(i), Amount: 1} })
+}
+
+// below makes each the child of the next.
+func below(nodes []Charge) []Charge {
+	for i := range len(nodes) - 1 {
+		nodes[i].Parent = nodes[i+1].Budget
+	}
+	return nodes
+}
+
+func bill(i int) Bill { return Bill{Budget: numbered(i)} }
 
 func numbered(i int) string { return fmt.Sprintf("x%05d", i) }
 
@@ -124,7 +144,7 @@ func TestCaps(t *testing.T) {
 		{"Swept.NS", nil, []func(Command){on(func(c *Swept) { c.NS = "" })}},
 		{"Swept.Target.Name", nil, []func(Command){on(func(c *Swept) { c.Target.Name = "" })}},
 		{"Begin.Call", nil, []func(Command){on(func(c *Begin) { c.Call = "" }), on(func(c *Begin) { c.Call = "a b" })}},
-		{"Begin.CallKind", []func(Command){on(func(c *Begin) { c.CallKind = Handoff })}, []func(Command){on(func(c *Begin) { c.CallKind = Handoff + 1 })}},
+		{"Begin.CallKind", []func(Command){on(func(c *Begin) { c.CallKind = Sampling })}, []func(Command){on(func(c *Begin) { c.CallKind = Sampling + 1 })}},
 		{"Begin.Tool", []func(Command){
 			on(func(c *Begin) { c.Tool = text(MaxTool) }), on(func(c *Begin) { c.Tool = "with blank, ä" }),
 			on(func(c *Begin) { c.Tool, c.CallKind = "", Model }),
@@ -357,6 +377,15 @@ func TestCaps(t *testing.T) {
 		{"PutPolicy.Limits.PerTool[1].Tool", nil, []func(Command){
 			on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "" }), on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "a" }),
 		}},
+		{"PutPolicy.Limits.Kinds[0].Kind", nil, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.Kinds[0].Kind = Tool }), on(func(c *PutPolicy) { c.Limits.Kinds[0].Kind = Sampling + 1 }),
+		}},
+		{"PutPolicy.Limits.Kinds[1].Kind", []func(Command){on(func(c *PutPolicy) { c.Limits.Kinds[1].Kind = Sampling })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.Kinds[1].Kind = Model }), on(func(c *PutPolicy) { c.Limits.Kinds[0].Kind = Handoff }),
+		}},
+		{"PutPolicy.Limits.BreakerReset", []func(Command){on(func(c *PutPolicy) { c.Limits.BreakerReset = MaxHold })}, []func(Command){
+			on(func(c *PutPolicy) { c.Limits.BreakerReset = -1 }), on(func(c *PutPolicy) { c.Limits.BreakerReset = MaxHold + 1 }),
+		}},
 		{"DeletePolicy.Name", []func(Command){on(func(c *DeletePolicy) { c.Name = "p" })}, []func(Command){on(func(c *DeletePolicy) { c.Name = "a b" })}},
 		{"DeletePolicy.Digest", nil, []func(Command){on(func(c *DeletePolicy) { c.Digest = Digest{} })}},
 		{"DeletePolicy.Names", []func(Command){on(func(c *DeletePolicy) { c.Names = times(MaxNames, numbered) })}, []func(Command){
@@ -400,6 +429,47 @@ func TestCaps(t *testing.T) {
 		{"PutHash.Hash", []func(Command){on(func(c *PutHash) { c.Hash = text(MaxHash) })}, []func(Command){
 			on(func(c *PutHash) { c.Hash = text(MaxHash + 1) }),
 		}},
+		{"Begin.Budgets", []func(Command){on(func(c *Begin) { c.Budgets = charges(MaxBudgets) })}, []func(Command){
+			on(func(c *Begin) { c.Budgets = charges(MaxBudgets + 1) }),
+		}},
+		{"Begin.Budgets[1].Budget", nil, []func(Command){
+			on(func(c *Begin) { c.Budgets = append(charges(1), charges(1)...) }), on(func(c *Begin) { c.Budgets = charges(2); c.Budgets[1].Budget = "a" }),
+		}},
+		{"Begin.Budgets[0].Amount", []func(Command){
+			on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Amount = budget.MaxAmount }), on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Amount = 0 }),
+		}, []func(Command){
+			on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Amount = budget.MaxAmount + 1 }), on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Amount = -1 }),
+		}},
+		{"Begin.Budgets[0].Parent", []func(Command){on(func(c *Begin) { c.Budgets = below(charges(budget.MaxDepth)) })}, []func(Command){
+			on(func(c *Begin) { c.Budgets = below(charges(budget.MaxDepth + 1)) }), on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Parent = "zzz" }),
+			on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Parent = c.Budgets[0].Budget }),
+		}},
+		{"End.Spent", []func(Command){on(func(c *End) { c.Spent = times(MaxBudgets, bill) })}, []func(Command){on(func(c *End) { c.Spent = times(MaxBudgets+1, bill) })}},
+		{"End.Spent[0].Amount", []func(Command){on(func(c *End) { c.Spent = []Bill{{"b", budget.MaxAmount}} })}, []func(Command){
+			on(func(c *End) { c.Spent = []Bill{{"b", budget.MaxAmount + 1}} }), on(func(c *End) { c.Spent = []Bill{{"b", -1}} }),
+		}},
+		{"End.Spent[1].Budget", nil, []func(Command){on(func(c *End) { c.Spent = []Bill{{"b", 1}, {"b", 1}} })}},
+		{"End.Budgets", []func(Command){on(func(c *End) { c.Budgets = times(MaxBudgets, numbered) })}, []func(Command){on(func(c *End) { c.Budgets = times(MaxBudgets+1, numbered) })}},
+		{"PutBudget.Budget", []func(Command){on(func(c *PutBudget) { c.Budget = text(MaxID) })}, []func(Command){
+			on(func(c *PutBudget) { c.Budget = "" }), on(func(c *PutBudget) { c.Budget = text(MaxID + 1) }),
+		}},
+		{"PutBudget.Parent", []func(Command){on(func(c *PutBudget) { c.Parent = "" })}, []func(Command){
+			on(func(c *PutBudget) { c.Parent = "b" }), on(func(c *PutBudget) { c.Parent = "a b" }),
+		}},
+		{"PutBudget.Amount", []func(Command){on(func(c *PutBudget) { c.Amount = 0 }), on(func(c *PutBudget) { c.Amount = budget.MaxAmount })}, []func(Command){
+			on(func(c *PutBudget) { c.Amount = -1 }), on(func(c *PutBudget) { c.Amount = budget.MaxAmount + 1 }),
+		}},
+		{"PutBudget.Per", []func(Command){
+			on(func(c *PutBudget) { c.Per = 0 }), on(func(c *PutBudget) { c.Per = MinBudgetPer }), on(func(c *PutBudget) { c.Per = MaxBudgetPer }),
+		}, []func(Command){
+			on(func(c *PutBudget) { c.Per = MinBudgetPer - 1 }), on(func(c *PutBudget) { c.Per = MaxBudgetPer + 1 }), on(func(c *PutBudget) { c.Per = -1 }),
+		}},
+		{"AdjustBudget.Ancestors", []func(Command){on(func(c *AdjustBudget) { c.Ancestors = times(budget.MaxDepth-1, numbered) })}, []func(Command){
+			on(func(c *AdjustBudget) { c.Ancestors = times(budget.MaxDepth, numbered) }), on(func(c *AdjustBudget) { c.Ancestors = []string{"c"} }),
+		}},
+		{"AdjustBudget.Amount", []func(Command){on(func(c *AdjustBudget) { c.Amount = budget.MaxAmount }), on(func(c *AdjustBudget) { c.Amount = -budget.MaxAmount })},
+			[]func(Command){on(func(c *AdjustBudget) { c.Amount = budget.MaxAmount + 1 }), on(func(c *AdjustBudget) { c.Amount = -budget.MaxAmount - 1 })}},
+		{"DeleteBudget.Budget", nil, []func(Command){on(func(c *DeleteBudget) { c.Budget = "" })}},
 		{"Tick.Keys", []func(Command){on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick) })}, []func(Command){
 			on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick+1) }),
 		}},

@@ -124,7 +124,7 @@ func TestCompletionWithoutANode(t *testing.T) {
 // new command does not go without.
 func TestCompletionKnowsAllArguments(t *testing.T) {
 	known := []string{
-		"SESSION", "POOL", "RATE", "SLOT", "NODE", "NAME|DIGEST", "POLICY", "FILE", "DIR", "FILE|DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
+		"SESSION", "POOL", "RATE", "BUDGET", "SLOT", "NODE", "NAME|DIGEST", "POLICY", "FILE", "DIR", "FILE|DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
 		"ADDRESS", "DECISION_ID", "N", "KEY", "KEY...", "VALUE", "ITEM...", "TIME", // nobody knows them beforehand
 	}
 	var look func(cmd *cobra.Command)

@@ -203,6 +203,9 @@ func (l *linter) limits() {
 	if g.MaxAttempts < g.MaxToolCalls {
 		l.governancef("max_attempts", "max_attempts (%d) < max_tool_calls (%d): the calls can never be used up", g.MaxAttempts, g.MaxToolCalls)
 	}
+	if most, ok := g.MaxOfKind["max_model_calls"]; ok && most > g.MaxToolCalls {
+		l.governancef("max_model_calls", "max_model_calls (%d) > max_tool_calls (%d): it is never reached", most, g.MaxToolCalls)
+	}
 	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
 		field := source.Join("max_calls_per_tool", tool)
 		if most := g.MaxCallsPerTool[tool]; most > g.MaxToolCalls {

@@ -83,7 +83,7 @@ func (r *tableReader) testCase(n *source.Node, field string) (tableCase, bool) {
 			*into = *s
 		}
 	}
-	c.Input.Kind = word(r, n, field, "kind", map[string]call.Kind{"tool": call.KindTool, "model": call.KindModel, "agent": call.KindAgent, "handoff": call.KindHandoff})
+	c.Input.Kind = word(r, n, field, "kind", map[string]call.Kind{"tool": call.KindTool, "model": call.KindModel, "agent": call.KindAgent, "handoff": call.KindHandoff, "sampling": call.KindSampling})
 	c.Input.Order = word(r, n, field, "order", map[string]call.Order{"union": call.OrderUnion, "interceptor": call.OrderInterceptor, "pre_execute": call.OrderPreExecute})
 	c.Input.Arguments = r.mapping(n, field, "arguments")
 	c.Input.Context = call.WithMetadata(r.mapping(n, field, "context"), r.mapping(n, field, "metadata"))

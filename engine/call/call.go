@@ -41,6 +41,7 @@ const (
 	KindModel
 	KindAgent
 	KindHandoff
+	KindSampling // of a server, which asks for a completion
 )
 
 // String is the action_type of adapter contract 3.11.1.
@@ -52,6 +53,8 @@ func (k Kind) String() string {
 		return "agent_call"
 	case KindHandoff:
 		return "handoff"
+	case KindSampling:
+		return "sampling_request"
 	}
 	return "tool_call"
 }

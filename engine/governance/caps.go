@@ -3,6 +3,7 @@ package governance
 import (
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -25,6 +26,8 @@ const (
 	MaxToolLimits = 1024
 	// MaxToolName caps the name of a tool in max_calls_per_tool, in bytes.
 	MaxToolName = 128
+	// MaxBreakerReset caps breaker_reset.
+	MaxBreakerReset = 24 * time.Hour
 )
 
 // toolNameProblem says why no call can name a tool of max_calls_per_tool so.

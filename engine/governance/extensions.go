@@ -195,6 +195,10 @@ func (g *Policy) extensionPairs() []value.Pair {
 	if g.DenyAllTools {
 		pairs = append(pairs, value.Pair{Key: "deny_all_tools", Value: value.OfBool(true)})
 	}
+	pairs = append(pairs, g.kindPairs()...)
+	if len(g.Budgets) > 0 {
+		pairs = append(pairs, value.Pair{Key: "budgets", Value: value.ListOf(g.Budgets, budgetValue)})
+	}
 	if g.ContentHashes != nil {
 		hashes := make([]value.Pair, 0, len(g.ContentHashes))
 		for _, tool := range slices.Sorted(maps.Keys(g.ContentHashes)) {

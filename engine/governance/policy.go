@@ -3,6 +3,7 @@ package governance
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
@@ -37,6 +38,17 @@ type Policy struct {
 	// DenyAllTools permits no tool at all. An empty AllowedTools permits every
 	// one, so an empty intersection of two lists needs a way to say "none".
 	DenyAllTools bool
+
+	// MaxOfKind bounds calls of one kind per session, >= 0, by the name of the
+	// field; see KindFields. A kind that is not there has no limit.
+	MaxOfKind map[string]int64
+	// MaxConsecutiveFailures is after how many failed calls in a row none is
+	// admitted for BreakerReset; 0 is never.
+	MaxConsecutiveFailures int64
+	BreakerReset           time.Duration
+
+	// Budgets are what every call is charged with when it is admitted.
+	Budgets []BudgetAmount
 
 	// ContentHashes are the SHA-256 hashes of tools (adapter contract 5.5).
 	// With neither hashes nor a mode they are not verified.
@@ -92,6 +104,7 @@ func Default() *Policy {
 		BackpressureThreshold: 8,
 		Version:               "1.0.0",
 		MaxAttempts:           500,
+		BreakerReset:          DefaultBreakerReset,
 
 		Scan: Scan{Credentials: ScanDeny, PersonalData: ScanRedact},
 	}

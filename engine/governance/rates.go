@@ -31,7 +31,7 @@ type RateLimit struct {
 	Limit int64
 	Per   time.Duration
 	Scope RateScope
-	Kinds []string // that it is of: tool, model, agent, handoff; empty: all
+	Kinds []string // that it is of: tool, model, agent, handoff, sampling; empty: all
 	Tools []string // globs of their names; empty: whatever is called
 	// Tokens says that a call costs what it may use; else each costs 1.
 	Tokens bool
@@ -58,7 +58,7 @@ func (l *RateLimit) Holds(kind, tool string) bool {
 var (
 	rateFields = []string{"name", "limit", "per", "scope", "kinds", "tools", "cost"}
 	rateScopes = []string{string(ScopeSession), string(ScopeAgent), string(ScopePolicy), string(ScopeNamespace)}
-	rateKinds  = []string{"tool", "model", "agent", "handoff"}
+	rateKinds  = []string{"tool", "model", "agent", "handoff", "sampling"}
 )
 
 func (r reader) rateLimits(g *Policy) {

@@ -21,6 +21,8 @@ var Fields = map[string]bool{
 	"max_concurrent": true, "backpressure_threshold": true,
 	"max_attempts": true, "max_calls_per_tool": true, "deny_all_tools": true,
 	"content_hashes": true, "content_hash_mode": true, "guardrails": true, "rate_limits": true, "scan": true,
+	"max_model_calls": true, "max_agent_calls": true, "max_handoffs": true, "max_sampling_requests": true,
+	"max_consecutive_failures": true, "breaker_reset": true, "budgets": true,
 }
 
 // Read reads a policy, field by field in the fixed order of policy engine
@@ -49,6 +51,9 @@ func Read(n *source.Node, ps *source.Problems) *Policy {
 	if g.DenyAllTools && len(g.AllowedTools) > 0 {
 		r.Add(g.Line("deny_all_tools"), "deny_all_tools", "deny_all_tools must not stand beside a non-empty allowed_tools; remove one of them")
 	}
+	r.kinds(g)
+	r.breaker(g)
+	r.budgets(g)
 	r.contentHashes(g)
 	r.guardrails(g)
 	r.rateLimits(g)

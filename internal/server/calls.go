@@ -53,6 +53,7 @@ type begin struct {
 	decision engine.Decision
 	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
+	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
 	until    time.Time        // end of its wait, once a STOP has kept it out
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 }
@@ -66,6 +67,13 @@ var callKinds = map[v1.Kind]struct {
 	v1.Kind_KIND_MODEL:       {session.Model, engine.KindModel},
 	v1.Kind_KIND_AGENT:       {session.Agent, engine.KindAgent},
 	v1.Kind_KIND_HANDOFF:     {session.Handoff, engine.KindHandoff},
+	v1.Kind_KIND_SAMPLING:    {session.Sampling, engine.KindSampling},
+}
+
+// stateKinds are the kinds of package engine in the words of the state.
+var stateKinds = map[engine.Kind]session.CallKind{
+	engine.KindTool: session.Tool, engine.KindModel: session.Model, engine.KindAgent: session.Agent,
+	engine.KindHandoff: session.Handoff, engine.KindSampling: session.Sampling,
 }
 
 var orders = map[v1.Order]engine.Order{
@@ -81,12 +89,15 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	f.NewID("callId", req.CallId, b.s.cfg.Now)
 	input.Enum(f, "kind", req.Kind, v1.Kind_name)
 	input.Enum(f, "order", req.Order, v1.Order_name)
-	kind := callKinds[req.Kind]
-	if kind.state == session.Tool || req.Tool != "" {
+	kind, tool := callKinds[req.Kind], req.Tool
+	if kind.state == session.Sampling {
+		tool = "" // it is the label of a server, and no tool
+		f.Text("tool", req.Tool, input.Caps.Tool)
+	} else if kind.state == session.Tool || tool != "" {
 		// The kind is the caller's word: who names a tool is counted, and judged
 		// by package engine, as a call of it.
 		kind.state = session.Tool
-		f.Text("tool", req.Tool, input.Caps.Tool)
+		f.Text("tool", tool, input.Caps.Tool)
 	}
 	b.cmd = &session.Begin{
 		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind.state, Tool: req.Tool,
@@ -98,18 +109,22 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 		Tokens:   f.Number("tokens", req.Tokens, input.Caps.Tokens),
 	}
 	b.input = engine.Input{
-		Tool: req.Tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],
+		Tool: tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],
 		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
 		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
 	b.rates = ratesOf(f, req.Rates, b.cmd.Tokens)
+	b.costs = budgetAmounts(f, "budgets", req.Budgets)
 	if f.Err != nil {
 		return f.Err
 	}
 	b.one[0] = b.cmd
 	b.cmd.Content = beginContent(req)
 	b.input.ContentHash = b.s.contentHash(ctx, b.ns, &b.unread)
-	return b.load(ctx, storage.Nearby, f)
+	if err := b.load(ctx, storage.Nearby, f); err != nil {
+		return err
+	}
+	return b.charge(ctx, storage.Nearby)
 }
 
 // wantsOf checks the pools that a call names and puts them in the order in which
@@ -248,12 +263,18 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		return false, nil
 	}
 	res := &b.answer.Result
+	if len(res.Names) > 0 { // budgets are not where they were seen
+		return true, b.charge(ctx, storage.Latest)
+	}
 	read := storage.Nearby
 	if len(res.Facts) == 0 { // another session stands under this id by now
 		read = storage.Latest
 	}
 	seen := b.cmd.Seen
 	if err := b.load(ctx, read, nil); err != nil {
+		return false, err
+	}
+	if err := b.charge(ctx, read); err != nil {
 		return false, err
 	}
 	for i, v := range res.Facts {
@@ -391,6 +412,9 @@ func (b *begin) respond() error {
 	out.Grants, out.Pressure, out.Counters = a.grantsOf(res.Grants), words.PressureOf(res.Pressure), &a.counters
 	out.RetryAfter, out.Queue = words.SomeDuration(res.RetryAfter), words.PlaceOf(res.Queue)
 	words.SetCounters(&a.counters, res.Counters)
+	if res.Code == session.BudgetExceeded && len(res.Budgets) > 0 {
+		out.Budget = &v1.BudgetAmount{Budget: res.Budgets[0].Budget, Amount: input.FormatDecimal(res.Budgets[0].Left())}
+	}
 	out.Signal = words.SignalOf(res.Signal, 0)
 	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
@@ -405,6 +429,7 @@ func (b *begin) respond() error {
 		}
 	}
 	b.s.audit.call(b, out)
+	b.s.audit.budgets(b.ns, engine.Input{AgentID: b.input.AgentID, SessionID: b.cmd.Session, CallID: b.cmd.Call}, res)
 	b.s.metrics.outcome(out.Outcome)
 	b.out = out
 	return nil

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -53,6 +55,7 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	if req.Status == v1.Status_STATUS_UNSPECIFIED {
 		f.Refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED")
 	}
+	spent := budgetAmounts(f, "spent", req.Spent)
 	tokens := f.Number("tokens", req.Tokens, input.Caps.Tokens)
 	if tokens == 0 {
 		tokens = -1 // what was reserved was used
@@ -73,8 +76,11 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	}
 	x := found.Record.(*session.Session)
 	e.cmd.Pools, e.agent = callPools(x, req.CallId), x.Agent.Value()
+	for _, name := range slices.Sorted(maps.Keys(spent)) {
+		e.cmd.Spent = append(e.cmd.Spent, session.Bill{Budget: name, Amount: spent[name]})
+	}
 	if h := x.Find(req.CallId); h != nil {
-		e.tool, e.cmd.Rates = h.Tool.Value(), h.RateNames()
+		e.tool, e.cmd.Rates, e.cmd.Budgets = h.Tool.Value(), h.RateNames(), h.BudgetNames()
 	}
 	e.limit = x.Pin.Limits.Drift
 	if req.Output == nil || e.limit == 0 {
@@ -139,7 +145,7 @@ func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, e
 	case !again:
 		return false, nil
 	case len(res.Pools) > 0:
-		e.cmd.Pools, e.cmd.Rates = res.Pools, res.Rates
+		e.cmd.Pools, e.cmd.Rates, e.cmd.Budgets = res.Pools, res.Rates, res.Names
 		return true, nil
 	default:
 		return true, e.compare(ctx, res.Digest, storage.Latest)
@@ -151,6 +157,8 @@ func (e *end) respond() error {
 	switch {
 	case res.Code == session.NotFound:
 		return fault.NotFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
+	case res.Code == session.Invalid && len(res.Names) > 0:
+		return fault.Invalid("spent", "names %q, which this call is not charged to; name what BeginCall or the policy names", res.Names[0])
 	case res.Code.Failure() || res.Code == session.SessionClosed:
 		return fault.OfResult(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
 	}
@@ -180,6 +188,7 @@ func (e *end) respond() error {
 		}
 	}
 	e.s.audit.end(e, out)
+	e.s.audit.budgets(e.ns, engine.Input{AgentID: e.agent, SessionID: e.cmd.Session, CallID: e.cmd.Call}, res)
 	e.s.metrics.outcome(out.Outcome)
 	e.out = out
 	return nil

@@ -208,6 +208,15 @@ var bounds = map[string]func(b *bench, n int64) error{
 			})
 		})
 	},
+	"Budgets": func(b *bench, n int64) error {
+		return b.begin(func(r *v1.BeginCallRequest) {
+			r.Budgets = many(n, func(i int) *v1.BudgetAmount {
+				name := fmt.Sprintf("budget%d", i)
+				require.NoError(b.t, b.putBudget(func(r *v1.PutBudgetRequest) { r.Budget = name }))
+				return &v1.BudgetAmount{Budget: name}
+			})
+		})
+	},
 	"Metadata": func(b *bench, n int64) error {
 		return b.begin(func(r *v1.BeginCallRequest) { r.Metadata = manyNames(n) })
 	},
@@ -303,6 +312,9 @@ var spans = map[string]func(b *bench, d time.Duration) error{
 	"KeyTTL": func(b *bench, d time.Duration) error {
 		return b.set(func(r *v1.SetRequest) { r.Ttl = durationpb.New(d) })
 	},
+	"BudgetPer": func(b *bench, d time.Duration) error {
+		return b.putBudget(func(r *v1.PutBudgetRequest) { r.Budget, r.Per = fmt.Sprint("per", int64(d)), durationpb.New(d) })
+	},
 	"ListTTL": func(b *bench, d time.Duration) error {
 		return b.append(func(r *v1.AppendRequest) { r.Ttl = durationpb.New(d) })
 	},
@@ -361,6 +373,13 @@ var elsewhere = map[string]string{
 	"Tools":       "TestCapsOfASession",
 	"OpenCalls":   "TestCapsOfASession",
 	"Checkpoints": "TestCheckpoints",
+}
+
+func (b *bench) putBudget(change func(*v1.PutBudgetRequest)) error {
+	req := &v1.PutBudgetRequest{Amount: "100"}
+	change(req)
+	_, err := limitService{Server: b.s}.PutBudget(b.t.Context(), req)
+	return err
 }
 
 var notTried = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("is not tried"))

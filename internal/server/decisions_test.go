@@ -16,6 +16,10 @@ import (
 // Every refusal says why, and a repeat of its id reads the same.
 func TestRefusalsInWords(t *testing.T) {
 	tool := func(name string) func(*v1.BeginCallRequest) { return func(r *v1.BeginCallRequest) { r.Tool = name } }
+	kind := func(k v1.Kind) func(*v1.BeginCallRequest) {
+		return func(r *v1.BeginCallRequest) { r.Kind, r.Tool = k, "" }
+	}
+	sampling := func(r *v1.BeginCallRequest) { r.Kind, r.Tool = v1.Kind_KIND_SAMPLING, "files" }
 	for _, c := range []struct {
 		name     string
 		policy   []string
@@ -43,6 +47,20 @@ func TestRefusalsInWords(t *testing.T) {
 			v1.Outcome_OUTCOME_CALL_LIMIT, "Max tool calls exceeded (1)", "max_tool_calls", ""},
 		{"too many calls of a tool", policy("max_calls_per_tool: {t: 1}"), func(n *node) { n.begin("s", "one") }, tool("t"),
 			v1.Outcome_OUTCOME_TOOL_LIMIT, "Per-tool limit: t called 1 times (limit: 1).", "max_calls_per_tool", ""},
+		{"too many model calls", policy("max_model_calls: 1"), func(n *node) { n.begin("s", "one", kind(v1.Kind_KIND_MODEL)) }, kind(v1.Kind_KIND_MODEL),
+			v1.Outcome_OUTCOME_KIND_LIMIT, "Max model calls exceeded (1)", "max_model_calls", ""},
+		{"too many calls of agents", policy("max_agent_calls: 0"), nil, kind(v1.Kind_KIND_AGENT),
+			v1.Outcome_OUTCOME_KIND_LIMIT, "Max agent calls exceeded (0)", "max_agent_calls", ""},
+		{"too many handoffs", policy("max_handoffs: 1"), func(n *node) { n.begin("s", "one", kind(v1.Kind_KIND_HANDOFF)) }, kind(v1.Kind_KIND_HANDOFF),
+			v1.Outcome_OUTCOME_KIND_LIMIT, "Max handoffs exceeded (1)", "max_handoffs", ""},
+		{"too much sampling", policy("max_sampling_requests: 1", "allowed_tools: [t]"), func(n *node) { n.begin("s", "one", sampling) }, sampling,
+			v1.Outcome_OUTCOME_KIND_LIMIT, `Max sampling requests of server "files" exceeded (1)`, "max_sampling_requests", ""},
+		{"too many failures", policy("max_consecutive_failures: 1", "breaker_reset: 90s"), func(n *node) {
+			n.begin("s", "one")
+			_, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "one", Status: v1.Status_STATUS_FAILED})
+			require.NoError(n.t, err)
+		}, tool("t"),
+			v1.Outcome_OUTCOME_BREAKER_OPEN, "1 calls in a row failed; none is admitted until one that is tried after 1m30s succeeds", "max_consecutive_failures", ""},
 		{"too many tokens", policy("max_tokens: 10"), nil, func(r *v1.BeginCallRequest) { r.Tokens = 11 },
 			v1.Outcome_OUTCOME_TOKEN_LIMIT, "Max tokens exceeded (10)", "max_tokens", ""},
 		{"a closed session", policy(), func(n *node) {
@@ -68,6 +86,7 @@ func TestRefusalsInWords(t *testing.T) {
 			require.False(t, first.Decision.Allowed)
 			require.NotEmpty(t, first.Decision.PublicMessage)
 			require.Len(t, first.DecisionId, 32)
+			require.Equal(t, c.outcome == v1.Outcome_OUTCOME_BREAKER_OPEN, first.RetryAfter.AsDuration() > time.Minute)
 			before := n.getSession("s")
 
 			again := n.begin("s", "c", c.call)

@@ -93,6 +93,7 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 	require.NoError(t, err)
 	_, err = n.limits.PutRate(n.ctx(), &v1.PutRateRequest{Rate: "r", Limit: 2, Per: durationpb.New(time.Second)})
 	require.NoError(t, err)
+	n.putBudget("b", "", "10")
 	alone := startOn(t, stranded{n.store}, func(c *server.Config) {
 		c.Cluster, c.RequestTimeout, c.LeaderPatience = castaway{}, time.Hour, time.Nanosecond
 	})
@@ -132,6 +133,11 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 		"LimitService/ListRates":            {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
 		"LimitService/DeleteRate":           {{`{"rate":"r"}`, false}},
 		"LimitService/TakeRate":             {{`{"rate":"r","requestId":"x"}`, false}},
+		"LimitService/PutBudget":            {{`{"budget":"b","amount":"3"}`, false}},
+		"LimitService/GetBudget":            {{`{"budget":"b"}`, false}, {`{"budget":"b","consistency":"CONSISTENCY_STALE"}`, true}},
+		"LimitService/ListBudgets":          {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
+		"LimitService/AdjustBudget":         {{`{"budget":"b","by":"1"}`, false}},
+		"LimitService/DeleteBudget":         {{`{"budget":"b"}`, false}},
 		"PolicyService/PutPolicy":           {{`{"yaml":"name: p2\nmax_concurrent: 5\n"}`, false}},
 		"PolicyService/GetPolicy":           {{`{"name":"p"}`, false}, {`{"name":"p","consistency":"CONSISTENCY_STALE"}`, true}},
 		"PolicyService/ListPolicies":        {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},

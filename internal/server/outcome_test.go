@@ -213,6 +213,21 @@ var changings = map[string]changing{
 		_, err := n.limits.TakeRate(n.ctx(), &v1.TakeRateRequest{Rate: "rate", RequestId: "r"})
 		return err
 	}},
+	"LimitService/PutBudget": {ask: func(n *node) error {
+		res, err := n.limits.PutBudget(n.ctx(), &v1.PutBudgetRequest{Budget: "new", Parent: "org", Amount: "3", RequestId: "r"})
+		if err == nil {
+			require.Equal(n.t, "3", res.GetBudget().GetAmount())
+		}
+		return err
+	}},
+	"LimitService/AdjustBudget": {ask: func(n *node) error {
+		_, err := n.limits.AdjustBudget(n.ctx(), &v1.AdjustBudgetRequest{Budget: "team", By: "1", RequestId: "r"})
+		return err
+	}},
+	"LimitService/DeleteBudget": {ask: func(n *node) error {
+		_, err := n.limits.DeleteBudget(n.ctx(), &v1.DeleteBudgetRequest{Budget: "team", RequestId: "r"})
+		return err
+	}},
 	"SlotService/ForceRelease": {ask: func(n *node) error {
 		_, err := n.slots.ForceRelease(n.ctx(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "open", RequestId: "r"})
 		return err
@@ -329,7 +344,7 @@ var unchanging = []string{
 	"LimitService/GetRate", "LimitService/ListRates",
 	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions", "SessionService/ListSignals",
-	"SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
+	"LimitService/GetBudget", "LimitService/ListBudgets", "SlotService/GetPool", "SlotService/ListPools", "SlotService/ListSlots",
 }
 
 func renewOf(pool string, ids ...string) *v1.RenewSlotsRequest {
@@ -366,6 +381,8 @@ func startChanging(t *testing.T, v verdict) *node {
 	n.putPolicy("name: unused", "max_concurrent: 1")
 	n.putPolicy(policy("drift_threshold: 0.5")...)
 	n.session("s")
+	n.putBudget("org", "", "10")
+	n.putBudget("team", "org", "10")
 	n.putPool("gpu", 2)
 	n.putPool("full", 1)
 	_, err := n.limits.PutRate(n.ctx(), &v1.PutRateRequest{Rate: "rate", Limit: 3, Per: durationpb.New(time.Second)})

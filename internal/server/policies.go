@@ -216,6 +216,12 @@ func sessionLimits(p *engine.Policy) (session.Limits, error) {
 	for _, t := range l.MaxCallsPerTool {
 		limits.PerTool = append(limits.PerTool, session.ToolLimit{Tool: t.Tool, Max: count32(t.Max)})
 	}
+	for _, k := range l.MaxOfKind {
+		limits.Kinds = append(limits.Kinds, session.KindLimit{Kind: stateKinds[k.Kind], Max: count32(k.Max)})
+	}
+	if limits.MaxFailures = count32(l.MaxFailures); limits.MaxFailures > 0 {
+		limits.BreakerReset = l.BreakerReset
+	}
 	return limits, nil
 }
 
@@ -276,7 +282,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 		return nil, unread
 	}
 	if x != nil {
-		limitSession(&d, x, req.Tool)
+		limitSession(&d, x, in.Facts.Elapsed, req.Tool)
 	}
 	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
 	id := s.cfg.NewID()
@@ -322,18 +328,21 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 	return x, nil
 }
 
-// limitSession adds to a decision the two limits of a session that package
-// engine does not know: that of attempts, which stands before every verdict,
-// and that of one tool, which stands behind all that the engine judges.
-func limitSession(d *engine.Decision, x *session.Session, tool string) {
+// limitSession adds to a decision the limits of a session that package engine
+// does not know: that of attempts, which stands before every verdict, and the
+// breaker and that of one tool, which stand behind all that the engine judges.
+func limitSession(d *engine.Decision, x *session.Session, elapsed time.Duration, tool string) {
 	limits := &x.Pin.Limits
 	limited := slices.ContainsFunc(limits.PerTool, func(t session.ToolLimit) bool {
 		return t.Tool == tool && x.ToolCalls(tool) >= t.Max
 	})
+	tried, open := x.Breaker()
 	var res session.Result
 	switch {
 	case x.Attempts >= limits.MaxAttempts:
 		res.Code = session.AttemptLimit
+	case d.Allowed && open && x.Opened+elapsed < tried:
+		res.Code = session.BreakerOpen
 	case d.Allowed && limited:
 		res.Code = session.ToolLimitReached
 	default:

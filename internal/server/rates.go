@@ -16,7 +16,6 @@ import (
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
 )
 
@@ -24,10 +23,7 @@ import (
 // calls.
 
 // limitService answers govnode.v1.LimitService.
-type limitService struct {
-	govnodev1connect.UnimplementedLimitServiceHandler
-	*Server
-}
+type limitService struct{ *Server }
 
 // checkRate checks the name of a rate that was put.
 func checkRate(f *input.Fields, field, name string) {
@@ -250,7 +246,7 @@ func ratesOf(f *input.Fields, rates []*v1.RateWant, tokens int64) []session.Rate
 }
 
 // rateKinds are the kinds of calls as policies name them.
-var rateKinds = map[session.CallKind]string{session.Tool: "tool", session.Model: "model", session.Agent: "agent", session.Handoff: "handoff"}
+var rateKinds = map[session.CallKind]string{session.Tool: "tool", session.Model: "model", session.Agent: "agent", session.Handoff: "handoff", session.Sampling: "sampling"}
 
 // allRates are the rates that a call names and those of its policy, in the order
 // in which they are taken.

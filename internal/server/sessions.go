@@ -312,6 +312,10 @@ func sessionOf(id string, found storage.Found) *v1.Session {
 			out.CallsByTool[t.Tool.Value()] = int32(t.Calls)
 		}
 	}
+	out.KindCounters = kindCountersOf(x)
+	if tried, open := x.Breaker(); open {
+		out.Breaker = &v1.Breaker{Failures: int32(x.Consecutive), RetryAfter: durationpb.New(max(tried-found.Now, 0))}
+	}
 	for i := range x.Open {
 		out.OpenCalls = append(out.OpenCalls, openCallOf(&x.Open[i], found.Now))
 	}
@@ -322,6 +326,27 @@ func sessionOf(id string, found storage.Found) *v1.Session {
 			for _, a := range x.More.Attributes {
 				out.Attributes[a.Name] = a.Value
 			}
+		}
+	}
+	return out
+}
+
+// kindCountersOf are the counts of what the policy limits by kind; nil where it
+// does not.
+func kindCountersOf(x *session.Session) *v1.KindCounters {
+	if len(x.Pin.Limits.Kinds) == 0 {
+		return nil
+	}
+	out := &v1.KindCounters{
+		ModelCalls: int32(x.KindCalls(session.Model, "")), AgentCalls: int32(x.KindCalls(session.Agent, "")),
+		Handoffs: int32(x.KindCalls(session.Handoff, "")),
+	}
+	for _, t := range x.Tools {
+		if t.Sampling > 0 {
+			if out.SamplingRequests == nil {
+				out.SamplingRequests = map[string]int32{}
+			}
+			out.SamplingRequests[t.Tool.Value()] = int32(t.Sampling)
 		}
 	}
 	return out

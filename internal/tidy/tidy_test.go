@@ -26,8 +26,9 @@ var mayImport = map[string][]string{
 	"proto/grpc/health/v1":                 {},
 	"proto/grpc/health/v1/healthv1connect": {"proto/grpc/health/v1"},
 	"limiter":                              {"internal/seeded"},
-	"session":                              {"limiter", "session/ids", "session/wire", "internal/seeded"},
+	"session":                              {"limiter", "session/budget", "session/ids", "session/wire", "internal/seeded"},
 	"session/ids":                          {"session/wire"},
+	"session/budget":                       {},
 	"session/wire":                         {},
 	"session/sessiontest":                  {"session", "limiter"},
 	"engine":                               {"engine/value", "engine/pattern", "engine/difflib", "internal/nearest", "engine/source", "engine/redact", "engine/governance", "engine/document", "engine/call", "engine/external", "engine/matching", "engine/composition", "engine/authoring", "internal/seeded"},
@@ -53,14 +54,14 @@ var mayImport = map[string][]string{
 	"cluster/durable":                      {"internal/seeded"},
 	"cluster/transport":                    {"proto/govnode/node/v1/nodev1connect"},
 	"client":                               {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window", "client/internal/arguments", "client/internal/ids", "client/internal/wire", "internal/seeded"},
-	"internal/server":                      {"internal/server/record", "internal/server/words", "internal/server/gate", "internal/server/members", "internal/server/sweep", "internal/server/waiting", "internal/server/input", "internal/server/fault", "proto/grpc/health/v1", "proto/grpc/health/v1/healthv1connect", "storage", "session", "session/ids", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window", "internal/seeded"},
+	"internal/server":                      {"session/budget", "internal/server/record", "internal/server/words", "internal/server/gate", "internal/server/members", "internal/server/sweep", "internal/server/waiting", "internal/server/input", "internal/server/fault", "proto/grpc/health/v1", "proto/grpc/health/v1/healthv1connect", "storage", "session", "session/ids", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window", "internal/seeded"},
 	"internal/server/fault":                {"session", "storage", "proto/govnode/v1"},
 	"internal/server/input":                {"internal/server/fault", "session", "session/ids", "engine", "engine/value"},
 	"internal/server/sweep":                {"session", "storage", "internal/seeded"},
 	"internal/server/waiting":              {"internal/server/fault", "session", "storage"},
 	"internal/server/gate":                 {"internal/server/fault", "proto/govnode/v1", "engine"},
 	"internal/server/members":              {"internal/server/fault", "session", "storage"},
-	"internal/server/words":                {"session", "engine", "proto/govnode/v1"},
+	"internal/server/words":                {"internal/server/input", "session", "engine", "proto/govnode/v1"},
 	"internal/server/record":               {"internal/server/fault", "internal/server/input", "internal/server/members", "internal/server/words", "session", "engine", "engine/value", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
 	"internal/nearest":                     {},
 	"storage/redis":                        {"storage", "storage/redis/internal/wire", "session", "session/ids"},
@@ -93,7 +94,7 @@ var mayImport = map[string][]string{
 	"examples/fleet":                       {"client"},
 	"test/docs":                            {},
 	"test/examples":                        {},
-	"test/model":                           {"session", "session/ids", "session/wire", "limiter", "test/report"},
+	"test/model":                           {"session", "session/budget", "session/ids", "session/wire", "limiter", "test/report"},
 	"test/outside":                         {},
 	"test/check":                           {},
 	"test/report":                          {},
@@ -120,7 +121,7 @@ func rooms(names ...string) (paths []string) {
 }
 
 // pure packages are functions of their input.
-var pure = []string{"limiter", "session", "session/ids", "session/wire"}
+var pure = []string{"limiter", "session", "session/budget", "session/ids", "session/wire"}
 
 var forbiddenImports = []string{"math/rand", "math/rand/v2", "crypto/rand", "sync", "sync/atomic", "context", "os", "log", "log/slog", "net", "net/http"}
 var forbiddenTime = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}

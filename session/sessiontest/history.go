@@ -50,10 +50,15 @@ func Digest(version int) session.Digest { return session.Digest{0: byte(version)
 // Limits are those of all policies of the history: small, so that every limit
 // is reached.
 func Limits(version int) session.Limits {
-	return session.Limits{
+	l := session.Limits{
 		MaxTokens: 3000, MaxToolCalls: 60, MaxAttempts: uint32(90 + version), Timeout: 4 * time.Minute,
 		PerTool: []session.ToolLimit{{Tool: "rm", Max: 3}}, MaxConcurrent: int32(4 - version), Backpressure: 2, Checkpoint: 5,
 	}
+	if version == 3 { // what few policies have
+		l.Kinds = []session.KindLimit{{Kind: session.Model, Max: 5}, {Kind: session.Agent, Max: 4}, {Kind: session.Handoff, Max: 3}, {Kind: session.Sampling, Max: 2}}
+		l.MaxFailures, l.BreakerReset = 2, 20*time.Second
+	}
+	return l
 }
 
 // policy names the policy of a version; two versions have one name, and so
@@ -77,7 +82,7 @@ func Setup() []session.Command {
 		cmds = append(cmds, &session.PutRate{NS: NS, Rate: rate, Limit: int32(2 + 60*i), Per: 4 * time.Second, Queue: 3,
 			By: session.Maker{Client: "setup", Request: "rate" + rate}})
 	}
-	return cmds
+	return append(cmds, putBudgets()...)
 }
 
 // Step returns the next step: mostly one command, sometimes many.
@@ -148,6 +153,9 @@ func (h *History) fresh() session.Command {
 	case p < 93:
 		return h.force()
 	case p < 94:
+		if h.r.IntN(2) == 0 {
+			return h.ofBudgets()
+		}
 		return h.state()
 	case p < 96:
 		return &session.Increment{NS: NS, By: h.maker(), Key: h.key(), Amount: int64(h.r.IntN(5)-1) * 500_000}
@@ -222,7 +230,7 @@ func (h *History) begin() session.Command {
 	v := version(id)
 	c := &session.Begin{
 		NS: NS, Session: id, Call: h.id("c"), Content: session.Fingerprint{0: byte(h.n)},
-		CallKind: session.CallKind(h.r.IntN(5) % 4), Tool: []string{"rm", "ls", "cat"}[h.r.IntN(3)], Digest: Digest(v),
+		CallKind: session.CallKind(h.r.IntN(6) % 5), Tool: []string{"rm", "ls", "cat"}[h.r.IntN(3)], Digest: Digest(v),
 		Verdict: session.Verdict{Allow: h.r.IntN(10) > 0, Rule: uint16(h.r.IntN(3))},
 		Pools:   []session.Want{{Pool: session.PolicyPool(policy(v)), Weight: 1}},
 		TTL:     time.Duration(1+h.r.IntN(15)) * time.Second, Priority: int32(h.r.IntN(2)), Tokens: int64(h.r.IntN(3) * 50),
@@ -242,6 +250,7 @@ func (h *History) begin() session.Command {
 	if h.r.IntN(8) == 0 {
 		c.Seen = []session.Premise{{Fact: session.Fact(1 + h.r.IntN(6)), Name: "rm", Hi: int64(h.r.IntN(20))}}
 	}
+	c.Budgets = h.charges()
 	h.begun = append(h.begun, c)
 	return c
 }
@@ -274,6 +283,7 @@ func (h *History) end() session.Command {
 		c.Tokens = -1
 	}
 	c.Rates = c.Pools[len(b.Pools):]
+	h.bill(c, b)
 	return c
 }
 

@@ -10,7 +10,8 @@ import (
 // How calls are admitted.
 
 // begin decides a call, in this order: known id, session open, signals, premises,
-// attempts, verdict, timeout, calls, calls of the tool, tokens, slots.
+// attempts, verdict, timeout, calls, calls of the kind, breaker, calls of the
+// tool, tokens, budgets, slots.
 func (s *space) begin(c *session.Begin, r *session.Result) {
 	x := s.look(c.Session)
 	if x == nil {
@@ -23,7 +24,7 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 		return
 	}
 	if f := x.ids.find(c.Call); f != nil {
-		recall(s.Now, c, x, f, r)
+		s.recall(c, x, f, r)
 		return
 	}
 	switch {
@@ -84,9 +85,10 @@ func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
 	switch {
 	case !holds:
 		r.Code, r.Facts = session.StalePremise, facts
+	case !s.budgetsStand(c, r):
 	case len(x.open) >= maxOpen:
 		r.Code = session.TooManyOpen
-	case c.CallKind == session.Tool && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
+	case x.named(c) && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
 		r.Code = session.TooManyTools
 	default:
 		return s.ratesThere(c, r)
@@ -130,6 +132,12 @@ func (s *space) admit(c *session.Begin, x *sess, r *session.Result) (session.Cod
 		r.Limit = int64(l.MaxToolCalls)
 		return session.CallLimit, 0
 	}
+	if code := x.kindLimit(c, r); code != session.Done {
+		return code, 0
+	}
+	if code := x.breaker(s.Now, c.Call, r); code != session.Done {
+		return code, uint64(s.Now + r.RetryAfter)
+	}
 	for _, t := range l.PerTool {
 		if c.CallKind == session.Tool && t.Tool == c.Tool && x.toolCalls(c.Tool) >= t.Max {
 			r.Limit = int64(t.Max)
@@ -139,6 +147,9 @@ func (s *space) admit(c *session.Begin, x *sess, r *session.Result) (session.Cod
 	if c.Tokens > l.MaxTokens {
 		r.Limit = l.MaxTokens
 		return session.TokenLimit, 0
+	}
+	if code, value := s.budgetsAllow(c, r); code != session.Done {
+		return code, value
 	}
 	return s.slots(c, x, r)
 }
@@ -213,6 +224,7 @@ func (s *space) slots(c *session.Begin, x *sess, r *session.Result) (session.Cod
 	}
 	if h.until == 0 {
 		s.spend(c, h)
+		s.charge(c, h, r)
 	}
 	x.open = append(x.open, h)
 	x.reserved += h.tokens
@@ -259,7 +271,7 @@ func (s *space) pressure(c *session.Begin, x *sess, r *session.Result) {
 }
 
 // recall answers an id that was finished.
-func recall(now time.Duration, c *session.Begin, x *sess, f *finished, r *session.Result) {
+func (s *space) recall(c *session.Begin, x *sess, f *finished, r *session.Result) {
 	if f.content != c.Content {
 		r.Code = session.IDReused
 		return
@@ -277,7 +289,7 @@ func recall(now time.Duration, c *session.Begin, x *sess, f *finished, r *sessio
 			r.Pools = []string{wants[f.value].pool}
 		}
 	case session.RateLimited:
-		r.RetryAfter = max(0, time.Duration(f.value>>4)*time.Microsecond-now)
+		r.RetryAfter = max(0, time.Duration(f.value>>4)*time.Microsecond-s.Now)
 		name := ""
 		if i := f.value & 15; i < uint64(len(c.Rates)) {
 			name = c.Rates[i].Pool
@@ -287,6 +299,15 @@ func recall(now time.Duration, c *session.Begin, x *sess, f *finished, r *sessio
 		r.Limit = int64(x.limits.MaxToolCalls)
 	case session.TokenLimit:
 		r.Limit = x.limits.MaxTokens
+	case session.KindLimitReached:
+		most, _ := limitOf(x.limits, c.CallKind)
+		r.Limit = int64(most)
+	case session.BreakerOpen:
+		r.Limit, r.RetryAfter = int64(x.limits.MaxFailures), max(0, time.Duration(f.value)-s.Now)
+	case session.BudgetExceeded:
+		if i := int(f.value >> 60); i < len(c.Budgets) {
+			r.Budgets = []session.BudgetCount{{Budget: c.Budgets[i].Budget, Parent: c.Budgets[i].Parent, Amount: int64(f.value << 4 >> 4)}}
+		}
 	}
 }
 
@@ -304,7 +325,8 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		}
 	}
 	r.Repeat, r.Rule = true, h.rule
-	if h.until != 0 {
+	if h.until != 0 && !s.budgetsStand(c, r) {
+	} else if h.until != 0 {
 		x.used = s.Now
 		if !s.halted(x, h, r) {
 			r.Code = s.claim(c, x, h, r)
@@ -390,6 +412,13 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 			return giveUp(session.WaitTimeout, uint64(i))
 		}
 	}
+	if code := x.breaker(s.Now, c.Call, r); code != session.Done {
+		return giveUp(code, uint64(s.Now+r.RetryAfter))
+	}
+	if code, value := s.budgetsAllow(c, r); code != session.Done {
+		return giveUp(code, value)
+	}
+	s.charge(c, h, r)
 	h.until, h.started, h.deadline = 0, s.Now, s.Now+c.TTL
 	var holdUntil time.Duration
 	if c.MaxHold > 0 {

@@ -21,6 +21,11 @@ func (g *Generator) limits(d session.Digest) session.Limits {
 		MaxTokens: 1000, MaxToolCalls: uint32(3 * g.slack * n), MaxAttempts: uint32(12 * g.slack * n),
 		PerTool: []session.ToolLimit{{Tool: "t0", Max: uint32(3 * g.slack)}, {Tool: "t1", Max: 0}}[:n%3],
 		Timeout: time.Duration(n*n*n) * time.Minute, MaxConcurrent: min(n*g.slack, session.MaxSlots), Backpressure: n - 1, Checkpoint: uint32(n - 1), Drift: 1,
+		Kinds: []session.KindLimit{
+			{Kind: session.Model, Max: uint32(2 * g.slack)}, {Kind: session.Agent, Max: 0}, {Kind: session.Handoff, Max: uint32(g.slack)},
+			{Kind: session.Sampling, Max: uint32(g.slack)},
+		}[min(n-1, 3)*(n%2):],
+		MaxFailures: uint32(n-1) % 3 * uint32(g.slack), BreakerReset: 15 * time.Second,
 	}
 }
 
@@ -92,7 +97,7 @@ func (g *Generator) begin() session.Command {
 		return g.open()
 	}
 	c := &session.Begin{
-		NS: ns, Session: id, Call: g.id("c"), Content: g.content(), CallKind: pick(g, session.Tool, session.Tool, session.Model, session.Agent, session.Handoff),
+		NS: ns, Session: id, Call: g.id("c"), Content: g.content(), CallKind: pick(g, session.Tool, session.Tool, session.Model, session.Agent, session.Handoff, session.Sampling),
 		Tool: g.tool(), Digest: g.digest(), Verdict: session.Verdict{Allow: !g.once(10), Rule: uint16(g.r.IntN(3))},
 		TTL: pick(g, ttls...), Priority: g.r.Int32N(g.priority) - 1, Tokens: pick[int64](g, 0, 0, 0, 0, 1, 10, 10, 10, 10, 1000, 1001),
 		Pools: []session.Want{{Pool: "policy/" + g.policy(), Weight: 1}},
@@ -112,6 +117,9 @@ func (g *Generator) begin() session.Command {
 	}
 	if g.crowd {
 		c.Pools, c.TTL = c.Pools[:1], time.Hour
+	}
+	if g.once(2) {
+		c.Budgets = g.charges(ns)
 	}
 	c.Wait, c.MaxHold = g.wait()
 	c.Rates = g.rates(ns, c)
@@ -245,6 +253,7 @@ func (g *Generator) end() session.Command {
 	if len(c.Rates) > 0 && g.once(10) {
 		c.Rates = c.Rates[1:]
 	}
+	g.bill(c, h.held)
 	if x := g.m.space(h.ns).sessions[h.maker]; x != nil && g.once(4) {
 		c.Output = session.Output{Hash: g.digest(), Against: x.baseline, Score: int64(g.r.IntN(1000)), Text: fmt.Sprint("text", g.n)}
 		if g.once(5) {

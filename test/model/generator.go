@@ -176,6 +176,11 @@ func (m *Model) deadlines() (all []time.Duration) {
 				add(t.lapses())
 			}
 		}
+		for _, b := range s.budgets {
+			if b.per > 0 {
+				add(b.made + time.Duration(b.now(m.Now)+1)*b.per)
+			}
+		}
 		for _, x := range s.counters {
 			add(x.until)
 		}
@@ -231,6 +236,9 @@ var kinds = []struct {
 	{"putRate", 2, (*Generator).putRate},
 	{"deleteRate", 1, (*Generator).deleteRate},
 	{"takeRate", 5, (*Generator).takeRate},
+	{"putBudget", 4, (*Generator).putBudget},
+	{"adjustBudget", 1, (*Generator).adjustBudget},
+	{"deleteBudget", 1, (*Generator).deleteBudget},
 	{"append", 3, (*Generator).append},
 	{"deleteList", 1, (*Generator).deleteList},
 	{"tick", 2, (*Generator).tick},

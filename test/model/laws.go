@@ -23,6 +23,7 @@ type laws struct {
 	rates   map[session.Key]*window
 	halts   map[string]map[session.Target]session.SignalKind // that stand, by namespace
 	now     time.Duration
+	alone   bool // the command has an entry of its own
 	broken  string
 }
 
@@ -38,7 +39,7 @@ func newLaws() *laws {
 }
 
 func (l *laws) check(now time.Duration, s *session.State, cmds []session.Command, results []session.Result) string {
-	l.now = now
+	l.now, l.alone = now, len(cmds) == 1
 	pools := map[session.Key]bool{}
 	for i, c := range cmds {
 		l.answer(s, c, &results[i])
@@ -91,6 +92,7 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 				l.spends(s, session.PoolKey(c.NS, w.Pool), string(k)+" "+c.Call, w.Cost, w.Limit, w.Per)
 			}
 		}
+		l.charged(s, c, r)
 	case *session.TakeRate:
 		if r.Code == session.Admitted {
 			l.spends(s, session.PoolKey(c.NS, session.RatePool(c.Rate)), string(session.ClientKey(c.NS, c.Client))+" "+c.ID, c.Cost, 0, 0)
@@ -168,6 +170,19 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		clear(l.until)
 		clear(l.held)
 		clear(l.tallies)
+	}
+}
+
+// charged holds what was charged to what the budgets have. What others use or
+// change in the same entry is not told apart, so that only a call that was alone
+// with its budgets since is judged.
+func (l *laws) charged(s *session.State, c *session.Begin, r *session.Result) {
+	if r.Code == session.Admitted && !r.Repeat && l.alone {
+		for _, n := range c.Budgets {
+			if b, ok := s.Get(session.BudgetKey(c.NS, n.Budget)).(*session.Budget); !ok || b.Used > b.Amount {
+				l.breaks("%s was admitted, and budget %s is %+v", c.Call, n.Budget, b)
+			}
+		}
 	}
 }
 

@@ -42,6 +42,8 @@ type space struct {
 	tokenFloor     uint64 // above it are the tokens of pools that are made again
 	forgotSessions uint64 // newest time of what is not remembered any more
 	forgotClients  uint64
+	budgets        map[string]*bud
+	budgetsMade    uint64 // ever
 	halts          map[session.Target]*halt
 	kills          uint64 // number of the last
 	signalled      bool   // something stood once
@@ -65,13 +67,16 @@ type sess struct {
 	baseline   session.Digest
 	text       string // of the baseline
 	drift      int64
+	kinds      [5]uint32       // calls by kind, of those that the policy limits
+	failedAt   time.Duration   // the latest failure, if there is a breaker
 	unreported []session.Lapse // for whoever looks first
 	halt       *halt           // its own
 }
 
 type tool struct {
-	name  string
-	calls uint32
+	name     string
+	calls    uint32
+	sampling uint32
 }
 
 type client struct {
@@ -91,6 +96,7 @@ type held struct {
 	started, deadline, until time.Duration // until is 0 if it does not wait
 	pools                    []hold
 	spent                    []spent // what its end corrects
+	charges                  []charged
 }
 
 type hold struct {
@@ -124,7 +130,7 @@ func (m *Model) space(ns string) *space {
 	if s == nil {
 		s = &space{
 			Model: m, name: ns, sessions: map[string]*sess{}, clients: map[string]*client{}, pools: map[string]*pool{},
-			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{},
+			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{}, budgets: map[string]*bud{},
 			lists: map[string]*itemList{},
 			halts: map[session.Target]*halt{},
 		}
@@ -164,6 +170,9 @@ func (m *Model) advance(at time.Duration) {
 			p.settle(m.Now)
 		}
 		s.dropRates()
+		for _, b := range s.budgets {
+			b.settle(m.Now)
+		}
 		for k, x := range s.counters {
 			if x.until != 0 && x.until <= m.Now {
 				delete(s.counters, k)
@@ -214,6 +223,14 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).increment(c, r) })
 	case *session.PutHash:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putHash(c) })
+	case *session.PutBudget:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putBudget(c, r) })
+		m.space(c.NS).show(c.Budget, r)
+	case *session.AdjustBudget:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).adjustBudget(c, r) })
+		m.space(c.NS).show(c.Budget, r)
+	case *session.DeleteBudget:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteBudget(c, r) })
 	case *session.Append:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).appendTo(c, r) })
 	case *session.DeleteList:
@@ -294,14 +311,17 @@ func (x *sess) count(h *held, by int) {
 	if h.kind == session.Tool || h.kind == session.Model {
 		x.Calls += uint32(by)
 	}
-	if h.kind != session.Tool {
+	if h.kind == session.Tool {
+		x.tool(h.tool).calls += uint32(by)
+	}
+	if _, limited := limitOf(x.limits, h.kind); !limited {
 		return
 	}
-	i := slices.IndexFunc(x.tools, func(t tool) bool { return t.name == h.tool })
-	if i < 0 {
-		i, x.tools = len(x.tools), append(x.tools, tool{name: h.tool})
+	if h.kind == session.Sampling {
+		x.tool(h.tool).sampling += uint32(by)
+	} else {
+		x.kinds[h.kind] += uint32(by)
 	}
-	x.tools[i].calls += uint32(by)
 }
 
 func (x *sess) toolCalls(name string) uint32 {

@@ -8,6 +8,7 @@ import (
 
 	"example.com/govnode/limiter"
 	"example.com/govnode/session"
+	"example.com/govnode/session/budget"
 	"example.com/govnode/session/ids"
 )
 
@@ -55,12 +56,16 @@ func (m *Model) Record(k session.Key) session.Record {
 			return &session.Counter{Value: x.Value, Until: x.until}
 		}
 	case session.KindNamespace:
-		if s.tokenFloor|s.forgotClients|s.forgotSessions != 0 {
-			return &session.Namespace{ForgotSessions: s.forgotSessions, ForgotClients: s.forgotClients, TokenFloor: s.tokenFloor}
+		if s.tokenFloor|s.forgotClients|s.forgotSessions|s.budgetsMade != 0 {
+			return &session.Namespace{ForgotSessions: s.forgotSessions, ForgotClients: s.forgotClients, TokenFloor: s.tokenFloor, Budgets: s.budgetsMade}
 		}
 	case session.KindBaseline:
 		if x := s.sessions[id]; x != nil && x.baseline != (session.Digest{}) {
 			return &session.Baseline{Hash: x.baseline, Text: x.text}
+		}
+	case session.KindBudget:
+		if b := s.budgets[id]; b != nil {
+			return b.record(s.children(id))
 		}
 	case session.KindSignals:
 		return s.signals()
@@ -116,6 +121,9 @@ func (m *Model) Keys() []session.Key {
 		for id := range s.counters {
 			all = append(all, session.CounterKey(ns, id))
 		}
+		for id := range s.budgets {
+			all = append(all, session.BudgetKey(ns, id))
+		}
 		for id := range s.hashes {
 			all = append(all, session.HashKey(ns, id))
 		}
@@ -123,7 +131,7 @@ func (m *Model) Keys() []session.Key {
 		if s.signalled {
 			all = append(all, session.SignalsKey(ns))
 		}
-		if s.tokenFloor|s.forgotClients|s.forgotSessions != 0 {
+		if s.tokenFloor|s.forgotClients|s.forgotSessions|s.budgetsMade != 0 {
 			all = append(all, session.NamespaceKey(ns))
 		}
 	}
@@ -144,13 +152,17 @@ func (x *sess) record(pinned bool) *session.Session {
 		Tokens: x.Tokens, Reserved: x.reserved, Open: opens('s', x.id, x.open),
 	}
 	for _, t := range x.tools {
-		y.Tools = append(y.Tools, session.ToolCount{Tool: unique.Make(t.name), Calls: t.calls})
+		y.Tools = append(y.Tools, session.ToolCount{Tool: unique.Make(t.name), Calls: t.calls, Sampling: t.sampling})
+	}
+	gates := session.Gates{ModelCalls: x.kinds[session.Model], AgentCalls: x.kinds[session.Agent], Handoffs: x.kinds[session.Handoff], FailedAt: x.failedAt}
+	if h := x.halt; h != nil {
+		gates.Signal, gates.Reason, gates.Since = h.kind, h.reason, h.since
+	}
+	if gates != (session.Gates{}) {
+		y.Gates = &gates
 	}
 	if x.parent != "" || len(x.attributes) > 0 || x.baseline != (session.Digest{}) {
 		y.More = &session.More{Parent: x.parent, Attributes: x.attributes, Baseline: x.baseline, Drift: x.drift}
-	}
-	if h := x.halt; h != nil {
-		y.Gates = &session.Gates{Signal: h.kind, Reason: h.reason, Since: h.since}
 	}
 	return y
 }
@@ -167,12 +179,29 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 			}
 			x.Gates.Rates = append(x.Gates.Rates, session.Spent{Pool: unique.Make(at.pool), Token: at.token, Weight: at.weight, Per: at.per})
 		}
+		if h.charges != nil {
+			if x.Gates == nil {
+				x.Gates = &session.HeldGates{}
+			}
+			for _, ch := range h.charges {
+				x.Gates.Charges = append(x.Gates.Charges, session.Charged{
+					Budget: unique.Make(ch.Budget), Parent: unique.Make(ch.Parent), Amount: ch.Amount, Serial: ch.to.serial, Period: ch.period,
+				})
+			}
+		}
 		for _, at := range h.pools {
 			x.Pools = append(x.Pools, session.Hold{Pool: unique.Make(at.pool), Token: at.token, Weight: at.weight})
 		}
 		all = append(all, x)
 	}
 	return all
+}
+
+func (b *bud) record(children uint32) *session.Budget {
+	return &session.Budget{
+		Budget: budget.Budget{Amount: b.amount, Used: b.used, Per: b.per, Made: b.made, Period: b.period},
+		Parent: b.parent, Depth: b.depth, Children: children, Serial: b.serial,
+	}
 }
 
 func (p *pool) record() *session.Pool {

@@ -179,7 +179,10 @@ func (s *space) end(c *session.End, r *session.Result) {
 		r.Code = session.StillWaiting
 		return
 	case !names(c.Pools, h) || !h.corrects(c.Rates):
-		r.Code, r.Pools, r.Rates = session.StalePremise, poolsOf(h), h.rates()
+		r.Code, r.Pools, r.Rates, r.Names = session.StalePremise, poolsOf(h), h.rates(), h.budgets()
+		return
+	case !h.billed(c, r):
+		r.Rates = h.rates()
 		return
 	case c.Output.Hash != (session.Digest{}) && c.Output.Against != x.baseline:
 		r.Code, r.Digest = session.StalePremise, x.baseline
@@ -187,6 +190,7 @@ func (s *space) end(c *session.End, r *session.Result) {
 	}
 	s.letGo(h, 's', x.id)
 	s.correct(c, h)
+	s.settled(c, h, r)
 	x.open = without(x.open, h)
 	x.ids.add(finished{h.id, h.content, session.Ended, h.rule, uint64(c.Status)})
 	x.used = s.Now
@@ -203,6 +207,9 @@ func (s *space) end(c *session.End, r *session.Result) {
 	case session.Failed:
 		x.Failures++
 		x.Consecutive++
+		if x.limits.MaxFailures > 0 {
+			x.failedAt = s.Now
+		}
 	}
 	switch {
 	case c.Output.Hash == (session.Digest{}):

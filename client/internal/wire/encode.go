@@ -48,6 +48,9 @@ func (e *encoder) begin(r *govnodev1.BeginCallRequest) {
 	for _, w := range r.GetRates() {
 		e.message(17, w)
 	}
+	for _, b := range r.GetBudgets() {
+		e.message(18, b)
+	}
 }
 
 // end writes an EndCallRequest.
@@ -59,6 +62,9 @@ func (e *encoder) end(r *govnodev1.EndCallRequest) {
 		e.message(4, m)
 	}
 	e.number(5, r.GetTokens())
+	for _, b := range r.GetSpent() {
+		e.message(6, b)
+	}
 }
 
 func (e *encoder) text(field protowire.Number, s string) {

@@ -44,36 +44,37 @@ const ShedRetry = time.Second
 // Reasons of errors, as clients read them in google.rpc.ErrorInfo. They are
 // part of the contract.
 const (
-	ReasonInvalidField     = "INVALID_FIELD"
-	ReasonInvalidPolicy    = "INVALID_POLICY"
-	ReasonNotApplied       = "NOT_APPLIED"     // sending it again is safe, with the same id
-	ReasonOutcomeUnknown   = "OUTCOME_UNKNOWN" // likewise
-	ReasonNotFound         = "NOT_FOUND"
-	ReasonIDReused         = "ID_REUSED"
-	ReasonStaleID          = "STALE_ID"
-	ReasonSessionClosed    = "SESSION_CLOSED"
-	ReasonStillWaiting     = "STILL_WAITING"
-	ReasonNotWaiting       = "NOT_WAITING"
-	ReasonTooManyOpen      = "TOO_MANY_OPEN"
-	ReasonTooManyTools     = "TOO_MANY_TOOLS"
-	ReasonTooManyNames     = "TOO_MANY_NAMES"
-	ReasonPoolInUse        = "POOL_IN_USE"
-	ReasonPolicyPinned     = "POLICY_PINNED"
-	ReasonKilled           = "KILLED"
-	ReasonKillUnderWay     = "KILL_UNDER_WAY"
-	ReasonTooManySignals   = "TOO_MANY_SIGNALS"
-	ReasonNotANumber       = "NOT_A_NUMBER"
-	ReasonOverflow         = "OVERFLOW"
-	ReasonVersionConflict  = "VERSION_CONFLICT"
-	ReasonListFull         = "LIST_FULL"
-	ReasonNoMembers        = "NO_MEMBERS"
-	ReasonSnapshot         = "BAD_SNAPSHOT"
-	ReasonPolicyUnreadable = "POLICY_UNREADABLE"
-	ReasonTooManyFollowers = "TOO_MANY_FOLLOWERS"
-	ReasonTooSlow          = "FOLLOWER_TOO_SLOW"
-	ReasonOverloaded       = "OVERLOADED"
-	ReasonTooLarge         = "TOO_LARGE"
-	ReasonInternal         = "INTERNAL"
+	ReasonInvalidField      = "INVALID_FIELD"
+	ReasonInvalidPolicy     = "INVALID_POLICY"
+	ReasonNotApplied        = "NOT_APPLIED"     // sending it again is safe, with the same id
+	ReasonOutcomeUnknown    = "OUTCOME_UNKNOWN" // likewise
+	ReasonNotFound          = "NOT_FOUND"
+	ReasonIDReused          = "ID_REUSED"
+	ReasonStaleID           = "STALE_ID"
+	ReasonSessionClosed     = "SESSION_CLOSED"
+	ReasonStillWaiting      = "STILL_WAITING"
+	ReasonNotWaiting        = "NOT_WAITING"
+	ReasonTooManyOpen       = "TOO_MANY_OPEN"
+	ReasonTooManyTools      = "TOO_MANY_TOOLS"
+	ReasonTooManyNames      = "TOO_MANY_NAMES"
+	ReasonPoolInUse         = "POOL_IN_USE"
+	ReasonPolicyPinned      = "POLICY_PINNED"
+	ReasonBudgetHasChildren = "BUDGET_HAS_CHILDREN"
+	ReasonKilled            = "KILLED"
+	ReasonKillUnderWay      = "KILL_UNDER_WAY"
+	ReasonTooManySignals    = "TOO_MANY_SIGNALS"
+	ReasonNotANumber        = "NOT_A_NUMBER"
+	ReasonOverflow          = "OVERFLOW"
+	ReasonVersionConflict   = "VERSION_CONFLICT"
+	ReasonListFull          = "LIST_FULL"
+	ReasonNoMembers         = "NO_MEMBERS"
+	ReasonSnapshot          = "BAD_SNAPSHOT"
+	ReasonPolicyUnreadable  = "POLICY_UNREADABLE"
+	ReasonTooManyFollowers  = "TOO_MANY_FOLLOWERS"
+	ReasonTooSlow           = "FOLLOWER_TOO_SLOW"
+	ReasonOverloaded        = "OVERLOADED"
+	ReasonTooLarge          = "TOO_LARGE"
+	ReasonInternal          = "INTERNAL"
 )
 
 // New makes an Error without a field.
@@ -203,24 +204,25 @@ type failing struct {
 // failings is the one table from codes to errors. Codes that are outcomes are
 // in package words.
 var failings = map[session.Code]failing{
-	session.NotFound:       {connect.CodeNotFound, ReasonNotFound, "there is nothing of that name"},
-	session.IDReused:       {connect.CodeInvalidArgument, ReasonIDReused, "the id was used before with other content; take a new id for a new request"},
-	session.StaleID:        {connect.CodeFailedPrecondition, ReasonStaleID, "the id is older than what is still remembered, so it cannot be told whether it was executed; it was not executed now. Make ids newer than newerThan"},
-	session.StalePremise:   {connect.CodeUnavailable, ReasonNotApplied, "what this request depends on kept changing; nothing was done, send it again with the same id"},
-	session.Invalid:        {connect.CodeInvalidArgument, ReasonInvalidField, "the request contradicts itself"},
-	session.SessionClosed:  {connect.CodeFailedPrecondition, ReasonSessionClosed, "the session is closed; create a new one"},
-	session.TooManyOpen:    {connect.CodeResourceExhausted, ReasonTooManyOpen, "too many are open here, the most is " + strconv.Itoa(session.MaxOpen) + "; end some first"},
-	session.TooManyTools:   {connect.CodeResourceExhausted, ReasonTooManyTools, "the session has called as many different tools as it may, which is " + strconv.Itoa(session.MaxTools) + "; use another session"},
-	session.TooManyNames:   {connect.CodeResourceExhausted, ReasonTooManyNames, "policies of this content have as many names as they may, which is " + strconv.Itoa(session.MaxNames) + "; delete one of them with DeletePolicy, or change the content"},
-	session.PoolInUse:      {connect.CodeFailedPrecondition, ReasonPoolInUse, "the pool has holders or waiters; wait for them, or set force"},
-	session.PolicyPinned:   {connect.CodeFailedPrecondition, ReasonPolicyPinned, "live sessions pin the policy; close them first"},
-	session.NotWaiting:     {connect.CodeFailedPrecondition, ReasonNotWaiting, "there is no wait to give up"},
-	session.StillWaiting:   {connect.CodeFailedPrecondition, ReasonStillWaiting, "the call has not been admitted yet; give up its wait with CancelCall"},
-	session.Killed:         {connect.CodeFailedPrecondition, ReasonKilled, "no session is created; let it go on with the signal CONTINUE"},
-	session.KillUnderWay:   {connect.CodeFailedPrecondition, ReasonKillUnderWay, "a KILL stands there that has not closed all its sessions yet; send CONTINUE again when ListSignals shows it as swept. What was closed stays closed"},
-	session.TooManySignals: {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal a policy or everything"},
-	session.NotANumber:     {connect.CodeFailedPrecondition, ReasonNotANumber, "the key holds a text; Set it to a number first"},
-	session.Overflow:       {connect.CodeInvalidArgument, ReasonOverflow, "the sum does not fit; it may be at most 9223372036854.775807 either way"},
+	session.NotFound:          {connect.CodeNotFound, ReasonNotFound, "there is nothing of that name"},
+	session.IDReused:          {connect.CodeInvalidArgument, ReasonIDReused, "the id was used before with other content; take a new id for a new request"},
+	session.StaleID:           {connect.CodeFailedPrecondition, ReasonStaleID, "the id is older than what is still remembered, so it cannot be told whether it was executed; it was not executed now. Make ids newer than newerThan"},
+	session.StalePremise:      {connect.CodeUnavailable, ReasonNotApplied, "what this request depends on kept changing; nothing was done, send it again with the same id"},
+	session.Invalid:           {connect.CodeInvalidArgument, ReasonInvalidField, "the request contradicts itself"},
+	session.SessionClosed:     {connect.CodeFailedPrecondition, ReasonSessionClosed, "the session is closed; create a new one"},
+	session.TooManyOpen:       {connect.CodeResourceExhausted, ReasonTooManyOpen, "too many are open here, the most is " + strconv.Itoa(session.MaxOpen) + "; end some first"},
+	session.TooManyTools:      {connect.CodeResourceExhausted, ReasonTooManyTools, "the session has called as many different tools as it may, which is " + strconv.Itoa(session.MaxTools) + "; use another session"},
+	session.TooManyNames:      {connect.CodeResourceExhausted, ReasonTooManyNames, "policies of this content have as many names as they may, which is " + strconv.Itoa(session.MaxNames) + "; delete one of them with DeletePolicy, or change the content"},
+	session.PoolInUse:         {connect.CodeFailedPrecondition, ReasonPoolInUse, "the pool has holders or waiters; wait for them, or set force"},
+	session.BudgetHasChildren: {connect.CodeFailedPrecondition, ReasonBudgetHasChildren, "the budget is the parent of others; delete those first"},
+	session.PolicyPinned:      {connect.CodeFailedPrecondition, ReasonPolicyPinned, "live sessions pin the policy; close them first"},
+	session.NotWaiting:        {connect.CodeFailedPrecondition, ReasonNotWaiting, "there is no wait to give up"},
+	session.StillWaiting:      {connect.CodeFailedPrecondition, ReasonStillWaiting, "the call has not been admitted yet; give up its wait with CancelCall"},
+	session.Killed:            {connect.CodeFailedPrecondition, ReasonKilled, "no session is created; let it go on with the signal CONTINUE"},
+	session.KillUnderWay:      {connect.CodeFailedPrecondition, ReasonKillUnderWay, "a KILL stands there that has not closed all its sessions yet; send CONTINUE again when ListSignals shows it as swept. What was closed stays closed"},
+	session.TooManySignals:    {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal a policy or everything"},
+	session.NotANumber:        {connect.CodeFailedPrecondition, ReasonNotANumber, "the key holds a text; Set it to a number first"},
+	session.Overflow:          {connect.CodeInvalidArgument, ReasonOverflow, "the sum does not fit; it may be at most 9223372036854.775807 either way"},
 }
 
 // OfResult returns the error of a result that is no answer. Subject says what

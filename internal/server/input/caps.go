@@ -42,6 +42,7 @@ var Caps = struct {
 	// Items.
 	Attributes  Bound
 	Pools       Bound // of one call, beside the pool of its policy
+	Budgets     Bound // of one call, with all that are above those it names
 	Metadata    Bound
 	Operations  Bound // of one BatchCalls
 	Renewals    Bound // of one RenewSlots
@@ -66,15 +67,16 @@ var Caps = struct {
 	Length    Bound // of a list, and index of an item
 
 	// Durations.
-	Per     Span // of a rate
-	TTL     Span
-	MaxHold Span
-	Wait    Span
-	IdleTTL Span
-	KeyTTL  Span // of a counter
-	ListTTL Span // of items of a list
-	Timeout Span // of one operation in a batch
-	Ahead   Span // of the clock: the time that an id may carry
+	Per       Span // of a rate
+	TTL       Span
+	MaxHold   Span
+	Wait      Span
+	IdleTTL   Span
+	KeyTTL    Span // of a counter
+	ListTTL   Span // of items of a list
+	BudgetPer Span // period of a budget
+	Timeout   Span // of one operation in a batch
+	Ahead     Span // of the clock: the time that an id may carry
 }{
 	ID:         Bound{Min: 1, Max: session.MaxID},
 	Namespace:  Bound{Min: 1, Max: session.MaxNamespace},
@@ -95,6 +97,7 @@ var Caps = struct {
 
 	Attributes:  Bound{Max: session.MaxAttributes},
 	Pools:       Bound{Max: session.MaxPools},
+	Budgets:     Bound{Max: session.MaxBudgets},
 	Metadata:    Bound{Max: 32},
 	Operations:  Bound{Min: 1, Max: 1024},
 	Renewals:    Bound{Min: 1, Max: 1024},
@@ -117,13 +120,14 @@ var Caps = struct {
 	Depth:     Bound{Max: value.MaxDepth},
 	Length:    Bound{Max: session.MaxList / session.MinItemSize},
 
-	Per:     Span{Min: session.MinPer, Max: session.MaxPer},
-	TTL:     Span{Min: session.MinTTL, Max: session.MaxTTL, Default: 30 * time.Second},
-	MaxHold: Span{Min: session.MinTTL, Max: session.MaxHold},
-	Wait:    Span{Max: session.MaxWait},
-	IdleTTL: Span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
-	KeyTTL:  Span{Min: time.Millisecond, Max: session.MaxDuration},
-	ListTTL: Span{Min: time.Millisecond, Max: session.MaxListTTL},
-	Timeout: Span{Min: time.Millisecond, Max: session.MaxWait + time.Minute}, // the longest wait, and the work
-	Ahead:   Span{Max: time.Hour},
+	Per:       Span{Min: session.MinPer, Max: session.MaxPer},
+	TTL:       Span{Min: session.MinTTL, Max: session.MaxTTL, Default: 30 * time.Second},
+	MaxHold:   Span{Min: session.MinTTL, Max: session.MaxHold},
+	Wait:      Span{Max: session.MaxWait},
+	IdleTTL:   Span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
+	KeyTTL:    Span{Min: time.Millisecond, Max: session.MaxDuration},
+	ListTTL:   Span{Min: time.Millisecond, Max: session.MaxListTTL},
+	BudgetPer: Span{Min: session.MinBudgetPer, Max: session.MaxBudgetPer},
+	Timeout:   Span{Min: time.Millisecond, Max: session.MaxWait + time.Minute}, // the longest wait, and the work
+	Ahead:     Span{Max: time.Hour},
 }

@@ -88,7 +88,7 @@ func (r *Record) message(rec engine.AuditRecord) *v1.DecisionRecord {
 
 var kindOfInput = map[engine.Kind]v1.Kind{
 	engine.KindTool: v1.Kind_KIND_TOOL, engine.KindModel: v1.Kind_KIND_MODEL,
-	engine.KindAgent: v1.Kind_KIND_AGENT, engine.KindHandoff: v1.Kind_KIND_HANDOFF,
+	engine.KindAgent: v1.Kind_KIND_AGENT, engine.KindHandoff: v1.Kind_KIND_HANDOFF, engine.KindSampling: v1.Kind_KIND_SAMPLING,
 }
 
 // Explain returns the record of a decision, from this node or from another.

@@ -69,10 +69,11 @@ type Record struct {
 // Signal is the type of the event that a signal is.
 const Signal engine.EventType = "signal"
 
-// eventTypes are the five governance events (policy engine spec 17.2), and the
-// signals.
+// eventTypes are the five governance events (policy engine spec 17.2), the signals,
+// and those of budgets.
 var eventTypes = []engine.EventType{
 	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected, Signal,
+	engine.BudgetWarning, engine.BudgetExceeded,
 }
 
 // NewJournal makes the journal of one life of a node, which boot names.

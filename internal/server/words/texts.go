@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -41,6 +42,9 @@ var Outcomes = map[session.Code]v1.Outcome{
 	session.Released:         v1.Outcome_OUTCOME_RELEASED,
 	session.AlreadyReleased:  v1.Outcome_OUTCOME_ALREADY_RELEASED,
 	session.RateLimited:      v1.Outcome_OUTCOME_RATE_LIMITED,
+	session.KindLimitReached: v1.Outcome_OUTCOME_KIND_LIMIT,
+	session.BreakerOpen:      v1.Outcome_OUTCOME_BREAKER_OPEN,
+	session.BudgetExceeded:   v1.Outcome_OUTCOME_BUDGET_EXCEEDED,
 	session.Stopped:          v1.Outcome_OUTCOME_STOPPED,
 }
 
@@ -53,6 +57,8 @@ const (
 	categoryConcurrency = "max_concurrent"
 	categoryRate        = "rate_limit"
 	categorySession     = "session"
+	categoryBreaker     = "max_consecutive_failures"
+	categoryBudget      = "budget"
 	categorySignal      = "signal"
 )
 
@@ -74,6 +80,13 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{engine.CategoryMaxToolCalls, "Tool-call limit exceeded.", fmt.Sprintf("Max tool calls exceeded (%d)", limits.MaxToolCalls)}
 	case session.ToolLimitReached:
 		return refusal{categoryToolCalls, "Tool-call limit exceeded.", toolLimitText(cmd.Tool, toolLimit(limits, cmd.Tool))}
+	case session.KindLimitReached:
+		return kindRefusal(limits, cmd)
+	case session.BreakerOpen:
+		return refusal{categoryBreaker, "Too many calls have failed.",
+			fmt.Sprintf("%d calls in a row failed; none is admitted until one that is tried after %s succeeds", limits.MaxFailures, limits.BreakerReset)}
+	case session.BudgetExceeded:
+		return refusal{categoryBudget, "Budget exceeded.", budgetText(res)}
 	case session.TokenLimit:
 		return refusal{categoryTokens, "Token limit exceeded.", fmt.Sprintf("Max tokens exceeded (%d)", limits.MaxTokens)}
 	case session.TimedOut:
@@ -102,6 +115,33 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{categorySession, "The call has ended.", "This call has already ended; take a new callId for a new call"}
 	}
 	return refusal{}
+}
+
+// kindRefusal names the field of the limit, which is the category too.
+func kindRefusal(limits *session.Limits, cmd *session.Begin) refusal {
+	var most uint32
+	for _, k := range limits.Kinds {
+		if k.Kind == cmd.CallKind {
+			most = k.Max
+		}
+	}
+	switch cmd.CallKind {
+	case session.Model:
+		return refusal{"max_model_calls", "Model-call limit exceeded.", fmt.Sprintf("Max model calls exceeded (%d)", most)}
+	case session.Agent:
+		return refusal{"max_agent_calls", "Agent-call limit exceeded.", fmt.Sprintf("Max agent calls exceeded (%d)", most)}
+	case session.Handoff:
+		return refusal{"max_handoffs", "Handoff limit exceeded.", fmt.Sprintf("Max handoffs exceeded (%d)", most)}
+	}
+	return refusal{"max_sampling_requests", "Sampling limit exceeded.", fmt.Sprintf("Max sampling requests of server %q exceeded (%d)", cmd.Tool, most)}
+}
+
+func budgetText(res *session.Result) string {
+	if len(res.Budgets) == 0 { // the tree of that time is not there any more
+		return "Budget exceeded"
+	}
+	b := &res.Budgets[0]
+	return fmt.Sprintf("Budget %s exceeded: %s is left of it", b.Budget, input.FormatDecimal(b.Left()))
 }
 
 // toolLimitText counts what counts: a call is refused once that many were begun.

@@ -31,6 +31,7 @@ const (
 	Kind_KIND_MODEL       Kind = 2
 	Kind_KIND_AGENT       Kind = 3
 	Kind_KIND_HANDOFF     Kind = 4
+	Kind_KIND_SAMPLING    Kind = 5 // a server asks for a completion; tool is the server's label
 )
 
 // Enum value maps for Kind.
@@ -41,6 +42,7 @@ var (
 		2: "KIND_MODEL",
 		3: "KIND_AGENT",
 		4: "KIND_HANDOFF",
+		5: "KIND_SAMPLING",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -48,6 +50,7 @@ var (
 		"KIND_MODEL":       2,
 		"KIND_AGENT":       3,
 		"KIND_HANDOFF":     4,
+		"KIND_SAMPLING":    5,
 	}
 )
 
@@ -312,8 +315,11 @@ type BeginCallRequest struct {
 	ContextJson   string `protobuf:"bytes,14,opt,name=context_json,json=contextJson,proto3" json:"context_json,omitempty"`
 	Order         Order  `protobuf:"varint,15,opt,name=order,proto3,enum=govnode.v1.Order" json:"order,omitempty"`
 	// Metadata of adapter contract 5.1, for instance content_hash.
-	Metadata      map[string]string `protobuf:"bytes,16,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Rates         []*RateWant       `protobuf:"bytes,17,rep,name=rates,proto3" json:"rates,omitempty"` // beside those of its policy; 8 in all
+	Metadata map[string]string `protobuf:"bytes,16,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Rates    []*RateWant       `protobuf:"bytes,17,rep,name=rates,proto3" json:"rates,omitempty"` // beside those of its policy; 8 in all
+	// What it is assumed to cost; charged when it is admitted, in all budgets
+	// above those named as well, or in none.
+	Budgets       []*BudgetAmount `protobuf:"bytes,18,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -467,6 +473,67 @@ func (x *BeginCallRequest) GetRates() []*RateWant {
 	return nil
 }
 
+func (x *BeginCallRequest) GetBudgets() []*BudgetAmount {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+// BudgetAmount is an amount of one budget: a decimal with at most 6 fractional
+// digits, 1 if empty.
+type BudgetAmount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Amount        string                 `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetAmount) Reset() {
+	*x = BudgetAmount{}
+	mi := &file_govnode_v1_call_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetAmount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetAmount) ProtoMessage() {}
+
+func (x *BudgetAmount) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_call_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetAmount.ProtoReflect.Descriptor instead.
+func (*BudgetAmount) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *BudgetAmount) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *BudgetAmount) GetAmount() string {
+	if x != nil {
+		return x.Amount
+	}
+	return ""
+}
+
 // Counters are the session's, right after the command.
 type Counters struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -482,7 +549,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_v1_call_proto_msgTypes[3]
+	mi := &file_govnode_v1_call_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +561,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[3]
+	mi := &file_govnode_v1_call_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +574,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{3}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Counters) GetAttempts() int32 {
@@ -565,15 +632,17 @@ type BeginCallResponse struct {
 	Queue             *QueuePlace            `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
 	ModifiedArguments *structpb.Struct       `protobuf:"bytes,10,opt,name=modified_arguments,json=modifiedArguments,proto3" json:"modified_arguments,omitempty"`
 	Index             uint64                 `protobuf:"varint,11,opt,name=index,proto3" json:"index,omitempty"`
-	Rate              string                 `protobuf:"bytes,14,opt,name=rate,proto3" json:"rate,omitempty"`     // with RATE_LIMITED: which one
-	Signal            *Signal                `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	Rate              string                 `protobuf:"bytes,14,opt,name=rate,proto3" json:"rate,omitempty"` // with RATE_LIMITED: which one
+	// With BUDGET_EXCEEDED: the budget that has no room, and how much was left.
+	Budget        *BudgetAmount `protobuf:"bytes,15,opt,name=budget,proto3" json:"budget,omitempty"`
+	Signal        *Signal       `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BeginCallResponse) Reset() {
 	*x = BeginCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[4]
+	mi := &file_govnode_v1_call_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +654,7 @@ func (x *BeginCallResponse) String() string {
 func (*BeginCallResponse) ProtoMessage() {}
 
 func (x *BeginCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[4]
+	mi := &file_govnode_v1_call_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +667,7 @@ func (x *BeginCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginCallResponse.ProtoReflect.Descriptor instead.
 func (*BeginCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{4}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *BeginCallResponse) GetOutcome() Outcome {
@@ -685,6 +754,13 @@ func (x *BeginCallResponse) GetRate() string {
 	return ""
 }
 
+func (x *BeginCallResponse) GetBudget() *BudgetAmount {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
 func (x *BeginCallResponse) GetSignal() *Signal {
 	if x != nil {
 		return x.Signal
@@ -693,19 +769,21 @@ func (x *BeginCallResponse) GetSignal() *Signal {
 }
 
 type EndCallRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	CallId        string                 `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	Status        Status                 `protobuf:"varint,3,opt,name=status,proto3,enum=govnode.v1.Status" json:"status,omitempty"`
-	Output        *structpb.Value        `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
-	Tokens        int64                  `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"` // really used; replaces what BeginCall reserved
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	CallId    string                 `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	Status    Status                 `protobuf:"varint,3,opt,name=status,proto3,enum=govnode.v1.Status" json:"status,omitempty"`
+	Output    *structpb.Value        `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
+	Tokens    int64                  `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"` // really used; replaces what BeginCall reserved
+	// What it has cost; a budget that is not named keeps what was assumed.
+	Spent         []*BudgetAmount `protobuf:"bytes,6,rep,name=spent,proto3" json:"spent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EndCallRequest) Reset() {
 	*x = EndCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[5]
+	mi := &file_govnode_v1_call_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +795,7 @@ func (x *EndCallRequest) String() string {
 func (*EndCallRequest) ProtoMessage() {}
 
 func (x *EndCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[5]
+	mi := &file_govnode_v1_call_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +808,7 @@ func (x *EndCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCallRequest.ProtoReflect.Descriptor instead.
 func (*EndCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{5}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EndCallRequest) GetSessionId() string {
@@ -768,6 +846,13 @@ func (x *EndCallRequest) GetTokens() int64 {
 	return 0
 }
 
+func (x *EndCallRequest) GetSpent() []*BudgetAmount {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
 // Drift compares an output with the first one of its session (adapter contract 3.12).
 type Drift struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -782,7 +867,7 @@ type Drift struct {
 
 func (x *Drift) Reset() {
 	*x = Drift{}
-	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	mi := &file_govnode_v1_call_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +879,7 @@ func (x *Drift) String() string {
 func (*Drift) ProtoMessage() {}
 
 func (x *Drift) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	mi := &file_govnode_v1_call_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +892,7 @@ func (x *Drift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drift.ProtoReflect.Descriptor instead.
 func (*Drift) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{6}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Drift) GetScore() float64 {
@@ -859,7 +944,7 @@ type EndCallResponse struct {
 
 func (x *EndCallResponse) Reset() {
 	*x = EndCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[7]
+	mi := &file_govnode_v1_call_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +956,7 @@ func (x *EndCallResponse) String() string {
 func (*EndCallResponse) ProtoMessage() {}
 
 func (x *EndCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[7]
+	mi := &file_govnode_v1_call_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +969,7 @@ func (x *EndCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCallResponse.ProtoReflect.Descriptor instead.
 func (*EndCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{7}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EndCallResponse) GetOutcome() Outcome {
@@ -939,7 +1024,7 @@ type CancelCallRequest struct {
 
 func (x *CancelCallRequest) Reset() {
 	*x = CancelCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[8]
+	mi := &file_govnode_v1_call_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1036,7 @@ func (x *CancelCallRequest) String() string {
 func (*CancelCallRequest) ProtoMessage() {}
 
 func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[8]
+	mi := &file_govnode_v1_call_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1049,7 @@ func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallRequest.ProtoReflect.Descriptor instead.
 func (*CancelCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CancelCallRequest) GetSessionId() string {
@@ -992,7 +1077,7 @@ type CancelCallResponse struct {
 
 func (x *CancelCallResponse) Reset() {
 	*x = CancelCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[9]
+	mi := &file_govnode_v1_call_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1089,7 @@ func (x *CancelCallResponse) String() string {
 func (*CancelCallResponse) ProtoMessage() {}
 
 func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[9]
+	mi := &file_govnode_v1_call_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1102,7 @@ func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallResponse.ProtoReflect.Descriptor instead.
 func (*CancelCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CancelCallResponse) GetOutcome() Outcome {
@@ -1062,7 +1147,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_govnode_v1_call_proto_msgTypes[10]
+	mi := &file_govnode_v1_call_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1159,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[10]
+	mi := &file_govnode_v1_call_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1172,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{10}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Operation) GetTag() uint64 {
@@ -1218,7 +1303,7 @@ type OperationError struct {
 
 func (x *OperationError) Reset() {
 	*x = OperationError{}
-	mi := &file_govnode_v1_call_proto_msgTypes[11]
+	mi := &file_govnode_v1_call_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1315,7 @@ func (x *OperationError) String() string {
 func (*OperationError) ProtoMessage() {}
 
 func (x *OperationError) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[11]
+	mi := &file_govnode_v1_call_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1328,7 @@ func (x *OperationError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationError.ProtoReflect.Descriptor instead.
 func (*OperationError) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{11}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *OperationError) GetCode() string {
@@ -1293,7 +1378,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_govnode_v1_call_proto_msgTypes[12]
+	mi := &file_govnode_v1_call_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1390,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[12]
+	mi := &file_govnode_v1_call_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1403,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{12}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *OperationResult) GetTag() uint64 {
@@ -1453,7 +1538,7 @@ type BatchCallsRequest struct {
 
 func (x *BatchCallsRequest) Reset() {
 	*x = BatchCallsRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[13]
+	mi := &file_govnode_v1_call_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1550,7 @@ func (x *BatchCallsRequest) String() string {
 func (*BatchCallsRequest) ProtoMessage() {}
 
 func (x *BatchCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[13]
+	mi := &file_govnode_v1_call_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1563,7 @@ func (x *BatchCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCallsRequest.ProtoReflect.Descriptor instead.
 func (*BatchCallsRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{13}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BatchCallsRequest) GetOperations() []*Operation {
@@ -1497,7 +1582,7 @@ type BatchCallsResponse struct {
 
 func (x *BatchCallsResponse) Reset() {
 	*x = BatchCallsResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[14]
+	mi := &file_govnode_v1_call_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1594,7 @@ func (x *BatchCallsResponse) String() string {
 func (*BatchCallsResponse) ProtoMessage() {}
 
 func (x *BatchCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[14]
+	mi := &file_govnode_v1_call_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1607,7 @@ func (x *BatchCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCallsResponse.ProtoReflect.Descriptor instead.
 func (*BatchCallsResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{14}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BatchCallsResponse) GetResults() []*OperationResult {
@@ -1541,7 +1626,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[15]
+	mi := &file_govnode_v1_call_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1638,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[15]
+	mi := &file_govnode_v1_call_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1651,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{15}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExchangeRequest) GetFrames() []*Operation {
@@ -1595,7 +1680,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[16]
+	mi := &file_govnode_v1_call_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1692,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[16]
+	mi := &file_govnode_v1_call_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1705,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{16}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExchangeResponse) GetMaxInFlight() int32 {
@@ -1670,7 +1755,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bRateWant\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\tR\x04rate\x12\x12\n" +
 	"\x04cost\x18\x02 \x01(\x05R\x04cost\x12 \n" +
-	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\x80\x06\n" +
+	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\xb4\x06\n" +
 	"\x10BeginCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1690,10 +1775,14 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\fcontext_json\x18\x0e \x01(\tR\vcontextJson\x12'\n" +
 	"\x05order\x18\x0f \x01(\x0e2\x11.govnode.v1.OrderR\x05order\x12F\n" +
 	"\bmetadata\x18\x10 \x03(\v2*.govnode.v1.BeginCallRequest.MetadataEntryR\bmetadata\x12*\n" +
-	"\x05rates\x18\x11 \x03(\v2\x14.govnode.v1.RateWantR\x05rates\x1a;\n" +
+	"\x05rates\x18\x11 \x03(\v2\x14.govnode.v1.RateWantR\x05rates\x122\n" +
+	"\abudgets\x18\x12 \x03(\v2\x18.govnode.v1.BudgetAmountR\abudgets\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcc\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\">\n" +
+	"\fBudgetAmount\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\tR\x06amount\"\xcc\x01\n" +
 	"\bCounters\x12\x1a\n" +
 	"\battempts\x18\x01 \x01(\x05R\battempts\x12\x14\n" +
 	"\x05calls\x18\x02 \x01(\x05R\x05calls\x12\x1e\n" +
@@ -1703,7 +1792,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x121\n" +
 	"\x14consecutive_failures\x18\x05 \x01(\x05R\x13consecutiveFailures\x12\x1f\n" +
 	"\vtokens_used\x18\x06 \x01(\x03R\n" +
-	"tokensUsed\"\xc4\x04\n" +
+	"tokensUsed\"\xf6\x04\n" +
 	"\x11BeginCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -1719,15 +1808,17 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x12modified_arguments\x18\n" +
 	" \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x14\n" +
 	"\x05index\x18\v \x01(\x04R\x05index\x12\x12\n" +
-	"\x04rate\x18\x0e \x01(\tR\x04rate\x12*\n" +
-	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\xbc\x01\n" +
+	"\x04rate\x18\x0e \x01(\tR\x04rate\x120\n" +
+	"\x06budget\x18\x0f \x01(\v2\x18.govnode.v1.BudgetAmountR\x06budget\x12*\n" +
+	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\xec\x01\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
 	"\acall_id\x18\x02 \x01(\tR\x06callId\x12*\n" +
 	"\x06status\x18\x03 \x01(\x0e2\x12.govnode.v1.StatusR\x06status\x12.\n" +
 	"\x06output\x18\x04 \x01(\v2\x16.google.protobuf.ValueR\x06output\x12\x16\n" +
-	"\x06tokens\x18\x05 \x01(\x03R\x06tokens\"\x9f\x01\n" +
+	"\x06tokens\x18\x05 \x01(\x03R\x06tokens\x12.\n" +
+	"\x05spent\x18\x06 \x03(\v2\x18.govnode.v1.BudgetAmountR\x05spent\"\x9f\x01\n" +
 	"\x05Drift\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x01R\x05score\x12\x1a\n" +
 	"\bexceeded\x18\x02 \x01(\bR\bexceeded\x12\x1c\n" +
@@ -1788,7 +1879,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\aanswers\x18\x02 \x03(\v2\x1b.govnode.v1.OperationResultR\aanswers\x12\x17\n" +
 	"\ago_away\x18\x03 \x01(\bR\x06goAway\x12%\n" +
 	"\x0eleader_address\x18\x04 \x01(\tR\rleaderAddress\x12\x14\n" +
-	"\x05apart\x18\x05 \x03(\x04R\x05apart*]\n" +
+	"\x05apart\x18\x05 \x03(\x04R\x05apart*p\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKIND_TOOL\x10\x01\x12\x0e\n" +
@@ -1796,7 +1887,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"KIND_MODEL\x10\x02\x12\x0e\n" +
 	"\n" +
 	"KIND_AGENT\x10\x03\x12\x10\n" +
-	"\fKIND_HANDOFF\x10\x04*_\n" +
+	"\fKIND_HANDOFF\x10\x04\x12\x11\n" +
+	"\rKIND_SAMPLING\x10\x05*_\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STATUS_SUCCEEDED\x10\x01\x12\x11\n" +
@@ -1827,7 +1919,7 @@ func file_govnode_v1_call_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_govnode_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_govnode_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_govnode_v1_call_proto_goTypes = []any{
 	(Kind)(0),                   // 0: govnode.v1.Kind
 	(Status)(0),                 // 1: govnode.v1.Status
@@ -1835,99 +1927,103 @@ var file_govnode_v1_call_proto_goTypes = []any{
 	(*Want)(nil),                // 3: govnode.v1.Want
 	(*RateWant)(nil),            // 4: govnode.v1.RateWant
 	(*BeginCallRequest)(nil),    // 5: govnode.v1.BeginCallRequest
-	(*Counters)(nil),            // 6: govnode.v1.Counters
-	(*BeginCallResponse)(nil),   // 7: govnode.v1.BeginCallResponse
-	(*EndCallRequest)(nil),      // 8: govnode.v1.EndCallRequest
-	(*Drift)(nil),               // 9: govnode.v1.Drift
-	(*EndCallResponse)(nil),     // 10: govnode.v1.EndCallResponse
-	(*CancelCallRequest)(nil),   // 11: govnode.v1.CancelCallRequest
-	(*CancelCallResponse)(nil),  // 12: govnode.v1.CancelCallResponse
-	(*Operation)(nil),           // 13: govnode.v1.Operation
-	(*OperationError)(nil),      // 14: govnode.v1.OperationError
-	(*OperationResult)(nil),     // 15: govnode.v1.OperationResult
-	(*BatchCallsRequest)(nil),   // 16: govnode.v1.BatchCallsRequest
-	(*BatchCallsResponse)(nil),  // 17: govnode.v1.BatchCallsResponse
-	(*ExchangeRequest)(nil),     // 18: govnode.v1.ExchangeRequest
-	(*ExchangeResponse)(nil),    // 19: govnode.v1.ExchangeResponse
-	nil,                         // 20: govnode.v1.BeginCallRequest.MetadataEntry
-	(*structpb.Struct)(nil),     // 21: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
-	(Order)(0),                  // 23: govnode.v1.Order
-	(Outcome)(0),                // 24: govnode.v1.Outcome
-	(*Decision)(nil),            // 25: govnode.v1.Decision
-	(*Grant)(nil),               // 26: govnode.v1.Grant
-	(*Pressure)(nil),            // 27: govnode.v1.Pressure
-	(*QueuePlace)(nil),          // 28: govnode.v1.QueuePlace
-	(*Signal)(nil),              // 29: govnode.v1.Signal
-	(*structpb.Value)(nil),      // 30: google.protobuf.Value
-	(*AcquireSlotRequest)(nil),  // 31: govnode.v1.AcquireSlotRequest
-	(*RenewSlotsRequest)(nil),   // 32: govnode.v1.RenewSlotsRequest
-	(*ReleaseSlotRequest)(nil),  // 33: govnode.v1.ReleaseSlotRequest
-	(*AcquireSlotResponse)(nil), // 34: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 35: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 36: govnode.v1.ReleaseSlotResponse
+	(*BudgetAmount)(nil),        // 6: govnode.v1.BudgetAmount
+	(*Counters)(nil),            // 7: govnode.v1.Counters
+	(*BeginCallResponse)(nil),   // 8: govnode.v1.BeginCallResponse
+	(*EndCallRequest)(nil),      // 9: govnode.v1.EndCallRequest
+	(*Drift)(nil),               // 10: govnode.v1.Drift
+	(*EndCallResponse)(nil),     // 11: govnode.v1.EndCallResponse
+	(*CancelCallRequest)(nil),   // 12: govnode.v1.CancelCallRequest
+	(*CancelCallResponse)(nil),  // 13: govnode.v1.CancelCallResponse
+	(*Operation)(nil),           // 14: govnode.v1.Operation
+	(*OperationError)(nil),      // 15: govnode.v1.OperationError
+	(*OperationResult)(nil),     // 16: govnode.v1.OperationResult
+	(*BatchCallsRequest)(nil),   // 17: govnode.v1.BatchCallsRequest
+	(*BatchCallsResponse)(nil),  // 18: govnode.v1.BatchCallsResponse
+	(*ExchangeRequest)(nil),     // 19: govnode.v1.ExchangeRequest
+	(*ExchangeResponse)(nil),    // 20: govnode.v1.ExchangeResponse
+	nil,                         // 21: govnode.v1.BeginCallRequest.MetadataEntry
+	(*structpb.Struct)(nil),     // 22: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 23: google.protobuf.Duration
+	(Order)(0),                  // 24: govnode.v1.Order
+	(Outcome)(0),                // 25: govnode.v1.Outcome
+	(*Decision)(nil),            // 26: govnode.v1.Decision
+	(*Grant)(nil),               // 27: govnode.v1.Grant
+	(*Pressure)(nil),            // 28: govnode.v1.Pressure
+	(*QueuePlace)(nil),          // 29: govnode.v1.QueuePlace
+	(*Signal)(nil),              // 30: govnode.v1.Signal
+	(*structpb.Value)(nil),      // 31: google.protobuf.Value
+	(*AcquireSlotRequest)(nil),  // 32: govnode.v1.AcquireSlotRequest
+	(*RenewSlotsRequest)(nil),   // 33: govnode.v1.RenewSlotsRequest
+	(*ReleaseSlotRequest)(nil),  // 34: govnode.v1.ReleaseSlotRequest
+	(*AcquireSlotResponse)(nil), // 35: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 36: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 37: govnode.v1.ReleaseSlotResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
 	2,  // 0: govnode.v1.RateWant.by:type_name -> govnode.v1.Cost
 	0,  // 1: govnode.v1.BeginCallRequest.kind:type_name -> govnode.v1.Kind
-	21, // 2: govnode.v1.BeginCallRequest.arguments:type_name -> google.protobuf.Struct
-	21, // 3: govnode.v1.BeginCallRequest.context:type_name -> google.protobuf.Struct
+	22, // 2: govnode.v1.BeginCallRequest.arguments:type_name -> google.protobuf.Struct
+	22, // 3: govnode.v1.BeginCallRequest.context:type_name -> google.protobuf.Struct
 	3,  // 4: govnode.v1.BeginCallRequest.pools:type_name -> govnode.v1.Want
-	22, // 5: govnode.v1.BeginCallRequest.ttl:type_name -> google.protobuf.Duration
-	22, // 6: govnode.v1.BeginCallRequest.max_hold:type_name -> google.protobuf.Duration
-	22, // 7: govnode.v1.BeginCallRequest.wait:type_name -> google.protobuf.Duration
-	23, // 8: govnode.v1.BeginCallRequest.order:type_name -> govnode.v1.Order
-	20, // 9: govnode.v1.BeginCallRequest.metadata:type_name -> govnode.v1.BeginCallRequest.MetadataEntry
+	23, // 5: govnode.v1.BeginCallRequest.ttl:type_name -> google.protobuf.Duration
+	23, // 6: govnode.v1.BeginCallRequest.max_hold:type_name -> google.protobuf.Duration
+	23, // 7: govnode.v1.BeginCallRequest.wait:type_name -> google.protobuf.Duration
+	24, // 8: govnode.v1.BeginCallRequest.order:type_name -> govnode.v1.Order
+	21, // 9: govnode.v1.BeginCallRequest.metadata:type_name -> govnode.v1.BeginCallRequest.MetadataEntry
 	4,  // 10: govnode.v1.BeginCallRequest.rates:type_name -> govnode.v1.RateWant
-	24, // 11: govnode.v1.BeginCallResponse.outcome:type_name -> govnode.v1.Outcome
-	25, // 12: govnode.v1.BeginCallResponse.decision:type_name -> govnode.v1.Decision
-	26, // 13: govnode.v1.BeginCallResponse.grants:type_name -> govnode.v1.Grant
-	27, // 14: govnode.v1.BeginCallResponse.pressure:type_name -> govnode.v1.Pressure
-	6,  // 15: govnode.v1.BeginCallResponse.counters:type_name -> govnode.v1.Counters
-	22, // 16: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
-	28, // 17: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
-	21, // 18: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
-	29, // 19: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
-	1,  // 20: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
-	30, // 21: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
-	24, // 22: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
-	6,  // 23: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
-	9,  // 24: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	24, // 25: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	6,  // 26: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	5,  // 27: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	8,  // 28: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	11, // 29: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	31, // 30: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	32, // 31: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	33, // 32: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	22, // 33: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	7,  // 34: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	10, // 35: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	12, // 36: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	34, // 37: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	35, // 38: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	36, // 39: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	14, // 40: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	13, // 41: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	15, // 42: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	13, // 43: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	15, // 44: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	5,  // 45: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	8,  // 46: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	11, // 47: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	16, // 48: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	18, // 49: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	7,  // 50: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	10, // 51: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	12, // 52: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	17, // 53: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	19, // 54: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	50, // [50:55] is the sub-list for method output_type
-	45, // [45:50] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	6,  // 11: govnode.v1.BeginCallRequest.budgets:type_name -> govnode.v1.BudgetAmount
+	25, // 12: govnode.v1.BeginCallResponse.outcome:type_name -> govnode.v1.Outcome
+	26, // 13: govnode.v1.BeginCallResponse.decision:type_name -> govnode.v1.Decision
+	27, // 14: govnode.v1.BeginCallResponse.grants:type_name -> govnode.v1.Grant
+	28, // 15: govnode.v1.BeginCallResponse.pressure:type_name -> govnode.v1.Pressure
+	7,  // 16: govnode.v1.BeginCallResponse.counters:type_name -> govnode.v1.Counters
+	23, // 17: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
+	29, // 18: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
+	22, // 19: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
+	6,  // 20: govnode.v1.BeginCallResponse.budget:type_name -> govnode.v1.BudgetAmount
+	30, // 21: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
+	1,  // 22: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
+	31, // 23: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
+	6,  // 24: govnode.v1.EndCallRequest.spent:type_name -> govnode.v1.BudgetAmount
+	25, // 25: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
+	7,  // 26: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
+	10, // 27: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
+	25, // 28: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	7,  // 29: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	5,  // 30: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	9,  // 31: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	12, // 32: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	32, // 33: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	33, // 34: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	34, // 35: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	23, // 36: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	8,  // 37: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	11, // 38: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	13, // 39: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	35, // 40: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	36, // 41: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	37, // 42: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	15, // 43: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	14, // 44: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	16, // 45: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	14, // 46: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	16, // 47: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	5,  // 48: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	9,  // 49: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	12, // 50: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	17, // 51: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	19, // 52: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	8,  // 53: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	11, // 54: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	13, // 55: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	18, // 56: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	20, // 57: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	53, // [53:58] is the sub-list for method output_type
+	48, // [48:53] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }
@@ -1938,7 +2034,7 @@ func file_govnode_v1_call_proto_init() {
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_policy_proto_init()
 	file_govnode_v1_slot_proto_init()
-	file_govnode_v1_call_proto_msgTypes[10].OneofWrappers = []any{
+	file_govnode_v1_call_proto_msgTypes[11].OneofWrappers = []any{
 		(*Operation_Begin)(nil),
 		(*Operation_End)(nil),
 		(*Operation_Cancel)(nil),
@@ -1946,7 +2042,7 @@ func file_govnode_v1_call_proto_init() {
 		(*Operation_Renew)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_govnode_v1_call_proto_msgTypes[12].OneofWrappers = []any{
+	file_govnode_v1_call_proto_msgTypes[13].OneofWrappers = []any{
 		(*OperationResult_Begin)(nil),
 		(*OperationResult_End)(nil),
 		(*OperationResult_Cancel)(nil),
@@ -1961,7 +2057,7 @@ func file_govnode_v1_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_call_proto_rawDesc), len(file_govnode_v1_call_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

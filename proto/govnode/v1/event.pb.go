@@ -26,8 +26,8 @@ type FollowRequest struct {
 	// The cursor of the last message that was taken in; empty for what comes from
 	// now on.
 	After string `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
-	// Of policy_check, policy_violation, tool_call_blocked, checkpoint_created
-	// and drift_detected; all if empty.
+	// Of policy_check, policy_violation, tool_call_blocked, checkpoint_created,
+	// drift_detected, budget_warning and budget_exceeded; all if empty.
 	Types     []string `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`
 	SessionId string   `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // of this session alone
 	AgentId   string   `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`       // of this agent alone

@@ -742,6 +742,709 @@ func (x *TakeRateResponse) GetIndex() uint64 {
 	return 0
 }
 
+// Budget is a node of a tree: what is used of it is used of all above it. All
+// amounts are decimals with at most 6 fractional digits.
+type Budget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"` // empty for a root
+	Amount        string                 `protobuf:"bytes,3,opt,name=amount,proto3" json:"amount,omitempty"`
+	Used          string                 `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
+	Left          string                 `protobuf:"bytes,5,opt,name=left,proto3" json:"left,omitempty"`                               // 0 if more is used than the amount
+	Share         float64                `protobuf:"fixed64,6,opt,name=share,proto3" json:"share,omitempty"`                           // used of the amount; 1 is all of it
+	Per           *durationpb.Duration   `protobuf:"bytes,7,opt,name=per,proto3" json:"per,omitempty"`                                 // absent if it has no periods
+	PeriodEnds    *durationpb.Duration   `protobuf:"bytes,8,opt,name=period_ends,json=periodEnds,proto3" json:"period_ends,omitempty"` // what is left of the period
+	Depth         int32                  `protobuf:"varint,9,opt,name=depth,proto3" json:"depth,omitempty"`                            // 1 for a root
+	Children      int32                  `protobuf:"varint,10,opt,name=children,proto3" json:"children,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Budget) Reset() {
+	*x = Budget{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Budget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Budget) ProtoMessage() {}
+
+func (x *Budget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Budget.ProtoReflect.Descriptor instead.
+func (*Budget) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Budget) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *Budget) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Budget) GetAmount() string {
+	if x != nil {
+		return x.Amount
+	}
+	return ""
+}
+
+func (x *Budget) GetUsed() string {
+	if x != nil {
+		return x.Used
+	}
+	return ""
+}
+
+func (x *Budget) GetLeft() string {
+	if x != nil {
+		return x.Left
+	}
+	return ""
+}
+
+func (x *Budget) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *Budget) GetPer() *durationpb.Duration {
+	if x != nil {
+		return x.Per
+	}
+	return nil
+}
+
+func (x *Budget) GetPeriodEnds() *durationpb.Duration {
+	if x != nil {
+		return x.PeriodEnds
+	}
+	return nil
+}
+
+func (x *Budget) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *Budget) GetChildren() int32 {
+	if x != nil {
+		return x.Children
+	}
+	return 0
+}
+
+type PutBudgetRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Budget string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"` // fixed when it is made
+	Amount string                 `protobuf:"bytes,3,opt,name=amount,proto3" json:"amount,omitempty"` // 0 to 10^12
+	// After so long what is used is 0, again and again; fixed when it is made.
+	Per           *durationpb.Duration `protobuf:"bytes,4,opt,name=per,proto3" json:"per,omitempty"` // 1 s to 366 days
+	RequestId     string               `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string               `protobuf:"bytes,6,opt,name=client,proto3" json:"client,omitempty"` // default if empty
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutBudgetRequest) Reset() {
+	*x = PutBudgetRequest{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutBudgetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutBudgetRequest) ProtoMessage() {}
+
+func (x *PutBudgetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutBudgetRequest.ProtoReflect.Descriptor instead.
+func (*PutBudgetRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PutBudgetRequest) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *PutBudgetRequest) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *PutBudgetRequest) GetAmount() string {
+	if x != nil {
+		return x.Amount
+	}
+	return ""
+}
+
+func (x *PutBudgetRequest) GetPer() *durationpb.Duration {
+	if x != nil {
+		return x.Per
+	}
+	return nil
+}
+
+func (x *PutBudgetRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *PutBudgetRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type PutBudgetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        *Budget                `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutBudgetResponse) Reset() {
+	*x = PutBudgetResponse{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutBudgetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutBudgetResponse) ProtoMessage() {}
+
+func (x *PutBudgetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutBudgetResponse.ProtoReflect.Descriptor instead.
+func (*PutBudgetResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PutBudgetResponse) GetBudget() *Budget {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+func (x *PutBudgetResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type GetBudgetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Consistency   Consistency            `protobuf:"varint,2,opt,name=consistency,proto3,enum=govnode.v1.Consistency" json:"consistency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetBudgetRequest) Reset() {
+	*x = GetBudgetRequest{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetBudgetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetBudgetRequest) ProtoMessage() {}
+
+func (x *GetBudgetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetBudgetRequest.ProtoReflect.Descriptor instead.
+func (*GetBudgetRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetBudgetRequest) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *GetBudgetRequest) GetConsistency() Consistency {
+	if x != nil {
+		return x.Consistency
+	}
+	return Consistency_CONSISTENCY_UNSPECIFIED
+}
+
+type GetBudgetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        *Budget                `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	AppliedIndex  uint64                 `protobuf:"varint,2,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetBudgetResponse) Reset() {
+	*x = GetBudgetResponse{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetBudgetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetBudgetResponse) ProtoMessage() {}
+
+func (x *GetBudgetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetBudgetResponse.ProtoReflect.Descriptor instead.
+func (*GetBudgetResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *GetBudgetResponse) GetBudget() *Budget {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+func (x *GetBudgetResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+type ListBudgetsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PageSize      int32                  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	Consistency   Consistency            `protobuf:"varint,3,opt,name=consistency,proto3,enum=govnode.v1.Consistency" json:"consistency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBudgetsRequest) Reset() {
+	*x = ListBudgetsRequest{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBudgetsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBudgetsRequest) ProtoMessage() {}
+
+func (x *ListBudgetsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBudgetsRequest.ProtoReflect.Descriptor instead.
+func (*ListBudgetsRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListBudgetsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListBudgetsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListBudgetsRequest) GetConsistency() Consistency {
+	if x != nil {
+		return x.Consistency
+	}
+	return Consistency_CONSISTENCY_UNSPECIFIED
+}
+
+type ListBudgetsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budgets       []*Budget              `protobuf:"bytes,1,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBudgetsResponse) Reset() {
+	*x = ListBudgetsResponse{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBudgetsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBudgetsResponse) ProtoMessage() {}
+
+func (x *ListBudgetsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBudgetsResponse.ProtoReflect.Descriptor instead.
+func (*ListBudgetsResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListBudgetsResponse) GetBudgets() []*Budget {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+func (x *ListBudgetsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListBudgetsResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+type AdjustBudgetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"` // below 0 to give back; what is used stays 0 at least
+	RequestId     string                 `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdjustBudgetRequest) Reset() {
+	*x = AdjustBudgetRequest{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdjustBudgetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdjustBudgetRequest) ProtoMessage() {}
+
+func (x *AdjustBudgetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdjustBudgetRequest.ProtoReflect.Descriptor instead.
+func (*AdjustBudgetRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *AdjustBudgetRequest) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *AdjustBudgetRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *AdjustBudgetRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *AdjustBudgetRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type AdjustBudgetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        *Budget                `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdjustBudgetResponse) Reset() {
+	*x = AdjustBudgetResponse{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdjustBudgetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdjustBudgetResponse) ProtoMessage() {}
+
+func (x *AdjustBudgetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdjustBudgetResponse.ProtoReflect.Descriptor instead.
+func (*AdjustBudgetResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *AdjustBudgetResponse) GetBudget() *Budget {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+func (x *AdjustBudgetResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type DeleteBudgetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteBudgetRequest) Reset() {
+	*x = DeleteBudgetRequest{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteBudgetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteBudgetRequest) ProtoMessage() {}
+
+func (x *DeleteBudgetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteBudgetRequest.ProtoReflect.Descriptor instead.
+func (*DeleteBudgetRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DeleteBudgetRequest) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *DeleteBudgetRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *DeleteBudgetRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type DeleteBudgetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteBudgetResponse) Reset() {
+	*x = DeleteBudgetResponse{}
+	mi := &file_govnode_v1_limit_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteBudgetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteBudgetResponse) ProtoMessage() {}
+
+func (x *DeleteBudgetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_limit_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteBudgetResponse.ProtoReflect.Descriptor instead.
+func (*DeleteBudgetResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_limit_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DeleteBudgetResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 var File_govnode_v1_limit_proto protoreflect.FileDescriptor
 
 const file_govnode_v1_limit_proto_rawDesc = "" +
@@ -806,14 +1509,74 @@ const file_govnode_v1_limit_proto_rawDesc = "" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12,\n" +
 	"\x05queue\x18\x04 \x01(\v2\x16.govnode.v1.QueuePlaceR\x05queue\x12\x14\n" +
-	"\x05index\x18\x05 \x01(\x04R\x05index2\xf4\x02\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"\xa9\x02\n" +
+	"\x06Budget\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\tR\x06amount\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\tR\x04used\x12\x12\n" +
+	"\x04left\x18\x05 \x01(\tR\x04left\x12\x14\n" +
+	"\x05share\x18\x06 \x01(\x01R\x05share\x12+\n" +
+	"\x03per\x18\a \x01(\v2\x19.google.protobuf.DurationR\x03per\x12:\n" +
+	"\vperiod_ends\x18\b \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"periodEnds\x12\x14\n" +
+	"\x05depth\x18\t \x01(\x05R\x05depth\x12\x1a\n" +
+	"\bchildren\x18\n" +
+	" \x01(\x05R\bchildren\"\xbe\x01\n" +
+	"\x10PutBudgetRequest\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\tR\x06amount\x12+\n" +
+	"\x03per\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03per\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\x06 \x01(\tR\x06client\"U\n" +
+	"\x11PutBudgetResponse\x12*\n" +
+	"\x06budget\x18\x01 \x01(\v2\x12.govnode.v1.BudgetR\x06budget\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"e\n" +
+	"\x10GetBudgetRequest\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x129\n" +
+	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"d\n" +
+	"\x11GetBudgetResponse\x12*\n" +
+	"\x06budget\x18\x01 \x01(\v2\x12.govnode.v1.BudgetR\x06budget\x12#\n" +
+	"\rapplied_index\x18\x02 \x01(\x04R\fappliedIndex\"\x8b\x01\n" +
+	"\x12ListBudgetsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x129\n" +
+	"\vconsistency\x18\x03 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\x90\x01\n" +
+	"\x13ListBudgetsResponse\x12,\n" +
+	"\abudgets\x18\x01 \x03(\v2\x12.govnode.v1.BudgetR\abudgets\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\"t\n" +
+	"\x13AdjustBudgetRequest\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\"X\n" +
+	"\x14AdjustBudgetResponse\x12*\n" +
+	"\x06budget\x18\x01 \x01(\v2\x12.govnode.v1.BudgetR\x06budget\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"d\n" +
+	"\x13DeleteBudgetRequest\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\",\n" +
+	"\x14DeleteBudgetResponse\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\xfe\x05\n" +
 	"\fLimitService\x12B\n" +
 	"\aPutRate\x12\x1a.govnode.v1.PutRateRequest\x1a\x1b.govnode.v1.PutRateResponse\x12B\n" +
 	"\aGetRate\x12\x1a.govnode.v1.GetRateRequest\x1a\x1b.govnode.v1.GetRateResponse\x12H\n" +
 	"\tListRates\x12\x1c.govnode.v1.ListRatesRequest\x1a\x1d.govnode.v1.ListRatesResponse\x12K\n" +
 	"\n" +
 	"DeleteRate\x12\x1d.govnode.v1.DeleteRateRequest\x1a\x1e.govnode.v1.DeleteRateResponse\x12E\n" +
-	"\bTakeRate\x12\x1b.govnode.v1.TakeRateRequest\x1a\x1c.govnode.v1.TakeRateResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\bTakeRate\x12\x1b.govnode.v1.TakeRateRequest\x1a\x1c.govnode.v1.TakeRateResponse\x12H\n" +
+	"\tPutBudget\x12\x1c.govnode.v1.PutBudgetRequest\x1a\x1d.govnode.v1.PutBudgetResponse\x12H\n" +
+	"\tGetBudget\x12\x1c.govnode.v1.GetBudgetRequest\x1a\x1d.govnode.v1.GetBudgetResponse\x12N\n" +
+	"\vListBudgets\x12\x1e.govnode.v1.ListBudgetsRequest\x1a\x1f.govnode.v1.ListBudgetsResponse\x12Q\n" +
+	"\fAdjustBudget\x12\x1f.govnode.v1.AdjustBudgetRequest\x1a .govnode.v1.AdjustBudgetResponse\x12Q\n" +
+	"\fDeleteBudget\x12\x1f.govnode.v1.DeleteBudgetRequest\x1a .govnode.v1.DeleteBudgetResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_limit_proto_rawDescOnce sync.Once
@@ -827,52 +1590,82 @@ func file_govnode_v1_limit_proto_rawDescGZIP() []byte {
 	return file_govnode_v1_limit_proto_rawDescData
 }
 
-var file_govnode_v1_limit_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_govnode_v1_limit_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_govnode_v1_limit_proto_goTypes = []any{
-	(*Rate)(nil),                // 0: govnode.v1.Rate
-	(*PutRateRequest)(nil),      // 1: govnode.v1.PutRateRequest
-	(*PutRateResponse)(nil),     // 2: govnode.v1.PutRateResponse
-	(*GetRateRequest)(nil),      // 3: govnode.v1.GetRateRequest
-	(*GetRateResponse)(nil),     // 4: govnode.v1.GetRateResponse
-	(*ListRatesRequest)(nil),    // 5: govnode.v1.ListRatesRequest
-	(*ListRatesResponse)(nil),   // 6: govnode.v1.ListRatesResponse
-	(*DeleteRateRequest)(nil),   // 7: govnode.v1.DeleteRateRequest
-	(*DeleteRateResponse)(nil),  // 8: govnode.v1.DeleteRateResponse
-	(*TakeRateRequest)(nil),     // 9: govnode.v1.TakeRateRequest
-	(*TakeRateResponse)(nil),    // 10: govnode.v1.TakeRateResponse
-	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
-	(Consistency)(0),            // 12: govnode.v1.Consistency
-	(Outcome)(0),                // 13: govnode.v1.Outcome
-	(*QueuePlace)(nil),          // 14: govnode.v1.QueuePlace
+	(*Rate)(nil),                 // 0: govnode.v1.Rate
+	(*PutRateRequest)(nil),       // 1: govnode.v1.PutRateRequest
+	(*PutRateResponse)(nil),      // 2: govnode.v1.PutRateResponse
+	(*GetRateRequest)(nil),       // 3: govnode.v1.GetRateRequest
+	(*GetRateResponse)(nil),      // 4: govnode.v1.GetRateResponse
+	(*ListRatesRequest)(nil),     // 5: govnode.v1.ListRatesRequest
+	(*ListRatesResponse)(nil),    // 6: govnode.v1.ListRatesResponse
+	(*DeleteRateRequest)(nil),    // 7: govnode.v1.DeleteRateRequest
+	(*DeleteRateResponse)(nil),   // 8: govnode.v1.DeleteRateResponse
+	(*TakeRateRequest)(nil),      // 9: govnode.v1.TakeRateRequest
+	(*TakeRateResponse)(nil),     // 10: govnode.v1.TakeRateResponse
+	(*Budget)(nil),               // 11: govnode.v1.Budget
+	(*PutBudgetRequest)(nil),     // 12: govnode.v1.PutBudgetRequest
+	(*PutBudgetResponse)(nil),    // 13: govnode.v1.PutBudgetResponse
+	(*GetBudgetRequest)(nil),     // 14: govnode.v1.GetBudgetRequest
+	(*GetBudgetResponse)(nil),    // 15: govnode.v1.GetBudgetResponse
+	(*ListBudgetsRequest)(nil),   // 16: govnode.v1.ListBudgetsRequest
+	(*ListBudgetsResponse)(nil),  // 17: govnode.v1.ListBudgetsResponse
+	(*AdjustBudgetRequest)(nil),  // 18: govnode.v1.AdjustBudgetRequest
+	(*AdjustBudgetResponse)(nil), // 19: govnode.v1.AdjustBudgetResponse
+	(*DeleteBudgetRequest)(nil),  // 20: govnode.v1.DeleteBudgetRequest
+	(*DeleteBudgetResponse)(nil), // 21: govnode.v1.DeleteBudgetResponse
+	(*durationpb.Duration)(nil),  // 22: google.protobuf.Duration
+	(Consistency)(0),             // 23: govnode.v1.Consistency
+	(Outcome)(0),                 // 24: govnode.v1.Outcome
+	(*QueuePlace)(nil),           // 25: govnode.v1.QueuePlace
 }
 var file_govnode_v1_limit_proto_depIdxs = []int32{
-	11, // 0: govnode.v1.Rate.per:type_name -> google.protobuf.Duration
-	11, // 1: govnode.v1.Rate.free_in:type_name -> google.protobuf.Duration
-	11, // 2: govnode.v1.PutRateRequest.per:type_name -> google.protobuf.Duration
+	22, // 0: govnode.v1.Rate.per:type_name -> google.protobuf.Duration
+	22, // 1: govnode.v1.Rate.free_in:type_name -> google.protobuf.Duration
+	22, // 2: govnode.v1.PutRateRequest.per:type_name -> google.protobuf.Duration
 	0,  // 3: govnode.v1.PutRateResponse.rate:type_name -> govnode.v1.Rate
-	12, // 4: govnode.v1.GetRateRequest.consistency:type_name -> govnode.v1.Consistency
+	23, // 4: govnode.v1.GetRateRequest.consistency:type_name -> govnode.v1.Consistency
 	0,  // 5: govnode.v1.GetRateResponse.rate:type_name -> govnode.v1.Rate
-	12, // 6: govnode.v1.ListRatesRequest.consistency:type_name -> govnode.v1.Consistency
+	23, // 6: govnode.v1.ListRatesRequest.consistency:type_name -> govnode.v1.Consistency
 	0,  // 7: govnode.v1.ListRatesResponse.rates:type_name -> govnode.v1.Rate
-	11, // 8: govnode.v1.TakeRateRequest.wait:type_name -> google.protobuf.Duration
-	13, // 9: govnode.v1.TakeRateResponse.outcome:type_name -> govnode.v1.Outcome
-	11, // 10: govnode.v1.TakeRateResponse.retry_after:type_name -> google.protobuf.Duration
-	14, // 11: govnode.v1.TakeRateResponse.queue:type_name -> govnode.v1.QueuePlace
-	1,  // 12: govnode.v1.LimitService.PutRate:input_type -> govnode.v1.PutRateRequest
-	3,  // 13: govnode.v1.LimitService.GetRate:input_type -> govnode.v1.GetRateRequest
-	5,  // 14: govnode.v1.LimitService.ListRates:input_type -> govnode.v1.ListRatesRequest
-	7,  // 15: govnode.v1.LimitService.DeleteRate:input_type -> govnode.v1.DeleteRateRequest
-	9,  // 16: govnode.v1.LimitService.TakeRate:input_type -> govnode.v1.TakeRateRequest
-	2,  // 17: govnode.v1.LimitService.PutRate:output_type -> govnode.v1.PutRateResponse
-	4,  // 18: govnode.v1.LimitService.GetRate:output_type -> govnode.v1.GetRateResponse
-	6,  // 19: govnode.v1.LimitService.ListRates:output_type -> govnode.v1.ListRatesResponse
-	8,  // 20: govnode.v1.LimitService.DeleteRate:output_type -> govnode.v1.DeleteRateResponse
-	10, // 21: govnode.v1.LimitService.TakeRate:output_type -> govnode.v1.TakeRateResponse
-	17, // [17:22] is the sub-list for method output_type
-	12, // [12:17] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	22, // 8: govnode.v1.TakeRateRequest.wait:type_name -> google.protobuf.Duration
+	24, // 9: govnode.v1.TakeRateResponse.outcome:type_name -> govnode.v1.Outcome
+	22, // 10: govnode.v1.TakeRateResponse.retry_after:type_name -> google.protobuf.Duration
+	25, // 11: govnode.v1.TakeRateResponse.queue:type_name -> govnode.v1.QueuePlace
+	22, // 12: govnode.v1.Budget.per:type_name -> google.protobuf.Duration
+	22, // 13: govnode.v1.Budget.period_ends:type_name -> google.protobuf.Duration
+	22, // 14: govnode.v1.PutBudgetRequest.per:type_name -> google.protobuf.Duration
+	11, // 15: govnode.v1.PutBudgetResponse.budget:type_name -> govnode.v1.Budget
+	23, // 16: govnode.v1.GetBudgetRequest.consistency:type_name -> govnode.v1.Consistency
+	11, // 17: govnode.v1.GetBudgetResponse.budget:type_name -> govnode.v1.Budget
+	23, // 18: govnode.v1.ListBudgetsRequest.consistency:type_name -> govnode.v1.Consistency
+	11, // 19: govnode.v1.ListBudgetsResponse.budgets:type_name -> govnode.v1.Budget
+	11, // 20: govnode.v1.AdjustBudgetResponse.budget:type_name -> govnode.v1.Budget
+	1,  // 21: govnode.v1.LimitService.PutRate:input_type -> govnode.v1.PutRateRequest
+	3,  // 22: govnode.v1.LimitService.GetRate:input_type -> govnode.v1.GetRateRequest
+	5,  // 23: govnode.v1.LimitService.ListRates:input_type -> govnode.v1.ListRatesRequest
+	7,  // 24: govnode.v1.LimitService.DeleteRate:input_type -> govnode.v1.DeleteRateRequest
+	9,  // 25: govnode.v1.LimitService.TakeRate:input_type -> govnode.v1.TakeRateRequest
+	12, // 26: govnode.v1.LimitService.PutBudget:input_type -> govnode.v1.PutBudgetRequest
+	14, // 27: govnode.v1.LimitService.GetBudget:input_type -> govnode.v1.GetBudgetRequest
+	16, // 28: govnode.v1.LimitService.ListBudgets:input_type -> govnode.v1.ListBudgetsRequest
+	18, // 29: govnode.v1.LimitService.AdjustBudget:input_type -> govnode.v1.AdjustBudgetRequest
+	20, // 30: govnode.v1.LimitService.DeleteBudget:input_type -> govnode.v1.DeleteBudgetRequest
+	2,  // 31: govnode.v1.LimitService.PutRate:output_type -> govnode.v1.PutRateResponse
+	4,  // 32: govnode.v1.LimitService.GetRate:output_type -> govnode.v1.GetRateResponse
+	6,  // 33: govnode.v1.LimitService.ListRates:output_type -> govnode.v1.ListRatesResponse
+	8,  // 34: govnode.v1.LimitService.DeleteRate:output_type -> govnode.v1.DeleteRateResponse
+	10, // 35: govnode.v1.LimitService.TakeRate:output_type -> govnode.v1.TakeRateResponse
+	13, // 36: govnode.v1.LimitService.PutBudget:output_type -> govnode.v1.PutBudgetResponse
+	15, // 37: govnode.v1.LimitService.GetBudget:output_type -> govnode.v1.GetBudgetResponse
+	17, // 38: govnode.v1.LimitService.ListBudgets:output_type -> govnode.v1.ListBudgetsResponse
+	19, // 39: govnode.v1.LimitService.AdjustBudget:output_type -> govnode.v1.AdjustBudgetResponse
+	21, // 40: govnode.v1.LimitService.DeleteBudget:output_type -> govnode.v1.DeleteBudgetResponse
+	31, // [31:41] is the sub-list for method output_type
+	21, // [21:31] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_limit_proto_init() }
@@ -888,7 +1681,7 @@ func file_govnode_v1_limit_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_limit_proto_rawDesc), len(file_govnode_v1_limit_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

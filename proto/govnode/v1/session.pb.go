@@ -102,7 +102,9 @@ type Session struct {
 	// The session's own STOP or KILL.
 	Signal *Signal `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
 	// Why the service closed it, if that was a KILL: killed, and its reason.
-	ClosedReason  string `protobuf:"bytes,22,opt,name=closed_reason,json=closedReason,proto3" json:"closed_reason,omitempty"`
+	ClosedReason  string        `protobuf:"bytes,22,opt,name=closed_reason,json=closedReason,proto3" json:"closed_reason,omitempty"`
+	KindCounters  *KindCounters `protobuf:"bytes,23,opt,name=kind_counters,json=kindCounters,proto3" json:"kind_counters,omitempty"` // absent where the policy has no limit by kind
+	Breaker       *Breaker      `protobuf:"bytes,24,opt,name=breaker,proto3" json:"breaker,omitempty"`                               // absent while it is closed, and where the policy has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -291,6 +293,143 @@ func (x *Session) GetClosedReason() string {
 	return ""
 }
 
+func (x *Session) GetKindCounters() *KindCounters {
+	if x != nil {
+		return x.KindCounters
+	}
+	return nil
+}
+
+func (x *Session) GetBreaker() *Breaker {
+	if x != nil {
+		return x.Breaker
+	}
+	return nil
+}
+
+// KindCounters count calls of kinds that the policy limits, as calls are counted.
+type KindCounters struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	ModelCalls       int32                  `protobuf:"varint,1,opt,name=model_calls,json=modelCalls,proto3" json:"model_calls,omitempty"`
+	AgentCalls       int32                  `protobuf:"varint,2,opt,name=agent_calls,json=agentCalls,proto3" json:"agent_calls,omitempty"`
+	Handoffs         int32                  `protobuf:"varint,3,opt,name=handoffs,proto3" json:"handoffs,omitempty"`
+	SamplingRequests map[string]int32       `protobuf:"bytes,4,rep,name=sampling_requests,json=samplingRequests,proto3" json:"sampling_requests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // by server
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *KindCounters) Reset() {
+	*x = KindCounters{}
+	mi := &file_govnode_v1_session_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KindCounters) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KindCounters) ProtoMessage() {}
+
+func (x *KindCounters) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KindCounters.ProtoReflect.Descriptor instead.
+func (*KindCounters) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *KindCounters) GetModelCalls() int32 {
+	if x != nil {
+		return x.ModelCalls
+	}
+	return 0
+}
+
+func (x *KindCounters) GetAgentCalls() int32 {
+	if x != nil {
+		return x.AgentCalls
+	}
+	return 0
+}
+
+func (x *KindCounters) GetHandoffs() int32 {
+	if x != nil {
+		return x.Handoffs
+	}
+	return 0
+}
+
+func (x *KindCounters) GetSamplingRequests() map[string]int32 {
+	if x != nil {
+		return x.SamplingRequests
+	}
+	return nil
+}
+
+// Breaker says that so many calls in a row failed that none is admitted for now.
+type Breaker struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Failures int32                  `protobuf:"varint,1,opt,name=failures,proto3" json:"failures,omitempty"` // in a row
+	// What is left until one call is tried; 0 when it may be, one at a time.
+	RetryAfter    *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Breaker) Reset() {
+	*x = Breaker{}
+	mi := &file_govnode_v1_session_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Breaker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Breaker) ProtoMessage() {}
+
+func (x *Breaker) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_session_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
+func (*Breaker) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Breaker) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Breaker) GetRetryAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return nil
+}
+
 type OpenCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CallId        string                 `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
@@ -305,7 +444,7 @@ type OpenCall struct {
 
 func (x *OpenCall) Reset() {
 	*x = OpenCall{}
-	mi := &file_govnode_v1_session_proto_msgTypes[1]
+	mi := &file_govnode_v1_session_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +456,7 @@ func (x *OpenCall) String() string {
 func (*OpenCall) ProtoMessage() {}
 
 func (x *OpenCall) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[1]
+	mi := &file_govnode_v1_session_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +469,7 @@ func (x *OpenCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCall.ProtoReflect.Descriptor instead.
 func (*OpenCall) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{1}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OpenCall) GetCallId() string {
@@ -391,7 +530,7 @@ type CreateSessionRequest struct {
 
 func (x *CreateSessionRequest) Reset() {
 	*x = CreateSessionRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[2]
+	mi := &file_govnode_v1_session_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +542,7 @@ func (x *CreateSessionRequest) String() string {
 func (*CreateSessionRequest) ProtoMessage() {}
 
 func (x *CreateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[2]
+	mi := &file_govnode_v1_session_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +555,7 @@ func (x *CreateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionRequest.ProtoReflect.Descriptor instead.
 func (*CreateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{2}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateSessionRequest) GetSessionId() string {
@@ -471,7 +610,7 @@ type CreateSessionResponse struct {
 
 func (x *CreateSessionResponse) Reset() {
 	*x = CreateSessionResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[3]
+	mi := &file_govnode_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +622,7 @@ func (x *CreateSessionResponse) String() string {
 func (*CreateSessionResponse) ProtoMessage() {}
 
 func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[3]
+	mi := &file_govnode_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +635,7 @@ func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionResponse.ProtoReflect.Descriptor instead.
 func (*CreateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{3}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateSessionResponse) GetSession() *Session {
@@ -523,7 +662,7 @@ type GetSessionRequest struct {
 
 func (x *GetSessionRequest) Reset() {
 	*x = GetSessionRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[4]
+	mi := &file_govnode_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +674,7 @@ func (x *GetSessionRequest) String() string {
 func (*GetSessionRequest) ProtoMessage() {}
 
 func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[4]
+	mi := &file_govnode_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +687,7 @@ func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionRequest.ProtoReflect.Descriptor instead.
 func (*GetSessionRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{4}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetSessionRequest) GetSessionId() string {
@@ -575,7 +714,7 @@ type GetSessionResponse struct {
 
 func (x *GetSessionResponse) Reset() {
 	*x = GetSessionResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[5]
+	mi := &file_govnode_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +726,7 @@ func (x *GetSessionResponse) String() string {
 func (*GetSessionResponse) ProtoMessage() {}
 
 func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[5]
+	mi := &file_govnode_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +739,7 @@ func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionResponse.ProtoReflect.Descriptor instead.
 func (*GetSessionResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetSessionResponse) GetSession() *Session {
@@ -630,7 +769,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[6]
+	mi := &file_govnode_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +781,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[6]
+	mi := &file_govnode_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +794,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListSessionsRequest) GetAgentId() string {
@@ -704,7 +843,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[7]
+	mi := &file_govnode_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +855,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[7]
+	mi := &file_govnode_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +868,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -762,7 +901,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[8]
+	mi := &file_govnode_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +913,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[8]
+	mi := &file_govnode_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +926,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CloseSessionRequest) GetSessionId() string {
@@ -809,7 +948,7 @@ type CloseSessionResponse struct {
 
 func (x *CloseSessionResponse) Reset() {
 	*x = CloseSessionResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[9]
+	mi := &file_govnode_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +960,7 @@ func (x *CloseSessionResponse) String() string {
 func (*CloseSessionResponse) ProtoMessage() {}
 
 func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[9]
+	mi := &file_govnode_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +973,7 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CloseSessionResponse) GetSession() *Session {
@@ -878,7 +1017,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[10]
+	mi := &file_govnode_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +1029,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[10]
+	mi := &file_govnode_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +1042,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{10}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SignalRequest) GetTarget() isSignalRequest_Target {
@@ -1021,7 +1160,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[11]
+	mi := &file_govnode_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1172,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[11]
+	mi := &file_govnode_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1185,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{11}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SignalResponse) GetSignal() *Signal {
@@ -1088,7 +1227,7 @@ type ListSignalsRequest struct {
 
 func (x *ListSignalsRequest) Reset() {
 	*x = ListSignalsRequest{}
-	mi := &file_govnode_v1_session_proto_msgTypes[12]
+	mi := &file_govnode_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1239,7 @@ func (x *ListSignalsRequest) String() string {
 func (*ListSignalsRequest) ProtoMessage() {}
 
 func (x *ListSignalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[12]
+	mi := &file_govnode_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1252,7 @@ func (x *ListSignalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSignalsRequest.ProtoReflect.Descriptor instead.
 func (*ListSignalsRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{12}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListSignalsRequest) GetPageSize() int32 {
@@ -1148,7 +1287,7 @@ type ListSignalsResponse struct {
 
 func (x *ListSignalsResponse) Reset() {
 	*x = ListSignalsResponse{}
-	mi := &file_govnode_v1_session_proto_msgTypes[13]
+	mi := &file_govnode_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1299,7 @@ func (x *ListSignalsResponse) String() string {
 func (*ListSignalsResponse) ProtoMessage() {}
 
 func (x *ListSignalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_session_proto_msgTypes[13]
+	mi := &file_govnode_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1312,7 @@ func (x *ListSignalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSignalsResponse.ProtoReflect.Descriptor instead.
 func (*ListSignalsResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_session_proto_rawDescGZIP(), []int{13}
+	return file_govnode_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListSignalsResponse) GetSignals() []*Signal {
@@ -1202,7 +1341,7 @@ var File_govnode_v1_session_proto protoreflect.FileDescriptor
 const file_govnode_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/session.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\x9f\b\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\x8d\t\n" +
 	"\aSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +
@@ -1234,13 +1373,29 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"\bidle_ttl\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\aidleTtl\x126\n" +
 	"\tidle_left\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bidleLeft\x12*\n" +
 	"\x06signal\x18\x15 \x01(\v2\x12.govnode.v1.SignalR\x06signal\x12#\n" +
-	"\rclosed_reason\x18\x16 \x01(\tR\fclosedReason\x1a>\n" +
+	"\rclosed_reason\x18\x16 \x01(\tR\fclosedReason\x12=\n" +
+	"\rkind_counters\x18\x17 \x01(\v2\x18.govnode.v1.KindCountersR\fkindCounters\x12-\n" +
+	"\abreaker\x18\x18 \x01(\v2\x13.govnode.v1.BreakerR\abreaker\x1a>\n" +
 	"\x10CallsByToolEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd6\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x02\n" +
+	"\fKindCounters\x12\x1f\n" +
+	"\vmodel_calls\x18\x01 \x01(\x05R\n" +
+	"modelCalls\x12\x1f\n" +
+	"\vagent_calls\x18\x02 \x01(\x05R\n" +
+	"agentCalls\x12\x1a\n" +
+	"\bhandoffs\x18\x03 \x01(\x05R\bhandoffs\x12[\n" +
+	"\x11sampling_requests\x18\x04 \x03(\v2..govnode.v1.KindCounters.SamplingRequestsEntryR\x10samplingRequests\x1aC\n" +
+	"\x15SamplingRequestsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"a\n" +
+	"\aBreaker\x12\x1a\n" +
+	"\bfailures\x18\x01 \x01(\x05R\bfailures\x12:\n" +
+	"\vretry_after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryAfter\"\xd6\x01\n" +
 	"\bOpenCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
 	"\x04tool\x18\x02 \x01(\tR\x04tool\x12\x18\n" +
@@ -1345,73 +1500,80 @@ func file_govnode_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_govnode_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_govnode_v1_session_proto_goTypes = []any{
 	(SessionState)(0),             // 0: govnode.v1.SessionState
 	(*Session)(nil),               // 1: govnode.v1.Session
-	(*OpenCall)(nil),              // 2: govnode.v1.OpenCall
-	(*CreateSessionRequest)(nil),  // 3: govnode.v1.CreateSessionRequest
-	(*CreateSessionResponse)(nil), // 4: govnode.v1.CreateSessionResponse
-	(*GetSessionRequest)(nil),     // 5: govnode.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),    // 6: govnode.v1.GetSessionResponse
-	(*ListSessionsRequest)(nil),   // 7: govnode.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),  // 8: govnode.v1.ListSessionsResponse
-	(*CloseSessionRequest)(nil),   // 9: govnode.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil),  // 10: govnode.v1.CloseSessionResponse
-	(*SignalRequest)(nil),         // 11: govnode.v1.SignalRequest
-	(*SignalResponse)(nil),        // 12: govnode.v1.SignalResponse
-	(*ListSignalsRequest)(nil),    // 13: govnode.v1.ListSignalsRequest
-	(*ListSignalsResponse)(nil),   // 14: govnode.v1.ListSignalsResponse
-	nil,                           // 15: govnode.v1.Session.CallsByToolEntry
-	nil,                           // 16: govnode.v1.Session.AttributesEntry
-	nil,                           // 17: govnode.v1.CreateSessionRequest.AttributesEntry
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
-	(*Signal)(nil),                // 19: govnode.v1.Signal
-	(*Grant)(nil),                 // 20: govnode.v1.Grant
-	(*PolicyRef)(nil),             // 21: govnode.v1.PolicyRef
-	(Consistency)(0),              // 22: govnode.v1.Consistency
+	(*KindCounters)(nil),          // 2: govnode.v1.KindCounters
+	(*Breaker)(nil),               // 3: govnode.v1.Breaker
+	(*OpenCall)(nil),              // 4: govnode.v1.OpenCall
+	(*CreateSessionRequest)(nil),  // 5: govnode.v1.CreateSessionRequest
+	(*CreateSessionResponse)(nil), // 6: govnode.v1.CreateSessionResponse
+	(*GetSessionRequest)(nil),     // 7: govnode.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),    // 8: govnode.v1.GetSessionResponse
+	(*ListSessionsRequest)(nil),   // 9: govnode.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),  // 10: govnode.v1.ListSessionsResponse
+	(*CloseSessionRequest)(nil),   // 11: govnode.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),  // 12: govnode.v1.CloseSessionResponse
+	(*SignalRequest)(nil),         // 13: govnode.v1.SignalRequest
+	(*SignalResponse)(nil),        // 14: govnode.v1.SignalResponse
+	(*ListSignalsRequest)(nil),    // 15: govnode.v1.ListSignalsRequest
+	(*ListSignalsResponse)(nil),   // 16: govnode.v1.ListSignalsResponse
+	nil,                           // 17: govnode.v1.Session.CallsByToolEntry
+	nil,                           // 18: govnode.v1.Session.AttributesEntry
+	nil,                           // 19: govnode.v1.KindCounters.SamplingRequestsEntry
+	nil,                           // 20: govnode.v1.CreateSessionRequest.AttributesEntry
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*Signal)(nil),                // 22: govnode.v1.Signal
+	(*Grant)(nil),                 // 23: govnode.v1.Grant
+	(*PolicyRef)(nil),             // 24: govnode.v1.PolicyRef
+	(Consistency)(0),              // 25: govnode.v1.Consistency
 }
 var file_govnode_v1_session_proto_depIdxs = []int32{
 	0,  // 0: govnode.v1.Session.state:type_name -> govnode.v1.SessionState
-	18, // 1: govnode.v1.Session.age:type_name -> google.protobuf.Duration
-	15, // 2: govnode.v1.Session.calls_by_tool:type_name -> govnode.v1.Session.CallsByToolEntry
-	2,  // 3: govnode.v1.Session.open_calls:type_name -> govnode.v1.OpenCall
-	16, // 4: govnode.v1.Session.attributes:type_name -> govnode.v1.Session.AttributesEntry
-	18, // 5: govnode.v1.Session.idle_ttl:type_name -> google.protobuf.Duration
-	18, // 6: govnode.v1.Session.idle_left:type_name -> google.protobuf.Duration
-	19, // 7: govnode.v1.Session.signal:type_name -> govnode.v1.Signal
-	18, // 8: govnode.v1.OpenCall.age:type_name -> google.protobuf.Duration
-	18, // 9: govnode.v1.OpenCall.ttl:type_name -> google.protobuf.Duration
-	20, // 10: govnode.v1.OpenCall.grants:type_name -> govnode.v1.Grant
-	21, // 11: govnode.v1.CreateSessionRequest.policy:type_name -> govnode.v1.PolicyRef
-	18, // 12: govnode.v1.CreateSessionRequest.idle_ttl:type_name -> google.protobuf.Duration
-	17, // 13: govnode.v1.CreateSessionRequest.attributes:type_name -> govnode.v1.CreateSessionRequest.AttributesEntry
-	1,  // 14: govnode.v1.CreateSessionResponse.session:type_name -> govnode.v1.Session
-	22, // 15: govnode.v1.GetSessionRequest.consistency:type_name -> govnode.v1.Consistency
-	1,  // 16: govnode.v1.GetSessionResponse.session:type_name -> govnode.v1.Session
-	22, // 17: govnode.v1.ListSessionsRequest.consistency:type_name -> govnode.v1.Consistency
-	1,  // 18: govnode.v1.ListSessionsResponse.sessions:type_name -> govnode.v1.Session
-	1,  // 19: govnode.v1.CloseSessionResponse.session:type_name -> govnode.v1.Session
-	19, // 20: govnode.v1.SignalResponse.signal:type_name -> govnode.v1.Signal
-	22, // 21: govnode.v1.ListSignalsRequest.consistency:type_name -> govnode.v1.Consistency
-	19, // 22: govnode.v1.ListSignalsResponse.signals:type_name -> govnode.v1.Signal
-	3,  // 23: govnode.v1.SessionService.CreateSession:input_type -> govnode.v1.CreateSessionRequest
-	5,  // 24: govnode.v1.SessionService.GetSession:input_type -> govnode.v1.GetSessionRequest
-	7,  // 25: govnode.v1.SessionService.ListSessions:input_type -> govnode.v1.ListSessionsRequest
-	9,  // 26: govnode.v1.SessionService.CloseSession:input_type -> govnode.v1.CloseSessionRequest
-	11, // 27: govnode.v1.SessionService.Signal:input_type -> govnode.v1.SignalRequest
-	13, // 28: govnode.v1.SessionService.ListSignals:input_type -> govnode.v1.ListSignalsRequest
-	4,  // 29: govnode.v1.SessionService.CreateSession:output_type -> govnode.v1.CreateSessionResponse
-	6,  // 30: govnode.v1.SessionService.GetSession:output_type -> govnode.v1.GetSessionResponse
-	8,  // 31: govnode.v1.SessionService.ListSessions:output_type -> govnode.v1.ListSessionsResponse
-	10, // 32: govnode.v1.SessionService.CloseSession:output_type -> govnode.v1.CloseSessionResponse
-	12, // 33: govnode.v1.SessionService.Signal:output_type -> govnode.v1.SignalResponse
-	14, // 34: govnode.v1.SessionService.ListSignals:output_type -> govnode.v1.ListSignalsResponse
-	29, // [29:35] is the sub-list for method output_type
-	23, // [23:29] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	21, // 1: govnode.v1.Session.age:type_name -> google.protobuf.Duration
+	17, // 2: govnode.v1.Session.calls_by_tool:type_name -> govnode.v1.Session.CallsByToolEntry
+	4,  // 3: govnode.v1.Session.open_calls:type_name -> govnode.v1.OpenCall
+	18, // 4: govnode.v1.Session.attributes:type_name -> govnode.v1.Session.AttributesEntry
+	21, // 5: govnode.v1.Session.idle_ttl:type_name -> google.protobuf.Duration
+	21, // 6: govnode.v1.Session.idle_left:type_name -> google.protobuf.Duration
+	22, // 7: govnode.v1.Session.signal:type_name -> govnode.v1.Signal
+	2,  // 8: govnode.v1.Session.kind_counters:type_name -> govnode.v1.KindCounters
+	3,  // 9: govnode.v1.Session.breaker:type_name -> govnode.v1.Breaker
+	19, // 10: govnode.v1.KindCounters.sampling_requests:type_name -> govnode.v1.KindCounters.SamplingRequestsEntry
+	21, // 11: govnode.v1.Breaker.retry_after:type_name -> google.protobuf.Duration
+	21, // 12: govnode.v1.OpenCall.age:type_name -> google.protobuf.Duration
+	21, // 13: govnode.v1.OpenCall.ttl:type_name -> google.protobuf.Duration
+	23, // 14: govnode.v1.OpenCall.grants:type_name -> govnode.v1.Grant
+	24, // 15: govnode.v1.CreateSessionRequest.policy:type_name -> govnode.v1.PolicyRef
+	21, // 16: govnode.v1.CreateSessionRequest.idle_ttl:type_name -> google.protobuf.Duration
+	20, // 17: govnode.v1.CreateSessionRequest.attributes:type_name -> govnode.v1.CreateSessionRequest.AttributesEntry
+	1,  // 18: govnode.v1.CreateSessionResponse.session:type_name -> govnode.v1.Session
+	25, // 19: govnode.v1.GetSessionRequest.consistency:type_name -> govnode.v1.Consistency
+	1,  // 20: govnode.v1.GetSessionResponse.session:type_name -> govnode.v1.Session
+	25, // 21: govnode.v1.ListSessionsRequest.consistency:type_name -> govnode.v1.Consistency
+	1,  // 22: govnode.v1.ListSessionsResponse.sessions:type_name -> govnode.v1.Session
+	1,  // 23: govnode.v1.CloseSessionResponse.session:type_name -> govnode.v1.Session
+	22, // 24: govnode.v1.SignalResponse.signal:type_name -> govnode.v1.Signal
+	25, // 25: govnode.v1.ListSignalsRequest.consistency:type_name -> govnode.v1.Consistency
+	22, // 26: govnode.v1.ListSignalsResponse.signals:type_name -> govnode.v1.Signal
+	5,  // 27: govnode.v1.SessionService.CreateSession:input_type -> govnode.v1.CreateSessionRequest
+	7,  // 28: govnode.v1.SessionService.GetSession:input_type -> govnode.v1.GetSessionRequest
+	9,  // 29: govnode.v1.SessionService.ListSessions:input_type -> govnode.v1.ListSessionsRequest
+	11, // 30: govnode.v1.SessionService.CloseSession:input_type -> govnode.v1.CloseSessionRequest
+	13, // 31: govnode.v1.SessionService.Signal:input_type -> govnode.v1.SignalRequest
+	15, // 32: govnode.v1.SessionService.ListSignals:input_type -> govnode.v1.ListSignalsRequest
+	6,  // 33: govnode.v1.SessionService.CreateSession:output_type -> govnode.v1.CreateSessionResponse
+	8,  // 34: govnode.v1.SessionService.GetSession:output_type -> govnode.v1.GetSessionResponse
+	10, // 35: govnode.v1.SessionService.ListSessions:output_type -> govnode.v1.ListSessionsResponse
+	12, // 36: govnode.v1.SessionService.CloseSession:output_type -> govnode.v1.CloseSessionResponse
+	14, // 37: govnode.v1.SessionService.Signal:output_type -> govnode.v1.SignalResponse
+	16, // 38: govnode.v1.SessionService.ListSignals:output_type -> govnode.v1.ListSignalsResponse
+	33, // [33:39] is the sub-list for method output_type
+	27, // [27:33] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_session_proto_init() }
@@ -1420,7 +1582,7 @@ func file_govnode_v1_session_proto_init() {
 		return
 	}
 	file_govnode_v1_common_proto_init()
-	file_govnode_v1_session_proto_msgTypes[10].OneofWrappers = []any{
+	file_govnode_v1_session_proto_msgTypes[12].OneofWrappers = []any{
 		(*SignalRequest_SessionId)(nil),
 		(*SignalRequest_AgentId)(nil),
 		(*SignalRequest_PolicyName)(nil),
@@ -1432,7 +1594,7 @@ func file_govnode_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_session_proto_rawDesc), len(file_govnode_v1_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

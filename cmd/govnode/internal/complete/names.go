@@ -30,6 +30,7 @@ type lister func(ctx context.Context, r remote.Node, args []string) ([]string, e
 var byWord = map[string]lister{
 	"SESSION":     sessions,
 	"POOL":        pools,
+	"BUDGET":      budgets,
 	"SLOT":        slots,
 	"RATE":        rates,
 	"NODE":        nodes,
@@ -45,6 +46,11 @@ var byFlag = map[string]lister{
 func sessions(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
 	res, err := r.ListSessions(ctx, &govnodev1.ListSessionsRequest{PageSize: most})
 	return names(res.GetSessions(), (*govnodev1.Session).GetSessionId), err
+}
+
+func budgets(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.ListBudgets(ctx, &govnodev1.ListBudgetsRequest{PageSize: most})
+	return names(res.GetBudgets(), (*govnodev1.Budget).GetBudget), err
 }
 
 func pools(ctx context.Context, r remote.Node, _ []string) ([]string, error) {

@@ -23,7 +23,7 @@ type evalFlags struct {
 }
 
 var evalKinds = map[string]engine.Kind{
-	"tool": engine.KindTool, "model": engine.KindModel, "agent": engine.KindAgent, "handoff": engine.KindHandoff,
+	"tool": engine.KindTool, "model": engine.KindModel, "agent": engine.KindAgent, "handoff": engine.KindHandoff, "sampling": engine.KindSampling,
 }
 
 var evalOrders = map[string]engine.Order{

@@ -39,10 +39,11 @@ type CallKind int32
 
 const (
 	// buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
-	CallKind_CALL_KIND_TOOL    CallKind = 0 // the usual kind costs no byte
-	CallKind_CALL_KIND_MODEL   CallKind = 1
-	CallKind_CALL_KIND_AGENT   CallKind = 2
-	CallKind_CALL_KIND_HANDOFF CallKind = 3
+	CallKind_CALL_KIND_TOOL     CallKind = 0 // the usual kind costs no byte
+	CallKind_CALL_KIND_MODEL    CallKind = 1
+	CallKind_CALL_KIND_AGENT    CallKind = 2
+	CallKind_CALL_KIND_HANDOFF  CallKind = 3
+	CallKind_CALL_KIND_SAMPLING CallKind = 4
 )
 
 // Enum value maps for CallKind.
@@ -52,12 +53,14 @@ var (
 		1: "CALL_KIND_MODEL",
 		2: "CALL_KIND_AGENT",
 		3: "CALL_KIND_HANDOFF",
+		4: "CALL_KIND_SAMPLING",
 	}
 	CallKind_value = map[string]int32{
-		"CALL_KIND_TOOL":    0,
-		"CALL_KIND_MODEL":   1,
-		"CALL_KIND_AGENT":   2,
-		"CALL_KIND_HANDOFF": 3,
+		"CALL_KIND_TOOL":     0,
+		"CALL_KIND_MODEL":    1,
+		"CALL_KIND_AGENT":    2,
+		"CALL_KIND_HANDOFF":  3,
+		"CALL_KIND_SAMPLING": 4,
 	}
 )
 
@@ -455,6 +458,9 @@ type Command struct {
 	//	*Command_PutRate
 	//	*Command_DeleteRate
 	//	*Command_TakeRate
+	//	*Command_PutBudget
+	//	*Command_AdjustBudget
+	//	*Command_DeleteBudget
 	//	*Command_Append
 	//	*Command_DeleteList
 	Command       isCommand_Command `protobuf_oneof:"command"`
@@ -724,6 +730,33 @@ func (x *Command) GetTakeRate() *TakeRate {
 	return nil
 }
 
+func (x *Command) GetPutBudget() *PutBudget {
+	if x != nil {
+		if x, ok := x.Command.(*Command_PutBudget); ok {
+			return x.PutBudget
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAdjustBudget() *AdjustBudget {
+	if x != nil {
+		if x, ok := x.Command.(*Command_AdjustBudget); ok {
+			return x.AdjustBudget
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteBudget() *DeleteBudget {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteBudget); ok {
+			return x.DeleteBudget
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetAppend() *Append {
 	if x != nil {
 		if x, ok := x.Command.(*Command_Append); ok {
@@ -846,6 +879,18 @@ type Command_TakeRate struct {
 	TakeRate *TakeRate `protobuf:"bytes,30,opt,name=take_rate,json=takeRate,proto3,oneof"`
 }
 
+type Command_PutBudget struct {
+	PutBudget *PutBudget `protobuf:"bytes,31,opt,name=put_budget,json=putBudget,proto3,oneof"`
+}
+
+type Command_AdjustBudget struct {
+	AdjustBudget *AdjustBudget `protobuf:"bytes,32,opt,name=adjust_budget,json=adjustBudget,proto3,oneof"`
+}
+
+type Command_DeleteBudget struct {
+	DeleteBudget *DeleteBudget `protobuf:"bytes,33,opt,name=delete_budget,json=deleteBudget,proto3,oneof"`
+}
+
 type Command_Append struct {
 	Append *Append `protobuf:"bytes,34,opt,name=append,proto3,oneof"`
 }
@@ -903,6 +948,12 @@ func (*Command_PutRate) isCommand_Command() {}
 func (*Command_DeleteRate) isCommand_Command() {}
 
 func (*Command_TakeRate) isCommand_Command() {}
+
+func (*Command_PutBudget) isCommand_Command() {}
+
+func (*Command_AdjustBudget) isCommand_Command() {}
+
+func (*Command_DeleteBudget) isCommand_Command() {}
 
 func (*Command_Append) isCommand_Command() {}
 
@@ -1399,6 +1450,58 @@ func (x *ToolLimit) GetMax() uint32 {
 	return 0
 }
 
+type KindLimit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          CallKind               `protobuf:"varint,1,opt,name=kind,proto3,enum=govnode.log.v1.CallKind" json:"kind,omitempty"`
+	Max           uint32                 `protobuf:"varint,2,opt,name=max,proto3" json:"max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KindLimit) Reset() {
+	*x = KindLimit{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KindLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KindLimit) ProtoMessage() {}
+
+func (x *KindLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KindLimit.ProtoReflect.Descriptor instead.
+func (*KindLimit) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *KindLimit) GetKind() CallKind {
+	if x != nil {
+		return x.Kind
+	}
+	return CallKind_CALL_KIND_TOOL
+}
+
+func (x *KindLimit) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
 // Limits are what a policy imposes on the sessions that pin it.
 type Limits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1410,14 +1513,17 @@ type Limits struct {
 	MaxConcurrent int32                  `protobuf:"varint,6,opt,name=max_concurrent,json=maxConcurrent,proto3" json:"max_concurrent,omitempty"`
 	Backpressure  int32                  `protobuf:"varint,7,opt,name=backpressure,proto3" json:"backpressure,omitempty"`
 	Checkpoint    uint32                 `protobuf:"varint,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	Drift         int64                  `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"` // millionths
+	Drift         int64                  `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"`                                 // millionths
+	Kinds         []*KindLimit           `protobuf:"bytes,10,rep,name=kinds,proto3" json:"kinds,omitempty"`                                 // by kind
+	MaxFailures   uint32                 `protobuf:"varint,11,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"` // in a row, until the breaker opens
+	BreakerReset  int64                  `protobuf:"varint,12,opt,name=breaker_reset,json=breakerReset,proto3" json:"breaker_reset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1535,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1548,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Limits) GetMaxTokens() int64 {
@@ -1508,6 +1614,27 @@ func (x *Limits) GetDrift() int64 {
 	return 0
 }
 
+func (x *Limits) GetKinds() []*KindLimit {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *Limits) GetMaxFailures() uint32 {
+	if x != nil {
+		return x.MaxFailures
+	}
+	return 0
+}
+
+func (x *Limits) GetBreakerReset() int64 {
+	if x != nil {
+		return x.BreakerReset
+	}
+	return 0
+}
+
 type Open struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1526,7 +1653,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1665,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1678,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Open) GetNs() string {
@@ -1642,14 +1769,15 @@ type Begin struct {
 	Wait          int64                  `protobuf:"varint,14,opt,name=wait,proto3" json:"wait,omitempty"`
 	Priority      int32                  `protobuf:"zigzag32,15,opt,name=priority,proto3" json:"priority,omitempty"`
 	Tokens        int64                  `protobuf:"zigzag64,16,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	Rates         []*RateWant            `protobuf:"bytes,23,rep,name=rates,proto3" json:"rates,omitempty"` // by pool
+	Rates         []*RateWant            `protobuf:"bytes,23,rep,name=rates,proto3" json:"rates,omitempty"`     // by pool
+	Budgets       []*Charge              `protobuf:"bytes,24,rep,name=budgets,proto3" json:"budgets,omitempty"` // by name, with all ancestors
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1789,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1802,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Begin) GetNs() string {
@@ -1796,6 +1924,127 @@ func (x *Begin) GetRates() []*RateWant {
 	return nil
 }
 
+func (x *Begin) GetBudgets() []*Charge {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+// Charge is what a call charges a budget with.
+type Charge struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,3,opt,name=amount,proto3" json:"amount,omitempty"` // millionths, its own share
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Charge) Reset() {
+	*x = Charge{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Charge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Charge) ProtoMessage() {}
+
+func (x *Charge) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Charge.ProtoReflect.Descriptor instead.
+func (*Charge) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Charge) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *Charge) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Charge) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+// Bill is what a call has cost a budget.
+type Bill struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,2,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Bill) Reset() {
+	*x = Bill{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Bill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Bill) ProtoMessage() {}
+
+func (x *Bill) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Bill.ProtoReflect.Descriptor instead.
+func (*Bill) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Bill) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *Bill) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
 type End struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1806,13 +2055,15 @@ type End struct {
 	Tokens        int64                  `protobuf:"zigzag64,6,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Output        *Output                `protobuf:"bytes,7,opt,name=output,proto3" json:"output,omitempty"`
 	Rates         []string               `protobuf:"bytes,9,rep,name=rates,proto3" json:"rates,omitempty"`
+	Spent         []*Bill                `protobuf:"bytes,10,rep,name=spent,proto3" json:"spent,omitempty"`
+	Budgets       []string               `protobuf:"bytes,11,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +2075,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +2088,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *End) GetNs() string {
@@ -1896,6 +2147,20 @@ func (x *End) GetRates() []string {
 	return nil
 }
 
+func (x *End) GetSpent() []*Bill {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
+func (x *End) GetBudgets() []string {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1909,7 +2174,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2186,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2199,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Cancel) GetNs() string {
@@ -1986,7 +2251,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2263,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2276,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Close) GetNs() string {
@@ -2075,7 +2340,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2087,7 +2352,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2100,7 +2365,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Acquire) GetNs() string {
@@ -2195,7 +2460,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2472,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2485,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Renew) GetNs() string {
@@ -2285,7 +2550,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2562,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2575,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Release) GetNs() string {
@@ -2362,7 +2627,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2374,7 +2639,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2387,7 +2652,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -2446,7 +2711,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2723,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2736,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PutPool) GetNs() string {
@@ -2528,7 +2793,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2805,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2818,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -2598,7 +2863,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2610,7 +2875,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2623,7 +2888,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -2681,7 +2946,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2958,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2971,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -2758,7 +3023,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +3035,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +3048,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Set) GetNs() string {
@@ -2840,7 +3105,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +3117,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +3130,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Delete) GetNs() string {
@@ -2908,7 +3173,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3185,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3198,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Increment) GetNs() string {
@@ -2973,7 +3238,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3250,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3263,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -3016,7 +3281,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3028,7 +3293,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +3306,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 type PutHash struct {
@@ -3056,7 +3321,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3333,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3346,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PutHash) GetNs() string {
@@ -3124,7 +3389,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3401,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3414,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Repair) GetNs() string {
@@ -3194,7 +3459,7 @@ type PutRate struct {
 
 func (x *PutRate) Reset() {
 	*x = PutRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3206,7 +3471,7 @@ func (x *PutRate) String() string {
 func (*PutRate) ProtoMessage() {}
 
 func (x *PutRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3219,7 +3484,7 @@ func (x *PutRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRate.ProtoReflect.Descriptor instead.
 func (*PutRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PutRate) GetNs() string {
@@ -3275,7 +3540,7 @@ type DeleteRate struct {
 
 func (x *DeleteRate) Reset() {
 	*x = DeleteRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3287,7 +3552,7 @@ func (x *DeleteRate) String() string {
 func (*DeleteRate) ProtoMessage() {}
 
 func (x *DeleteRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3300,7 +3565,7 @@ func (x *DeleteRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRate.ProtoReflect.Descriptor instead.
 func (*DeleteRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteRate) GetNs() string {
@@ -3340,7 +3605,7 @@ type TakeRate struct {
 
 func (x *TakeRate) Reset() {
 	*x = TakeRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3352,7 +3617,7 @@ func (x *TakeRate) String() string {
 func (*TakeRate) ProtoMessage() {}
 
 func (x *TakeRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +3630,7 @@ func (x *TakeRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRate.ProtoReflect.Descriptor instead.
 func (*TakeRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TakeRate) GetNs() string {
@@ -3424,6 +3689,234 @@ func (x *TakeRate) GetPriority() int32 {
 	return 0
 }
 
+type PutBudget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Budget        string                 `protobuf:"bytes,3,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,4,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,5,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	Per           int64                  `protobuf:"varint,6,opt,name=per,proto3" json:"per,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutBudget) Reset() {
+	*x = PutBudget{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutBudget) ProtoMessage() {}
+
+func (x *PutBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutBudget.ProtoReflect.Descriptor instead.
+func (*PutBudget) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PutBudget) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *PutBudget) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *PutBudget) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *PutBudget) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *PutBudget) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *PutBudget) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+type AdjustBudget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Budget        string                 `protobuf:"bytes,3,opt,name=budget,proto3" json:"budget,omitempty"`
+	Ancestors     []string               `protobuf:"bytes,4,rep,name=ancestors,proto3" json:"ancestors,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,5,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdjustBudget) Reset() {
+	*x = AdjustBudget{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdjustBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdjustBudget) ProtoMessage() {}
+
+func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdjustBudget.ProtoReflect.Descriptor instead.
+func (*AdjustBudget) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *AdjustBudget) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *AdjustBudget) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *AdjustBudget) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *AdjustBudget) GetAncestors() []string {
+	if x != nil {
+		return x.Ancestors
+	}
+	return nil
+}
+
+func (x *AdjustBudget) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+type DeleteBudget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Budget        string                 `protobuf:"bytes,3,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,4,opt,name=parent,proto3" json:"parent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteBudget) Reset() {
+	*x = DeleteBudget{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteBudget) ProtoMessage() {}
+
+func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteBudget.ProtoReflect.Descriptor instead.
+func (*DeleteBudget) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *DeleteBudget) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteBudget) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteBudget) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *DeleteBudget) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
 type Append struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -3439,7 +3932,7 @@ type Append struct {
 
 func (x *Append) Reset() {
 	*x = Append{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3451,7 +3944,7 @@ func (x *Append) String() string {
 func (*Append) ProtoMessage() {}
 
 func (x *Append) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3464,7 +3957,7 @@ func (x *Append) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Append.ProtoReflect.Descriptor instead.
 func (*Append) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Append) GetNs() string {
@@ -3527,7 +4020,7 @@ type DeleteList struct {
 
 func (x *DeleteList) Reset() {
 	*x = DeleteList{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3539,7 +4032,7 @@ func (x *DeleteList) String() string {
 func (*DeleteList) ProtoMessage() {}
 
 func (x *DeleteList) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3552,7 +4045,7 @@ func (x *DeleteList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
 func (*DeleteList) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DeleteList) GetNs() string {
@@ -3587,7 +4080,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +4092,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3612,7 +4105,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Target) GetScope() SignalScope {
@@ -3642,7 +4135,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3654,7 +4147,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3667,7 +4160,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Signal) GetNs() string {
@@ -3716,7 +4209,7 @@ type Swept struct {
 
 func (x *Swept) Reset() {
 	*x = Swept{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3728,7 +4221,7 @@ func (x *Swept) String() string {
 func (*Swept) ProtoMessage() {}
 
 func (x *Swept) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3741,7 +4234,7 @@ func (x *Swept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Swept.ProtoReflect.Descriptor instead.
 func (*Swept) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Swept) GetNs() string {
@@ -3788,16 +4281,17 @@ type Result struct {
 	Facts         []int64                `protobuf:"zigzag64,18,rep,packed,name=facts,proto3" json:"facts,omitempty"`
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
+	Signal        *Halt                  `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
+	Budgets       []*BudgetCount         `protobuf:"bytes,23,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	Rates         []string               `protobuf:"bytes,24,rep,name=rates,proto3" json:"rates,omitempty"`
 	Version       string                 `protobuf:"bytes,25,opt,name=version,proto3" json:"version,omitempty"`
-	Signal        *Halt                  `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3809,7 +4303,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3822,7 +4316,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3965,6 +4459,20 @@ func (x *Result) GetAfter() *After {
 	return nil
 }
 
+func (x *Result) GetSignal() *Halt {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
+}
+
+func (x *Result) GetBudgets() []*BudgetCount {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
 func (x *Result) GetRates() []string {
 	if x != nil {
 		return x.Rates
@@ -3979,11 +4487,112 @@ func (x *Result) GetVersion() string {
 	return ""
 }
 
-func (x *Result) GetSignal() *Halt {
+type BudgetCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,3,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	Used          int64                  `protobuf:"zigzag64,4,opt,name=used,proto3" json:"used,omitempty"`     // millionths
+	Per           int64                  `protobuf:"varint,5,opt,name=per,proto3" json:"per,omitempty"`
+	PeriodEnds    int64                  `protobuf:"varint,6,opt,name=period_ends,json=periodEnds,proto3" json:"period_ends,omitempty"`
+	Depth         uint32                 `protobuf:"varint,7,opt,name=depth,proto3" json:"depth,omitempty"`
+	Children      uint32                 `protobuf:"varint,8,opt,name=children,proto3" json:"children,omitempty"`
+	Crossed       uint32                 `protobuf:"varint,9,opt,name=crossed,proto3" json:"crossed,omitempty"` // percent
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetCount) Reset() {
+	*x = BudgetCount{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetCount) ProtoMessage() {}
+
+func (x *BudgetCount) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
-		return x.Signal
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
 	}
-	return nil
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetCount.ProtoReflect.Descriptor instead.
+func (*BudgetCount) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *BudgetCount) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *BudgetCount) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *BudgetCount) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetPeriodEnds() int64 {
+	if x != nil {
+		return x.PeriodEnds
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetDepth() uint32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetChildren() uint32 {
+	if x != nil {
+		return x.Children
+	}
+	return 0
+}
+
+func (x *BudgetCount) GetCrossed() uint32 {
+	if x != nil {
+		return x.Crossed
+	}
+	return 0
 }
 
 // After is how something stands after the command.
@@ -3998,7 +4607,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4010,7 +4619,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4023,7 +4632,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *After) GetNow() int64 {
@@ -4063,7 +4672,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4684,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4697,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -4158,7 +4767,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4779,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4792,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Grant) GetPool() string {
@@ -4218,7 +4827,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4230,7 +4839,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4243,7 +4852,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -4281,7 +4890,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4293,7 +4902,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4306,7 +4915,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -4361,7 +4970,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4373,7 +4982,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4386,7 +4995,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Place) GetPool() string {
@@ -4415,7 +5024,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4427,7 +5036,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4440,7 +5049,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Lapse) GetSession() string {
@@ -4487,6 +5096,7 @@ type Record struct {
 	//	*Record_Baseline
 	//	*Record_Hash
 	//	*Record_Signals
+	//	*Record_Budget
 	//	*Record_List
 	//	*Record_ListItem
 	Record        isRecord_Record `protobuf_oneof:"record"`
@@ -4496,7 +5106,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4508,7 +5118,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4521,7 +5131,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -4630,6 +5240,15 @@ func (x *Record) GetSignals() *Signals {
 	return nil
 }
 
+func (x *Record) GetBudget() *Budget {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Budget); ok {
+			return x.Budget
+		}
+	}
+	return nil
+}
+
 func (x *Record) GetList() *List {
 	if x != nil {
 		if x, ok := x.Record.(*Record_List); ok {
@@ -4696,6 +5315,10 @@ type Record_Signals struct {
 	Signals *Signals `protobuf:"bytes,11,opt,name=signals,proto3,oneof"`
 }
 
+type Record_Budget struct {
+	Budget *Budget `protobuf:"bytes,14,opt,name=budget,proto3,oneof"`
+}
+
 type Record_List struct {
 	List *List `protobuf:"bytes,15,opt,name=list,proto3,oneof"`
 }
@@ -4725,6 +5348,8 @@ func (*Record_Baseline) isRecord_Record() {}
 func (*Record_Hash) isRecord_Record() {}
 
 func (*Record_Signals) isRecord_Record() {}
+
+func (*Record_Budget) isRecord_Record() {}
 
 func (*Record_List) isRecord_Record() {}
 
@@ -4760,7 +5385,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4772,7 +5397,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4785,7 +5410,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Session) GetAgent() string {
@@ -4948,13 +5573,17 @@ type Gates struct {
 	Signal        SignalKind             `protobuf:"varint,1,opt,name=signal,proto3,enum=govnode.log.v1.SignalKind" json:"signal,omitempty"` // the session's own: STOP or KILL
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	Since         int64                  `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	ModelCalls    uint32                 `protobuf:"varint,10,opt,name=model_calls,json=modelCalls,proto3" json:"model_calls,omitempty"`
+	AgentCalls    uint32                 `protobuf:"varint,11,opt,name=agent_calls,json=agentCalls,proto3" json:"agent_calls,omitempty"`
+	Handoffs      uint32                 `protobuf:"varint,12,opt,name=handoffs,proto3" json:"handoffs,omitempty"`
+	FailedAt      int64                  `protobuf:"varint,13,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"` // the latest call that failed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4966,7 +5595,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4979,7 +5608,7 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Gates) GetSignal() SignalKind {
@@ -5003,6 +5632,34 @@ func (x *Gates) GetSince() int64 {
 	return 0
 }
 
+func (x *Gates) GetModelCalls() uint32 {
+	if x != nil {
+		return x.ModelCalls
+	}
+	return 0
+}
+
+func (x *Gates) GetAgentCalls() uint32 {
+	if x != nil {
+		return x.AgentCalls
+	}
+	return 0
+}
+
+func (x *Gates) GetHandoffs() uint32 {
+	if x != nil {
+		return x.Handoffs
+	}
+	return 0
+}
+
+func (x *Gates) GetFailedAt() int64 {
+	if x != nil {
+		return x.FailedAt
+	}
+	return 0
+}
+
 type Pin struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -5013,7 +5670,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5025,7 +5682,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5038,7 +5695,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -5059,13 +5716,14 @@ type ToolCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	Calls         uint32                 `protobuf:"varint,2,opt,name=calls,proto3" json:"calls,omitempty"`
+	Sampling      uint32                 `protobuf:"varint,3,opt,name=sampling,proto3" json:"sampling,omitempty"` // requests of a server of this name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5077,7 +5735,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5090,7 +5748,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -5103,6 +5761,13 @@ func (x *ToolCount) GetTool() string {
 func (x *ToolCount) GetCalls() uint32 {
 	if x != nil {
 		return x.Calls
+	}
+	return 0
+}
+
+func (x *ToolCount) GetSampling() uint32 {
+	if x != nil {
+		return x.Sampling
 	}
 	return 0
 }
@@ -5120,7 +5785,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5132,7 +5797,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5145,7 +5810,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *More) GetParent() string {
@@ -5196,7 +5861,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5208,7 +5873,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5221,7 +5886,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Held) GetHolder() string {
@@ -5305,13 +5970,14 @@ func (x *Held) GetGates() *HeldGates {
 type HeldGates struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rates         []*Spent               `protobuf:"bytes,10,rep,name=rates,proto3" json:"rates,omitempty"`
+	Charges       []*Charged             `protobuf:"bytes,20,rep,name=charges,proto3" json:"charges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeldGates) Reset() {
 	*x = HeldGates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5323,7 +5989,7 @@ func (x *HeldGates) String() string {
 func (*HeldGates) ProtoMessage() {}
 
 func (x *HeldGates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5336,12 +6002,19 @@ func (x *HeldGates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
 func (*HeldGates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *HeldGates) GetRates() []*Spent {
 	if x != nil {
 		return x.Rates
+	}
+	return nil
+}
+
+func (x *HeldGates) GetCharges() []*Charged {
+	if x != nil {
+		return x.Charges
 	}
 	return nil
 }
@@ -5359,7 +6032,7 @@ type Spent struct {
 
 func (x *Spent) Reset() {
 	*x = Spent{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5371,7 +6044,7 @@ func (x *Spent) String() string {
 func (*Spent) ProtoMessage() {}
 
 func (x *Spent) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5384,7 +6057,7 @@ func (x *Spent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spent.ProtoReflect.Descriptor instead.
 func (*Spent) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Spent) GetPool() string {
@@ -5415,6 +6088,191 @@ func (x *Spent) GetPer() int64 {
 	return 0
 }
 
+type Charged struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,3,opt,name=amount,proto3" json:"amount,omitempty"` // millionths, its own share
+	Serial        uint64                 `protobuf:"varint,4,opt,name=serial,proto3" json:"serial,omitempty"`
+	Period        int64                  `protobuf:"varint,5,opt,name=period,proto3" json:"period,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Charged) Reset() {
+	*x = Charged{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Charged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Charged) ProtoMessage() {}
+
+func (x *Charged) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Charged.ProtoReflect.Descriptor instead.
+func (*Charged) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *Charged) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *Charged) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Charged) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *Charged) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *Charged) GetPeriod() int64 {
+	if x != nil {
+		return x.Period
+	}
+	return 0
+}
+
+// Budget is a node of a tree of budgets.
+type Budget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parent        string                 `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	Amount        int64                  `protobuf:"zigzag64,2,opt,name=amount,proto3" json:"amount,omitempty"` // millionths
+	Used          int64                  `protobuf:"zigzag64,3,opt,name=used,proto3" json:"used,omitempty"`     // millionths
+	Per           int64                  `protobuf:"varint,4,opt,name=per,proto3" json:"per,omitempty"`
+	Made          int64                  `protobuf:"varint,5,opt,name=made,proto3" json:"made,omitempty"`
+	Period        int64                  `protobuf:"varint,6,opt,name=period,proto3" json:"period,omitempty"` // in which it was used
+	Depth         uint32                 `protobuf:"varint,7,opt,name=depth,proto3" json:"depth,omitempty"`
+	Children      uint32                 `protobuf:"varint,8,opt,name=children,proto3" json:"children,omitempty"`
+	Serial        uint64                 `protobuf:"varint,9,opt,name=serial,proto3" json:"serial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Budget) Reset() {
+	*x = Budget{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Budget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Budget) ProtoMessage() {}
+
+func (x *Budget) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Budget.ProtoReflect.Descriptor instead.
+func (*Budget) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *Budget) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Budget) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *Budget) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *Budget) GetPer() int64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *Budget) GetMade() int64 {
+	if x != nil {
+		return x.Made
+	}
+	return 0
+}
+
+func (x *Budget) GetPeriod() int64 {
+	if x != nil {
+		return x.Period
+	}
+	return 0
+}
+
+func (x *Budget) GetDepth() uint32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *Budget) GetChildren() uint32 {
+	if x != nil {
+		return x.Children
+	}
+	return 0
+}
+
+func (x *Budget) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
 type Hold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -5426,7 +6284,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5438,7 +6296,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5451,7 +6309,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Hold) GetPool() string {
@@ -5490,7 +6348,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5502,7 +6360,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5515,7 +6373,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -5556,7 +6414,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5568,7 +6426,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5581,7 +6439,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -5664,7 +6522,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5676,7 +6534,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5689,7 +6547,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Lease) GetHolder() string {
@@ -5768,7 +6626,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5780,7 +6638,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5793,7 +6651,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -5839,7 +6697,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5851,7 +6709,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5864,7 +6722,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -5928,7 +6786,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5940,7 +6798,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5953,7 +6811,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -5996,7 +6854,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6008,7 +6866,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6021,7 +6879,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -6062,7 +6920,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6074,7 +6932,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6087,7 +6945,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -6113,7 +6971,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6125,7 +6983,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6138,7 +6996,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Pins) GetN() int64 {
@@ -6158,7 +7016,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6170,7 +7028,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6183,7 +7041,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -6205,13 +7063,14 @@ type Namespace struct {
 	ForgotSessions uint64                 `protobuf:"varint,1,opt,name=forgot_sessions,json=forgotSessions,proto3" json:"forgot_sessions,omitempty"` // Unix milliseconds
 	ForgotClients  uint64                 `protobuf:"varint,2,opt,name=forgot_clients,json=forgotClients,proto3" json:"forgot_clients,omitempty"`    // Unix milliseconds
 	TokenFloor     uint64                 `protobuf:"varint,3,opt,name=token_floor,json=tokenFloor,proto3" json:"token_floor,omitempty"`
+	Budgets        uint64                 `protobuf:"varint,4,opt,name=budgets,proto3" json:"budgets,omitempty"` // ever made
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6223,7 +7082,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6236,7 +7095,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -6260,6 +7119,13 @@ func (x *Namespace) GetTokenFloor() uint64 {
 	return 0
 }
 
+func (x *Namespace) GetBudgets() uint64 {
+	if x != nil {
+		return x.Budgets
+	}
+	return 0
+}
+
 type Baseline struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
@@ -6270,7 +7136,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6282,7 +7148,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6295,7 +7161,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -6321,7 +7187,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6333,7 +7199,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6346,7 +7212,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Hash) GetHash() string {
@@ -6368,7 +7234,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6380,7 +7246,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6393,7 +7259,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *List) GetLength() int64 {
@@ -6427,7 +7293,7 @@ type ListItem struct {
 
 func (x *ListItem) Reset() {
 	*x = ListItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6439,7 +7305,7 @@ func (x *ListItem) String() string {
 func (*ListItem) ProtoMessage() {}
 
 func (x *ListItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6452,7 +7318,7 @@ func (x *ListItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
 func (*ListItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListItem) GetText() string {
@@ -6481,7 +7347,7 @@ type Signals struct {
 
 func (x *Signals) Reset() {
 	*x = Signals{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6493,7 +7359,7 @@ func (x *Signals) String() string {
 func (*Signals) ProtoMessage() {}
 
 func (x *Signals) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6506,7 +7372,7 @@ func (x *Signals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signals.ProtoReflect.Descriptor instead.
 func (*Signals) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Signals) GetHalts() []*Halt {
@@ -6538,7 +7404,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6550,7 +7416,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6563,7 +7429,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Halt) GetTarget() *Target {
@@ -6620,7 +7486,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6632,7 +7498,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6645,7 +7511,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -6679,7 +7545,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6691,7 +7557,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6704,7 +7570,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -6725,7 +7591,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6737,7 +7603,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6750,7 +7616,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -6778,7 +7644,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6790,7 +7656,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6803,7 +7669,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -6828,7 +7694,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xac\v\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xf2\f\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -6858,7 +7724,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bput_rate\x18\x1c \x01(\v2\x17.govnode.log.v1.PutRateH\x00R\aputRate\x12=\n" +
 	"\vdelete_rate\x18\x1d \x01(\v2\x1a.govnode.log.v1.DeleteRateH\x00R\n" +
 	"deleteRate\x127\n" +
-	"\ttake_rate\x18\x1e \x01(\v2\x18.govnode.log.v1.TakeRateH\x00R\btakeRate\x120\n" +
+	"\ttake_rate\x18\x1e \x01(\v2\x18.govnode.log.v1.TakeRateH\x00R\btakeRate\x12:\n" +
+	"\n" +
+	"put_budget\x18\x1f \x01(\v2\x19.govnode.log.v1.PutBudgetH\x00R\tputBudget\x12C\n" +
+	"\radjust_budget\x18  \x01(\v2\x1c.govnode.log.v1.AdjustBudgetH\x00R\fadjustBudget\x12C\n" +
+	"\rdelete_budget\x18! \x01(\v2\x1c.govnode.log.v1.DeleteBudgetH\x00R\fdeleteBudget\x120\n" +
 	"\x06append\x18\" \x01(\v2\x16.govnode.log.v1.AppendH\x00R\x06append\x12=\n" +
 	"\vdelete_list\x18# \x01(\v2\x1a.govnode.log.v1.DeleteListH\x00R\n" +
 	"deleteListB\t\n" +
@@ -6895,7 +7765,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04text\x18\x03 \x01(\tR\x04text\"1\n" +
 	"\tToolLimit\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x10\n" +
-	"\x03max\x18\x02 \x01(\rR\x03max\"\xc1\x02\n" +
+	"\x03max\x18\x02 \x01(\rR\x03max\"K\n" +
+	"\tKindLimit\x12,\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12\x10\n" +
+	"\x03max\x18\x02 \x01(\rR\x03max\"\xba\x03\n" +
 	"\x06Limits\x12\x1d\n" +
 	"\n" +
 	"max_tokens\x18\x01 \x01(\x03R\tmaxTokens\x12$\n" +
@@ -6908,7 +7781,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\rR\n" +
 	"checkpoint\x12\x14\n" +
-	"\x05drift\x18\t \x01(\x03R\x05drift\"\x8d\x02\n" +
+	"\x05drift\x18\t \x01(\x03R\x05drift\x12/\n" +
+	"\x05kinds\x18\n" +
+	" \x03(\v2\x19.govnode.log.v1.KindLimitR\x05kinds\x12!\n" +
+	"\fmax_failures\x18\v \x01(\rR\vmaxFailures\x12#\n" +
+	"\rbreaker_reset\x18\f \x01(\x03R\fbreakerReset\"\x8d\x02\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x18\n" +
@@ -6922,7 +7799,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\t \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x12\n" +
 	"\x04over\x18\n" +
-	" \x01(\fR\x04over\"\xe1\x03\n" +
+	" \x01(\fR\x04over\"\x93\x04\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -6941,7 +7818,15 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04wait\x18\x0e \x01(\x03R\x04wait\x12\x1a\n" +
 	"\bpriority\x18\x0f \x01(\x11R\bpriority\x12\x16\n" +
 	"\x06tokens\x18\x10 \x01(\x12R\x06tokens\x12.\n" +
-	"\x05rates\x18\x17 \x03(\v2\x18.govnode.log.v1.RateWantR\x05rates\"\xe7\x01\n" +
+	"\x05rates\x18\x17 \x03(\v2\x18.govnode.log.v1.RateWantR\x05rates\x120\n" +
+	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\"P\n" +
+	"\x06Charge\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x12R\x06amount\"6\n" +
+	"\x04Bill\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\x12R\x06amount\"\xad\x02\n" +
 	"\x03End\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -6950,7 +7835,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06status\x18\x05 \x01(\x0e2\x16.govnode.log.v1.StatusR\x06status\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\x12R\x06tokens\x12.\n" +
 	"\x06output\x18\a \x01(\v2\x16.govnode.log.v1.OutputR\x06output\x12\x14\n" +
-	"\x05rates\x18\t \x03(\tR\x05rates\"t\n" +
+	"\x05rates\x18\t \x03(\tR\x05rates\x12*\n" +
+	"\x05spent\x18\n" +
+	" \x03(\v2\x14.govnode.log.v1.BillR\x05spent\x12\x18\n" +
+	"\abudgets\x18\v \x03(\tR\abudgets\"t\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -7077,7 +7965,25 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04rate\x18\x05 \x01(\tR\x04rate\x12\x12\n" +
 	"\x04cost\x18\x06 \x01(\x05R\x04cost\x12\x12\n" +
 	"\x04wait\x18\a \x01(\x03R\x04wait\x12\x1a\n" +
-	"\bpriority\x18\b \x01(\x11R\bpriority\"\xa3\x01\n" +
+	"\bpriority\x18\b \x01(\x11R\bpriority\"\x9c\x01\n" +
+	"\tPutBudget\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
+	"\x06budget\x18\x03 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x04 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x05 \x01(\x12R\x06amount\x12\x10\n" +
+	"\x03per\x18\x06 \x01(\x03R\x03per\"\x93\x01\n" +
+	"\fAdjustBudget\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
+	"\x06budget\x18\x03 \x01(\tR\x06budget\x12\x1c\n" +
+	"\tancestors\x18\x04 \x03(\tR\tancestors\x12\x16\n" +
+	"\x06amount\x18\x05 \x01(\x12R\x06amount\"u\n" +
+	"\fDeleteBudget\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x16\n" +
+	"\x06budget\x18\x03 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x04 \x01(\tR\x06parent\"\xa3\x01\n" +
 	"\x06Append\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
@@ -7103,7 +8009,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Swept\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12.\n" +
 	"\x06target\x18\x02 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x04R\x06number\"\xe6\x05\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\x9d\x06\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -7129,10 +8035,22 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05names\x18\x11 \x03(\tR\x05names\x12\x14\n" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
-	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12\x14\n" +
+	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12,\n" +
+	"\x06signal\x18\x15 \x01(\v2\x14.govnode.log.v1.HaltR\x06signal\x125\n" +
+	"\abudgets\x18\x17 \x03(\v2\x1b.govnode.log.v1.BudgetCountR\abudgets\x12\x14\n" +
 	"\x05rates\x18\x18 \x03(\tR\x05rates\x12\x18\n" +
-	"\aversion\x18\x19 \x01(\tR\aversion\x12,\n" +
-	"\x06signal\x18\x15 \x01(\v2\x14.govnode.log.v1.HaltR\x06signal\"|\n" +
+	"\aversion\x18\x19 \x01(\tR\aversion\"\xe8\x01\n" +
+	"\vBudgetCount\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x12R\x06amount\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x12R\x04used\x12\x10\n" +
+	"\x03per\x18\x05 \x01(\x03R\x03per\x12\x1f\n" +
+	"\vperiod_ends\x18\x06 \x01(\x03R\n" +
+	"periodEnds\x12\x14\n" +
+	"\x05depth\x18\a \x01(\rR\x05depth\x12\x1a\n" +
+	"\bchildren\x18\b \x01(\rR\bchildren\x12\x18\n" +
+	"\acrossed\x18\t \x01(\rR\acrossed\"|\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
@@ -7171,7 +8089,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
-	"\x02ns\x18\x04 \x01(\tR\x02ns\"\x9d\x05\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xcf\x05\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +
@@ -7184,7 +8102,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
 	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hash\x123\n" +
-	"\asignals\x18\v \x01(\v2\x17.govnode.log.v1.SignalsH\x00R\asignals\x12*\n" +
+	"\asignals\x18\v \x01(\v2\x17.govnode.log.v1.SignalsH\x00R\asignals\x120\n" +
+	"\x06budget\x18\x0e \x01(\v2\x16.govnode.log.v1.BudgetH\x00R\x06budget\x12*\n" +
 	"\x04list\x18\x0f \x01(\v2\x14.govnode.log.v1.ListH\x00R\x04list\x127\n" +
 	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItemB\b\n" +
 	"\x06record\"\xbb\x05\n" +
@@ -7213,17 +8132,25 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04open\x18\x14 \x03(\v2\x14.govnode.log.v1.HeldR\x04open\x12%\n" +
 	"\x03ids\x18\x15 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\x12(\n" +
 	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\x12+\n" +
-	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\"i\n" +
+	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\"\xe4\x01\n" +
 	"\x05Gates\x122\n" +
 	"\x06signal\x18\x01 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05since\x18\x03 \x01(\x03R\x05since\"M\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x1f\n" +
+	"\vmodel_calls\x18\n" +
+	" \x01(\rR\n" +
+	"modelCalls\x12\x1f\n" +
+	"\vagent_calls\x18\v \x01(\rR\n" +
+	"agentCalls\x12\x1a\n" +
+	"\bhandoffs\x18\f \x01(\rR\bhandoffs\x12\x1b\n" +
+	"\tfailed_at\x18\r \x01(\x03R\bfailedAt\"M\n" +
 	"\x03Pin\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12.\n" +
-	"\x06limits\x18\x02 \x01(\v2\x16.govnode.log.v1.LimitsR\x06limits\"5\n" +
+	"\x06limits\x18\x02 \x01(\v2\x16.govnode.log.v1.LimitsR\x06limits\"Q\n" +
 	"\tToolCount\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x14\n" +
-	"\x05calls\x18\x02 \x01(\rR\x05calls\"\x86\x01\n" +
+	"\x05calls\x18\x02 \x01(\rR\x05calls\x12\x1a\n" +
+	"\bsampling\x18\x03 \x01(\rR\bsampling\"\x86\x01\n" +
 	"\x04More\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\tR\x06parent\x124\n" +
 	"\n" +
@@ -7243,15 +8170,32 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04rule\x18\t \x01(\rR\x04rule\x12,\n" +
 	"\x04kind\x18\n" +
 	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12/\n" +
-	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"8\n" +
+	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"k\n" +
 	"\tHeldGates\x12+\n" +
 	"\x05rates\x18\n" +
-	" \x03(\v2\x15.govnode.log.v1.SpentR\x05rates\"[\n" +
+	" \x03(\v2\x15.govnode.log.v1.SpentR\x05rates\x121\n" +
+	"\acharges\x18\x14 \x03(\v2\x17.govnode.log.v1.ChargedR\acharges\"[\n" +
 	"\x05Spent\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
 	"\x06weight\x18\x03 \x01(\x05R\x06weight\x12\x10\n" +
-	"\x03per\x18\x04 \x01(\x03R\x03per\"H\n" +
+	"\x03per\x18\x04 \x01(\x03R\x03per\"\x81\x01\n" +
+	"\aCharged\x12\x16\n" +
+	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x12R\x06amount\x12\x16\n" +
+	"\x06serial\x18\x04 \x01(\x04R\x06serial\x12\x16\n" +
+	"\x06period\x18\x05 \x01(\x03R\x06period\"\xd4\x01\n" +
+	"\x06Budget\x12\x16\n" +
+	"\x06parent\x18\x01 \x01(\tR\x06parent\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\x12R\x06amount\x12\x12\n" +
+	"\x04used\x18\x03 \x01(\x12R\x04used\x12\x10\n" +
+	"\x03per\x18\x04 \x01(\x03R\x03per\x12\x12\n" +
+	"\x04made\x18\x05 \x01(\x03R\x04made\x12\x16\n" +
+	"\x06period\x18\x06 \x01(\x03R\x06period\x12\x14\n" +
+	"\x05depth\x18\a \x01(\rR\x05depth\x12\x1a\n" +
+	"\bchildren\x18\b \x01(\rR\bchildren\x12\x16\n" +
+	"\x06serial\x18\t \x01(\x04R\x06serial\"H\n" +
 	"\x04Hold\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
@@ -7314,12 +8258,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x01n\x18\x01 \x01(\x03R\x01n\"L\n" +
 	"\aCounter\x12+\n" +
 	"\x05value\x18\x01 \x01(\v2\x15.govnode.log.v1.ValueR\x05value\x12\x14\n" +
-	"\x05until\x18\x02 \x01(\x03R\x05until\"|\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"\x96\x01\n" +
 	"\tNamespace\x12'\n" +
 	"\x0fforgot_sessions\x18\x01 \x01(\x04R\x0eforgotSessions\x12%\n" +
 	"\x0eforgot_clients\x18\x02 \x01(\x04R\rforgotClients\x12\x1f\n" +
 	"\vtoken_floor\x18\x03 \x01(\x04R\n" +
-	"tokenFloor\"2\n" +
+	"tokenFloor\x12\x18\n" +
+	"\abudgets\x18\x04 \x01(\x04R\abudgets\"2\n" +
 	"\bBaseline\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x1a\n" +
@@ -7355,12 +8300,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06record\x18\x02 \x01(\v2\x16.govnode.log.v1.RecordR\x06record\"?\n" +
 	"\x0fSnapshotTrailer\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x16\n" +
-	"\x06sha256\x18\x02 \x01(\fR\x06sha256*_\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256*w\n" +
 	"\bCallKind\x12\x12\n" +
 	"\x0eCALL_KIND_TOOL\x10\x00\x12\x13\n" +
 	"\x0fCALL_KIND_MODEL\x10\x01\x12\x13\n" +
 	"\x0fCALL_KIND_AGENT\x10\x02\x12\x15\n" +
-	"\x11CALL_KIND_HANDOFF\x10\x03*_\n" +
+	"\x11CALL_KIND_HANDOFF\x10\x03\x12\x16\n" +
+	"\x12CALL_KIND_SAMPLING\x10\x04*_\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STATUS_SUCCEEDED\x10\x01\x12\x11\n" +
@@ -7406,7 +8352,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 87)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -7424,186 +8370,208 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Output)(nil),          // 13: govnode.log.v1.Output
 	(*Value)(nil),           // 14: govnode.log.v1.Value
 	(*ToolLimit)(nil),       // 15: govnode.log.v1.ToolLimit
-	(*Limits)(nil),          // 16: govnode.log.v1.Limits
-	(*Open)(nil),            // 17: govnode.log.v1.Open
-	(*Begin)(nil),           // 18: govnode.log.v1.Begin
-	(*End)(nil),             // 19: govnode.log.v1.End
-	(*Cancel)(nil),          // 20: govnode.log.v1.Cancel
-	(*Close)(nil),           // 21: govnode.log.v1.Close
-	(*Acquire)(nil),         // 22: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 23: govnode.log.v1.Renew
-	(*Release)(nil),         // 24: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 25: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 26: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 27: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 28: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 29: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 30: govnode.log.v1.Set
-	(*Delete)(nil),          // 31: govnode.log.v1.Delete
-	(*Increment)(nil),       // 32: govnode.log.v1.Increment
-	(*Tick)(nil),            // 33: govnode.log.v1.Tick
-	(*Restore)(nil),         // 34: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 35: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 36: govnode.log.v1.Repair
-	(*PutRate)(nil),         // 37: govnode.log.v1.PutRate
-	(*DeleteRate)(nil),      // 38: govnode.log.v1.DeleteRate
-	(*TakeRate)(nil),        // 39: govnode.log.v1.TakeRate
-	(*Append)(nil),          // 40: govnode.log.v1.Append
-	(*DeleteList)(nil),      // 41: govnode.log.v1.DeleteList
-	(*Target)(nil),          // 42: govnode.log.v1.Target
-	(*Signal)(nil),          // 43: govnode.log.v1.Signal
-	(*Swept)(nil),           // 44: govnode.log.v1.Swept
-	(*Result)(nil),          // 45: govnode.log.v1.Result
-	(*After)(nil),           // 46: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 47: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 48: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 49: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 50: govnode.log.v1.Counters
-	(*Place)(nil),           // 51: govnode.log.v1.Place
-	(*Lapse)(nil),           // 52: govnode.log.v1.Lapse
-	(*Record)(nil),          // 53: govnode.log.v1.Record
-	(*Session)(nil),         // 54: govnode.log.v1.Session
-	(*Gates)(nil),           // 55: govnode.log.v1.Gates
-	(*Pin)(nil),             // 56: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 57: govnode.log.v1.ToolCount
-	(*More)(nil),            // 58: govnode.log.v1.More
-	(*Held)(nil),            // 59: govnode.log.v1.Held
-	(*HeldGates)(nil),       // 60: govnode.log.v1.HeldGates
-	(*Spent)(nil),           // 61: govnode.log.v1.Spent
-	(*Hold)(nil),            // 62: govnode.log.v1.Hold
-	(*IDs)(nil),             // 63: govnode.log.v1.IDs
-	(*Pool)(nil),            // 64: govnode.log.v1.Pool
-	(*Lease)(nil),           // 65: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 66: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 67: govnode.log.v1.Ticket
-	(*Client)(nil),          // 68: govnode.log.v1.Client
-	(*Policy)(nil),          // 69: govnode.log.v1.Policy
-	(*Name)(nil),            // 70: govnode.log.v1.Name
-	(*Pins)(nil),            // 71: govnode.log.v1.Pins
-	(*Counter)(nil),         // 72: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 73: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 74: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 75: govnode.log.v1.Hash
-	(*List)(nil),            // 76: govnode.log.v1.List
-	(*ListItem)(nil),        // 77: govnode.log.v1.ListItem
-	(*Signals)(nil),         // 78: govnode.log.v1.Signals
-	(*Halt)(nil),            // 79: govnode.log.v1.Halt
-	(*SnapshotHeader)(nil),  // 80: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 81: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 82: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 83: govnode.log.v1.SnapshotTrailer
+	(*KindLimit)(nil),       // 16: govnode.log.v1.KindLimit
+	(*Limits)(nil),          // 17: govnode.log.v1.Limits
+	(*Open)(nil),            // 18: govnode.log.v1.Open
+	(*Begin)(nil),           // 19: govnode.log.v1.Begin
+	(*Charge)(nil),          // 20: govnode.log.v1.Charge
+	(*Bill)(nil),            // 21: govnode.log.v1.Bill
+	(*End)(nil),             // 22: govnode.log.v1.End
+	(*Cancel)(nil),          // 23: govnode.log.v1.Cancel
+	(*Close)(nil),           // 24: govnode.log.v1.Close
+	(*Acquire)(nil),         // 25: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 26: govnode.log.v1.Renew
+	(*Release)(nil),         // 27: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 28: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 29: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 30: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 31: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 32: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 33: govnode.log.v1.Set
+	(*Delete)(nil),          // 34: govnode.log.v1.Delete
+	(*Increment)(nil),       // 35: govnode.log.v1.Increment
+	(*Tick)(nil),            // 36: govnode.log.v1.Tick
+	(*Restore)(nil),         // 37: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 38: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 39: govnode.log.v1.Repair
+	(*PutRate)(nil),         // 40: govnode.log.v1.PutRate
+	(*DeleteRate)(nil),      // 41: govnode.log.v1.DeleteRate
+	(*TakeRate)(nil),        // 42: govnode.log.v1.TakeRate
+	(*PutBudget)(nil),       // 43: govnode.log.v1.PutBudget
+	(*AdjustBudget)(nil),    // 44: govnode.log.v1.AdjustBudget
+	(*DeleteBudget)(nil),    // 45: govnode.log.v1.DeleteBudget
+	(*Append)(nil),          // 46: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 47: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 48: govnode.log.v1.Target
+	(*Signal)(nil),          // 49: govnode.log.v1.Signal
+	(*Swept)(nil),           // 50: govnode.log.v1.Swept
+	(*Result)(nil),          // 51: govnode.log.v1.Result
+	(*BudgetCount)(nil),     // 52: govnode.log.v1.BudgetCount
+	(*After)(nil),           // 53: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 54: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 55: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 56: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 57: govnode.log.v1.Counters
+	(*Place)(nil),           // 58: govnode.log.v1.Place
+	(*Lapse)(nil),           // 59: govnode.log.v1.Lapse
+	(*Record)(nil),          // 60: govnode.log.v1.Record
+	(*Session)(nil),         // 61: govnode.log.v1.Session
+	(*Gates)(nil),           // 62: govnode.log.v1.Gates
+	(*Pin)(nil),             // 63: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 64: govnode.log.v1.ToolCount
+	(*More)(nil),            // 65: govnode.log.v1.More
+	(*Held)(nil),            // 66: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 67: govnode.log.v1.HeldGates
+	(*Spent)(nil),           // 68: govnode.log.v1.Spent
+	(*Charged)(nil),         // 69: govnode.log.v1.Charged
+	(*Budget)(nil),          // 70: govnode.log.v1.Budget
+	(*Hold)(nil),            // 71: govnode.log.v1.Hold
+	(*IDs)(nil),             // 72: govnode.log.v1.IDs
+	(*Pool)(nil),            // 73: govnode.log.v1.Pool
+	(*Lease)(nil),           // 74: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 75: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 76: govnode.log.v1.Ticket
+	(*Client)(nil),          // 77: govnode.log.v1.Client
+	(*Policy)(nil),          // 78: govnode.log.v1.Policy
+	(*Name)(nil),            // 79: govnode.log.v1.Name
+	(*Pins)(nil),            // 80: govnode.log.v1.Pins
+	(*Counter)(nil),         // 81: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 82: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 83: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 84: govnode.log.v1.Hash
+	(*List)(nil),            // 85: govnode.log.v1.List
+	(*ListItem)(nil),        // 86: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 87: govnode.log.v1.Signals
+	(*Halt)(nil),            // 88: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 89: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 90: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 91: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 92: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	17,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	18,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	19,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	20,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	21,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	22,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	23,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	24,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	25,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	26,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	27,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	28,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	29,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	30,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	31,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	32,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	33,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	34,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	35,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	36,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	43,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
-	44,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
-	37,  // 22: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
-	38,  // 23: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
-	39,  // 24: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
-	40,  // 25: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
-	41,  // 26: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
-	2,   // 27: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	15,  // 28: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	9,   // 29: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,   // 30: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	10,  // 31: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	11,  // 32: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	12,  // 33: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
-	1,   // 34: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	13,  // 35: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	8,   // 36: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	8,   // 37: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	8,   // 38: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	8,   // 39: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	16,  // 40: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	8,   // 41: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	8,   // 42: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	14,  // 43: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	8,   // 44: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	8,   // 45: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	8,   // 46: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	8,   // 47: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	8,   // 48: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
-	8,   // 49: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
-	8,   // 50: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
-	8,   // 51: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
-	3,   // 52: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
-	8,   // 53: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
-	42,  // 54: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
-	4,   // 55: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
-	42,  // 56: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
-	48,  // 57: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	49,  // 58: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	50,  // 59: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	51,  // 60: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	52,  // 61: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	46,  // 62: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	79,  // 63: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
-	54,  // 64: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	47,  // 65: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	54,  // 66: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	64,  // 67: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	68,  // 68: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	69,  // 69: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	70,  // 70: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	71,  // 71: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	72,  // 72: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	73,  // 73: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	74,  // 74: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	75,  // 75: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	78,  // 76: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
-	76,  // 77: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
-	77,  // 78: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
-	5,   // 79: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	56,  // 80: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	57,  // 81: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	59,  // 82: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	63,  // 83: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	58,  // 84: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	55,  // 85: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	4,   // 86: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
-	16,  // 87: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	9,   // 88: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	62,  // 89: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,   // 90: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	60,  // 91: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	61,  // 92: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
-	65,  // 93: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	67,  // 94: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	66,  // 95: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	59,  // 96: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	63,  // 97: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	56,  // 98: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	14,  // 99: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	79,  // 100: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
-	42,  // 101: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,   // 102: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
-	82,  // 103: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	53,  // 104: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	105, // [105:105] is the sub-list for method output_type
-	105, // [105:105] is the sub-list for method input_type
-	105, // [105:105] is the sub-list for extension type_name
-	105, // [105:105] is the sub-list for extension extendee
-	0,   // [0:105] is the sub-list for field type_name
+	18,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	19,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	22,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	23,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	24,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	25,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	26,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	27,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	28,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	29,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	30,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	31,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	32,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	33,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	34,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	35,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	36,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	37,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	38,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	39,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	49,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	50,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	40,  // 22: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
+	41,  // 23: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
+	42,  // 24: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
+	43,  // 25: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
+	44,  // 26: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
+	45,  // 27: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
+	46,  // 28: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	47,  // 29: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	2,   // 30: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	0,   // 31: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
+	15,  // 32: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	16,  // 33: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
+	9,   // 34: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,   // 35: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	10,  // 36: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	11,  // 37: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	12,  // 38: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
+	20,  // 39: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
+	1,   // 40: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	13,  // 41: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	21,  // 42: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
+	8,   // 43: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	8,   // 44: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	8,   // 45: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	8,   // 46: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	17,  // 47: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	8,   // 48: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	8,   // 49: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	14,  // 50: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	8,   // 51: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	8,   // 52: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	8,   // 53: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	8,   // 54: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	8,   // 55: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
+	8,   // 56: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
+	8,   // 57: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
+	8,   // 58: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
+	8,   // 59: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
+	8,   // 60: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	8,   // 61: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,   // 62: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	8,   // 63: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	48,  // 64: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,   // 65: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	48,  // 66: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	55,  // 67: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	56,  // 68: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	57,  // 69: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	58,  // 70: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	59,  // 71: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	53,  // 72: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	88,  // 73: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	52,  // 74: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
+	61,  // 75: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	54,  // 76: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	61,  // 77: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	73,  // 78: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	77,  // 79: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	78,  // 80: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	79,  // 81: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	80,  // 82: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	81,  // 83: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	82,  // 84: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	83,  // 85: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	84,  // 86: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	87,  // 87: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	70,  // 88: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	85,  // 89: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	86,  // 90: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	5,   // 91: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	63,  // 92: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	64,  // 93: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	66,  // 94: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	72,  // 95: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	65,  // 96: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	62,  // 97: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	4,   // 98: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	17,  // 99: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	9,   // 100: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	71,  // 101: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 102: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	67,  // 103: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	68,  // 104: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	69,  // 105: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	74,  // 106: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	76,  // 107: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	75,  // 108: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	66,  // 109: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	72,  // 110: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	63,  // 111: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	14,  // 112: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	88,  // 113: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	48,  // 114: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 115: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	91,  // 116: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	60,  // 117: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	118, // [118:118] is the sub-list for method output_type
+	118, // [118:118] is the sub-list for method input_type
+	118, // [118:118] is the sub-list for extension type_name
+	118, // [118:118] is the sub-list for extension extendee
+	0,   // [0:118] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -7637,10 +8605,13 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_PutRate)(nil),
 		(*Command_DeleteRate)(nil),
 		(*Command_TakeRate)(nil),
+		(*Command_PutBudget)(nil),
+		(*Command_AdjustBudget)(nil),
+		(*Command_DeleteBudget)(nil),
 		(*Command_Append)(nil),
 		(*Command_DeleteList)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[47].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[54].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -7652,6 +8623,7 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Record_Baseline)(nil),
 		(*Record_Hash)(nil),
 		(*Record_Signals)(nil),
+		(*Record_Budget)(nil),
 		(*Record_List)(nil),
 		(*Record_ListItem)(nil),
 	}
@@ -7661,7 +8633,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   78,
+			NumMessages:   87,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

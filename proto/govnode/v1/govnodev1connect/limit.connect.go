@@ -43,6 +43,19 @@ const (
 	LimitServiceDeleteRateProcedure = "/govnode.v1.LimitService/DeleteRate"
 	// LimitServiceTakeRateProcedure is the fully-qualified name of the LimitService's TakeRate RPC.
 	LimitServiceTakeRateProcedure = "/govnode.v1.LimitService/TakeRate"
+	// LimitServicePutBudgetProcedure is the fully-qualified name of the LimitService's PutBudget RPC.
+	LimitServicePutBudgetProcedure = "/govnode.v1.LimitService/PutBudget"
+	// LimitServiceGetBudgetProcedure is the fully-qualified name of the LimitService's GetBudget RPC.
+	LimitServiceGetBudgetProcedure = "/govnode.v1.LimitService/GetBudget"
+	// LimitServiceListBudgetsProcedure is the fully-qualified name of the LimitService's ListBudgets
+	// RPC.
+	LimitServiceListBudgetsProcedure = "/govnode.v1.LimitService/ListBudgets"
+	// LimitServiceAdjustBudgetProcedure is the fully-qualified name of the LimitService's AdjustBudget
+	// RPC.
+	LimitServiceAdjustBudgetProcedure = "/govnode.v1.LimitService/AdjustBudget"
+	// LimitServiceDeleteBudgetProcedure is the fully-qualified name of the LimitService's DeleteBudget
+	// RPC.
+	LimitServiceDeleteBudgetProcedure = "/govnode.v1.LimitService/DeleteBudget"
 )
 
 // LimitServiceClient is a client for the govnode.v1.LimitService service.
@@ -55,6 +68,15 @@ type LimitServiceClient interface {
 	DeleteRate(context.Context, *v1.DeleteRateRequest) (*v1.DeleteRateResponse, error)
 	// TakeRate spends at a rate, or waits in its queue until it may.
 	TakeRate(context.Context, *v1.TakeRateRequest) (*v1.TakeRateResponse, error)
+	// PutBudget makes a budget, or changes its amount.
+	PutBudget(context.Context, *v1.PutBudgetRequest) (*v1.PutBudgetResponse, error)
+	GetBudget(context.Context, *v1.GetBudgetRequest) (*v1.GetBudgetResponse, error)
+	ListBudgets(context.Context, *v1.ListBudgetsRequest) (*v1.ListBudgetsResponse, error)
+	// AdjustBudget adds to what is used of a budget and of all above it, for
+	// instance by a bill that came late.
+	AdjustBudget(context.Context, *v1.AdjustBudgetRequest) (*v1.AdjustBudgetResponse, error)
+	// DeleteBudget removes a budget that is the parent of none.
+	DeleteBudget(context.Context, *v1.DeleteBudgetRequest) (*v1.DeleteBudgetResponse, error)
 }
 
 // NewLimitServiceClient constructs a client for the govnode.v1.LimitService service. By default, it
@@ -98,16 +120,51 @@ func NewLimitServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(limitServiceMethods.ByName("TakeRate")),
 			connect.WithClientOptions(opts...),
 		),
+		putBudget: connect.NewClient[v1.PutBudgetRequest, v1.PutBudgetResponse](
+			httpClient,
+			baseURL+LimitServicePutBudgetProcedure,
+			connect.WithSchema(limitServiceMethods.ByName("PutBudget")),
+			connect.WithClientOptions(opts...),
+		),
+		getBudget: connect.NewClient[v1.GetBudgetRequest, v1.GetBudgetResponse](
+			httpClient,
+			baseURL+LimitServiceGetBudgetProcedure,
+			connect.WithSchema(limitServiceMethods.ByName("GetBudget")),
+			connect.WithClientOptions(opts...),
+		),
+		listBudgets: connect.NewClient[v1.ListBudgetsRequest, v1.ListBudgetsResponse](
+			httpClient,
+			baseURL+LimitServiceListBudgetsProcedure,
+			connect.WithSchema(limitServiceMethods.ByName("ListBudgets")),
+			connect.WithClientOptions(opts...),
+		),
+		adjustBudget: connect.NewClient[v1.AdjustBudgetRequest, v1.AdjustBudgetResponse](
+			httpClient,
+			baseURL+LimitServiceAdjustBudgetProcedure,
+			connect.WithSchema(limitServiceMethods.ByName("AdjustBudget")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteBudget: connect.NewClient[v1.DeleteBudgetRequest, v1.DeleteBudgetResponse](
+			httpClient,
+			baseURL+LimitServiceDeleteBudgetProcedure,
+			connect.WithSchema(limitServiceMethods.ByName("DeleteBudget")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // limitServiceClient implements LimitServiceClient.
 type limitServiceClient struct {
-	putRate    *connect.Client[v1.PutRateRequest, v1.PutRateResponse]
-	getRate    *connect.Client[v1.GetRateRequest, v1.GetRateResponse]
-	listRates  *connect.Client[v1.ListRatesRequest, v1.ListRatesResponse]
-	deleteRate *connect.Client[v1.DeleteRateRequest, v1.DeleteRateResponse]
-	takeRate   *connect.Client[v1.TakeRateRequest, v1.TakeRateResponse]
+	putRate      *connect.Client[v1.PutRateRequest, v1.PutRateResponse]
+	getRate      *connect.Client[v1.GetRateRequest, v1.GetRateResponse]
+	listRates    *connect.Client[v1.ListRatesRequest, v1.ListRatesResponse]
+	deleteRate   *connect.Client[v1.DeleteRateRequest, v1.DeleteRateResponse]
+	takeRate     *connect.Client[v1.TakeRateRequest, v1.TakeRateResponse]
+	putBudget    *connect.Client[v1.PutBudgetRequest, v1.PutBudgetResponse]
+	getBudget    *connect.Client[v1.GetBudgetRequest, v1.GetBudgetResponse]
+	listBudgets  *connect.Client[v1.ListBudgetsRequest, v1.ListBudgetsResponse]
+	adjustBudget *connect.Client[v1.AdjustBudgetRequest, v1.AdjustBudgetResponse]
+	deleteBudget *connect.Client[v1.DeleteBudgetRequest, v1.DeleteBudgetResponse]
 }
 
 // PutRate calls govnode.v1.LimitService.PutRate.
@@ -155,6 +212,51 @@ func (c *limitServiceClient) TakeRate(ctx context.Context, req *v1.TakeRateReque
 	return nil, err
 }
 
+// PutBudget calls govnode.v1.LimitService.PutBudget.
+func (c *limitServiceClient) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (*v1.PutBudgetResponse, error) {
+	response, err := c.putBudget.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetBudget calls govnode.v1.LimitService.GetBudget.
+func (c *limitServiceClient) GetBudget(ctx context.Context, req *v1.GetBudgetRequest) (*v1.GetBudgetResponse, error) {
+	response, err := c.getBudget.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListBudgets calls govnode.v1.LimitService.ListBudgets.
+func (c *limitServiceClient) ListBudgets(ctx context.Context, req *v1.ListBudgetsRequest) (*v1.ListBudgetsResponse, error) {
+	response, err := c.listBudgets.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// AdjustBudget calls govnode.v1.LimitService.AdjustBudget.
+func (c *limitServiceClient) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequest) (*v1.AdjustBudgetResponse, error) {
+	response, err := c.adjustBudget.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DeleteBudget calls govnode.v1.LimitService.DeleteBudget.
+func (c *limitServiceClient) DeleteBudget(ctx context.Context, req *v1.DeleteBudgetRequest) (*v1.DeleteBudgetResponse, error) {
+	response, err := c.deleteBudget.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // LimitServiceHandler is an implementation of the govnode.v1.LimitService service.
 type LimitServiceHandler interface {
 	// PutRate makes a rate, or changes one: no window of per admits more than limit.
@@ -165,6 +267,15 @@ type LimitServiceHandler interface {
 	DeleteRate(context.Context, *v1.DeleteRateRequest) (*v1.DeleteRateResponse, error)
 	// TakeRate spends at a rate, or waits in its queue until it may.
 	TakeRate(context.Context, *v1.TakeRateRequest) (*v1.TakeRateResponse, error)
+	// PutBudget makes a budget, or changes its amount.
+	PutBudget(context.Context, *v1.PutBudgetRequest) (*v1.PutBudgetResponse, error)
+	GetBudget(context.Context, *v1.GetBudgetRequest) (*v1.GetBudgetResponse, error)
+	ListBudgets(context.Context, *v1.ListBudgetsRequest) (*v1.ListBudgetsResponse, error)
+	// AdjustBudget adds to what is used of a budget and of all above it, for
+	// instance by a bill that came late.
+	AdjustBudget(context.Context, *v1.AdjustBudgetRequest) (*v1.AdjustBudgetResponse, error)
+	// DeleteBudget removes a budget that is the parent of none.
+	DeleteBudget(context.Context, *v1.DeleteBudgetRequest) (*v1.DeleteBudgetResponse, error)
 }
 
 // NewLimitServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -204,6 +315,36 @@ func NewLimitServiceHandler(svc LimitServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(limitServiceMethods.ByName("TakeRate")),
 		connect.WithHandlerOptions(opts...),
 	)
+	limitServicePutBudgetHandler := connect.NewUnaryHandlerSimple(
+		LimitServicePutBudgetProcedure,
+		svc.PutBudget,
+		connect.WithSchema(limitServiceMethods.ByName("PutBudget")),
+		connect.WithHandlerOptions(opts...),
+	)
+	limitServiceGetBudgetHandler := connect.NewUnaryHandlerSimple(
+		LimitServiceGetBudgetProcedure,
+		svc.GetBudget,
+		connect.WithSchema(limitServiceMethods.ByName("GetBudget")),
+		connect.WithHandlerOptions(opts...),
+	)
+	limitServiceListBudgetsHandler := connect.NewUnaryHandlerSimple(
+		LimitServiceListBudgetsProcedure,
+		svc.ListBudgets,
+		connect.WithSchema(limitServiceMethods.ByName("ListBudgets")),
+		connect.WithHandlerOptions(opts...),
+	)
+	limitServiceAdjustBudgetHandler := connect.NewUnaryHandlerSimple(
+		LimitServiceAdjustBudgetProcedure,
+		svc.AdjustBudget,
+		connect.WithSchema(limitServiceMethods.ByName("AdjustBudget")),
+		connect.WithHandlerOptions(opts...),
+	)
+	limitServiceDeleteBudgetHandler := connect.NewUnaryHandlerSimple(
+		LimitServiceDeleteBudgetProcedure,
+		svc.DeleteBudget,
+		connect.WithSchema(limitServiceMethods.ByName("DeleteBudget")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/govnode.v1.LimitService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case LimitServicePutRateProcedure:
@@ -216,6 +357,16 @@ func NewLimitServiceHandler(svc LimitServiceHandler, opts ...connect.HandlerOpti
 			limitServiceDeleteRateHandler.ServeHTTP(w, r)
 		case LimitServiceTakeRateProcedure:
 			limitServiceTakeRateHandler.ServeHTTP(w, r)
+		case LimitServicePutBudgetProcedure:
+			limitServicePutBudgetHandler.ServeHTTP(w, r)
+		case LimitServiceGetBudgetProcedure:
+			limitServiceGetBudgetHandler.ServeHTTP(w, r)
+		case LimitServiceListBudgetsProcedure:
+			limitServiceListBudgetsHandler.ServeHTTP(w, r)
+		case LimitServiceAdjustBudgetProcedure:
+			limitServiceAdjustBudgetHandler.ServeHTTP(w, r)
+		case LimitServiceDeleteBudgetProcedure:
+			limitServiceDeleteBudgetHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -243,4 +394,24 @@ func (UnimplementedLimitServiceHandler) DeleteRate(context.Context, *v1.DeleteRa
 
 func (UnimplementedLimitServiceHandler) TakeRate(context.Context, *v1.TakeRateRequest) (*v1.TakeRateResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.LimitService.TakeRate is not implemented"))
+}
+
+func (UnimplementedLimitServiceHandler) PutBudget(context.Context, *v1.PutBudgetRequest) (*v1.PutBudgetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.LimitService.PutBudget is not implemented"))
+}
+
+func (UnimplementedLimitServiceHandler) GetBudget(context.Context, *v1.GetBudgetRequest) (*v1.GetBudgetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.LimitService.GetBudget is not implemented"))
+}
+
+func (UnimplementedLimitServiceHandler) ListBudgets(context.Context, *v1.ListBudgetsRequest) (*v1.ListBudgetsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.LimitService.ListBudgets is not implemented"))
+}
+
+func (UnimplementedLimitServiceHandler) AdjustBudget(context.Context, *v1.AdjustBudgetRequest) (*v1.AdjustBudgetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.LimitService.AdjustBudget is not implemented"))
+}
+
+func (UnimplementedLimitServiceHandler) DeleteBudget(context.Context, *v1.DeleteBudgetRequest) (*v1.DeleteBudgetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.LimitService.DeleteBudget is not implemented"))
 }

@@ -1,0 +1,318 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/record"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/session/budget"
+	"example.com/govnode/storage"
+)
+
+// Budgets: how they are put, adjusted, deleted and read, and what calls charge.
+
+// amountOf checks an amount of a budget.
+func amountOf(f *input.Fields, field, text string, least int64) int64 {
+	n, err := input.ParseDecimal(text)
+	if err != nil || n < least || n > budget.MaxAmount {
+		f.Refuse(field, "is %q; it must be a decimal from %s to %s with at most 6 digits behind the point", input.Clip(text, 80), input.FormatDecimal(least), input.FormatDecimal(budget.MaxAmount))
+	}
+	return n
+}
+
+// budgetAmounts checks the budgets that a call names.
+func budgetAmounts(f *input.Fields, field string, list []*v1.BudgetAmount) map[string]int64 {
+	f.Count(field, len(list), input.Caps.Budgets)
+	if len(list) == 0 {
+		return nil
+	}
+	amounts := make(map[string]int64, len(list))
+	for i, b := range list {
+		in := f.At(field, i)
+		in.ID("budget", b.GetBudget())
+		if _, twice := amounts[b.GetBudget()]; twice {
+			in.Refuse("budget", "names %q twice; give its amount once", b.GetBudget())
+		}
+		amount := int64(input.Million)
+		if text := b.GetAmount(); text != "" {
+			amount = amountOf(in, "amount", text, 0)
+		}
+		amounts[b.GetBudget()] = amount
+		f.Take(in)
+	}
+	return amounts
+}
+
+// charge puts what the call charges into the command: the budgets that it and
+// its policy name, and all above them.
+func (b *begin) charge(ctx context.Context, read storage.Read) error {
+	costs := b.costs
+	if named := b.policy.Governance().Budgets; len(named) > 0 {
+		if costs = maps.Clone(costs); costs == nil {
+			costs = map[string]int64{}
+		}
+		for _, n := range named {
+			costs[n.Budget] = min(costs[n.Budget]+n.Amount, budget.MaxAmount)
+		}
+	}
+	if len(costs) == 0 {
+		b.cmd.Budgets = nil
+		return nil
+	}
+	var err error
+	b.cmd.Budgets, err = b.s.tree(ctx, b.ns, costs, read)
+	return err
+}
+
+// tree finds what is above the budgets named. One that this node does not see is
+// left to the state machine, which may know the call; it is missing where the
+// latest state does not have it.
+func (s *Server) tree(ctx context.Context, ns string, costs map[string]int64, read storage.Read) ([]session.Charge, error) {
+	parents := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(costs)) {
+		for at := name; at != ""; at = parents[at] {
+			if _, seen := parents[at]; seen {
+				break
+			}
+			x, err := s.findBudget(ctx, ns, at, read)
+			switch {
+			case err != nil:
+				return nil, err
+			case x != nil:
+				parents[at] = x.Parent
+			case read == storage.Latest && at == name:
+				return nil, fault.NotFound("budgets", "there is no budget %q; make it with PutBudget", name)
+			default:
+				parents[at] = ""
+			}
+		}
+	}
+	if most := int(input.Caps.Budgets.Max); len(parents) > most {
+		return nil, fault.Invalid("budgets", "the budgets of this call and those above them are %d, the most is %d; name fewer", len(parents), most)
+	}
+	charges := make([]session.Charge, 0, len(parents))
+	for _, name := range slices.Sorted(maps.Keys(parents)) {
+		charges = append(charges, session.Charge{Budget: name, Parent: parents[name], Amount: costs[name]})
+	}
+	return charges, nil
+}
+
+// findBudget returns a budget; nil if there is none.
+func (s *Server) findBudget(ctx context.Context, ns, name string, read storage.Read) (*session.Budget, error) {
+	found, err := s.store.Get(ctx, session.BudgetKey(ns, name), read)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	b, _ := found.Record.(*session.Budget)
+	return b, nil
+}
+
+// budgetOf shows a budget.
+func budgetOf(n *session.BudgetCount) *v1.Budget {
+	out := &v1.Budget{
+		Budget: n.Budget, Parent: n.Parent, Amount: input.FormatDecimal(n.Amount), Used: input.FormatDecimal(n.Used),
+		Left: input.FormatDecimal(n.Left()), Depth: int32(n.Depth), Children: int32(n.Children), Share: 1,
+	}
+	if n.Amount > 0 {
+		out.Share = float64(n.Used) / float64(n.Amount)
+	}
+	if n.Per > 0 {
+		out.Per, out.PeriodEnds = durationpb.New(n.Per), durationpb.New(n.PeriodEnds)
+	}
+	return out
+}
+
+// PutBudget makes a budget, or changes its amount. Lowering it revokes nothing.
+func (s limitService) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (*v1.PutBudgetResponse, error) {
+	f := &input.Fields{}
+	f.ID("budget", req.Budget)
+	f.OptionalID("parent", req.Parent)
+	if req.Parent == req.Budget && req.Parent != "" {
+		f.Refuse("parent", "is the budget itself; name another one, or none")
+	}
+	cmd := &session.PutBudget{
+		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Budget: req.Budget, Parent: req.Parent,
+		Amount: amountOf(f, "amount", req.Amount, 0),
+	}
+	if req.Per != nil {
+		cmd.Per = f.Duration("per", req.Per, input.Caps.BudgetPer)
+	}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+		switch {
+		case res.Code == session.NotFound:
+			return fault.NotFound("parent", "there is no budget %q; make it first", req.Parent)
+		case res.Code == session.Invalid && len(res.Budgets) == 0:
+			return fault.Invalid("parent", "%q is %d budgets deep, which is the most; choose one that is nearer to its root", req.Parent, res.Limit)
+		case res.Code == session.Invalid && res.Budgets[0].Parent != req.Parent:
+			return fault.Invalid("parent", "is fixed when a budget is made, and that of %q is %q; say the same, or delete the budget and make it anew", req.Budget, res.Budgets[0].Parent)
+		case res.Code == session.Invalid:
+			return fault.Invalid("per", "is fixed when a budget is made, and that of %q is %v; say the same, or delete the budget and make it anew", req.Budget, res.Budgets[0].Per)
+		}
+		return requestFailure(cmd.By)(res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.audit.budgets(cmd.NS, engine.Input{}, &a.Result)
+	out := &v1.PutBudgetResponse{Index: a.Index}
+	if len(a.Result.Budgets) > 0 { // a repeat may come after DeleteBudget
+		out.Budget = budgetOf(&a.Result.Budgets[0])
+	}
+	return out, nil
+}
+
+// AdjustBudget adds to what is used, of the budget and of all above it.
+func (s limitService) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequest) (*v1.AdjustBudgetResponse, error) {
+	f := &input.Fields{}
+	f.ID("budget", req.Budget)
+	cmd := &session.AdjustBudget{
+		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Budget: req.Budget, Amount: amountOf(f, "by", req.By, -budget.MaxAmount),
+	}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.above(ctx, cmd.NS, req.Budget, cmd, func(ancestors []string) { cmd.Ancestors = ancestors }, requestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	s.audit.budgets(cmd.NS, engine.Input{}, &a.Result)
+	out := &v1.AdjustBudgetResponse{Index: a.Index}
+	if len(a.Result.Budgets) > 0 {
+		out.Budget = budgetOf(&a.Result.Budgets[0])
+	}
+	return out, nil
+}
+
+// DeleteBudget removes a budget that is the parent of none.
+func (s limitService) DeleteBudget(ctx context.Context, req *v1.DeleteBudgetRequest) (*v1.DeleteBudgetResponse, error) {
+	f := &input.Fields{}
+	f.ID("budget", req.Budget)
+	cmd := &session.DeleteBudget{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Budget: req.Budget}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	parent := func(ancestors []string) {
+		if cmd.Parent = ""; len(ancestors) > 0 {
+			cmd.Parent = ancestors[0]
+		}
+	}
+	a, err := s.above(ctx, cmd.NS, req.Budget, cmd, parent, func(res *session.Result) error {
+		if res.Code == session.BudgetHasChildren {
+			return fault.OfResult(res, fmt.Sprintf("budget %q", req.Budget))
+		}
+		return requestFailure(cmd.By)(res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeleteBudgetResponse{Index: a.Index}, nil
+}
+
+// budgetRounds is how often a command is ordered whose premise does not hold.
+const budgetRounds = 8
+
+// above orders a command whose premise is what is above a budget. The order
+// decides whether there is one: a request may be known that has deleted it.
+func (s *Server) above(ctx context.Context, ns, name string, cmd session.Command, premise func([]string), refused func(*session.Result) error) (a storage.Answer, err error) {
+	missing := func(res *session.Result) error {
+		if res.Code == session.NotFound {
+			return fault.NotFound("budget", "there is no budget %q; make it with PutBudget", name)
+		}
+		return refused(res)
+	}
+	for range budgetRounds {
+		var ancestors []string
+		for at := name; len(ancestors) < budget.MaxDepth; {
+			b, err := s.findBudget(ctx, ns, at, storage.Latest)
+			if err != nil {
+				return a, err
+			}
+			if b == nil || b.Parent == "" {
+				break
+			}
+			at = b.Parent
+			ancestors = append(ancestors, at)
+		}
+		premise(ancestors)
+		if a, err = s.change(ctx, cmd, missing); a.Result.Code != session.StalePremise {
+			return a, err
+		}
+	}
+	return a, err
+}
+
+// GetBudget returns a budget as it stands.
+func (s limitService) GetBudget(ctx context.Context, req *v1.GetBudgetRequest) (*v1.GetBudgetResponse, error) {
+	f := &input.Fields{}
+	f.ID("budget", req.Budget)
+	read := readOf(f, req.Consistency)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	found, err := s.store.Get(ctx, session.BudgetKey(input.Namespace(ctx), req.Budget), read)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	b, ok := found.Record.(*session.Budget)
+	if !ok || b == nil {
+		return nil, fault.NotFound("budget", "there is no budget %q; make it with PutBudget", req.Budget)
+	}
+	n := b.Count(req.Budget, found.Now)
+	return &v1.GetBudgetResponse{Budget: budgetOf(&n), AppliedIndex: found.Index}, nil
+}
+
+// ListBudgets returns budgets in the order of their names.
+func (s limitService) ListBudgets(ctx context.Context, req *v1.ListBudgetsRequest) (*v1.ListBudgetsResponse, error) {
+	f := &input.Fields{}
+	read := readOf(f, req.Consistency)
+	p := pageOf(f, req.PageSize, req.PageToken)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	entries, next, view, err := s.list(ctx, session.KindBudget, p, read, nil)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.ListBudgetsResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		n := e.Record.(*session.Budget).Count(e.Key.Name(), view.Now)
+		out.Budgets = append(out.Budgets, budgetOf(&n))
+	}
+	return out, nil
+}
+
+// budgets takes down which budgets a command has made to reach a share: as an
+// event, in the metrics and in the audit log.
+func (a *auditor) budgets(ns string, in engine.Input, res *session.Result) {
+	var events []engine.Event
+	for i := range res.Budgets {
+		n := &res.Budgets[i]
+		if n.Crossed == 0 {
+			continue
+		}
+		typ, says := engine.BudgetWarning, "has reached 80 % of its amount"
+		if n.Crossed >= budget.Exceeded {
+			typ, says = engine.BudgetExceeded, "is used up"
+		}
+		events = append(events, engine.Event{
+			Type: typ, Time: a.now(), AgentID: in.AgentID, SessionID: in.SessionID, CallID: in.CallID,
+			Reason: fmt.Sprintf("Budget %s %s: %s of %s are used", n.Budget, says, input.FormatDecimal(n.Used), input.FormatDecimal(n.Amount)),
+		})
+	}
+	if len(events) == 0 {
+		return
+	}
+	a.journal.Add(&record.Record{NS: ns, At: a.now(), After: events, Size: record.BareRecord})
+}
