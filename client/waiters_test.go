@@ -101,6 +101,9 @@ func TestWaitersKeepTheirPlacesWhenTheirNodeDies(t *testing.T) {
 		require.True(t, time.Now().Before(deadline), "%d wait", len(places()))
 	}
 	before := places()
+	// Who was asked for longer than answers take, and has none, knows that he has a
+	// place; who has just asked does not, and then has to pay for asking again.
+	time.Sleep(2 * client.AnswerWithin)
 
 	second.leaderless.Store(2 * waiters)
 	first.dead.Store(true)
