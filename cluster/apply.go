@@ -115,7 +115,7 @@ func settle(p *pending, maybe error, a *storage.Answer) (final bool, _ error) {
 	case storage.Applied:
 		return true, nil
 	case storage.Unknown:
-		return !resendable(p.cmd) && !seeded.On(seeded.RelayTwice), a.Err
+		return !session.Repeatable(p.cmd) && !seeded.On(seeded.RelayTwice), a.Err
 	}
 	final = !errors.Is(a.Err, errElsewhere) && !errors.Is(a.Err, errNoLeader)
 	if maybe != nil {
@@ -175,55 +175,6 @@ func (n *Node) try(ctx context.Context, b *batch) (answers []storage.Answer, mov
 		answers[i] = storage.Lost(err)
 	}
 	return answers, moved
-}
-
-// resendable reports whether the state machine knows the command again when it
-// comes a second time.
-func resendable(c session.Command) bool {
-	switch c := c.(type) {
-	case *session.Open, *session.Begin, *session.End, *session.Cancel, *session.Close,
-		*session.Acquire, *session.Renew, *session.Release, *session.TakeRate:
-		return true // the id of the session, the call, the slot or what was taken
-	case *session.ForceRelease:
-		return c.By.Request != ""
-	case *session.PutPool:
-		return c.By.Request != ""
-	case *session.DeletePool:
-		return c.By.Request != ""
-	case *session.PutPolicy:
-		return c.By.Request != ""
-	case *session.DeletePolicy:
-		return c.By.Request != ""
-	case *session.Set:
-		return c.By.Request != ""
-	case *session.Delete:
-		return c.By.Request != ""
-	case *session.Increment:
-		return c.By.Request != ""
-	case *session.PutHash:
-		return c.By.Request != ""
-	case *session.Append:
-		return c.By.Request != ""
-	case *session.DeleteList:
-		return c.By.Request != ""
-	case *session.Repair:
-		return c.By.Request != ""
-	case *session.PutRate:
-		return c.By.Request != ""
-	case *session.DeleteRate:
-		return c.By.Request != ""
-	case *session.PutBudget:
-		return c.By.Request != ""
-	case *session.AdjustBudget:
-		return c.By.Request != ""
-	case *session.DeleteBudget:
-		return c.By.Request != ""
-	case *session.Signal:
-		return c.By.Request != ""
-	case *session.Swept:
-		return true // of a KILL by its number
-	}
-	return false
 }
 
 // A backoff paces attempts: they follow at once when the leader has changed,

@@ -27,8 +27,9 @@
 //
 // # Rooms
 //
-// Package ids has what is remembered of ids that were finished, and package wire
-// how messages are written: neither knows a record or a command.
+// Package ids has what is remembered of ids that were finished, package budget what
+// charges come to in a tree, and package wire how messages are written: none of
+// them knows a record or a command.
 //
 // # Adding a command
 //
@@ -38,7 +39,7 @@
 //  4. its case in State.apply and its function
 //  5. its encoding in codec_command.go, an example in validCommands of the
 //     tests, and the golden files written anew
-//  6. which id it carries, in IDOf (parts.go) and in resendable (package cluster)
+//  6. which id it carries, in IDOf, or that it is idempotent, in Repeatable (parts.go)
 //  7. a script in testdata, and its place in sessiontest.History
 //  8. what it promises, in test/model, and how it is made there
 //

@@ -1,4 +1,4 @@
-// Package server is what a node offers to its clients: the handlers of the eight
+// Package server is what a node offers to its clients: the handlers of the nine
 // services of API version 1, and with them the use cases of govnode.
 //
 // It is the one place that knows all nouns at once (sessions, calls, slots,
