@@ -4,6 +4,7 @@ import (
 	"time"
 	"unique"
 
+	"example.com/govnode/session/approval"
 	"example.com/govnode/session/budget"
 )
 
@@ -40,7 +41,8 @@ type Bill struct {
 
 // HeldGates are what an open call has beside its slots; immutable.
 type HeldGates struct {
-	Rates   []Spent // that are corrected at its end
+	Asked   *approval.Clock // of the approval that it waits for; nil once it is admitted
+	Rates   []Spent         // that are corrected at its end
 	Charges []Charged
 }
 

@@ -26,8 +26,9 @@ var mayImport = map[string][]string{
 	"proto/grpc/health/v1":                 {},
 	"proto/grpc/health/v1/healthv1connect": {"proto/grpc/health/v1"},
 	"limiter":                              {"internal/seeded"},
-	"session":                              {"limiter", "session/budget", "session/ids", "session/wire", "internal/seeded"},
+	"session":                              {"limiter", "session/approval", "session/budget", "session/ids", "session/wire", "internal/seeded"},
 	"session/ids":                          {"session/wire"},
+	"session/approval":                     {},
 	"session/budget":                       {},
 	"session/wire":                         {},
 	"session/sessiontest":                  {"session", "limiter"},
@@ -121,7 +122,7 @@ func rooms(names ...string) (paths []string) {
 }
 
 // pure packages are functions of their input.
-var pure = []string{"limiter", "session", "session/budget", "session/ids", "session/wire"}
+var pure = []string{"limiter", "session", "session/approval", "session/budget", "session/ids", "session/wire"}
 
 var forbiddenImports = []string{"math/rand", "math/rand/v2", "crypto/rand", "sync", "sync/atomic", "context", "os", "log", "log/slog", "net", "net/http"}
 var forbiddenTime = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}
