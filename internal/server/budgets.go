@@ -11,6 +11,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -149,7 +150,7 @@ func (s limitService) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+	a, err := s.store.Change(ctx, cmd, func(res *session.Result) error {
 		switch {
 		case res.Code == session.NotFound:
 			return fault.NotFound("parent", "there is no budget %q; make it first", req.Parent)
@@ -160,7 +161,7 @@ func (s limitService) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (
 		case res.Code == session.Invalid:
 			return fault.Invalid("per", "is fixed when a budget is made, and that of %q is %v; say the same, or delete the budget and make it anew", req.Budget, res.Budgets[0].Per)
 		}
-		return requestFailure(cmd.By)(res)
+		return order.RequestFailure(cmd.By)(res)
 	})
 	if err != nil {
 		return nil, err
@@ -183,7 +184,7 @@ func (s limitService) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequ
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.above(ctx, cmd.NS, req.Budget, cmd, func(ancestors []string) { cmd.Ancestors = ancestors }, requestFailure(cmd.By))
+	a, err := s.above(ctx, cmd.NS, req.Budget, cmd, func(ancestors []string) { cmd.Ancestors = ancestors }, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +213,7 @@ func (s limitService) DeleteBudget(ctx context.Context, req *v1.DeleteBudgetRequ
 		if res.Code == session.BudgetHasChildren {
 			return fault.OfResult(res, fmt.Sprintf("budget %q", req.Budget))
 		}
-		return requestFailure(cmd.By)(res)
+		return order.RequestFailure(cmd.By)(res)
 	})
 	if err != nil {
 		return nil, err
@@ -246,7 +247,7 @@ func (s *Server) above(ctx context.Context, ns, name string, cmd session.Command
 			ancestors = append(ancestors, at)
 		}
 		premise(ancestors)
-		if a, err = s.change(ctx, cmd, missing); a.Result.Code != session.StalePremise {
+		if a, err = s.store.Change(ctx, cmd, missing); a.Result.Code != session.StalePremise {
 			return a, err
 		}
 	}
@@ -257,7 +258,7 @@ func (s *Server) above(ctx context.Context, ns, name string, cmd session.Command
 func (s limitService) GetBudget(ctx context.Context, req *v1.GetBudgetRequest) (*v1.GetBudgetResponse, error) {
 	f := &input.Fields{}
 	f.ID("budget", req.Budget)
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	if f.Err != nil {
 		return nil, f.Err
 	}
@@ -276,12 +277,12 @@ func (s limitService) GetBudget(ctx context.Context, req *v1.GetBudgetRequest) (
 // ListBudgets returns budgets in the order of their names.
 func (s limitService) ListBudgets(ctx context.Context, req *v1.ListBudgetsRequest) (*v1.ListBudgetsResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	p := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	p := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindBudget, p, read, nil)
+	entries, next, view, err := s.store.List(ctx, session.KindBudget, p, read, nil)
 	if err != nil {
 		return nil, err
 	}

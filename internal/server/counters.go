@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"connectrpc.com/connect"
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -25,7 +25,7 @@ func checkKey(f *input.Fields, field, key string) { f.Text(field, key, input.Cap
 func (s counterService) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse, error) {
 	f := &input.Fields{}
 	checkKey(f, "key", req.Key)
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	if f.Err != nil {
 		return nil, f.Err
 	}
@@ -72,7 +72,7 @@ func (s counterService) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetRes
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, stateFailure(cmd.Key, cmd.By))
+	a, err := s.store.Change(ctx, cmd, stateFailure(cmd.Key, cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -91,16 +91,9 @@ func checkVersion(f *input.Fields, version string) string {
 func stateFailure(key string, by session.Maker) func(*session.Result) error {
 	return func(res *session.Result) error {
 		if res.Code != session.VersionConflict {
-			return requestFailure(by)(res)
+			return order.RequestFailure(by)(res)
 		}
 		return fault.Conflict(fmt.Sprintf("key %q", key), "version", res.Version)
-	}
-}
-
-// requestFailure makes the error of a request that had no answer.
-func requestFailure(by session.Maker) func(*session.Result) error {
-	return func(res *session.Result) error {
-		return fault.OfResult(res, fmt.Sprintf("requestId %q of client %q", by.Request, by.Client))
 	}
 }
 
@@ -112,7 +105,7 @@ func (s counterService) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, stateFailure(cmd.Key, cmd.By))
+	a, err := s.store.Change(ctx, cmd, stateFailure(cmd.Key, cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -134,14 +127,14 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+	a, err := s.store.Change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
 		case session.NotANumber:
 			return fault.OfResult(res, fmt.Sprintf("key %q", req.Key))
 		case session.Overflow:
 			return fault.OfResult(res, "amount")
 		}
-		return requestFailure(cmd.By)(res)
+		return order.RequestFailure(cmd.By)(res)
 	})
 	if err != nil {
 		return nil, err
@@ -153,7 +146,7 @@ func (s counterService) Increment(ctx context.Context, req *v1.IncrementRequest)
 // left out.
 func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	f.Count("keys", len(req.Keys), input.Caps.Keys)
 	for i, key := range req.Keys {
 		checkKey(f, fmt.Sprintf("keys[%d]", i), key)
@@ -165,7 +158,7 @@ func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (
 	for i, key := range req.Keys {
 		keys[i] = session.CounterKey(input.Namespace(ctx), key)
 	}
-	found, index, err := s.readAll(ctx, keys, read)
+	found, index, err := s.store.ReadAll(ctx, keys, read)
 	if err != nil {
 		return nil, err
 	}
@@ -176,86 +169,6 @@ func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (
 		}
 	}
 	return out, nil
-}
-
-// readAll returns records of one kind and one namespace as they stood at one
-// instant, in the order of their keys; nil for what is absent.
-func (s *Server) readAll(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, err error) {
-	if store, ok := s.store.(storage.Gatherer); ok {
-		return readAtOnce(ctx, store, keys)
-	}
-	found, index, ok, err := s.readTogether(ctx, keys, read)
-	if ok || err != nil {
-		return found, index, err
-	}
-	return s.readView(ctx, keys, read)
-}
-
-// readAtOnce reads the keys from a store that can read them at one instant. It
-// reads as of now, whatever consistency was asked for.
-func readAtOnce(ctx context.Context, store storage.Gatherer, keys []session.Key) (found []session.Record, index uint64, err error) {
-	all, err := store.GetAll(ctx, keys...)
-	if err != nil {
-		return nil, 0, fault.OfRead(err)
-	}
-	for _, x := range all {
-		found, index = append(found, x.Record), x.Index
-	}
-	return found, index, nil
-}
-
-// readTogether reads the keys one by one. If nothing was ordered between the
-// first and the last, and time stood still, they stand as they stood at one
-// instant; ok is false where that cannot be said.
-func (s *Server) readTogether(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, ok bool, err error) {
-	const tries = 3
-	for range tries {
-		found, ok = make([]session.Record, 0, len(keys)), true
-		var now time.Duration // log time
-		for i, key := range keys {
-			x, err := s.store.Get(ctx, key, read)
-			if err != nil {
-				return nil, 0, false, fault.OfRead(err)
-			}
-			if i == 0 {
-				index, now = x.Index, x.Now
-			} else if x.Index != index || x.Index == 0 || x.Now != now {
-				ok = false
-				break
-			}
-			found = append(found, x.Record)
-			read = storage.Nearby // the first read has brought this node up to date
-		}
-		if ok {
-			return found, index, true, nil
-		}
-	}
-	return nil, 0, false, nil
-}
-
-// readView reads the keys from a view of the whole state.
-func (s *Server) readView(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, err error) {
-	view, err := s.store.View(ctx, read)
-	if err != nil {
-		return nil, 0, fault.OfRead(err)
-	}
-	wanted := make(map[session.Key]session.Record, len(keys))
-	for _, key := range keys {
-		wanted[key] = nil
-	}
-	prefix := session.Prefix(keys[0].Kind(), keys[0].Namespace())
-	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { _, ok := wanted[k]; return ok })
-	if err != nil {
-		return nil, 0, fault.OfRead(err)
-	}
-	for _, e := range entries {
-		wanted[e.Key] = e.Record
-	}
-	found = make([]session.Record, len(keys))
-	for i, key := range keys {
-		found[i] = wanted[key]
-	}
-	return found, view.Index, nil
 }
 
 // Lists, which callers append to and read in pieces.
@@ -325,7 +238,7 @@ func (a *appending) respond() error {
 			"%s: the list would be larger than it may, which is %d bytes, each item counted as at least %d; go on under another key, or delete it with DeleteList",
 			key, session.MaxList, session.MinItemSize))
 	case res.Code.Failure():
-		return requestFailure(a.cmd.By)(res)
+		return order.RequestFailure(a.cmd.By)(res)
 	default:
 		a.out = &v1.AppendResponse{Length: res.Value, Index: a.answer.Index}
 		return nil
@@ -336,7 +249,7 @@ func (a *appending) respond() error {
 func (s counterService) Range(ctx context.Context, req *v1.RangeRequest) (*v1.RangeResponse, error) {
 	f := &input.Fields{}
 	checkKey(f, "key", req.Key)
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	f.Within("from", req.From, input.Caps.Length)
 	limit := f.Number("limit", int64(req.Limit), input.Caps.Page)
 	if f.Err != nil {
@@ -351,7 +264,7 @@ func (s counterService) Range(ctx context.Context, req *v1.RangeRequest) (*v1.Ra
 	for i := req.From; i < min(lengthOf(head.Record), req.From+limit); i++ {
 		keys = append(keys, session.ListItemKey(ns, req.Key, i))
 	}
-	found, index, err := s.readAll(ctx, keys, read)
+	found, index, err := s.store.ReadAll(ctx, keys, read)
 	if err != nil {
 		return nil, err
 	}
@@ -397,7 +310,7 @@ func (s counterService) DeleteList(ctx context.Context, req *v1.DeleteListReques
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}

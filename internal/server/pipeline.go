@@ -146,7 +146,7 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 
 // take lets an operation look at its answers, if it has them.
 func (s *Server) take(ctx context.Context, op operation, answers []storage.Answer) (t taken) {
-	op.state().note(answers)
+	op.state().trace.Note(answers)
 	for i := range answers {
 		if answers[i].Outcome != storage.Applied {
 			return taken{err: fault.OfAnswer(&answers[i])}
@@ -190,7 +190,7 @@ func (s *Server) settle(op operation, err error) {
 		err = s.guarded(op, func() error { return op.respond() })
 	}
 	if err != nil {
-		err = fault.Of(p.said(err))
+		err = fault.Of(p.trace.Said(err))
 		if p.checked {
 			// A panic is in the log of the node; there is an error already.
 			_ = s.guarded(op, func() error { op.failed(err); return nil })

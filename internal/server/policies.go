@@ -16,6 +16,7 @@ import (
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -141,7 +142,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 		NS: input.Namespace(ctx), By: by, Name: name,
 		Digest: session.Digest(tree.Digest()), Tree: tree.Encode(), Limits: limits,
 	}
-	a, err := s.change(ctx, cmd, requestFailure(by))
+	a, err := s.store.Change(ctx, cmd, order.RequestFailure(by))
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +150,7 @@ func (s policyService) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) 
 	for _, w := range policy.Warnings() {
 		out.Warnings = append(out.Warnings, w.String())
 	}
-	s.audit.policyPut(traceOf(ctx), cmd, out.Version)
+	s.audit.policyPut(order.TraceOf(ctx), cmd, out.Version)
 	return out, nil
 }
 
@@ -271,7 +272,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	policy, err := s.policies.evaluated(ctx, ns, digest)
 	if err != nil {
 		if fault.Of(err).Reason == fault.ReasonPolicyUnreadable {
-			s.audit.unreadable(traceOf(ctx), ns, req.SessionId, "", digest, err)
+			s.audit.unreadable(order.TraceOf(ctx), ns, req.SessionId, "", digest, err)
 		}
 		return nil, err
 	}
@@ -286,7 +287,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
 	id := s.cfg.NewID()
-	s.audit.evaluated(traceOf(ctx), ns, id, policy, in, d, proto.Size(req))
+	s.audit.evaluated(order.TraceOf(ctx), ns, id, policy, in, d, proto.Size(req))
 	out := &v1.EvaluateResponse{Decision: record.DecisionOf(d, digest), Trace: d.Trace, DecisionId: id}
 	if d.ModifiedArguments != nil {
 		if out.ModifiedArguments, err = d.ModifiedArguments.Struct(); err != nil {
@@ -408,7 +409,7 @@ func (s policyService) Scan(ctx context.Context, req *v1.ScanRequest) (*v1.ScanR
 	policy, err := s.policies.evaluated(ctx, ns, digest)
 	if err != nil {
 		if fault.Of(err).Reason == fault.ReasonPolicyUnreadable {
-			s.audit.unreadable(traceOf(ctx), ns, req.SessionId, "", digest, err)
+			s.audit.unreadable(order.TraceOf(ctx), ns, req.SessionId, "", digest, err)
 		}
 		return nil, err
 	}
@@ -425,7 +426,7 @@ func (s policyService) Scan(ctx context.Context, req *v1.ScanRequest) (*v1.ScanR
 	}
 	if !d.Allowed {
 		out.DecisionId = s.cfg.NewID()
-		s.audit.scanned(traceOf(ctx), ns, out.DecisionId, policy, in, *d, kind, req.Tool)
+		s.audit.scanned(order.TraceOf(ctx), ns, out.DecisionId, policy, in, *d, kind, req.Tool)
 	}
 	return out, nil
 }

@@ -10,6 +10,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -21,7 +22,7 @@ import (
 // GetPolicy returns a tree with its files.
 func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
 	if f.Err != nil {
 		return nil, f.Err
@@ -93,12 +94,12 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 // points to any more is there with an empty one.
 func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindPolicy, page, read, nil)
+	entries, next, view, err := s.store.List(ctx, session.KindPolicy, page, read, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +207,7 @@ func (d *deletion) respond() error {
 	case res.Code == session.PolicyPinned:
 		return fault.OfResult(res, "digest "+d.cmd.Digest.String())
 	case res.Code.Failure():
-		return requestFailure(d.cmd.By)(res)
+		return order.RequestFailure(d.cmd.By)(res)
 	}
 	d.out = &v1.DeletePolicyResponse{Index: d.answer.Index}
 	return nil
@@ -231,11 +232,11 @@ func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(traceOf(ctx), cmd)
+	s.audit.hashPut(order.TraceOf(ctx), cmd)
 	return &v1.PutHashResponse{Hash: &v1.ToolHash{Tool: req.Tool, Hash: hash}, Index: a.Index}, nil
 }
 
@@ -247,23 +248,23 @@ func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(traceOf(ctx), cmd)
+	s.audit.hashPut(order.TraceOf(ctx), cmd)
 	return &v1.DeleteHashResponse{Index: a.Index}, nil
 }
 
 // ListHashes returns the registered hashes in the order of their tools.
 func (s policyService) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindHash, page, read, nil)
+	entries, next, view, err := s.store.List(ctx, session.KindHash, page, read, nil)
 	if err != nil {
 		return nil, err
 	}

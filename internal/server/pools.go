@@ -10,6 +10,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -38,7 +39,7 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -58,31 +59,19 @@ func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) 
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+	a, err := s.store.Change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
 		case session.NotFound:
 			return fault.NotFound("pool", "there is no pool %q", req.Pool)
 		case session.PoolInUse:
 			return fault.OfResult(res, fmt.Sprintf("pool %q", req.Pool))
 		}
-		return requestFailure(cmd.By)(res)
+		return order.RequestFailure(cmd.By)(res)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &v1.DeletePoolResponse{Index: a.Index}, nil
-}
-
-// reads are the kinds of reads that a request may ask for.
-var reads = map[v1.Consistency]storage.Read{
-	v1.Consistency_CONSISTENCY_UNSPECIFIED:  storage.Latest,
-	v1.Consistency_CONSISTENCY_LINEARIZABLE: storage.Latest,
-	v1.Consistency_CONSISTENCY_STALE:        storage.Nearby,
-}
-
-func readOf(f *input.Fields, c v1.Consistency) storage.Read {
-	input.Enum(f, "consistency", c, v1.Consistency_name)
-	return reads[c]
 }
 
 // GetPool returns a pool as it stands.
@@ -97,7 +86,7 @@ func (s slotService) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.G
 // findPool returns a pool, also that of a policy.
 func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*session.Pool, storage.Found, error) {
 	f := &input.Fields{}
-	read := readOf(f, c)
+	read := order.ReadOf(f, c)
 	poolOrPolicy(f, "pool", name)
 	if f.Err != nil {
 		return nil, storage.Found{}, f.Err
@@ -142,12 +131,12 @@ func poolOf(name string, p session.PoolCounts) *v1.Pool {
 // ListPools returns pools in the order of their names.
 func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return !session.IsRate(k.Name()) })
+	entries, next, view, err := s.store.List(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return !session.IsRate(k.Name()) })
 	if err != nil {
 		return nil, err
 	}
@@ -156,36 +145,6 @@ func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*
 		out.Pools = append(out.Pools, poolOf(e.Key.Name(), countsOf(e.Record.(*session.Pool))))
 	}
 	return out, nil
-}
-
-// A page is a part of a list: so many records after a name.
-type page struct {
-	size  int
-	after string
-}
-
-func pageOf(f *input.Fields, size int32, token string) page {
-	f.Text("pageToken", token, input.Bound{Max: input.Caps.CounterKey.Max})
-	return page{int(f.Number("pageSize", int64(size), input.Caps.Page)), token}
-}
-
-// list returns one page of the records of a kind that keep accepts, and the
-// token of the next page.
-func (s *Server) list(ctx context.Context, kind byte, p page, read storage.Read, keep func(session.Key, session.Record) bool) ([]session.Entry, string, storage.View, error) {
-	view, err := s.store.View(ctx, read)
-	if err != nil {
-		return nil, "", view, fault.OfRead(err)
-	}
-	prefix := session.Prefix(kind, input.Namespace(ctx))
-	entries, err := view.Find(prefix, prefix+session.Key(p.after), p.size+1, keep)
-	if err != nil {
-		return nil, "", view, fault.OfRead(err)
-	}
-	if len(entries) <= p.size {
-		return entries, "", view, nil
-	}
-	entries = entries[:p.size]
-	return entries, entries[p.size-1].Key.Name(), view, nil
 }
 
 // ListSlots tells who holds slots of a pool, and who waits, in order.

@@ -13,6 +13,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -53,7 +54,7 @@ func (s limitService) PutRate(ctx context.Context, req *v1.PutRateRequest) (*v1.
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -76,14 +77,14 @@ func (s limitService) DeleteRate(ctx context.Context, req *v1.DeleteRateRequest)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+	a, err := s.store.Change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
 		case session.NotFound:
 			return fault.NotFound("rate", "there is no rate %q", req.Rate)
 		case session.PoolInUse:
 			return fault.New(connect.CodeFailedPrecondition, fault.ReasonPoolInUse, fmt.Sprintf("rate %q: somebody waits for it, or is about to take from it; delete it when they are gone", req.Rate))
 		}
-		return requestFailure(cmd.By)(res)
+		return order.RequestFailure(cmd.By)(res)
 	})
 	if err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ func (s limitService) DeleteRate(ctx context.Context, req *v1.DeleteRateRequest)
 // GetRate returns a rate as it stands.
 func (s limitService) GetRate(ctx context.Context, req *v1.GetRateRequest) (*v1.GetRateResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	if strings.HasPrefix(req.Rate, session.PolicyPool("")) {
 		f.Text("rate", req.Rate, input.Caps.CounterKey)
 	} else {
@@ -117,15 +118,15 @@ func (s limitService) GetRate(ctx context.Context, req *v1.GetRateRequest) (*v1.
 // ListRates returns rates in the order of their names.
 func (s limitService) ListRates(ctx context.Context, req *v1.ListRatesRequest) (*v1.ListRatesResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	if page.after != "" {
-		page.after = session.RatePool(page.after)
+	if page.After != "" {
+		page.After = session.RatePool(page.After)
 	}
-	entries, next, view, err := s.list(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return session.IsRate(k.Name()) })
+	entries, next, view, err := s.store.List(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return session.IsRate(k.Name()) })
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 	"example.com/govnode/internal/server/gate"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/sweep"
 	"example.com/govnode/internal/server/waiting"
@@ -151,8 +152,8 @@ func (c *Config) validate() error {
 // A Server answers the API on one node. It is safe for concurrent use.
 type Server struct {
 	cfg      Config
-	store    reader
-	changes  storage.Store // of apply and restore alone
+	store    *order.Store
+	changes  storage.Store // of proceed alone
 	log      *slog.Logger
 	policies *policies
 	waits    *waiting.Waiters
@@ -185,7 +186,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Cluster != nil {
 		store = s.leader.Before(store)
 	}
-	s.store, s.changes = store, store
+	s.store, s.changes = order.New(store), store
 	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
 	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal); err != nil {

@@ -10,6 +10,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -182,7 +183,7 @@ func (s *Server) findSession(ctx context.Context, ns string, f *input.Fields, id
 func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionRequest) (*v1.GetSessionResponse, error) {
 	f := &input.Fields{}
 	f.ID("sessionId", req.SessionId)
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	if f.Err != nil {
 		return nil, f.Err
 	}
@@ -199,8 +200,8 @@ func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionReques
 // ListSessions returns sessions in the order of their ids.
 func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	f.OptionalID("agentId", req.AgentId)
 	var digest session.Digest
 	if req.PolicyDigest != "" {
@@ -213,7 +214,7 @@ func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRe
 		x := r.(*session.Session)
 		return (req.AgentId == "" || x.Agent.Value() == req.AgentId) && (req.PolicyDigest == "" || x.Pin.Digest == digest)
 	}
-	entries, next, view, err := s.list(ctx, session.KindSession, page, read, keep)
+	entries, next, view, err := s.store.List(ctx, session.KindSession, page, read, keep)
 	if err != nil {
 		return nil, err
 	}

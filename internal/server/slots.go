@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -313,7 +314,7 @@ func (o *forced) respond() error {
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
-		return requestFailure(o.cmd.By)(res)
+		return order.RequestFailure(o.cmd.By)(res)
 	}
 	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
 	return nil
