@@ -134,7 +134,7 @@ func wantsOf(f *input.Fields, pools []*v1.Want) []session.Want {
 	wants := make([]session.Want, 1, len(pools)+1)
 	for i, p := range pools {
 		in := f.At("pools", i)
-		checkPool(in, "pool", p.GetPool())
+		in.Pool("pool", p.GetPool())
 		w := session.Want{Pool: p.GetPool(), Weight: int32(in.Number("weight", int64(p.GetWeight()), input.Caps.Weight))}
 		if slices.ContainsFunc(wants[1:], func(o session.Want) bool { return o.Pool == w.Pool }) {
 			in.Refuse("pool", "names %q twice; give its weight once", w.Pool)

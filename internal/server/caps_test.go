@@ -43,7 +43,7 @@ func newBench(t *testing.T) *bench {
 		Yaml: "name: p\nmax_attempts: 10000\nmax_tool_calls: 10000\nmax_concurrent: 4096\nbackpressure_threshold: 4096\nmax_tokens: 4000000000\n"})
 	require.NoError(t, err)
 	require.NoError(t, b.create(nil))
-	_, err = slotService{s}.PutPool(t.Context(), &v1.PutPoolRequest{Pool: "gpu", Slots: session.MaxSlots})
+	_, err = slotService{s, s.limits}.PutPool(t.Context(), &v1.PutPoolRequest{Pool: "gpu", Slots: session.MaxSlots})
 	require.NoError(t, err)
 	return b
 }
@@ -75,9 +75,9 @@ func (b *bench) begin(change func(*v1.BeginCallRequest)) error {
 func (b *bench) acquire(change func(*v1.AcquireSlotRequest)) error {
 	req := &v1.AcquireSlotRequest{Pool: "gpu", SlotId: b.id()}
 	change(req)
-	res, err := slotService{b.s}.AcquireSlot(b.t.Context(), req)
+	res, err := slotService{b.s, b.s.limits}.AcquireSlot(b.t.Context(), req)
 	if err == nil && res.Outcome == v1.Outcome_OUTCOME_ADMITTED {
-		_, e := slotService{b.s}.ReleaseSlot(b.t.Context(), &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: req.SlotId, Token: res.Token})
+		_, e := slotService{b.s, b.s.limits}.ReleaseSlot(b.t.Context(), &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: req.SlotId, Token: res.Token})
 		require.NoError(b.t, e)
 	}
 	return err
@@ -93,14 +93,14 @@ func (b *bench) signal(change func(*v1.SignalRequest)) error {
 func (b *bench) putPool(change func(*v1.PutPoolRequest)) error {
 	req := &v1.PutPoolRequest{Pool: b.id(), Slots: 10}
 	change(req)
-	_, err := slotService{b.s}.PutPool(b.t.Context(), req)
+	_, err := slotService{b.s, b.s.limits}.PutPool(b.t.Context(), req)
 	return err
 }
 
 func (b *bench) putRate(change func(*v1.PutRateRequest)) error {
 	req := &v1.PutRateRequest{Rate: b.id(), Limit: 10, Per: durationpb.New(time.Second)}
 	change(req)
-	_, err := limitService{Server: b.s}.PutRate(b.t.Context(), req)
+	_, err := limitService{b.s, b.s.limits}.PutRate(b.t.Context(), req)
 	return err
 }
 
@@ -225,7 +225,7 @@ var bounds = map[string]func(b *bench, n int64) error{
 		return err
 	},
 	"Renewals": func(b *bench, n int64) error {
-		_, err := slotService{b.s}.RenewSlots(b.t.Context(), &v1.RenewSlotsRequest{
+		_, err := slotService{b.s, b.s.limits}.RenewSlots(b.t.Context(), &v1.RenewSlotsRequest{
 			Slots: many(n, func(i int) *v1.SlotRef { return &v1.SlotRef{Pool: "gpu", SlotId: fmt.Sprintf("x%d", i)} })})
 		return err
 	},
@@ -237,7 +237,7 @@ var bounds = map[string]func(b *bench, n int64) error{
 		if _, err := (counterService{b.s}).Range(b.t.Context(), &v1.RangeRequest{Key: "k", Limit: int32(n)}); err != nil {
 			return err
 		}
-		_, err := slotService{b.s}.ListPools(b.t.Context(), &v1.ListPoolsRequest{PageSize: int32(n)})
+		_, err := slotService{b.s, b.s.limits}.ListPools(b.t.Context(), &v1.ListPoolsRequest{PageSize: int32(n)})
 		return err
 	},
 	"Rates": func(b *bench, n int64) error {
@@ -255,7 +255,7 @@ var bounds = map[string]func(b *bench, n int64) error{
 	"Cost": func(b *bench, n int64) error {
 		name := b.id()
 		require.NoError(b.t, b.putRate(func(r *v1.PutRateRequest) { r.Rate, r.Limit = name, int32(input.Caps.Rate.Max) }))
-		_, err := limitService{Server: b.s}.TakeRate(b.t.Context(), &v1.TakeRateRequest{Rate: name, RequestId: b.id(), Cost: int32(n)})
+		_, err := limitService{b.s, b.s.limits}.TakeRate(b.t.Context(), &v1.TakeRateRequest{Rate: name, RequestId: b.id(), Cost: int32(n)})
 		if err != nil {
 			return err
 		}
@@ -344,6 +344,7 @@ func (b *bench) ahead(d time.Duration) error {
 		return id.String()
 	}
 	b.s.cfg.Now = func() time.Time { return b.now }
+	b.s.limits.Now = b.s.cfg.Now
 	var errs []error
 	for field, err := range map[string]error{
 		"sessionId": b.create(func(r *v1.CreateSessionRequest) { r.SessionId = id() }),
@@ -378,7 +379,7 @@ var elsewhere = map[string]string{
 func (b *bench) putBudget(change func(*v1.PutBudgetRequest)) error {
 	req := &v1.PutBudgetRequest{Amount: "100"}
 	change(req)
-	_, err := limitService{Server: b.s}.PutBudget(b.t.Context(), req)
+	_, err := limitService{b.s, b.s.limits}.PutBudget(b.t.Context(), req)
 	return err
 }
 

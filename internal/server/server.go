@@ -21,6 +21,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/gate"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/limits"
 	"example.com/govnode/internal/server/members"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
@@ -28,6 +29,7 @@ import (
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
@@ -155,6 +157,7 @@ type Server struct {
 	store    *order.Store
 	changes  storage.Store // of proceed alone
 	log      *slog.Logger
+	limits   *limits.Service
 	policies *policies
 	waits    *waiting.Waiters
 	sweeper  *sweep.Sweeper
@@ -188,6 +191,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.store, s.changes = order.New(store), store
 	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
+	s.limits = &limits.Service{Store: s.store, Now: cfg.Now, Crossed: func(ns string, res *session.Result) { s.audit.budgets(ns, engine.Input{}, res) }}
 	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal); err != nil {
 		return nil, err
@@ -240,8 +244,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(govnodev1connect.NewSessionServiceHandler(sessionService{s}, opts))
 	calls, handler := govnodev1connect.NewCallServiceHandler(callService{Server: s}, opts)
 	mux.Handle(calls, stoppable(handler))
-	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s}, opts))
-	mux.Handle(govnodev1connect.NewLimitServiceHandler(limitService{Server: s}, opts))
+	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s, s.limits}, opts))
+	mux.Handle(govnodev1connect.NewLimitServiceHandler(limitService{s, s.limits}, opts))
 	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s}, opts))
 	mux.Handle(govnodev1connect.NewDecisionServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewEventServiceHandler(s.teller, opts))

@@ -365,7 +365,7 @@ func idleLeft(x *session.Session, now time.Duration) time.Duration {
 
 func openCallOf(h *session.Held, now time.Duration) *v1.OpenCall {
 	c := &v1.OpenCall{
-		CallId: h.ID(), Tool: textOf(h.Tool), Waiting: h.Waiting(),
+		CallId: h.ID(), Tool: words.TextOf(h.Tool), Waiting: h.Waiting(),
 		Age: durationpb.New(max(now-h.Started, 0)), Ttl: durationpb.New(max(h.Deadline-now, 0)),
 	}
 	for _, p := range h.Pools {

@@ -1,4 +1,4 @@
-package server
+package limits
 
 import (
 	"context"
@@ -8,76 +8,21 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
-	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/session/budget"
 	"example.com/govnode/storage"
 )
 
-// Budgets: how they are put, adjusted, deleted and read, and what calls charge.
+// Budgets: how they are put, adjusted, deleted and read, and what is above them.
 
-// amountOf checks an amount of a budget.
-func amountOf(f *input.Fields, field, text string, least int64) int64 {
-	n, err := input.ParseDecimal(text)
-	if err != nil || n < least || n > budget.MaxAmount {
-		f.Refuse(field, "is %q; it must be a decimal from %s to %s with at most 6 digits behind the point", input.Clip(text, 80), input.FormatDecimal(least), input.FormatDecimal(budget.MaxAmount))
-	}
-	return n
-}
-
-// budgetAmounts checks the budgets that a call names.
-func budgetAmounts(f *input.Fields, field string, list []*v1.BudgetAmount) map[string]int64 {
-	f.Count(field, len(list), input.Caps.Budgets)
-	if len(list) == 0 {
-		return nil
-	}
-	amounts := make(map[string]int64, len(list))
-	for i, b := range list {
-		in := f.At(field, i)
-		in.ID("budget", b.GetBudget())
-		if _, twice := amounts[b.GetBudget()]; twice {
-			in.Refuse("budget", "names %q twice; give its amount once", b.GetBudget())
-		}
-		amount := int64(input.Million)
-		if text := b.GetAmount(); text != "" {
-			amount = amountOf(in, "amount", text, 0)
-		}
-		amounts[b.GetBudget()] = amount
-		f.Take(in)
-	}
-	return amounts
-}
-
-// charge puts what the call charges into the command: the budgets that it and
-// its policy name, and all above them.
-func (b *begin) charge(ctx context.Context, read storage.Read) error {
-	costs := b.costs
-	if named := b.policy.Governance().Budgets; len(named) > 0 {
-		if costs = maps.Clone(costs); costs == nil {
-			costs = map[string]int64{}
-		}
-		for _, n := range named {
-			costs[n.Budget] = min(costs[n.Budget]+n.Amount, budget.MaxAmount)
-		}
-	}
-	if len(costs) == 0 {
-		b.cmd.Budgets = nil
-		return nil
-	}
-	var err error
-	b.cmd.Budgets, err = b.s.tree(ctx, b.ns, costs, read)
-	return err
-}
-
-// tree finds what is above the budgets named. One that this node does not see is
+// Tree finds what is above the budgets named. One that this node does not see is
 // left to the state machine, which may know the call; it is missing where the
 // latest state does not have it.
-func (s *Server) tree(ctx context.Context, ns string, costs map[string]int64, read storage.Read) ([]session.Charge, error) {
+func (s *Service) Tree(ctx context.Context, ns string, costs map[string]int64, read storage.Read) ([]session.Charge, error) {
 	parents := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(costs)) {
 		for at := name; at != ""; at = parents[at] {
@@ -108,8 +53,8 @@ func (s *Server) tree(ctx context.Context, ns string, costs map[string]int64, re
 }
 
 // findBudget returns a budget; nil if there is none.
-func (s *Server) findBudget(ctx context.Context, ns, name string, read storage.Read) (*session.Budget, error) {
-	found, err := s.store.Get(ctx, session.BudgetKey(ns, name), read)
+func (s *Service) findBudget(ctx context.Context, ns, name string, read storage.Read) (*session.Budget, error) {
+	found, err := s.Store.Get(ctx, session.BudgetKey(ns, name), read)
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
@@ -133,7 +78,7 @@ func budgetOf(n *session.BudgetCount) *v1.Budget {
 }
 
 // PutBudget makes a budget, or changes its amount. Lowering it revokes nothing.
-func (s limitService) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (*v1.PutBudgetResponse, error) {
+func (s *Service) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (*v1.PutBudgetResponse, error) {
 	f := &input.Fields{}
 	f.ID("budget", req.Budget)
 	f.OptionalID("parent", req.Parent)
@@ -141,8 +86,8 @@ func (s limitService) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (
 		f.Refuse("parent", "is the budget itself; name another one, or none")
 	}
 	cmd := &session.PutBudget{
-		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Budget: req.Budget, Parent: req.Parent,
-		Amount: amountOf(f, "amount", req.Amount, 0),
+		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Budget: req.Budget, Parent: req.Parent,
+		Amount: f.Amount("amount", req.Amount, 0),
 	}
 	if req.Per != nil {
 		cmd.Per = f.Duration("per", req.Per, input.Caps.BudgetPer)
@@ -150,7 +95,7 @@ func (s limitService) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.store.Change(ctx, cmd, func(res *session.Result) error {
+	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {
 		switch {
 		case res.Code == session.NotFound:
 			return fault.NotFound("parent", "there is no budget %q; make it first", req.Parent)
@@ -166,7 +111,7 @@ func (s limitService) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (
 	if err != nil {
 		return nil, err
 	}
-	s.audit.budgets(cmd.NS, engine.Input{}, &a.Result)
+	s.Crossed(cmd.NS, &a.Result)
 	out := &v1.PutBudgetResponse{Index: a.Index}
 	if len(a.Result.Budgets) > 0 { // a repeat may come after DeleteBudget
 		out.Budget = budgetOf(&a.Result.Budgets[0])
@@ -175,11 +120,11 @@ func (s limitService) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (
 }
 
 // AdjustBudget adds to what is used, of the budget and of all above it.
-func (s limitService) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequest) (*v1.AdjustBudgetResponse, error) {
+func (s *Service) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequest) (*v1.AdjustBudgetResponse, error) {
 	f := &input.Fields{}
 	f.ID("budget", req.Budget)
 	cmd := &session.AdjustBudget{
-		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Budget: req.Budget, Amount: amountOf(f, "by", req.By, -budget.MaxAmount),
+		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Budget: req.Budget, Amount: f.Amount("by", req.By, -budget.MaxAmount),
 	}
 	if f.Err != nil {
 		return nil, f.Err
@@ -188,7 +133,7 @@ func (s limitService) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequ
 	if err != nil {
 		return nil, err
 	}
-	s.audit.budgets(cmd.NS, engine.Input{}, &a.Result)
+	s.Crossed(cmd.NS, &a.Result)
 	out := &v1.AdjustBudgetResponse{Index: a.Index}
 	if len(a.Result.Budgets) > 0 {
 		out.Budget = budgetOf(&a.Result.Budgets[0])
@@ -197,10 +142,10 @@ func (s limitService) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequ
 }
 
 // DeleteBudget removes a budget that is the parent of none.
-func (s limitService) DeleteBudget(ctx context.Context, req *v1.DeleteBudgetRequest) (*v1.DeleteBudgetResponse, error) {
+func (s *Service) DeleteBudget(ctx context.Context, req *v1.DeleteBudgetRequest) (*v1.DeleteBudgetResponse, error) {
 	f := &input.Fields{}
 	f.ID("budget", req.Budget)
-	cmd := &session.DeleteBudget{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Budget: req.Budget}
+	cmd := &session.DeleteBudget{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Budget: req.Budget}
 	if f.Err != nil {
 		return nil, f.Err
 	}
@@ -226,7 +171,7 @@ const budgetRounds = 8
 
 // above orders a command whose premise is what is above a budget. The order
 // decides whether there is one: a request may be known that has deleted it.
-func (s *Server) above(ctx context.Context, ns, name string, cmd session.Command, premise func([]string), refused func(*session.Result) error) (a storage.Answer, err error) {
+func (s *Service) above(ctx context.Context, ns, name string, cmd session.Command, premise func([]string), refused func(*session.Result) error) (a storage.Answer, err error) {
 	missing := func(res *session.Result) error {
 		if res.Code == session.NotFound {
 			return fault.NotFound("budget", "there is no budget %q; make it with PutBudget", name)
@@ -247,7 +192,7 @@ func (s *Server) above(ctx context.Context, ns, name string, cmd session.Command
 			ancestors = append(ancestors, at)
 		}
 		premise(ancestors)
-		if a, err = s.store.Change(ctx, cmd, missing); a.Result.Code != session.StalePremise {
+		if a, err = s.Store.Change(ctx, cmd, missing); a.Result.Code != session.StalePremise {
 			return a, err
 		}
 	}
@@ -255,14 +200,14 @@ func (s *Server) above(ctx context.Context, ns, name string, cmd session.Command
 }
 
 // GetBudget returns a budget as it stands.
-func (s limitService) GetBudget(ctx context.Context, req *v1.GetBudgetRequest) (*v1.GetBudgetResponse, error) {
+func (s *Service) GetBudget(ctx context.Context, req *v1.GetBudgetRequest) (*v1.GetBudgetResponse, error) {
 	f := &input.Fields{}
 	f.ID("budget", req.Budget)
 	read := order.ReadOf(f, req.Consistency)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	found, err := s.store.Get(ctx, session.BudgetKey(input.Namespace(ctx), req.Budget), read)
+	found, err := s.Store.Get(ctx, session.BudgetKey(input.Namespace(ctx), req.Budget), read)
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
@@ -275,14 +220,14 @@ func (s limitService) GetBudget(ctx context.Context, req *v1.GetBudgetRequest) (
 }
 
 // ListBudgets returns budgets in the order of their names.
-func (s limitService) ListBudgets(ctx context.Context, req *v1.ListBudgetsRequest) (*v1.ListBudgetsResponse, error) {
+func (s *Service) ListBudgets(ctx context.Context, req *v1.ListBudgetsRequest) (*v1.ListBudgetsResponse, error) {
 	f := &input.Fields{}
 	read := order.ReadOf(f, req.Consistency)
 	p := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.store.List(ctx, session.KindBudget, p, read, nil)
+	entries, next, view, err := s.Store.List(ctx, session.KindBudget, p, read, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -292,28 +237,4 @@ func (s limitService) ListBudgets(ctx context.Context, req *v1.ListBudgetsReques
 		out.Budgets = append(out.Budgets, budgetOf(&n))
 	}
 	return out, nil
-}
-
-// budgets takes down which budgets a command has made to reach a share: as an
-// event, in the metrics and in the audit log.
-func (a *auditor) budgets(ns string, in engine.Input, res *session.Result) {
-	var events []engine.Event
-	for i := range res.Budgets {
-		n := &res.Budgets[i]
-		if n.Crossed == 0 {
-			continue
-		}
-		typ, says := engine.BudgetWarning, "has reached 80 % of its amount"
-		if n.Crossed >= budget.Exceeded {
-			typ, says = engine.BudgetExceeded, "is used up"
-		}
-		events = append(events, engine.Event{
-			Type: typ, Time: a.now(), AgentID: in.AgentID, SessionID: in.SessionID, CallID: in.CallID,
-			Reason: fmt.Sprintf("Budget %s %s: %s of %s are used", n.Budget, says, input.FormatDecimal(n.Used), input.FormatDecimal(n.Amount)),
-		})
-	}
-	if len(events) == 0 {
-		return
-	}
-	a.journal.Add(&record.Record{NS: ns, At: a.now(), After: events, Size: record.BareRecord})
 }
