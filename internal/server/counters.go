@@ -176,73 +176,55 @@ func (s counterService) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (
 // maxRange is about how many bytes of items one Range answers.
 const maxRange = 1 << 20
 
-// Append puts items at the end of a list.
-func (s counterService) Append(ctx context.Context, req *v1.AppendRequest) (*v1.AppendResponse, error) {
-	return unary(ctx, s.Server, &appending{}, req)
-}
-
-// An appending is one Append on its way. Where its caller names no length, the
+// Append puts items at the end of a list. Where its caller names no length, the
 // one that the node knows is a premise.
-type appending struct {
-	request[v1.AppendRequest, v1.AppendResponse]
-	cmd *session.Append
-}
-
-func (a *appending) check(ctx context.Context, f *input.Fields) error {
-	checkKey(f, "key", a.req.Key)
-	f.Count("items", len(a.req.Items), input.Caps.Items)
-	for i, item := range a.req.Items {
+func (s counterService) Append(ctx context.Context, req *v1.AppendRequest) (*v1.AppendResponse, error) {
+	f := &input.Fields{}
+	checkKey(f, "key", req.Key)
+	f.Count("items", len(req.Items), input.Caps.Items)
+	for i, item := range req.Items {
 		if n := int64(len(item)); n > input.Caps.Item.Max {
 			f.Refuse(fmt.Sprintf("items[%d]", i), "has %d bytes, the most is %d", n, input.Caps.Item.Max)
 		}
 	}
-	if a.req.Ttl == nil {
+	if req.Ttl == nil {
 		f.Refuse("ttl", "is required; say how long the items are kept, at most 30 days")
 	}
-	a.cmd = &session.Append{
-		NS: a.ns, By: f.Maker(a.req, a.s.cfg.Now), Key: a.req.Key, Items: a.req.Items,
-		TTL: f.Duration("ttl", a.req.Ttl, input.Caps.ListTTL), Exact: a.req.IfLength != nil, From: a.req.GetIfLength(),
+	cmd := session.Append{
+		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Key: req.Key, Items: req.Items,
+		TTL: f.Duration("ttl", req.Ttl, input.Caps.ListTTL), Exact: req.IfLength != nil, From: req.GetIfLength(),
 	}
-	a.one[0] = a.cmd
-	f.Within("ifLength", a.cmd.From, input.Caps.Length)
-	if f.Err != nil || a.cmd.Exact {
-		return f.Err
+	f.Within("ifLength", cmd.From, input.Caps.Length)
+	if f.Err != nil {
+		return nil, f.Err
 	}
-	found, err := a.s.store.Get(ctx, session.ListKey(a.ns, a.req.Key), storage.Nearby)
+	a, err := s.store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
+		next := cmd
+		if stale != nil {
+			next.From = stale.Value
+		} else if !cmd.Exact {
+			found, err := s.store.Get(ctx, session.ListKey(cmd.NS, cmd.Key), storage.Nearby)
+			if err != nil {
+				return nil, fault.OfRead(err)
+			}
+			next.From = lengthOf(found.Record)
+		}
+		return &next, nil
+	}, func(res *session.Result) error {
+		switch key := fmt.Sprintf("key %q", cmd.Key); res.Code {
+		case session.VersionConflict:
+			return fault.Conflict(key, "length", strconv.FormatInt(res.Value, 10))
+		case session.Overflow:
+			return fault.New(connect.CodeResourceExhausted, fault.ReasonListFull, fmt.Sprintf(
+				"%s: the list would be larger than it may, which is %d bytes, each item counted as at least %d; go on under another key, or delete it with DeleteList",
+				key, session.MaxList, session.MinItemSize))
+		}
+		return order.RequestFailure(cmd.By)(res)
+	})
 	if err != nil {
-		return fault.OfRead(err)
+		return nil, err
 	}
-	if l, ok := found.Record.(*session.List); ok && l != nil {
-		a.cmd.From = l.Length
-	}
-	return nil
-}
-
-func (a *appending) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	if again = a.stale(answers); again {
-		// A command is immutable once it was proposed.
-		next := *a.cmd
-		next.From = a.answer.Result.Value
-		a.cmd, a.one[0] = &next, &next
-	}
-	return again, nil
-}
-
-func (a *appending) respond() error {
-	key := fmt.Sprintf("key %q", a.req.Key)
-	switch res := &a.answer.Result; {
-	case res.Code == session.VersionConflict:
-		return fault.Conflict(key, "length", strconv.FormatInt(res.Value, 10))
-	case res.Code == session.Overflow:
-		return fault.New(connect.CodeResourceExhausted, fault.ReasonListFull, fmt.Sprintf(
-			"%s: the list would be larger than it may, which is %d bytes, each item counted as at least %d; go on under another key, or delete it with DeleteList",
-			key, session.MaxList, session.MinItemSize))
-	case res.Code.Failure():
-		return order.RequestFailure(a.cmd.By)(res)
-	default:
-		a.out = &v1.AppendResponse{Length: res.Value, Index: a.answer.Index}
-		return nil
-	}
+	return &v1.AppendResponse{Length: a.Result.Value, Index: a.Index}, nil
 }
 
 // Range returns items of a list as they stood at one instant.

@@ -139,77 +139,61 @@ func (s policyService) policyRows(ctx context.Context, ns string, r *session.Pol
 // DeletePolicy removes a name, or a tree with all its names. A tree that live
 // sessions pin stays, and its names with it.
 func (s policyService) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
-	return unary(ctx, s.Server, &deletion{}, req)
-}
-
-// A deletion is one DeletePolicy on its way.
-type deletion struct {
-	request[v1.DeletePolicyRequest, v1.DeletePolicyResponse]
-	cmd *session.DeletePolicy
-}
-
-func (d *deletion) check(ctx context.Context, f *input.Fields) error {
-	name, digest := nameOrDigest(f, d.req.GetName(), d.req.GetDigest())
-	d.cmd = &session.DeletePolicy{NS: d.ns, By: f.Maker(d.req, d.s.cfg.Now), Name: name, Digest: digest}
-	d.one[0] = d.cmd
+	f := &input.Fields{}
+	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
+	cmd := session.DeletePolicy{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Name: name, Digest: digest}
 	if f.Err != nil {
-		return f.Err
+		return nil, f.Err
 	}
-	return d.resolve(ctx, storage.Latest)
+	a, err := s.store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
+		if stale != nil && stale.Names != nil {
+			cmd.Digest, cmd.Names = stale.Digest, stale.Names
+		} else if err := s.resolve(ctx, &cmd); err != nil {
+			return nil, err
+		}
+		next := cmd
+		return &next, nil
+	}, func(res *session.Result) error {
+		switch {
+		case res.Code == session.NotFound && name != "":
+			return fault.NotFound("name", "there is no policy %q", name)
+		case res.Code == session.NotFound:
+			return fault.NotFound("digest", "there is no policy with the digest %s", cmd.Digest)
+		case res.Code == session.PolicyPinned:
+			return fault.OfResult(res, "digest "+cmd.Digest.String())
+		}
+		return order.RequestFailure(cmd.By)(res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeletePolicyResponse{Index: a.Index}, nil
 }
 
 // resolve fills in what the command takes for granted: what the name points
 // to, and all names of that tree.
-func (d *deletion) resolve(ctx context.Context, read storage.Read) error {
-	if d.cmd.Name != "" {
-		digest, err := d.s.digestOf(ctx, d.cmd.NS, "name", d.cmd.Name)
+func (s policyService) resolve(ctx context.Context, cmd *session.DeletePolicy) error {
+	if cmd.Name != "" {
+		digest, err := s.digestOf(ctx, cmd.NS, "name", cmd.Name)
 		switch {
 		case err == nil:
-			d.cmd.Digest = digest
-		case d.cmd.By.Request == "":
+			cmd.Digest = digest
+		case cmd.By.Request == "":
 			return err
 		default:
 			// It may be gone because this very request removed it. The
 			// command then finds its own answer before it looks at any tree.
-			d.cmd.Digest = sha256.Sum256(nil)
+			cmd.Digest = sha256.Sum256(nil)
 		}
 	}
-	found, err := d.s.store.Get(ctx, session.PolicyKey(d.cmd.NS, d.cmd.Digest), read)
+	found, err := s.store.Get(ctx, session.PolicyKey(cmd.NS, cmd.Digest), storage.Latest)
 	if err != nil {
 		return fault.OfRead(err)
 	}
-	d.cmd.Names = nil
+	cmd.Names = nil
 	if r, ok := found.Record.(*session.Policy); ok && r != nil {
-		d.cmd.Names = slices.Clone(r.Names)
+		cmd.Names = slices.Clone(r.Names)
 	}
-	return nil
-}
-
-func (d *deletion) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
-	switch again, res := d.stale(answers), &d.answer.Result; {
-	case !again:
-		return false, nil
-	case res.Names != nil:
-		d.cmd.Digest, d.cmd.Names = res.Digest, res.Names
-		return true, nil
-	default:
-		return true, d.resolve(ctx, storage.Latest)
-	}
-}
-
-func (d *deletion) respond() error {
-	res := &d.answer.Result
-	switch {
-	case res.Code == session.NotFound && d.cmd.Name != "":
-		return fault.NotFound("name", "there is no policy %q", d.cmd.Name)
-	case res.Code == session.NotFound:
-		return fault.NotFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
-	case res.Code == session.PolicyPinned:
-		return fault.OfResult(res, "digest "+d.cmd.Digest.String())
-	case res.Code.Failure():
-		return order.RequestFailure(d.cmd.By)(res)
-	}
-	d.out = &v1.DeletePolicyResponse{Index: d.answer.Index}
 	return nil
 }
 

@@ -189,7 +189,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Cluster != nil {
 		store = s.leader.Before(store)
 	}
-	s.store, s.changes = order.New(store), store
+	s.store, s.changes = order.New(store, m.premises), store
 	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
 	s.limits = &limits.Service{Store: s.store, Now: cfg.Now, Crossed: func(ns string, res *session.Result) { s.audit.budgets(ns, engine.Input{}, res) }}
 	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)

@@ -123,13 +123,17 @@ func (s *Service) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (*v1.
 func (s *Service) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequest) (*v1.AdjustBudgetResponse, error) {
 	f := &input.Fields{}
 	f.ID("budget", req.Budget)
-	cmd := &session.AdjustBudget{
+	cmd := session.AdjustBudget{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Budget: req.Budget, Amount: f.Amount("by", req.By, -budget.MaxAmount),
 	}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.above(ctx, cmd.NS, req.Budget, cmd, func(ancestors []string) { cmd.Ancestors = ancestors }, order.RequestFailure(cmd.By))
+	a, err := s.above(ctx, cmd.NS, req.Budget, func(ancestors []string) session.Command {
+		next := cmd
+		next.Ancestors = ancestors
+		return &next
+	}, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -145,16 +149,17 @@ func (s *Service) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequest)
 func (s *Service) DeleteBudget(ctx context.Context, req *v1.DeleteBudgetRequest) (*v1.DeleteBudgetResponse, error) {
 	f := &input.Fields{}
 	f.ID("budget", req.Budget)
-	cmd := &session.DeleteBudget{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Budget: req.Budget}
+	cmd := session.DeleteBudget{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Budget: req.Budget}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	parent := func(ancestors []string) {
-		if cmd.Parent = ""; len(ancestors) > 0 {
-			cmd.Parent = ancestors[0]
+	a, err := s.above(ctx, cmd.NS, req.Budget, func(ancestors []string) session.Command {
+		next := cmd
+		if len(ancestors) > 0 {
+			next.Parent = ancestors[0]
 		}
-	}
-	a, err := s.above(ctx, cmd.NS, req.Budget, cmd, parent, func(res *session.Result) error {
+		return &next
+	}, func(res *session.Result) error {
 		if res.Code == session.BudgetHasChildren {
 			return fault.OfResult(res, fmt.Sprintf("budget %q", req.Budget))
 		}
@@ -166,24 +171,16 @@ func (s *Service) DeleteBudget(ctx context.Context, req *v1.DeleteBudgetRequest)
 	return &v1.DeleteBudgetResponse{Index: a.Index}, nil
 }
 
-// budgetRounds is how often a command is ordered whose premise does not hold.
-const budgetRounds = 8
-
-// above orders a command whose premise is what is above a budget. The order
-// decides whether there is one: a request may be known that has deleted it.
-func (s *Service) above(ctx context.Context, ns, name string, cmd session.Command, premise func([]string), refused func(*session.Result) error) (a storage.Answer, err error) {
-	missing := func(res *session.Result) error {
-		if res.Code == session.NotFound {
-			return fault.NotFound("budget", "there is no budget %q; make it with PutBudget", name)
-		}
-		return refused(res)
-	}
-	for range budgetRounds {
+// above orders a command whose premise is what is above a budget, from its parent
+// on. The order decides whether there is one: a request may be known that has
+// deleted it.
+func (s *Service) above(ctx context.Context, ns, name string, on func(ancestors []string) session.Command, refused func(*session.Result) error) (storage.Answer, error) {
+	return s.Store.ChangeOn(ctx, func(*session.Result) (session.Command, error) {
 		var ancestors []string
 		for at := name; len(ancestors) < budget.MaxDepth; {
 			b, err := s.findBudget(ctx, ns, at, storage.Latest)
 			if err != nil {
-				return a, err
+				return nil, err
 			}
 			if b == nil || b.Parent == "" {
 				break
@@ -191,12 +188,13 @@ func (s *Service) above(ctx context.Context, ns, name string, cmd session.Comman
 			at = b.Parent
 			ancestors = append(ancestors, at)
 		}
-		premise(ancestors)
-		if a, err = s.Store.Change(ctx, cmd, missing); a.Result.Code != session.StalePremise {
-			return a, err
+		return on(ancestors), nil
+	}, func(res *session.Result) error {
+		if res.Code == session.NotFound {
+			return fault.NotFound("budget", "there is no budget %q; make it with PutBudget", name)
 		}
-	}
-	return a, err
+		return refused(res)
+	})
 }
 
 // GetBudget returns a budget as it stands.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -80,10 +82,19 @@ type Reader interface {
 type Store struct {
 	Reader
 	changes storage.Store // of Change and Restore alone
+	retries prometheus.Counter
 }
 
-// New makes a Store.
-func New(store storage.Store) *Store { return &Store{Reader: store, changes: store} }
+// New makes a Store. Retries counts the commands that are ordered again because
+// what they took for granted had changed.
+func New(store storage.Store, retries prometheus.Counter) *Store {
+	return &Store{Reader: store, changes: store, retries: retries}
+}
+
+// MaxRounds bounds how often one request is ordered again because what it took
+// for granted had changed. Eight losses in a row mean that something is wrong
+// elsewhere, and the caller may ask again.
+const MaxRounds = 8
 
 // Change orders a command that has no premise. A result that is no answer
 // becomes the error that refused makes of it.
@@ -98,6 +109,26 @@ func (s *Store) Change(ctx context.Context, cmd session.Command, refused func(*s
 		return a, refused(&a.Result)
 	}
 	return a, nil
+}
+
+// ChangeOn orders a command that takes something for granted. Build makes it of what
+// this node has seen, for which stale is nil, and then of the answers that say what
+// holds instead. A command is immutable once it was proposed.
+func (s *Store) ChangeOn(ctx context.Context, build func(stale *session.Result) (session.Command, error), refused func(*session.Result) error) (storage.Answer, error) {
+	var stale *session.Result
+	for range MaxRounds {
+		cmd, err := build(stale)
+		if err != nil {
+			return storage.Answer{}, err
+		}
+		a, err := s.Change(ctx, cmd, refused)
+		if a.Outcome != storage.Applied || a.Result.Code != session.StalePremise {
+			return a, err
+		}
+		s.retries.Inc()
+		stale = &a.Result
+	}
+	return storage.Answer{}, fault.Stale()
 }
 
 // RequestFailure makes the error of a request that had no answer.
