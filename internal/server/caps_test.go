@@ -39,7 +39,7 @@ func newBench(t *testing.T) *bench {
 		require.NoError(t, store.Close())
 	})
 	b := &bench{t: t, s: s, now: time.Now().Truncate(time.Millisecond)}
-	_, err = policyService{s}.PutPolicy(t.Context(), &v1.PutPolicyRequest{
+	_, err = policyService{s, s.policies}.PutPolicy(t.Context(), &v1.PutPolicyRequest{
 		Yaml: "name: p\nmax_attempts: 10000\nmax_tool_calls: 10000\nmax_concurrent: 4096\nbackpressure_threshold: 4096\nmax_tokens: 4000000000\n"})
 	require.NoError(t, err)
 	require.NoError(t, b.create(nil))
@@ -107,14 +107,14 @@ func (b *bench) putRate(change func(*v1.PutRateRequest)) error {
 func (b *bench) set(change func(*v1.SetRequest)) error {
 	req := &v1.SetRequest{Key: b.id(), Value: "v"}
 	change(req)
-	_, err := counterService{b.s}.Set(b.t.Context(), req)
+	_, err := b.s.values.Set(b.t.Context(), req)
 	return err
 }
 
 func (b *bench) append(change func(*v1.AppendRequest)) error {
 	req := &v1.AppendRequest{Key: b.id(), Items: []string{"i"}, Ttl: durationpb.New(time.Hour)}
 	change(req)
-	_, err := counterService{b.s}.Append(b.t.Context(), req)
+	_, err := b.s.values.Append(b.t.Context(), req)
 	return err
 }
 
@@ -182,18 +182,18 @@ var bounds = map[string]func(b *bench, n int64) error{
 		if err != nil {
 			return err
 		}
-		_, err = counterService{b.s}.Range(b.t.Context(), &v1.RangeRequest{Key: "k", From: n})
+		_, err = b.s.values.Range(b.t.Context(), &v1.RangeRequest{Key: "k", From: n})
 		return err
 	},
 	"Scan": func(b *bench, n int64) error {
-		_, err := policyService{b.s}.Scan(b.t.Context(), &v1.ScanRequest{SessionId: "s", Kind: v1.ScanKind_SCAN_KIND_INPUT, Text: chars(n)})
+		_, err := policyService{b.s, b.s.policies}.Scan(b.t.Context(), &v1.ScanRequest{SessionId: "s", Kind: v1.ScanKind_SCAN_KIND_INPUT, Text: chars(n)})
 		return err
 	},
 	"Tree": func(b *bench, n int64) error {
 		padded := func(n int64) string { return "name: big\nmax_tool_calls: 1\n#" + chars(n) }
 		tree, err := engine.SingleFile(padded(n - 100))
 		require.NoError(b.t, err)
-		_, err = policyService{b.s}.PutPolicy(b.t.Context(), &v1.PutPolicyRequest{Yaml: padded(n - 100 + n - int64(len(tree.Encode())))})
+		_, err = policyService{b.s, b.s.policies}.PutPolicy(b.t.Context(), &v1.PutPolicyRequest{Yaml: padded(n - 100 + n - int64(len(tree.Encode())))})
 		return err
 	},
 	"Attributes": func(b *bench, n int64) error {
@@ -230,11 +230,11 @@ var bounds = map[string]func(b *bench, n int64) error{
 		return err
 	},
 	"Keys": func(b *bench, n int64) error {
-		_, err := counterService{b.s}.BatchGet(b.t.Context(), &v1.BatchGetRequest{Keys: many(n, func(i int) string { return fmt.Sprintf("k%d", i) })})
+		_, err := b.s.values.BatchGet(b.t.Context(), &v1.BatchGetRequest{Keys: many(n, func(i int) string { return fmt.Sprintf("k%d", i) })})
 		return err
 	},
 	"Page": func(b *bench, n int64) error {
-		if _, err := (counterService{b.s}).Range(b.t.Context(), &v1.RangeRequest{Key: "k", Limit: int32(n)}); err != nil {
+		if _, err := b.s.values.Range(b.t.Context(), &v1.RangeRequest{Key: "k", Limit: int32(n)}); err != nil {
 			return err
 		}
 		_, err := slotService{b.s, b.s.limits}.ListPools(b.t.Context(), &v1.ListPoolsRequest{PageSize: int32(n)})

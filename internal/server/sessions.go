@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -64,21 +63,11 @@ func policyRef(f *input.Fields, field string, ref *v1.PolicyRef) (name string, d
 		f.ID(field+".name", r.Name)
 		name = r.Name
 	case *v1.PolicyRef_Digest:
-		digest = digestIn(f, field+".digest", r.Digest)
+		digest = f.Digest(field+".digest", r.Digest)
 	default:
 		f.Refuse(field, "is required; give a name or a digest, as ListPolicies shows them")
 	}
 	return name, digest
-}
-
-func digestIn(f *input.Fields, field, text string) session.Digest {
-	d, err := engine.ParseDigest(text)
-	if err != nil {
-		f.Refuse(field, "%v", err)
-	} else if d == (engine.Digest{}) {
-		f.Refuse(field, "is of no tree; take one from ListPolicies")
-	}
-	return session.Digest(d)
 }
 
 // resolve finds the tree that the name points to now. The command carries it as
@@ -87,7 +76,7 @@ func (o *opening) resolve(ctx context.Context) error {
 	if o.cmd.Policy == "" {
 		return nil
 	}
-	digest, err := o.s.digestOf(ctx, o.cmd.NS, "policy.name", o.cmd.Policy)
+	digest, err := o.s.policies.DigestOf(ctx, o.cmd.NS, "policy.name", o.cmd.Policy)
 	if err == nil {
 		o.cmd.Digest = digest
 		return nil
@@ -100,19 +89,6 @@ func (o *opening) resolve(ctx context.Context) error {
 	}
 	o.cmd.Digest = found.Record.(*session.Session).Pin.Digest
 	return nil
-}
-
-// digestOf returns the tree that a name points to.
-func (s *Server) digestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
-	found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Latest)
-	if err != nil {
-		return session.Digest{}, fault.OfRead(err)
-	}
-	n, ok := found.Record.(*session.Name)
-	if !ok || n == nil || n.Digest == (session.Digest{}) {
-		return session.Digest{}, fault.NotFound(field, "there is no policy %q; store it with PutPolicy", name)
-	}
-	return n.Digest, nil
 }
 
 func (o *opening) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
@@ -205,7 +181,7 @@ func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRe
 	f.OptionalID("agentId", req.AgentId)
 	var digest session.Digest
 	if req.PolicyDigest != "" {
-		digest = digestIn(f, "policyDigest", req.PolicyDigest)
+		digest = f.Digest("policyDigest", req.PolicyDigest)
 	}
 	if f.Err != nil {
 		return nil, f.Err

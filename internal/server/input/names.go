@@ -3,11 +3,13 @@ package input
 import (
 	"strings"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/session"
 	"example.com/govnode/session/budget"
 )
 
-// Checks of fields that name what is put: pools and rates; and amounts of budgets.
+// Checks of fields that name what is put: pools, rates, values, trees of policies; and
+// amounts of budgets.
 
 // Pool checks the name of a pool that was put. The pools of policies belong to
 // their calls.
@@ -48,4 +50,18 @@ func (f *Fields) Amount(field, text string, least int64) int64 {
 		f.Refuse(field, "is %q; it must be a decimal from %s to %s with at most 6 digits behind the point", Clip(text, 80), FormatDecimal(least), FormatDecimal(budget.MaxAmount))
 	}
 	return n
+}
+
+// Key checks the key of a value: any text without control characters.
+func (f *Fields) Key(field, key string) { f.Text(field, key, Caps.CounterKey) }
+
+// Digest reads the digest of a tree.
+func (f *Fields) Digest(field, text string) session.Digest {
+	d, err := engine.ParseDigest(text)
+	if err != nil {
+		f.Refuse(field, "%v", err)
+	} else if d == (engine.Digest{}) {
+		f.Refuse(field, "is of no tree; take one from ListPolicies")
+	}
+	return session.Digest(d)
 }

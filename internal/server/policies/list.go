@@ -1,4 +1,4 @@
-package server
+package policies
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // of tools.
 
 // GetPolicy returns a tree with its files.
-func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
+func (s *Service) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
 	f := &input.Fields{}
 	read := order.ReadOf(f, req.Consistency)
 	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
@@ -30,7 +30,7 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	ns := input.Namespace(ctx)
 	var version int32
 	if name != "" {
-		found, err := s.store.Get(ctx, session.NameKey(ns, name), read)
+		found, err := s.Store.Get(ctx, session.NameKey(ns, name), read)
 		if err != nil {
 			return nil, fault.OfRead(err)
 		}
@@ -40,7 +40,7 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 		}
 		digest, version = n.Digest, n.Version
 	}
-	found, err := s.store.Get(ctx, session.PolicyKey(ns, digest), read)
+	found, err := s.Store.Get(ctx, session.PolicyKey(ns, digest), read)
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
@@ -63,10 +63,23 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	return &v1.GetPolicyResponse{Policy: out, AppliedIndex: found.Index}, nil
 }
 
+// DigestOf returns the tree that a name points to.
+func (s *Service) DigestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
+	found, err := s.Store.Get(ctx, session.NameKey(ns, name), storage.Latest)
+	if err != nil {
+		return session.Digest{}, fault.OfRead(err)
+	}
+	n, ok := found.Record.(*session.Name)
+	if !ok || n == nil || n.Digest == (session.Digest{}) {
+		return session.Digest{}, fault.NotFound(field, "there is no policy %q; store it with PutPolicy", name)
+	}
+	return n.Digest, nil
+}
+
 func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest) {
 	switch {
 	case digest != "":
-		return "", digestIn(f, "digest", digest)
+		return "", f.Digest("digest", digest)
 	case name != "":
 		f.ID("name", name)
 		return name, session.Digest{}
@@ -76,9 +89,9 @@ func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest)
 }
 
 // pinned counts the live sessions that pin a tree.
-func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read storage.Read) (n int64, err error) {
+func (s *Service) pinned(ctx context.Context, ns string, d session.Digest, read storage.Read) (n int64, err error) {
 	for _, k := range session.PinsKeys(ns, d) {
-		found, err := s.store.Get(ctx, k, read)
+		found, err := s.Store.Get(ctx, k, read)
 		if err != nil {
 			return 0, fault.OfRead(err)
 		}
@@ -92,14 +105,14 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 
 // ListPolicies returns every tree under each of its names; a tree that no name
 // points to any more is there with an empty one.
-func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
+func (s *Service) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
 	f := &input.Fields{}
 	read := order.ReadOf(f, req.Consistency)
 	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.store.List(ctx, session.KindPolicy, page, read, nil)
+	entries, next, view, err := s.Store.List(ctx, session.KindPolicy, page, read, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -115,14 +128,14 @@ func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesReq
 	return out, nil
 }
 
-func (s policyService) policyRows(ctx context.Context, ns string, r *session.Policy) ([]*v1.Policy, error) {
+func (s *Service) policyRows(ctx context.Context, ns string, r *session.Policy) ([]*v1.Policy, error) {
 	pinned, err := s.pinned(ctx, ns, r.Pin.Digest, storage.Nearby)
 	if err != nil {
 		return nil, err
 	}
 	var rows []*v1.Policy
 	for _, name := range r.Names {
-		found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
+		found, err := s.Store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
 		if err != nil {
 			return nil, fault.OfRead(err)
 		}
@@ -138,14 +151,14 @@ func (s policyService) policyRows(ctx context.Context, ns string, r *session.Pol
 
 // DeletePolicy removes a name, or a tree with all its names. A tree that live
 // sessions pin stays, and its names with it.
-func (s policyService) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
+func (s *Service) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
 	f := &input.Fields{}
 	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
-	cmd := session.DeletePolicy{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Name: name, Digest: digest}
+	cmd := session.DeletePolicy{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Name: name, Digest: digest}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
+	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
 		if stale != nil && stale.Names != nil {
 			cmd.Digest, cmd.Names = stale.Digest, stale.Names
 		} else if err := s.resolve(ctx, &cmd); err != nil {
@@ -172,9 +185,9 @@ func (s policyService) DeletePolicy(ctx context.Context, req *v1.DeletePolicyReq
 
 // resolve fills in what the command takes for granted: what the name points
 // to, and all names of that tree.
-func (s policyService) resolve(ctx context.Context, cmd *session.DeletePolicy) error {
+func (s *Service) resolve(ctx context.Context, cmd *session.DeletePolicy) error {
 	if cmd.Name != "" {
-		digest, err := s.digestOf(ctx, cmd.NS, "name", cmd.Name)
+		digest, err := s.DigestOf(ctx, cmd.NS, "name", cmd.Name)
 		switch {
 		case err == nil:
 			cmd.Digest = digest
@@ -186,7 +199,7 @@ func (s policyService) resolve(ctx context.Context, cmd *session.DeletePolicy) e
 			cmd.Digest = sha256.Sum256(nil)
 		}
 	}
-	found, err := s.store.Get(ctx, session.PolicyKey(cmd.NS, cmd.Digest), storage.Latest)
+	found, err := s.Store.Get(ctx, session.PolicyKey(cmd.NS, cmd.Digest), storage.Latest)
 	if err != nil {
 		return fault.OfRead(err)
 	}
@@ -208,47 +221,47 @@ func checkHash(f *input.Fields, field, text string) string {
 }
 
 // PutHash registers the content hash of a tool (adapter contract 5.5).
-func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
+func (s *Service) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
 	f := &input.Fields{}
 	f.Text("tool", req.Tool, input.Caps.Tool)
 	hash := checkHash(f, "hash", req.Hash)
-	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Tool: req.Tool, Hash: hash}
+	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool, Hash: hash}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.store.Change(ctx, cmd, order.RequestFailure(cmd.By))
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(order.TraceOf(ctx), cmd)
+	s.HashPut(order.TraceOf(ctx), cmd)
 	return &v1.PutHashResponse{Hash: &v1.ToolHash{Tool: req.Tool, Hash: hash}, Index: a.Index}, nil
 }
 
 // DeleteHash takes a registration back; one that is not there is gone already.
-func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
+func (s *Service) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
 	f := &input.Fields{}
 	f.Text("tool", req.Tool, input.Caps.Tool)
-	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Tool: req.Tool}
+	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.store.Change(ctx, cmd, order.RequestFailure(cmd.By))
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(order.TraceOf(ctx), cmd)
+	s.HashPut(order.TraceOf(ctx), cmd)
 	return &v1.DeleteHashResponse{Index: a.Index}, nil
 }
 
 // ListHashes returns the registered hashes in the order of their tools.
-func (s policyService) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
+func (s *Service) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
 	f := &input.Fields{}
 	read := order.ReadOf(f, req.Consistency)
 	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.store.List(ctx, session.KindHash, page, read, nil)
+	entries, next, view, err := s.Store.List(ctx, session.KindHash, page, read, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -259,11 +272,11 @@ func (s policyService) ListHashes(ctx context.Context, req *v1.ListHashesRequest
 	return out, nil
 }
 
-// contentHash looks up what is registered for a tool. What cannot be read is put
+// ContentHash looks up what is registered for a tool. What cannot be read is put
 // into failed: whoever asked must not decide without it.
-func (s *Server) contentHash(ctx context.Context, ns string, failed *error) func(string) (string, bool) {
+func (s *Service) ContentHash(ctx context.Context, ns string, failed *error) func(string) (string, bool) {
 	return func(tool string) (string, bool) {
-		found, err := s.store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
+		found, err := s.Store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
 		if err != nil {
 			*failed = fault.OfRead(err)
 			return "", false
