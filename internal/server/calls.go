@@ -70,12 +70,6 @@ var callKinds = map[v1.Kind]struct {
 	v1.Kind_KIND_SAMPLING:    {session.Sampling, engine.KindSampling},
 }
 
-// stateKinds are the kinds of package engine in the words of the state.
-var stateKinds = map[engine.Kind]session.CallKind{
-	engine.KindTool: session.Tool, engine.KindModel: session.Model, engine.KindAgent: session.Agent,
-	engine.KindHandoff: session.Handoff, engine.KindSampling: session.Sampling,
-}
-
 var orders = map[v1.Order]engine.Order{
 	v1.Order_ORDER_UNSPECIFIED: engine.OrderUnion,
 	v1.Order_ORDER_INTERCEPTOR: engine.OrderInterceptor,
@@ -120,7 +114,7 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	}
 	b.one[0] = b.cmd
 	b.cmd.Content = beginContent(req)
-	b.input.ContentHash = b.s.contentHash(ctx, b.ns, &b.unread)
+	b.input.ContentHash = b.s.policies.ContentHash(ctx, b.ns, &b.unread)
 	if err := b.load(ctx, storage.Nearby, f); err != nil {
 		return err
 	}
@@ -134,7 +128,7 @@ func wantsOf(f *input.Fields, pools []*v1.Want) []session.Want {
 	wants := make([]session.Want, 1, len(pools)+1)
 	for i, p := range pools {
 		in := f.At("pools", i)
-		checkPool(in, "pool", p.GetPool())
+		in.Pool("pool", p.GetPool())
 		w := session.Want{Pool: p.GetPool(), Weight: int32(in.Number("weight", int64(p.GetWeight()), input.Caps.Weight))}
 		if slices.ContainsFunc(wants[1:], func(o session.Want) bool { return o.Pool == w.Pool }) {
 			in.Refuse("pool", "names %q twice; give its weight once", w.Pool)
@@ -156,11 +150,11 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 	b.session = found.Record.(*session.Session)
 	digest := b.session.Pin.Digest
 	if seeded.On(seeded.NotPinned) {
-		if digest, err = b.s.digestOf(ctx, b.ns, "policy", b.session.Policy.Value()); err != nil {
+		if digest, err = b.s.policies.DigestOf(ctx, b.ns, "policy", b.session.Policy.Value()); err != nil {
 			return err
 		}
 	}
-	b.policy, err = b.s.policies.compiled(ctx, b.ns, digest)
+	b.policy, err = b.s.policies.Compiled(ctx, b.ns, digest)
 	if err != nil {
 		b.s.audit.unreadable(&b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err

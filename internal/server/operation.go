@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -54,7 +55,7 @@ type operation interface {
 
 // progress is how far an operation has come. Every operation has one.
 type progress struct {
-	trace
+	trace   order.Trace
 	s       *Server
 	ns      string
 	kind    *kind // as a part of a message; nil for a request of its own

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unique"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -302,4 +303,12 @@ func StoppedText(h *session.Halt) string {
 		text += " (" + h.Reason + ")"
 	}
 	return text + "; nothing was counted, and the same id may be sent again"
+}
+
+// TextOf reads a text that may never have been set.
+func TextOf(h unique.Handle[string]) string {
+	if h == (unique.Handle[string]{}) {
+		return ""
+	}
+	return h.Value()
 }

@@ -3,148 +3,29 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"time"
-
-	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/limits"
+	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/session/budget"
+	"example.com/govnode/storage"
 )
 
-// Rates: how they are put, read and deleted, taken from by clients, and named by
-// calls.
+// Limits: how clients take from a rate, and the rates and budgets that calls name.
 
 // limitService answers govnode.v1.LimitService.
-type limitService struct{ *Server }
-
-// checkRate checks the name of a rate that was put.
-func checkRate(f *input.Fields, field, name string) {
-	f.ID(field, name)
-	if strings.HasPrefix(name, session.PolicyPool("")) {
-		f.Refuse(field, "begins with policy/, which is reserved for the rates of policies; choose another name")
-	}
-}
-
-// PutRate makes a rate, or changes one. What was spent counts by the new length.
-func (s limitService) PutRate(ctx context.Context, req *v1.PutRateRequest) (*v1.PutRateResponse, error) {
-	f := &input.Fields{}
-	checkRate(f, "rate", req.Rate)
-	if req.Per == nil {
-		f.Refuse("per", "is missing; give the time after which what was spent returns, for instance 1s")
-	}
-	cmd := &session.PutRate{
-		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Rate: req.Rate,
-		Limit: int32(f.Number("limit", int64(req.Limit), input.Caps.Rate)),
-		Per:   f.Duration("per", req.Per, input.Caps.Per),
-		Queue: int32(input.Caps.Queue.Default),
-	}
-	if req.QueueLimit != nil {
-		f.Within("queueLimit", int64(*req.QueueLimit), input.Caps.Queue)
-		cmd.Queue = *req.QueueLimit
-	}
-	if f.Err != nil {
-		return nil, f.Err
-	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
-	if err != nil {
-		return nil, err
-	}
-	out := &v1.PutRateResponse{Index: a.Index}
-	if after := a.Result.After; after != nil && after.Pool != nil { // a repeat may come after DeleteRate
-		p := after.Pool
-		out.Rate = &v1.Rate{
-			Rate: req.Rate, Limit: p.Slots, Per: durationpb.New(p.Per), QueueLimit: p.MaxQueue,
-			Used: p.InUse, Waiting: p.Waiting, FreeIn: words.SomeDuration(p.Free),
-		}
-	}
-	return out, nil
-}
-
-// DeleteRate removes a rate. It is refused while somebody waits.
-func (s limitService) DeleteRate(ctx context.Context, req *v1.DeleteRateRequest) (*v1.DeleteRateResponse, error) {
-	f := &input.Fields{}
-	checkRate(f, "rate", req.Rate)
-	cmd := &session.DeleteRate{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Rate: req.Rate}
-	if f.Err != nil {
-		return nil, f.Err
-	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
-		switch res.Code {
-		case session.NotFound:
-			return fault.NotFound("rate", "there is no rate %q", req.Rate)
-		case session.PoolInUse:
-			return fault.New(connect.CodeFailedPrecondition, fault.ReasonPoolInUse, fmt.Sprintf("rate %q: somebody waits for it, or is about to take from it; delete it when they are gone", req.Rate))
-		}
-		return requestFailure(cmd.By)(res)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &v1.DeleteRateResponse{Index: a.Index}, nil
-}
-
-// GetRate returns a rate as it stands.
-func (s limitService) GetRate(ctx context.Context, req *v1.GetRateRequest) (*v1.GetRateResponse, error) {
-	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	if strings.HasPrefix(req.Rate, session.PolicyPool("")) {
-		f.Text("rate", req.Rate, input.Caps.CounterKey)
-	} else {
-		f.ID("rate", req.Rate)
-	}
-	if f.Err != nil {
-		return nil, f.Err
-	}
-	found, err := s.store.Get(ctx, session.PoolKey(input.Namespace(ctx), session.RatePool(req.Rate)), read)
-	if err != nil {
-		return nil, fault.OfRead(err)
-	}
-	p, ok := found.Record.(*session.Pool)
-	if !ok || p == nil {
-		return nil, fault.NotFound("rate", "there is no rate %q; make it with PutRate. The rate of a policy is there while something of it is spent", req.Rate)
-	}
-	return &v1.GetRateResponse{Rate: rateOf(req.Rate, p, found.Now), AppliedIndex: found.Index}, nil
-}
-
-// ListRates returns rates in the order of their names.
-func (s limitService) ListRates(ctx context.Context, req *v1.ListRatesRequest) (*v1.ListRatesResponse, error) {
-	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
-	if f.Err != nil {
-		return nil, f.Err
-	}
-	if page.after != "" {
-		page.after = session.RatePool(page.after)
-	}
-	entries, next, view, err := s.list(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return session.IsRate(k.Name()) })
-	if err != nil {
-		return nil, err
-	}
-	out := &v1.ListRatesResponse{NextPageToken: session.RateName(next), AppliedIndex: view.Index}
-	for _, e := range entries {
-		out.Rates = append(out.Rates, rateOf(session.RateName(e.Key.Name()), e.Record.(*session.Pool), view.Now))
-	}
-	return out, nil
-}
-
-func rateOf(name string, p *session.Pool, now time.Duration) *v1.Rate {
-	out := &v1.Rate{
-		Rate: name, Limit: p.Slots, Per: durationpb.New(p.Per), QueueLimit: p.MaxQueue,
-		Used: p.InUse(), Waiting: int32(len(p.Queue)),
-	}
-	if p.Slots > 0 {
-		out.FreeIn = words.SomeDuration(p.Free(now, 1, 0, 0))
-	}
-	return out
+type limitService struct {
+	*Server
+	*limits.Service
 }
 
 // TakeRate spends at a rate, or waits until it may.
@@ -160,7 +41,7 @@ type take struct {
 
 func (t *take) check(_ context.Context, f *input.Fields) error {
 	req := t.req
-	checkRate(f, "rate", req.Rate)
+	f.Rate("rate", req.Rate)
 	f.NewID("requestId", req.RequestId, t.s.cfg.Now)
 	t.cmd = &session.TakeRate{
 		NS: t.ns, Client: f.Client(req.Client), ID: req.RequestId, Rate: req.Rate,
@@ -228,7 +109,7 @@ func ratesOf(f *input.Fields, rates []*v1.RateWant, tokens int64) []session.Rate
 	var wants []session.RateWant
 	for i, r := range rates {
 		in := f.At("rates", i)
-		checkRate(in, "rate", r.GetRate())
+		in.Rate("rate", r.GetRate())
 		input.Enum(in, "by", r.GetBy(), v1.Cost_name)
 		w := session.RateWant{Pool: session.RatePool(r.GetRate())}
 		if w.Tokens = r.GetBy() == v1.Cost_COST_TOKENS; !w.Tokens {
@@ -294,3 +175,71 @@ func (b *begin) policyRate(l *engine.RateLimit) string {
 
 // tokenCost is what a call costs by its tokens before they are known.
 func tokenCost(tokens int64) int32 { return int32(max(tokens, 1)) }
+
+// budgetAmounts checks the budgets that a call names.
+func budgetAmounts(f *input.Fields, field string, list []*v1.BudgetAmount) map[string]int64 {
+	f.Count(field, len(list), input.Caps.Budgets)
+	if len(list) == 0 {
+		return nil
+	}
+	amounts := make(map[string]int64, len(list))
+	for i, b := range list {
+		in := f.At(field, i)
+		in.ID("budget", b.GetBudget())
+		if _, twice := amounts[b.GetBudget()]; twice {
+			in.Refuse("budget", "names %q twice; give its amount once", b.GetBudget())
+		}
+		amount := int64(input.Million)
+		if text := b.GetAmount(); text != "" {
+			amount = in.Amount("amount", text, 0)
+		}
+		amounts[b.GetBudget()] = amount
+		f.Take(in)
+	}
+	return amounts
+}
+
+// charge puts what the call charges into the command: the budgets that it and
+// its policy name, and all above them.
+func (b *begin) charge(ctx context.Context, read storage.Read) error {
+	costs := b.costs
+	if named := b.policy.Governance().Budgets; len(named) > 0 {
+		if costs = maps.Clone(costs); costs == nil {
+			costs = map[string]int64{}
+		}
+		for _, n := range named {
+			costs[n.Budget] = min(costs[n.Budget]+n.Amount, budget.MaxAmount)
+		}
+	}
+	if len(costs) == 0 {
+		b.cmd.Budgets = nil
+		return nil
+	}
+	var err error
+	b.cmd.Budgets, err = b.s.limits.Tree(ctx, b.ns, costs, read)
+	return err
+}
+
+// budgets takes down which budgets a command has made to reach a share: as an
+// event, in the metrics and in the audit log.
+func (a *auditor) budgets(ns string, in engine.Input, res *session.Result) {
+	var events []engine.Event
+	for i := range res.Budgets {
+		n := &res.Budgets[i]
+		if n.Crossed == 0 {
+			continue
+		}
+		typ, says := engine.BudgetWarning, "has reached 80 % of its amount"
+		if n.Crossed >= budget.Exceeded {
+			typ, says = engine.BudgetExceeded, "is used up"
+		}
+		events = append(events, engine.Event{
+			Type: typ, Time: a.now(), AgentID: in.AgentID, SessionID: in.SessionID, CallID: in.CallID,
+			Reason: fmt.Sprintf("Budget %s %s: %s of %s are used", n.Budget, says, input.FormatDecimal(n.Used), input.FormatDecimal(n.Amount)),
+		})
+	}
+	if len(events) == 0 {
+		return
+	}
+	a.journal.Add(&record.Record{NS: ns, At: a.now(), After: events, Size: record.BareRecord})
+}

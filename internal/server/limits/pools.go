@@ -1,15 +1,16 @@
-package server
+package limits
 
 import (
 	"context"
 	"fmt"
 	"time"
-	"unique"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -18,9 +19,9 @@ import (
 // Pools: how they are put, deleted, read and listed, and who has their slots.
 
 // PutPool makes a pool, or changes one. Lowering its slots revokes nothing.
-func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.PutPoolResponse, error) {
+func (s *Service) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.PutPoolResponse, error) {
 	f := &input.Fields{}
-	checkPool(f, "pool", req.Pool)
+	f.Pool("pool", req.Pool)
 	slots := int32(f.Number("slots", int64(req.Slots), input.Caps.Slots))
 	threshold := int32(f.Number("backpressureThreshold", int64(req.BackpressureThreshold), input.Caps.Threshold))
 	if threshold == 0 {
@@ -32,13 +33,13 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 		queue = *req.QueueLimit
 	}
 	cmd := &session.PutPool{
-		NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Pool: req.Pool,
+		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Pool: req.Pool,
 		Slots: slots, Threshold: threshold, Queue: queue,
 	}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -51,21 +52,21 @@ func (s slotService) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.P
 
 // DeletePool removes a pool. It is refused while somebody holds or waits,
 // unless it is forced.
-func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v1.DeletePoolResponse, error) {
+func (s *Service) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v1.DeletePoolResponse, error) {
 	f := &input.Fields{}
-	checkPool(f, "pool", req.Pool)
-	cmd := &session.DeletePool{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Pool: req.Pool, Force: req.Force}
+	f.Pool("pool", req.Pool)
+	cmd := &session.DeletePool{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Pool: req.Pool, Force: req.Force}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {
 		case session.NotFound:
 			return fault.NotFound("pool", "there is no pool %q", req.Pool)
 		case session.PoolInUse:
 			return fault.OfResult(res, fmt.Sprintf("pool %q", req.Pool))
 		}
-		return requestFailure(cmd.By)(res)
+		return order.RequestFailure(cmd.By)(res)
 	})
 	if err != nil {
 		return nil, err
@@ -73,20 +74,8 @@ func (s slotService) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) 
 	return &v1.DeletePoolResponse{Index: a.Index}, nil
 }
 
-// reads are the kinds of reads that a request may ask for.
-var reads = map[v1.Consistency]storage.Read{
-	v1.Consistency_CONSISTENCY_UNSPECIFIED:  storage.Latest,
-	v1.Consistency_CONSISTENCY_LINEARIZABLE: storage.Latest,
-	v1.Consistency_CONSISTENCY_STALE:        storage.Nearby,
-}
-
-func readOf(f *input.Fields, c v1.Consistency) storage.Read {
-	input.Enum(f, "consistency", c, v1.Consistency_name)
-	return reads[c]
-}
-
 // GetPool returns a pool as it stands.
-func (s slotService) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.GetPoolResponse, error) {
+func (s *Service) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.GetPoolResponse, error) {
 	p, found, err := s.findPool(ctx, req.Pool, req.Consistency)
 	if err != nil {
 		return nil, err
@@ -95,14 +84,14 @@ func (s slotService) GetPool(ctx context.Context, req *v1.GetPoolRequest) (*v1.G
 }
 
 // findPool returns a pool, also that of a policy.
-func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*session.Pool, storage.Found, error) {
+func (s *Service) findPool(ctx context.Context, name string, c v1.Consistency) (*session.Pool, storage.Found, error) {
 	f := &input.Fields{}
-	read := readOf(f, c)
-	poolOrPolicy(f, "pool", name)
+	read := order.ReadOf(f, c)
+	f.PoolOrPolicy("pool", name)
 	if f.Err != nil {
 		return nil, storage.Found{}, f.Err
 	}
-	found, err := s.store.Get(ctx, session.PoolKey(input.Namespace(ctx), name), read)
+	found, err := s.Store.Get(ctx, session.PoolKey(input.Namespace(ctx), name), read)
 	if err != nil {
 		return nil, found, fault.OfRead(err)
 	}
@@ -111,18 +100,6 @@ func (s *Server) findPool(ctx context.Context, name string, c v1.Consistency) (*
 		return nil, found, fault.NotFound("pool", "there is no pool %q; make it with PutPool. The pool of a policy is there from its first call on", name)
 	}
 	return p, found, nil
-}
-
-// poolOrPolicy checks the name of a pool, of a policy's as well.
-func poolOrPolicy(f *input.Fields, field, name string) {
-	prefix := session.PolicyPool("")
-	if len(name) > len(prefix) && name[:len(prefix)] == prefix {
-		name = name[len(prefix):]
-	}
-	f.ID(field, name)
-	if session.IsRate(name) {
-		f.Refuse(field, "is a rate; read it with GetRate")
-	}
 }
 
 func countsOf(p *session.Pool) session.PoolCounts {
@@ -140,14 +117,14 @@ func poolOf(name string, p session.PoolCounts) *v1.Pool {
 }
 
 // ListPools returns pools in the order of their names.
-func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
+func (s *Service) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return !session.IsRate(k.Name()) })
+	entries, next, view, err := s.Store.List(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return !session.IsRate(k.Name()) })
 	if err != nil {
 		return nil, err
 	}
@@ -158,48 +135,18 @@ func (s slotService) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*
 	return out, nil
 }
 
-// A page is a part of a list: so many records after a name.
-type page struct {
-	size  int
-	after string
-}
-
-func pageOf(f *input.Fields, size int32, token string) page {
-	f.Text("pageToken", token, input.Bound{Max: input.Caps.CounterKey.Max})
-	return page{int(f.Number("pageSize", int64(size), input.Caps.Page)), token}
-}
-
-// list returns one page of the records of a kind that keep accepts, and the
-// token of the next page.
-func (s *Server) list(ctx context.Context, kind byte, p page, read storage.Read, keep func(session.Key, session.Record) bool) ([]session.Entry, string, storage.View, error) {
-	view, err := s.store.View(ctx, read)
-	if err != nil {
-		return nil, "", view, fault.OfRead(err)
-	}
-	prefix := session.Prefix(kind, input.Namespace(ctx))
-	entries, err := view.Find(prefix, prefix+session.Key(p.after), p.size+1, keep)
-	if err != nil {
-		return nil, "", view, fault.OfRead(err)
-	}
-	if len(entries) <= p.size {
-		return entries, "", view, nil
-	}
-	entries = entries[:p.size]
-	return entries, entries[p.size-1].Key.Name(), view, nil
-}
-
 // ListSlots tells who holds slots of a pool, and who waits, in order.
-func (s slotService) ListSlots(ctx context.Context, req *v1.ListSlotsRequest) (*v1.ListSlotsResponse, error) {
+func (s *Service) ListSlots(ctx context.Context, req *v1.ListSlotsRequest) (*v1.ListSlotsResponse, error) {
 	p, found, err := s.findPool(ctx, req.Pool, req.Consistency)
 	if err != nil {
 		return nil, err
 	}
 	out := &v1.ListSlotsResponse{Pool: poolOf(req.Pool, countsOf(p)), AppliedIndex: found.Index}
-	names := &holders{s: s.Server, ctx: ctx, sessions: map[string]*session.Session{}}
+	names := &holders{s: s, ctx: ctx, sessions: map[string]*session.Session{}}
 	for i := range p.Leases {
 		l := &p.Leases[i]
 		slot := &v1.Slot{
-			Label: textOf(l.Label), Token: l.Token, Weight: l.Weight,
+			Label: words.TextOf(l.Label), Token: l.Token, Weight: l.Weight,
 			Age: durationpb.New(max(found.Now-l.Since, 0)), Ttl: durationpb.New(max(l.Expires-found.Now, 0)),
 		}
 		slot.Holder, slot.SessionId, slot.SlotId, slot.Tool = names.of(l.Holder)
@@ -208,7 +155,7 @@ func (s slotService) ListSlots(ctx context.Context, req *v1.ListSlotsRequest) (*
 	for i := range p.Queue {
 		t := &p.Queue[i]
 		w := &v1.Waiter{
-			Label: textOf(t.Label), Position: int32(i + 1), Weight: t.Weight, Priority: t.Priority,
+			Label: words.TextOf(t.Label), Position: int32(i + 1), Weight: t.Weight, Priority: t.Priority,
 			WaitLeft: durationpb.New(max(t.Until-found.Now, time.Duration(0))),
 		}
 		w.Holder, w.SessionId, w.SlotId, _ = names.of(t.Holder)
@@ -217,18 +164,10 @@ func (s slotService) ListSlots(ctx context.Context, req *v1.ListSlotsRequest) (*
 	return out, nil
 }
 
-// textOf reads a text that may never have been set.
-func textOf(h unique.Handle[string]) string {
-	if h == (unique.Handle[string]{}) {
-		return ""
-	}
-	return h.Value()
-}
-
 // holders says who stands behind the holders of a pool, each session looked up
 // once.
 type holders struct {
-	s        *Server
+	s        *Service
 	ctx      context.Context
 	sessions map[string]*session.Session
 }
@@ -242,7 +181,7 @@ func (h *holders) of(holder string) (who, sess, slot, tool string) {
 	if !ok {
 		// A listing is for people: a session that cannot be read is left
 		// without its agent.
-		found, err := h.s.store.Get(h.ctx, session.SessionKey(input.Namespace(h.ctx), maker), storage.Nearby)
+		found, err := h.s.Store.Get(h.ctx, session.SessionKey(input.Namespace(h.ctx), maker), storage.Nearby)
 		if err == nil {
 			x, _ = found.Record.(*session.Session)
 		}
@@ -252,7 +191,7 @@ func (h *holders) of(holder string) (who, sess, slot, tool string) {
 		return "", maker, id, ""
 	}
 	if held := x.Find(id); held != nil {
-		tool = textOf(held.Tool)
+		tool = words.TextOf(held.Tool)
 	}
 	return x.Agent.Value(), maker, id, tool
 }

@@ -1,4 +1,4 @@
-package server
+package policies
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -19,9 +20,9 @@ import (
 // of tools.
 
 // GetPolicy returns a tree with its files.
-func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
+func (s *Service) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
 	if f.Err != nil {
 		return nil, f.Err
@@ -29,7 +30,7 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	ns := input.Namespace(ctx)
 	var version int32
 	if name != "" {
-		found, err := s.store.Get(ctx, session.NameKey(ns, name), read)
+		found, err := s.Store.Get(ctx, session.NameKey(ns, name), read)
 		if err != nil {
 			return nil, fault.OfRead(err)
 		}
@@ -39,7 +40,7 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 		}
 		digest, version = n.Digest, n.Version
 	}
-	found, err := s.store.Get(ctx, session.PolicyKey(ns, digest), read)
+	found, err := s.Store.Get(ctx, session.PolicyKey(ns, digest), read)
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
@@ -62,10 +63,23 @@ func (s policyService) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) 
 	return &v1.GetPolicyResponse{Policy: out, AppliedIndex: found.Index}, nil
 }
 
+// DigestOf returns the tree that a name points to.
+func (s *Service) DigestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
+	found, err := s.Store.Get(ctx, session.NameKey(ns, name), storage.Latest)
+	if err != nil {
+		return session.Digest{}, fault.OfRead(err)
+	}
+	n, ok := found.Record.(*session.Name)
+	if !ok || n == nil || n.Digest == (session.Digest{}) {
+		return session.Digest{}, fault.NotFound(field, "there is no policy %q; store it with PutPolicy", name)
+	}
+	return n.Digest, nil
+}
+
 func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest) {
 	switch {
 	case digest != "":
-		return "", digestIn(f, "digest", digest)
+		return "", f.Digest("digest", digest)
 	case name != "":
 		f.ID("name", name)
 		return name, session.Digest{}
@@ -75,9 +89,9 @@ func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest)
 }
 
 // pinned counts the live sessions that pin a tree.
-func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read storage.Read) (n int64, err error) {
+func (s *Service) pinned(ctx context.Context, ns string, d session.Digest, read storage.Read) (n int64, err error) {
 	for _, k := range session.PinsKeys(ns, d) {
-		found, err := s.store.Get(ctx, k, read)
+		found, err := s.Store.Get(ctx, k, read)
 		if err != nil {
 			return 0, fault.OfRead(err)
 		}
@@ -91,14 +105,14 @@ func (s *Server) pinned(ctx context.Context, ns string, d session.Digest, read s
 
 // ListPolicies returns every tree under each of its names; a tree that no name
 // points to any more is there with an empty one.
-func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
+func (s *Service) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindPolicy, page, read, nil)
+	entries, next, view, err := s.Store.List(ctx, session.KindPolicy, page, read, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -114,14 +128,14 @@ func (s policyService) ListPolicies(ctx context.Context, req *v1.ListPoliciesReq
 	return out, nil
 }
 
-func (s policyService) policyRows(ctx context.Context, ns string, r *session.Policy) ([]*v1.Policy, error) {
+func (s *Service) policyRows(ctx context.Context, ns string, r *session.Policy) ([]*v1.Policy, error) {
 	pinned, err := s.pinned(ctx, ns, r.Pin.Digest, storage.Nearby)
 	if err != nil {
 		return nil, err
 	}
 	var rows []*v1.Policy
 	for _, name := range r.Names {
-		found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
+		found, err := s.Store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
 		if err != nil {
 			return nil, fault.OfRead(err)
 		}
@@ -137,78 +151,62 @@ func (s policyService) policyRows(ctx context.Context, ns string, r *session.Pol
 
 // DeletePolicy removes a name, or a tree with all its names. A tree that live
 // sessions pin stays, and its names with it.
-func (s policyService) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
-	return unary(ctx, s.Server, &deletion{}, req)
-}
-
-// A deletion is one DeletePolicy on its way.
-type deletion struct {
-	request[v1.DeletePolicyRequest, v1.DeletePolicyResponse]
-	cmd *session.DeletePolicy
-}
-
-func (d *deletion) check(ctx context.Context, f *input.Fields) error {
-	name, digest := nameOrDigest(f, d.req.GetName(), d.req.GetDigest())
-	d.cmd = &session.DeletePolicy{NS: d.ns, By: f.Maker(d.req, d.s.cfg.Now), Name: name, Digest: digest}
-	d.one[0] = d.cmd
+func (s *Service) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
+	f := &input.Fields{}
+	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
+	cmd := session.DeletePolicy{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Name: name, Digest: digest}
 	if f.Err != nil {
-		return f.Err
+		return nil, f.Err
 	}
-	return d.resolve(ctx, storage.Latest)
+	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
+		if stale != nil && stale.Names != nil {
+			cmd.Digest, cmd.Names = stale.Digest, stale.Names
+		} else if err := s.resolve(ctx, &cmd); err != nil {
+			return nil, err
+		}
+		next := cmd
+		return &next, nil
+	}, func(res *session.Result) error {
+		switch {
+		case res.Code == session.NotFound && name != "":
+			return fault.NotFound("name", "there is no policy %q", name)
+		case res.Code == session.NotFound:
+			return fault.NotFound("digest", "there is no policy with the digest %s", cmd.Digest)
+		case res.Code == session.PolicyPinned:
+			return fault.OfResult(res, "digest "+cmd.Digest.String())
+		}
+		return order.RequestFailure(cmd.By)(res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeletePolicyResponse{Index: a.Index}, nil
 }
 
 // resolve fills in what the command takes for granted: what the name points
 // to, and all names of that tree.
-func (d *deletion) resolve(ctx context.Context, read storage.Read) error {
-	if d.cmd.Name != "" {
-		digest, err := d.s.digestOf(ctx, d.cmd.NS, "name", d.cmd.Name)
+func (s *Service) resolve(ctx context.Context, cmd *session.DeletePolicy) error {
+	if cmd.Name != "" {
+		digest, err := s.DigestOf(ctx, cmd.NS, "name", cmd.Name)
 		switch {
 		case err == nil:
-			d.cmd.Digest = digest
-		case d.cmd.By.Request == "":
+			cmd.Digest = digest
+		case cmd.By.Request == "":
 			return err
 		default:
 			// It may be gone because this very request removed it. The
 			// command then finds its own answer before it looks at any tree.
-			d.cmd.Digest = sha256.Sum256(nil)
+			cmd.Digest = sha256.Sum256(nil)
 		}
 	}
-	found, err := d.s.store.Get(ctx, session.PolicyKey(d.cmd.NS, d.cmd.Digest), read)
+	found, err := s.Store.Get(ctx, session.PolicyKey(cmd.NS, cmd.Digest), storage.Latest)
 	if err != nil {
 		return fault.OfRead(err)
 	}
-	d.cmd.Names = nil
+	cmd.Names = nil
 	if r, ok := found.Record.(*session.Policy); ok && r != nil {
-		d.cmd.Names = slices.Clone(r.Names)
+		cmd.Names = slices.Clone(r.Names)
 	}
-	return nil
-}
-
-func (d *deletion) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
-	switch again, res := d.stale(answers), &d.answer.Result; {
-	case !again:
-		return false, nil
-	case res.Names != nil:
-		d.cmd.Digest, d.cmd.Names = res.Digest, res.Names
-		return true, nil
-	default:
-		return true, d.resolve(ctx, storage.Latest)
-	}
-}
-
-func (d *deletion) respond() error {
-	res := &d.answer.Result
-	switch {
-	case res.Code == session.NotFound && d.cmd.Name != "":
-		return fault.NotFound("name", "there is no policy %q", d.cmd.Name)
-	case res.Code == session.NotFound:
-		return fault.NotFound("digest", "there is no policy with the digest %s", d.cmd.Digest)
-	case res.Code == session.PolicyPinned:
-		return fault.OfResult(res, "digest "+d.cmd.Digest.String())
-	case res.Code.Failure():
-		return requestFailure(d.cmd.By)(res)
-	}
-	d.out = &v1.DeletePolicyResponse{Index: d.answer.Index}
 	return nil
 }
 
@@ -223,47 +221,47 @@ func checkHash(f *input.Fields, field, text string) string {
 }
 
 // PutHash registers the content hash of a tool (adapter contract 5.5).
-func (s policyService) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
+func (s *Service) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
 	f := &input.Fields{}
 	f.Text("tool", req.Tool, input.Caps.Tool)
 	hash := checkHash(f, "hash", req.Hash)
-	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Tool: req.Tool, Hash: hash}
+	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool, Hash: hash}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(traceOf(ctx), cmd)
+	s.HashPut(order.TraceOf(ctx), cmd)
 	return &v1.PutHashResponse{Hash: &v1.ToolHash{Tool: req.Tool, Hash: hash}, Index: a.Index}, nil
 }
 
 // DeleteHash takes a registration back; one that is not there is gone already.
-func (s policyService) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
+func (s *Service) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
 	f := &input.Fields{}
 	f.Text("tool", req.Tool, input.Caps.Tool)
-	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.cfg.Now), Tool: req.Tool}
+	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool}
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	s.audit.hashPut(traceOf(ctx), cmd)
+	s.HashPut(order.TraceOf(ctx), cmd)
 	return &v1.DeleteHashResponse{Index: a.Index}, nil
 }
 
 // ListHashes returns the registered hashes in the order of their tools.
-func (s policyService) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
+func (s *Service) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindHash, page, read, nil)
+	entries, next, view, err := s.Store.List(ctx, session.KindHash, page, read, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -274,11 +272,11 @@ func (s policyService) ListHashes(ctx context.Context, req *v1.ListHashesRequest
 	return out, nil
 }
 
-// contentHash looks up what is registered for a tool. What cannot be read is put
+// ContentHash looks up what is registered for a tool. What cannot be read is put
 // into failed: whoever asked must not decide without it.
-func (s *Server) contentHash(ctx context.Context, ns string, failed *error) func(string) (string, bool) {
+func (s *Service) ContentHash(ctx context.Context, ns string, failed *error) func(string) (string, bool) {
 	return func(tool string) (string, bool) {
-		found, err := s.store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
+		found, err := s.Store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
 		if err != nil {
 			*failed = fault.OfRead(err)
 			return "", false
