@@ -64,6 +64,7 @@ type ApprovalCount struct {
 	Why                             Refusal       // with ApprovalDenied
 	Left                            time.Duration // until somebody has to decide, or the call has to come back
 	Required, Denials, For, Against uint32
+	By, Reason                      string // the vote that decided; By is empty where time did
 }
 
 type (
@@ -174,6 +175,9 @@ func (a *Approval) Count(id string, now time.Duration) *ApprovalCount {
 	}
 	if a.Open() {
 		n.Left = max(0, a.Deadline-now)
+	}
+	if v := a.Decisive(); v != nil {
+		n.By, n.Reason = v.Approver, v.Reason
 	}
 	return n
 }
@@ -433,8 +437,16 @@ func (s *State) askInstead(c *Begin, x *Session, h *Held, r *Result) Code {
 }
 
 // recallApproval shows what a call was refused for.
-func recallApproval(c *Begin, value uint64, r *Result) {
-	n := &ApprovalCount{ID: ApprovalID(c.Session, c.Call), State: approval.Expired}
+func (s *State) recallApproval(c *Begin, value uint64, r *Result) {
+	k := approvalOf(c.NS, c.Session, c.Call)
+	if c.namesApproval() {
+		if a := s.approval(k); a != nil && !a.Open() {
+			r.Approval = a.Count(k.name, s.now)
+			r.Approval.Why = Refusal(value)
+			return
+		}
+	}
+	n := &ApprovalCount{ID: k.name, State: approval.Expired}
 	if r.Code == ApprovalDenied {
 		if n.State, n.Why = approval.Cancelled, Refusal(value); n.Why == RefusedByVote || n.Why == RefusedTooMany {
 			n.State = approval.Denied

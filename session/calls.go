@@ -265,7 +265,7 @@ func (s *State) recall(m *ids.Remembered, c *Begin, x *Session, r *Result) {
 	case BudgetExceeded:
 		recallBudget(c, m.Value, r)
 	case ApprovalDenied, ApprovalExpired:
-		recallApproval(c, m.Value, r)
+		s.recallApproval(c, m.Value, r)
 	}
 }
 

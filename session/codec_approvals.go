@@ -226,4 +226,6 @@ func (n *ApprovalCount) fields(f *codec) {
 	f.Uint32(6, &n.Denials)
 	f.Uint32(7, &n.For)
 	f.Uint32(8, &n.Against)
+	f.Text(9, &n.By)
+	f.Text(10, &n.Reason)
 }

@@ -120,6 +120,14 @@ func (a *Approval) Of(approver string) *Vote {
 	return &a.Votes[i]
 }
 
+// Decisive returns the vote that decided; nil if none did.
+func (a *Approval) Decisive() *Vote {
+	if !a.Approved && a.End != Denied || a.ByTimeout() {
+		return nil
+	}
+	return &a.Votes[len(a.Votes)-1]
+}
+
 // Cast counts a vote of somebody who has not voted yet, on what is pending. What
 // is reached first decides.
 func (a *Approval) Cast(v Vote) {

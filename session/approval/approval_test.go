@@ -42,6 +42,11 @@ func TestVotes(t *testing.T) {
 		require.Equal(t, tt.want, a.State(), tt.votes)
 		require.Equal(t, tt.want == Pending || tt.want == Approved, a.Open())
 		require.False(t, a.ByTimeout())
+		if tt.want == Pending {
+			require.Nil(t, a.Decisive())
+		} else {
+			require.Equal(t, string(rune('a'+len(tt.votes)-1)), a.Decisive().Approver)
+		}
 	}
 }
 
@@ -75,6 +80,7 @@ func TestTime(t *testing.T) {
 	a = asked(1, 2, true)
 	require.Equal(t, Approved, at(a, 10*time.Second).State())
 	require.True(t, at(a, 10*time.Second).ByTimeout())
+	require.Nil(t, at(a, 10*time.Second).Decisive())
 	require.Equal(t, Approved, at(a, 20*time.Second-1).State())
 	require.Equal(t, Expired, at(a, 20*time.Second).State())
 	require.Equal(t, 20*time.Second, at(a, time.Hour).Ended)

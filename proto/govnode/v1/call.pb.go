@@ -795,11 +795,13 @@ type CallApproval struct {
 	State ApprovalState          `protobuf:"varint,2,opt,name=state,proto3,enum=govnode.v1.ApprovalState" json:"state,omitempty"`
 	// Until somebody has to decide; once it is approved, until the call has to come
 	// back.
-	ExpiresIn     *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
-	Required      int32                `protobuf:"varint,4,opt,name=required,proto3" json:"required,omitempty"`
-	Votes         int32                `protobuf:"varint,5,opt,name=votes,proto3" json:"votes,omitempty"` // to approve it
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ExpiresIn      *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
+	Required       int32                `protobuf:"varint,4,opt,name=required,proto3" json:"required,omitempty"`
+	Votes          int32                `protobuf:"varint,5,opt,name=votes,proto3" json:"votes,omitempty"`                                        // to approve it
+	DecidedBy      string               `protobuf:"bytes,6,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`                // whose vote decided; timeout if time did
+	DecisionReason string               `protobuf:"bytes,7,opt,name=decision_reason,json=decisionReason,proto3" json:"decision_reason,omitempty"` // of that vote
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CallApproval) Reset() {
@@ -865,6 +867,20 @@ func (x *CallApproval) GetVotes() int32 {
 		return x.Votes
 	}
 	return 0
+}
+
+func (x *CallApproval) GetDecidedBy() string {
+	if x != nil {
+		return x.DecidedBy
+	}
+	return ""
+}
+
+func (x *CallApproval) GetDecisionReason() string {
+	if x != nil {
+		return x.DecisionReason
+	}
+	return ""
 }
 
 type EndCallRequest struct {
@@ -1911,14 +1927,17 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bapproval\x18\f \x01(\v2\x18.govnode.v1.CallApprovalR\bapproval\x12\x12\n" +
 	"\x04rate\x18\x0e \x01(\tR\x04rate\x120\n" +
 	"\x06budget\x18\x0f \x01(\v2\x18.govnode.v1.BudgetAmountR\x06budget\x12*\n" +
-	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\xbb\x01\n" +
+	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\x83\x02\n" +
 	"\fCallApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.govnode.v1.ApprovalStateR\x05state\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12\x1a\n" +
 	"\brequired\x18\x04 \x01(\x05R\brequired\x12\x14\n" +
-	"\x05votes\x18\x05 \x01(\x05R\x05votes\"\xec\x01\n" +
+	"\x05votes\x18\x05 \x01(\x05R\x05votes\x12\x1d\n" +
+	"\n" +
+	"decided_by\x18\x06 \x01(\tR\tdecidedBy\x12'\n" +
+	"\x0fdecision_reason\x18\a \x01(\tR\x0edecisionReason\"\xec\x01\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +

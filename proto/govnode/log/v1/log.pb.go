@@ -5356,6 +5356,8 @@ type ApprovalCount struct {
 	Denials       uint32                 `protobuf:"varint,6,opt,name=denials,proto3" json:"denials,omitempty"`
 	For           uint32                 `protobuf:"varint,7,opt,name=for,proto3" json:"for,omitempty"`
 	Against       uint32                 `protobuf:"varint,8,opt,name=against,proto3" json:"against,omitempty"`
+	By            string                 `protobuf:"bytes,9,opt,name=by,proto3" json:"by,omitempty"` // of the vote that decided
+	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5444,6 +5446,20 @@ func (x *ApprovalCount) GetAgainst() uint32 {
 		return x.Against
 	}
 	return 0
+}
+
+func (x *ApprovalCount) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ApprovalCount) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type BudgetCount struct {
@@ -9530,7 +9546,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bapproval\x18\x16 \x01(\v2\x1d.govnode.log.v1.ApprovalCountR\bapproval\x125\n" +
 	"\abudgets\x18\x17 \x03(\v2\x1b.govnode.log.v1.BudgetCountR\abudgets\x12\x14\n" +
 	"\x05rates\x18\x18 \x03(\tR\x05rates\x12\x18\n" +
-	"\aversion\x18\x19 \x01(\tR\aversion\"\xdc\x01\n" +
+	"\aversion\x18\x19 \x01(\tR\aversion\"\x84\x02\n" +
 	"\rApprovalCount\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x123\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1d.govnode.log.v1.ApprovalStateR\x05state\x12\x10\n" +
@@ -9539,7 +9555,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\brequired\x18\x05 \x01(\rR\brequired\x12\x18\n" +
 	"\adenials\x18\x06 \x01(\rR\adenials\x12\x10\n" +
 	"\x03for\x18\a \x01(\rR\x03for\x12\x18\n" +
-	"\aagainst\x18\b \x01(\rR\aagainst\"\xe8\x01\n" +
+	"\aagainst\x18\b \x01(\rR\aagainst\x12\x0e\n" +
+	"\x02by\x18\t \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\"\xe8\x01\n" +
 	"\vBudgetCount\x12\x16\n" +
 	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
