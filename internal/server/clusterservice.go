@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/health"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
 	"example.com/govnode/internal/server/order"
@@ -61,7 +62,7 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 		}
 	}
 	if s.draining.Load() {
-		out.Health = errDrain.Error()
+		out.Health = health.ErrDrain.Error()
 	}
 	return out, nil
 }

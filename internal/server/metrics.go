@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -197,3 +198,8 @@ func signalLabel(kind session.SignalKind) string {
 	}
 	return "custom"
 }
+
+// promLog passes what the metrics page cannot show to the log.
+type promLog struct{ log *slog.Logger }
+
+func (l promLog) Println(v ...any) { l.log.Error("metrics", slog.String("error", fmt.Sprint(v...))) }

@@ -20,6 +20,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/gate"
+	"example.com/govnode/internal/server/health"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/limits"
 	"example.com/govnode/internal/server/members"
@@ -170,8 +171,6 @@ type Server struct {
 	memory   *gate.Memory
 	leader   *members.Watch
 
-	watchers atomic.Int64 // of health
-
 	draining atomic.Bool
 	drained  chan struct{} // closed when the drain begins
 	drain    sync.Once
@@ -247,6 +246,7 @@ func (s *Server) Handler() http.Handler {
 		connect.WithInterceptors(&boundary{s}),
 		connect.WithRecover(s.recovered),
 	)
+	probes := &health.Probes{Ready: s.ready, Draining: s.draining.Load, Drained: s.drained}
 	mux := http.NewServeMux()
 	mux.Handle(govnodev1connect.NewSessionServiceHandler(sessionService{s}, opts))
 	calls, handler := govnodev1connect.NewCallServiceHandler(callService{Server: s}, opts)
@@ -258,16 +258,33 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(govnodev1connect.NewEventServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(s.values, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
-	mux.Handle(healthv1connect.NewHealthHandler(healthService{s}))
+	mux.Handle(healthv1connect.NewHealthHandler(probes))
 	if s.cfg.Reflection {
-		r := grpcreflect.NewStaticReflector(append(serviceNames(), healthv1connect.HealthName)...)
+		r := grpcreflect.NewStaticReflector(append(health.ServiceNames(), healthv1connect.HealthName)...)
 		mux.Handle(grpcreflect.NewHandlerV1(r))
 		mux.Handle(grpcreflect.NewHandlerV1Alpha(r))
 	}
-	mux.HandleFunc("GET /healthz", s.healthz)
-	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /healthz", probes.Healthz)
+	mux.HandleFunc("GET /readyz", probes.Readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
 	return gate.NewDirectory(mux, s.cfg.Reflection)
+}
+
+// ready returns the check that fails.
+func (s *Server) ready(ctx context.Context) error {
+	if s.draining.Load() {
+		return health.ErrDrain
+	}
+	if trouble := s.audit.log.failing(); s.cfg.AuditRequired && trouble != nil {
+		return fmt.Errorf("audit: the log cannot be written and is required: %w", trouble)
+	}
+	if s.cfg.Cluster != nil {
+		return s.cfg.Cluster.Ready(ctx)
+	}
+	if s.cfg.Ready != nil {
+		return s.cfg.Ready(ctx)
+	}
+	return nil
 }
 
 // Drain prepares the end: /readyz turns false, no new call or session is
