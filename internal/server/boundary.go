@@ -143,7 +143,9 @@ func decides(procedure string) bool {
 		govnodev1connect.PolicyServiceScanProcedure,
 		govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
 		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure,
-		govnodev1connect.ClusterServiceRepairIDsProcedure:
+		govnodev1connect.ClusterServiceRepairIDsProcedure,
+		govnodev1connect.ApprovalServiceDecideProcedure, govnodev1connect.ApprovalServiceCancelProcedure,
+		govnodev1connect.ApprovalServicePutStandingProcedure, govnodev1connect.ApprovalServiceDeleteStandingProcedure:
 		return true
 	}
 	return false
@@ -171,7 +173,8 @@ func growsState(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
 		govnodev1connect.CounterServiceSetProcedure, govnodev1connect.CounterServiceIncrementProcedure,
-		govnodev1connect.CounterServiceAppendProcedure:
+		govnodev1connect.CounterServiceAppendProcedure, govnodev1connect.ApprovalServiceRequestProcedure,
+		govnodev1connect.ApprovalServicePutStandingProcedure:
 		return true
 	}
 	return startsWork(procedure)
@@ -191,7 +194,8 @@ func (s *Server) admitForwarded(cmd session.Command) bool {
 // grows says of a command what growsState says of a request.
 func grows(cmd session.Command) bool {
 	switch cmd.(type) {
-	case *session.Open, *session.Begin, *session.Acquire, *session.TakeRate, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment, *session.Append:
+	case *session.Open, *session.Begin, *session.Acquire, *session.TakeRate, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment, *session.Append,
+		*session.Ask, *session.PutStanding:
 		return true
 	}
 	return false

@@ -254,6 +254,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s, s.limits}, opts))
 	mux.Handle(govnodev1connect.NewLimitServiceHandler(limitService{s, s.limits}, opts))
 	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s, s.policies}, opts))
+	mux.Handle(govnodev1connect.NewApprovalServiceHandler(s.newApprovals(), opts))
 	mux.Handle(govnodev1connect.NewDecisionServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewEventServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(s.values, opts))

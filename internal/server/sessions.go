@@ -222,14 +222,14 @@ func (c *closing) check(ctx context.Context, f *input.Fields) error {
 		return err
 	}
 	x := found.Record.(*session.Session)
-	c.cmd = &session.Close{NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Pools: x.OpenPools()}
+	c.cmd = &session.Close{NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Pools: x.OpenPools(), Asked: x.AskedCalls()}
 	c.one[0] = c.cmd
 	return nil
 }
 
 func (c *closing) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
 	if again = c.stale(answers); again {
-		c.cmd.Digest, c.cmd.Pools = c.answer.Result.Digest, c.answer.Result.Pools
+		c.cmd.Digest, c.cmd.Pools, c.cmd.Asked = c.answer.Result.Digest, c.answer.Result.Pools, c.answer.Result.Names
 	}
 	return again, nil
 }
@@ -343,6 +343,10 @@ func openCallOf(h *session.Held, now time.Duration) *v1.OpenCall {
 	c := &v1.OpenCall{
 		CallId: h.ID(), Tool: words.TextOf(h.Tool), Waiting: h.Waiting(),
 		Age: durationpb.New(max(now-h.Started, 0)), Ttl: durationpb.New(max(h.Deadline-now, 0)),
+	}
+	if h.Asked() != nil {
+		_, of, call := session.SplitHolder(h.Holder)
+		c.ApprovalId = session.ApprovalID(of, call)
 	}
 	for _, p := range h.Pools {
 		if p.Token != 0 {

@@ -355,16 +355,21 @@ func (f *Fields) Attributes(field string, m map[string]string) []session.Attr {
 
 // Fingerprint is of the content of a request: what the same id must not be
 // used for again with another.
-func Fingerprint(req proto.Message) (p session.Fingerprint) {
+func Fingerprint(req proto.Message) session.Fingerprint { return Short(Content(req)) }
+
+// Short is the fingerprint of a content.
+func Short(content session.Digest) session.Fingerprint { return session.Fingerprint(content[:8]) }
+
+// Content is the whole digest of which a fingerprint is the beginning.
+func Content(req proto.Message) session.Digest {
 	// A request that was decoded can be encoded.
 	b := contents.Get().(*[]byte)
 	*b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend((*b)[:0], req)
 	sum := sha256.Sum256(*b)
-	copy(p[:], sum[:])
 	if cap(*b) <= 64<<10 {
 		contents.Put(b)
 	}
-	return p
+	return sum
 }
 
 // contents are buffers for what is hashed.

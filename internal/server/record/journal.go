@@ -69,11 +69,17 @@ type Record struct {
 // Signal is the type of the event that a signal is.
 const Signal engine.EventType = "signal"
 
+// What a follower is told of approvals: that people are asked, and what came of it.
+const (
+	ApprovalRequested engine.EventType = "approval_requested"
+	ApprovalDecided   engine.EventType = "approval_decided"
+)
+
 // eventTypes are the five governance events (policy engine spec 17.2), the signals,
 // and those of budgets.
 var eventTypes = []engine.EventType{
 	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected, Signal,
-	engine.BudgetWarning, engine.BudgetExceeded,
+	engine.BudgetWarning, engine.BudgetExceeded, ApprovalRequested, ApprovalDecided,
 }
 
 // NewJournal makes the journal of one life of a node, which boot names.
