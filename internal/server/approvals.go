@@ -36,7 +36,16 @@ func (s *Server) newApprovals() *approvals.Service {
 	}
 }
 
-// asked tells that people are asked about a call.
+// tellAsked tells once that people are asked about a call.
+func (b *begin) tellAsked() {
+	res := &b.answer.Result
+	if b.asked || res.Code != session.ApprovalRequired || res.Repeat {
+		return
+	}
+	b.asked = true
+	b.s.audit.asked(b, res.Approval)
+}
+
 func (a *auditor) asked(b *begin, n *session.ApprovalCount) {
 	a.approval(&b.trace, b.ns, n.ID, &session.Approval{
 		Session: b.cmd.Session, Call: b.cmd.Call, Agent: b.input.AgentID, Tool: b.cmd.Tool, Reason: b.cmd.Asking.Reason,

@@ -58,6 +58,7 @@ type begin struct {
 	queued   bool             // it had to wait at this node
 	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
 	until    time.Time        // end of its wait, once something has kept it out
+	asked    bool             // it was told that people are asked
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 }
 
@@ -353,6 +354,7 @@ func (b *begin) learn(p session.Premise, v int64) {
 
 func (b *begin) waiting() *waiting.Wait {
 	if code := b.answer.Result.Code; code == session.Stopped || code == session.ApprovalRequired {
+		b.tellAsked()
 		return b.held()
 	}
 	if b.answer.Result.Code != session.Queued {
@@ -460,9 +462,7 @@ func (b *begin) respond() error {
 		}
 	}
 	b.s.audit.call(b, out)
-	if res.Code == session.ApprovalRequired && !res.Repeat && !b.queued {
-		b.s.audit.asked(b, res.Approval)
-	}
+	b.tellAsked()
 	b.s.audit.budgets(b.ns, engine.Input{AgentID: b.input.AgentID, SessionID: b.cmd.Session, CallID: b.cmd.Call}, res)
 	b.s.metrics.outcome(out.Outcome)
 	b.out = out
