@@ -31,7 +31,7 @@ func Digest(arguments value.Value) session.Digest { return sha256.Sum256(Canonic
 
 // Preview is what people see of arguments: redacted, and no more than fits.
 func Preview(arguments value.Value) string {
-	text := engine.Redact(string(Canonical(arguments)))
+	text := string(Canonical(engine.RedactValue(arguments)))
 	if most := session.MaxPreview; len(text) > most {
 		return input.Clip(text, most-len("…")) + "…"
 	}
