@@ -14,7 +14,7 @@ import (
 
 type approval struct {
 	ID, State string
-	Votes     []struct{ Approver string }
+	Ballots   []struct{ Approver string }
 }
 
 // askedAndApproved asks about ten calls on the first node, decides at the second,
@@ -40,7 +40,9 @@ func askedAndApproved(c *cluster) {
 	decide := func(n node, i int, who, what string) (string, int) {
 		var out struct{ Approval approval }
 		status, err := c.try(n, "ApprovalService/Decide", object{"id": ids[i], "decision": what, "approver": who}, &out)
-		require.NoError(c.t, err)
+		if status == 200 {
+			require.NoError(c.t, err)
+		}
 		return out.Approval.State, status
 	}
 	for i := range calls {
@@ -98,11 +100,10 @@ func askedAndApproved(c *cluster) {
 		var out struct{ Approval approval }
 		c.post(left[i%2], "ApprovalService/Get", object{"id": ids[i]}, &out)
 		require.Equal(c.t, "APPROVAL_STATE_USED", out.Approval.State)
-		require.Len(c.t, out.Approval.Votes, 2)
+		require.Len(c.t, out.Approval.Ballots, 2)
 	}
 	other := body(calls - 1)
 	other["arguments"] = object{"path": "/etc"}
-	status, err := c.try(left[0], "CallService/BeginCall", other, nil)
-	require.NoError(c.t, err)
+	status, _ := c.try(left[0], "CallService/BeginCall", other, nil)
 	require.Equal(c.t, 400, status, "the same callId with other arguments")
 }

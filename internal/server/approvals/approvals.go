@@ -273,7 +273,7 @@ func (s *Service) show(ctx context.Context, ns, id string, a *session.Approval, 
 		if v.Approve {
 			b.Vote = v1.Vote_VOTE_APPROVE
 		}
-		out.Votes = append(out.Votes, b)
+		out.Ballots = append(out.Ballots, b)
 	}
 	return out
 }

@@ -321,7 +321,7 @@ type Approval struct {
 	RequestDigest string                 `protobuf:"bytes,11,opt,name=request_digest,json=requestDigest,proto3" json:"request_digest,omitempty"` // SHA-256 of what is to be approved
 	Required      int32                  `protobuf:"varint,12,opt,name=required,proto3" json:"required,omitempty"`                               // votes that approve it
 	Denials       int32                  `protobuf:"varint,13,opt,name=denials,proto3" json:"denials,omitempty"`                                 // votes that deny it
-	Votes         []*Ballot              `protobuf:"bytes,14,rep,name=votes,proto3" json:"votes,omitempty"`
+	Ballots       []*Ballot              `protobuf:"bytes,14,rep,name=ballots,proto3" json:"ballots,omitempty"`                                  // in the order in which they were given
 	OnTimeout     OnTimeout              `protobuf:"varint,15,opt,name=on_timeout,json=onTimeout,proto3,enum=govnode.v1.OnTimeout" json:"on_timeout,omitempty"`
 	Age           *durationpb.Duration   `protobuf:"bytes,16,opt,name=age,proto3" json:"age,omitempty"`
 	// Until somebody has to decide; once it is approved, until the call has to come
@@ -455,9 +455,9 @@ func (x *Approval) GetDenials() int32 {
 	return 0
 }
 
-func (x *Approval) GetVotes() []*Ballot {
+func (x *Approval) GetBallots() []*Ballot {
 	if x != nil {
-		return x.Votes
+		return x.Ballots
 	}
 	return nil
 }
@@ -1715,7 +1715,7 @@ const file_govnode_v1_approval_proto_rawDesc = "" +
 	"\bapprover\x18\x01 \x01(\tR\bapprover\x12$\n" +
 	"\x04vote\x18\x02 \x01(\x0e2\x10.govnode.v1.VoteR\x04vote\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12+\n" +
-	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x99\x05\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x9d\x05\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.govnode.v1.ApprovalStateR\x05state\x12\x19\n" +
@@ -1731,8 +1731,8 @@ const file_govnode_v1_approval_proto_rawDesc = "" +
 	" \x01(\tR\fpolicyDigest\x12%\n" +
 	"\x0erequest_digest\x18\v \x01(\tR\rrequestDigest\x12\x1a\n" +
 	"\brequired\x18\f \x01(\x05R\brequired\x12\x18\n" +
-	"\adenials\x18\r \x01(\x05R\adenials\x12(\n" +
-	"\x05votes\x18\x0e \x03(\v2\x12.govnode.v1.BallotR\x05votes\x124\n" +
+	"\adenials\x18\r \x01(\x05R\adenials\x12,\n" +
+	"\aballots\x18\x0e \x03(\v2\x12.govnode.v1.BallotR\aballots\x124\n" +
 	"\n" +
 	"on_timeout\x18\x0f \x01(\x0e2\x15.govnode.v1.OnTimeoutR\tonTimeout\x12+\n" +
 	"\x03age\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x03age\x128\n" +
@@ -1924,7 +1924,7 @@ var file_govnode_v1_approval_proto_depIdxs = []int32{
 	2,  // 0: govnode.v1.Ballot.vote:type_name -> govnode.v1.Vote
 	23, // 1: govnode.v1.Ballot.age:type_name -> google.protobuf.Duration
 	0,  // 2: govnode.v1.Approval.state:type_name -> govnode.v1.ApprovalState
-	4,  // 3: govnode.v1.Approval.votes:type_name -> govnode.v1.Ballot
+	4,  // 3: govnode.v1.Approval.ballots:type_name -> govnode.v1.Ballot
 	1,  // 4: govnode.v1.Approval.on_timeout:type_name -> govnode.v1.OnTimeout
 	23, // 5: govnode.v1.Approval.age:type_name -> google.protobuf.Duration
 	23, // 6: govnode.v1.Approval.expires_in:type_name -> google.protobuf.Duration
