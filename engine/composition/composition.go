@@ -221,8 +221,8 @@ func (c *Documents) choose(set *Ruleset, e matching.Evaluation) (*matching.Rule,
 
 // combine lets each document name its decision and resolves between them
 // (policy engine spec 13). Under DENY_OVERRIDES a document's first deny stands
-// beside its first match, so that a deny also overrides inside one document; so
-// does its first ask. Whatever asks in the end, a deny of any document wins.
+// beside its first match, so that a deny also overrides inside one document; so do
+// its asks. Whatever asks in the end, a deny of any document wins.
 func (c *Documents) combine(set *Ruleset, e matching.Evaluation) (*matching.Rule, error) {
 	var candidates []Candidate
 	var rules []*matching.Rule
@@ -240,7 +240,7 @@ func (c *Documents) combine(set *Ruleset, e matching.Evaluation) (*matching.Rule
 				continue
 			}
 			matched = true
-			denied = denied || r.Action.Restricts()
+			denied = denied || r.Action.Denies()
 			rules = append(rules, r)
 			candidates = append(candidates, Candidate{
 				Action: r.Action, Priority: r.Priority, Level: doc.Level, Rule: r.Name,
