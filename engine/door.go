@@ -47,6 +47,9 @@ type (
 	Premise  = call.Premise
 )
 
+// An Approval is how people are asked about a call.
+type Approval = governance.Approval
+
 // A RateLimit is a rate that a policy holds calls to.
 type RateLimit = governance.RateLimit
 
