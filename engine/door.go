@@ -105,6 +105,10 @@ const (
 // Redact replaces personal data and credentials in a text; see [redact.Text].
 func Redact(text string) string { return redact.Text(text) }
 
+// RedactValue is Redact for the texts in a tree, and for what stands under names of
+// secrets.
+func RedactValue(v value.Value) value.Value { return redact.Value(v) }
+
 // Caps of the numbers of a policy.
 const (
 	MaxTokenLimit      = governance.MaxTokenLimit
