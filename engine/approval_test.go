@@ -86,6 +86,30 @@ func TestAskLeavesTheShortWayToOthers(t *testing.T) {
 	require.Same(t, d.Ask, p.Evaluate(context.Background(), call.Input{Tool: "pay"}).Ask, "nothing is made for each call")
 }
 
+// A policy is warned of an approval block that has no effect, and of a yes that
+// nobody gives; of nothing else that asks.
+func TestWarningsOfApproval(t *testing.T) {
+	const rule = "rules: [{name: ask, condition: {field: tool_name, operator: eq, value: pay}, action: ask}]\n"
+	for limits, warned := range map[string]int{
+		"approval: {}\n": 0,
+		"require_human_approval: true\napproval: {}\n":                  0,
+		"require_human_approval: true\n":                                0,
+		"require_human_approval: true\napproval: {on_timeout: allow}\n": 1,
+		"max_tokens: 1\n": 0,
+		"require_human_approval: false\napproval: {on_timeout: deny}\n": 0,
+	} {
+		require.Len(t, mustCompileFiles(t, file("limits.yaml", limits), file("rules.yaml", rule)).Warnings(), warned, limits)
+	}
+	for limits, warned := range map[string]int{
+		"approval: {}\n":                                1,
+		"approval: {on_timeout: allow}\n":               2,
+		"require_human_approval: true\napproval: {}\n":  0,
+		"require_human_approval: false\napproval: {}\n": 1,
+	} {
+		require.Len(t, mustCompile(t, limits).Warnings(), warned, limits)
+	}
+}
+
 // A policy backend cannot ask: only rules can, and who says so is an error, which
 // denies.
 func TestBackendsCannotAsk(t *testing.T) {
