@@ -122,4 +122,5 @@ const (
 const (
 	Allow = document.Allow
 	Deny  = document.Deny
+	Ask   = document.Ask
 )

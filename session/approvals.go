@@ -27,6 +27,7 @@ type Asking struct {
 	MaxPending        uint32 // of the session
 	Request           Digest // of the whole request, and of the arguments as they were modified
 	Arguments         Digest // of the arguments alone, as standing approvals name them
+	Rule              uint16 // that asks
 	Server            string // label of the server that has the tool
 	Preview           string // of the arguments, redacted
 	Reason            string
@@ -312,7 +313,7 @@ func (s *State) ask(c *Begin, x *Session, r *Result) Code {
 	k := approvalOf(c.NS, c.Session, c.Call)
 	a := &Approval{
 		entry: s.entry, Session: c.Session, Call: c.Call, Agent: x.Agent.Value(), Tool: c.Tool,
-		Policy: c.Digest, Rule: c.Verdict.Rule, Request: q.Request, Preview: q.Preview, Reason: q.Reason, Asked: s.now,
+		Policy: c.Digest, Rule: q.Rule, Request: q.Request, Preview: q.Preview, Reason: q.Reason, Asked: s.now,
 		Approval: approval.Approval{
 			Clock:   approval.Clock{AllowOnTimeout: q.AllowOnTimeout, Timeout: q.Timeout, Deadline: s.now + q.Timeout},
 			ForCall: true, Required: q.Required, Denials: q.Denials,

@@ -27,6 +27,7 @@ func (v *validator) asking(c *Begin) {
 	v.id("Asking.Agent", q.Agent)
 	v.terms("Asking.", q.Required, q.Denials, q.Timeout)
 	between(v, "Asking.MaxPending", q.MaxPending, 1, MaxPending)
+	between(v, "Asking.Rule", q.Rule, 0, MaxRule)
 	v.text("Asking.Server", q.Server, 0, MaxTool)
 	v.free("Asking.Preview", q.Preview, MaxPreview)
 	v.free("Asking.Reason", q.Reason, MaxMessage)
@@ -103,6 +104,7 @@ func (q *Asking) fields(f *codec) {
 	f.Text(9, &q.Server)
 	f.Kept(10, &q.Preview)
 	f.Kept(11, &q.Reason)
+	f.Uint16(12, &q.Rule)
 }
 
 func (f *codec) asking(c *Begin) {

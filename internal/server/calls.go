@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -59,6 +60,7 @@ type begin struct {
 	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
 	until    time.Time        // end of its wait, once something has kept it out
 	asked    bool             // it was told that people are asked
+	asksBy   uint16           // the rule of the decision, where that is known as one with modified arguments
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 }
 
@@ -238,6 +240,7 @@ func (b *begin) asking() *session.Asking {
 		Agent: b.session.Agent.Value(), Required: ask.Required, Denials: ask.Denials, Timeout: ask.Timeout,
 		AllowOnTimeout: ask.AllowOnTimeout, MaxPending: ask.MaxPending, Request: what,
 		Arguments: approvals.Digest(arguments), Server: b.req.ServerLabel, Preview: approvals.Preview(arguments),
+		Rule:   cmp.Or(b.asksBy, b.decision.Rule),
 		Reason: input.Clip(engine.Redact(b.decision.Reason), session.MaxMessage),
 	}
 }
@@ -245,12 +248,12 @@ func (b *begin) asking() *session.Asking {
 // decide evaluates the policy once.
 func (b *begin) decide(ctx context.Context) (took time.Duration, err error) {
 	start := time.Now()
-	b.unread = nil
+	b.unread, b.asksBy = nil, 0
 	b.policy.Decide(ctx, &b.input, &b.decision)
 	b.decision.EvaluationTime = time.Since(start)
 	switch d := &b.decision; {
-	case d.Allowed && d.ModifiedArguments != nil:
-		d.Rule = ruleModified
+	case (d.Allowed || d.Ask != nil) && d.ModifiedArguments != nil:
+		b.asksBy, d.Rule = d.Rule, ruleModified
 	case !d.Allowed && d.Rule == 0:
 		d.Rule = freeRule(d)
 	}

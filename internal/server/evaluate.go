@@ -129,13 +129,14 @@ func limitSession(d *engine.Decision, x *session.Session, elapsed time.Duration,
 		return t.Tool == tool && x.ToolCalls(tool) >= t.Max
 	})
 	tried, open := x.Breaker()
+	passes := d.Allowed || d.Ask != nil // nobody is asked about what a limit would refuse
 	var res session.Result
 	switch {
 	case x.Attempts >= limits.MaxAttempts:
 		res.Code = session.AttemptLimit
-	case d.Allowed && open && x.Opened+elapsed < tried:
+	case passes && open && x.Opened+elapsed < tried:
 		res.Code = session.BreakerOpen
-	case d.Allowed && limited:
+	case passes && limited:
 		res.Code = session.ToolLimitReached
 	default:
 		return

@@ -105,9 +105,10 @@ func (j *Journal) Add(r *Record) {
 		if before != nil && before.Failure == "" && before.Outcome == r.Outcome && r.Failure == "" {
 			return
 		}
-		// A call that waited was checked when it was queued. That it was
-		// admitted in the end is no second check; that it was not is news.
-		waited := before != nil && before.Outcome == v1.Outcome_OUTCOME_QUEUED && r.Decision.Allowed
+		// A call that waited was checked when it was queued, or when people were
+		// asked. That it was admitted in the end is no second check; that it was not is news.
+		waited := before != nil && r.Decision.Allowed &&
+			(before.Outcome == v1.Outcome_OUTCOME_QUEUED || before.Outcome == v1.Outcome_OUTCOME_APPROVAL_REQUIRED)
 		if before != nil {
 			r.Repeat = false
 		}
@@ -151,7 +152,7 @@ func (j *Journal) count(r *Record) uint64 {
 		return uint64(len(r.After))
 	}
 	j.counted[engine.PolicyCheck].Inc()
-	if r.Decision.Allowed {
+	if r.Decision.Allowed || r.Decision.Action == string(engine.Ask) {
 		return 1
 	}
 	j.counted[engine.PolicyViolation].Inc()

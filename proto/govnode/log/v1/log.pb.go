@@ -2101,6 +2101,7 @@ type Asking struct {
 	Server         string                 `protobuf:"bytes,9,opt,name=server,proto3" json:"server,omitempty"`
 	Preview        string                 `protobuf:"bytes,10,opt,name=preview,proto3" json:"preview,omitempty"`
 	Reason         string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
+	Rule           uint32                 `protobuf:"varint,12,opt,name=rule,proto3" json:"rule,omitempty"` // that asks
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2210,6 +2211,13 @@ func (x *Asking) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Asking) GetRule() uint32 {
+	if x != nil {
+		return x.Rule
+	}
+	return 0
 }
 
 // Charge is what a call charges a budget with.
@@ -9259,7 +9267,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06asking\x18\x11 \x01(\v2\x16.govnode.log.v1.AskingR\x06asking\x12\x14\n" +
 	"\x05asked\x18\x12 \x01(\bR\x05asked\x12.\n" +
 	"\x05rates\x18\x17 \x03(\v2\x18.govnode.log.v1.RateWantR\x05rates\x120\n" +
-	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\"\xbb\x02\n" +
+	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\"\xcf\x02\n" +
 	"\x06Asking\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1a\n" +
 	"\brequired\x18\x02 \x01(\rR\brequired\x12\x18\n" +
@@ -9273,7 +9281,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06server\x18\t \x01(\tR\x06server\x12\x18\n" +
 	"\apreview\x18\n" +
 	" \x01(\tR\apreview\x12\x16\n" +
-	"\x06reason\x18\v \x01(\tR\x06reason\"P\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\x12\x12\n" +
+	"\x04rule\x18\f \x01(\rR\x04rule\"P\n" +
 	"\x06Charge\x12\x16\n" +
 	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
