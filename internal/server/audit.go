@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/limits"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/words"
@@ -186,6 +188,13 @@ func (a *auditor) forced(t *order.Trace, c *session.ForceRelease, o v1.Outcome) 
 			text("session_id", c.Session).text("slot_id", c.ID).text("holder_client", c.Holder).
 			text("pools", strings.Join(c.Pools, " ")).text("outcome", outcomeLabel(o)).
 			text("client", c.By.Client).text("request_id", c.By.Request)
+	})
+}
+
+// limited writes what somebody has done to a pool, a rate or a budget.
+func (a *auditor) limited(ctx context.Context, c limits.Change) {
+	a.add(order.TraceOf(ctx), func(l line) line {
+		return a.happened(l, c.Event, c.Says, "", c.NS).text("name", c.Name).text("client", c.By.Client).text("request_id", c.By.Request)
 	})
 }
 

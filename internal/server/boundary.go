@@ -144,6 +144,10 @@ func decides(procedure string) bool {
 		govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
 		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure,
 		govnodev1connect.ClusterServiceRepairIDsProcedure,
+		govnodev1connect.SlotServicePutPoolProcedure, govnodev1connect.SlotServiceDeletePoolProcedure,
+		govnodev1connect.LimitServicePutRateProcedure, govnodev1connect.LimitServiceDeleteRateProcedure,
+		govnodev1connect.LimitServicePutBudgetProcedure, govnodev1connect.LimitServiceAdjustBudgetProcedure,
+		govnodev1connect.LimitServiceDeleteBudgetProcedure,
 		govnodev1connect.ApprovalServiceDecideProcedure, govnodev1connect.ApprovalServiceCancelProcedure,
 		govnodev1connect.ApprovalServicePutStandingProcedure, govnodev1connect.ApprovalServiceDeleteStandingProcedure:
 		return true

@@ -204,7 +204,10 @@ func New(cfg Config) (*Server, error) {
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
 	}}
 	s.audit.log.init()
-	s.limits = &limits.Service{Store: s.store, Now: cfg.Now, Crossed: func(ns string, res *session.Result) { s.audit.budgets(ns, engine.Input{}, res) }}
+	s.limits = &limits.Service{
+		Store: s.store, Now: cfg.Now, Changed: s.audit.limited,
+		Crossed: func(ns string, res *session.Result) { s.audit.budgets(ns, engine.Input{}, res) },
+	}
 	s.policies = &policies.Service{
 		Cache: policies.NewCache(store, m.compiled, cfg.StrictNamespaces, s.engineOptions()),
 		Store: s.store, Now: cfg.Now, WasPut: s.audit.policyPut, HashPut: s.audit.hashPut,
