@@ -11,7 +11,7 @@ import (
 
 // begin decides a call, in this order: known id, session open, signals, premises,
 // attempts, verdict, timeout, calls, calls of the kind, breaker, calls of the
-// tool, tokens, budgets, slots.
+// tool, tokens, budgets, approval, slots.
 func (s *space) begin(c *session.Begin, r *session.Result) {
 	x := s.look(c.Session)
 	if x == nil {
@@ -35,7 +35,7 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 		return
 	case s.stopped(x, r):
 		return
-	case !s.premises(c, x, r):
+	case !s.premises(c, x, nil, r):
 		return
 	case x.Attempts >= x.limits.MaxAttempts:
 		r.Code, r.Limit = session.AttemptLimit, int64(x.limits.MaxAttempts)
@@ -45,16 +45,16 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 	x.used = s.Now
 	r.Rule = c.Verdict.Rule
 	var value uint64
-	r.Code, value = s.admit(c, x, r)
-	if r.Code != session.Admitted && r.Code != session.Queued {
+	r.Code, value = s.admit(c, x, nil, r)
+	if r.Code != session.Admitted && r.Code != session.Queued && r.Code != session.ApprovalRequired {
 		x.ids.add(finished{c.Call, c.Content, r.Code, c.Verdict.Rule, value})
 	}
 	r.Counters = x.Counters
 }
 
 // premises reports whether what the node took for granted holds. If not, nothing
-// is counted.
-func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
+// is counted. A call that was asked about is open already.
+func (s *space) premises(c *session.Begin, x *sess, was *held, r *session.Result) bool {
 	own := "policy/" + x.policy
 	if c.Digest != x.digest {
 		r.Code, r.Digest = session.StalePremise, x.digest
@@ -75,6 +75,10 @@ func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
 			return false
 		}
 	}
+	if c.Asking != nil && c.Asking.Agent != x.agent {
+		r.Code = session.StalePremise
+		return false
+	}
 	var facts []int64
 	holds := true
 	for _, p := range c.Seen {
@@ -86,7 +90,7 @@ func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
 	case !holds:
 		r.Code, r.Facts = session.StalePremise, facts
 	case !s.budgetsStand(c, r):
-	case len(x.open) >= maxOpen:
+	case was == nil && len(x.open) >= maxOpen:
 		r.Code = session.TooManyOpen
 	case x.named(c) && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
 		r.Code = session.TooManyTools
@@ -117,14 +121,15 @@ func (s *space) fact(p session.Premise, x *sess) int64 {
 }
 
 // admit also returns what is to be remembered beside a refusal: how old the
-// session was, or which pool had no room.
-func (s *space) admit(c *session.Begin, x *sess, r *session.Result) (session.Code, uint64) {
+// session was, or which pool had no room. A call that was asked about had begun in
+// time.
+func (s *space) admit(c *session.Begin, x *sess, was *held, r *session.Result) (session.Code, uint64) {
 	l := x.limits
 	elapsed := s.Now - x.opened
-	if !c.Verdict.Allow {
+	if !c.Verdict.Allow && c.Asking == nil {
 		return session.Denied, 0
 	}
-	if elapsed > l.Timeout {
+	if elapsed > l.Timeout && was == nil {
 		r.Elapsed, r.Limit = elapsed, int64(l.Timeout)
 		return session.TimedOut, uint64(elapsed)
 	}
@@ -151,12 +156,15 @@ func (s *space) admit(c *session.Begin, x *sess, r *session.Result) (session.Cod
 	if code, value := s.budgetsAllow(c, r); code != session.Done {
 		return code, value
 	}
-	return s.slots(c, x, r)
+	if !s.mayPass(c, was) {
+		return s.askFor(c, x, r)
+	}
+	return s.slots(c, x, was, r)
 }
 
 // slots takes all slots that a call asks for; or those before the first pool
 // without room, and a place in the queue of that; or nothing.
-func (s *space) slots(c *session.Begin, x *sess, r *session.Result) (session.Code, uint64) {
+func (s *space) slots(c *session.Begin, x *sess, was *held, r *session.Result) (session.Code, uint64) {
 	h := &held{
 		id: c.Call, tool: c.Tool, content: c.Content, kind: c.CallKind, rule: c.Verdict.Rule, tokens: c.Tokens,
 		started: s.Now, deadline: s.Now + c.TTL,
@@ -222,9 +230,18 @@ func (s *space) slots(c *session.Begin, x *sess, r *session.Result) (session.Cod
 		}
 		h.pools = append(h.pools, at)
 	}
+	if was != nil {
+		x.open = without(x.open, was)
+		if was.asked.yes && c.Asking != nil {
+			h.asked = was.asked
+		}
+	}
 	if h.until == 0 {
+		s.passed(c, h, r)
 		s.spend(c, h)
 		s.charge(c, h, r)
+	} else if h.asked != nil { // it keeps its approval until what it may be handed is claimed
+		h.asked.deadline = max(h.asked.deadline, h.until+claimTTL)
 	}
 	x.open = append(x.open, h)
 	x.reserved += h.tokens
@@ -304,6 +321,8 @@ func (s *space) recall(c *session.Begin, x *sess, f *finished, r *session.Result
 		r.Limit = int64(most)
 	case session.BreakerOpen:
 		r.Limit, r.RetryAfter = int64(x.limits.MaxFailures), max(0, time.Duration(f.value)-s.Now)
+	case session.ApprovalDenied, session.ApprovalExpired:
+		s.recallAsk(c, f, r)
 	case session.BudgetExceeded:
 		if i := int(f.value >> 60); i < len(c.Budgets) {
 			r.Budgets = []session.BudgetCount{{Budget: c.Budgets[i].Budget, Parent: c.Budgets[i].Parent, Amount: int64(f.value << 4 >> 4)}}
@@ -317,6 +336,11 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		r.Code = session.IDReused
 		return
 	}
+	if h.parked() {
+		s.comesBack(c, x, h, r)
+		r.Counters = x.Counters
+		return
+	}
 	wants := wantsOf(c, x.limits.MaxConcurrent)
 	for i, at := range h.pools {
 		if i >= len(wants) || wants[i].pool != at.pool {
@@ -325,7 +349,8 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		}
 	}
 	r.Repeat, r.Rule = true, h.rule
-	if h.until != 0 && !s.budgetsStand(c, r) {
+	if h.asked != nil && !s.comesForTheSame(c, x, h, r) {
+	} else if h.until != 0 && !s.budgetsStand(c, r) {
 	} else if h.until != 0 {
 		x.used = s.Now
 		if !s.halted(x, h, r) {
@@ -351,10 +376,15 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) session.Code {
 	giveUp := func(code session.Code, value uint64) session.Code {
 		s.letGo(h, 's', x.id)
+		if h.asked != nil && forRoom(code) {
+			x.park(h)
+			return code
+		}
+		s.calledOff(h)
 		x.giveBack(h, code, value)
 		return code
 	}
-	if elapsed := s.Now - x.opened; elapsed > x.limits.Timeout {
+	if elapsed := s.Now - x.opened; elapsed > x.limits.Timeout && h.asked == nil {
 		r.Elapsed, r.Limit = elapsed, int64(x.limits.Timeout)
 		return giveUp(session.TimedOut, uint64(elapsed))
 	}
@@ -418,6 +448,18 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 	if code, value := s.budgetsAllow(c, r); code != session.Done {
 		return giveUp(code, value)
 	}
+	if !s.mayPass(c, h) {
+		s.letGo(h, 's', x.id)
+		x.open = without(x.open, h)
+		x.reserved -= h.tokens
+		x.count(h, -1)
+		code, value := s.askFor(c, x, r)
+		if code != session.ApprovalRequired {
+			x.ids.add(finished{c.Call, c.Content, code, c.Verdict.Rule, value})
+		}
+		return code
+	}
+	s.passed(c, h, r)
 	s.charge(c, h, r)
 	h.until, h.started, h.deadline = 0, s.Now, s.Now+c.TTL
 	var holdUntil time.Duration

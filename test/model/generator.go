@@ -184,6 +184,13 @@ func (m *Model) deadlines() (all []time.Duration) {
 		for _, x := range s.counters {
 			add(x.until)
 		}
+		for _, a := range s.asks {
+			add(a.deadline)
+			add(a.ended + keptFor)
+		}
+		for _, a := range s.standings {
+			add(a.until)
+		}
 		for _, l := range s.lists {
 			add(l.until)
 			for _, i := range l.items {
@@ -244,6 +251,11 @@ var kinds = []struct {
 	{"tick", 2, (*Generator).tick},
 	{"signal", 3, (*Generator).signal},
 	{"swept", 2, (*Generator).swept},
+	{"decide", 8, (*Generator).decide},
+	{"cancelApproval", 1, (*Generator).cancelApproval},
+	{"ask", 1, (*Generator).ask},
+	{"putStanding", 1, (*Generator).putStanding},
+	{"deleteStanding", 1, (*Generator).deleteStanding},
 }
 
 func (g *Generator) fresh() session.Command {

@@ -21,6 +21,8 @@ type laws struct {
 	tallies map[session.Key]*tally
 	queues  map[session.Key][]string
 	rates   map[session.Key]*window
+	stands  map[session.Key]*stands
+	used    map[session.Key]map[string]string                // approvals, by session: what they were used for
 	halts   map[string]map[session.Target]session.SignalKind // that stand, by namespace
 	now     time.Duration
 	alone   bool // the command has an entry of its own
@@ -34,7 +36,8 @@ func newLaws() *laws {
 	return &laws{
 		last: map[session.Key]uint64{}, holder: map[session.Key]map[uint64]string{}, until: map[session.Key]map[uint64]time.Duration{},
 		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, queues: map[session.Key][]string{},
-		rates: map[session.Key]*window{}, halts: map[string]map[session.Target]session.SignalKind{},
+		rates: map[session.Key]*window{}, stands: map[session.Key]*stands{}, used: map[session.Key]map[string]string{},
+		halts: map[string]map[session.Target]session.SignalKind{},
 	}
 }
 
@@ -73,12 +76,14 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 			delete(l.halts[c.NS], session.Target{Scope: session.OfSession, Name: c.Session}) // of one before it
 			l.let(s, k, session.Kill)
 			l.tallies[k] = &tally{}
+			delete(l.used, k)
 		}
 	case *session.Begin:
 		k := session.SessionKey(c.NS, c.Session)
 		l.lapses(c.NS, r)
 		if r.Code == session.Admitted && !sameTokens(l.held[k][c.Call], r.Grants) {
 			l.let(s, k, session.Stop)
+			l.approved(c, r)
 		}
 		if t := l.tallies[k]; t != nil && !r.Code.Failure() && r.Code != session.SessionClosed && r.Code != session.AttemptLimit && r.Code != session.Stopped {
 			if !r.Repeat {
@@ -156,6 +161,18 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 	case *session.DeletePool:
 		if k := session.PoolKey(c.NS, c.Pool); r.Code == session.Done && !r.Repeat {
 			delete(l.until, k)
+		}
+	case *session.Decide:
+		l.lapses(c.NS, r)
+	case *session.CancelApproval:
+		l.lapses(c.NS, r)
+	case *session.PutStanding:
+		if r.Code == session.Done && !r.Repeat {
+			l.stands[session.StandingKey(c.NS, c.Of.ID())] = &stands{c.Uses, c.Uses == 0, l.now + c.TTL}
+		}
+	case *session.DeleteStanding:
+		if r.Code == session.Done && !r.Repeat {
+			delete(l.stands, session.StandingKey(c.NS, c.ID))
 		}
 	case *session.Signal:
 		l.lapses(c.NS, r)

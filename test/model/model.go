@@ -45,6 +45,8 @@ type space struct {
 	budgets        map[string]*bud
 	budgetsMade    uint64 // ever
 	halts          map[session.Target]*halt
+	asks           map[string]*ask
+	standings      map[string]*standing
 	kills          uint64 // number of the last
 	signalled      bool   // something stood once
 }
@@ -97,6 +99,7 @@ type held struct {
 	pools                    []hold
 	spent                    []spent // what its end corrects
 	charges                  []charged
+	asked                    *ask // that it waits for; nil once it is admitted
 }
 
 type hold struct {
@@ -132,7 +135,7 @@ func (m *Model) space(ns string) *space {
 			Model: m, name: ns, sessions: map[string]*sess{}, clients: map[string]*client{}, pools: map[string]*pool{},
 			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{}, budgets: map[string]*bud{},
 			lists: map[string]*itemList{},
-			halts: map[session.Target]*halt{},
+			halts: map[session.Target]*halt{}, asks: map[string]*ask{}, standings: map[string]*standing{},
 		}
 		m.spaces[ns] = s
 	}
@@ -169,6 +172,7 @@ func (m *Model) advance(at time.Duration) {
 		for _, p := range s.pools {
 			p.settle(m.Now)
 		}
+		s.settleAsks()
 		s.dropRates()
 		for _, b := range s.budgets {
 			b.settle(m.Now)
@@ -243,6 +247,16 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteRate(c, r) })
 	case *session.TakeRate:
 		m.space(c.NS).takeRate(c, r)
+	case *session.Ask:
+		m.space(c.NS).ask(c, r)
+	case *session.Decide:
+		m.space(c.NS).decide(c, r)
+	case *session.CancelApproval:
+		m.space(c.NS).cancelAsk(c, r)
+	case *session.PutStanding:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putStanding(c) })
+	case *session.DeleteStanding:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteStanding(c, r) })
 	case *session.Signal:
 		m.space(c.NS).signal(c, r)
 	case *session.Swept:
@@ -265,6 +279,10 @@ func (x *sess) settle(now time.Duration) {
 			break
 		}
 		x.used = max(x.used, h.deadline)
+		if h.asked != nil {
+			x.settleAsked(h)
+			continue
+		}
 		if h.until == 0 {
 			x.unreported = append(x.unreported, session.Lapse{Session: x.id, Call: h.id, Tool: h.tool})
 		}
@@ -298,11 +316,12 @@ func (x *sess) lapse(h *held) {
 	x.ids.add(finished{h.id, h.content, session.LeaseLost, h.rule, 0})
 }
 
-// giveBack ends a wait.
+// giveBack ends a wait. For a call that people are asked about nothing was counted.
 func (x *sess) giveBack(h *held, code session.Code, value uint64) {
 	x.open = without(x.open, h)
-	x.reserved -= h.tokens
-	x.count(h, -1)
+	if x.reserved -= h.tokens; !h.parked() {
+		x.count(h, -1)
+	}
 	x.ids.add(finished{h.id, h.content, code, h.rule, value})
 }
 

@@ -69,6 +69,14 @@ func (m *Model) Record(k session.Key) session.Record {
 		}
 	case session.KindSignals:
 		return s.signals()
+	case session.KindApproval:
+		if a := s.asks[id]; a != nil {
+			return a.record()
+		}
+	case session.KindStanding:
+		if a := s.standings[id]; a != nil {
+			return &session.Standing{Of: a.of, Shown: a.shown, Uses: a.uses, Until: a.until, Made: a.made}
+		}
 	case session.KindHash:
 		if h := s.hashes[id]; h != "" {
 			return &session.Hash{Hash: h}
@@ -124,6 +132,12 @@ func (m *Model) Keys() []session.Key {
 		for id := range s.budgets {
 			all = append(all, session.BudgetKey(ns, id))
 		}
+		for id := range s.asks {
+			all = append(all, session.ApprovalKey(ns, id))
+		}
+		for id := range s.standings {
+			all = append(all, session.StandingKey(ns, id))
+		}
 		for id := range s.hashes {
 			all = append(all, session.HashKey(ns, id))
 		}
@@ -172,6 +186,9 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 		x := session.Held{
 			Holder: holder(kind, maker, h.id), Content: h.content, Started: h.started, Deadline: h.deadline, Until: h.until,
 			Tokens: h.tokens, Tool: unique.Make(h.tool), Rule: h.rule, Kind: h.kind,
+		}
+		if a := h.asked; a != nil {
+			x.Gates = &session.HeldGates{Asked: &a.record().Clock}
 		}
 		for _, at := range h.spent {
 			if x.Gates == nil {

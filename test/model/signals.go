@@ -89,6 +89,12 @@ func (s *space) halted(x *sess, h *held, r *session.Result) bool {
 		return false
 	}
 	s.letGo(h, 's', x.id)
+	if h.asked != nil && r.Code == session.Stopped {
+		x.park(h)
+		r.Repeat, r.Rule = false, 0
+		return true
+	}
+	s.calledOff(h)
 	x.open = without(x.open, h)
 	x.reserved -= h.tokens
 	x.count(h, -1)
