@@ -249,6 +249,8 @@ var kinds = [...]*kind{
 		func(r *v1.OperationResult, out *v1.ReleaseSlotResponse) {
 			r.Result = &v1.OperationResult_Release{Release: out}
 		}),
+	kindOf[take]("take", govnodev1connect.LimitServiceTakeRateProcedure, (*v1.Operation).GetTake,
+		func(r *v1.OperationResult, out *v1.TakeRateResponse) { r.Result = &v1.OperationResult_Take{Take: out} }),
 	// What is none of them is last; it is counted under the stream that brought it.
 	kindOf[missing]("op", govnodev1connect.CallServiceExchangeProcedure, func(op *v1.Operation) *v1.Operation { return cmp.Or(op, &v1.Operation{}) },
 		func(*v1.OperationResult, *v1.OperationResult) {}),
@@ -312,7 +314,7 @@ type missing struct {
 }
 
 func (*missing) check(_ context.Context, f *input.Fields) error {
-	f.RefuseWhole("is missing; send one of begin, end, cancel, acquire, renew and release")
+	f.RefuseWhole("is missing; send one of begin, end, cancel, acquire, renew, release and take")
 	return f.Err
 }
 

@@ -1253,6 +1253,7 @@ type Operation struct {
 	//	*Operation_Acquire
 	//	*Operation_Renew
 	//	*Operation_Release
+	//	*Operation_Take
 	Op isOperation_Op `protobuf_oneof:"op"`
 	// How long the caller waits for the result. No limit of its own if absent.
 	Timeout       *durationpb.Duration `protobuf:"bytes,8,opt,name=timeout,proto3" json:"timeout,omitempty"`
@@ -1358,6 +1359,15 @@ func (x *Operation) GetRelease() *ReleaseSlotRequest {
 	return nil
 }
 
+func (x *Operation) GetTake() *TakeRateRequest {
+	if x != nil {
+		if x, ok := x.Op.(*Operation_Take); ok {
+			return x.Take
+		}
+	}
+	return nil
+}
+
 func (x *Operation) GetTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.Timeout
@@ -1393,6 +1403,10 @@ type Operation_Release struct {
 	Release *ReleaseSlotRequest `protobuf:"bytes,7,opt,name=release,proto3,oneof"`
 }
 
+type Operation_Take struct {
+	Take *TakeRateRequest `protobuf:"bytes,9,opt,name=take,proto3,oneof"`
+}
+
 func (*Operation_Begin) isOperation_Op() {}
 
 func (*Operation_End) isOperation_Op() {}
@@ -1404,6 +1418,8 @@ func (*Operation_Acquire) isOperation_Op() {}
 func (*Operation_Renew) isOperation_Op() {}
 
 func (*Operation_Release) isOperation_Op() {}
+
+func (*Operation_Take) isOperation_Op() {}
 
 // OperationError is the absence of an answer to one operation.
 type OperationError struct {
@@ -1486,6 +1502,7 @@ type OperationResult struct {
 	//	*OperationResult_Renew
 	//	*OperationResult_Release
 	//	*OperationResult_Error
+	//	*OperationResult_Take
 	Result        isOperationResult_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1598,6 +1615,15 @@ func (x *OperationResult) GetError() *OperationError {
 	return nil
 }
 
+func (x *OperationResult) GetTake() *TakeRateResponse {
+	if x != nil {
+		if x, ok := x.Result.(*OperationResult_Take); ok {
+			return x.Take
+		}
+	}
+	return nil
+}
+
 type isOperationResult_Result interface {
 	isOperationResult_Result()
 }
@@ -1630,6 +1656,10 @@ type OperationResult_Error struct {
 	Error *OperationError `protobuf:"bytes,8,opt,name=error,proto3,oneof"`
 }
 
+type OperationResult_Take struct {
+	Take *TakeRateResponse `protobuf:"bytes,9,opt,name=take,proto3,oneof"`
+}
+
 func (*OperationResult_Begin) isOperationResult_Result() {}
 
 func (*OperationResult_End) isOperationResult_Result() {}
@@ -1643,6 +1673,8 @@ func (*OperationResult_Renew) isOperationResult_Result() {}
 func (*OperationResult_Release) isOperationResult_Result() {}
 
 func (*OperationResult_Error) isOperationResult_Result() {}
+
+func (*OperationResult_Take) isOperationResult_Result() {}
 
 type BatchCallsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1863,7 +1895,7 @@ var File_govnode_v1_call_proto protoreflect.FileDescriptor
 const file_govnode_v1_call_proto_rawDesc = "" +
 	"\n" +
 	"\x15govnode/v1/call.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x19govnode/v1/approval.proto\x1a\x17govnode/v1/common.proto\x1a\x17govnode/v1/policy.proto\x1a\x15govnode/v1/slot.proto\"2\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x19govnode/v1/approval.proto\x1a\x17govnode/v1/common.proto\x1a\x16govnode/v1/limit.proto\x1a\x17govnode/v1/policy.proto\x1a\x15govnode/v1/slot.proto\"2\n" +
 	"\x04Want\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x05R\x06weight\"T\n" +
@@ -1966,7 +1998,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x12CancelCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x120\n" +
 	"\bcounters\x18\x02 \x01(\v2\x14.govnode.v1.CountersR\bcounters\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa6\x03\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\xd9\x03\n" +
 	"\tOperation\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\x04R\x03tag\x124\n" +
 	"\x05begin\x18\x02 \x01(\v2\x1c.govnode.v1.BeginCallRequestH\x00R\x05begin\x12.\n" +
@@ -1974,7 +2006,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x06cancel\x18\x04 \x01(\v2\x1d.govnode.v1.CancelCallRequestH\x00R\x06cancel\x12:\n" +
 	"\aacquire\x18\x05 \x01(\v2\x1e.govnode.v1.AcquireSlotRequestH\x00R\aacquire\x125\n" +
 	"\x05renew\x18\x06 \x01(\v2\x1d.govnode.v1.RenewSlotsRequestH\x00R\x05renew\x12:\n" +
-	"\arelease\x18\a \x01(\v2\x1e.govnode.v1.ReleaseSlotRequestH\x00R\arelease\x123\n" +
+	"\arelease\x18\a \x01(\v2\x1e.govnode.v1.ReleaseSlotRequestH\x00R\arelease\x121\n" +
+	"\x04take\x18\t \x01(\v2\x1b.govnode.v1.TakeRateRequestH\x00R\x04take\x123\n" +
 	"\atimeout\x18\b \x01(\v2\x19.google.protobuf.DurationR\atimeoutB\x04\n" +
 	"\x02op\"u\n" +
 	"\x0eOperationError\x12\x12\n" +
@@ -1982,7 +2015,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
-	"newer_than\x18\x04 \x01(\x03R\tnewerThan\"\xb5\x03\n" +
+	"newer_than\x18\x04 \x01(\x03R\tnewerThan\"\xe9\x03\n" +
 	"\x0fOperationResult\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\x04R\x03tag\x125\n" +
 	"\x05begin\x18\x02 \x01(\v2\x1d.govnode.v1.BeginCallResponseH\x00R\x05begin\x12/\n" +
@@ -1991,7 +2024,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\aacquire\x18\x05 \x01(\v2\x1f.govnode.v1.AcquireSlotResponseH\x00R\aacquire\x126\n" +
 	"\x05renew\x18\x06 \x01(\v2\x1e.govnode.v1.RenewSlotsResponseH\x00R\x05renew\x12;\n" +
 	"\arelease\x18\a \x01(\v2\x1f.govnode.v1.ReleaseSlotResponseH\x00R\arelease\x122\n" +
-	"\x05error\x18\b \x01(\v2\x1a.govnode.v1.OperationErrorH\x00R\x05errorB\b\n" +
+	"\x05error\x18\b \x01(\v2\x1a.govnode.v1.OperationErrorH\x00R\x05error\x122\n" +
+	"\x04take\x18\t \x01(\v2\x1c.govnode.v1.TakeRateResponseH\x00R\x04takeB\b\n" +
 	"\x06result\"J\n" +
 	"\x11BatchCallsRequest\x125\n" +
 	"\n" +
@@ -2085,9 +2119,11 @@ var file_govnode_v1_call_proto_goTypes = []any{
 	(*AcquireSlotRequest)(nil),  // 34: govnode.v1.AcquireSlotRequest
 	(*RenewSlotsRequest)(nil),   // 35: govnode.v1.RenewSlotsRequest
 	(*ReleaseSlotRequest)(nil),  // 36: govnode.v1.ReleaseSlotRequest
-	(*AcquireSlotResponse)(nil), // 37: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 38: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 39: govnode.v1.ReleaseSlotResponse
+	(*TakeRateRequest)(nil),     // 37: govnode.v1.TakeRateRequest
+	(*AcquireSlotResponse)(nil), // 38: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 39: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 40: govnode.v1.ReleaseSlotResponse
+	(*TakeRateResponse)(nil),    // 41: govnode.v1.TakeRateResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
 	2,  // 0: govnode.v1.RateWant.by:type_name -> govnode.v1.Cost
@@ -2129,33 +2165,35 @@ var file_govnode_v1_call_proto_depIdxs = []int32{
 	34, // 36: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
 	35, // 37: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
 	36, // 38: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	24, // 39: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	8,  // 40: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	12, // 41: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	14, // 42: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	37, // 43: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	38, // 44: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	39, // 45: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	16, // 46: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	15, // 47: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	17, // 48: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	15, // 49: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	17, // 50: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	5,  // 51: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	10, // 52: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	13, // 53: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	18, // 54: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	20, // 55: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	8,  // 56: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	12, // 57: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	14, // 58: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	19, // 59: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	21, // 60: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	56, // [56:61] is the sub-list for method output_type
-	51, // [51:56] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	37, // 39: govnode.v1.Operation.take:type_name -> govnode.v1.TakeRateRequest
+	24, // 40: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	8,  // 41: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	12, // 42: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	14, // 43: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	38, // 44: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	39, // 45: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	40, // 46: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	16, // 47: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	41, // 48: govnode.v1.OperationResult.take:type_name -> govnode.v1.TakeRateResponse
+	15, // 49: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	17, // 50: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	15, // 51: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	17, // 52: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	5,  // 53: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	10, // 54: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	13, // 55: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	18, // 56: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	20, // 57: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	8,  // 58: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	12, // 59: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	14, // 60: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	19, // 61: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	21, // 62: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	58, // [58:63] is the sub-list for method output_type
+	53, // [53:58] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }
@@ -2165,6 +2203,7 @@ func file_govnode_v1_call_proto_init() {
 	}
 	file_govnode_v1_approval_proto_init()
 	file_govnode_v1_common_proto_init()
+	file_govnode_v1_limit_proto_init()
 	file_govnode_v1_policy_proto_init()
 	file_govnode_v1_slot_proto_init()
 	file_govnode_v1_call_proto_msgTypes[12].OneofWrappers = []any{
@@ -2174,6 +2213,7 @@ func file_govnode_v1_call_proto_init() {
 		(*Operation_Acquire)(nil),
 		(*Operation_Renew)(nil),
 		(*Operation_Release)(nil),
+		(*Operation_Take)(nil),
 	}
 	file_govnode_v1_call_proto_msgTypes[14].OneofWrappers = []any{
 		(*OperationResult_Begin)(nil),
@@ -2183,6 +2223,7 @@ func file_govnode_v1_call_proto_init() {
 		(*OperationResult_Renew)(nil),
 		(*OperationResult_Release)(nil),
 		(*OperationResult_Error)(nil),
+		(*OperationResult_Take)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
