@@ -1,0 +1,484 @@
+"""What the service says, as values: the messages of ``proto/govnode/v1`` with Python's names and types.
+
+Durations are seconds. Outcomes, kinds and other enumerations are texts without the prefix of their type. What a newer
+service says beyond this is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, TypeVar
+
+T = TypeVar("T")
+
+#: A value of an enumeration, without the prefix that its type gives it.
+Word = Annotated[str, "enumeration"]
+_PREFIXES = ("OUTCOME_", "LEVEL_", "SESSION_STATE_", "APPROVAL_STATE_")
+
+
+def camel(name: str) -> str:
+    """Return the JSON name of a field."""
+    first, *rest = name.rstrip("_").split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def seconds(value: Any) -> float:
+    """Read a duration, or any other number."""
+    return float(value[:-1] if isinstance(value, str) and value.endswith("s") else value)
+
+
+def word(name: str) -> str:
+    """Return the name of a value of an enumeration without its prefix."""
+    for prefix in _PREFIXES:
+        if name.startswith(prefix):
+            return name[len(prefix) :]
+    return name
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return what reads a value of a type from JSON."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _reader(next(a for a in args if a is not type(None)))
+    if origin is list:
+        each = _reader(args[0])
+        return lambda values: [each(v) for v in values]
+    if origin is dict:
+        each = _reader(args[1])
+        return lambda values: {k: each(v) for k, v in values.items()}
+    if hint in (int, bool):
+        return typing.cast("Callable[[Any], Any]", hint)
+    if hint is float:
+        return seconds
+    if hint is Word:
+        return word
+    if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
+        return functools.partial(decode, hint)
+    return lambda value: value
+
+
+@functools.cache
+def _readers(kind: Any) -> list[tuple[str, str, Callable[[Any], Any]]]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return [(f.name, camel(f.name), _reader(hints[f.name])) for f in fields(kind)]
+
+
+def decode(kind: type[T], message: Mapping[str, Any]) -> T:
+    """Make a value of a message in JSON."""
+    return kind(**{name: read(message[json]) for name, json, read in _readers(kind) if message.get(json) is not None})
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A STOP or a KILL that stands, and against whom."""
+
+    signal: str = ""
+    reason: str = ""
+    session_id: str = ""
+    agent_id: str = ""
+    policy_name: str = ""
+    everything: bool = False
+    age: float | None = None
+    swept: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy decided, and by which rule."""
+
+    allowed: bool = False
+    action: str = ""
+    policy: str = ""
+    matched_rule: str = ""
+    reason: str = ""
+    category: str = ""
+    policy_digest: str = ""
+    policy_chain: list[str] = field(default_factory=list)
+    backend: str = ""
+    evaluation_time: float = 0.0
+    error: str = ""
+    public_message: str = ""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A slot that is held, with its fencing token: unique and rising in its pool for ever."""
+
+    pool: str = ""
+    token: int = 0
+    ttl: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """How full a pool is. ``advised_delay`` is how long the caller is asked to hold back before its next call."""
+
+    level: Word = "NONE"
+    in_use: int = 0
+    limit: int = 0
+    advised_delay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The counters of a session, right after what was asked."""
+
+    attempts: int = 0
+    calls: int = 0
+    executions: int = 0
+    failures: int = 0
+    consecutive_failures: int = 0
+    tokens_used: int = 0
+
+
+@dataclass(frozen=True)
+class BudgetAmount:
+    """An amount of one budget, a decimal."""
+
+    budget: str = ""
+    amount: str = ""
+
+
+@dataclass(frozen=True)
+class QueuePlace:
+    """Where somebody waits; 1 is the head of the queue."""
+
+    pool: str = ""
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far an output is from the first one of its session."""
+
+    score: float = 0.0
+    exceeded: bool = False
+    threshold: float = 0.0
+    baseline_hash: str = ""
+    current_hash: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The answer to the end of a call: ``outcome`` is ENDED, ALREADY_ENDED or LEASE_LOST."""
+
+    outcome: Word = ""
+    counters: Counters = field(default_factory=Counters)
+    drift: Drift | None = None
+    checkpoint_id: str = ""
+    reason: str = ""
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A decision that changed and counted nothing."""
+
+    decision: Decision = field(default_factory=Decision)
+    trace: list[str] = field(default_factory=list)
+    modified_arguments: dict[str, Any] | None = None
+    decision_id: str = ""
+
+
+@dataclass(frozen=True)
+class ScanFinding:
+    """What was found in a text, and never the text itself."""
+
+    type: str = ""
+    rule: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a policy says of a text. ``redacted`` is the text to use where ``action`` is redact."""
+
+    allowed: bool = False
+    action: str = ""
+    findings: list[ScanFinding] = field(default_factory=list)
+    redacted: str = ""
+    reason: str = ""
+    category: str = ""
+    public_message: str = ""
+    decision_id: str = ""
+    policy_digest: str = ""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of the tree of a policy."""
+
+    path: str = ""
+    content: str = ""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy: a named tree of files, known by its digest."""
+
+    name: str = ""
+    version: int = 0
+    digest: str = ""
+    files: list[TextFile] = field(default_factory=list)
+    pinned: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ToolHash:
+    """The content hash that is registered for a tool."""
+
+    tool: str = ""
+    hash: str = ""
+
+
+@dataclass(frozen=True)
+class OpenCall:
+    """A call of a session that runs or waits."""
+
+    call_id: str = ""
+    tool: str = ""
+    waiting: bool = False
+    age: float = 0.0
+    ttl: float = 0.0
+    grants: list[Grant] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class KindCounters:
+    """Counters of the kinds of calls that the policy limits."""
+
+    model_calls: int = 0
+    agent_calls: int = 0
+    handoffs: int = 0
+    sampling_requests: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Breaker:
+    """So many calls in a row failed that none is admitted for now."""
+
+    failures: int = 0
+    retry_after: float = 0.0
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """A session as it stands."""
+
+    session_id: str = ""
+    agent_id: str = ""
+    policy_name: str = ""
+    policy_version: int = 0
+    policy_digest: str = ""
+    state: Word = ""
+    age: float = 0.0
+    attempts: int = 0
+    calls: int = 0
+    executions: int = 0
+    failures: int = 0
+    consecutive_failures: int = 0
+    calls_by_tool: dict[str, int] = field(default_factory=dict)
+    tokens_used: int = 0
+    open_calls: list[OpenCall] = field(default_factory=list)
+    checkpoints: list[str] = field(default_factory=list)
+    attributes: dict[str, str] = field(default_factory=dict)
+    parent_session_id: str = ""
+    idle_ttl: float = 0.0
+    idle_left: float = 0.0
+    signal: Signal | None = None
+    closed_reason: str = ""
+    kind_counters: KindCounters | None = None
+    breaker: Breaker | None = None
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """What stands at the target of a signal now, and what a KILL has closed so far."""
+
+    signal: Signal | None = None
+    closed: int = 0
+    released: int = 0
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool of slots."""
+
+    pool: str = ""
+    slots: int = 0
+    backpressure_threshold: int = 0
+    queue_limit: int = 0
+    in_use: int = 0
+    waiting: int = 0
+    last_token: int = 0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a slot of a pool."""
+
+    holder: str = ""
+    session_id: str = ""
+    slot_id: str = ""
+    tool: str = ""
+    label: str = ""
+    age: float = 0.0
+    ttl: float = 0.0
+    token: int = 0
+    weight: int = 0
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """Who waits for a slot of a pool."""
+
+    holder: str = ""
+    session_id: str = ""
+    slot_id: str = ""
+    label: str = ""
+    position: int = 0
+    weight: int = 0
+    priority: int = 0
+    wait_left: float = 0.0
+
+
+@dataclass(frozen=True)
+class PoolSlots:
+    """A pool with who holds its slots and who waits for them, in order."""
+
+    pool: Pool = field(default_factory=Pool)
+    slots: list[Holder] = field(default_factory=list)
+    waiters: list[Waiter] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """So much in each window of ``per`` seconds."""
+
+    rate: str = ""
+    limit: int = 0
+    per: float = 0.0
+    queue_limit: int = 0
+    used: int = 0
+    waiting: int = 0
+    free_in: float | None = None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A node of a tree of budgets. Amounts are decimals."""
+
+    budget: str = ""
+    parent: str = ""
+    amount: str = ""
+    used: str = ""
+    left: str = ""
+    share: float = 0.0
+    per: float | None = None
+    period_ends: float | None = None
+    depth: int = 0
+    children: int = 0
+
+
+@dataclass(frozen=True)
+class Value:
+    """The value of a key, and its version for ``if_version``."""
+
+    value: str = ""
+    version: str = "0"
+
+
+@dataclass(frozen=True)
+class ListItem:
+    """An item of a list."""
+
+    index: int = 0
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class ListPart:
+    """Items of a list as they stood at one instant; ``next`` is where to go on, and ``length`` at the end."""
+
+    items: list[ListItem] = field(default_factory=list)
+    length: int = 0
+    next: int = 0
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Events of a node that are not there any more."""
+
+    node: str = ""
+    reason: str = ""
+    missed: int = 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """One governance event. ``cursor`` is what to send as ``after`` to go on behind it.
+
+    Where events were missed, ``gap`` says so, and ``type`` is empty.
+    """
+
+    type: str = ""
+    node: str = ""
+    sequence: int = 0
+    timestamp: str = ""
+    agent_id: str = ""
+    session_id: str = ""
+    call_id: str = ""
+    tool: str = ""
+    policy: str = ""
+    rule: str = ""
+    category: str = ""
+    reason: str = ""
+    decision_id: str = ""
+    checkpoint_id: str = ""
+    drift: Drift | None = None
+    dry_run: bool = False
+    repeat: bool = False
+    gap: Gap | None = None
+    cursor: str = ""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A member of the cluster."""
+
+    node: str = ""
+    address: str = ""
+    role: str = ""
+    lag: int = 0
+    api_address: str = ""
+    up: bool = False
+
+
+@dataclass(frozen=True)
+class Status:
+    """The cluster, as one node sees it."""
+
+    node: str = ""
+    leader: str = ""
+    term: int = 0
+    applied_index: int = 0
+    peers: list[Peer] = field(default_factory=list)
+    backend: str = ""
+    version: str = ""
+    health: str = ""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A lease that was lost, of a slot or of a call."""
+
+    pool: str
+    session_id: str
+    id: str
+    token: int
+    reason: str
