@@ -401,7 +401,7 @@ class LazySession:
         body["output"] = text if len(content) <= MOST_OUTPUT else "sha256:" + hashlib.sha256(content).hexdigest()
 
     def looked(self, body: dict[str, Any], answer: dict[str, Any]) -> None:
-        """Note whether an output was compared: the first one of a session never is, any other one if the policy asks."""
+        """Note whether an output was compared: the first of a session never is, all others where the policy asks."""
         if "output" in body:
             self._compared = 0 if "drift" in answer else self._compared + 1
 

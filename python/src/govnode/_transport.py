@@ -143,7 +143,7 @@ class ThreadTransport:
 
     async def sleep(self, seconds: float) -> None:
         """Do nothing for a while."""
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251
 
     def close(self) -> None:
         """Close the connections."""
