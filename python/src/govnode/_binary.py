@@ -19,9 +19,9 @@ def find() -> str:
             return str(path)
     itself = Path(sys.argv[0]).resolve()
     for folder in os.environ.get("PATH", "").split(os.pathsep):
-        path = shutil.which("govnode", path=folder)
-        if path and Path(path).resolve() != itself and not _is_script(path):
-            return path
+        on_path = shutil.which("govnode", path=folder)
+        if on_path and Path(on_path).resolve() != itself and not _is_script(on_path):
+            return on_path
     raise FileNotFoundError(
         "govnode: the program is not here: install a wheel that has it, run `make build` in a checkout, "
         "or set GOVNODE_BINARY"

@@ -39,7 +39,8 @@ class Ids:
         if newer_than - now >= _MOST_AHEAD:
             raise ValueError(
                 f"the service takes ids only that are newer than {newer_than} (Unix ms), and the clock here says "
-                f"{now}: set this clock right if it is behind; else an operator has to repair the namespace (govnode repair)"
+                f"{now}: set this clock right if it is behind; else an operator has to repair the namespace "
+                "(govnode repair)"
             )
         with self._lock:
             self._least = max(self._least, newer_than + 1)

@@ -247,7 +247,7 @@ class Keeper:
                 return  # it is being given back: that it is gone is what was wanted
             lease.state = "lost"
         loss = Loss(lease.pool, lease.session_id, lease.id, lease.token, reason)
-        log.warning("govnode: lease lost: %s%s: %s", loss.pool or loss.session_id + "/", loss.id, reason)
+        log.warning("govnode: lease lost: %s/%s: %s", loss.pool or loss.session_id, loss.id, reason)
         for told in [*lease.told, *([self._config.on_lost] if self._config.on_lost else [])]:
             _tell(told, loss)
 

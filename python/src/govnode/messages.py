@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeVar
 
@@ -69,7 +69,8 @@ def _readers(kind: Any) -> list[tuple[str, str, Callable[[Any], Any]]]:
 
 def decode(kind: type[T], message: Mapping[str, Any]) -> T:
     """Make a value of a message in JSON."""
-    return kind(**{name: read(message[json]) for name, json, read in _readers(kind) if message.get(json) is not None})
+    readers = _readers(typing.cast("Hashable", kind))
+    return kind(**{name: read(message[json]) for name, json, read in readers if message.get(json) is not None})
 
 
 @dataclass(frozen=True)
