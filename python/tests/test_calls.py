@@ -24,7 +24,7 @@ def test_admitted_call_is_ended_by_its_block(session: govnode.Session) -> None:
     assert call.ended is not None
     assert call.ended.outcome == "ENDED"
     info = session.read()
-    assert (info.executions, info.failures, info.open_calls) == (1, 0, [])
+    assert (info.executions, info.failures, info.open_calls) == (1, 0, ())
 
 
 def test_denial_says_why(session: govnode.Session) -> None:
@@ -58,7 +58,7 @@ def test_block_that_is_left_by_an_error_ends_its_call(
     with pytest.raises(error), session.call("t"):
         raise error
     info = session.read()
-    assert (info.open_calls, info.executions) == ([], 1)
+    assert (info.open_calls, info.executions) == ((), 1)
     assert info.failures == (1 if status == "failures" else 0)
 
 
@@ -72,7 +72,7 @@ def test_closed_generator_ends_its_call(session: govnode.Session) -> None:
     assert next(items) == 1
     assert len(session.read().open_calls) == 1
     items.close()  # type: ignore[attr-defined]
-    assert session.read().open_calls == []
+    assert session.read().open_calls == ()
 
 
 def test_same_id_is_the_same_call(session: govnode.Session) -> None:
@@ -224,7 +224,7 @@ def test_cancelled_task_ends_its_call(address: str, session: govnode.Session) ->
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (await here.read()).open_calls == []
+        assert (await here.read()).open_calls == ()
         await client.close()
 
     asyncio.run(main())

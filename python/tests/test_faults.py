@@ -47,7 +47,7 @@ def test_lost_answer_is_asked_for_again_with_the_same_id(client: govnode.Client,
         with session.call("t"):
             pass
     info = session.read()
-    assert (info.attempts, info.executions, info.open_calls) == (3, 3, [])
+    assert (info.attempts, info.executions, info.open_calls) == (3, 3, ())
     through.close()
 
 
@@ -107,7 +107,7 @@ def test_call_of_unknown_outcome_is_given_back(client: govnode.Client, proxy: Pr
             through.session(session.id).begin("t")
         assert len(session.read().open_calls) == 1
         proxy.always("")
-        eventually(lambda: session.read().open_calls == [])
+        eventually(lambda: session.read().open_calls == ())
 
 
 def test_end_that_did_not_arrive_is_sent_later(
@@ -122,7 +122,7 @@ def test_end_that_did_not_arrive_is_sent_later(
         assert "not known to have arrived" in caplog.text
         assert len(session.read().open_calls) == 1
         proxy.always("")
-        eventually(lambda: session.read().open_calls == [])
+        eventually(lambda: session.read().open_calls == ())
         info = session.read()
         assert (info.executions, info.failures) == (1, 0)
 
@@ -148,7 +148,7 @@ def test_fail_open_allows_says_so_and_counts(
         proxy.always("")
         eventually(lambda: client.get_session(session.id).executions == 2)
         info = client.get_session(session.id)
-        assert (info.attempts, info.open_calls) == (2, [])
+        assert (info.attempts, info.open_calls) == (2, ())
         begun = [json.loads(b) for m, b in proxy.seen if m == "BeginCall"]
         assert {"why": "test", "fail_open": True} in [json.loads(b["contextJson"]) for b in begun]
         with pytest.raises(govnode.Denied), session.call("t", {"c": "rm -rf"}):  # an answer is an answer

@@ -76,7 +76,7 @@ def test_child_gives_back_nothing_of_its_parent(
     for name in ("", "named"):
         assert python(FORKS, address, session.id, name) == "ok\n"
     info = session.read()
-    assert (info.executions, info.open_calls) == (8, [])
+    assert (info.executions, info.open_calls) == (8, ())
 
 
 def test_block_that_was_entered_before_ends_in_the_parent(

@@ -62,7 +62,7 @@ def test_thirty_two_threads_hold(client: govnode.Client) -> None:
     for thread in threads:
         thread.join()
     assert len({tokens.get() for _ in threads}) == 32
-    assert client.list_slots("thirty-two").slots == []
+    assert client.list_slots("thirty-two").slots == ()
 
 
 def test_loss_is_told(client: govnode.Client, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
@@ -81,7 +81,7 @@ def test_loss_is_told(client: govnode.Client, proxy: Proxy, caplog: pytest.LogCa
             assert (loss.pool, loss.id, loss.token) == ("lossy", slot.id, slot.token)
         proxy.always("")
         assert "lease lost" in caplog.text
-        eventually(lambda: client.list_slots("lossy").slots == [])
+        eventually(lambda: client.list_slots("lossy").slots == ())
         with pytest.raises(govnode.LeaseLost):
             slot.release()
         slot.release()
@@ -155,8 +155,8 @@ def test_close_gives_back(address: str, client: govnode.Client) -> None:
     session = here.session(agent="a", policy="plain")
     call, slot = session.begin("t"), here.acquire("closed")
     here.close()
-    assert client.list_slots("closed").slots == []
-    assert client.get_session(session.id).open_calls == []
+    assert client.list_slots("closed").slots == ()
+    assert client.get_session(session.id).open_calls == ()
     assert (call.state, slot.state) == ("ended", "ended")
     assert call.end() is None
     slot.release()
@@ -178,7 +178,7 @@ if sys.argv[2] == "kill":
 def test_end_of_the_process_gives_back(client: govnode.Client, address: str, python: Callable[..., str]) -> None:
     client.put_pool("dying", 1)
     assert int(python(HOLDS, address, "end"))
-    assert client.list_slots("dying").slots == []
+    assert client.list_slots("dying").slots == ()
 
 
 def test_killed_process_gives_back_when_its_lease_ends(

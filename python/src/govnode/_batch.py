@@ -6,15 +6,17 @@ requests are unanswered, so under load each carries many operations, and a singl
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._transport import Lost, NotSent
 from ._wire import MOST_BYTES
+
+if TYPE_CHECKING:
+    import asyncio
 
 UNANSWERED = 2
 MOST_OPERATIONS = 128
@@ -149,6 +151,8 @@ class LoopBatch:
 
     async def ask(self, item: Item) -> Answer:
         """Return the answer to an operation."""
+        import asyncio
+
         gathered = self._all
         answered = asyncio.get_running_loop().create_future()
         item.wake = lambda: None if answered.done() else answered.set_result(None)
@@ -169,6 +173,8 @@ class LoopBatch:
 
     def _begin(self) -> None:
         if self._all.unanswered < UNANSWERED:
+            import asyncio
+
             self._all.unanswered += 1
             task = asyncio.ensure_future(self._lead())
             self._tasks.add(task)

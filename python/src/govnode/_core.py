@@ -5,15 +5,12 @@ Everything here is written once, as coroutines, for threads and for event loops:
 
 from __future__ import annotations
 
-import asyncio
 import os
-import ssl
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _batch
 from ._batch import Answer, Item, LoopBatch, ThreadBatch
@@ -25,6 +22,10 @@ from ._wire import dumps, duration
 from .errors import NoAnswer, Rejected, Unknown
 from .messages import Loss, Signal
 
+if TYPE_CHECKING:
+    import asyncio
+    import ssl
+
 _REDRAWS = 3
 _ATTEMPT_LEAST = 1.0  # seconds: less is not worth asking a node, since an election takes about that long
 _OVERLOADED = 1.0  # how long a node is left alone that has no room and does not say for how long
@@ -33,8 +34,7 @@ _OVERLOADED = 1.0  # how long a node is left alone that has no room and does not
 UNTOUCHED, UNCERTAIN = 0, 1
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """How a client was made."""
 
     urls: list[str]
@@ -102,25 +102,34 @@ def failure_of(reply: Reply) -> Failure:
     return judge(code, reason, str(message.get("message", "")), metadata, after)
 
 
-@dataclass
 class Operation:
     """One thing that is asked for, however often it is sent."""
 
-    method: str
-    body: dict[str, Any]
-    id: str = ""  # under which sending it again has no second effect
-    id_field: str = ""  # of the body, if the id is the client's own to choose
-    wait: float = 0.0  # for which a node may hold back its answer
-    reads: bool = False  # it changes nothing
-    farewell: bool = False  # it gives something back
-    timeout: float = 0.0  # instead of the client's
-    batched: str = ""  # its name in BatchCalls, if it goes there
-    touched: int = UNTOUCHED
-    sent: float = 0.0  # when the attempt was sent that was answered
+    __slots__ = ("batched", "body", "id", "id_field", "method", "reads", "sent", "touched", "wait")
+
+    def __init__(
+        self,
+        method: str,
+        body: dict[str, Any],
+        id: str = "",
+        *,
+        id_field: str = "",
+        wait: float = 0.0,
+        reads: bool = False,
+        batched: str = "",
+    ) -> None:
+        self.method = method
+        self.body = body
+        self.id = id  # under which sending it again has no second effect
+        self.id_field = id_field  # of the body, if the id is the client's own to choose
+        self.wait = wait  # for which a node may hold back its answer
+        self.reads = reads  # it changes nothing
+        self.batched = batched  # its name in BatchCalls, if it goes there
+        self.touched = UNTOUCHED
+        self.sent = 0.0  # when the attempt was sent that was answered
 
 
-@dataclass
-class Io:
+class Io(NamedTuple):
     """What sends: of the threads of a process, or of one event loop."""
 
     transport: ThreadTransport | LoopTransport
@@ -140,20 +149,22 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-@dataclass
 class Live:
     """What a client has in one process. After a fork the child makes its own, and leaves this as it is."""
 
-    generation: int
-    name: str
-    ids: Ids
-    budget: Budget
-    routes: Routes
-    keeper: Keeper
-    threads: Io | None = None
-    loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Io] = field(default_factory=weakref.WeakKeyDictionary)
-    inherited: Live | None = None  # kept, since closing its connections would end those of the parent
-    closed: bool = False
+    def __init__(self, config: Config, security: Security, inherited: Live | None) -> None:
+        self.generation = _generation
+        self.ids = Ids()
+        # A name that was given is the parent's: two processes of one name would end each other's leases.
+        own = f"{config.name}:{os.getpid()}:{self.ids.draw()}" if inherited is not None else config.name
+        self.name = own if config.name else process_name(self.ids)
+        self.budget = Budget()
+        self.routes = Routes(config.urls)
+        self.keeper = Keeper(config, self.name, self.routes, security)
+        self.threads: Io | None = None
+        self.loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Io] = weakref.WeakKeyDictionary()
+        self.inherited = inherited  # kept, since closing its connections would end those of the parent
+        self.closed = False
 
 
 class Core:
@@ -184,23 +195,14 @@ class Core:
             raise ValueError("govnode: timeout and attempt_timeout must be above 0")
         urls = [checked(a) for a in addresses]
         if tls is None and any(u.startswith("https:") for u in urls):
+            import ssl
+
             tls = ssl.create_default_context()
         self.config = Config(urls, namespace, name, timeout, attempt_timeout, fail_open, tls, on_lost, on_signal)
         self._security = Security(tls, {"Govnode-Namespace": namespace})
-        self._live = self._make_live(None)
+        self._live = Live(self.config, self._security, None)
 
     # What there is of it in this process.
-
-    def _make_live(self, inherited: Live | None) -> Live:
-        ids = Ids()
-        # A name that was given is the parent's: two processes of one name would end each other's leases.
-        name = self.config.name if inherited is None else ""
-        if inherited is not None and self.config.name:
-            name = f"{self.config.name}:{os.getpid()}:{ids.draw()}"
-        name = name or process_name(ids)
-        routes = Routes(self.config.urls)
-        keeper = Keeper(self.config, name, routes, self._security)
-        return Live(_generation, name, ids, Budget(), routes, keeper, inherited=inherited)
 
     def live(self) -> Live:
         """Return what there is of the client in this process."""
@@ -208,7 +210,7 @@ class Core:
         if live.generation != _generation:
             with _making:
                 if self._live.generation != _generation:
-                    self._live = self._make_live(self._live)
+                    self._live = Live(self.config, self._security, self._live)
                 live = self._live
         if live.closed:
             raise RuntimeError("govnode: the client is closed")
@@ -223,6 +225,8 @@ class Core:
                         transport = ThreadTransport(self._security)
                         live.threads = Io(transport, ThreadBatch(self._sender(live, transport)))
             return live.threads
+        import asyncio
+
         loop = asyncio.get_running_loop()
         io = live.loops.get(loop)
         if io is None:
@@ -258,7 +262,7 @@ class Core:
         io = self._io(live)
         live.budget.earn()
         start = time.monotonic()
-        until = start + (op.timeout or self.config.timeout) + op.wait
+        until = start + self.config.timeout + op.wait
         wait_until = start + op.wait
         attempt = redrawn = 0
         while True:

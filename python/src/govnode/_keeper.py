@@ -246,7 +246,7 @@ class Keeper:
             if lease.state in ("ended", "lost"):
                 return  # it is being given back: that it is gone is what was wanted
             lease.state = "lost"
-        loss = Loss(lease.pool, lease.session_id, lease.id, lease.token, reason)
+        loss = Loss(pool=lease.pool, session_id=lease.session_id, id=lease.id, token=lease.token, reason=reason)
         log.warning("govnode: lease lost: %s/%s: %s", loss.pool or loss.session_id, loss.id, reason)
         for told in [*lease.told, *([self._config.on_lost] if self._config.on_lost else [])]:
             _tell(told, loss)

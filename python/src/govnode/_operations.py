@@ -214,7 +214,7 @@ class Operations(Core):
         """Return the values of keys as they stood at one instant, without those that have none."""
         answer = await self._read("CounterService/BatchGet", {"keys": list(keys)})
         versions = answer.get("versions", {})
-        return {k: messages.Value(v, versions.get(k, "")) for k, v in answer.get("values", {}).items()}
+        return {k: messages.Value(value=v, version=versions.get(k, "")) for k, v in answer.get("values", {}).items()}
 
     async def set(
         self,

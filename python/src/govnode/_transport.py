@@ -6,14 +6,14 @@ Both have the same methods. Those of threads are coroutines that never wait, so 
 
 from __future__ import annotations
 
-import asyncio
 import json
-import ssl
 import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 R = TypeVar("R")
@@ -195,6 +195,8 @@ class LoopTransport:
 
     async def sleep(self, seconds: float) -> None:
         """Do nothing for a while."""
+        import asyncio
+
         await asyncio.sleep(seconds)
 
     async def _close_with_loop(self) -> None:

@@ -12,7 +12,6 @@ A client decides nothing: the service does, and without its answer there is no a
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import functools
 import weakref
@@ -29,6 +28,7 @@ from ._transport import run
 from .errors import LeaseLost
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
     from collections.abc import Sequence
 
@@ -138,6 +138,8 @@ class AsyncBlock(Generic[A]):
             raise held.denied()
         self._held = held
         if self._cancels and held._lease is not None:
+            import asyncio
+
             self._task = asyncio.current_task()
             loop = asyncio.get_running_loop()
             held._lease.told.append(lambda _: void(loop.call_soon_threadsafe(self._cancel)))
@@ -154,7 +156,7 @@ class AsyncBlock(Generic[A]):
         task, self._task = self._task, None
         if self._held is None:
             return
-        if self._cancelled and kind is not None and issubclass(kind, asyncio.CancelledError):
+        if self._cancelled and kind is not None and not issubclass(kind, Exception):
             if task is not None and hasattr(task, "uncancel"):
                 task.uncancel()
             raise LeaseLost(f"govnode: {self._held.id}: the lease was lost, and its block cancelled") from error
@@ -357,6 +359,8 @@ class AsyncClient(Leases):
 
     async def close(self) -> None:
         """Give back everything the client holds, and end it. It takes 5 seconds at most."""
+        import asyncio
+
         loops = list(self._live.loops.items())
         await asyncio.get_running_loop().run_in_executor(None, _close, self)
         for loop, io in loops:

@@ -9,20 +9,58 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # it tells type checkers alone
+
+    def dataclass_transform(**_: Any) -> Any:
+        """Change nothing."""
+        return lambda made: made
+
 
 T = TypeVar("T")
 
 #: A value of an enumeration, without the prefix that its type gives it.
 Word = Annotated[str, "enumeration"]
 _PREFIXES = ("OUTCOME_", "LEVEL_", "SESSION_STATE_", "APPROVAL_STATE_")
+_NONE: Mapping[str, Any] = types.MappingProxyType({})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Message:
+    """A value with the fields that its class annotates, and their defaults. It does not change.
+
+    A frozen dataclass is that too, but to make forty of them takes as long as to import all else.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        for name in values:
+            if name not in type(self).__annotations__:
+                raise TypeError(f"{type(self).__name__} has no field {name}")
+        self.__dict__.update(values)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} does not change")
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in type(self).__annotations__}
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(str(v) for v in self._fields().values())))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in self._fields().items())})"
 
 
 def camel(name: str) -> str:
     """Return the JSON name of a field."""
-    first, *rest = name.rstrip("_").split("_")
+    first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
@@ -44,10 +82,10 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return _reader(next(a for a in args if a is not type(None)))
-    if origin is list:
+    if origin is tuple:
         each = _reader(args[0])
-        return lambda values: [each(v) for v in values]
-    if origin is dict:
+        return lambda values: tuple(each(v) for v in values)
+    if origin is Mapping:
         each = _reader(args[1])
         return lambda values: {k: each(v) for k, v in values.items()}
     if hint in (int, bool):
@@ -56,25 +94,24 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return seconds
     if hint is Word:
         return word
-    if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
+    if isinstance(hint, type) and issubclass(hint, Message):
         return functools.partial(decode, hint)
     return lambda value: value
 
 
-@functools.cache
-def _readers(kind: Any) -> list[tuple[str, str, Callable[[Any], Any]]]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return [(f.name, camel(f.name), _reader(hints[f.name])) for f in fields(kind)]
+_known: dict[type, list[tuple[str, str, Callable[[Any], Any]]]] = {}
 
 
 def decode(kind: type[T], message: Mapping[str, Any]) -> T:
     """Make a value of a message in JSON."""
-    readers = _readers(typing.cast("Hashable", kind))
+    readers = _known.get(kind)
+    if readers is None:
+        hints = typing.get_type_hints(kind, include_extras=True)
+        readers = _known[kind] = [(name, camel(name), _reader(hint)) for name, hint in hints.items()]
     return kind(**{name: read(message[json]) for name, json, read in readers if message.get(json) is not None})
 
 
-@dataclass(frozen=True)
-class Signal:
+class Signal(Message):
     """A STOP or a KILL that stands, and against whom."""
 
     signal: str = ""
@@ -87,8 +124,7 @@ class Signal:
     swept: bool = False
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Message):
     """What a policy decided, and by which rule."""
 
     allowed: bool = False
@@ -98,15 +134,14 @@ class Decision:
     reason: str = ""
     category: str = ""
     policy_digest: str = ""
-    policy_chain: list[str] = field(default_factory=list)
+    policy_chain: tuple[str, ...] = ()
     backend: str = ""
     evaluation_time: float = 0.0
     error: str = ""
     public_message: str = ""
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(Message):
     """A slot that is held, with its fencing token: unique and rising in its pool for ever."""
 
     pool: str = ""
@@ -114,8 +149,7 @@ class Grant:
     ttl: float = 0.0
 
 
-@dataclass(frozen=True)
-class Pressure:
+class Pressure(Message):
     """How full a pool is. ``advised_delay`` is how long the caller is asked to hold back before its next call."""
 
     level: Word = "NONE"
@@ -124,8 +158,7 @@ class Pressure:
     advised_delay: float = 0.0
 
 
-@dataclass(frozen=True)
-class Counters:
+class Counters(Message):
     """The counters of a session, right after what was asked."""
 
     attempts: int = 0
@@ -136,24 +169,21 @@ class Counters:
     tokens_used: int = 0
 
 
-@dataclass(frozen=True)
-class BudgetAmount:
+class BudgetAmount(Message):
     """An amount of one budget, a decimal."""
 
     budget: str = ""
     amount: str = ""
 
 
-@dataclass(frozen=True)
-class QueuePlace:
+class QueuePlace(Message):
     """Where somebody waits; 1 is the head of the queue."""
 
     pool: str = ""
     position: int = 0
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(Message):
     """How far an output is from the first one of its session."""
 
     score: float = 0.0
@@ -163,30 +193,27 @@ class Drift:
     current_hash: str = ""
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(Message):
     """The answer to the end of a call: ``outcome`` is ENDED, ALREADY_ENDED or LEASE_LOST."""
 
     outcome: Word = ""
-    counters: Counters = field(default_factory=Counters)
+    counters: Counters = Counters()
     drift: Drift | None = None
     checkpoint_id: str = ""
     reason: str = ""
     index: int = 0
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Message):
     """A decision that changed and counted nothing."""
 
-    decision: Decision = field(default_factory=Decision)
-    trace: list[str] = field(default_factory=list)
+    decision: Decision = Decision()
+    trace: tuple[str, ...] = ()
     modified_arguments: dict[str, Any] | None = None
     decision_id: str = ""
 
 
-@dataclass(frozen=True)
-class ScanFinding:
+class ScanFinding(Message):
     """What was found in a text, and never the text itself."""
 
     type: str = ""
@@ -194,13 +221,12 @@ class ScanFinding:
     count: int = 0
 
 
-@dataclass(frozen=True)
-class Scan:
+class Scan(Message):
     """What a policy says of a text. ``redacted`` is the text to use where ``action`` is redact."""
 
     allowed: bool = False
     action: str = ""
-    findings: list[ScanFinding] = field(default_factory=list)
+    findings: tuple[ScanFinding, ...] = ()
     redacted: str = ""
     reason: str = ""
     category: str = ""
@@ -209,36 +235,32 @@ class Scan:
     policy_digest: str = ""
 
 
-@dataclass(frozen=True)
-class TextFile:
+class TextFile(Message):
     """A file of the tree of a policy."""
 
     path: str = ""
     content: str = ""
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(Message):
     """A policy: a named tree of files, known by its digest."""
 
     name: str = ""
     version: int = 0
     digest: str = ""
-    files: list[TextFile] = field(default_factory=list)
+    files: tuple[TextFile, ...] = ()
     pinned: int = 0
-    warnings: list[str] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ToolHash:
+class ToolHash(Message):
     """The content hash that is registered for a tool."""
 
     tool: str = ""
     hash: str = ""
 
 
-@dataclass(frozen=True)
-class OpenCall:
+class OpenCall(Message):
     """A call of a session that runs or waits."""
 
     call_id: str = ""
@@ -246,29 +268,26 @@ class OpenCall:
     waiting: bool = False
     age: float = 0.0
     ttl: float = 0.0
-    grants: list[Grant] = field(default_factory=list)
+    grants: tuple[Grant, ...] = ()
 
 
-@dataclass(frozen=True)
-class KindCounters:
+class KindCounters(Message):
     """Counters of the kinds of calls that the policy limits."""
 
     model_calls: int = 0
     agent_calls: int = 0
     handoffs: int = 0
-    sampling_requests: dict[str, int] = field(default_factory=dict)
+    sampling_requests: Mapping[str, int] = _NONE
 
 
-@dataclass(frozen=True)
-class Breaker:
+class Breaker(Message):
     """So many calls in a row failed that none is admitted for now."""
 
     failures: int = 0
     retry_after: float = 0.0
 
 
-@dataclass(frozen=True)
-class SessionInfo:
+class SessionInfo(Message):
     """A session as it stands."""
 
     session_id: str = ""
@@ -283,11 +302,11 @@ class SessionInfo:
     executions: int = 0
     failures: int = 0
     consecutive_failures: int = 0
-    calls_by_tool: dict[str, int] = field(default_factory=dict)
+    calls_by_tool: Mapping[str, int] = _NONE
     tokens_used: int = 0
-    open_calls: list[OpenCall] = field(default_factory=list)
-    checkpoints: list[str] = field(default_factory=list)
-    attributes: dict[str, str] = field(default_factory=dict)
+    open_calls: tuple[OpenCall, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = _NONE
     parent_session_id: str = ""
     idle_ttl: float = 0.0
     idle_left: float = 0.0
@@ -297,8 +316,7 @@ class SessionInfo:
     breaker: Breaker | None = None
 
 
-@dataclass(frozen=True)
-class Signalled:
+class Signalled(Message):
     """What stands at the target of a signal now, and what a KILL has closed so far."""
 
     signal: Signal | None = None
@@ -306,8 +324,7 @@ class Signalled:
     released: int = 0
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(Message):
     """A pool of slots."""
 
     pool: str = ""
@@ -319,8 +336,7 @@ class Pool:
     last_token: int = 0
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(Message):
     """Who holds a slot of a pool."""
 
     holder: str = ""
@@ -334,8 +350,7 @@ class Holder:
     weight: int = 0
 
 
-@dataclass(frozen=True)
-class Waiter:
+class Waiter(Message):
     """Who waits for a slot of a pool."""
 
     holder: str = ""
@@ -348,17 +363,15 @@ class Waiter:
     wait_left: float = 0.0
 
 
-@dataclass(frozen=True)
-class PoolSlots:
+class PoolSlots(Message):
     """A pool with who holds its slots and who waits for them, in order."""
 
-    pool: Pool = field(default_factory=Pool)
-    slots: list[Holder] = field(default_factory=list)
-    waiters: list[Waiter] = field(default_factory=list)
+    pool: Pool = Pool()
+    slots: tuple[Holder, ...] = ()
+    waiters: tuple[Waiter, ...] = ()
 
 
-@dataclass(frozen=True)
-class Rate:
+class Rate(Message):
     """So much in each window of ``per`` seconds."""
 
     rate: str = ""
@@ -370,8 +383,7 @@ class Rate:
     free_in: float | None = None
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(Message):
     """A node of a tree of budgets. Amounts are decimals."""
 
     budget: str = ""
@@ -386,33 +398,29 @@ class Budget:
     children: int = 0
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(Message):
     """The value of a key, and its version for ``if_version``."""
 
     value: str = ""
     version: str = "0"
 
 
-@dataclass(frozen=True)
-class ListItem:
+class ListItem(Message):
     """An item of a list."""
 
     index: int = 0
     value: str = ""
 
 
-@dataclass(frozen=True)
-class ListPart:
+class ListPart(Message):
     """Items of a list as they stood at one instant; ``next`` is where to go on, and ``length`` at the end."""
 
-    items: list[ListItem] = field(default_factory=list)
+    items: tuple[ListItem, ...] = ()
     length: int = 0
     next: int = 0
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Message):
     """Events of a node that are not there any more."""
 
     node: str = ""
@@ -420,8 +428,7 @@ class Gap:
     missed: int = 0
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Message):
     """One governance event. ``cursor`` is what to send as ``after`` to go on behind it.
 
     Where events were missed, ``gap`` says so, and ``type`` is empty.
@@ -448,8 +455,7 @@ class Event:
     cursor: str = ""
 
 
-@dataclass(frozen=True)
-class Peer:
+class Peer(Message):
     """A member of the cluster."""
 
     node: str = ""
@@ -460,22 +466,20 @@ class Peer:
     up: bool = False
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(Message):
     """The cluster, as one node sees it."""
 
     node: str = ""
     leader: str = ""
     term: int = 0
     applied_index: int = 0
-    peers: list[Peer] = field(default_factory=list)
+    peers: tuple[Peer, ...] = ()
     backend: str = ""
     version: str = ""
     health: str = ""
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(Message):
     """A lease that was lost, of a slot or of a call."""
 
     pool: str
