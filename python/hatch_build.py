@@ -66,7 +66,7 @@ class Hook(BuildHookInterface[Any]):
         found = {name: go / name for name in ("go.mod", "go.sum")}
         for line in listed.splitlines():
             folder, _, files = line.partition("\t")
-            for file in files.split():
+            for file in (f for f in files.split() if not f.endswith("_test.go")):
                 path = Path(folder) / file
                 found[str(path.relative_to(go))] = path
         return found

@@ -63,6 +63,8 @@ class CallOptions(TypedDict, total=False):
     """In queues: the highest first."""
     tokens: int
     """That it may use."""
+    server_label: str
+    """Of the server that has the tool, of hosted and MCP tools: standing approvals name it."""
     order: str
     """Of the checks: interceptor or pre_execute."""
     on_lost: Callable[[messages.Loss], None]
@@ -227,6 +229,11 @@ class HeldCall(Held):
         return str(self._answer.get("decisionId", ""))
 
     @property
+    def approval(self) -> messages.CallApproval | None:
+        """Where people are asked: how that stands. Until they have decided the same id may come again."""
+        return decode(messages.CallApproval, self._answer["approval"]) if "approval" in self._answer else None
+
+    @property
     def counters(self) -> messages.Counters:
         """The counters of the session, right after the call began."""
         return decode(messages.Counters, self._answer.get("counters", {}))
@@ -250,6 +257,7 @@ class HeldCall(Held):
             matched_rule=self.matched_rule,
             decision_id=self.decision_id,
             signal=self.signal,
+            approval=self.approval,
             answer=self,
         )
 
@@ -559,6 +567,8 @@ def _begin_body(
         body["ttl"] = duration(options["ttl"])
     if "max_hold" in options:
         body["maxHold"] = duration(options["max_hold"])
+    if label := options.get("server_label"):
+        body["serverLabel"] = label
     if priority := options.get("priority"):
         body["priority"] = priority
     if tokens := options.get("tokens"):

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from . import messages
-from ._core import Core
+from ._core import Core, Operation
 from ._wire import duration, exact, policy_ref, put_arguments, put_context, put_order
 from .errors import Denied
 from .messages import decode
@@ -155,6 +155,100 @@ class Operations(Core):
     async def list_signals(self) -> list[messages.Signal]:
         """Return what stands."""
         return await self._list("SessionService/ListSignals", "signals", messages.Signal)
+
+    # Approvals.
+
+    async def request_approval(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        agent: str,
+        message: str = "",
+        timeout: float | None = None,
+        on_timeout: str = "deny",
+        required: int = 1,
+        denials: int = 1,
+        session_id: str = "",
+        request_id: str | None = None,
+    ) -> messages.Approval:
+        """Ask people without a call. Nothing is admitted by it: read the answer with ``get_approval``."""
+        body: dict[str, Any] = {"agentId": agent, "tool": tool, "message": message, "sessionId": session_id}
+        body.update(required=required, denials=denials, onTimeout="ON_TIMEOUT_" + on_timeout.upper())
+        put_arguments(body, arguments)
+        if timeout is not None:
+            body["timeout"] = duration(timeout)
+        return decode(messages.Approval, (await self._change("ApprovalService/Request", body, request_id))["approval"])
+
+    async def get_approval(self, id: str, *, wait: float = 0.0) -> messages.Approval:
+        """Return an approval, after waiting for up to ``wait`` seconds until it is pending no more."""
+        answer = await self._perform(Operation("ApprovalService/Get", {"id": id}, reads=True, wait=wait))
+        return decode(messages.Approval, answer["approval"])
+
+    async def list_approvals(
+        self, *, state: str = "", session_id: str = "", agent: str = ""
+    ) -> list[messages.Approval]:
+        """Return the approvals that are open, and those that ended within the last hour."""
+        body = {"sessionId": session_id, "agentId": agent}
+        if state:
+            body["state"] = "APPROVAL_STATE_" + state.upper()
+        return await self._list("ApprovalService/List", "approvals", messages.Approval, body)
+
+    async def approve(
+        self, id: str, *, approver: str, reason: str = "", request_id: str | None = None
+    ) -> messages.Approval:
+        """Vote for an approval. The agent that asks may not."""
+        return await self._decide("VOTE_APPROVE", id, approver, reason, request_id)
+
+    async def deny(
+        self, id: str, *, approver: str, reason: str = "", request_id: str | None = None
+    ) -> messages.Approval:
+        """Vote against an approval. The agent that asks may not."""
+        return await self._decide("VOTE_DENY", id, approver, reason, request_id)
+
+    async def _decide(
+        self, vote: str, id: str, approver: str, reason: str, request_id: str | None
+    ) -> messages.Approval:
+        body = {"id": id, "decision": vote, "approver": approver, "reason": reason}
+        return decode(messages.Approval, (await self._change("ApprovalService/Decide", body, request_id))["approval"])
+
+    async def cancel_approval(self, id: str, *, request_id: str | None = None) -> messages.Approval:
+        """End an approval, and the call that waits for it."""
+        answer = await self._change("ApprovalService/Cancel", {"id": id}, request_id)
+        return decode(messages.Approval, answer["approval"])
+
+    async def put_standing_approval(
+        self,
+        scope: str,
+        name: str,
+        tool: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        expiry: float,
+        uses: int = 0,
+        server_label: str = "",
+        request_id: str | None = None,
+    ) -> messages.Standing:
+        """Let calls of a tool pass without asking: of a session, an agent or a policy, for ``expiry`` seconds.
+
+        With arguments it is for calls with exactly these. It answers what would ask, never what is denied.
+        """
+        body: dict[str, Any] = {"scope": "STANDING_SCOPE_" + scope.upper(), "name": name, "tool": tool, "uses": uses}
+        body.update(serverLabel=server_label, expiry=duration(expiry))
+        put_arguments(body, arguments)
+        answer = await self._change("ApprovalService/PutStanding", body, request_id)
+        return decode(messages.Standing, answer["standing"])
+
+    async def list_standing_approvals(self, *, scope: str = "", name: str = "") -> list[messages.Standing]:
+        """Return what passes without asking."""
+        body = {"name": name}
+        if scope:
+            body["scope"] = "STANDING_SCOPE_" + scope.upper()
+        return await self._list("ApprovalService/ListStanding", "standings", messages.Standing, body)
+
+    async def delete_standing_approval(self, id: str, *, request_id: str | None = None) -> None:
+        """Have calls ask again."""
+        await self._change("ApprovalService/DeleteStanding", {"id": id}, request_id)
 
     # Pools of slots.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._calls import HeldCall, HeldSlot
-    from .messages import Signal
+    from .messages import CallApproval, Signal
 
 
 class Error(Exception):
@@ -30,6 +30,7 @@ class Denied(Error):
         matched_rule: str = "",
         decision_id: str = "",
         signal: Signal | None = None,
+        approval: CallApproval | None = None,
         answer: HeldCall | HeldSlot | None = None,
     ) -> None:
         super().__init__(f"{outcome.lower()}: {reason}" if reason else outcome.lower())
@@ -39,6 +40,8 @@ class Denied(Error):
         self.matched_rule = matched_rule
         self.decision_id = decision_id
         self.signal = signal
+        #: With APPROVAL_REQUIRED, APPROVAL_DENIED and APPROVAL_EXPIRED: how the approval of the call stands.
+        self.approval = approval
         #: The whole answer of the service, where there is one.
         self.answer = answer
 

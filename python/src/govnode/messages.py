@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 #: A value of an enumeration, without the prefix that its type gives it.
 Word = Annotated[str, "enumeration"]
-_PREFIXES = ("OUTCOME_", "LEVEL_", "SESSION_STATE_", "APPROVAL_STATE_")
+_PREFIXES = ("OUTCOME_", "LEVEL_", "SESSION_STATE_", "APPROVAL_STATE_", "VOTE_", "ON_TIMEOUT_", "STANDING_SCOPE_")
 _NONE: Mapping[str, Any] = types.MappingProxyType({})
 
 
@@ -314,6 +314,65 @@ class SessionInfo(Message):
     closed_reason: str = ""
     kind_counters: KindCounters | None = None
     breaker: Breaker | None = None
+
+
+class CallApproval(Message):
+    """The approval of a call: PENDING, APPROVED, USED, DENIED, EXPIRED or CANCELLED."""
+
+    id: str = ""
+    state: Word = ""
+    expires_in: float | None = None
+    required: int = 0
+    votes: int = 0
+    decided_by: str = ""
+    decision_reason: str = ""
+
+
+class Ballot(Message):
+    """A vote that was given: APPROVE or DENY."""
+
+    approver: str = ""
+    vote: Word = ""
+    reason: str = ""
+    age: float = 0.0
+
+
+class Approval(Message):
+    """What people are asked to decide about, with what they are shown of it."""
+
+    id: str = ""
+    state: Word = ""
+    agent_id: str = ""
+    session_id: str = ""
+    call_id: str = ""
+    tool: str = ""
+    arguments: str = ""
+    reason: str = ""
+    rule: str = ""
+    policy_digest: str = ""
+    request_digest: str = ""
+    required: int = 0
+    denials: int = 0
+    ballots: tuple[Ballot, ...] = ()
+    on_timeout: Word = ""
+    age: float = 0.0
+    expires_in: float | None = None
+    by_timeout: bool = False
+    timeout: float = 0.0
+
+
+class Standing(Message):
+    """An approval of all calls of a tool, or of those with the same arguments, for SESSION, AGENT or POLICY."""
+
+    id: str = ""
+    scope: Word = ""
+    name: str = ""
+    tool: str = ""
+    server_label: str = ""
+    arguments: str | None = None
+    uses: int = 0
+    expires_in: float = 0.0
+    age: float = 0.0
 
 
 class Signalled(Message):
