@@ -47,14 +47,26 @@ Send = Callable[[list[Item]], Coroutine[Any, Any, list[Answer]]]
 
 
 class _Gathered:
-    """What has gathered."""
+    """What has gathered, and what is under way."""
 
     def __init__(self) -> None:
         self.waiting: deque[Item] = deque()
-        self.unanswered = 0
+        self.unanswered: list[int] = []  # how many operations each request carries
 
     def take(self) -> list[Item]:
-        """Return what goes into the next request."""
+        """Return what goes into the next request; nothing if that has to wait.
+
+        A second request goes only if it carries as much as the first: many small ones cost more than they save.
+        """
+        under_way = sum(self.unanswered)
+        if len(self.unanswered) >= UNANSWERED or len(self.waiting) < under_way:
+            return []
+        items = self._next()
+        if items:
+            self.unanswered.append(len(items))
+        return items
+
+    def _next(self) -> list[Item]:
         items: list[Item] = []
         size = 0
         while self.waiting and len(items) < MOST_OPERATIONS:
@@ -79,7 +91,7 @@ async def _hand_out(send: Send, items: list[Item]) -> None:
 
 
 class ThreadBatch:
-    """Shares requests among threads."""
+    """Shares requests among threads. The thread of the first operation of a request is the one that sends it."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -88,45 +100,47 @@ class ThreadBatch:
 
     async def ask(self, item: Item) -> Answer:
         """Return the answer to an operation."""
-        gathered = self._all
-        wake: threading.Lock | None = None
+        wake = threading.Lock()
+        wake.acquire()
+        item.wake = wake.release
         with self._lock:
-            gathered.waiting.append(item)
-            if gathered.unanswered < UNANSWERED:
-                gathered.unanswered += 1
-                item.batch = gathered.take()
-            else:
-                wake = threading.Lock()
-                wake.acquire()
-                item.wake = wake.release
-        if wake is not None:
+            self._all.waiting.append(item)
+            leader = self._lead()
+        if leader is not item:
+            if leader is not None:
+                leader.wake()
             try:
                 wake.acquire(timeout=max(item.until - time.monotonic(), 0.001))
-            finally:
-                left = self._leave(item)
+            except BaseException:
+                self._give_up(item)
+                raise
+            left = self._leave(item)
             if left is not None:
                 return left
         try:
             await _hand_out(self._send, item.batch)
         finally:
-            self._hand_over(item.batch, item)
+            self._hand_over(item.batch)
         assert item.answer is not None
         return item.answer
 
-    def _hand_over(self, answered: list[Item], leader: Item) -> None:
-        """Wake those who have their answers, and let another one lead if anybody waits."""
-        following = None
+    def _lead(self) -> Item | None:
+        """Return the one whose thread is to send now, with what it sends. The lock must be held."""
+        items = self._all.take()
+        if not items:
+            return None
+        items[0].batch = items
+        return items[0]
+
+    def _hand_over(self, answered: list[Item]) -> None:
+        """Let another one lead, and wake those who have their answers."""
         with self._lock:
-            if items := self._all.take():
-                following = items[0]
-                following.batch = items
-            else:
-                self._all.unanswered -= 1
-        if following is not None:
-            following.wake()  # first, since others wait for what it sends
-        for item in answered:
-            if item is not leader:
-                item.wake()
+            self._all.unanswered.remove(len(answered))
+            leader = self._lead()
+        if leader is not None:
+            leader.wake()  # first, since others wait for what it sends
+        for item in answered[1:]:
+            item.wake()
 
     def _leave(self, item: Item) -> Answer | None:
         """Return the answer to an operation that was waited for, or None if it leads."""
@@ -139,6 +153,19 @@ class ThreadBatch:
                 self._all.waiting.remove(item)
                 return NotSent("it waited for others in vain")
             return Lost("no answer in time")
+
+    def _give_up(self, item: Item) -> None:
+        """Let another one send what an operation was to send whose thread is interrupted."""
+        leader = None
+        with self._lock:
+            if item.batch:
+                self._all.unanswered.remove(len(item.batch))
+                self._all.waiting.extendleft(reversed(item.batch[1:]))
+                leader = self._lead()
+            elif item in self._all.waiting:
+                self._all.waiting.remove(item)
+        if leader is not None:
+            leader.wake()
 
 
 class LoopBatch:
@@ -172,18 +199,16 @@ class LoopBatch:
         return item.answer
 
     def _begin(self) -> None:
-        if self._all.unanswered < UNANSWERED:
+        if len(self._tasks) < UNANSWERED:
             import asyncio
 
-            self._all.unanswered += 1
             task = asyncio.ensure_future(self._lead())
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._all.unanswered -= 1
-        if self._all.waiting:  # it was cancelled, with its loop
+        if self._all.waiting and not self._tasks:  # it was cancelled, with its loop
             self._begin()
 
     async def _lead(self) -> None:
@@ -192,6 +217,7 @@ class LoopBatch:
             try:
                 await _hand_out(self._send, items)
             finally:
+                self._all.unanswered.remove(len(items))
                 for item in items:
                     item.wake()
 

@@ -77,6 +77,7 @@ class Security:
     def __init__(self, tls: ssl.SSLContext | None, headers: dict[str, str]) -> None:
         self.tls = tls
         self.headers = [(k.encode(), v.encode()) for k, v in headers.items()]
+        self._urls: dict[str, httpx2.URL] = {}  # of each method of each node: reading them takes long
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of a transport of httpx2."""
@@ -91,7 +92,10 @@ class Security:
 
         after = {"connect": min(timeout, _CONNECT), "read": timeout, "write": timeout, "pool": timeout}
         headers = [*self.headers, (b"Content-Type", content_type)]
-        return httpx2.Request("POST", url, headers=headers, content=body, extensions={"timeout": after})
+        parsed = self._urls.get(url)
+        if parsed is None:
+            parsed = self._urls[url] = httpx2.URL(url)
+        return httpx2.Request("POST", parsed, headers=headers, content=body, extensions={"timeout": after})
 
 
 def _failure(e: Exception) -> Exception:
