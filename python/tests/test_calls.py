@@ -125,6 +125,12 @@ def test_objection_to_a_request(client: govnode.Client, session: govnode.Session
         client.session(agent="a", policy="missing").begin("t")
     with pytest.raises(ValueError, match="policy"):
         client.session()
+    with pytest.raises(TypeError, match="no option max_hodl"):
+        session.begin("t", max_hodl=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="no option tll"):
+        client.acquire("p", tll=3)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="cancel_on_lost"):
+        client.slot("p", cancel_on_lost=True)
 
 
 def test_outputs_are_sent_where_the_policy_compares_them(client: govnode.Client) -> None:
@@ -169,7 +175,13 @@ def test_parallel_calls_never_pass_the_limit(client: govnode.Client) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (most, done) == (3, 160)
+    assert most <= 3
+    assert done == 160
+    held = [session.begin("t") for _ in range(3)]
+    assert [c.admitted for c in held] == [True] * 3
+    assert session.begin("t", wait=0).outcome == "CONCURRENCY_LIMIT"
+    for call in held:
+        call.end()
 
 
 def test_async_calls(address: str, session: govnode.Session) -> None:
@@ -190,7 +202,7 @@ def test_async_calls(address: str, session: govnode.Session) -> None:
                     call.output = "y"
 
             await asyncio.gather(*[work() for _ in range(9)])
-            assert most == 3
+            assert most <= 3
             assert (await shared.read()).executions == 9
             with pytest.raises(ValueError, match="this"):
                 async with shared.call("t"):

@@ -442,6 +442,7 @@ class Leases(Operations):
         arguments: Mapping[str, Any] | str | None,
         options: CallOptions,
     ) -> C:
+        check_options("call", options, CallOptions)
         live = self.live()
         wait = options.get("wait", 10.0)
         ttl = options.get("ttl", _TTL)
@@ -468,6 +469,7 @@ class Leases(Operations):
         return make(self, live, body, answer, lease, session, arguments)
 
     async def _acquire(self, make: type[S], pool: str, options: SlotOptions) -> S:
+        check_options("slot", options, SlotOptions)
         live = self.live()
         wait = options.get("wait", 10.0)
         ttl = options.get("ttl", _TTL)
@@ -539,6 +541,13 @@ S = TypeVar("S", bound=HeldSlot)
 
 # What nothing was counted for, and what a later answer under the same id may take the place of.
 _NOT_FINAL = ("OUTCOME_QUEUED", "OUTCOME_STOPPED", "OUTCOME_APPROVAL_REQUIRED")
+
+
+def check_options(what: str, options: CallOptions | SlotOptions, kind: type) -> None:
+    """Raise TypeError for an option that there is not: a limit with a wrong name would be none."""
+    if not options.keys() <= kind.__annotations__.keys():
+        wrong = sorted(options.keys() - kind.__annotations__.keys())[0]
+        raise TypeError(f"govnode: a {what} has no option {wrong}; it has {', '.join(kind.__annotations__)}")
 
 
 def _left(answer: dict[str, Any]) -> float:

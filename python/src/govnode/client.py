@@ -122,6 +122,11 @@ class Block(Generic[H]):
             run(self._held._leave(kind))
 
 
+def _refuse_cancel(options: CallOptions | SlotOptions) -> None:
+    if options.get("cancel_on_lost"):
+        raise ValueError("govnode: cancel_on_lost: a thread cannot be cancelled: use on_lost, or check() in the block")
+
+
 class AsyncBlock(Generic[A]):
     """An ``async with`` block in which a call or a slot is held. It raises Denied where it may not be entered."""
 
@@ -234,6 +239,7 @@ class Session:
     ) -> Block[Call]:
         """Return a block in which a call is made. Entering it raises Denied where the call may not be made."""
         session = self._core
+        _refuse_cancel(options)
         return Block(lambda: session._core._begin(session, Call, tool, arguments, options))
 
     def begin(
@@ -439,6 +445,7 @@ class Client:
 
     def slot(self, pool: str, **options: Unpack[SlotOptions]) -> Block[Slot]:
         """Return a block in which a slot is held. Entering it raises Denied where the pool gives none."""
+        _refuse_cancel(options)
         return Block(lambda: self._core._acquire(Slot, pool, options))
 
     def acquire(self, pool: str, **options: Unpack[SlotOptions]) -> Slot:
