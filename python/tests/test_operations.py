@@ -46,20 +46,20 @@ def test_policies(client: govnode.Client) -> None:
 
 def test_sessions_and_signals(client: govnode.Client) -> None:
     client.put_policy("name: mail\nmax_tool_calls: 20\n")
-    session = client.session("mail-1", agent="anna", policy="mail", idle_ttl=60, attributes={"team": "post"})
+    session = client.session("mail-1", agent="mailer", policy="mail", idle_ttl=60, attributes={"team": "post"})
     session.open()
     info = session.read()
-    assert (info.agent_id, info.policy_name, info.state, info.idle_ttl) == ("anna", "mail", "OPEN", 60.0)
+    assert (info.agent_id, info.policy_name, info.state, info.idle_ttl) == ("mailer", "mail", "OPEN", 60.0)
     assert info.attributes == {"team": "post"}
-    client.session("mail-2", agent="anna", policy=info.policy_digest, parent="mail-1").open()
-    assert [s.session_id for s in client.list_sessions(agent="anna")] == ["mail-1", "mail-2"]
+    client.session("mail-2", agent="mailer", policy=info.policy_digest, parent="mail-1").open()
+    assert [s.session_id for s in client.list_sessions(agent="mailer")] == ["mail-1", "mail-2"]
     assert not session.evaluate("t", {"x": float("inf")}).decision.error
     assert session.scan("hello", kind="output").allowed
-    stood = client.signal("STOP", agent="anna", reason="enough").signal
+    stood = client.signal("STOP", agent="mailer", reason="enough").signal
     assert stood is not None
-    assert [s.agent_id for s in client.list_signals()] == ["anna"]
+    assert [s.agent_id for s in client.list_signals()] == ["mailer"]
     assert session.begin("t", wait=0).outcome == "STOPPED"
-    assert client.signal("CONTINUE", agent="anna").signal is None
+    assert client.signal("CONTINUE", agent="mailer").signal is None
     assert session.begin("t").admitted
     assert session.close() == 1
     assert session.begin("t").outcome == "SESSION_CLOSED"
