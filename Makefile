@@ -19,6 +19,17 @@ build: ## build bin/govnode
 .PHONY: test
 test: needs ## all tests; it installs redis-server for those on Redis where it can, else they are skipped
 	$(GO) test -p 4 -tags $(TAGS) ./...
+	@$(MAKE) --no-print-directory test-python
+
+.PHONY: test-python
+test-python: build ## the tests of the Python client; skipped where there is no Python 3.10 or its environment cannot be made
+	@tools/test-python $(PYTHONS)
+
+.PHONY: check-python
+check-python: ## the static checks of the Python client: ruff, mypy, and that requirements.txt is what uv.lock says
+	cd python && .venv/bin/ruff format --check -q . && .venv/bin/ruff check -q . && .venv/bin/mypy
+	cd python && { ! command -v uv >/dev/null || { uv lock -q --check && \
+		uv export -q --frozen --no-emit-project --no-header | cmp - requirements.txt; }; }
 
 .PHONY: flips
 flips: ## flip 200 bits of stored logs with each log store, and every region of their files

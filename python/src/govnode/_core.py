@@ -1,0 +1,404 @@
+"""How an operation is sent: to one node after another, with pauses, for as long as it may take.
+
+Everything here is written once, as coroutines, for threads and for event loops: see ``_transport``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _batch
+from ._batch import Answer, Item, LoopBatch, ThreadBatch
+from ._ids import Ids, process_name
+from ._keeper import Keeper
+from ._routes import Budget, Node, Routes, checked, jitter
+from ._transport import LoopTransport, Lost, NotSent, Reply, Security, ThreadTransport, message_of
+from ._wire import dumps, duration
+from .errors import NoAnswer, Rejected, Unknown
+from .messages import Loss, Signal
+
+if TYPE_CHECKING:
+    import asyncio
+    import ssl
+
+_REDRAWS = 3
+_ATTEMPT_LEAST = 1.0  # seconds: less is not worth asking a node, since an election takes about that long
+_OVERLOADED = 1.0  # how long a node is left alone that has no room and does not say for how long
+
+# What is known of a change that was sent. What one attempt may have done no other one takes back.
+UNTOUCHED, UNCERTAIN = 0, 1
+
+
+class Config(NamedTuple):
+    """How a client was made."""
+
+    urls: list[str]
+    namespace: str
+    name: str
+    timeout: float
+    attempt_timeout: float
+    fail_open: bool
+    tls: ssl.SSLContext | None
+    on_lost: Callable[[Loss], None] | None
+    on_signal: Callable[[Signal, str], None] | None
+
+
+class Failure(Exception):
+    """One attempt had no answer. ``fate`` says what became of it."""
+
+    def __init__(self, fate: str, code: str, reason: str, message: str, metadata: dict[str, str], after: float) -> None:
+        super().__init__(message)
+        self.fate = fate  # final, not applied, unknown or stale
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.metadata = metadata
+        self.after = after  # not to be sent again before so many seconds have passed
+
+
+def judge(code: str, reason: str, message: str, metadata: dict[str, str], after: float = 0.0) -> Failure:
+    """Tell what an error that a node answered with means for its request."""
+    fate = "final"
+    if reason == "STALE_ID":
+        fate = "stale"
+    elif reason == "OVERLOADED":  # other than the caps of the service it passes by itself
+        fate, after = "not applied", after or _OVERLOADED
+    elif code == "unavailable" and reason == "NOT_APPLIED":
+        fate = "not applied"
+    elif reason == "OUTCOME_UNKNOWN" or code in ("unavailable", "deadline_exceeded", "canceled"):
+        fate = "unknown"
+    return Failure(fate, code, reason, message, metadata, after)
+
+
+def _failed(e: Exception) -> Failure:
+    """Tell what it means that there is no answer from a node."""
+    if isinstance(e, Failure):
+        return e
+    return Failure("not applied" if isinstance(e, NotSent) else "unknown", "unavailable", "", str(e), {}, 0.0)
+
+
+def failure_of(reply: Reply) -> Failure:
+    """Read the error that a node answered with."""
+    message = message_of(reply.content)
+    code = message.get("code")
+    if not isinstance(code, str):
+        fate = "final" if reply.status in (401, 403, 404, 405, 415, 501) else "unknown"
+        return Failure(fate, "unknown", "", f"HTTP {reply.status}, and not from a govnode", {}, 0.0)
+    metadata: dict[str, str] = {}
+    reason, after = reply.reason, 0.0
+    for detail in message.get("details", ()):
+        debug = detail.get("debug") if isinstance(detail, dict) else None
+        if not isinstance(debug, dict):
+            continue
+        metadata.update(debug.get("metadata") or {})
+        reason = reason or debug.get("reason", "")
+        if "retryDelay" in debug:
+            after = max(float(str(debug["retryDelay"]).rstrip("s")), 0.0)
+    return judge(code, reason, str(message.get("message", "")), metadata, after)
+
+
+class Operation:
+    """One thing that is asked for, however often it is sent."""
+
+    __slots__ = ("batched", "body", "id", "id_field", "method", "reads", "sent", "touched", "wait")
+
+    def __init__(
+        self,
+        method: str,
+        body: dict[str, Any],
+        id: str = "",
+        *,
+        id_field: str = "",
+        wait: float = 0.0,
+        reads: bool = False,
+        batched: str = "",
+    ) -> None:
+        self.method = method
+        self.body = body
+        self.id = id  # under which sending it again has no second effect
+        self.id_field = id_field  # of the body, if the id is the client's own to choose
+        self.wait = wait  # for which a node may hold back its answer
+        self.reads = reads  # it changes nothing
+        self.batched = batched  # its name in BatchCalls, if it goes there
+        self.touched = UNTOUCHED
+        self.sent = 0.0  # when the attempt was sent that was answered
+
+
+class Io(NamedTuple):
+    """What sends: of the threads of a process, or of one event loop."""
+
+    transport: ThreadTransport | LoopTransport
+    batch: ThreadBatch | LoopBatch
+
+
+_generation = 0  # of this process: one more after each fork
+_making = threading.Lock()
+
+
+def _forked() -> None:
+    global _generation, _making
+    _generation += 1
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class Live:
+    """What a client has in one process. After a fork the child makes its own, and leaves this as it is."""
+
+    def __init__(self, config: Config, security: Security, inherited: Live | None) -> None:
+        self.generation = _generation
+        self.ids = Ids()
+        # A name that was given is the parent's: two processes of one name would end each other's leases.
+        own = f"{config.name}:{os.getpid()}:{self.ids.draw()}" if inherited is not None else config.name
+        self.name = own if config.name else process_name(self.ids)
+        self.budget = Budget()
+        self.routes = Routes(config.urls)
+        self.keeper = Keeper(config, self.name, self.routes, security)
+        self.threads: Io | None = None
+        self.loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Io] = weakref.WeakKeyDictionary()
+        self.inherited = inherited  # kept, since closing its connections would end those of the parent
+        self.closed = False
+
+
+class Core:
+    """Sends the operations of a client."""
+
+    _on_loop = False
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str] | None = None,
+        *,
+        namespace: str = "default",
+        name: str = "",
+        timeout: float = 10.0,
+        attempt_timeout: float = 5.0,
+        fail_open: bool = False,
+        tls: ssl.SSLContext | None = None,
+        on_lost: Callable[[Loss], None] | None = None,
+        on_signal: Callable[[Signal, str], None] | None = None,
+    ) -> None:
+        if addresses is None:
+            addresses = os.environ.get("GOVNODE_ADDRESSES", "127.0.0.1:7070")
+        if isinstance(addresses, str):
+            addresses = [a.strip() for a in addresses.split(",") if a.strip()]
+        if not addresses:
+            raise ValueError("govnode: addresses: name at least one node, for instance 127.0.0.1:7070")
+        if timeout <= 0 or attempt_timeout <= 0:
+            raise ValueError("govnode: timeout and attempt_timeout must be above 0")
+        urls = [checked(a) for a in addresses]
+        if tls is None and any(u.startswith("https:") for u in urls):
+            import ssl
+
+            tls = ssl.create_default_context()
+        self.config = Config(urls, namespace, name, timeout, attempt_timeout, fail_open, tls, on_lost, on_signal)
+        self._security = Security(tls, {"Govnode-Namespace": namespace})
+        self._live = Live(self.config, self._security, None)
+
+    # What there is of it in this process.
+
+    def live(self) -> Live:
+        """Return what there is of the client in this process."""
+        live = self._live
+        if live.generation != _generation:
+            with _making:
+                if self._live.generation != _generation:
+                    self._live = Live(self.config, self._security, self._live)
+                live = self._live
+        if live.closed:
+            raise RuntimeError("govnode: the client is closed")
+        return live
+
+    def _io(self, live: Live) -> Io:
+        """Return what sends here."""
+        if not self._on_loop:
+            if live.threads is None:
+                with _making:
+                    if live.threads is None:
+                        transport = ThreadTransport(self._security)
+                        live.threads = Io(transport, ThreadBatch(self._sender(live, transport)))
+            return live.threads
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        io = live.loops.get(loop)
+        if io is None:
+            with _making:
+                on_loop = LoopTransport(self._security)
+                io = live.loops[loop] = Io(on_loop, LoopBatch(self._sender(live, on_loop)))
+        return io
+
+    # Operations.
+
+    async def _read(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask for something that changes nothing."""
+        return await self._perform(Operation(method, body, reads=True))
+
+    async def _change(
+        self, method: str, body: dict[str, Any], request_id: str | None = None, *, wait: float = 0.0
+    ) -> dict[str, Any]:
+        """Change something, under the id of a request."""
+        live = self.live()
+        op = Operation(method, body, request_id or live.ids.draw(), wait=wait)
+        op.id_field = "" if request_id else "requestId"
+        body["requestId"] = op.id
+        body["client"] = live.name
+        return await self._perform(op)
+
+    async def _send(self, method: str, body: dict[str, Any], id: str) -> dict[str, Any]:
+        """Change something that has an id of its own."""
+        return await self._perform(Operation(method, body, id))
+
+    async def _perform(self, op: Operation) -> dict[str, Any]:
+        """Ask one node after another until there is an answer, or the time of the operation is up."""
+        live = self.live()
+        io = self._io(live)
+        live.budget.earn()
+        start = time.monotonic()
+        until = start + self.config.timeout + op.wait
+        wait_until = start + op.wait
+        attempt = redrawn = 0
+        while True:
+            now = time.monotonic()
+            if op.wait > 0:
+                op.body["wait"] = duration(max(wait_until - now, 0.001))
+            most = self.config.attempt_timeout + op.wait
+            if op.wait == 0:  # half of the time is left for another node, lest one that hangs should take all of it
+                most = min(most, max((until - now) / 2, _ATTEMPT_LEAST))
+            failure = await self._attempt(op, live, io, min(now + most, until))
+            if isinstance(failure, dict):
+                return failure
+            if failure.fate == "unknown":
+                op.touched = UNCERTAIN
+            if failure.fate == "stale" and op.id_field and op.touched == UNTOUCHED and redrawn < _REDRAWS:
+                redrawn += 1
+                try:
+                    live.ids.raise_to(int(failure.metadata.get("newerThan", 0)))
+                except ValueError as e:
+                    raise Rejected(op.method, failure.code, failure.reason, str(e), failure.metadata) from None
+                op.id = op.body[op.id_field] = live.ids.draw()
+                continue
+            if failure.fate in ("final", "stale"):
+                raise self._conclude(op, failure)
+            pause = failure.after + jitter(attempt)
+            attempt += 1
+            while True:
+                if time.monotonic() + pause >= until:
+                    raise self._conclude(op, failure)
+                await io.transport.sleep(pause)
+                pause = live.budget.take()  # whoever waited for the same token may be ahead
+                if pause == 0:
+                    break
+
+    def _conclude(self, op: Operation, failure: Failure) -> Exception:
+        """Return the error of an operation that ends without an answer, the one place where it is decided which."""
+        if op.touched != UNTOUCHED and not op.reads:
+            return Unknown(op.method, op.id, failure.message)
+        if failure.fate in ("final", "stale"):
+            return Rejected(op.method, failure.code, failure.reason, failure.message, failure.metadata)
+        return NoAnswer(op.method, op.id, failure.message)
+
+    async def _attempt(self, op: Operation, live: Live, io: Io, until: float) -> dict[str, Any] | Failure:
+        """Ask a node once."""
+        if op.batched:
+            item = Item(f'"{op.batched}":{dumps(op.body)}', until)
+            answer = await io.batch.ask(item)
+            op.sent = item.sent
+            if isinstance(answer, dict):
+                return answer
+            return _failed(answer)
+        op.sent = time.monotonic()
+        try:
+            return await self._post(live, io.transport, op.method, dumps(op.body).encode(), until - op.sent)
+        except (Failure, NotSent, Lost) as e:
+            return _failed(e)
+
+    async def _post(
+        self, live: Live, transport: ThreadTransport | LoopTransport, method: str, body: bytes, timeout: float
+    ) -> dict[str, Any]:
+        """Send one request to the node that is to be asked now, and take note of what that tells of the nodes."""
+        node = live.routes.pick()
+        try:
+            reply = await transport.post(f"{node.url}/govnode.v1.{method}", body, timeout)
+        except (NotSent, Lost):
+            live.routes.failed(node, unreachable=True)
+            raise
+        if reply.status != 200:
+            failure = failure_of(reply)
+            if failure.fate in ("not applied", "unknown"):
+                live.routes.failed(node, unreachable=not failure.reason)
+            else:
+                live.routes.answered(node, reply.leader)
+            raise failure
+        live.routes.answered(node, reply.leader)
+        if live.routes.looks():
+            await self._look(live, transport, node)
+        return message_of(reply.content)
+
+    async def _look(self, live: Live, transport: ThreadTransport | LoopTransport, node: Node) -> None:
+        """Find out who is in the cluster."""
+        try:
+            reply = await transport.post(f"{node.url}/govnode.v1.ClusterService/Status", b"{}", 1.0)
+        except (NotSent, Lost):
+            return  # the next one that asks will see
+        peers = message_of(reply.content).get("peers", ())
+        live.routes.members([p["apiAddress"] for p in peers if p.get("apiAddress")])
+
+    def _sender(self, live: Live, transport: ThreadTransport | LoopTransport) -> _batch.Send:
+        """Return what sends the operations of a batch."""
+
+        async def send(items: list[Item]) -> list[Answer]:
+            parts = ",".join([f'{{"tag":{i},{item.text}}}' for i, item in enumerate(items)])
+            until = max(item.until for item in items)
+            body = f'{{"operations":[{parts}]}}'.encode()
+            try:
+                answer = await self._post(live, transport, "CallService/BatchCalls", body, until - items[0].sent)
+            except (Failure, NotSent, Lost) as e:
+                return [e] * len(items)
+            return [_result(r) for r in answer.get("results", ())]
+
+        return send
+
+    # Streams.
+
+    async def _stream(self, method: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        live = self.live()
+        transport = self._io(live).transport
+        node = live.routes.pick()
+        failure: Failure | None = None
+        try:
+            frames = transport.stream(f"{node.url}/govnode.v1.{method}", dumps(body).encode(), 60.0)
+            async for flags, content in frames:
+                message = message_of(content)
+                if not flags & 2:
+                    yield message
+                elif error := message.get("error"):
+                    failure = _stream_error(error)
+        except (NotSent, Lost) as e:
+            live.routes.failed(node, unreachable=True)
+            raise NoAnswer(method, "", str(e)) from e
+        if failure is not None:
+            raise self._conclude(Operation(method, body, reads=True), failure)
+
+
+def _result(result: dict[str, Any]) -> Answer:
+    """Return the answer to an operation of a batch."""
+    for name, message in result.items():
+        if name == "error":
+            metadata = {"newerThan": str(message.get("newerThan", 0))}
+            return judge(message.get("code", ""), message.get("reason", ""), message.get("message", ""), metadata)
+        if name != "tag":
+            return message  # type: ignore[no-any-return]
+    return Lost("the node gave no answer to it")
+
+
+def _stream_error(error: dict[str, Any]) -> Failure:
+    reason = next((d["debug"].get("reason", "") for d in error.get("details", ()) if "debug" in d), "")
+    return judge(error.get("code", ""), reason, error.get("message", ""), {})

@@ -1,0 +1,322 @@
+"""The leases that a client holds: one thread renews them, all together, until they are given back or lost.
+
+It is a thread with connections of its own for event loops too: a tool that blocks the loop must not lose its slots.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ._transport import Lost, NotSent, ThreadTransport, message_of, run
+from ._wire import dumps, duration
+from .messages import Loss, Signal, decode, seconds
+
+if TYPE_CHECKING:
+    from ._core import Config
+    from ._routes import Routes
+    from ._transport import Security
+
+log = logging.getLogger("govnode")
+
+RENEW_MOST = 256  # leases in one request
+# The share of a lease that its holder gives up, so that its clock may run slower than the service's by as much.
+_MARGIN = 0.01
+_FAREWELL = 5.0  # seconds that it may take to give everything back
+_JOB_TIMEOUT = 1.0
+MOST_JOBS = 1000
+
+
+class Lease:
+    """What a slot and a call have in common: it is held for a TTL, renewed while its holder lives, and may be lost."""
+
+    def __init__(self, pool: str, session_id: str, id: str, token: int, ttl: float) -> None:
+        self.pool = pool  # empty for a call
+        self.session_id = session_id  # empty for a slot
+        self.id = id
+        self.token = token
+        self.ttl = ttl  # that renewals ask for
+        self.deadline = 0.0
+        self.state = "held"
+        self.signal: Signal | None = None
+        self.told: list[Callable[[Loss], None]] = []
+        self.keeper: Keeper | None = None
+
+    def granted(self, sent: float, left: float) -> None:
+        """Note until when it lasts: for its holder it runs from the sending of the request that was answered."""
+        self.deadline = sent + left * (1 - _MARGIN)
+
+    def now(self) -> str:
+        """Return held, at risk, lost or ended."""
+        if self.state in ("held", "at risk") and time.monotonic() >= self.deadline:
+            return "lost"  # whether it has been noticed or not
+        return self.state
+
+    def ref(self) -> dict[str, Any]:
+        """Name it for the service."""
+        if self.session_id:
+            return {"sessionId": self.session_id, "slotId": self.id, "token": str(self.token)}
+        return {"pool": self.pool, "slotId": self.id, "token": str(self.token)}
+
+    def release(self, client: str) -> dict[str, Any]:
+        """Return the operation that gives it back."""
+        if self.session_id:
+            return {"end": {"sessionId": self.session_id, "callId": self.id, "status": "STATUS_CANCELLED"}}
+        released = {"pool": self.pool, "slotId": self.id, "client": client, "token": str(self.token)}
+        return {"release": released}
+
+
+class Job:
+    """Something to be done behind a caller that does not wait for it: steps, each a request."""
+
+    def __init__(self, step: Callable[[Ask], None], until: float) -> None:
+        self.step = step  # raises NotSent or Lost to be called again
+        self.until = until
+        self.at = 0.0
+        self.failures = 0
+
+
+# Asks once: the method and the body; returns the status and the message.
+Ask = Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]
+
+
+class Keeper:
+    """Renews what a client holds, and does what is left to do behind its callers."""
+
+    def __init__(self, config: Config, name: str, routes: Routes, security: Security) -> None:
+        self._config = config
+        self._name = name
+        self._routes = routes
+        self._security = security
+        self._changed = threading.Condition()
+        self._held: dict[int, Lease] = {}
+        self._due: dict[float, float] = {}  # when leases of that TTL are renewed next
+        self._jobs: deque[Job] = deque()
+        self._thread: threading.Thread | None = None
+        self._next = 0.0
+        self._closing = False
+        self._transport: ThreadTransport | None = None
+
+    # For those who hold.
+
+    def hold(self, lease: Lease, sent: float, left: float) -> None:
+        """Begin to renew a lease that was granted."""
+        lease.granted(sent, left)
+        lease.keeper = self
+        with self._changed:
+            self._held[id(lease)] = lease
+            due = min(sent + left / 3, self._due.get(lease.ttl, float("inf")))
+            self._due[lease.ttl] = due
+            self._wake(min(due, lease.deadline))
+
+    def ended(self, lease: Lease) -> bool:
+        """Note that a lease is about to be given back, of which no loss is told any more, unless that was so before."""
+        with self._changed:
+            if lease.state == "ended":
+                return False
+            lease.state = "ended"
+            return True
+
+    def forget(self, lease: Lease) -> None:
+        """Renew a lease no longer."""
+        with self._changed:
+            self._held.pop(id(lease), None)
+
+    def later(self, step: Callable[[Ask], None], within: float) -> None:
+        """Do something behind the caller, and try for so many seconds."""
+        with self._changed:
+            if len(self._jobs) >= MOST_JOBS:
+                self._jobs.popleft()
+            self._jobs.append(Job(step, time.monotonic() + within))
+            self._wake(0.0)
+
+    def _wake(self, at: float) -> None:
+        if self._closing:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="govnode-keeper", daemon=True)
+            self._thread.start()
+        elif at < self._next:
+            self._changed.notify()
+
+    # The thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closing and (wait := self._next_turn() - time.monotonic()) > 0:
+                    self._changed.wait(min(wait, 3600))
+                if self._closing:
+                    return
+            try:
+                self._turn()
+            except Exception:  # whatever it is, the other leases must be renewed
+                log.exception("govnode: the keeper of leases met what it did not expect")
+                time.sleep(0.1)
+
+    def _next_turn(self) -> float:
+        self._next = min(
+            [float("inf"), *self._due.values(), *(x.deadline for x in self._held.values()), *(j.at for j in self._jobs)]
+        )
+        return self._next
+
+    def _turn(self) -> None:
+        """Do what is due now: leases first, then one job."""
+        with self._changed:
+            now = time.monotonic()
+            held = list(self._held.values())
+            for ttl in set(self._due) - {x.ttl for x in held}:
+                del self._due[ttl]
+            due = [ttl for ttl, at in self._due.items() if now >= at]
+            for ttl in due:
+                self._due[ttl] = now + ttl / 3
+        for lease in held:
+            if now >= lease.deadline:
+                self._lose(lease, "no renewal was answered before the lease ran out")
+        for ttl in due:
+            part = [x for x in held if x.ttl == ttl and id(x) in self._held]
+            for i in range(0, len(part), RENEW_MOST):
+                self._renew(part[i : i + RENEW_MOST], ttl)
+        self._work()
+
+    def _ask(self, method: str, body: dict[str, Any], timeout: float) -> tuple[int, dict[str, Any]]:
+        if self._transport is None:
+            self._transport = ThreadTransport(self._security)
+        node = self._routes.pick()
+        try:
+            reply = run(self._transport.post(f"{node.url}/govnode.v1.{method}", dumps(body).encode(), timeout))
+        except (NotSent, Lost):
+            self._routes.failed(node, unreachable=True)
+            raise
+        if reply.status == 200:
+            self._routes.answered(node, reply.leader)
+        elif reply.status >= 500 or reply.status == 429:
+            self._routes.failed(node, unreachable=False)
+        return reply.status, message_of(reply.content)
+
+    def _renew(self, part: list[Lease], ttl: float) -> None:
+        """Send one request. If it is not answered the next turn tries again, soon.
+
+        That has a pace of its own, and is outside of the budget, since what is not renewed is lost.
+        """
+        body = {"client": self._name, "ttl": duration(ttl), "slots": [x.ref() for x in part]}
+        sent = time.monotonic()
+        try:
+            status, answer = self._ask("SlotService/RenewSlots", body, max(ttl / 6, 0.1))
+            results = answer.get("results", ())
+            problem = "" if status == 200 and len(results) == len(part) else str(answer.get("message", status))
+        except (NotSent, Lost) as e:
+            problem, results = str(e), ()
+        if problem:
+            log.warning("govnode: %d leases at risk: a renewal failed: %s", len(part), problem)
+            with self._changed:
+                again = time.monotonic() + random.random() * min(ttl / 12, 1.0)
+                self._due[ttl] = min(self._due.get(ttl, again), again)
+                for lease in part:
+                    if lease.state == "held":
+                        lease.state = "at risk"
+            return
+        for lease, result in zip(part, results, strict=True):
+            if time.monotonic() >= lease.deadline:
+                self._lose(lease, "the answer to its renewal came when it had run out")
+            elif result["outcome"] == "OUTCOME_RENEWED":
+                self._renewed(lease, sent, result)
+            else:
+                self._lose(lease, f"the service holds it no longer: {result['outcome']}")
+
+    def _renewed(self, lease: Lease, sent: float, result: dict[str, Any]) -> None:
+        signal = decode(Signal, result["signal"]) if "signal" in result else None
+        with self._changed:
+            if lease.state == "at risk":
+                lease.state = "held"
+            lease.granted(sent, seconds(result["ttl"]))
+            before, lease.signal = lease.signal, signal
+        kept = self._config.on_signal
+        if kept is not None and signal is not None and (before is None or before.signal != signal.signal):
+            _tell(kept, signal, lease.session_id)
+
+    def _lose(self, lease: Lease, reason: str) -> None:
+        with self._changed:
+            self._held.pop(id(lease), None)
+            if lease.state in ("ended", "lost"):
+                return  # it is being given back: that it is gone is what was wanted
+            lease.state = "lost"
+        loss = Loss(pool=lease.pool, session_id=lease.session_id, id=lease.id, token=lease.token, reason=reason)
+        log.warning("govnode: lease lost: %s/%s: %s", loss.pool or loss.session_id, loss.id, reason)
+        for told in [*lease.told, *([self._config.on_lost] if self._config.on_lost else [])]:
+            _tell(told, loss)
+
+    def _work(self) -> None:
+        """Do one job that is due."""
+        now = time.monotonic()
+        with self._changed:
+            job = next((j for j in self._jobs if j.at <= now), None)
+            if job is None:
+                return
+            self._jobs.remove(job)
+        try:
+            job.step(lambda method, body: self._ask(method, body, _JOB_TIMEOUT))
+        except (NotSent, Lost):
+            now = time.monotonic()
+            job.failures += 1
+            job.at = now + random.random() * min(0.1 * 2**job.failures, 5.0)
+            if job.at < job.until:
+                with self._changed:
+                    self._jobs.append(job)
+
+    # The end.
+
+    def close(self) -> None:
+        """Give back everything that is held, and do nothing any more. It takes 5 seconds at most."""
+        until = time.monotonic() + _FAREWELL
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+            rest = [x for x in self._held.values() if x.state != "ended"]
+            for lease in rest:
+                lease.state = "ended"
+            self._held.clear()
+            jobs, self._jobs = list(self._jobs), deque()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(until - time.monotonic(), 0.01))
+            if thread.is_alive():
+                return  # a request hangs; what is held lapses
+        for i in range(0, len(rest), RENEW_MOST // 2):
+            self._give_back(rest[i : i + RENEW_MOST // 2], until)
+        for job in jobs:
+            if time.monotonic() < until:
+                try:
+                    job.step(lambda method, body: self._ask(method, body, _JOB_TIMEOUT))
+                except (NotSent, Lost):
+                    break
+        if self._transport is not None:
+            self._transport.close()
+
+    def _give_back(self, part: list[Lease], until: float) -> None:
+        body = {"operations": [{"tag": i, **x.release(self._name)} for i, x in enumerate(part)]}
+        while time.monotonic() < until:
+            try:
+                status, _ = self._ask("CallService/BatchCalls", body, _JOB_TIMEOUT)
+                if status == 200:
+                    return
+            except (NotSent, Lost):
+                pass
+            time.sleep(0.05)
+
+
+def _tell(told: Callable[..., None], *about: Any) -> None:
+    """Call what a user gave, on a thread of its own: it may take long, and leases have to be renewed meanwhile."""
+
+    def tell() -> None:
+        try:
+            told(*about)
+        except Exception:
+            log.exception("govnode: a callback failed")
+
+    threading.Thread(target=tell, name="govnode-callback", daemon=True).start()

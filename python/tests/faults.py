@@ -1,0 +1,79 @@
+"""A node that can be made to fail: what stands between a client and a real node."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+
+
+class Proxy:
+    """Hands requests on to a node, or does not.
+
+    ``fault`` gets the method and the body of each and returns what befalls it: "" for nothing, ``lose`` (the node gets
+    it and its answer is lost), ``refuse`` (the connection breaks before), or ``hang`` (no answer until the end).
+    """
+
+    def __init__(self, node: str) -> None:
+        self.fault: Callable[[str, bytes], str] = lambda method, body: ""
+        self.seen: list[tuple[str, bytes]] = []
+        self._end = threading.Event()
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                method = self.path.rpartition("/")[2]
+                proxy.seen.append((method, body))
+                fault = proxy.fault(method, body)
+                if fault == "hang":
+                    proxy._end.wait()
+                if fault in ("hang", "refuse"):
+                    self.close_connection = True
+                    return
+                node_ = http.client.HTTPConnection(node)
+                node_.request("POST", self.path, body, dict(self.headers))
+                response = node_.getresponse()
+                content = response.read()
+                node_.close()
+                if fault == "lose":
+                    self.close_connection = True
+                    return
+                self.send_response(response.status)
+                for name, value in response.getheaders():
+                    if name.lower() not in ("content-length", "date", "govnode-leader"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def once(self, fault: str, method: str) -> None:
+        """Let a fault befall the next request of a method."""
+        left = [fault]
+        self.fault = lambda m, body: left.pop() if m == method and left else ""
+
+    def always(self, fault: str) -> None:
+        """Let a fault befall everything from now on."""
+        self.fault = lambda method, body: fault
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._server.shutdown()
+        self._server.server_close()

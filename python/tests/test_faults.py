@@ -1,0 +1,171 @@
+"""Answers that are lost, nodes that are down: what is not known is said to be unknown, and nothing is admitted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+from conftest import eventually, put
+from faults import Proxy
+
+import govnode
+from govnode import testing
+
+
+@pytest.fixture
+def proxy(address: str) -> Iterator[Proxy]:
+    with Proxy(address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{s.getsockname()[1]}"
+
+
+def test_lost_answer_is_asked_for_again_with_the_same_id(client: govnode.Client, proxy: Proxy) -> None:
+    through = govnode.Client(proxy.address)
+    proxy.once("lose", "Increment")
+    assert through.increment("counted-once") == Decimal(1)
+    bodies = [json.loads(b) for m, b in proxy.seen if m == "Increment"]
+    assert len(bodies) == 2
+    assert bodies[0]["requestId"] == bodies[1]["requestId"]
+    put(client, "plain")
+    session = through.session(agent="a", policy="plain")
+    for method, fault in (("BatchCalls", "lose"), ("BatchCalls", "refuse"), ("CreateSession", "lose")):
+        proxy.once(fault, method)
+        with session.call("t"):
+            pass
+    info = session.read()
+    assert (info.attempts, info.executions, info.open_calls) == (3, 3, ())
+    through.close()
+
+
+def test_unknown_is_said_to_be_unknown(client: govnode.Client, proxy: Proxy) -> None:
+    with govnode.Client(proxy.address, timeout=0.5) as through:
+        proxy.always("lose")
+        with pytest.raises(govnode.Unknown) as unknown:
+            through.increment("maybe", request_id="r1")
+        assert (unknown.value.operation, unknown.value.id) == ("CounterService/Increment", "r1")
+        assert unknown.value.outcome == "OUTCOME_UNKNOWN"
+        proxy.always("")
+        assert through.increment("maybe", request_id="r1") == Decimal(1)
+        assert client.increment("maybe") == Decimal(2)
+
+
+def test_nothing_sent_is_no_answer(nowhere: str) -> None:
+    with govnode.Client(nowhere, timeout=0.3) as client:
+        with pytest.raises(govnode.NoAnswer) as no_answer:
+            client.increment("k")
+        assert not isinstance(no_answer.value, govnode.Unknown)
+        with pytest.raises(govnode.NoAnswer):
+            client.get("k")
+
+
+def test_service_down_denies(nowhere: str) -> None:
+    with govnode.Client(nowhere, timeout=0.3) as client:
+        session = client.session("s", agent="a", policy="p")
+        with pytest.raises(govnode.Denied) as denied, session.call("t"):
+            pytest.fail("the block was entered")
+        assert denied.value.outcome == "NO_ANSWER"
+        with pytest.raises(govnode.Denied), client.slot("gpu"):
+            pytest.fail("the block was entered")
+
+    async def main() -> None:
+        async with govnode.AsyncClient(nowhere, timeout=0.3) as client:
+            with pytest.raises(govnode.Denied):
+                async with client.session("s", agent="a", policy="p").call("t"):
+                    pytest.fail("the block was entered")
+
+    asyncio.run(main())
+
+
+def test_hanging_node_denies_in_time(proxy: Proxy) -> None:
+    with govnode.Client(proxy.address, timeout=0.5, attempt_timeout=0.2) as client:
+        proxy.always("hang")
+        with pytest.raises(govnode.Unknown):
+            client.session("s").begin("t", wait=0)
+
+
+def test_call_of_unknown_outcome_is_given_back(client: govnode.Client, proxy: Proxy) -> None:
+    put(client, "plain")
+    session = client.session(agent="a", policy="plain")
+    session.open()
+    with govnode.Client(proxy.address, timeout=0.5) as through:
+        proxy.always("lose")
+        with pytest.raises(govnode.Unknown):
+            through.session(session.id).begin("t")
+        assert len(session.read().open_calls) == 1
+        proxy.always("")
+        eventually(lambda: session.read().open_calls == ())
+
+
+def test_end_that_did_not_arrive_is_sent_later(
+    client: govnode.Client, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(client, "plain")
+    session = client.session(agent="a", policy="plain")
+    session.open()
+    with govnode.Client(proxy.address, timeout=0.5) as through:
+        with session_of(through, session).call("t"):
+            proxy.always("refuse")
+        assert "not known to have arrived" in caplog.text
+        assert len(session.read().open_calls) == 1
+        proxy.always("")
+        eventually(lambda: session.read().open_calls == ())
+        info = session.read()
+        assert (info.executions, info.failures) == (1, 0)
+
+
+def session_of(client: govnode.Client, session: govnode.Session) -> govnode.Session:
+    return client.session(session.id)
+
+
+def test_fail_open_allows_says_so_and_counts(
+    client: govnode.Client, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(client, "plain")
+    with govnode.Client(proxy.address, timeout=0.5, fail_open=True) as through:
+        session = through.session(agent="a", policy="plain")
+        proxy.always("refuse")
+        with caplog.at_level(logging.WARNING), session.call("t", {"x": 1}, context={"why": "test"}) as call:
+            assert call.failed_open
+            assert call.arguments == {"x": 1}
+        assert "fail_open" in caplog.text
+        proxy.always("lose")  # the first request arrives after all
+        with session.call("t") as call:
+            assert call.failed_open
+        proxy.always("")
+        eventually(lambda: client.get_session(session.id).executions == 2)
+        info = client.get_session(session.id)
+        assert (info.attempts, info.open_calls) == (2, ())
+        begun = [json.loads(b) for m, b in proxy.seen if m == "BeginCall"]
+        assert {"why": "test", "fail_open": True} in [json.loads(b["contextJson"]) for b in begun]
+        with pytest.raises(govnode.Denied), session.call("t", {"c": "rm -rf"}):  # an answer is an answer
+            pytest.fail("the block was entered")
+
+
+def test_clients_follow_the_leader_and_survive_it() -> None:
+    with testing.node(3) as address, govnode.Client(address) as client:
+        put(client, "plain")
+        session = client.session(agent="a", policy="plain")
+        with session.call("t"):
+            pass
+        status = client.status()
+        leader = next(p.api_address for p in status.peers if p.node == status.leader)
+        os.kill(address.pids[address.all.index(leader)], signal.SIGKILL)
+        for _ in range(20):
+            with session.call("t"):
+                pass
+        info = session.read()
+        assert (info.attempts, info.executions) == (21, 21)

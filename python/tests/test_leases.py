@@ -1,0 +1,191 @@
+"""What is held is renewed, whatever its holder does, and a loss is told."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import eventually, put
+from faults import Proxy
+
+import govnode
+from govnode import messages
+
+
+@pytest.fixture
+def proxy(address: str) -> Iterator[Proxy]:
+    with Proxy(address) as proxy:
+        yield proxy
+
+
+def test_keeper_holds_through_a_tool_that_blocks_the_event_loop(client: govnode.Client, address: str) -> None:
+    put(client, "plain")
+    client.put_pool("blocked", 1)
+
+    async def main() -> None:
+        async with govnode.AsyncClient(address) as here:
+            session = here.session(agent="a", policy="plain")
+            async with session.call("t", ttl=3) as call, here.slot("blocked", ttl=3) as slot:
+                time.sleep(10)  # noqa: ASYNC251 - the tool that is meant
+                assert (call.state, slot.state) == ("held", "held")
+                assert [s.token for s in client.list_slots("blocked").slots] == [slot.token]
+                assert len(client.get_session(session.id).open_calls) == 1
+            assert call.ended is not None
+            assert call.ended.outcome == "ENDED"
+
+    asyncio.run(main())
+
+
+def test_thirty_two_threads_hold(client: govnode.Client) -> None:
+    client.put_pool("thirty-two", 32)
+    together = threading.Barrier(33)
+    tokens: queue.Queue[int] = queue.Queue()
+
+    def hold() -> None:
+        with client.slot("thirty-two", ttl=1) as slot:
+            together.wait()
+            together.wait()
+            tokens.put(slot.token)
+
+    threads = [threading.Thread(target=hold) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    together.wait()
+    time.sleep(2.5)  # more than two leases
+    assert len(client.list_slots("thirty-two").slots) == 32
+    assert sum(t.name == "govnode-keeper" for t in threading.enumerate()) <= 2  # and that of the test's own client
+    together.wait()
+    for thread in threads:
+        thread.join()
+    assert len({tokens.get() for _ in threads}) == 32
+    assert client.list_slots("thirty-two").slots == ()
+
+
+def test_loss_is_told(client: govnode.Client, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+    client.put_pool("lossy", 1)
+    losses: queue.Queue[messages.Loss] = queue.Queue()
+    with govnode.Client(proxy.address, on_lost=losses.put) as through:
+        slot = through.acquire("lossy", ttl=1.0, on_lost=losses.put)
+        slot.check()
+        proxy.always("refuse")
+        eventually(lambda: slot.state == "at risk")
+        eventually(lambda: slot.state == "lost")
+        with pytest.raises(govnode.LeaseLost):
+            slot.check()
+        for _ in range(2):
+            loss = losses.get(timeout=10)
+            assert (loss.pool, loss.id, loss.token) == ("lossy", slot.id, slot.token)
+        proxy.always("")
+        assert "lease lost" in caplog.text
+        eventually(lambda: client.list_slots("lossy").slots == ())
+        with pytest.raises(govnode.LeaseLost):
+            slot.release()
+        slot.release()
+
+
+def test_slot_that_was_taken_away_is_lost(client: govnode.Client, address: str) -> None:
+    client.put_pool("taken", 1)
+    slot = client.acquire("taken", ttl=1.0)
+    assert client.force_release("taken", slot.id, holder_client=client.name)
+    eventually(lambda: slot.state == "lost")
+
+
+def test_lost_slot_cancels_its_block(client: govnode.Client, address: str) -> None:
+    client.put_pool("cancelled", 1)
+
+    async def main() -> None:
+        async with govnode.AsyncClient(address) as here:
+
+            async def work() -> None:
+                async with here.slot("cancelled", ttl=1.0, cancel_on_lost=True) as slot:
+                    client.force_release("cancelled", slot.id, holder_client=here.name)
+                    await asyncio.Event().wait()
+
+            with pytest.raises(govnode.LeaseLost):
+                await work()
+            await asyncio.sleep(0)  # the task goes on
+
+    asyncio.run(main())
+
+
+def test_renewals_bring_signals(address: str, client: govnode.Client) -> None:
+    put(client, "plain")
+    signals: queue.Queue[tuple[str, str]] = queue.Queue()
+    with govnode.Client(address, on_signal=lambda s, session: signals.put((s.signal, session))) as told:
+        session = told.session(agent="a", policy="plain")
+        with session.call("t", ttl=1.0) as call:
+            session.signal("STOP", reason="enough")
+            assert signals.get(timeout=10) == ("STOP", session.id)
+            assert call.signal is not None
+            assert call.signal.reason == "enough"
+            with pytest.raises(govnode.Denied) as denied:
+                session.call("t", wait=0).__enter__()
+            assert denied.value.outcome == "STOPPED"
+            assert denied.value.signal is not None
+            session.signal("CONTINUE")
+            with session.call("t"):
+                pass
+
+
+def test_wait_goes_on_behind_a_stop(client: govnode.Client, session: govnode.Session) -> None:
+    session.signal("STOP")
+    entered = threading.Event()
+
+    def work() -> None:
+        with session.call("t", wait=60):
+            entered.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    eventually(lambda: not client._core.live().threads.batch._all.waiting)  # type: ignore[union-attr]
+    assert not entered.is_set()
+    session.signal("CONTINUE")
+    assert entered.wait(30)
+    thread.join()
+
+
+def test_close_gives_back(address: str, client: govnode.Client) -> None:
+    put(client, "plain")
+    client.put_pool("closed", 2)
+    here = govnode.Client(address)
+    session = here.session(agent="a", policy="plain")
+    call, slot = session.begin("t"), here.acquire("closed")
+    here.close()
+    assert client.list_slots("closed").slots == ()
+    assert client.get_session(session.id).open_calls == ()
+    assert (call.state, slot.state) == ("ended", "ended")
+    assert call.end() is None
+    slot.release()
+    with pytest.raises(RuntimeError, match="closed"):
+        here.get("k")
+
+
+HOLDS = """
+import os, sys, govnode
+client = govnode.Client(sys.argv[1])
+slot = client.acquire("dying", ttl=1.0)
+print(slot.token)
+if sys.argv[2] == "kill":
+    sys.stdout.flush()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_end_of_the_process_gives_back(client: govnode.Client, address: str, python: Callable[..., str]) -> None:
+    client.put_pool("dying", 1)
+    assert int(python(HOLDS, address, "end"))
+    assert client.list_slots("dying").slots == ()
+
+
+def test_killed_process_gives_back_when_its_lease_ends(
+    client: govnode.Client, address: str, python: Callable[..., str]
+) -> None:
+    client.put_pool("dying", 1)
+    with pytest.raises(AssertionError):
+        python(HOLDS, address, "kill")
+    with client.slot("dying", wait=30):
+        pass
