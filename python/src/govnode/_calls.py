@@ -384,7 +384,7 @@ class Leases(Operations):
         body["callId"] = op.id
         try:
             await session._open()
-            answer = await self._admit(op, wait, lambda: abandoning(session.id, op.id))
+            answer = await self._admit(op, wait, lambda: abandoning(session.id, op.id), options.get("approval_wait"))
         except NoAnswer as e:
             if not self.config.fail_open:
                 raise
@@ -426,7 +426,13 @@ class Leases(Operations):
             raise held.denied()
         return held
 
-    async def _admit(self, op: Operation, wait: float, abandon: Callable[[], Callable[[Ask], None]]) -> dict[str, Any]:
+    async def _admit(
+        self,
+        op: Operation,
+        wait: float,
+        abandon: Callable[[], Callable[[Ask], None]],
+        approval_wait: float | None = None,
+    ) -> dict[str, Any]:
         """Ask for a lease until there is an answer that stands.
 
         It is asked for together with what else is under way. Who has to wait is told so, and asks again alone, with
@@ -435,7 +441,9 @@ class Leases(Operations):
         A lease counts from the sending of its request; one that was granted after a wait would be half over by that
         count. So a request that was long under way is sent again, and the answer to that says what is left.
         """
-        batched, until = op.batched, time.monotonic() + wait
+        batched, start = op.batched, time.monotonic()
+        until = start + wait
+        decided = until if approval_wait is None else start + approval_wait
         admitted = False
         try:
             if wait > 0:
@@ -450,6 +458,8 @@ class Leases(Operations):
                         return answer
                     op.touched = UNCERTAIN
                     op.batched, op.wait = batched, 0.0
+                elif outcome == "OUTCOME_APPROVAL_REQUIRED" and now < decided:
+                    op.batched, op.wait = "", decided - now
                 elif outcome in _NOT_FINAL and now < until:
                     op.batched, op.wait = "", until - now
                 elif outcome == "OUTCOME_CANCELLED" and op.id_field:
@@ -470,8 +480,8 @@ class Leases(Operations):
 C = TypeVar("C", bound=HeldCall)
 S = TypeVar("S", bound=HeldSlot)
 
-# What nothing was counted for, and what a later answer under the same id may take the place of.
-_NOT_FINAL = ("OUTCOME_QUEUED", "OUTCOME_STOPPED", "OUTCOME_APPROVAL_REQUIRED")
+# What nothing was counted for, and what a later answer under the same id may take the place of, as with approvals.
+_NOT_FINAL = ("OUTCOME_QUEUED", "OUTCOME_STOPPED")
 
 
 def _left(answer: dict[str, Any]) -> float:

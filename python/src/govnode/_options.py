@@ -33,6 +33,8 @@ class CallOptions(TypedDict, total=False):
     """How long it may be held, renewals included."""
     wait: float
     """For a slot, a rate, an approval or the end of a STOP: 10 s if it is not given, 0 for not at all."""
+    approval_wait: float
+    """For an approval, if that is to be another time than ``wait``."""
     priority: int
     """In queues: the highest first."""
     tokens: int

@@ -1,0 +1,184 @@
+"""What all adapters share, without a framework."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from conftest import eventually
+
+import govnode
+from govnode.adapters import Gate, Killed, PolicyViolationError
+
+
+def test_arguments_are_checked(session: govnode.Session) -> None:
+    with pytest.raises(ValueError, match="on_denied"):
+        Gate(session, on_denied="shout")
+    with pytest.raises(ValueError, match="wait"):
+        Gate(session, approval_wait=-1)
+
+
+def test_a_call_passes_and_ends(session: govnode.Session) -> None:
+    gate = Gate(session)
+    passage = gate.enter("shell", {"command": "ls"}, call_id="c", run_id="r")
+    assert passage.admitted
+    assert passage.run(lambda: passage.arguments["command"]) == "ls"
+    assert passage.call is not None
+    assert passage.call.id == "r/c"
+    assert session.read().executions == 1
+
+
+def test_denial_in_words(client: govnode.Client, session: govnode.Session) -> None:
+    gate = Gate(session, wait=0)
+    assert "rm -rf" in gate.enter("shell", {"command": "rm -rf /"}).text
+    client.put_rate("once", 1, 3600)
+    gate.enter("t", {}, options={"rates": ["once"]}).run(lambda: None)
+    text = gate.enter("t", {}, options={"rates": ["once"]}).text
+    assert "try again after 3.6e+03 s" in text or "try again after 36" in text
+
+
+def test_second_pass_of_an_id_is_another_call(session: govnode.Session) -> None:
+    ids = []
+    for gate in (Gate(session), Gate(session)):  # the second does not know of the first, as after a restart
+        for _ in range(2):
+            passage = gate.enter("t", {}, call_id="c", run_id="r")
+            passage.run(lambda: None)
+            assert passage.call is not None
+            ids.append(passage.call.id)
+    assert ids == ["r/c", "r/c:2", "r/c:3", "r/c:4"]
+    assert session.read().executions == 4
+
+
+def test_ids_that_the_service_would_not_take(session: govnode.Session) -> None:
+    gate = Gate(session)
+    for id in ("a b", "x" * 500, "größe", ""):
+        passage = gate.enter("t", {}, call_id=id)
+        assert passage.admitted, passage.text
+        passage.run(lambda: None)
+    assert session.read().executions == 4
+
+
+def test_a_hook_that_is_met_twice_lets_through(session: govnode.Session) -> None:
+    gate = Gate(session)
+    outer = gate.enter("t", {}, call_id="c", run_id="r")
+
+    def inner() -> str:
+        again = gate.enter("t", {}, call_id="c", run_id="r")
+        assert again.through
+        assert again.admitted
+        return again.run(lambda: "once")
+
+    assert outer.run(inner) == "once"
+    info = session.read()
+    assert (info.attempts, info.executions) == (1, 1)
+
+
+def test_interrupted_call_goes_on(session: govnode.Session) -> None:
+    gate = Gate(session)
+
+    class InterruptError(Exception):
+        pass
+
+    def interrupt() -> None:
+        raise InterruptError
+
+    with pytest.raises(InterruptError):
+        gate.enter("t", {}, call_id="c", run_id="r").run(interrupt, interrupts=(InterruptError,))
+    assert [c.call_id for c in session.read().open_calls] == ["r/c"]
+    gate.enter("t", {}, call_id="c", run_id="r").run(lambda: None)
+    info = session.read()
+    assert (info.attempts, info.executions, info.open_calls) == (1, 1, ())
+
+
+def test_waits_for_people_and_for_slots_are_two_times(client: govnode.Client) -> None:
+    client.put_policy("name: asks\nallowed_tools: [mail]\nrequire_human_approval: true\napproval: {timeout: 60s}\n")
+    session = client.session(agent="anna", policy="asks")
+    gate = Gate(session, wait=600)
+    denied = gate.enter("mail", {}, call_id="c", run_id="r")  # at once, although it would wait for a slot
+    assert denied.denied is not None
+    assert denied.denied.outcome == "APPROVAL_REQUIRED"
+    approval = client.list_approvals(session_id=session.id)[0]
+    assert approval.id in denied.text
+    client.approve(approval.id, approver="carla")
+    admitted = gate.enter("mail", {}, call_id="c", run_id="r")  # the same call comes again
+    assert admitted.admitted
+    admitted.run(lambda: None)
+
+
+def test_stop_holds_and_continue_lets_go_on(client: govnode.Client, session: govnode.Session) -> None:
+    session.open()
+    client.signal("STOP", session_id=session.id)
+    gate = Gate(session, wait=60)
+    done = threading.Event()
+
+    def work() -> None:
+        gate.enter("t", {}).run(done.set)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    refused = Gate(session, wait=0).enter("t", {}, call_id="c", run_id="r")
+    assert refused.denied is not None
+    assert refused.denied.outcome == "STOPPED"
+    assert not done.is_set()
+    client.signal("CONTINUE", session_id=session.id)
+    assert done.wait(30)
+    thread.join()
+
+
+def test_kill_is_known_to_the_gate(client: govnode.Client, session: govnode.Session) -> None:
+    gate = Gate(session)
+    session.open()
+    assert gate.killed() is None
+    client.signal("KILL", session_id=session.id, reason="enough")
+    denied = gate.enter("t", {})
+    assert denied.killed
+    assert "enough" in denied.text
+    assert gate.killed() is not None
+    with pytest.raises(Killed):
+        Gate(session, on_denied="raise").enter("t", {})
+
+
+def test_denial_as_an_error(session: govnode.Session) -> None:
+    with pytest.raises(PolicyViolationError, match="rm -rf") as raised:
+        Gate(session, on_denied="raise").enter("shell", {"command": "rm -rf"})
+    assert raised.value.denied.outcome == "DENIED_BY_POLICY"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_tool_that_raises_gives_its_slot_back(session: govnode.Session, error: type[BaseException]) -> None:
+    def work() -> None:
+        raise error
+
+    gate = Gate(session)
+    with pytest.raises(error):
+        gate.enter("t", {}).run(work)
+    info = session.read()
+    assert info.open_calls == ()
+    assert info.failures == (1 if error is ValueError else 0)
+
+
+def test_begin_that_is_cancelled_leaves_nothing(client: govnode.Client) -> None:
+    client.put_policy("name: one\nmax_concurrent: 1\nbackpressure_threshold: 1\n")
+    session = client.session(agent="tester", policy="one")
+    gate = Gate(session, wait=60)
+
+    async def scenario() -> None:
+        first = await gate.aenter("t", {})
+        second = asyncio.create_task(gate.aenter("t", {}))
+        await asyncio.to_thread(eventually, lambda: client.get_pool("policy/one").waiting == 1)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await first.arun(nothing)
+        await asyncio.to_thread(eventually, lambda: idle(client))
+
+    async def nothing() -> None:
+        pass
+
+    def idle(client: govnode.Client) -> bool:
+        pool: Any = client.get_pool("policy/one")
+        return bool(pool.waiting == 0 and pool.in_use == 0)
+
+    asyncio.run(scenario())
