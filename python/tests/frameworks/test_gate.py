@@ -61,18 +61,20 @@ def test_ids_that_the_service_would_not_take(session: govnode.Session) -> None:
 
 
 def test_a_hook_that_is_met_twice_lets_through(session: govnode.Session) -> None:
-    gate = Gate(session)
-    outer = gate.enter("t", {}, call_id="c", run_id="r")
+    gate, call = Gate(session), object()
+    outer = gate.enter("t", {}, call_id="c", run_id="r", known_by=call)
 
     def inner() -> str:
-        again = gate.enter("t", {}, call_id="c", run_id="r")
+        again = gate.enter("t", {}, call_id="c", run_id="r", known_by=call)
         assert again.through
         assert again.admitted
+        # The model of an agent in an agent may give the same id to a call of its own.
+        assert "rm -rf" in gate.enter("t", {"command": "rm -rf"}, call_id="c", run_id="r", known_by=object()).text
         return again.run(lambda: "once")
 
     assert outer.run(inner) == "once"
     info = session.read()
-    assert (info.attempts, info.executions) == (1, 1)
+    assert (info.attempts, info.executions) == (2, 1)
 
 
 def test_interrupted_call_goes_on(session: govnode.Session) -> None:

@@ -42,8 +42,9 @@ _MOST_KEPT = 10_000  # ids of which it is known how often they passed, and conve
 _MOST_PASSES = 100  # of one id that other processes may have used up
 _LONGEST = 112  # of the service's 128 characters, so that there is room for the number of a pass
 
-# The call that is under way here: a hook that is met twice by one call lets it through the second time.
-_under_way: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("govnode_under_way", default=())
+# What the frameworks know the calls by that are under way here: a hook that one call meets twice lets it through the
+# second time. It is not the id: the model of an agent in an agent may give the same one to a call of its own.
+_under_way: contextvars.ContextVar[tuple[object, ...]] = contextvars.ContextVar("govnode_under_way", default=())
 
 
 class PolicyViolationError(Error):
@@ -139,10 +140,15 @@ class Gate:
         call_id: str = "",
         run_id: str = "",
         conversation: str = "",
+        known_by: object = None,
         options: CallOptions | None = None,
     ) -> Passage:
-        """Ask whether a call may be made. ``run_id`` is what makes its id unique: the model gives ids out anew."""
-        return run(self._enter(False, tool, arguments, call_id, run_id, conversation, options))
+        """Ask whether a call may be made.
+
+        ``run_id`` is what makes its id unique: the model gives ids out anew. ``known_by`` is what the framework hands
+        to each hook of this one call, where the same hook may be met twice.
+        """
+        return run(self._enter(False, tool, arguments, call_id, run_id, conversation, known_by, options))
 
     async def aenter(
         self,
@@ -152,10 +158,11 @@ class Gate:
         call_id: str = "",
         run_id: str = "",
         conversation: str = "",
+        known_by: object = None,
         options: CallOptions | None = None,
     ) -> Passage:
         """Ask as ``enter`` does."""
-        return await self._enter(True, tool, arguments, call_id, run_id, conversation, options)
+        return await self._enter(True, tool, arguments, call_id, run_id, conversation, known_by, options)
 
     def killed(self, conversation: str = "") -> Denied | None:
         """Return what a killed session answered to its last call: a run of it ends at its next hook."""
@@ -179,15 +186,17 @@ class Gate:
         call_id: str,
         run_id: str,
         conversation: str,
+        known_by: object,
         options: CallOptions | None,
     ) -> Passage:
         passage = Passage(self, arguments)
+        if known_by is not None and any(known_by is x for x in _under_way.get()):
+            passage.through = True
+            return passage
+        passage.known_by = known_by
         try:
             ways = passage.ways = self._of(conversation)
             base = _named(f"{run_id or self._own_run()}/{call_id or self.draw()}")
-            if base in _under_way.get():
-                passage.through = True
-                return passage
             passage.base = base
             session = ways.loop if on_loop else ways.threads
             passage.call = await self._begin(session, base, tool, arguments, {**self._options, **(options or {})})
@@ -221,7 +230,11 @@ class Gate:
         """Begin a call under its id, or, where that was used up, under the id of its next pass."""
         call: AsyncCall | None
         with self._lock:
-            call = self._interrupted.pop(base, None)
+            call = self._interrupted.get(base)
+            if call is not None and call._body["tool"] == tool and call._given == arguments:
+                del self._interrupted[base]
+            else:
+                call = None
         if call is not None and call.state in ("held", "at risk"):
             return call
         for _ in range(_MOST_PASSES):
@@ -283,6 +296,8 @@ class Gate:
     def _interrupt(self, base: str, call: AsyncCall) -> None:
         with self._lock:
             self._interrupted[base] = call
+            while len(self._interrupted) > _MOST_KEPT:
+                self._interrupted.popitem(last=False)
 
 
 class Passage:
@@ -293,6 +308,7 @@ class Passage:
         self._given = arguments
         self.ways: _Ways | None = None
         self.base = ""
+        self.known_by: object = None
         self.call: AsyncCall | None = None
         self.denied: Denied | None = None
         #: Whether the session is killed, so that the run is to end.
@@ -331,7 +347,7 @@ class Passage:
         interrupts: tuple[type[BaseException], ...] = (),
     ) -> T:
         """Run the tool, and end its call as that ended. ``interrupts`` leave it open: the same call comes again."""
-        token = _under_way.set((*_under_way.get(), self.base))
+        token = _under_way.set((*_under_way.get(), self.known_by))
         try:
             result = work()
         except interrupts:
@@ -358,7 +374,7 @@ class Passage:
         With ``threaded`` the tool is a synchronous one in a thread, which runs on when its task is cancelled: then the
         call ends with the thread.
         """
-        token = _under_way.set((*_under_way.get(), self.base))
+        token = _under_way.set((*_under_way.get(), self.known_by))
         try:
             result = await (self._outlasting(work) if threaded else work())
         except interrupts:
