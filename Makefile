@@ -25,6 +25,10 @@ test: needs ## all tests; it installs redis-server for those on Redis where it c
 test-python: build ## the tests of the Python client; skipped where there is no Python 3.10 or its environment cannot be made
 	@tools/test-python $(PYTHONS)
 
+.PHONY: test-frameworks
+test-frameworks: build ## the adapters on the real frameworks; skipped where their environment cannot be made
+	@tools/test-frameworks
+
 .PHONY: check-python
 check-python: ## the static checks of the Python client: ruff, mypy, and that requirements.txt is what uv.lock says
 	cd python && .venv/bin/ruff format --check -q . && .venv/bin/ruff check -q . && .venv/bin/mypy

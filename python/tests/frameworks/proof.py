@@ -1,0 +1,83 @@
+"""The table of what was proven on the frameworks, made by the run that proves it: a plugin of pytest, `-p proof`."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+PACKAGES = {
+    "TestLangChain": ("LangChain", "langchain", "langchain"),
+    "TestOpenAIAgents": ("OpenAI Agents SDK", "openai-agents", "openai-agents"),
+    "TestAgentFramework": ("Microsoft Agent Framework", "agent-framework-core", "agent-framework"),
+    "TestPydanticAI": ("PydanticAI", "pydantic-ai-slim", "pydantic-ai"),
+}
+POINTS = {
+    "allow, deny with the reason": ("test_allow_and_deny", "test_raise_in_place_of_telling"),
+    "a session of either client": ("test_async_client",),
+    "changed arguments": ("test_changed_arguments",),
+    "a limit across two processes": ("test_limit_holds_across_processes",),
+    "an adapter that fails denies": ("test_adapter_error_denies",),
+    "no service: denied": ("test_no_service",),
+    "no service, `fail_open`: counted later": ("test_fail_open_leaves_a_trace",),
+    "slot back after an error": ("test_slot_comes_back_after_an_error",),
+    "slot back after cancellation": ("test_slot_comes_back_after_cancellation",),
+    "a cancelled thread keeps its slot": ("test_cancelled_thread_keeps_its_slot_until_it_ends",),
+    "a lost answer is not counted twice": ("test_lost_answer_is_not_counted_twice",),
+    "approval from another process": ("test_approval_from_another_process",),
+    "KILL ends the run": ("test_kill_ends_the_run",),
+}
+PAGE = Path(__file__).parents[3] / "docs" / "python.md"
+BEGIN, END = "<!-- what was proven: made by the run -->\n", "<!-- end -->\n"
+
+_outcomes: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail where a framework is missing: the environment of this run is to have them all."""
+    seen = {item.cls.__name__ for item in session.items if isinstance(item, pytest.Function) and item.cls is not None}
+    option = session.config.option
+    if not option.keyword and session.config.args == ["tests/frameworks"] and (missing := PACKAGES.keys() - seen):
+        raise pytest.UsageError(f"there are no tests of these: {', '.join(sorted(missing))}")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        parts = report.nodeid.split("::")
+        if len(parts) == 3:
+            name, _, mode = parts[2].partition("[")
+            _outcomes[parts[1], name].append((mode.rstrip("]"), report.outcome))
+
+
+def pytest_sessionfinish() -> None:
+    if os.environ.get("GOVNODE_PROOF"):
+        page = PAGE.read_text()
+        before, _, rest = page.partition(BEGIN)
+        PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2])
+
+
+def table() -> str:
+    """Return the table of what this run has shown."""
+    frameworks = [name for name in PACKAGES if any(key[0] == name for key in _outcomes)]
+    rows = [["", *[PACKAGES[f][0] for f in frameworks]], ["---"] * (len(frameworks) + 1)]
+    rows.append(["version", *[_version(PACKAGES[f][1]) for f in frameworks]])
+    for point, tests in POINTS.items():
+        rows.append([point, *[_cell([o for t in tests for o in _outcomes[f, t]]) for f in frameworks]])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "?"
+
+
+def _cell(outcomes: list[tuple[str, str]]) -> str:
+    if any(outcome == "failed" for _, outcome in outcomes):
+        return "**no**"
+    modes = list(dict.fromkeys(mode for mode, outcome in outcomes if outcome == "passed"))
+    return ", ".join(m for m in modes if m) or ("yes" if modes else "–")

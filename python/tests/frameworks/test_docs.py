@@ -1,0 +1,44 @@
+"""What the pages of the frameworks print is run as it stands, with a scripted model."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import govnode
+from govnode import testing
+
+PAGES = Path(__file__).parents[3] / "docs" / "python"
+SCRIPT: list[Any] = [[("shell", {"command": "ls"})], [("shell", {"command": "rm -rf /"})], "done"]
+# The page, the package, and what makes a model of a script.
+FRAMEWORKS = [
+    ("langchain", "langchain.agents", "test_langchain", lambda m: m.ScriptedModel(script=SCRIPT)),
+    ("openai-agents", "agents", "test_openai_agents", lambda m: m.scripted(SCRIPT)),
+    ("agent-framework", "agent_framework", "test_agent_framework", lambda m: m.ScriptedClient(SCRIPT)),
+    ("pydantic-ai", "pydantic_ai", "test_pydantic_ai", lambda m: m.scripted(SCRIPT)),
+]
+
+
+@pytest.mark.parametrize(("page", "package", "module", "model"), FRAMEWORKS, ids=[f[0] for f in FRAMEWORKS])
+def test_page(
+    page: str, package: str, module: str, model: Any, address: testing.Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    blocks = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    monkeypatch.setenv("GOVNODE_ADDRESSES", address)
+    names: dict[str, Any] = {"model": model(importlib.import_module(module)), "__name__": "page"}
+    exec(compile(blocks[0], f"{page}.md", "exec", dont_inherit=True), names)
+    session: govnode.Session = names["session"]
+    info = session.read()
+    assert (info.executions, info.attempts, info.open_calls) == (1, 2, ())
+    assert "done" in str(names["result"])
+    names["client"].close()
+
+
+def test_every_page_is_run() -> None:
+    assert sorted(p.stem for p in PAGES.glob("*.md")) == sorted(f[0] for f in FRAMEWORKS)
