@@ -56,8 +56,7 @@ func (s *State) premises(c *Begin, x *Session, again bool, wants []wanted, r *Re
 		}
 		wants[i] = wanted{key: k, pool: p, Request: q}
 	}
-	if c.Asking != nil && c.Asking.Agent != x.Agent.Value() {
-		r.Code, r.Names = StalePremise, []string{x.Agent.Value()}
+	if !x.asks(c, r) {
 		return nil, false
 	}
 	if !s.factsHold(c, x, wants[0].pool, r) {

@@ -283,6 +283,25 @@ func (x *Session) pending() (n uint32) {
 // namesApproval reports whether the command may look at the approval of its call.
 func (c *Begin) namesApproval() bool { return c.Asking != nil || c.Asked }
 
+// asks reports whether it is the agent of the session for whom a call asks, if it
+// does: what stands for another one is not for it.
+func (x *Session) asks(c *Begin, r *Result) bool {
+	if c.Asking == nil || c.Asking.Agent == x.Agent.Value() {
+		return true
+	}
+	r.Code, r.Names = StalePremise, []string{x.Agent.Value()}
+	return false
+}
+
+// asksNoMore ends the approval of a call in a queue whose verdict does not ask any
+// more: from here on it waits like any other.
+func (s *State) asksNoMore(c *Begin, h *Held) {
+	if c.Asking == nil && h.Asked() != nil {
+		s.finishApproval(approvalOf(c.NS, c.Session, c.Call), approval.Cancelled)
+		h.ask(nil)
+	}
+}
+
 // approved reports whether a call needs no approval, or has one: its own, or one
 // that stands.
 func (s *State) approved(c *Begin, was *Held) bool {
