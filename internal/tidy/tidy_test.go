@@ -95,7 +95,7 @@ var mayImport = map[string][]string{
 	"examples/fleet":                       {"client"},
 	"test/docs":                            {},
 	"test/examples":                        {},
-	"test/model":                           {"session", "session/budget", "session/ids", "session/wire", "limiter", "test/report"},
+	"test/model":                           {"session", "session/approval", "session/budget", "session/ids", "session/wire", "limiter", "test/report"},
 	"test/outside":                         {},
 	"test/check":                           {},
 	"test/report":                          {},

@@ -181,6 +181,13 @@ func (m *Model) deadlines() (all []time.Duration) {
 				add(b.made + time.Duration(b.now(m.Now)+1)*b.per)
 			}
 		}
+		for _, a := range s.approvals {
+			add(a.deadline)
+			add(a.ended + keptFor)
+		}
+		for _, a := range s.standings {
+			add(a.until)
+		}
 		for _, x := range s.counters {
 			add(x.until)
 		}
@@ -244,6 +251,11 @@ var kinds = []struct {
 	{"tick", 2, (*Generator).tick},
 	{"signal", 3, (*Generator).signal},
 	{"swept", 2, (*Generator).swept},
+	{"decide", 9, (*Generator).decide},
+	{"ask", 1, (*Generator).ask},
+	{"cancelApproval", 1, (*Generator).cancelApproval},
+	{"putStanding", 2, (*Generator).putStanding},
+	{"deleteStanding", 1, (*Generator).deleteStanding},
 }
 
 func (g *Generator) fresh() session.Command {
