@@ -56,8 +56,7 @@ func (s *State) premises(c *Begin, x *Session, again bool, wants []wanted, r *Re
 		}
 		wants[i] = wanted{key: k, pool: p, Request: q}
 	}
-	if c.Asking != nil && c.Asking.Agent != x.Agent.Value() {
-		r.Code = StalePremise // another session stands under this id by now
+	if !x.asks(c, r) {
 		return nil, false
 	}
 	if !s.factsHold(c, x, wants[0].pool, r) {

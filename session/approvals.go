@@ -288,6 +288,34 @@ func (x *Session) pending() (n uint32) {
 // namesApproval reports whether the command may look at the approval of its call.
 func (c *Begin) namesApproval() bool { return c.Asking != nil || c.Asked }
 
+// asks reports whether it is the agent of the session for whom a call asks, if it
+// does: what stands for another one is not for it.
+func (x *Session) asks(c *Begin, r *Result) bool {
+	if c.Asking == nil || c.Asking.Agent == x.Agent.Value() {
+		return true
+	}
+	r.Code = StalePremise // another session stands under this id by now
+	return false
+}
+
+// asksNoMore ends the approval of a call in a queue whose verdict does not ask any
+// more. If it allows, the call waits like any other from here on; if it denies, the
+// call has ended, and so it reports.
+func (s *State) asksNoMore(c *Begin, x *Session, h *Held, r *Result) bool {
+	switch {
+	case c.Asking != nil || h.Asked() == nil:
+		return false
+	case c.Verdict.Allow:
+		s.finishApproval(approvalOf(c.NS, c.Session, c.Call), approval.Cancelled)
+		h.ask(nil)
+		return false
+	}
+	r.Rule = c.Verdict.Rule
+	h.Rule = r.Rule
+	r.Code = s.giveUp(c.NS, x, h, Denied, 0)
+	return true
+}
+
 // approved reports whether a call needs no approval, or has one: its own, or one
 // that stands.
 func (s *State) approved(c *Begin, was *Held) bool {

@@ -294,12 +294,13 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	} else if !h.Waiting() {
 		r.Code = Admitted
 		s.grants(h, r)
+	} else if !x.asks(c, r) {
 	} else if h.Asked() != nil && !s.askStands(c, k, x, h, r) {
 		x = s.session(k)
 	} else if s.budgetsStand(c, r) {
 		x = s.ownSession(k, x)
 		x.Used = s.now
-		if h = x.edit(c.Call); !s.halted(c, x, h, r) {
+		if h = x.edit(c.Call); !s.halted(c, x, h, r) && !s.asksNoMore(c, x, h, r) {
 			r.Code = s.claim(c, x, h, r)
 		}
 	}

@@ -49,6 +49,9 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"a list loses nothing and has no holes", lists},
 		{"nothing is admitted that began behind a STOP", stopped},
 		{"a KILL keeps sessions out, and is to be swept until it is", killed},
+		{"who is asked decides once, and an approval is used once", asked},
+		{"what stands is used as often as it may be", stands},
+		{"what nobody decides is over by itself", undecided},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
