@@ -69,15 +69,20 @@ func (w *worker) call(ctx context.Context, s *client.OpenSession, lasts time.Dur
 	}
 	_ = pause(ctx, lasts)
 	e := check.Op{Client: w.name, Kind: check.End, Object: s.ID(), ID: o.ID, Call: w.recorder.now()}
+	w.finish(ctx, call, e)
+	return true
+}
+
+// finish ends a call, and says what it has cost if that is known.
+func (w *worker) finish(ctx context.Context, call *client.OpenCall, e check.Op) {
 	w.recorder.begun(e)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	err = call.End(ending, client.Succeeded)
+	err := call.End(ending, client.Succeeded, client.Spent(costs(e.Costs)...))
 	e.Return = w.recorder.now()
 	w.recorder.took(e.Call, e.Return, 0)
 	e.Outcome, e.Text = outcome(err), text(err)
 	w.recorder.done(e)
-	return true
 }
 
 // look reads how many calls a session has had, at any node.

@@ -118,20 +118,23 @@ func (w *worker) readAt(ctx context.Context, node govnodev1connect.CounterServic
 	w.recorder.done(o)
 }
 
-// final reads the counters after all is over.
-func (w *worker) final(ctx context.Context) (map[string]int64, error) {
-	out := map[string]int64{}
+// final reads the counters and the budgets after all is over.
+func (w *worker) final(ctx context.Context, h *check.History) (err error) {
+	h.Final = map[string]int64{}
 	for _, key := range counters {
 		res, err := w.node().Get(ctx, &v1.GetRequest{Key: key})
 		if err != nil {
-			return nil, fmt.Errorf("counter %s in the end: %w", key, err)
+			return fmt.Errorf("counter %s in the end: %w", key, err)
 		}
 		if !res.Found {
 			continue
 		}
-		if out[key], err = strconv.ParseInt(res.Value, 10, 64); err != nil {
-			return nil, err
+		if h.Final[key], err = strconv.ParseInt(res.Value, 10, 64); err != nil {
+			return err
 		}
 	}
-	return out, w.finalState(ctx, out)
+	if h.Spent, err = w.spent(ctx); err != nil {
+		return err
+	}
+	return w.finalState(ctx, h.Final)
 }

@@ -135,9 +135,8 @@ func Run(s Setting) (report Report, err error) {
 	if report.Violations = append(report.Violations, found...); drilled {
 		report.Faults["drill"]++
 	}
-	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates}
-	h.Final, err = workers[0].final(context.Background())
-	violated("final", err)
+	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates, Budgets: budgets}
+	violated("final", workers[0].final(context.Background(), &h))
 	report.Violations = append(report.Violations, rec.broken...)
 	report.Violations = append(report.Violations, f.unwritten(rec.denied)...)
 	time.Sleep(waiterEnds)

@@ -16,7 +16,7 @@ import (
 
 // What all clients share.
 var (
-	pools    = map[string]int{"narrow": 1, "wide": 3, victimPool: 2}
+	pools    = map[string]int{"narrow": 1, "wide": 3, victimPool: 2, till: 1}
 	counters = []string{"a", "b", "c"}
 	rates    = map[string]check.Rate{"slow": {Limit: 3, Per: 2 * time.Second}, "fast": {Limit: 20, Per: 500 * time.Millisecond}}
 )
@@ -38,6 +38,7 @@ type worker struct {
 	http     *http.Client
 	counters []govnodev1connect.CounterServiceClient // of each node
 	sessions []govnodev1connect.SessionServiceClient // likewise
+	limits   []govnodev1connect.LimitServiceClient   // likewise
 	crowded  *client.OpenSession                     // in which calls are made together; nil if there is none
 	think    time.Duration                           // between two operations, on average
 	turn     chan struct{}                           // held by an operation, and by who wants there to be none
@@ -63,6 +64,7 @@ func (w *worker) reach(apis []string) {
 	for _, a := range apis {
 		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
 		w.sessions = append(w.sessions, govnodev1connect.NewSessionServiceClient(w.http, "http://"+a))
+		w.limits = append(w.limits, govnodev1connect.NewLimitServiceClient(w.http, "http://"+a))
 	}
 }
 
@@ -77,6 +79,9 @@ func (w *worker) prepare(ctx context.Context) error {
 		if _, err := w.client.PutRate(ctx, client.Rate{Name: name, Limit: int32(r.Limit), Per: r.Per}); err != nil {
 			return err
 		}
+	}
+	if err := w.putBudgets(ctx); err != nil {
+		return err
 	}
 	_, err := w.client.PutPolicy(ctx, policyName, policyText)
 	return err
@@ -98,7 +103,7 @@ func (w *worker) work(ctx context.Context) {
 
 // one does one thing, and returns the session to go on with; nil for a new one.
 func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.OpenSession {
-	switch w.rng.IntN(32) {
+	switch w.rng.IntN(35) {
 	case 0:
 		w.pinned(ctx)
 	case 1, 2, 3:
@@ -133,6 +138,10 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 		w.take(ctx)
 	case 25:
 		w.killed(ctx)
+	case 32, 33:
+		w.spend(ctx)
+	case 34:
+		w.bill(ctx)
 	default:
 		if session != nil && !w.call(ctx, session, w.short()) {
 			return nil
