@@ -364,8 +364,10 @@ type stream struct {
 	network *network
 	link    link
 
-	cond            *sync.Cond
-	timer           *time.Timer
+	waits           bool          // somebody reads, and there is nothing yet
+	woken           chan struct{} // one look more for who reads
+	timer           *time.Timer   // likewise, at a time
+	fires           time.Time     // the timer; zero if it does not
 	chunks          []chunk
 	size            int
 	last            time.Time // when the latest chunk arrives
@@ -381,10 +383,17 @@ type chunk struct {
 }
 
 func newStream(w *network, l link) *stream {
-	return &stream{network: w, link: l, cond: sync.NewCond(&w.mu)}
+	s := &stream{network: w, link: l, woken: make(chan struct{}, 1), timer: time.NewTimer(0)}
+	s.timer.Stop()
+	return s
 }
 
-func (s *stream) wake() { s.cond.Broadcast() }
+func (s *stream) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
 
 func (s *stream) fail(err error) {
 	if s.err == nil {
@@ -401,17 +410,32 @@ func (s *stream) setDeadline(which *time.Time, t time.Time) {
 	s.wake()
 }
 
-// wait waits for a change, or until a time if it is not zero.
+// wait waits for a change, or until a time if it is not zero. A connection has one
+// reader at a time.
 func (s *stream) wait(until time.Time) {
 	if !until.IsZero() {
-		d := max(time.Until(until), 0)
-		if s.timer == nil {
-			s.timer = time.AfterFunc(d, s.wake)
-		} else {
-			s.timer.Reset(d)
-		}
+		s.alarm(until)
 	}
-	s.cond.Wait()
+	s.waits = true
+	s.network.mu.Unlock()
+	fired := false
+	select {
+	case <-s.woken:
+	case <-s.timer.C:
+		fired = true
+	}
+	s.network.mu.Lock()
+	if s.waits = false; fired {
+		s.fires = time.Time{}
+	}
+}
+
+// alarm wakes who reads at a time, or before.
+func (s *stream) alarm(at time.Time) {
+	if s.fires.IsZero() || at.Before(s.fires) {
+		s.fires = at
+		s.timer.Reset(max(time.Until(at), 0))
+	}
 }
 
 func due(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
@@ -474,7 +498,9 @@ func (s *stream) write(b []byte) (int, error) {
 	s.last = at
 	s.chunks = append(s.chunks, chunk{at, append([]byte(nil), b...)})
 	s.size += len(b)
-	s.wake()
+	if s.waits && len(s.chunks) == 1 {
+		s.alarm(at)
+	}
 	return len(b), nil
 }
 
