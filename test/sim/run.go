@@ -82,6 +82,7 @@ func Run(s Setting) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
+	f.ping = max(f.ping, s.Heartbeat)
 	defer func() { err = errors.Join(err, f.end()) }()
 	if err := f.found(); err != nil {
 		return report, err

@@ -130,7 +130,7 @@ func busy(seed uint64) Setting {
 
 func quiet(seed uint64) Setting {
 	return Setting{
-		Seed: seed, Nodes: 3, Clients: 2, Length: time.Hour, Think: 20 * time.Second, Gap: 40 * time.Second,
+		Seed: seed, Nodes: 3, Clients: 2, Length: 50 * time.Minute, Think: 20 * time.Second, Gap: 40 * time.Second,
 		Heartbeat: 4 * time.Second, Commit: 500 * time.Millisecond,
 	}
 }
