@@ -84,8 +84,12 @@ func (w *worker) spend(ctx context.Context) {
 	if err == nil {
 		o.Index = call.Begun().GetIndex()
 	}
+	no := (*client.Refused)(nil)
+	if errors.As(err, &no) && no.Outcome == client.LeaseLost {
+		o.Outcome = check.Applied // the answer that said so was lost, and then its lease
+	}
 	w.recorder.done(o)
-	if no := (*client.Refused)(nil); errors.As(err, &no) && !slices.Contains([]client.Outcome{client.BudgetExceeded, client.WaitTimeout, client.QueueFull, client.Stopped}, no.Outcome) {
+	if no != nil && !slices.Contains([]client.Outcome{client.BudgetExceeded, client.WaitTimeout, client.QueueFull, client.Stopped, client.LeaseLost}, no.Outcome) {
 		w.crowded = nil // its time is over, most likely
 	}
 	if err != nil || lapses {
