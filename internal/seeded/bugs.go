@@ -34,5 +34,6 @@ const (
 	AppendOver
 	ClaimUnderStop
 	SweepEarly
+	ClaimUnpaid
 	end
 )

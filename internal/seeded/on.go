@@ -42,6 +42,7 @@ var names = [end]string{
 	AppendOver:      "append-over",
 	ClaimUnderStop:  "claim-under-stop",
 	SweepEarly:      "sweep-early",
+	ClaimUnpaid:     "claim-unpaid",
 }
 
 // chosen is read once, before anything else is done.

@@ -118,10 +118,9 @@ func (g *Generator) begin() session.Command {
 	if g.crowd {
 		c.Pools, c.TTL = c.Pools[:1], time.Hour
 	}
-	if g.once(2) {
+	if c.Wait, c.MaxHold = g.wait(); c.Wait > 0 || g.once(2) {
 		c.Budgets = g.charges(ns)
 	}
-	c.Wait, c.MaxHold = g.wait()
 	c.Rates = g.rates(ns, c)
 	g.asks(c, x)
 	for x != nil && g.once(6) && len(c.Seen) < 3 {

@@ -244,7 +244,7 @@ var kinds = []struct {
 	{"deleteRate", 1, (*Generator).deleteRate},
 	{"takeRate", 5, (*Generator).takeRate},
 	{"putBudget", 4, (*Generator).putBudget},
-	{"adjustBudget", 1, (*Generator).adjustBudget},
+	{"adjustBudget", 2, (*Generator).adjustBudget},
 	{"deleteBudget", 1, (*Generator).deleteBudget},
 	{"append", 3, (*Generator).append},
 	{"deleteList", 1, (*Generator).deleteList},

@@ -20,6 +20,7 @@ type laws struct {
 	held     map[session.Key]map[string][]session.Grant // by maker and id: what it was given
 	tallies  map[session.Key]*tally
 	queues   map[session.Key][]string
+	waits    map[session.Key]map[string]bool // by session: calls that stood in a queue when they were answered last
 	rates    map[session.Key]*window
 	halts    map[string]map[session.Target]session.SignalKind // that stand, by namespace
 	consents map[session.Key]map[string]*consent
@@ -35,7 +36,7 @@ type tally struct{ attempts, executions uint32 }
 func newLaws() *laws {
 	return &laws{
 		last: map[session.Key]uint64{}, holder: map[session.Key]map[uint64]string{}, until: map[session.Key]map[uint64]time.Duration{},
-		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, queues: map[session.Key][]string{},
+		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, queues: map[session.Key][]string{}, waits: map[session.Key]map[string]bool{},
 		rates: map[session.Key]*window{}, halts: map[string]map[session.Target]session.SignalKind{},
 		consents: map[session.Key]map[string]*consent{}, standing: map[session.Key]*leave{},
 	}
@@ -202,15 +203,26 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		clear(l.until)
 		clear(l.held)
 		clear(l.consents)
+		clear(l.waits)
 		clear(l.tallies)
 	}
 }
 
-// charged holds what was charged to what the budgets have. What others use or
-// change in the same entry is not told apart, so that only a call that was alone
-// with its budgets since is judged.
+// charged holds what was charged to what the budgets have, at once or by a claim.
+// What others use or change in the same entry is not told apart, so that only a call
+// that was alone with its budgets since is judged.
 func (l *laws) charged(s *session.State, c *session.Begin, r *session.Result) {
-	if r.Code == session.Admitted && !r.Repeat && l.alone {
+	k := session.SessionKey(c.NS, c.Session)
+	claims := r.Repeat && l.waits[k][c.Call]
+	if r.Code == session.Queued {
+		if l.waits[k] == nil {
+			l.waits[k] = map[string]bool{}
+		}
+		l.waits[k][c.Call] = true
+	} else if !r.Code.Failure() {
+		delete(l.waits[k], c.Call)
+	}
+	if r.Code == session.Admitted && (!r.Repeat || claims) && l.alone {
 		for _, n := range c.Budgets {
 			if b, ok := s.Get(session.BudgetKey(c.NS, n.Budget)).(*session.Budget); !ok || b.Used > b.Amount {
 				l.breaks("%s was admitted, and budget %s is %+v", c.Call, n.Budget, b)
