@@ -38,6 +38,7 @@ const (
 	Continue  Kind = "continue"
 	Kill      Kind = "kill"
 	Adjust    Kind = "adjust" // Object is a budget
+	Vote      Kind = "vote"   // Object is an approval; Amount is 1 for it, -1 against it
 
 	// Effects alone.
 	Made     Kind = "made"     // a budget
@@ -94,11 +95,14 @@ type Effect struct {
 	ID      string
 	Index   uint64
 	Granted bool          // of an Acquire or a Begin
-	Agent   string        // of a Begin
+	Agent   string        // of a Begin; who votes
 	Open    int           // of a Swept: how many sessions of the agent are open
 	At      time.Duration // of the log
 	Amount  int64         // of a Take or an Adjust
 	Costs   []Cost        // as those of an Op
+	Asks    string        // of a Begin: the approval that it asks for
+	Needs   int           // to agree to it
+	Ends    int           // to refuse it
 }
 
 // A Rate admits Limit in each window of Per.
@@ -137,7 +141,7 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // All runs every check of this package.
 func All(h History) (broken []Violation) {
-	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Budgets, Spent, Signals, Linearizable} {
+	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Budgets, Spent, Signals, Approvals, Linearizable} {
 		broken = append(broken, check(h)...)
 	}
 	return broken

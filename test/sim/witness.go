@@ -251,6 +251,12 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 		return check.Effect{Kind: check.Adjust, Object: c.Budget, ID: c.By.Request, Amount: c.Amount}, r.Code == session.Done && !r.Repeat
 	case *session.Release:
 		return check.Effect{Kind: check.Release, Object: c.Pool, ID: c.Slot}, r.Code == session.Released && !r.Repeat
+	case *session.Decide:
+		amount := int64(-1)
+		if c.Approve {
+			amount = 1
+		}
+		return check.Effect{Kind: check.Vote, Object: c.ID, ID: c.By.Request, Agent: c.Approver, Amount: amount}, r.Code == session.Done && !r.Repeat
 	case *session.Signal:
 		kind := map[session.SignalKind]check.Kind{session.Stop: check.Stop, session.Continue: check.Continue, session.Kill: check.Kill}[c.Signal]
 		return check.Effect{Kind: kind, Object: c.Target.Name, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
@@ -261,6 +267,9 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 		return check.Effect{Kind: check.Swept, Object: c.Target.Name, ID: id}, first
 	case *session.Begin:
 		e = check.Effect{Kind: check.Begin, Object: c.Session, ID: c.Call, Granted: true}
+		if q := c.Asking; q != nil {
+			e.Asks, e.Needs, e.Ends = session.ApprovalID(c.Session, c.Call), int(q.Required), int(q.Denials)
+		}
 		for _, n := range c.Budgets {
 			e.Costs = append(e.Costs, check.Cost{Budget: n.Budget, Amount: n.Amount})
 		}

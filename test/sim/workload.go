@@ -30,22 +30,24 @@ const (
 // stop. Its slots and calls go through the Go client; counters, for which that
 // has nothing, by plain Connect to nodes in turn.
 type worker struct {
-	name     string
-	fleet    *fleet
-	rng      *rand.Rand
-	recorder *recorder
-	client   *client.Client
-	http     *http.Client
-	counters []govnodev1connect.CounterServiceClient // of each node
-	sessions []govnodev1connect.SessionServiceClient // likewise
-	limits   []govnodev1connect.LimitServiceClient   // likewise
-	crowded  *client.OpenSession                     // in which calls are made together; nil if there is none
-	think    time.Duration                           // between two operations, on average
-	turn     chan struct{}                           // held by an operation, and by who wants there to be none
-	unclear  []check.Op                              // increments of which nobody knows what became of them
-	appended []appended                              // to the list, and acknowledged
-	log      *slog.Logger
-	site     *site // where work is done; nil if holders only say when they worked
+	name      string
+	fleet     *fleet
+	rng       *rand.Rand
+	recorder  *recorder
+	client    *client.Client
+	http      *http.Client
+	counters  []govnodev1connect.CounterServiceClient // of each node
+	sessions  []govnodev1connect.SessionServiceClient // likewise
+	limits    []govnodev1connect.LimitServiceClient   // likewise
+	approvals []approver                              // of each node
+	governed  *client.OpenSession                     // in which people have to agree to each call; nil if there is none
+	crowded   *client.OpenSession                     // in which calls are made together; nil if there is none
+	think     time.Duration                           // between two operations, on average
+	turn      chan struct{}                           // held by an operation, and by who wants there to be none
+	unclear   []check.Op                              // increments of which nobody knows what became of them
+	appended  []appended                              // to the list, and acknowledged
+	log       *slog.Logger
+	site      *site // where work is done; nil if holders only say when they worked
 }
 
 func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.Duration, log *slog.Logger) (*worker, error) {
@@ -64,6 +66,7 @@ func (w *worker) reach(apis []string) {
 	for _, a := range apis {
 		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
 		w.sessions = append(w.sessions, govnodev1connect.NewSessionServiceClient(w.http, "http://"+a))
+		w.approvals = append(w.approvals, govnodev1connect.NewApprovalServiceClient(w.http, "http://"+a))
 		w.limits = append(w.limits, govnodev1connect.NewLimitServiceClient(w.http, "http://"+a))
 	}
 }
@@ -81,6 +84,9 @@ func (w *worker) prepare(ctx context.Context) error {
 		}
 	}
 	if err := w.putBudgets(ctx); err != nil {
+		return err
+	}
+	if _, err := w.client.PutPolicy(ctx, askingPolicy, askingText); err != nil {
 		return err
 	}
 	_, err := w.client.PutPolicy(ctx, policyName, policyText)
@@ -103,7 +109,7 @@ func (w *worker) work(ctx context.Context) {
 
 // one does one thing, and returns the session to go on with; nil for a new one.
 func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.OpenSession {
-	switch w.rng.IntN(35) {
+	switch w.rng.IntN(36) {
 	case 0:
 		w.pinned(ctx)
 	case 1, 2, 3:
@@ -142,6 +148,8 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 		w.spend(ctx)
 	case 34:
 		w.bill(ctx)
+	case 35:
+		w.asked(ctx)
 	default:
 		if session != nil && !w.call(ctx, session, w.short()) {
 			return nil
