@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/session/approval"
 )
 
@@ -356,7 +357,7 @@ func (s *State) askStands(c *Begin, k ref, x *Session, h *Held, r *Result) bool 
 	switch {
 	case a == nil || !a.Open():
 		why = RefusedCancelled // it was lost
-	case c.Asking == nil || a.Request == c.Asking.Request:
+	case c.Asking == nil || a.Request == c.Asking.Request || seeded.On(seeded.OtherThing):
 		return true
 	}
 	x = s.ownSession(k, x)
@@ -506,7 +507,7 @@ func (s *State) decide(c *Decide, r *Result) {
 	case voted != nil:
 		r.Code = AlreadyVoted
 		return
-	case c.Approver == lower(a.Agent):
+	case c.Approver == lower(a.Agent) && !seeded.On(seeded.OwnVote):
 		r.Code = SelfApproval
 		return
 	case a.State() != approval.Pending:

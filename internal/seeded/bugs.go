@@ -34,5 +34,8 @@ const (
 	AppendOver
 	ClaimUnderStop
 	SweepEarly
+	StandsOn
+	OwnVote
+	OtherThing
 	end
 )
