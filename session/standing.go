@@ -2,6 +2,8 @@ package session
 
 import (
 	"time"
+
+	"example.com/govnode/internal/seeded"
 )
 
 // Standing approvals: who may call a tool without being asked about each call.
@@ -108,7 +110,7 @@ func (s *State) standingFor(c *Begin) (k ref, a *Standing) {
 // useStanding spends one use of it.
 func (s *State) useStanding(c *Begin) {
 	k, a := s.standingFor(c)
-	if a == nil || a.Uses == 0 {
+	if a == nil || a.Uses == 0 || seeded.On(seeded.StandsOn) {
 		return
 	}
 	if a.Uses == 1 {

@@ -35,5 +35,8 @@ const (
 	ClaimUnderStop
 	SweepEarly
 	ClaimUnpaid
+	StandsOn
+	OwnVote
+	OtherThing
 	end
 )

@@ -43,6 +43,9 @@ var names = [end]string{
 	ClaimUnderStop:  "claim-under-stop",
 	SweepEarly:      "sweep-early",
 	ClaimUnpaid:     "claim-unpaid",
+	StandsOn:        "stands-on",
+	OwnVote:         "own-vote",
+	OtherThing:      "other-thing",
 }
 
 // chosen is read once, before anything else is done.

@@ -79,7 +79,9 @@ func asked(t *testing.T, r rig) {
 	}
 	require.EqualValues(t, calls, s.Attempts, "each is counted once")
 	require.EqualValues(t, used, s.Calls)
-	require.EqualValues(t, used, r.pool(session.PolicyPool("p")).InUse())
+	if used > 0 { // else nobody has used the pool
+		require.EqualValues(t, used, r.pool(session.PolicyPool("p")).InUse())
+	}
 }
 
 // stands has more calls come at once than a standing approval is for.

@@ -375,6 +375,9 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 				h.asked = nil
 			}
 			r.Code = s.claim(c, x, h, r)
+			if h.parked() && wantOfRoom(r.Code) {
+				r.Approval = s.shownApproval(h.asked)
+			}
 		}
 	} else {
 		r.Code = session.Admitted

@@ -102,13 +102,13 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		l.grants(c.NS, k, c.Call, r)
 		if r.Code == session.Admitted {
 			for _, w := range c.Rates {
-				l.spends(s, session.PoolKey(c.NS, w.Pool), string(k)+" "+c.Call, w.Cost, w.Limit, w.Per)
+				l.spends(s, session.PoolKey(c.NS, w.Pool), string(k)+" "+c.Call, w.Cost, w.Limit, w.Per, r.Repeat)
 			}
 		}
 		l.charged(s, c, r)
 	case *session.TakeRate:
 		if r.Code == session.Admitted {
-			l.spends(s, session.PoolKey(c.NS, session.RatePool(c.Rate)), string(session.ClientKey(c.NS, c.Client))+" "+c.ID, c.Cost, 0, 0)
+			l.spends(s, session.PoolKey(c.NS, session.RatePool(c.Rate)), string(session.ClientKey(c.NS, c.Client))+" "+c.ID, c.Cost, 0, 0, r.Repeat)
 		}
 	case *session.PutRate:
 		if r.Code == session.Done && !r.Repeat {

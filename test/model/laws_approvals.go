@@ -14,6 +14,7 @@ import (
 // A consent is what is known of the approval of a call.
 type consent struct {
 	agent             string
+	request           session.Digest
 	required, denials uint32
 	timeout, deadline time.Duration
 	allow             bool // by time
@@ -55,13 +56,15 @@ func (l *laws) asked(k session.Key, c *session.Begin, r *session.Result, fresh b
 		}
 		q := c.Asking
 		l.consents[k][c.Call] = &consent{
-			agent: strings.ToLower(q.Agent), required: q.Required, denials: q.Denials, timeout: q.Timeout, deadline: l.now + q.Timeout,
+			agent: strings.ToLower(q.Agent), request: q.Request, required: q.Required, denials: q.Denials, timeout: q.Timeout, deadline: l.now + q.Timeout,
 			allow: q.AllowOnTimeout, votes: map[string]bool{},
 		}
 	case own != nil && own.denied && (fresh || r.Code == session.Queued || r.Code == session.ApprovalRequired):
 		l.breaks("%s of %s is %v, and was denied", c.Call, k, r.Code)
 	case fresh:
-		if c.Asking != nil && !own.stands(l.now) && !l.leaves(c) {
+		if c.Asking != nil && own.stands(l.now) && own.request != c.Asking.Request {
+			l.breaks("%s of %s was admitted, and something else was approved: %+v", c.Call, k, own)
+		} else if c.Asking != nil && !own.stands(l.now) && !l.leaves(c) {
 			l.breaks("%s of %s was admitted, and nothing that approves it stands: %+v", c.Call, k, own)
 		}
 		l.noConsent(k, c.Call)
