@@ -8,7 +8,7 @@ import "fmt"
 func Approvals(h History) (broken []Violation) {
 	type asked struct {
 		approve, deny map[string]bool // who
-		denied, used  bool
+		used          bool
 	}
 	all := map[string]*asked{}
 	of := func(id string) *asked {
