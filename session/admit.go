@@ -151,7 +151,7 @@ func (s *State) admit(c *Begin, x *Session, wants []wanted, was *Held, r *Result
 	if code := s.budgetsAllow(c, r); code != Done {
 		return code
 	}
-	if !s.approved(c, was) {
+	if !s.approved(c, x, was) {
 		return s.ask(c, x, r)
 	}
 	return s.slots(c, x, wants, was, r)

@@ -47,6 +47,8 @@ type Approval struct {
 	Preview       string
 	Reason        string
 	Asked         time.Duration
+	Kind          CallKind
+	Server        string // label of the server that has the tool
 }
 
 // Refusal says why a call was answered ApprovalDenied.
@@ -92,6 +94,7 @@ type (
 		By            Maker
 		ID            string
 		Session, Call string
+		Request       Digest // what the approver has seen; zero if he does not say
 		Approver      string
 		Approve       bool
 		Reason        string
@@ -235,14 +238,22 @@ func (h *Held) Parked() bool { return h.Until == 0 && h.Asked() != nil }
 
 // ask puts the clock of an approval into what has it; nil takes it out.
 func (h *Held) ask(clock *approval.Clock) {
-	var g HeldGates
-	if h.Gates != nil {
-		g = *h.Gates
+	h.changeGates(func(g *HeldGates) { g.Asked = clock })
+}
+
+// agreed keeps what people have agreed to, for whoever comes with something else
+// of the same fingerprint.
+func (h *Held) agreed(c *Begin) {
+	if c.Asking == nil {
+		return
 	}
-	g.Asked = clock
-	if h.Gates = &g; clock == nil && g.Rates == nil && g.Charges == nil {
-		h.Gates = nil
-	}
+	h.changeGates(func(g *HeldGates) { g.Request = c.Asking.Request })
+}
+
+// isAgreed reports whether what a call that runs asks for is what people, or what
+// stands, have agreed to.
+func (h *Held) isAgreed(c *Begin) bool {
+	return c.Asking == nil || h.Gates == nil || h.Gates.Request == (Digest{}) || h.Gates.Request == c.Asking.Request
 }
 
 // park takes a call out of all queues, and lets it wait for its approval alone.
@@ -331,11 +342,11 @@ func (s *State) tellParked(c *Begin, x *Session, r *Result) {
 
 // approved reports whether a call needs no approval, or has one: its own, or one
 // that stands.
-func (s *State) approved(c *Begin, was *Held) bool {
+func (s *State) approved(c *Begin, x *Session, was *Held) bool {
 	if c.Asking == nil || was.hasApproval() {
 		return true
 	}
-	_, there := s.standingFor(c)
+	_, there := s.standingFor(c, x)
 	return there != nil
 }
 
@@ -352,6 +363,12 @@ func (s *State) ask(c *Begin, x *Session, r *Result) Code {
 		return ApprovalDenied
 	}
 	k := approvalOf(c.NS, c.Session, c.Call)
+	before := s.approval(k)
+	if before != nil && before.Request != q.Request { // somebody may have that one before him
+		r.Approval = before.Count(k.name, s.now)
+		r.Approval.Why = RefusedOtherThing
+		return ApprovalDenied
+	}
 	a := &Approval{
 		entry: s.entry, Session: c.Session, Call: c.Call, Agent: x.Agent.Value(), Tool: c.Tool,
 		Policy: c.Digest, Rule: q.Rule, Request: q.Request, Preview: q.Preview, Reason: q.Reason, Asked: s.now,
@@ -359,6 +376,10 @@ func (s *State) ask(c *Begin, x *Session, r *Result) Code {
 			Clock:   approval.Clock{AllowOnTimeout: q.AllowOnTimeout, Timeout: q.Timeout, Deadline: s.now + q.Timeout},
 			ForCall: true, Required: q.Required, Denials: q.Denials,
 		},
+		Kind: c.CallKind, Server: q.Server,
+	}
+	if before != nil && !before.Approved && before.End == approval.Cancelled {
+		a.Votes = before.Votes // it was called off for what stood, which has gone
 	}
 	s.write(k, a)
 	clock := a.Clock
@@ -405,7 +426,7 @@ func (s *State) askedAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	}
 	ak := approvalOf(c.NS, c.Session, c.Call)
 	a := s.approval(ak)
-	if !s.approved(c, h) {
+	if !s.approved(c, x, h) {
 		r.Code, r.Repeat, r.Rule, r.Approval = ApprovalRequired, true, h.Rule, a.Count(ak.name, s.now)
 		return
 	}
@@ -471,6 +492,7 @@ func (s *State) askInstead(c *Begin, x *Session, h *Held, r *Result) Code {
 	s.letGo(c.NS, &over)
 	s.forget(c.NS, x, &over)
 	code := s.ask(c, x, r)
+	r.Repeat = false // people are asked now
 	if code != ApprovalRequired {
 		r.Code = code
 		x.refuse(c, nil, s.now, r)
@@ -498,7 +520,7 @@ func (s *State) recallApproval(c *Begin, value uint64, r *Result) {
 }
 
 // useApproval uses what a call was approved by, once it is admitted.
-func (s *State) useApproval(c *Begin, h *Held, r *Result) {
+func (s *State) useApproval(c *Begin, x *Session, h *Held, r *Result) {
 	switch {
 	case h.Asked() != nil:
 		k := approvalOf(c.NS, c.Session, c.Call)
@@ -506,15 +528,20 @@ func (s *State) useApproval(c *Begin, h *Held, r *Result) {
 			r.Approval = a.Count(k.name, s.now)
 		}
 		h.ask(nil)
+		h.agreed(c)
 	case c.Asking != nil:
-		s.useStanding(c)
+		s.useStanding(c, x)
+		h.agreed(c)
 	}
 }
 
 func (s *State) carryOutAsk(c *Ask, r *Result) {
 	k := ref{KindApproval, c.NS, c.ID}
-	if s.approval(k) != nil {
-		return // the client was dropped since it asked
+	if a := s.approval(k); a != nil { // the client was dropped since it asked
+		if a.Request != c.Request {
+			r.Code = IDReused
+		}
+		return
 	}
 	s.write(k, &Approval{
 		entry: s.entry, Session: c.Session, Agent: c.Agent, Tool: c.Tool, Request: c.Request,
@@ -540,6 +567,9 @@ func (s *State) decide(c *Decide, r *Result) {
 		return
 	case voted != nil:
 		r.Code = AlreadyVoted
+		return
+	case c.Request != (Digest{}) && c.Request != a.Request:
+		r.Code = Invalid
 		return
 	case c.Approver == lower(a.Agent) && !seeded.On(seeded.OwnVote):
 		r.Code = SelfApproval

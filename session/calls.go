@@ -160,7 +160,7 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, was *Held, r *Result
 	}
 	switch {
 	case h.Until == 0:
-		s.admitted(c, &h, r)
+		s.admitted(c, x, &h, r)
 	case h.Asked() != nil:
 		s.queueAsked(c, &h)
 	}
@@ -173,8 +173,8 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, was *Held, r *Result
 }
 
 // admitted is what happens when a call is admitted, at once or by its claim.
-func (s *State) admitted(c *Begin, h *Held, r *Result) {
-	s.useApproval(c, h, r)
+func (s *State) admitted(c *Begin, x *Session, h *Held, r *Result) {
+	s.useApproval(c, x, h, r)
 	s.spend(c, h)
 	s.charge(c, h, r)
 	s.grants(h, r)
@@ -290,7 +290,9 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		}
 	}
 	r.Repeat, r.Rule = true, h.Rule
-	if !h.Waiting() && !s.leased(c.NS, h) {
+	if !h.Waiting() && !h.isAgreed(c) {
+		r.Code, r.Repeat = IDReused, false
+	} else if !h.Waiting() && !s.leased(c.NS, h) {
 		r.Code = LeaseLost
 	} else if !h.Waiting() {
 		r.Code = Admitted
@@ -402,7 +404,7 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 	if code := s.budgetsAllow(c, r); code != Done && !seeded.On(seeded.ClaimUnpaid) {
 		return s.giveUp(c.NS, x, h, code, rememberBudget(c, r))
 	}
-	if !s.approved(c, h) {
+	if !s.approved(c, x, h) {
 		return s.askInstead(c, x, h, r)
 	}
 	var holdUntil time.Duration
@@ -411,7 +413,7 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		holdUntil = s.now + c.MaxHold
 		h.Deadline = min(h.Deadline, holdUntil)
 	}
-	s.admitted(c, h, r)
+	s.admitted(c, x, h, r)
 	for _, hold := range h.Pools {
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		s.ownPool(k, s.pool(k)).Extend(s.now, hold.Token, h.Deadline, holdUntil)

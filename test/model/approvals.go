@@ -28,6 +28,8 @@ type appr struct {
 	votes             []approval.Vote
 	end               approval.State // Pending as long as it is open
 	ended             time.Duration
+	kind              session.CallKind
+	server            string
 }
 
 // stands is a standing approval.
@@ -85,7 +87,7 @@ func (s *space) shownApproval(a *appr) *session.ApprovalCount {
 	if a.open() {
 		n.Left = a.deadline - s.Now
 	}
-	if a.end == approval.Denied || a.approved && n.For >= a.required { // somebody's vote was the last that was needed
+	if st := a.state(); st == approval.Denied || (st == approval.Approved || st == approval.Used) && n.For >= a.required { // somebody's vote was the last that was needed
 		last := a.votes[len(a.votes)-1]
 		n.By, n.Reason = last.Approver, last.Reason
 	}
@@ -154,7 +156,7 @@ func (x *sess) pass(h *held) (gone bool) {
 
 // standing returns the narrowest that stands for a call that asks.
 func (s *space) standing(c *session.Begin) *stands {
-	if c.Asking == nil {
+	if c.Asking == nil || c.CallKind != session.Tool {
 		return nil
 	}
 	who := []session.StandingOf{
@@ -168,7 +170,7 @@ func (s *space) standing(c *session.Begin) *stands {
 				of.Arguments = c.Asking.Arguments
 			}
 			for _, a := range s.standings {
-				if a.of == of {
+				if a.of == of && (of.Scope != session.OfSession || a.made >= s.sessions[c.Session].opened) {
 					return a
 				}
 			}
@@ -197,10 +199,20 @@ func (s *space) ask(c *session.Begin, x *sess, r *session.Result) (session.Code,
 		r.Limit, r.Approval = int64(q.MaxPending), &session.ApprovalCount{ID: id, State: approval.Denied, Why: session.RefusedTooMany}
 		return session.ApprovalDenied, uint64(session.RefusedTooMany)
 	}
+	before := s.approvals[id]
+	if before != nil && before.request != q.Request {
+		r.Approval = s.shownApproval(before)
+		r.Approval.Why = session.RefusedOtherThing
+		return session.ApprovalDenied, uint64(session.RefusedOtherThing)
+	}
 	a := &appr{
+		kind: c.CallKind, server: q.Server,
 		id: id, session: c.Session, call: c.Call, agent: x.agent, tool: c.Tool, policy: c.Digest, request: q.Request, rule: q.Rule,
 		preview: q.Preview, reason: q.Reason, required: q.Required, denials: q.Denials, asked: s.Now, timeout: q.Timeout,
 		allow: q.AllowOnTimeout, deadline: s.Now + q.Timeout,
+	}
+	if before != nil && before.end == approval.Cancelled && !before.approved {
+		a.votes = before.votes
 	}
 	s.approvals[id] = a
 	x.open = append(x.open, &held{
@@ -272,7 +284,13 @@ func (s *space) use(c *session.Begin, h *held, r *session.Result) {
 	if a := h.asked; a != nil {
 		a.finish(approval.Used, s.Now)
 		h.asked, r.Approval = nil, s.shownApproval(a)
+		if c.Asking != nil {
+			h.agreed = c.Asking.Request
+		}
 		return
+	}
+	if c.Asking != nil {
+		h.agreed = c.Asking.Request
 	}
 	switch a := s.standing(c); {
 	case a == nil || a.uses == 0:
@@ -290,6 +308,9 @@ func (s *space) askFor(c *session.Ask, r *session.Result) bool {
 			required: c.Required, denials: c.Denials, asked: s.Now, timeout: c.Timeout, allow: c.AllowOnTimeout, deadline: s.Now + c.Timeout,
 		}
 		r.Value = 1
+	} else if s.approvals[c.ID].request != c.Request {
+		r.Code = session.IDReused
+		return false
 	}
 	return true
 }
@@ -333,6 +354,9 @@ func (s *space) decide(c *session.Decide, r *session.Result) bool {
 		}
 	}
 	switch {
+	case c.Request != (session.Digest{}) && c.Request != a.request:
+		r.Code = session.Invalid
+		return false
 	case c.Approver == strings.ToLower(a.agent):
 		r.Code = session.SelfApproval
 		return false
@@ -411,6 +435,17 @@ func (s *space) showApproval(id string, r *session.Result) {
 	}
 }
 
+// showStanding shows what stands, unless it was used up or taken back since.
+func (s *space) showStanding(id string, r *session.Result) {
+	if r.Code != session.Done {
+		return
+	}
+	r.After = &session.After{Now: s.Now}
+	if a := s.standings[id]; a != nil {
+		r.After.Standing = a.record()
+	}
+}
+
 // askedCalls are the calls of a session that wait for approvals.
 func (x *sess) askedCalls() (calls []string) {
 	for _, h := range x.open {
@@ -431,7 +466,7 @@ func (a *appr) record() *session.Approval {
 			Clock: a.clock(), ForCall: a.call != "", Required: a.required, Denials: a.denials, Votes: slices.Clone(a.votes), End: a.end, Ended: a.ended,
 		},
 		Session: a.session, Call: a.call, Agent: a.agent, Tool: a.tool, Policy: a.policy, Rule: a.rule, Request: a.request,
-		Preview: a.preview, Reason: a.reason, Asked: a.asked,
+		Preview: a.preview, Reason: a.reason, Asked: a.asked, Kind: a.kind, Server: a.server,
 	}
 }
 

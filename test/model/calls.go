@@ -379,6 +379,8 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 				r.Approval = s.shownApproval(h.asked)
 			}
 		}
+	} else if c.Asking != nil && h.agreed != (session.Digest{}) && h.agreed != c.Asking.Request {
+		r.Code, r.Repeat = session.IDReused, false
 	} else {
 		r.Code = session.Admitted
 		for _, at := range h.pools {
@@ -477,7 +479,7 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 		s.letGo(h, 's', x.id)
 		x.takeOut(h)
 		code, value := s.ask(c, x, r)
-		if code != session.ApprovalRequired {
+		if r.Repeat = false; code != session.ApprovalRequired {
 			x.ids.add(finished{c.Call, c.Content, code, c.Verdict.Rule, value})
 		}
 		return code

@@ -82,6 +82,11 @@ func (g *Generator) decide() session.Command {
 	if g.once(10) {
 		c.Approver = strings.ToLower(a.agent)
 	}
+	if g.once(2) {
+		if c.Request = a.request; g.once(10) {
+			c.Request[3]++
+		}
+	}
 	if a.call == "" {
 		c.Session = ""
 	}

@@ -31,7 +31,10 @@ type laws struct {
 }
 
 // A tally is what was counted of a session.
-type tally struct{ attempts, executions uint32 }
+type tally struct {
+	attempts, executions uint32
+	opened               time.Duration
+}
 
 func newLaws() *laws {
 	return &laws{
@@ -83,7 +86,7 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 			delete(l.halts[c.NS], session.Target{Scope: session.OfSession, Name: c.Session}) // of one before it
 			l.let(s, k, session.Kill)
 			delete(l.consents, k)
-			l.tallies[k] = &tally{}
+			l.tallies[k] = &tally{opened: l.now}
 		}
 	case *session.Begin:
 		k := session.SessionKey(c.NS, c.Session)
@@ -94,7 +97,7 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		}
 		l.asked(k, c, r, fresh)
 		if t := l.tallies[k]; t != nil && !r.Code.Failure() && r.Code != session.SessionClosed && r.Code != session.AttemptLimit && r.Code != session.Stopped {
-			if !r.Repeat {
+			if !r.Repeat && !l.waits[k][c.Call] { // one that waited may be asked about after all
 				t.attempts++
 			}
 			l.counted(k, t, r)
@@ -146,7 +149,7 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		}
 	case *session.PutStanding:
 		if r.Code == session.Done && !r.Repeat {
-			l.standing[session.StandingKey(c.NS, c.Of.ID())] = &leave{c.Uses, l.now + c.TTL}
+			l.standing[session.StandingKey(c.NS, c.Of.ID())] = &leave{c.Uses, l.now, l.now + c.TTL}
 		}
 	case *session.DeleteStanding:
 		if r.Code == session.Done && !r.Repeat {
@@ -248,8 +251,8 @@ func (l *laws) lapses(ns string, r *session.Result) {
 }
 
 func (l *laws) counted(k session.Key, t *tally, r *session.Result) {
-	if got := (tally{r.Counters.Attempts, r.Counters.Executions}); got != *t {
-		l.breaks("%s has counted %+v, and was asked and told of %+v", k, got, *t)
+	if r.Counters.Attempts != t.attempts || r.Counters.Executions != t.executions {
+		l.breaks("%s has counted %+v, and was asked and told of %+v", k, r.Counters, *t)
 	}
 }
 

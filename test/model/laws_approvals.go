@@ -24,8 +24,8 @@ type consent struct {
 
 // leave is a standing approval.
 type leave struct {
-	uses  uint32
-	until time.Duration
+	uses        uint32
+	made, until time.Duration
 }
 
 // at brings a consent to a time.
@@ -77,6 +77,9 @@ func (l *laws) asked(k session.Key, c *session.Begin, r *session.Result, fresh b
 
 // leaves spends what stands for a call, the narrowest first.
 func (l *laws) leaves(c *session.Begin) bool {
+	if c.CallKind != session.Tool {
+		return false
+	}
 	for _, of := range []session.StandingOf{
 		{Scope: session.OfSession, Name: c.Session, Exact: true}, {Scope: session.OfSession, Name: c.Session},
 		{Scope: session.OfAgent, Name: c.Asking.Agent, Exact: true}, {Scope: session.OfAgent, Name: c.Asking.Agent},
@@ -87,7 +90,7 @@ func (l *laws) leaves(c *session.Begin) bool {
 		}
 		k := session.StandingKey(c.NS, of.ID())
 		at := l.standing[k]
-		if at == nil || at.until <= l.now {
+		if at == nil || at.until <= l.now || of.Scope == session.OfSession && at.made < l.tallies[session.SessionKey(c.NS, c.Session)].opened {
 			continue
 		}
 		if at.uses == 1 {

@@ -99,7 +99,8 @@ type held struct {
 	pools                    []hold
 	spent                    []spent // what its end corrects
 	charges                  []charged
-	asked                    *appr // that it waits for
+	agreed                   session.Digest // to what people, or what stands, have agreed
+	asked                    *appr          // that it waits for
 }
 
 type hold struct {
@@ -260,6 +261,7 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).showApproval(c.ID, r)
 	case *session.PutStanding:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putStanding(c) })
+		m.space(c.NS).showStanding(c.Of.ID(), r)
 	case *session.DeleteStanding:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteStanding(c, r) })
 	case *session.Swept:

@@ -203,9 +203,15 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 				})
 			}
 		}
+		if h.asked != nil || h.agreed != (session.Digest{}) {
+			if x.Gates == nil {
+				x.Gates = &session.HeldGates{}
+			}
+			x.Gates.Request = h.agreed
+		}
 		if h.asked != nil {
 			clock := h.asked.clock()
-			x.Gates = &session.HeldGates{Asked: &clock}
+			x.Gates.Asked = &clock
 		}
 		for _, at := range h.pools {
 			x.Pools = append(x.Pools, session.Hold{Pool: unique.Make(at.pool), Token: at.token, Weight: at.weight})
