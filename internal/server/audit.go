@@ -64,7 +64,7 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	d.PolicyChain, d.Error = said.PolicyChain, said.Error
 	counters := res.Counters
 	r.Outcome, r.Index, r.Counters = out.Outcome, b.answer.Index, &counters
-	r.Repeat = res.Repeat && !b.queued
+	r.Repeat = res.Repeat && !b.queued && !(res.Code == session.Admitted && (res.Approval != nil || b.cmd.Asked))
 	a.keep(&b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
 			bool("repeat", r.Repeat).number("index", b.answer.Index)

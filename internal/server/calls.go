@@ -58,6 +58,7 @@ type begin struct {
 	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
 	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
+	came     time.Time        // when it was checked
 	until    time.Time        // end of its wait, once something has kept it out
 	asked    bool             // it was told that people are asked
 	asksBy   uint16           // the rule of the decision, where that is known as one with modified arguments
@@ -119,7 +120,7 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil {
 		return f.Err
 	}
-	b.one[0] = b.cmd
+	b.one[0], b.came = b.cmd, time.Now()
 	b.content = beginContent(req)
 	b.cmd.Content = input.Short(b.content)
 	b.input.ContentHash = b.s.policies.ContentHash(ctx, b.ns, &b.unread)
@@ -222,6 +223,22 @@ func (b *begin) judge(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// judgeAgain is for a call that was kept out: what its verdict rests on may have
+// changed since, a list, a hash or the hour of the day.
+func (b *begin) judgeAgain(ctx context.Context) error {
+	next := *b.cmd // the other may still be on its way
+	next.Asked = false
+	b.cmd = &next
+	b.one[0] = b.cmd
+	if err := b.load(ctx, storage.Nearby, nil); err != nil {
+		return err
+	}
+	if err := b.charge(ctx, storage.Nearby); err != nil {
+		return err
+	}
+	return b.judge(ctx)
 }
 
 // asking is what the call has to be approved as, where its verdict asks. What is
@@ -389,7 +406,7 @@ func (b *begin) commands() []session.Command {
 // is over. Nil once nothing is left of its wait.
 func (b *begin) held() *waiting.Wait {
 	if b.until.IsZero() {
-		b.until = time.Now().Add(b.cmd.Wait)
+		b.until = b.came.Add(b.cmd.Wait)
 	}
 	left := time.Until(b.until)
 	if left <= 0 {

@@ -17,16 +17,6 @@ approval: {timeout: 60s}
 """
 
 
-@pytest.fixture(autouse=True)
-def _node_has_approvals(client: govnode.Client) -> None:
-    try:
-        client.list_approvals()
-    except govnode.Rejected as e:
-        if e.code != "unimplemented":
-            raise
-        pytest.skip("this node has no approvals")
-
-
 @pytest.fixture
 def asking(client: govnode.Client) -> govnode.Session:
     client.put_policy(ASKS)

@@ -56,14 +56,14 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 	} else {
 		cmd.ID = session.RequestedApprovalID(cmd.By.Client, cmd.By.Request)
 	}
-	cmd.Request, cmd.Preview = Digest(arguments), Preview(arguments)
+	cmd.Request, cmd.Preview = input.Content(req), Preview(arguments)
 	cmd.Tool, cmd.Reason = engine.Redact(cmd.Tool), engine.Redact(cmd.Reason)
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
 	after := a.Result.After
-	if after.Approval != nil && !a.Result.Repeat {
+	if after.Approval != nil && a.Result.Value == 1 && !a.Result.Repeat {
 		s.Asked(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
 	}
 	return &v1.ApprovalServiceRequestResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
@@ -166,6 +166,9 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id, Approver: strings.ToLower(req.Approver),
 		Approve: req.Decision == v1.Vote_VOTE_APPROVE, Reason: engine.Redact(req.Reason),
 	}
+	if req.RequestDigest != "" {
+		cmd.Request = f.DigestOf("requestDigest", req.RequestDigest, "nothing; take it from the approval as it was shown")
+	}
 	if f.Err != nil {
 		return nil, f.Err
 	}
@@ -212,6 +215,8 @@ func (s *Service) refused(id string, by session.Maker) func(*session.Result) err
 			return missing(id)
 		case session.AlreadyVoted, session.AlreadyDecided, session.SelfApproval:
 			return fault.OfResult(res, fmt.Sprintf("id %q", id))
+		case session.Invalid:
+			return fault.Invalid("requestDigest", "is not of what approval %q is for; show it again, and decide on that", id)
 		}
 		return order.RequestFailure(by)(res)
 	}
@@ -226,11 +231,14 @@ func (s *Service) Cancel(ctx context.Context, req *v1.ApprovalServiceCancelReque
 		return nil, f.Err
 	}
 	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
-		next := cmd
 		var err error
-		if next.Session, next.Call, err = s.of(ctx, cmd.NS, cmd.ID, stale); err == nil && stale != nil {
-			next.Pools = stale.Pools
+		if stale == nil || len(stale.Names) > 0 {
+			cmd.Session, cmd.Call, err = s.of(ctx, cmd.NS, cmd.ID, stale)
 		}
+		if stale != nil {
+			cmd.Pools = stale.Pools
+		}
+		next := cmd // the one before it may still be on its way
 		return &next, err
 	}, s.refused(cmd.ID, cmd.By))
 	if err != nil {
@@ -256,7 +264,7 @@ func (s *Service) show(ctx context.Context, ns, id string, a *session.Approval, 
 		Id: id, State: words.ApprovalStates[a.State()], AgentId: a.Agent, SessionId: a.Session, CallId: a.Call, Tool: a.Tool,
 		Arguments: a.Preview, Reason: a.Reason, RequestDigest: a.Request.String(), Required: int32(a.Required), Denials: int32(a.Denials),
 		OnTimeout: v1.OnTimeout_ON_TIMEOUT_DENY, Age: durationpb.New(max(now-a.Asked, 0)), ByTimeout: a.ByTimeout(),
-		Timeout: durationpb.New(a.Timeout),
+		Timeout: durationpb.New(a.Timeout), Kind: words.CallKinds[a.Kind], ServerLabel: a.Server,
 	}
 	if a.Policy != (session.Digest{}) {
 		out.PolicyDigest, out.Rule = a.Policy.String(), s.Rule(ctx, ns, a.Policy, a.Rule)

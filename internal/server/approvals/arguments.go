@@ -29,9 +29,10 @@ func Canonical(arguments value.Value) []byte {
 // Digest names arguments by their content.
 func Digest(arguments value.Value) session.Digest { return sha256.Sum256(Canonical(arguments)) }
 
-// Preview is what people see of arguments: redacted, and no more than fits.
+// Preview is what people see of arguments: redacted, no more than fits, and with
+// escapes in place of what would make it read as something else.
 func Preview(arguments value.Value) string {
-	text := string(Canonical(engine.RedactValue(arguments)))
+	text := input.Plain(string(Canonical(engine.RedactValue(arguments))))
 	if most := session.MaxPreview; len(text) > most {
 		return input.Clip(text, most-len("…")) + "…"
 	}

@@ -56,9 +56,11 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &v1.PutStandingResponse{Index: a.Index, Standing: standingOf(cmd.Of.ID(), &session.Standing{
-		Of: cmd.Of, Shown: cmd.Shown, Uses: cmd.Uses, Until: cmd.TTL,
-	}, 0)}, nil
+	out := &v1.PutStandingResponse{Index: a.Index}
+	if after := a.Result.After; after.Standing != nil {
+		out.Standing = standingOf(cmd.Of.ID(), after.Standing, after.Now)
+	}
+	return out, nil
 }
 
 // ListStanding returns standing approvals in the order of their ids.

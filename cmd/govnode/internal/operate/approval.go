@@ -107,7 +107,7 @@ func printApproval(w io.Writer, a *govnodev1.Approval) error {
 	t := terminal.NewTable(w, "APPROVAL", a.Id)
 	for _, row := range [][2]string{
 		{"STATE", terminal.Word(a.State, "APPROVAL_STATE_")}, {"AGENT", a.AgentId}, {"SESSION", a.SessionId}, {"CALL", a.CallId}, {"TOOL", a.Tool},
-		{"ARGUMENTS", a.Arguments}, {"REASON", a.Reason}, {"RULE", a.Rule}, {"VOTES", votesOf(a)},
+		{"SERVER", a.ServerLabel}, {"ARGUMENTS", a.Arguments}, {"REASON", a.Reason}, {"RULE", a.Rule}, {"DIGEST", a.RequestDigest}, {"VOTES", votesOf(a)},
 	} {
 		if row[1] != "" {
 			t.Row(row[0], row[1])
@@ -126,7 +126,7 @@ func printApproval(w io.Writer, a *govnodev1.Approval) error {
 }
 
 func approvalVoteCommand(use string, vote govnodev1.Vote, short, long string) *cobra.Command {
-	var approver, reason string
+	var approver, reason, digest string
 	return withFlags(config.Leaf(&cobra.Command{
 		Use: use + " APPROVAL", Short: short, Long: long, Args: terminal.Arguments(1, 1),
 		Example: "  govnode approval " + use + " d6f1b8540ea128f1ca8815093e741ee2 --approver amy --reason \"I looked\"",
@@ -135,7 +135,7 @@ func approvalVoteCommand(use string, vote govnodev1.Vote, short, long string) *c
 			return terminal.Usagef("say who decides with --approver; $USER is not set")
 		}
 		req := &govnodev1.ApprovalServiceDecideRequest{
-			Id: args[0], Decision: vote, Approver: approver, Reason: reason, RequestId: remote.NewRequestID(), Client: remote.ClientName,
+			Id: args[0], Decision: vote, Approver: approver, Reason: reason, RequestDigest: digest, RequestId: remote.NewRequestID(), Client: remote.ClientName,
 		}
 		return remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.ApprovalServiceDecideRequest) (*govnodev1.ApprovalServiceDecideResponse, error) {
 			return n.Approvals.Decide(ctx, req)
@@ -146,6 +146,7 @@ func approvalVoteCommand(use string, vote govnodev1.Vote, short, long string) *c
 		cmd.Flags().StringVar(&approver, "approver", os.Getenv("USER"), "who decides")
 		cmd.Flags().Lookup("approver").DefValue = "$USER"
 		cmd.Flags().StringVar(&reason, "reason", "", "why; at most 1 KiB")
+		cmd.Flags().StringVar(&digest, "digest", "", "only if it is what was shown with this `sha256:...`")
 	})
 }
 
