@@ -295,6 +295,9 @@ func TestStandingSentAgain(t *testing.T) {
 		require.NoError(t, err)
 		return res.Standing
 	}
+	_, err := n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{
+		Scope: v1.StandingScope_STANDING_SCOPE_SESSION, Name: "later", Tool: "t", Expiry: durationpb.New(time.Hour)})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "open it first")
 	require.EqualValues(t, 2, put().Uses)
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c").Outcome)
 	require.EqualValues(t, 1, put().Uses)

@@ -11,6 +11,7 @@ import (
 	"example.com/govnode/internal/server/order"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // Standing approvals.
@@ -52,6 +53,9 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 	if req.Arguments != nil || req.ArgumentsJson != "" {
 		cmd.Of.Exact, cmd.Of.Arguments, cmd.Shown = true, Digest(arguments), Preview(arguments)
 	}
+	if err := s.hasSession(ctx, cmd); err != nil {
+		return nil, err
+	}
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
@@ -61,6 +65,22 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 		out.Standing = standingOf(cmd.Of.ID(), after.Standing, after.Now)
 	}
 	return out, nil
+}
+
+// hasSession tells who makes a standing approval for a session that is not open
+// that it would be for nothing: it is for no session that is opened after it.
+func (s *Service) hasSession(ctx context.Context, cmd *session.PutStanding) error {
+	if cmd.Of.Scope != session.OfSession {
+		return nil
+	}
+	found, err := s.Store.Get(ctx, session.SessionKey(cmd.NS, cmd.Of.Name), storage.Latest)
+	if err != nil {
+		return fault.OfRead(err)
+	}
+	if x, _ := found.Record.(*session.Session); x == nil || x.Phase != session.PhaseOpen {
+		return fault.NotFound("name", "there is no open session %q; open it first, for one that is opened later it would not stand", cmd.Of.Name)
+	}
+	return nil
 }
 
 // ListStanding returns standing approvals in the order of their ids.
