@@ -88,7 +88,7 @@ func TestHistories(t *testing.T) { onEachStore(t, testHistories) }
 
 func testHistories(t *testing.T, use func(*Config)) {
 	var did sessiontest.Tally
-	for _, seed := range []uint64{2, 3, 7, 9} {
+	for _, seed := range []uint64{1, 2, 3, 5, 7, 9} {
 		storagetest.Histories(t, seed, 150, map[string]storagetest.Timed{
 			"cluster": func(t *testing.T, now func() time.Duration) storage.Store {
 				s := &spread{testCluster: newCluster(t, 3, func(c *Config) { use(c); c.LogTime = now; c.TrailingLogs = 2 })}

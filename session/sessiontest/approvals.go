@@ -19,6 +19,9 @@ func (h *History) asks(c *session.Begin) {
 	if often := h.r.IntN(6); often > 3 || often > 0 && !h.deliberate() {
 		return
 	}
+	if h.r.IntN(3) > 0 {
+		c.CallKind = session.Tool // for which approvals may stand
+	}
 	c.Verdict.Allow = false
 	c.Asking = &session.Asking{
 		Agent: "agent", Required: uint32(1 + h.r.IntN(3)/2), Denials: uint32(1 + h.r.IntN(2)), Timeout: time.Duration(5+h.r.IntN(60)) * time.Second,
@@ -79,7 +82,7 @@ func (h *History) approval() session.Command {
 		return h.begin()
 	}
 	id := session.ApprovalID(b.Session, b.Call)
-	if h.r.IntN(10) == 0 {
+	if h.r.IntN(6) == 0 {
 		return &session.CancelApproval{NS: NS, By: h.maker(), ID: id, Session: b.Session, Call: b.Call, Pools: pools(b)}
 	}
 	return h.decides(id, b.Session, b.Call)
