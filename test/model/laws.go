@@ -19,6 +19,7 @@ type laws struct {
 	until    map[session.Key]map[uint64]time.Duration   // how long it is his, at least
 	held     map[session.Key]map[string][]session.Grant // by maker and id: what it was given
 	tallies  map[session.Key]*tally
+	opened   map[session.Key]time.Duration
 	queues   map[session.Key][]string
 	waits    map[session.Key]map[string]bool // by session: calls that stood in a queue when they were answered last
 	rates    map[session.Key]*window
@@ -31,15 +32,12 @@ type laws struct {
 }
 
 // A tally is what was counted of a session.
-type tally struct {
-	attempts, executions uint32
-	opened               time.Duration
-}
+type tally struct{ attempts, executions uint32 }
 
 func newLaws() *laws {
 	return &laws{
 		last: map[session.Key]uint64{}, holder: map[session.Key]map[uint64]string{}, until: map[session.Key]map[uint64]time.Duration{},
-		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, queues: map[session.Key][]string{}, waits: map[session.Key]map[string]bool{},
+		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, opened: map[session.Key]time.Duration{}, queues: map[session.Key][]string{}, waits: map[session.Key]map[string]bool{},
 		rates: map[session.Key]*window{}, halts: map[string]map[session.Target]session.SignalKind{},
 		consents: map[session.Key]map[string]*consent{}, standing: map[session.Key]*leave{},
 	}
@@ -86,7 +84,7 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 			delete(l.halts[c.NS], session.Target{Scope: session.OfSession, Name: c.Session}) // of one before it
 			l.let(s, k, session.Kill)
 			delete(l.consents, k)
-			l.tallies[k] = &tally{opened: l.now}
+			l.tallies[k], l.opened[k] = &tally{}, l.now
 		}
 	case *session.Begin:
 		k := session.SessionKey(c.NS, c.Session)

@@ -90,7 +90,7 @@ func (l *laws) leaves(c *session.Begin) bool {
 		}
 		k := session.StandingKey(c.NS, of.ID())
 		at := l.standing[k]
-		if at == nil || at.until <= l.now || of.Scope == session.OfSession && at.made < l.tallies[session.SessionKey(c.NS, c.Session)].opened {
+		if at == nil || at.until <= l.now || of.Scope == session.OfSession && at.made < l.opened[session.SessionKey(c.NS, c.Session)] {
 			continue
 		}
 		if at.uses == 1 {
