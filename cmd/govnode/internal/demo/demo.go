@@ -330,7 +330,7 @@ func (d *demoRun) endFleet() {
 		w.kill()
 	}
 	for _, w := range d.fleet {
-		<-w.ended
+		w.end()
 	}
 }
 

@@ -1,14 +1,12 @@
 package demo
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -85,14 +83,14 @@ func runWorker(ctx context.Context, stdin io.Reader) (err error) {
 		ctx = context.Background()
 	}
 	w := &worker{stop: make(chan struct{})}
-	lines := bufio.NewScanner(stdin)
-	if !lines.Scan() {
-		return terminal.Usagef("demo worker: started without orders: it is what govnode demo starts")
+	lines, err := hearOrders(stdin, &w.orders)
+	if err != nil {
+		return fmt.Errorf("demo worker: %w", err)
 	}
-	if err := json.Unmarshal(lines.Bytes(), &w.orders); err != nil {
-		return fmt.Errorf("demo worker: orders: %w", err)
-	}
-	go w.listen(lines)
+	go obey(lines, map[string]func(){
+		"hold": func() { w.holding.Store(true) },
+		"stop": sync.OnceFunc(func() { close(w.stop) }),
+	})
 	if w.ledger, err = openLedger(w.orders.Ledger); err != nil {
 		return err
 	}
@@ -102,23 +100,6 @@ func runWorker(ctx context.Context, stdin io.Reader) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.client.Close()) }()
 	return w.work(ctx)
-}
-
-// listen obeys the parent, and ends the process when the parent has gone.
-func (w *worker) listen(lines *bufio.Scanner) {
-	stopped := false
-	for lines.Scan() {
-		switch lines.Text() {
-		case "hold":
-			w.holding.Store(true)
-		case "stop":
-			if !stopped {
-				close(w.stop)
-			}
-			stopped = true
-		}
-	}
-	os.Exit(terminal.ExitNo)
 }
 
 func (w *worker) stopping() bool {
