@@ -206,6 +206,22 @@ func (b *books) present(now time.Duration, dead map[int]bool) (inUse, waiting in
 	return inUse, waiting
 }
 
+// unmet says what the fleet has not come to so far: a check of nothing proves
+// nothing.
+func (b *books) unmet() (all []string) {
+	_, refused := b.outcomes()
+	if highest, _ := most(b.uses(), demoSlots); highest < demoSlots || refused["WAIT_TIMEOUT"] == 0 {
+		all = append(all, "the pool was never full, so its limit was not put to the test")
+	}
+	if refused["CALL_LIMIT"] == 0 {
+		all = append(all, "no session had all of its calls, so their limit was not put to the test")
+	}
+	if refused["DENIED_BY_POLICY"] == 0 {
+		all = append(all, "the policy refused nothing, so it was not put to the test")
+	}
+	return all
+}
+
 // calls returns what was asked for in sessions.
 func (b *books) calls() (calls []*thing) {
 	for _, w := range b.workers {

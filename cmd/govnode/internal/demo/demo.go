@@ -73,7 +73,9 @@ func Command() *cobra.Command {
 worker opens sessions with a limit of ` + fmt.Sprint(demoCallLimit) + ` calls, tries more than that, and waits for one of
 ` + fmt.Sprint(demoSlots) + ` slots that all share. Two workers are killed while they hold a slot, and half-way the
 leader of the cluster is. In between all calls of the fleet are stopped for a second,
-payments wait for another process to agree, and callers share a rate and a budget.
+payments wait for another process to agree, and callers share a rate and a budget. On
+a slow machine it goes on until it has come to all of its limits, up to three times as
+long.
 
 Every worker keeps a ledger of its own. At the end they are checked against what the
 service has counted: no limit may have been exceeded, no slot leaked, no count lost or
@@ -226,7 +228,8 @@ func (d *demoRun) run(ctx context.Context) error {
 }
 
 // follow lets things happen at their time and prints a line a second, until
-// the duration is over.
+// the duration is over. A slow machine has more time, if the fleet has not come to
+// all of its limits by then.
 func (d *demoRun) follow(ctx context.Context) error {
 	at := func(percent int) time.Duration { return d.options.duration * time.Duration(percent) / 100 }
 	events := []struct {
@@ -268,7 +271,8 @@ func (d *demoRun) follow(ctx context.Context) error {
 		if machineTime()-d.started >= d.nextLine {
 			d.progress()
 		}
-		if machineTime()-d.started >= d.options.duration {
+		over := machineTime() - d.started - d.options.duration
+		if over >= 2*d.options.duration || over >= 0 && len(d.books.unmet()) == 0 {
 			return nil
 		}
 	}

@@ -3,6 +3,7 @@ package demo
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -117,6 +118,25 @@ func TestUnresolved(t *testing.T) {
 	require.Empty(t, b.workers[0].unresolved())
 	b.count()
 	require.Equal(t, &sessionBook{attempts: 2, calls: 2, executions: 2, failures: 1}, b.sessions["s"])
+}
+
+// A fleet that has not come to a limit has not shown that it holds.
+func TestUnmet(t *testing.T) {
+	b := newBooks(1)
+	require.Len(t, b.unmet(), 3)
+	for i, o := range []string{"WAIT_TIMEOUT", "CALL_LIMIT", "DENIED_BY_POLICY"} {
+		id := strconv.Itoa(i)
+		b.add(0, []entry{told(1, wroteIntent, "s", id), told(2, wroteAnswer, "s", id, outcome(o))})
+	}
+	require.Len(t, b.unmet(), 1, "the pool was not full")
+	for i := range demoSlots {
+		id := "x" + strconv.Itoa(i)
+		b.add(0, []entry{
+			told(1, wroteIntent, "", id), told(2, wroteAnswer, "", id, outcome(admitted), granted(uint64(i+1), 0)),
+			told(3, wroteEnter, "", id, granted(uint64(i+1), 9)),
+		})
+	}
+	require.Empty(t, b.unmet())
 }
 
 // A ledger can be read while it grows, and a line that is not whole yet waits.
