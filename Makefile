@@ -74,7 +74,7 @@ needs:
 	@tools/needs
 
 .PHONY: demo
-demo: build ## a fleet on three nodes, with a leader and two workers killed; 30 seconds
+demo: build ## a fleet on three nodes, which is stopped, asked about, limited, and loses its leader; 10 seconds
 	./bin/govnode demo
 
 .PHONY: outside
