@@ -10,7 +10,9 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
@@ -304,4 +306,39 @@ func TestStandingSentAgain(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "d").Outcome)
 	require.Nil(t, put())
 	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "e").Outcome)
+}
+
+// Whoever chooses the arguments does not choose which of them people see: all names
+// are shown, and what cannot be shown is not asked about. A number that was rounded
+// on its way is not either.
+func TestPeopleSeeAllArguments(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	ask := func(call, arguments string, exact bool) (*v1.BeginCallResponse, error) {
+		return n.calls.BeginCall(n.ctx(), beginRequest("s", call, func(r *v1.BeginCallRequest) {
+			if exact {
+				r.ArgumentsJson = arguments
+			} else {
+				r.Arguments = new(structpb.Struct)
+				require.NoError(t, protojson.Unmarshal([]byte(arguments), r.Arguments))
+			}
+		}))
+	}
+	res, err := ask("long", `{"a_note":"`+strings.Repeat("x", 6000)+`","z_amount":1000000}`, true)
+	require.NoError(t, err)
+	require.Equal(t, `{"a_note":"`+strings.Repeat("x", 1024)+`… (6000 bytes)","z_amount":1000000}`, n.approval(res.Approval.Id).Arguments)
+
+	var many strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&many, `"key%d":%d,`, i, i)
+	}
+	_, err = ask("many", `{`+many.String()+`"z":1}`, true)
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "arguments: are too many for people to be shown")
+
+	const large = `{"to":[{"account":9007199254740993}]}`
+	_, err = ask("rounded", large, false)
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "arguments: have the number 9007199254740992, which may have been another")
+	res, err = ask("exact", large, true)
+	require.NoError(t, err)
+	require.Equal(t, large, n.approval(res.Approval.Id).Arguments)
+	require.EqualValues(t, 2, n.getSession("s").Attempts, "what is refused is no attempt")
 }

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -39,6 +41,7 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 	f.ID("agentId", req.AgentId)
 	f.Text("tool", req.Tool, input.Caps.Tool)
 	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
+	refuseArguments(f, arguments, req.Arguments)
 	f.Text("message", req.Message, input.Caps.Message)
 	f.OptionalID("sessionId", req.SessionId)
 	input.Enum(f, "onTimeout", req.OnTimeout, v1.OnTimeout_name)
@@ -54,9 +57,10 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 	if cmd.By.Request == "" {
 		cmd.ID = s.NewID()
 	} else {
-		cmd.ID = session.RequestedApprovalID(cmd.By.Client, cmd.By.Request)
+		cmd.ID = session.RequestedApprovalID(cmd.NS, cmd.By.Client, cmd.By.Request)
 	}
-	cmd.Request, cmd.Preview = input.Content(req), Preview(arguments)
+	cmd.Request = input.Content(req)
+	cmd.Preview, _ = Preview(arguments)
 	cmd.Tool, cmd.Reason = engine.Redact(cmd.Tool), engine.Redact(cmd.Reason)
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
@@ -67,6 +71,13 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 		s.Asked(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
 	}
 	return &v1.ApprovalServiceRequestResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
+}
+
+// refuseArguments refuses arguments about which people cannot decide.
+func refuseArguments(f *input.Fields, arguments value.Value, sent *structpb.Struct) {
+	if problem := Problem(arguments, sent != nil); problem != "" {
+		f.Refuse("arguments", "%s", problem)
+	}
 }
 
 // Get returns an approval, and waits until it is decided if that is wanted.

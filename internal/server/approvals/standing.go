@@ -42,6 +42,7 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 		f.Refuse("expiry", "is required; say how long it stands, at most 30 days")
 	}
 	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
+	refuseArguments(f, arguments, req.Arguments)
 	cmd := &session.PutStanding{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now),
 		Of:   session.StandingOf{Scope: scopes[req.Scope], Name: req.Name, Server: req.ServerLabel, Tool: req.Tool},
@@ -51,7 +52,8 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 		return nil, f.Err
 	}
 	if req.Arguments != nil || req.ArgumentsJson != "" {
-		cmd.Of.Exact, cmd.Of.Arguments, cmd.Shown = true, Digest(arguments), Preview(arguments)
+		cmd.Of.Exact, cmd.Of.Arguments = true, Digest(arguments)
+		cmd.Shown, _ = Preview(arguments)
 	}
 	if err := s.hasSession(ctx, cmd); err != nil {
 		return nil, err

@@ -134,7 +134,12 @@ func (s *Service) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequest)
 		next := cmd
 		next.Ancestors = ancestors
 		return &next
-	}, order.RequestFailure(cmd.By))
+	}, func(res *session.Result) error {
+		if res.Code == session.Invalid {
+			return fault.Invalid("by", "is %s, and %s is used; no more can be given back, for the rest above it is of others", input.FormatDecimal(cmd.Amount), input.FormatDecimal(res.Limit))
+		}
+		return order.RequestFailure(cmd.By)(res)
+	})
 	if err != nil {
 		return nil, err
 	}
