@@ -14,6 +14,7 @@ import (
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -31,6 +32,10 @@ type Service struct {
 	// Rule names a rule of a policy; empty where that cannot be told any more.
 	Rule func(ctx context.Context, ns string, policy session.Digest, rule uint16) string
 	// Asked and Decided are told of what this node has put in order.
+	// Voted is told of a vote that did not decide, Changed of what was made to stand or
+	// taken back.
+	Voted   func(ctx context.Context, ns, id string, v *session.Decide)
+	Changed func(ctx context.Context, c record.Change)
 	Asked   func(ctx context.Context, ns, id string, a *session.Approval, client string)
 	Decided func(ctx context.Context, ns, id string, a *session.Approval, client string)
 }
@@ -172,6 +177,9 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 	if req.Decision == v1.Vote_VOTE_UNSPECIFIED {
 		f.Refuse("decision", "is required; say VOTE_APPROVE or VOTE_DENY")
 	}
+	if strings.EqualFold(req.Approver, "timeout") {
+		f.Refuse("approver", "is what is said where nobody decided; give the name of a person")
+	}
 	f.Text("reason", req.Reason, input.Caps.Message)
 	cmd := session.Decide{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id, Approver: strings.ToLower(req.Approver),
@@ -195,6 +203,10 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 	after := a.Result.After
 	if a.Result.Value == 1 && !a.Result.Repeat && after.Approval != nil {
 		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
+	} else if !a.Result.Repeat && after.Approval != nil {
+		voted := cmd
+		voted.Session, voted.Call = after.Approval.Session, after.Approval.Call
+		s.Voted(ctx, cmd.NS, cmd.ID, &voted)
 	}
 	return &v1.ApprovalServiceDecideResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
 }
