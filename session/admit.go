@@ -56,8 +56,7 @@ func (s *State) premises(c *Begin, x *Session, again bool, wants []wanted, r *Re
 		}
 		wants[i] = wanted{key: k, pool: p, Request: q}
 	}
-	if c.Asking != nil && c.Asking.Agent != x.Agent.Value() {
-		r.Code = StalePremise // another session stands under this id by now
+	if !x.asks(c, r) {
 		return nil, false
 	}
 	if !s.factsHold(c, x, wants[0].pool, r) {
@@ -152,7 +151,7 @@ func (s *State) admit(c *Begin, x *Session, wants []wanted, was *Held, r *Result
 	if code := s.budgetsAllow(c, r); code != Done {
 		return code
 	}
-	if !s.approved(c, was) {
+	if !s.approved(c, x, was) {
 		return s.ask(c, x, r)
 	}
 	return s.slots(c, x, wants, was, r)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/session/approval"
 )
 
@@ -46,6 +47,8 @@ type Approval struct {
 	Preview       string
 	Reason        string
 	Asked         time.Duration
+	Kind          CallKind
+	Server        string // label of the server that has the tool
 }
 
 // Refusal says why a call was answered ApprovalDenied.
@@ -91,6 +94,7 @@ type (
 		By            Maker
 		ID            string
 		Session, Call string
+		Request       Digest // what the approver has seen; zero if he does not say
 		Approver      string
 		Approve       bool
 		Reason        string
@@ -107,11 +111,13 @@ type (
 	}
 )
 
-// ApprovalID names the approval that a call asks for.
-func ApprovalID(session, call string) string { return hashed("call", session, call) }
+// ApprovalID names the approval that a call asks for: it is of no other namespace.
+func ApprovalID(ns, session, call string) string { return hashed("call", ns, session, call) }
 
 // RequestedApprovalID names the approval that a client asks for.
-func RequestedApprovalID(client, request string) string { return hashed("request", client, request) }
+func RequestedApprovalID(ns, client, request string) string {
+	return hashed("request", ns, client, request)
+}
 
 // hashed is a name that follows from others. None of them has a zero byte in it.
 func hashed(of ...string) string {
@@ -120,7 +126,7 @@ func hashed(of ...string) string {
 }
 
 func approvalOf(ns, session, call string) ref {
-	return ref{KindApproval, ns, ApprovalID(session, call)}
+	return ref{KindApproval, ns, ApprovalID(ns, session, call)}
 }
 
 func (c *Ask) Touches() []Key { return append(c.By.touches(c.NS), ApprovalKey(c.NS, c.ID)) }
@@ -234,14 +240,22 @@ func (h *Held) Parked() bool { return h.Until == 0 && h.Asked() != nil }
 
 // ask puts the clock of an approval into what has it; nil takes it out.
 func (h *Held) ask(clock *approval.Clock) {
-	var g HeldGates
-	if h.Gates != nil {
-		g = *h.Gates
+	h.changeGates(func(g *HeldGates) { g.Asked = clock })
+}
+
+// agreed keeps what people have agreed to, for whoever comes with something else
+// of the same fingerprint.
+func (h *Held) agreed(c *Begin) {
+	if c.Asking == nil {
+		return
 	}
-	g.Asked = clock
-	if h.Gates = &g; clock == nil && g.Rates == nil && g.Charges == nil {
-		h.Gates = nil
-	}
+	h.changeGates(func(g *HeldGates) { g.Request = c.Asking.Request })
+}
+
+// isAgreed reports whether what a call that runs asks for is what people, or what
+// stands, have agreed to.
+func (h *Held) isAgreed(c *Begin) bool {
+	return c.Asking == nil || h.Gates == nil || h.Gates.Request == (Digest{}) || h.Gates.Request == c.Asking.Request
 }
 
 // park takes a call out of all queues, and lets it wait for its approval alone.
@@ -288,13 +302,53 @@ func (x *Session) pending() (n uint32) {
 // namesApproval reports whether the command may look at the approval of its call.
 func (c *Begin) namesApproval() bool { return c.Asking != nil || c.Asked }
 
+// asks reports whether it is the agent of the session for whom a call asks, if it
+// does: what stands for another one is not for it.
+func (x *Session) asks(c *Begin, r *Result) bool {
+	if c.Asking == nil || c.Asking.Agent == x.Agent.Value() {
+		return true
+	}
+	r.Code = StalePremise // another session stands under this id by now
+	return false
+}
+
+// asksNoMore ends the approval of a call in a queue whose verdict does not ask any
+// more. If it allows, the call waits like any other from here on; if it denies, the
+// call has ended, and so it reports.
+func (s *State) asksNoMore(c *Begin, x *Session, h *Held, r *Result) bool {
+	switch {
+	case c.Asking != nil || h.Asked() == nil:
+		return false
+	case c.Verdict.Allow:
+		s.finishApproval(approvalOf(c.NS, c.Session, c.Call), approval.Cancelled)
+		h.ask(nil)
+		return false
+	}
+	r.Rule = c.Verdict.Rule
+	h.Rule = r.Rule
+	r.Code = s.giveUp(c.NS, x, h, Denied, 0)
+	return true
+}
+
+// tellParked says of a claim that found no room, and parked its call again, that
+// the approval stands.
+func (s *State) tellParked(c *Begin, x *Session, r *Result) {
+	if h := x.Find(c.Call); h == nil || !h.Parked() || !r.Code.wantOfRoom() {
+		return
+	}
+	k := approvalOf(c.NS, c.Session, c.Call)
+	if a := s.approval(k); a != nil {
+		r.Approval = a.Count(k.name, s.now)
+	}
+}
+
 // approved reports whether a call needs no approval, or has one: its own, or one
 // that stands.
-func (s *State) approved(c *Begin, was *Held) bool {
+func (s *State) approved(c *Begin, x *Session, was *Held) bool {
 	if c.Asking == nil || was.hasApproval() {
 		return true
 	}
-	_, there := s.standingFor(c)
+	_, there := s.standingFor(c, x)
 	return there != nil
 }
 
@@ -307,10 +361,16 @@ func (s *State) ask(c *Begin, x *Session, r *Result) Code {
 	q := c.Asking
 	if x.pending() >= q.MaxPending {
 		r.Limit = int64(q.MaxPending)
-		r.Approval = &ApprovalCount{ID: ApprovalID(c.Session, c.Call), State: approval.Denied, Why: RefusedTooMany}
+		r.Approval = &ApprovalCount{ID: ApprovalID(c.NS, c.Session, c.Call), State: approval.Denied, Why: RefusedTooMany}
 		return ApprovalDenied
 	}
 	k := approvalOf(c.NS, c.Session, c.Call)
+	before := s.approval(k)
+	if before != nil && before.Request != q.Request { // somebody may have that one before him
+		r.Approval = before.Count(k.name, s.now)
+		r.Approval.Why = RefusedOtherThing
+		return ApprovalDenied
+	}
 	a := &Approval{
 		entry: s.entry, Session: c.Session, Call: c.Call, Agent: x.Agent.Value(), Tool: c.Tool,
 		Policy: c.Digest, Rule: q.Rule, Request: q.Request, Preview: q.Preview, Reason: q.Reason, Asked: s.now,
@@ -318,6 +378,10 @@ func (s *State) ask(c *Begin, x *Session, r *Result) Code {
 			Clock:   approval.Clock{AllowOnTimeout: q.AllowOnTimeout, Timeout: q.Timeout, Deadline: s.now + q.Timeout},
 			ForCall: true, Required: q.Required, Denials: q.Denials,
 		},
+		Kind: c.CallKind, Server: q.Server,
+	}
+	if before != nil && !before.Approved && before.End == approval.Cancelled {
+		a.Votes = before.Votes // it was called off for what stood, which has gone
 	}
 	s.write(k, a)
 	clock := a.Clock
@@ -342,7 +406,7 @@ func (s *State) askStands(c *Begin, k ref, x *Session, h *Held, r *Result) bool 
 	switch {
 	case a == nil || !a.Open():
 		why = RefusedCancelled // it was lost
-	case c.Asking == nil || a.Request == c.Asking.Request:
+	case c.Asking == nil || a.Request == c.Asking.Request || seeded.On(seeded.OtherThing):
 		return true
 	}
 	x = s.ownSession(k, x)
@@ -364,7 +428,7 @@ func (s *State) askedAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 	}
 	ak := approvalOf(c.NS, c.Session, c.Call)
 	a := s.approval(ak)
-	if !s.approved(c, h) {
+	if !s.approved(c, x, h) {
 		r.Code, r.Repeat, r.Rule, r.Approval = ApprovalRequired, true, h.Rule, a.Count(ak.name, s.now)
 		return
 	}
@@ -430,6 +494,7 @@ func (s *State) askInstead(c *Begin, x *Session, h *Held, r *Result) Code {
 	s.letGo(c.NS, &over)
 	s.forget(c.NS, x, &over)
 	code := s.ask(c, x, r)
+	r.Repeat = false // people are asked now
 	if code != ApprovalRequired {
 		r.Code = code
 		x.refuse(c, nil, s.now, r)
@@ -457,7 +522,7 @@ func (s *State) recallApproval(c *Begin, value uint64, r *Result) {
 }
 
 // useApproval uses what a call was approved by, once it is admitted.
-func (s *State) useApproval(c *Begin, h *Held, r *Result) {
+func (s *State) useApproval(c *Begin, x *Session, h *Held, r *Result) {
 	switch {
 	case h.Asked() != nil:
 		k := approvalOf(c.NS, c.Session, c.Call)
@@ -465,15 +530,20 @@ func (s *State) useApproval(c *Begin, h *Held, r *Result) {
 			r.Approval = a.Count(k.name, s.now)
 		}
 		h.ask(nil)
+		h.agreed(c)
 	case c.Asking != nil:
-		s.useStanding(c)
+		s.useStanding(c, x)
+		h.agreed(c)
 	}
 }
 
 func (s *State) carryOutAsk(c *Ask, r *Result) {
 	k := ref{KindApproval, c.NS, c.ID}
-	if s.approval(k) != nil {
-		return // the client was dropped since it asked
+	if a := s.approval(k); a != nil { // the client was dropped since it asked
+		if a.Request != c.Request {
+			r.Code = IDReused
+		}
+		return
 	}
 	s.write(k, &Approval{
 		entry: s.entry, Session: c.Session, Agent: c.Agent, Tool: c.Tool, Request: c.Request,
@@ -500,7 +570,10 @@ func (s *State) decide(c *Decide, r *Result) {
 	case voted != nil:
 		r.Code = AlreadyVoted
 		return
-	case c.Approver == lower(a.Agent):
+	case c.Request != (Digest{}) && c.Request != a.Request:
+		r.Code = Invalid
+		return
+	case c.Approver == lower(a.Agent) && !seeded.On(seeded.OwnVote):
 		r.Code = SelfApproval
 		return
 	case a.State() != approval.Pending:
@@ -623,7 +696,7 @@ func (x *Session) asksNamed(calls []string) bool {
 
 func approvalKeys(ns, session string, calls []string, keys []Key) []Key {
 	for _, call := range calls {
-		keys = append(keys, ApprovalKey(ns, ApprovalID(session, call)))
+		keys = append(keys, ApprovalKey(ns, ApprovalID(ns, session, call)))
 	}
 	return keys
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/govnode/internal/seeded"
 	"example.com/govnode/limiter"
 	"example.com/govnode/session/approval"
 	"example.com/govnode/session/ids"
@@ -159,7 +160,7 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, was *Held, r *Result
 	}
 	switch {
 	case h.Until == 0:
-		s.admitted(c, &h, r)
+		s.admitted(c, x, &h, r)
 	case h.Asked() != nil:
 		s.queueAsked(c, &h)
 	}
@@ -172,8 +173,8 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, was *Held, r *Result
 }
 
 // admitted is what happens when a call is admitted, at once or by its claim.
-func (s *State) admitted(c *Begin, h *Held, r *Result) {
-	s.useApproval(c, h, r)
+func (s *State) admitted(c *Begin, x *Session, h *Held, r *Result) {
+	s.useApproval(c, x, h, r)
 	s.spend(c, h)
 	s.charge(c, h, r)
 	s.grants(h, r)
@@ -289,18 +290,22 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		}
 	}
 	r.Repeat, r.Rule = true, h.Rule
-	if !h.Waiting() && !s.leased(c.NS, h) {
+	if !h.Waiting() && !h.isAgreed(c) {
+		r.Code, r.Repeat = IDReused, false
+	} else if !h.Waiting() && !s.leased(c.NS, h) {
 		r.Code = LeaseLost
 	} else if !h.Waiting() {
 		r.Code = Admitted
 		s.grants(h, r)
+	} else if !x.asks(c, r) {
 	} else if h.Asked() != nil && !s.askStands(c, k, x, h, r) {
 		x = s.session(k)
 	} else if s.budgetsStand(c, r) {
 		x = s.ownSession(k, x)
 		x.Used = s.now
-		if h = x.edit(c.Call); !s.halted(c, x, h, r) {
+		if h = x.edit(c.Call); !s.halted(c, x, h, r) && !s.asksNoMore(c, x, h, r) {
 			r.Code = s.claim(c, x, h, r)
+			s.tellParked(c, x, r)
 		}
 	}
 	r.Counters = x.Counters()
@@ -396,10 +401,10 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 	if code := s.breakerAllows(c, x, r); code != Done {
 		return s.giveUp(c.NS, x, h, code, uint64(s.now+r.RetryAfter))
 	}
-	if code := s.budgetsAllow(c, r); code != Done {
+	if code := s.budgetsAllow(c, r); code != Done && !seeded.On(seeded.ClaimUnpaid) {
 		return s.giveUp(c.NS, x, h, code, rememberBudget(c, r))
 	}
-	if !s.approved(c, h) {
+	if !s.approved(c, x, h) {
 		return s.askInstead(c, x, h, r)
 	}
 	var holdUntil time.Duration
@@ -408,7 +413,7 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		holdUntil = s.now + c.MaxHold
 		h.Deadline = min(h.Deadline, holdUntil)
 	}
-	s.admitted(c, h, r)
+	s.admitted(c, x, h, r)
 	for _, hold := range h.Pools {
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		s.ownPool(k, s.pool(k)).Extend(s.now, hold.Token, h.Deadline, holdUntil)

@@ -311,6 +311,12 @@ func (a *After) fields(f *codec) {
 	for m := f.Message(4, a.Approval != nil); f.Visit(&m); {
 		a.Approval.fields(f)
 	}
+	if f.Field() == 5 && a.Standing == nil {
+		a.Standing = new(Standing)
+	}
+	for m := f.Message(5, a.Standing != nil); f.Visit(&m); {
+		a.Standing.fields(f)
+	}
 }
 
 func (p *PoolCounts) fields(f *codec) {

@@ -140,6 +140,7 @@ func (c *Decide) fields(f *codec) {
 	f.Kept(6, &c.Approver)
 	f.Bool(7, &c.Approve)
 	f.Kept(8, &c.Reason)
+	f.digest(9, &c.Request)
 }
 
 func (c *CancelApproval) fields(f *codec) {
@@ -202,6 +203,8 @@ func (a *Approval) fields(f *codec) {
 	f.Bool(18, &a.Approved)
 	f.Bool(19, &a.AllowOnTimeout)
 	f.Duration(20, &a.Timeout)
+	f.Uint8(21, (*uint8)(&a.Kind), uint8(Sampling))
+	f.Kept(22, &a.Server)
 }
 
 func clockFields(f *codec, c *approval.Clock) {

@@ -154,6 +154,7 @@ func (g *HeldGates) fields(f *codec) {
 	for m := f.Message(1, g.Asked != nil); f.Visit(&m); {
 		clockFields(f, g.Asked)
 	}
+	f.digest(2, &g.Request)
 	for i, n := elements(f, 10, &g.Rates, MaxRates); i < n; i++ {
 		for m := f.Message(10, true); f.Visit(&m); {
 			r := &g.Rates[i]

@@ -56,6 +56,8 @@ func (s *State) request(c request, r *Result) {
 		s.showBudget(c.NS, c.Budget, r)
 	case *Signal:
 		r.Signal = s.standing(c.NS, c.Target)
+	case *PutStanding:
+		r.After = s.afterStanding(ref{KindStanding, c.NS, c.Of.ID()})
 	case *Ask:
 		r.After = s.afterApproval(ref{KindApproval, c.NS, c.ID})
 	case *Decide:

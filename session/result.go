@@ -139,6 +139,7 @@ type After struct {
 	Pool    *PoolCounts   // nil if it was deleted since
 	// Approval is nil if it was dropped since.
 	Approval *Approval
+	Standing *Standing // nil if it was used up or taken back since
 }
 
 // PoolCounts is a pool without those who hold and wait, who may be thousands.

@@ -271,11 +271,15 @@ func (s *script) command(verb string) session.Command {
 	case "close":
 		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p")), Killed: s.args["killed"] != "", Reason: s.args["killed"], Asked: s.words("asked")}
 	case "approve", "deny":
-		return &session.Decide{NS: "ns", By: s.maker(), ID: s.approvalID(), Session: s.args["s"], Call: s.args["call"], Approver: s.args["by"], Approve: verb == "approve"}
+		c := &session.Decide{NS: "ns", By: s.maker(), ID: s.approvalID(), Session: s.args["s"], Call: s.args["call"], Approver: s.args["by"], Approve: verb == "approve"}
+		if s.args["saw"] != "" {
+			c.Request = digest(s.args["saw"])
+		}
+		return c
 	case "drop-approval":
 		return &session.CancelApproval{NS: "ns", By: s.maker(), ID: s.approvalID(), Session: s.args["s"], Call: s.args["call"], Pools: names}
 	case "request":
-		return &session.Ask{NS: "ns", By: s.maker(), ID: s.args["approval"], Agent: s.str("agent", "bob"), Tool: s.str("tool", "ls"),
+		return &session.Ask{NS: "ns", By: s.maker(), ID: s.args["approval"], Agent: s.str("agent", "bob"), Tool: s.str("tool", "ls"), Request: digest(s.str("request", "r")),
 			Required: uint32(s.num("required", 1)), Denials: uint32(s.num("denials", 1)), Timeout: s.dur("timeout"), AllowOnTimeout: s.args["allow"] != ""}
 	case "stand":
 		return &session.PutStanding{NS: "ns", By: s.maker(), Of: s.standing(), Uses: uint32(s.num("uses", 0)), TTL: s.dur("for")}
@@ -358,7 +362,7 @@ func (s *script) approvalID() string {
 	if id := s.args["approval"]; id != "" {
 		return id
 	}
-	return session.ApprovalID(s.args["s"], s.args["call"])
+	return session.ApprovalID("ns", s.args["s"], s.args["call"])
 }
 
 // standing reads s=, agent= or name= (of a policy), tool=, server= and arguments=.
@@ -568,7 +572,7 @@ func (s *script) show(what string) string {
 	case "approval":
 		id, call, _ := strings.Cut(name, "/")
 		if call != "" {
-			id = session.ApprovalID(id, call)
+			id = session.ApprovalID("ns", id, call)
 		}
 		a, ok := s.state.Get(session.ApprovalKey("ns", id)).(*session.Approval)
 		if !ok {

@@ -2,6 +2,8 @@ package session
 
 import (
 	"time"
+
+	"example.com/govnode/internal/seeded"
 )
 
 // Standing approvals: who may call a tool without being asked about each call.
@@ -79,9 +81,12 @@ func (a *Standing) At(now time.Duration) Record {
 }
 
 // standings are the names that a standing approval for a call may have, the
-// narrowest first.
+// narrowest first: none but for tools, since the label of a server is no tool.
 func (c *Begin) standings() []string {
 	q := c.Asking
+	if c.CallKind != Tool {
+		return nil
+	}
 	policy := c.Pools[0].Pool[len(policyPrefix):]
 	ids := make([]string, 0, 6)
 	for _, of := range []StandingOf{{Scope: OfSession, Name: c.Session}, {Scope: OfAgent, Name: q.Agent}, {Scope: OfPolicy, Name: policy}} {
@@ -94,11 +99,13 @@ func (c *Begin) standings() []string {
 	return ids
 }
 
-// standing returns the narrowest standing approval for a call that asks, or nil.
-func (s *State) standingFor(c *Begin) (k ref, a *Standing) {
+// standingFor returns the narrowest standing approval for a call of a session that
+// asks, or nil. What was for another session of its id is not for this one.
+func (s *State) standingFor(c *Begin, x *Session) (k ref, a *Standing) {
 	for _, id := range c.standings() {
 		k = ref{KindStanding, c.NS, id}
-		if a, _ = s.lookup(k).(*Standing); a != nil && a.At(s.now) != nil {
+		a, _ = s.lookup(k).(*Standing)
+		if a != nil && a.At(s.now) != nil && (a.Of.Scope != OfSession || a.Made >= x.Opened) {
 			return k, a
 		}
 	}
@@ -106,9 +113,9 @@ func (s *State) standingFor(c *Begin) (k ref, a *Standing) {
 }
 
 // useStanding spends one use of it.
-func (s *State) useStanding(c *Begin) {
-	k, a := s.standingFor(c)
-	if a == nil || a.Uses == 0 {
+func (s *State) useStanding(c *Begin, x *Session) {
+	k, a := s.standingFor(c, x)
+	if a == nil || a.Uses == 0 || seeded.On(seeded.StandsOn) {
 		return
 	}
 	if a.Uses == 1 {
@@ -122,6 +129,14 @@ func (s *State) useStanding(c *Begin) {
 
 func (s *State) putStanding(c *PutStanding) {
 	s.write(ref{KindStanding, c.NS, c.Of.ID()}, &Standing{c.Of, c.Shown, c.Uses, s.now + c.TTL, s.now})
+}
+
+func (s *State) afterStanding(k ref) *After {
+	after := &After{Now: s.now}
+	if a, _ := s.lookup(k).(*Standing); a != nil && a.At(s.now) != nil {
+		after.Standing = a // immutable
+	}
+	return after
 }
 
 func (s *State) deleteStanding(c *DeleteStanding, r *Result) {

@@ -58,6 +58,7 @@ type begin struct {
 	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
 	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
+	came     time.Time        // when it was checked
 	until    time.Time        // end of its wait, once something has kept it out
 	asked    bool             // it was told that people are asked
 	asksBy   uint16           // the rule of the decision, where that is known as one with modified arguments
@@ -119,7 +120,7 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil {
 		return f.Err
 	}
-	b.one[0] = b.cmd
+	b.one[0], b.came = b.cmd, time.Now()
 	b.content = beginContent(req)
 	b.cmd.Content = input.Short(b.content)
 	b.input.ContentHash = b.s.policies.ContentHash(ctx, b.ns, &b.unread)
@@ -213,10 +214,11 @@ func (b *begin) judge(ctx context.Context) error {
 	b.s.metrics.evaluation.Observe(took.Seconds())
 	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
 	b.cmd.Seen = premises(b.decision.Premises)
-	b.cmd.Asking = b.asking()
+	if b.cmd.Asking, err = b.asking(); err != nil { // before anything is spent on it
+		return err
+	}
 	b.modified = nil
 	if m := b.decision.ModifiedArguments; m != nil {
-		var err error
 		if b.modified, err = m.Struct(); err != nil { // before anything is spent on it
 			return errModified(err)
 		}
@@ -224,25 +226,45 @@ func (b *begin) judge(ctx context.Context) error {
 	return nil
 }
 
+// judgeAgain is for a call that was kept out: what its verdict rests on may have
+// changed since, a list, a hash or the hour of the day.
+func (b *begin) judgeAgain(ctx context.Context) error {
+	next := *b.cmd // the other may still be on its way
+	next.Asked = false
+	b.cmd = &next
+	b.one[0] = b.cmd
+	if err := b.load(ctx, storage.Nearby, nil); err != nil {
+		return err
+	}
+	if err := b.charge(ctx, storage.Nearby); err != nil {
+		return err
+	}
+	return b.judge(ctx)
+}
+
 // asking is what the call has to be approved as, where its verdict asks. What is
 // approved is the whole request and what a guardrail has made of its arguments.
-func (b *begin) asking() *session.Asking {
+func (b *begin) asking() (*session.Asking, error) {
 	ask := b.decision.Ask
 	if ask == nil {
-		return nil
+		return nil, nil
 	}
-	arguments, what := b.input.Arguments, b.content
+	arguments, what, sent := b.input.Arguments, b.content, b.req.Arguments
 	if m := b.decision.ModifiedArguments; m != nil {
-		arguments = *m
+		arguments, sent = *m, nil
 		what = sha256.Sum256(append(b.content[:], approvals.Canonical(arguments)...))
 	}
+	if problem := approvals.Problem(arguments, sent != nil); problem != "" {
+		return nil, fault.Invalid("arguments", "%s", problem)
+	}
+	preview, _ := approvals.Preview(arguments)
 	return &session.Asking{
 		Agent: b.session.Agent.Value(), Required: ask.Required, Denials: ask.Denials, Timeout: ask.Timeout,
 		AllowOnTimeout: ask.AllowOnTimeout, MaxPending: ask.MaxPending, Request: what,
-		Arguments: approvals.Digest(arguments), Server: b.req.ServerLabel, Preview: approvals.Preview(arguments),
+		Arguments: approvals.Digest(arguments), Server: b.req.ServerLabel, Preview: preview,
 		Rule:   cmp.Or(b.asksBy, b.decision.Rule),
 		Reason: input.Clip(engine.Redact(b.decision.Reason), session.MaxMessage),
-	}
+	}, nil
 }
 
 // decide evaluates the policy once.
@@ -389,7 +411,7 @@ func (b *begin) commands() []session.Command {
 // is over. Nil once nothing is left of its wait.
 func (b *begin) held() *waiting.Wait {
 	if b.until.IsZero() {
-		b.until = time.Now().Add(b.cmd.Wait)
+		b.until = b.came.Add(b.cmd.Wait)
 	}
 	left := time.Until(b.until)
 	if left <= 0 {

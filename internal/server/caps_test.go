@@ -97,6 +97,29 @@ func (b *bench) putPool(change func(*v1.PutPoolRequest)) error {
 	return err
 }
 
+func (b *bench) request(change func(*v1.ApprovalServiceRequestRequest)) error {
+	req := &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: "t", RequestId: b.id()}
+	change(req)
+	_, err := b.s.newApprovals().Request(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) decide(change func(*v1.ApprovalServiceDecideRequest)) error {
+	id := b.id()
+	require.NoError(b.t, b.request(func(r *v1.ApprovalServiceRequestRequest) { r.RequestId = id }))
+	req := &v1.ApprovalServiceDecideRequest{Id: session.RequestedApprovalID("default", "default", id), Approver: "amy", Decision: v1.Vote_VOTE_APPROVE}
+	change(req)
+	_, err := b.s.newApprovals().Decide(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) stand(change func(*v1.PutStandingRequest)) error {
+	req := &v1.PutStandingRequest{Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: b.id(), Tool: "t", Expiry: durationpb.New(time.Minute)}
+	change(req)
+	_, err := b.s.newApprovals().PutStanding(b.t.Context(), req)
+	return err
+}
+
 func (b *bench) putRate(change func(*v1.PutRateRequest)) error {
 	req := &v1.PutRateRequest{Rate: b.id(), Limit: 10, Per: durationpb.New(time.Second)}
 	change(req)
@@ -155,6 +178,12 @@ var bounds = map[string]func(b *bench, n int64) error{
 	},
 	"Reason": func(b *bench, n int64) error {
 		return b.signal(func(r *v1.SignalRequest) { r.Reason = chars(max(n, 0)) })
+	},
+	"Message": func(b *bench, n int64) error {
+		if err := b.request(func(r *v1.ApprovalServiceRequestRequest) { r.Message = chars(max(n, 0)) }); err != nil {
+			return err
+		}
+		return b.decide(func(r *v1.ApprovalServiceDecideRequest) { r.Reason = chars(max(n, 0)) })
 	},
 	"Attribute": func(b *bench, n int64) error {
 		return b.create(func(r *v1.CreateSessionRequest) {
@@ -261,6 +290,15 @@ var bounds = map[string]func(b *bench, n int64) error{
 		}
 		return b.begin(func(r *v1.BeginCallRequest) { r.Rates = []*v1.RateWant{{Rate: name, Cost: int32(n)}} })
 	},
+	"Votes": func(b *bench, n int64) error {
+		if err := b.request(func(r *v1.ApprovalServiceRequestRequest) { r.Required = int32(n) }); err != nil {
+			return err
+		}
+		return b.request(func(r *v1.ApprovalServiceRequestRequest) { r.Denials = int32(n) })
+	},
+	"Uses": func(b *bench, n int64) error {
+		return b.stand(func(r *v1.PutStandingRequest) { r.Uses = int32(n) })
+	},
 	"Slots": func(b *bench, n int64) error { return b.putPool(func(r *v1.PutPoolRequest) { r.Slots = int32(n) }) },
 	"Weight": func(b *bench, n int64) error {
 		if err := b.acquire(func(r *v1.AcquireSlotRequest) { r.Weight = int32(n) }); err != nil {
@@ -317,6 +355,12 @@ var spans = map[string]func(b *bench, d time.Duration) error{
 	},
 	"ListTTL": func(b *bench, d time.Duration) error {
 		return b.append(func(r *v1.AppendRequest) { r.Ttl = durationpb.New(d) })
+	},
+	"Approval": func(b *bench, d time.Duration) error {
+		return b.request(func(r *v1.ApprovalServiceRequestRequest) { r.Timeout = durationpb.New(d) })
+	},
+	"Standing": func(b *bench, d time.Duration) error {
+		return b.stand(func(r *v1.PutStandingRequest) { r.Expiry = durationpb.New(d) })
 	},
 	"Ahead": func(b *bench, d time.Duration) error {
 		if d < 0 {

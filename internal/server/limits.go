@@ -126,9 +126,6 @@ func ratesOf(f *input.Fields, rates []*v1.RateWant, tokens int64) []session.Rate
 	return wants
 }
 
-// rateKinds are the kinds of calls as policies name them.
-var rateKinds = map[session.CallKind]string{session.Tool: "tool", session.Model: "model", session.Agent: "agent", session.Handoff: "handoff", session.Sampling: "sampling"}
-
 // allRates are the rates that a call names and those of its policy, in the order
 // in which they are taken.
 func (b *begin) allRates(f *input.Fields) ([]session.RateWant, error) {
@@ -139,7 +136,7 @@ func (b *begin) allRates(f *input.Fields) ([]session.RateWant, error) {
 	all := slices.Clone(b.rates)
 	for i := range limits {
 		l := &limits[i]
-		if !l.Holds(rateKinds[b.cmd.CallKind], b.req.Tool) {
+		if !l.Holds(words.CallKinds[b.cmd.CallKind], b.req.Tool) {
 			continue
 		}
 		w := session.RateWant{Pool: b.policyRate(l), Cost: 1, Tokens: l.Tokens, Limit: int32(l.Limit), Per: l.Per}

@@ -30,6 +30,8 @@ type operation interface {
 	check(ctx context.Context, f *input.Fields) error
 	// judge reaches the verdict on what was checked.
 	judge(ctx context.Context) error
+	// judgeAgain judges what was kept out by what holds by now.
+	judgeAgain(ctx context.Context) error
 	// commands returns what is to be ordered now.
 	commands() []session.Command
 	// take looks at the answers, all of commands that were applied, and reports
@@ -95,10 +97,11 @@ func (r *request[Req, Res]) stale(answers []storage.Answer) bool {
 	return r.answer.Result.Code == session.StalePremise
 }
 
-func (*request[Req, Res]) judge(context.Context) error { return nil }
-func (*request[Req, Res]) waiting() *waiting.Wait      { return nil }
-func (*request[Req, Res]) queue()                      {}
-func (*request[Req, Res]) failed(error)                {}
+func (*request[Req, Res]) judge(context.Context) error      { return nil }
+func (*request[Req, Res]) judgeAgain(context.Context) error { return nil }
+func (*request[Req, Res]) waiting() *waiting.Wait           { return nil }
+func (*request[Req, Res]) queue()                           {}
+func (*request[Req, Res]) failed(error)                     {}
 
 // bareSize is about what an operation holds that carries nothing of the caller's.
 const bareSize = 256

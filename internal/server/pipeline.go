@@ -157,12 +157,17 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 }
 
 // await lets an operation stand in its queue until it has its answer, and be held
-// while it is stopped: then it is put in order again.
+// while it is kept out: then it is judged and put in order again, as one that is sent
+// again would be.
 func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 	for {
 		var next *waiting.Wait
 		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })
-		if err == nil && w.Held != nil && !w.Held.Over {
+		goesOn := err == nil && w.Held != nil && !w.Held.Over
+		if goesOn {
+			err = s.guarded(op, func() error { return op.judgeAgain(context.WithValue(ctx, quickKey{}, false)) })
+		}
+		if goesOn && err == nil {
 			s.proceed(ctx, []operation{op}, course{queued: func(_ int, again *waiting.Wait) { next = again }})
 			if next == nil {
 				return

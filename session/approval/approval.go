@@ -120,9 +120,11 @@ func (a *Approval) Of(approver string) *Vote {
 	return &a.Votes[i]
 }
 
-// Decisive returns the vote that decided; nil if none did.
+// Decisive returns the vote that decided how it stands; nil if none did.
 func (a *Approval) Decisive() *Vote {
-	if !a.Approved && a.End != Denied || a.ByTimeout() {
+	switch s := a.State(); {
+	case s == Denied:
+	case s != Approved && s != Used, a.ByTimeout():
 		return nil
 	}
 	return &a.Votes[len(a.Votes)-1]

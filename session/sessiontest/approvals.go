@@ -10,10 +10,17 @@ import (
 
 var approvers = []string{"amy", "bob", "agent"}
 
+// deliberate is of histories in which most calls ask, and people look after
+// them; in others few do.
+func (h *History) deliberate() bool { return h.Seed%2 == 1 }
+
 // asks lets a call ask, now and then.
 func (h *History) asks(c *session.Begin) {
-	if h.r.IntN(5) > 0 {
+	if often := h.r.IntN(6); often > 3 || often > 0 && !h.deliberate() {
 		return
+	}
+	if h.r.IntN(3) > 0 {
+		c.CallKind = session.Tool // for which approvals may stand
 	}
 	c.Verdict.Allow = false
 	c.Asking = &session.Asking{
@@ -51,31 +58,31 @@ func (h *History) approval() session.Command {
 	case session.OfSession:
 		of.Name = h.session()
 	}
-	if h.r.IntN(2) == 0 {
+	if h.r.IntN(3) == 0 {
 		of.Exact, of.Arguments = true, session.Digest{0: byte(h.r.IntN(3))}
 	}
-	switch h.r.IntN(20) {
+	switch h.r.IntN(30) {
 	case 0:
 		return &session.DeleteStanding{NS: NS, By: h.maker(), ID: of.ID()}
-	case 1:
+	case 1, 2, 3:
 		return &session.PutStanding{NS: NS, By: h.maker(), Of: of, Uses: uint32(h.r.IntN(3)), TTL: time.Duration(1+h.r.IntN(60)) * time.Second}
-	case 2:
+	case 4:
 		by := h.maker()
-		c := &session.Ask{NS: NS, By: by, ID: session.RequestedApprovalID(by.Client, by.Request), Agent: "agent", Tool: "ls",
+		c := &session.Ask{NS: NS, By: by, ID: session.RequestedApprovalID(NS, by.Client, by.Request), Agent: "agent", Tool: "ls",
 			Required: 1, Denials: 1, Timeout: time.Duration(1+h.r.IntN(30)) * time.Second, AllowOnTimeout: h.r.IntN(2) == 0}
 		h.requested = append(h.requested, c)
 		return c
-	case 3:
+	case 5:
 		if a, ok := recent(h, h.requested); ok {
 			return h.decides(a.ID, "", "")
 		}
 	}
-	b, ok := recent(h, h.asked)
+	b, ok := recent(h, h.asked[max(0, len(h.asked)-6):])
 	if !ok {
 		return h.begin()
 	}
-	id := session.ApprovalID(b.Session, b.Call)
-	if h.r.IntN(10) == 0 {
+	id := session.ApprovalID(NS, b.Session, b.Call)
+	if h.r.IntN(6) == 0 {
 		return &session.CancelApproval{NS: NS, By: h.maker(), ID: id, Session: b.Session, Call: b.Call, Pools: pools(b)}
 	}
 	return h.decides(id, b.Session, b.Call)
@@ -83,7 +90,7 @@ func (h *History) approval() session.Command {
 
 func (h *History) decides(id, of, call string) session.Command {
 	return &session.Decide{NS: NS, By: h.maker(), ID: id, Session: of, Call: call,
-		Approver: approvers[h.r.IntN(len(approvers))], Approve: h.r.IntN(4) > 0, Reason: "seen"}
+		Approver: approvers[h.r.IntN(len(approvers))], Approve: h.r.IntN(3) > 0, Reason: "seen"}
 }
 
 // askedCalls are those of a session that may wait for approvals.

@@ -126,6 +126,9 @@ func (h *History) Next() session.Command {
 }
 
 func (h *History) fresh() session.Command {
+	if h.deliberate() && h.r.IntN(3) == 0 {
+		return h.approval()
+	}
 	switch p := h.r.IntN(100); {
 	case p < 8:
 		return h.open()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 )
 
 // How calls are admitted.
@@ -35,7 +36,7 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 		return
 	case s.stopped(x, r):
 		return
-	case !s.premises(c, x, nil, r):
+	case !s.premises(c, x, false, r):
 		return
 	case x.Attempts >= x.limits.MaxAttempts:
 		r.Code, r.Limit = session.AttemptLimit, int64(x.limits.MaxAttempts)
@@ -53,8 +54,8 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 }
 
 // premises reports whether what the node took for granted holds. If not, nothing
-// is counted. A call that was asked about is open already.
-func (s *space) premises(c *session.Begin, x *sess, was *held, r *session.Result) bool {
+// is counted. A call that comes again is open already.
+func (s *space) premises(c *session.Begin, x *sess, again bool, r *session.Result) bool {
 	own := "policy/" + x.policy
 	if c.Digest != x.digest {
 		r.Code, r.Digest = session.StalePremise, x.digest
@@ -75,8 +76,7 @@ func (s *space) premises(c *session.Begin, x *sess, was *held, r *session.Result
 			return false
 		}
 	}
-	if c.Asking != nil && c.Asking.Agent != x.agent {
-		r.Code = session.StalePremise
+	if !x.asker(c, r) {
 		return false
 	}
 	var facts []int64
@@ -90,13 +90,22 @@ func (s *space) premises(c *session.Begin, x *sess, was *held, r *session.Result
 	case !holds:
 		r.Code, r.Facts = session.StalePremise, facts
 	case !s.budgetsStand(c, r):
-	case was == nil && len(x.open) >= maxOpen:
+	case !again && len(x.open) >= maxOpen:
 		r.Code = session.TooManyOpen
 	case x.named(c) && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
 		r.Code = session.TooManyTools
 	default:
 		return s.ratesThere(c, r)
 	}
+	return false
+}
+
+// asker reports whether it is the agent of the session for whom a call asks.
+func (x *sess) asker(c *session.Begin, r *session.Result) bool {
+	if c.Asking == nil || c.Asking.Agent == x.agent {
+		return true
+	}
+	r.Code = session.StalePremise
 	return false
 }
 
@@ -121,8 +130,8 @@ func (s *space) fact(p session.Premise, x *sess) int64 {
 }
 
 // admit also returns what is to be remembered beside a refusal: how old the
-// session was, or which pool had no room. A call that was asked about had begun in
-// time.
+// session was, or which pool had no room. was is how the call is open, if it was
+// asked about.
 func (s *space) admit(c *session.Begin, x *sess, was *held, r *session.Result) (session.Code, uint64) {
 	l := x.limits
 	elapsed := s.Now - x.opened
@@ -156,8 +165,8 @@ func (s *space) admit(c *session.Begin, x *sess, was *held, r *session.Result) (
 	if code, value := s.budgetsAllow(c, r); code != session.Done {
 		return code, value
 	}
-	if !s.mayPass(c, was) {
-		return s.askFor(c, x, r)
+	if !s.mayRun(c, was) {
+		return s.ask(c, x, r)
 	}
 	return s.slots(c, x, was, r)
 }
@@ -232,15 +241,15 @@ func (s *space) slots(c *session.Begin, x *sess, was *held, r *session.Result) (
 	}
 	if was != nil {
 		x.open = without(x.open, was)
-		if was.asked.yes && c.Asking != nil {
+		if c.Asking != nil && was.asked.approved {
 			h.asked = was.asked
 		}
 	}
 	if h.until == 0 {
-		s.passed(c, h, r)
+		s.use(c, h, r)
 		s.spend(c, h)
 		s.charge(c, h, r)
-	} else if h.asked != nil { // it keeps its approval until what it may be handed is claimed
+	} else if h.asked != nil { // it is kept until what is handed at the end of the wait is claimed
 		h.asked.deadline = max(h.asked.deadline, h.until+claimTTL)
 	}
 	x.open = append(x.open, h)
@@ -322,7 +331,7 @@ func (s *space) recall(c *session.Begin, x *sess, f *finished, r *session.Result
 	case session.BreakerOpen:
 		r.Limit, r.RetryAfter = int64(x.limits.MaxFailures), max(0, time.Duration(f.value)-s.Now)
 	case session.ApprovalDenied, session.ApprovalExpired:
-		s.recallAsk(c, f, r)
+		s.recallApproval(c, f, r)
 	case session.BudgetExceeded:
 		if i := int(f.value >> 60); i < len(c.Budgets) {
 			r.Budgets = []session.BudgetCount{{Budget: c.Budgets[i].Budget, Parent: c.Budgets[i].Parent, Amount: int64(f.value << 4 >> 4)}}
@@ -337,7 +346,7 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		return
 	}
 	if h.parked() {
-		s.comesBack(c, x, h, r)
+		s.askedAgain(c, x, h, r)
 		r.Counters = x.Counters
 		return
 	}
@@ -349,13 +358,29 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		}
 	}
 	r.Repeat, r.Rule = true, h.rule
-	if h.asked != nil && !s.comesForTheSame(c, x, h, r) {
-	} else if h.until != 0 && !s.budgetsStand(c, r) {
+	if h.until != 0 && (!x.asker(c, r) || h.asked != nil && !s.askedFor(c, x, h, r) || !s.budgetsStand(c, r)) {
 	} else if h.until != 0 {
 		x.used = s.Now
-		if !s.halted(x, h, r) {
+		switch {
+		case s.halted(x, h, r):
+		case h.asked != nil && c.Asking == nil && !c.Verdict.Allow: // it is not allowed any more
+			h.asked.finish(approval.Cancelled, s.Now)
+			s.letGo(h, 's', x.id)
+			h.rule = c.Verdict.Rule
+			x.giveBack(h, session.Denied, 0)
+			r.Code, r.Rule = session.Denied, h.rule
+		default:
+			if h.asked != nil && c.Asking == nil { // it waits like any other then
+				h.asked.finish(approval.Cancelled, s.Now)
+				h.asked = nil
+			}
 			r.Code = s.claim(c, x, h, r)
+			if h.parked() && wantOfRoom(r.Code) {
+				r.Approval = s.shownApproval(h.asked)
+			}
 		}
+	} else if c.Asking != nil && h.agreed != (session.Digest{}) && h.agreed != c.Asking.Request {
+		r.Code, r.Repeat = session.IDReused, false
 	} else {
 		r.Code = session.Admitted
 		for _, at := range h.pools {
@@ -376,11 +401,13 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) session.Code {
 	giveUp := func(code session.Code, value uint64) session.Code {
 		s.letGo(h, 's', x.id)
-		if h.asked != nil && forRoom(code) {
+		switch {
+		case h.asked != nil && wantOfRoom(code):
 			x.park(h)
 			return code
+		case h.asked != nil:
+			h.asked.finish(approval.Cancelled, s.Now)
 		}
-		s.calledOff(h)
 		x.giveBack(h, code, value)
 		return code
 	}
@@ -448,18 +475,16 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 	if code, value := s.budgetsAllow(c, r); code != session.Done {
 		return giveUp(code, value)
 	}
-	if !s.mayPass(c, h) {
+	if !s.mayRun(c, h) { // what stood when it was queued does not any more
 		s.letGo(h, 's', x.id)
-		x.open = without(x.open, h)
-		x.reserved -= h.tokens
-		x.count(h, -1)
-		code, value := s.askFor(c, x, r)
-		if code != session.ApprovalRequired {
+		x.takeOut(h)
+		code, value := s.ask(c, x, r)
+		if r.Repeat = false; code != session.ApprovalRequired {
 			x.ids.add(finished{c.Call, c.Content, code, c.Verdict.Rule, value})
 		}
 		return code
 	}
-	s.passed(c, h, r)
+	s.use(c, h, r)
 	s.charge(c, h, r)
 	h.until, h.started, h.deadline = 0, s.Now, s.Now+c.TTL
 	var holdUntil time.Duration

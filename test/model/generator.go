@@ -181,15 +181,15 @@ func (m *Model) deadlines() (all []time.Duration) {
 				add(b.made + time.Duration(b.now(m.Now)+1)*b.per)
 			}
 		}
-		for _, x := range s.counters {
-			add(x.until)
-		}
-		for _, a := range s.asks {
+		for _, a := range s.approvals {
 			add(a.deadline)
 			add(a.ended + keptFor)
 		}
 		for _, a := range s.standings {
 			add(a.until)
+		}
+		for _, x := range s.counters {
+			add(x.until)
 		}
 		for _, l := range s.lists {
 			add(l.until)
@@ -244,17 +244,17 @@ var kinds = []struct {
 	{"deleteRate", 1, (*Generator).deleteRate},
 	{"takeRate", 5, (*Generator).takeRate},
 	{"putBudget", 4, (*Generator).putBudget},
-	{"adjustBudget", 1, (*Generator).adjustBudget},
+	{"adjustBudget", 2, (*Generator).adjustBudget},
 	{"deleteBudget", 1, (*Generator).deleteBudget},
 	{"append", 3, (*Generator).append},
 	{"deleteList", 1, (*Generator).deleteList},
 	{"tick", 2, (*Generator).tick},
 	{"signal", 3, (*Generator).signal},
 	{"swept", 2, (*Generator).swept},
-	{"decide", 8, (*Generator).decide},
-	{"cancelApproval", 1, (*Generator).cancelApproval},
+	{"decide", 9, (*Generator).decide},
 	{"ask", 1, (*Generator).ask},
-	{"putStanding", 1, (*Generator).putStanding},
+	{"cancelApproval", 1, (*Generator).cancelApproval},
+	{"putStanding", 2, (*Generator).putStanding},
 	{"deleteStanding", 1, (*Generator).deleteStanding},
 }
 

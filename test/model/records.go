@@ -67,16 +67,16 @@ func (m *Model) Record(k session.Key) session.Record {
 		if b := s.budgets[id]; b != nil {
 			return b.record(s.children(id))
 		}
-	case session.KindSignals:
-		return s.signals()
 	case session.KindApproval:
-		if a := s.asks[id]; a != nil {
+		if a := s.approvals[id]; a != nil {
 			return a.record()
 		}
 	case session.KindStanding:
 		if a := s.standings[id]; a != nil {
-			return &session.Standing{Of: a.of, Shown: a.shown, Uses: a.uses, Until: a.until, Made: a.made}
+			return a.record()
 		}
+	case session.KindSignals:
+		return s.signals()
 	case session.KindHash:
 		if h := s.hashes[id]; h != "" {
 			return &session.Hash{Hash: h}
@@ -132,7 +132,7 @@ func (m *Model) Keys() []session.Key {
 		for id := range s.budgets {
 			all = append(all, session.BudgetKey(ns, id))
 		}
-		for id := range s.asks {
+		for id := range s.approvals {
 			all = append(all, session.ApprovalKey(ns, id))
 		}
 		for id := range s.standings {
@@ -187,9 +187,6 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 			Holder: holder(kind, maker, h.id), Content: h.content, Started: h.started, Deadline: h.deadline, Until: h.until,
 			Tokens: h.tokens, Tool: unique.Make(h.tool), Rule: h.rule, Kind: h.kind,
 		}
-		if a := h.asked; a != nil {
-			x.Gates = &session.HeldGates{Asked: &a.record().Clock}
-		}
 		for _, at := range h.spent {
 			if x.Gates == nil {
 				x.Gates = &session.HeldGates{}
@@ -205,6 +202,16 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 					Budget: unique.Make(ch.Budget), Parent: unique.Make(ch.Parent), Amount: ch.Amount, Serial: ch.to.serial, Period: ch.period,
 				})
 			}
+		}
+		if h.asked != nil || h.agreed != (session.Digest{}) {
+			if x.Gates == nil {
+				x.Gates = &session.HeldGates{}
+			}
+			x.Gates.Request = h.agreed
+		}
+		if h.asked != nil {
+			clock := h.asked.clock()
+			x.Gates.Asked = &clock
 		}
 		for _, at := range h.pools {
 			x.Pools = append(x.Pools, session.Hold{Pool: unique.Make(at.pool), Token: at.token, Weight: at.weight})

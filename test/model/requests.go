@@ -235,11 +235,10 @@ func (m *Model) restore() {
 				x.lose(x.open[0])
 			}
 		}
-		for _, a := range s.asks {
-			if a.end == approval.Pending {
-				a.finish(approval.Cancelled, m.Now)
-			}
+		for _, a := range s.approvals {
+			a.finish(approval.Cancelled, m.Now)
 		}
+		clear(s.standings)
 		for _, p := range s.pools {
 			p.leases = slices.DeleteFunc(p.leases, func(l lease) bool { return l.holder != "" })
 			p.queue, p.last = nil, max(p.last, m.Generation<<40)
@@ -259,7 +258,7 @@ func (m *Model) restore() {
 		}
 		for len(x.open) > 0 {
 			if h := x.open[0]; h.asked != nil {
-				x.refuse(h, session.RefusedCancelled)
+				x.giveBack(h, session.ApprovalDenied, uint64(session.RefusedCancelled))
 			} else {
 				x.lapse(h)
 			}

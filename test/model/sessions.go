@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 )
 
 // Sessions: how they are opened and closed, and calls that wait or have run.
@@ -103,14 +104,16 @@ func (s *space) closeSession(c *session.Close, r *session.Result) {
 		return
 	case x.phase != session.PhaseOpen:
 		r.Repeat = true
-	case c.Digest != x.digest || !names(c.Pools, x.open...) || !x.asksNamed(c.Asked):
+	case c.Digest != x.digest || !names(c.Pools, x.open...) || slices.ContainsFunc(x.askedCalls(), func(id string) bool { return !slices.Contains(c.Asked, id) }):
 		r.Code, r.Digest, r.Pools, r.Names = session.StalePremise, x.digest, poolsOf(x.open...), x.askedCalls()
 		return
 	default:
 		for _, h := range x.open {
 			r.Value += s.letGo(h, 's', x.id)
+			if h.asked != nil {
+				h.asked.finish(approval.Cancelled, s.Now)
+			}
 			if h.waits() {
-				s.calledOff(h)
 				x.giveBack(h, session.SessionClosed, 0)
 				continue
 			}
@@ -275,7 +278,9 @@ func (s *space) cancel(c *session.Cancel, r *session.Result) {
 	default:
 		x.used = s.Now
 		s.letGo(h, 's', x.id)
-		s.calledOff(h)
+		if h.asked != nil {
+			h.asked.finish(approval.Cancelled, s.Now)
+		}
 		x.giveBack(h, session.WaitCancelled, 0)
 		r.Code, r.Counters = session.WaitCancelled, x.Counters
 	}

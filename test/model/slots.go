@@ -252,8 +252,8 @@ func (s *space) renew(c *session.Renew, r *session.Result) {
 	case !names(c.Pools, h):
 		r.Code, r.Pools = session.StalePremise, poolsOf(h)
 		return
-	case h.parked(): // it is kept by its approval
-		r.Code, r.Grants = session.Renewed, []session.Grant{{TTL: max(0, h.deadline-s.Now)}}
+	case h.parked(): // nobody's renewals keep it
+		r.Code, r.Grants = session.Renewed, []session.Grant{{TTL: h.deadline - s.Now}}
 		return
 	case h.until != 0 && c.Token != 0, h.until == 0 && !slices.ContainsFunc(h.pools, has):
 		r.Code = session.Fenced
@@ -305,7 +305,7 @@ func (s *space) forceRelease(c *session.ForceRelease, r *session.Result) bool {
 	}
 	h := find(open, c.ID)
 	switch {
-	case h == nil, h.parked():
+	case h == nil || h.parked():
 		r.Code = session.NotFound
 	case !names(c.Pools, h):
 		r.Code, r.Pools = session.StalePremise, poolsOf(h)

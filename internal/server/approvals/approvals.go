@@ -7,11 +7,14 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -29,6 +32,10 @@ type Service struct {
 	// Rule names a rule of a policy; empty where that cannot be told any more.
 	Rule func(ctx context.Context, ns string, policy session.Digest, rule uint16) string
 	// Asked and Decided are told of what this node has put in order.
+	// Voted is told of a vote that did not decide, Changed of what was made to stand or
+	// taken back.
+	Voted   func(ctx context.Context, ns, id string, v *session.Decide)
+	Changed func(ctx context.Context, c record.Change)
 	Asked   func(ctx context.Context, ns, id string, a *session.Approval, client string)
 	Decided func(ctx context.Context, ns, id string, a *session.Approval, client string)
 }
@@ -39,6 +46,7 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 	f.ID("agentId", req.AgentId)
 	f.Text("tool", req.Tool, input.Caps.Tool)
 	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
+	refuseArguments(f, arguments, req.Arguments)
 	f.Text("message", req.Message, input.Caps.Message)
 	f.OptionalID("sessionId", req.SessionId)
 	input.Enum(f, "onTimeout", req.OnTimeout, v1.OnTimeout_name)
@@ -54,19 +62,27 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 	if cmd.By.Request == "" {
 		cmd.ID = s.NewID()
 	} else {
-		cmd.ID = session.RequestedApprovalID(cmd.By.Client, cmd.By.Request)
+		cmd.ID = session.RequestedApprovalID(cmd.NS, cmd.By.Client, cmd.By.Request)
 	}
-	cmd.Request, cmd.Preview = Digest(arguments), Preview(arguments)
+	cmd.Request = input.Content(req)
+	cmd.Preview, _ = Preview(arguments)
 	cmd.Tool, cmd.Reason = engine.Redact(cmd.Tool), engine.Redact(cmd.Reason)
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
 	after := a.Result.After
-	if after.Approval != nil && !a.Result.Repeat {
+	if after.Approval != nil && a.Result.Value == 1 && !a.Result.Repeat {
 		s.Asked(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
 	}
 	return &v1.ApprovalServiceRequestResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
+}
+
+// refuseArguments refuses arguments about which people cannot decide.
+func refuseArguments(f *input.Fields, arguments value.Value, sent *structpb.Struct) {
+	if problem := Problem(arguments, sent != nil); problem != "" {
+		f.Refuse("arguments", "%s", problem)
+	}
 }
 
 // Get returns an approval, and waits until it is decided if that is wanted.
@@ -161,10 +177,16 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 	if req.Decision == v1.Vote_VOTE_UNSPECIFIED {
 		f.Refuse("decision", "is required; say VOTE_APPROVE or VOTE_DENY")
 	}
+	if strings.EqualFold(req.Approver, "timeout") {
+		f.Refuse("approver", "is what is said where nobody decided; give the name of a person")
+	}
 	f.Text("reason", req.Reason, input.Caps.Message)
 	cmd := session.Decide{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id, Approver: strings.ToLower(req.Approver),
 		Approve: req.Decision == v1.Vote_VOTE_APPROVE, Reason: engine.Redact(req.Reason),
+	}
+	if req.RequestDigest != "" {
+		cmd.Request = f.DigestOf("requestDigest", req.RequestDigest, "nothing; take it from the approval as it was shown")
 	}
 	if f.Err != nil {
 		return nil, f.Err
@@ -181,6 +203,10 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 	after := a.Result.After
 	if a.Result.Value == 1 && !a.Result.Repeat && after.Approval != nil {
 		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
+	} else if !a.Result.Repeat && after.Approval != nil {
+		voted := cmd
+		voted.Session, voted.Call = after.Approval.Session, after.Approval.Call
+		s.Voted(ctx, cmd.NS, cmd.ID, &voted)
 	}
 	return &v1.ApprovalServiceDecideResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
 }
@@ -212,6 +238,8 @@ func (s *Service) refused(id string, by session.Maker) func(*session.Result) err
 			return missing(id)
 		case session.AlreadyVoted, session.AlreadyDecided, session.SelfApproval:
 			return fault.OfResult(res, fmt.Sprintf("id %q", id))
+		case session.Invalid:
+			return fault.Invalid("requestDigest", "is not of what approval %q is for; show it again, and decide on that", id)
 		}
 		return order.RequestFailure(by)(res)
 	}
@@ -226,11 +254,14 @@ func (s *Service) Cancel(ctx context.Context, req *v1.ApprovalServiceCancelReque
 		return nil, f.Err
 	}
 	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
-		next := cmd
 		var err error
-		if next.Session, next.Call, err = s.of(ctx, cmd.NS, cmd.ID, stale); err == nil && stale != nil {
-			next.Pools = stale.Pools
+		if stale == nil || len(stale.Names) > 0 {
+			cmd.Session, cmd.Call, err = s.of(ctx, cmd.NS, cmd.ID, stale)
 		}
+		if stale != nil {
+			cmd.Pools = stale.Pools
+		}
+		next := cmd // the one before it may still be on its way
 		return &next, err
 	}, s.refused(cmd.ID, cmd.By))
 	if err != nil {
@@ -256,7 +287,7 @@ func (s *Service) show(ctx context.Context, ns, id string, a *session.Approval, 
 		Id: id, State: words.ApprovalStates[a.State()], AgentId: a.Agent, SessionId: a.Session, CallId: a.Call, Tool: a.Tool,
 		Arguments: a.Preview, Reason: a.Reason, RequestDigest: a.Request.String(), Required: int32(a.Required), Denials: int32(a.Denials),
 		OnTimeout: v1.OnTimeout_ON_TIMEOUT_DENY, Age: durationpb.New(max(now-a.Asked, 0)), ByTimeout: a.ByTimeout(),
-		Timeout: durationpb.New(a.Timeout),
+		Timeout: durationpb.New(a.Timeout), Kind: words.CallKinds[a.Kind], ServerLabel: a.Server,
 	}
 	if a.Policy != (session.Digest{}) {
 		out.PolicyDigest, out.Rule = a.Policy.String(), s.Rule(ctx, ns, a.Policy, a.Rule)

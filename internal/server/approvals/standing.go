@@ -2,15 +2,19 @@ package approvals
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // Standing approvals.
@@ -41,6 +45,7 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 		f.Refuse("expiry", "is required; say how long it stands, at most 30 days")
 	}
 	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
+	refuseArguments(f, arguments, req.Arguments)
 	cmd := &session.PutStanding{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now),
 		Of:   session.StandingOf{Scope: scopes[req.Scope], Name: req.Name, Server: req.ServerLabel, Tool: req.Tool},
@@ -50,15 +55,59 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 		return nil, f.Err
 	}
 	if req.Arguments != nil || req.ArgumentsJson != "" {
-		cmd.Of.Exact, cmd.Of.Arguments, cmd.Shown = true, Digest(arguments), Preview(arguments)
+		cmd.Of.Exact, cmd.Of.Arguments = true, Digest(arguments)
+		cmd.Shown, _ = Preview(arguments)
+	}
+	if err := s.hasSession(ctx, cmd); err != nil {
+		return nil, err
 	}
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	return &v1.PutStandingResponse{Index: a.Index, Standing: standingOf(cmd.Of.ID(), &session.Standing{
-		Of: cmd.Of, Shown: cmd.Shown, Uses: cmd.Uses, Until: cmd.TTL,
-	}, 0)}, nil
+	s.changed(ctx, &a, record.Change{Event: "standing_put", Name: cmd.Of.ID(), Says: shownOf(cmd), NS: cmd.NS, By: cmd.By})
+	out := &v1.PutStandingResponse{Index: a.Index}
+	if after := a.Result.After; after.Standing != nil {
+		out.Standing = standingOf(cmd.Of.ID(), after.Standing, after.Now)
+	}
+	return out, nil
+}
+
+// changed tells of a change that was carried out now, and not before.
+func (s *Service) changed(ctx context.Context, a *storage.Answer, c record.Change) {
+	if !a.Result.Repeat {
+		s.Changed(ctx, c)
+	}
+}
+
+// shownOf says what is made to stand.
+func shownOf(c *session.PutStanding) string {
+	text := fmt.Sprintf("tool %s for %s %s", engine.Redact(c.Of.Tool), scopeNames[c.Of.Scope], engine.Redact(c.Of.Name))
+	if c.Of.Exact {
+		text += " with these arguments"
+	}
+	if c.Uses > 0 {
+		text += fmt.Sprintf(", %d times", c.Uses)
+	}
+	return text + ", for " + c.TTL.String()
+}
+
+var scopeNames = map[session.Scope]string{session.OfSession: "session", session.OfAgent: "agent", session.OfPolicy: "policy"}
+
+// hasSession tells who makes a standing approval for a session that is not open
+// that it would be for nothing: it is for no session that is opened after it.
+func (s *Service) hasSession(ctx context.Context, cmd *session.PutStanding) error {
+	if cmd.Of.Scope != session.OfSession {
+		return nil
+	}
+	found, err := s.Store.Get(ctx, session.SessionKey(cmd.NS, cmd.Of.Name), storage.Latest)
+	if err != nil {
+		return fault.OfRead(err)
+	}
+	if x, _ := found.Record.(*session.Session); x == nil || x.Phase != session.PhaseOpen {
+		return fault.NotFound("name", "there is no open session %q; open it first, for one that is opened later it would not stand", cmd.Of.Name)
+	}
+	return nil
 }
 
 // ListStanding returns standing approvals in the order of their ids.
@@ -102,6 +151,7 @@ func (s *Service) DeleteStanding(ctx context.Context, req *v1.DeleteStandingRequ
 	if err != nil {
 		return nil, err
 	}
+	s.changed(ctx, &a, record.Change{Event: "standing_deleted", Name: cmd.ID, NS: cmd.NS, By: cmd.By})
 	return &v1.DeleteStandingResponse{Index: a.Index}, nil
 }
 

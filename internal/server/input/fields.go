@@ -2,6 +2,7 @@ package input
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"iter"
 	"maps"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
@@ -196,6 +198,28 @@ func (f *Fields) Text(field, s string, b Bound) {
 // has, or begins a new line.
 func misleads(r rune) bool {
 	return unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+}
+
+// Plain writes JSON text so that it reads as what it is: as escapes where it has
+// characters that mislead, or that a terminal does not print. It stays the same JSON.
+func Plain(json string) string {
+	hidden := func(r rune) bool { return misleads(r) || !unicode.IsPrint(r) }
+	if strings.IndexFunc(json, hidden) < 0 {
+		return json
+	}
+	var b strings.Builder
+	for _, r := range json {
+		switch {
+		case !hidden(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			hi, lo := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
 }
 
 // Number checks a number; 0 stands for the default where there is one.

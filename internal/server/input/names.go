@@ -57,11 +57,16 @@ func (f *Fields) Key(field, key string) { f.Text(field, key, Caps.CounterKey) }
 
 // Digest reads the digest of a tree.
 func (f *Fields) Digest(field, text string) session.Digest {
+	return f.DigestOf(field, text, "no tree; take one from ListPolicies")
+}
+
+// DigestOf reads a digest; none says what one of zeros is of, and what to do.
+func (f *Fields) DigestOf(field, text, none string) session.Digest {
 	d, err := engine.ParseDigest(text)
 	if err != nil {
 		f.Refuse(field, "%v", err)
 	} else if d == (engine.Digest{}) {
-		f.Refuse(field, "is of no tree; take one from ListPolicies")
+		f.Refuse(field, "is of %s", none)
 	}
 	return session.Digest(d)
 }

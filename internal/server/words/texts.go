@@ -158,6 +158,9 @@ var approvalRefusals = map[session.Refusal]string{
 	session.RefusedOtherThing: "The call came back with other arguments than were asked about",
 }
 
+// CallKinds are the kinds of calls as policies name them.
+var CallKinds = map[session.CallKind]string{session.Tool: "tool", session.Model: "model", session.Agent: "agent", session.Handoff: "handoff", session.Sampling: "sampling"}
+
 // ApprovalStates are the states of approvals in the words of the API.
 var ApprovalStates = map[approval.State]v1.ApprovalState{
 	approval.Pending:   v1.ApprovalState_APPROVAL_STATE_PENDING,

@@ -330,6 +330,8 @@ type Approval struct {
 	// Approved because nobody decided in time.
 	ByTimeout     bool                 `protobuf:"varint,18,opt,name=by_timeout,json=byTimeout,proto3" json:"by_timeout,omitempty"`
 	Timeout       *durationpb.Duration `protobuf:"bytes,19,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Kind          string               `protobuf:"bytes,20,opt,name=kind,proto3" json:"kind,omitempty"`                                  // of the call: tool, model, agent, handoff or sampling
+	ServerLabel   string               `protobuf:"bytes,21,opt,name=server_label,json=serverLabel,proto3" json:"server_label,omitempty"` // of the server that has the tool; empty if the call names none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -495,6 +497,20 @@ func (x *Approval) GetTimeout() *durationpb.Duration {
 		return x.Timeout
 	}
 	return nil
+}
+
+func (x *Approval) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Approval) GetServerLabel() string {
+	if x != nil {
+		return x.ServerLabel
+	}
+	return ""
 }
 
 type ApprovalServiceRequestRequest struct {
@@ -943,10 +959,13 @@ type ApprovalServiceDecideRequest struct {
 	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Decision Vote                   `protobuf:"varint,2,opt,name=decision,proto3,enum=govnode.v1.Vote" json:"decision,omitempty"`
 	// Who decides. Compared in lower case; the agent that asks may not.
-	Approver      string `protobuf:"bytes,3,opt,name=approver,proto3" json:"approver,omitempty"`
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"` // at most 1 KiB
-	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Client        string `protobuf:"bytes,6,opt,name=client,proto3" json:"client,omitempty"` // default if empty
+	Approver  string `protobuf:"bytes,3,opt,name=approver,proto3" json:"approver,omitempty"`
+	Reason    string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"` // at most 1 KiB
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Client    string `protobuf:"bytes,6,opt,name=client,proto3" json:"client,omitempty"` // default if empty
+	// The requestDigest of the approval that the approver saw. If it is of something
+	// else the vote is refused. Empty: the vote is for whatever the id stands for.
+	RequestDigest string `protobuf:"bytes,7,opt,name=request_digest,json=requestDigest,proto3" json:"request_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1019,6 +1038,13 @@ func (x *ApprovalServiceDecideRequest) GetRequestId() string {
 func (x *ApprovalServiceDecideRequest) GetClient() string {
 	if x != nil {
 		return x.Client
+	}
+	return ""
+}
+
+func (x *ApprovalServiceDecideRequest) GetRequestDigest() string {
+	if x != nil {
+		return x.RequestDigest
 	}
 	return ""
 }
@@ -1415,7 +1441,7 @@ func (x *PutStandingRequest) GetClient() string {
 
 type PutStandingResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Standing      *Standing              `protobuf:"bytes,1,opt,name=standing,proto3" json:"standing,omitempty"`
+	Standing      *Standing              `protobuf:"bytes,1,opt,name=standing,proto3" json:"standing,omitempty"` // absent if it was used up or taken back since
 	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1715,7 +1741,7 @@ const file_govnode_v1_approval_proto_rawDesc = "" +
 	"\bapprover\x18\x01 \x01(\tR\bapprover\x12$\n" +
 	"\x04vote\x18\x02 \x01(\x0e2\x10.govnode.v1.VoteR\x04vote\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12+\n" +
-	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x9d\x05\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\xd4\x05\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.govnode.v1.ApprovalStateR\x05state\x12\x19\n" +
@@ -1740,7 +1766,9 @@ const file_govnode_v1_approval_proto_rawDesc = "" +
 	"expires_in\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12\x1d\n" +
 	"\n" +
 	"by_timeout\x18\x12 \x01(\bR\tbyTimeout\x123\n" +
-	"\atimeout\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xbd\x03\n" +
+	"\atimeout\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x12\n" +
+	"\x04kind\x18\x14 \x01(\tR\x04kind\x12!\n" +
+	"\fserver_label\x18\x15 \x01(\tR\vserverLabel\"\xbd\x03\n" +
 	"\x1dApprovalServiceRequestRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x12\n" +
 	"\x04tool\x18\x02 \x01(\tR\x04tool\x125\n" +
@@ -1780,7 +1808,7 @@ const file_govnode_v1_approval_proto_rawDesc = "" +
 	"\x1bApprovalServiceListResponse\x122\n" +
 	"\tapprovals\x18\x01 \x03(\v2\x14.govnode.v1.ApprovalR\tapprovals\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
-	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\"\xc7\x01\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\"\xee\x01\n" +
 	"\x1cApprovalServiceDecideRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12,\n" +
 	"\bdecision\x18\x02 \x01(\x0e2\x10.govnode.v1.VoteR\bdecision\x12\x1a\n" +
@@ -1788,7 +1816,8 @@ const file_govnode_v1_approval_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12\x16\n" +
-	"\x06client\x18\x06 \x01(\tR\x06client\"g\n" +
+	"\x06client\x18\x06 \x01(\tR\x06client\x12%\n" +
+	"\x0erequest_digest\x18\a \x01(\tR\rrequestDigest\"g\n" +
 	"\x1dApprovalServiceDecideResponse\x120\n" +
 	"\bapproval\x18\x01 \x01(\v2\x14.govnode.v1.ApprovalR\bapproval\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\"e\n" +

@@ -4714,6 +4714,7 @@ type Decide struct {
 	Approver      string                 `protobuf:"bytes,6,opt,name=approver,proto3" json:"approver,omitempty"` // in lower case
 	Approve       bool                   `protobuf:"varint,7,opt,name=approve,proto3" json:"approve,omitempty"`
 	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Request       []byte                 `protobuf:"bytes,9,opt,name=request,proto3" json:"request,omitempty"` // premise: what the approver has seen
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4802,6 +4803,13 @@ func (x *Decide) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Decide) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
 }
 
 type CancelApproval struct {
@@ -5585,6 +5593,7 @@ type After struct {
 	Session       *Session               `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"` // without ids and pinned
 	Pool          *PoolCounts            `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`
 	Approval      *Approval              `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
+	Standing      *Standing              `protobuf:"bytes,5,opt,name=standing,proto3" json:"standing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5643,6 +5652,13 @@ func (x *After) GetPool() *PoolCounts {
 func (x *After) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
+	}
+	return nil
+}
+
+func (x *After) GetStanding() *Standing {
+	if x != nil {
+		return x.Standing
 	}
 	return nil
 }
@@ -6992,7 +7008,8 @@ func (x *Held) GetGates() *HeldGates {
 // HeldGates is what few calls have.
 type HeldGates struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Asked         *Clock                 `protobuf:"bytes,1,opt,name=asked,proto3" json:"asked,omitempty"` // of the approval that it waits for
+	Asked         *Clock                 `protobuf:"bytes,1,opt,name=asked,proto3" json:"asked,omitempty"`     // of the approval that it waits for
+	Request       []byte                 `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"` // that was agreed to
 	Rates         []*Spent               `protobuf:"bytes,10,rep,name=rates,proto3" json:"rates,omitempty"`
 	Charges       []*Charged             `protobuf:"bytes,20,rep,name=charges,proto3" json:"charges,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -7032,6 +7049,13 @@ func (*HeldGates) Descriptor() ([]byte, []int) {
 func (x *HeldGates) GetAsked() *Clock {
 	if x != nil {
 		return x.Asked
+	}
+	return nil
+}
+
+func (x *HeldGates) GetRequest() []byte {
+	if x != nil {
+		return x.Request
 	}
 	return nil
 }
@@ -7209,6 +7233,8 @@ type Approval struct {
 	Approved       bool                   `protobuf:"varint,18,opt,name=approved,proto3" json:"approved,omitempty"`
 	AllowOnTimeout bool                   `protobuf:"varint,19,opt,name=allow_on_timeout,json=allowOnTimeout,proto3" json:"allow_on_timeout,omitempty"`
 	Timeout        int64                  `protobuf:"varint,20,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Kind           CallKind               `protobuf:"varint,21,opt,name=kind,proto3,enum=govnode.log.v1.CallKind" json:"kind,omitempty"`
+	Server         string                 `protobuf:"bytes,22,opt,name=server,proto3" json:"server,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -7381,6 +7407,20 @@ func (x *Approval) GetTimeout() int64 {
 		return x.Timeout
 	}
 	return 0
+}
+
+func (x *Approval) GetKind() CallKind {
+	if x != nil {
+		return x.Kind
+	}
+	return CallKind_CALL_KIND_TOOL
+}
+
+func (x *Approval) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
 }
 
 // Standing is a standing approval.
@@ -9489,7 +9529,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	" \x01(\rR\brequired\x12\x18\n" +
 	"\adenials\x18\v \x01(\rR\adenials\x12\x18\n" +
 	"\atimeout\x18\f \x01(\x03R\atimeout\x12(\n" +
-	"\x10allow_on_timeout\x18\r \x01(\bR\x0eallowOnTimeout\"\xcb\x01\n" +
+	"\x10allow_on_timeout\x18\r \x01(\bR\x0eallowOnTimeout\"\xe5\x01\n" +
 	"\x06Decide\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
@@ -9498,7 +9538,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04call\x18\x05 \x01(\tR\x04call\x12\x1a\n" +
 	"\bapprover\x18\x06 \x01(\tR\bapprover\x12\x18\n" +
 	"\aapprove\x18\a \x01(\bR\aapprove\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"\x9b\x01\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
+	"\arequest\x18\t \x01(\fR\arequest\"\x9b\x01\n" +
 	"\x0eCancelApproval\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
@@ -9578,12 +9619,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"periodEnds\x12\x14\n" +
 	"\x05depth\x18\a \x01(\rR\x05depth\x12\x1a\n" +
 	"\bchildren\x18\b \x01(\rR\bchildren\x12\x18\n" +
-	"\acrossed\x18\t \x01(\rR\acrossed\"\xb2\x01\n" +
+	"\acrossed\x18\t \x01(\rR\acrossed\"\xe8\x01\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
 	"\x04pool\x18\x03 \x01(\v2\x1a.govnode.log.v1.PoolCountsR\x04pool\x124\n" +
-	"\bapproval\x18\x04 \x01(\v2\x18.govnode.log.v1.ApprovalR\bapproval\"\xc8\x01\n" +
+	"\bapproval\x18\x04 \x01(\v2\x18.govnode.log.v1.ApprovalR\bapproval\x124\n" +
+	"\bstanding\x18\x05 \x01(\v2\x18.govnode.log.v1.StandingR\bstanding\"\xc8\x01\n" +
 	"\n" +
 	"PoolCounts\x12\x14\n" +
 	"\x05slots\x18\x01 \x01(\x05R\x05slots\x12\x1c\n" +
@@ -9701,9 +9743,10 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04rule\x18\t \x01(\rR\x04rule\x12,\n" +
 	"\x04kind\x18\n" +
 	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12/\n" +
-	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"\x98\x01\n" +
+	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"\xb2\x01\n" +
 	"\tHeldGates\x12+\n" +
-	"\x05asked\x18\x01 \x01(\v2\x15.govnode.log.v1.ClockR\x05asked\x12+\n" +
+	"\x05asked\x18\x01 \x01(\v2\x15.govnode.log.v1.ClockR\x05asked\x12\x18\n" +
+	"\arequest\x18\x02 \x01(\fR\arequest\x12+\n" +
 	"\x05rates\x18\n" +
 	" \x03(\v2\x15.govnode.log.v1.SpentR\x05rates\x121\n" +
 	"\acharges\x18\x14 \x03(\v2\x17.govnode.log.v1.ChargedR\acharges\"\x83\x01\n" +
@@ -9716,7 +9759,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bapprover\x18\x01 \x01(\tR\bapprover\x12\x18\n" +
 	"\aapprove\x18\x02 \x01(\bR\aapprove\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x0e\n" +
-	"\x02at\x18\x04 \x01(\x03R\x02at\"\xb0\x04\n" +
+	"\x02at\x18\x04 \x01(\x03R\x02at\"\xf6\x04\n" +
 	"\bApproval\x12\x1a\n" +
 	"\bdeadline\x18\x01 \x01(\x03R\bdeadline\x12\x19\n" +
 	"\bfor_call\x18\x02 \x01(\bR\aforCall\x12\x1a\n" +
@@ -9738,7 +9781,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05asked\x18\x11 \x01(\x03R\x05asked\x12\x1a\n" +
 	"\bapproved\x18\x12 \x01(\bR\bapproved\x12(\n" +
 	"\x10allow_on_timeout\x18\x13 \x01(\bR\x0eallowOnTimeout\x12\x18\n" +
-	"\atimeout\x18\x14 \x01(\x03R\atimeout\"\x8a\x01\n" +
+	"\atimeout\x18\x14 \x01(\x03R\atimeout\x12,\n" +
+	"\x04kind\x18\x15 \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12\x16\n" +
+	"\x06server\x18\x16 \x01(\tR\x06server\"\x8a\x01\n" +
 	"\bStanding\x12*\n" +
 	"\x02of\x18\x01 \x01(\v2\x1a.govnode.log.v1.StandingOfR\x02of\x12\x14\n" +
 	"\x05shown\x18\x02 \x01(\tR\x05shown\x12\x12\n" +
@@ -10132,58 +10177,60 @@ var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	70,  // 90: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
 	63,  // 91: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
 	79,  // 92: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
-	70,  // 93: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	86,  // 94: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	90,  // 95: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	91,  // 96: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	92,  // 97: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	93,  // 98: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	94,  // 99: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	95,  // 100: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	96,  // 101: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	97,  // 102: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	100, // 103: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
-	79,  // 104: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
-	80,  // 105: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
-	83,  // 106: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
-	98,  // 107: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
-	99,  // 108: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
-	6,   // 109: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	72,  // 110: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	73,  // 111: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	75,  // 112: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	85,  // 113: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	74,  // 114: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	71,  // 115: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	4,   // 116: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
-	18,  // 117: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	10,  // 118: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	84,  // 119: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,   // 120: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	76,  // 121: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	77,  // 122: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
-	81,  // 123: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
-	82,  // 124: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
-	78,  // 125: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
-	5,   // 126: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
-	56,  // 127: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
-	87,  // 128: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	89,  // 129: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	88,  // 130: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	75,  // 131: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	85,  // 132: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	72,  // 133: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	15,  // 134: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	101, // 135: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
-	50,  // 136: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,   // 137: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
-	104, // 138: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	69,  // 139: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	140, // [140:140] is the sub-list for method output_type
-	140, // [140:140] is the sub-list for method input_type
-	140, // [140:140] is the sub-list for extension type_name
-	140, // [140:140] is the sub-list for extension extendee
-	0,   // [0:140] is the sub-list for field type_name
+	80,  // 93: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
+	70,  // 94: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	86,  // 95: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	90,  // 96: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	91,  // 97: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	92,  // 98: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	93,  // 99: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	94,  // 100: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	95,  // 101: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	96,  // 102: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	97,  // 103: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	100, // 104: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	79,  // 105: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
+	80,  // 106: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
+	83,  // 107: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	98,  // 108: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	99,  // 109: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	6,   // 110: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	72,  // 111: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	73,  // 112: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	75,  // 113: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	85,  // 114: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	74,  // 115: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	71,  // 116: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	4,   // 117: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	18,  // 118: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	10,  // 119: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	84,  // 120: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 121: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	76,  // 122: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	77,  // 123: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
+	81,  // 124: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	82,  // 125: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	78,  // 126: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
+	5,   // 127: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
+	0,   // 128: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
+	56,  // 129: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
+	87,  // 130: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	89,  // 131: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	88,  // 132: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	75,  // 133: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	85,  // 134: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	72,  // 135: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	15,  // 136: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	101, // 137: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	50,  // 138: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 139: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	104, // 140: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	69,  // 141: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	142, // [142:142] is the sub-list for method output_type
+	142, // [142:142] is the sub-list for method input_type
+	142, // [142:142] is the sub-list for extension type_name
+	142, // [142:142] is the sub-list for extension extendee
+	0,   // [0:142] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
