@@ -1,0 +1,41 @@
+"""The adapter contract's base, its values and its interceptors (sections 3, 5, 17 to 20)."""
+
+from __future__ import annotations
+
+from ..policy import GovernancePolicy, PatternType, PolicyConfig
+from .base import BaseIntegration
+from .interceptors import (
+    BoundedSemaphore,
+    CompositeInterceptor,
+    ContentHashInterceptor,
+    PolicyInterceptor,
+    ToolCallInterceptor,
+)
+from .values import (
+    DriftResult,
+    ExecutionContext,
+    GovernanceEventType,
+    PolicyCheckResult,
+    PolicyViolationError,
+    ToolCallRequest,
+    ToolCallResult,
+)
+
+__all__ = [
+    "BaseIntegration",
+    "BoundedSemaphore",
+    "CompositeInterceptor",
+    "ContentHashInterceptor",
+    "DriftResult",
+    "ExecutionContext",
+    "GovernanceEventType",
+    "GovernancePolicy",
+    "PatternType",
+    "PolicyCheckResult",
+    "PolicyConfig",
+    "PolicyInterceptor",
+    "PolicyViolationError",
+    "ToolCallInterceptor",
+    "ToolCallRequest",
+    "ToolCallResult",
+]
