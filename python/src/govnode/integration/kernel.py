@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from typing import Any
 
 from .base import BaseIntegration
 
