@@ -27,6 +27,7 @@ test-python: build ## the tests of the Python client; skipped where there is no 
 
 .PHONY: check-python
 check-python: ## the static checks of the Python client: ruff, mypy, and that requirements.txt is what uv.lock says
+	@GOVNODE_REQUIRE_PYTHON=1 tools/test-python environment
 	cd python && .venv/bin/ruff format --check -q . && .venv/bin/ruff check -q . && .venv/bin/mypy
 	cd python && { ! command -v uv >/dev/null || { uv lock -q --check && \
 		uv export -q --frozen --no-emit-project --no-header | cmp - requirements.txt; }; }
@@ -73,7 +74,7 @@ needs:
 	@tools/needs
 
 .PHONY: demo
-demo: build ## a fleet on three nodes, with a leader and two workers killed; 30 seconds
+demo: build ## a fleet on three nodes, which is stopped, asked about, limited, and loses its leader; 10 seconds
 	./bin/govnode demo
 
 .PHONY: outside

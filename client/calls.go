@@ -40,6 +40,7 @@ type Call struct {
 	Pools                      []Want        // beside the one of the policy
 	Rates                      []RateWant    // beside those of the policy
 	Costs                      []Cost        // what it is assumed to cost; see Spent
+	ServerLabel                string        // of the server that has the tool, of hosted and MCP tools
 	TTL                        time.Duration // of the lease, 1 s to 1 h; 30 s if 0
 	MaxHold                    time.Duration // renewals included; no limit if 0
 	Wait                       time.Duration // for a slot, or the end of a STOP; 10 s if 0; NoWait for none
@@ -122,7 +123,7 @@ func refused(outcome Outcome, res *govnodev1.BeginCallResponse) *Refused {
 	return &Refused{
 		Outcome: outcome, Reason: res.GetReason(), DecisionID: res.GetDecisionId(),
 		MatchedRule: res.GetDecision().GetMatchedRule(), RetryAfter: res.GetRetryAfter().AsDuration(),
-		Decision: res.GetDecision(), Counters: res.GetCounters(), Signal: res.GetSignal(),
+		Decision: res.GetDecision(), Counters: res.GetCounters(), Signal: res.GetSignal(), Approval: res.GetApproval(),
 	}
 }
 
@@ -130,8 +131,8 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	if err := ids.Check("Call.ID", call.ID); err != nil {
 		return nil, err
 	}
-	if !utf8.ValidString(call.Tool) || !utf8.ValidString(call.ArgumentsJSON) || !utf8.ValidString(call.ContextJSON) {
-		return nil, errors.New("client: Call: Tool, ArgumentsJSON and ContextJSON must be valid UTF-8")
+	if !utf8.ValidString(call.Tool) || !utf8.ValidString(call.ArgumentsJSON) || !utf8.ValidString(call.ContextJSON) || !utf8.ValidString(call.ServerLabel) {
+		return nil, errors.New("client: Call: Tool, ServerLabel, ArgumentsJSON and ContextJSON must be valid UTF-8")
 	}
 	all := &struct { // allocated at once, where there are few pools
 		req   govnodev1.BeginCallRequest
@@ -141,7 +142,7 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	req := &all.req
 	req.SessionId, req.CallId, req.Kind, req.Tool, req.Metadata = s.id, call.ID, call.Kind, call.Tool, call.Metadata
 	req.Ttl, req.MaxHold = optional(call.TTL), optional(call.MaxHold)
-	req.Priority, req.Tokens, req.Order = call.Priority, call.Tokens, call.Order
+	req.Priority, req.Tokens, req.Order, req.ServerLabel = call.Priority, call.Tokens, call.Order, call.ServerLabel
 	var err error
 	if req.ArgumentsJson, req.Arguments, err = arguments.Encode("Call.Arguments", call.Arguments, call.ArgumentsJSON); err != nil {
 		return nil, err

@@ -25,8 +25,8 @@ var (
 
 // A Refused is the service's answer that a call or a slot is not granted
 // (policy engine spec 5.1). It is final for the id it was given for, so that trying
-// again is a new attempt; Stopped alone is not: nothing was counted, and the same
-// id may be sent again.
+// again is a new attempt; Stopped and NeedsApproval alone are not: nothing ran, and
+// the same id may be sent again.
 type Refused struct {
 	Outcome     Outcome
 	Reason      string // in words an agent can act on
@@ -35,6 +35,7 @@ type Refused struct {
 	RetryAfter  time.Duration
 	Decision    *Decision // nil for slots
 	Counters    *Counters // of the session; nil for slots
+	Approval    *Approval // with NeedsApproval, NotApproved and NotDecided
 	Signal      *Signal   // with Stopped, and with SessionClosed of a session that was killed
 }
 

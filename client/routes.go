@@ -48,15 +48,16 @@ const (
 
 // A node is one address of the service, and what can be asked there.
 type node struct {
-	address  string // with its scheme
-	calls    govnodev1connect.CallServiceClient
-	sessions govnodev1connect.SessionServiceClient
-	slots    govnodev1connect.SlotServiceClient
-	limits   govnodev1connect.LimitServiceClient
-	policies govnodev1connect.PolicyServiceClient
-	counters govnodev1connect.CounterServiceClient
-	cluster  govnodev1connect.ClusterServiceClient
-	line     *line // nil where nothing goes over streams
+	address   string // with its scheme
+	calls     govnodev1connect.CallServiceClient
+	sessions  govnodev1connect.SessionServiceClient
+	slots     govnodev1connect.SlotServiceClient
+	limits    govnodev1connect.LimitServiceClient
+	approvals govnodev1connect.ApprovalServiceClient
+	policies  govnodev1connect.PolicyServiceClient
+	counters  govnodev1connect.CounterServiceClient
+	cluster   govnodev1connect.ClusterServiceClient
+	line      *line // nil where nothing goes over streams
 
 	shunned time.Time // until then; guarded by routes.mu
 }
@@ -109,14 +110,15 @@ func (r *routes) know(learned []string) {
 		n := r.nodes[a]
 		if n == nil {
 			n = &node{
-				address:  a,
-				calls:    govnodev1connect.NewCallServiceClient(r.http, a, r.options...),
-				sessions: govnodev1connect.NewSessionServiceClient(r.http, a, r.options...),
-				slots:    govnodev1connect.NewSlotServiceClient(r.http, a, r.options...),
-				limits:   govnodev1connect.NewLimitServiceClient(r.http, a, r.options...),
-				policies: govnodev1connect.NewPolicyServiceClient(r.http, a, r.options...),
-				counters: govnodev1connect.NewCounterServiceClient(r.http, a, r.options...),
-				cluster:  govnodev1connect.NewClusterServiceClient(r.http, a, r.options...),
+				address:   a,
+				calls:     govnodev1connect.NewCallServiceClient(r.http, a, r.options...),
+				sessions:  govnodev1connect.NewSessionServiceClient(r.http, a, r.options...),
+				slots:     govnodev1connect.NewSlotServiceClient(r.http, a, r.options...),
+				limits:    govnodev1connect.NewLimitServiceClient(r.http, a, r.options...),
+				approvals: govnodev1connect.NewApprovalServiceClient(r.http, a, r.options...),
+				policies:  govnodev1connect.NewPolicyServiceClient(r.http, a, r.options...),
+				counters:  govnodev1connect.NewCounterServiceClient(r.http, a, r.options...),
+				cluster:   govnodev1connect.NewClusterServiceClient(r.http, a, r.options...),
 			}
 			r.wrap(n)
 			r.nodes[a] = n

@@ -57,16 +57,21 @@ const (
 	WaitTimeout      = govnodev1.Outcome_OUTCOME_WAIT_TIMEOUT      // no slot came free in time
 	RateLimited      = govnodev1.Outcome_OUTCOME_RATE_LIMITED      // of a rate, and there was no wait
 	Stopped          = govnodev1.Outcome_OUTCOME_STOPPED           // a STOP keeps it out; the same id may come again
-	SessionClosed    = govnodev1.Outcome_OUTCOME_SESSION_CLOSED
-	LeaseLost        = govnodev1.Outcome_OUTCOME_LEASE_LOST    // the call or slot lapsed
-	LeaseExpired     = govnodev1.Outcome_OUTCOME_LEASE_EXPIRED // so did its lease, when it was renewed or released
-	Fenced           = govnodev1.Outcome_OUTCOME_FENCED        // another holds it now
-	AlreadyEnded     = govnodev1.Outcome_OUTCOME_ALREADY_ENDED
-	WaitCancelled    = govnodev1.Outcome_OUTCOME_CANCELLED // the wait was given up by its caller
-	NotFound         = govnodev1.Outcome_OUTCOME_NOT_FOUND
-	KindLimit        = govnodev1.Outcome_OUTCOME_KIND_LIMIT   // calls of one kind
-	BreakerOpen      = govnodev1.Outcome_OUTCOME_BREAKER_OPEN // too many calls in a row failed
-	BudgetExceeded   = govnodev1.Outcome_OUTCOME_BUDGET_EXCEEDED
+	// People are asked; the same id may come again. See Call.Wait.
+	NeedsApproval = govnodev1.Outcome_OUTCOME_APPROVAL_REQUIRED
+	NotApproved   = govnodev1.Outcome_OUTCOME_APPROVAL_DENIED
+	// Nobody decided in time, or the call did not come back in time.
+	NotDecided     = govnodev1.Outcome_OUTCOME_APPROVAL_EXPIRED
+	SessionClosed  = govnodev1.Outcome_OUTCOME_SESSION_CLOSED
+	LeaseLost      = govnodev1.Outcome_OUTCOME_LEASE_LOST    // the call or slot lapsed
+	LeaseExpired   = govnodev1.Outcome_OUTCOME_LEASE_EXPIRED // so did its lease, when it was renewed or released
+	Fenced         = govnodev1.Outcome_OUTCOME_FENCED        // another holds it now
+	AlreadyEnded   = govnodev1.Outcome_OUTCOME_ALREADY_ENDED
+	WaitCancelled  = govnodev1.Outcome_OUTCOME_CANCELLED // the wait was given up by its caller
+	NotFound       = govnodev1.Outcome_OUTCOME_NOT_FOUND
+	KindLimit      = govnodev1.Outcome_OUTCOME_KIND_LIMIT   // calls of one kind
+	BreakerOpen    = govnodev1.Outcome_OUTCOME_BREAKER_OPEN // too many calls in a row failed
+	BudgetExceeded = govnodev1.Outcome_OUTCOME_BUDGET_EXCEEDED
 )
 
 // A SessionState says whether calls can be begun in a session.
@@ -101,6 +106,10 @@ const (
 	ReasonBudgetHasChildren Reason = "BUDGET_HAS_CHILDREN"
 	ReasonTooLarge          Reason = "TOO_LARGE"
 
+	ReasonAlreadyVoted   Reason = "ALREADY_VOTED" // the other way
+	ReasonAlreadyDecided Reason = "ALREADY_DECIDED"
+	ReasonSelfApproval   Reason = "SELF_APPROVAL" // the agent that asks cannot decide
+
 	ReasonVersionConflict Reason = "VERSION_CONFLICT" // see Conflict
 	ReasonListFull        Reason = "LIST_FULL"
 
@@ -113,7 +122,8 @@ const (
 // Messages of the API that answers and refusals hold; their getters say what is
 // in them.
 type (
-	Decision = govnodev1.Decision // what the policy said of a call
-	Counters = govnodev1.Counters // of a session
-	Signal   = govnodev1.Signal   // a STOP or a KILL that stands
+	Decision = govnodev1.Decision     // what the policy said of a call
+	Counters = govnodev1.Counters     // of a session
+	Signal   = govnodev1.Signal       // a STOP or a KILL that stands
+	Approval = govnodev1.CallApproval // of a call
 )

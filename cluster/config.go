@@ -98,6 +98,9 @@ type Config struct {
 	// refused at once. Default 4,096.
 	MaxQueue int
 
+	// HelloInterval is how often the members ask each other how they are. Who has
+	// not been heard of for three times as long is down. Default 1 s.
+	HelloInterval time.Duration
 	// CheckInterval is how often the members compare their states. Default 60 s.
 	CheckInterval time.Duration
 
@@ -158,6 +161,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDuration(&c.TransportTimeout, 5*time.Second)
 	orDuration(&c.ApplyTimeout, 10*time.Second)
 	orDuration(&c.DiskTimeout, 10*time.Second)
+	orDuration(&c.HelloInterval, time.Second)
 	orDuration(&c.CheckInterval, time.Minute)
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = 64 << 20
@@ -227,7 +231,7 @@ func (c *Config) validate() error {
 	for name, d := range map[string]time.Duration{
 		"JoinTimeout": c.JoinTimeout, "HeartbeatTimeout": c.HeartbeatTimeout, "ElectionTimeout": c.ElectionTimeout,
 		"LeaderLeaseTimeout": c.LeaderLeaseTimeout, "CommitTimeout": c.CommitTimeout, "RPCTimeout": c.RPCTimeout,
-		"TransportTimeout": c.TransportTimeout, "ApplyTimeout": c.ApplyTimeout, "DiskTimeout": c.DiskTimeout, "CheckInterval": c.CheckInterval,
+		"TransportTimeout": c.TransportTimeout, "ApplyTimeout": c.ApplyTimeout, "DiskTimeout": c.DiskTimeout, "HelloInterval": c.HelloInterval, "CheckInterval": c.CheckInterval,
 	} {
 		if d < 0 {
 			return fmt.Errorf("cluster: %s: must be positive, not %v", name, d)

@@ -58,7 +58,7 @@ func (n *Node) judge(ctx context.Context, id *nodev1.Identity) string {
 		if !known {
 			return ""
 		}
-		ctx, cancel := context.WithTimeout(ctx, greetEvery/2)
+		ctx, cancel := context.WithTimeout(ctx, answersWithin/2)
 		defer cancel()
 		h, err := n.peers.At(string(s.Address)).Hello(ctx, &nodev1.HelloRequest{})
 		if err == nil && h.GetNode() == id.GetNode() && h.GetTerm() > 0 && h.GetSelf().GetRun() != id.GetRun() {

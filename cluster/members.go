@@ -27,9 +27,10 @@ const firstVersion = 19
 
 // members is what the other members have said of themselves.
 type members struct {
-	self    string
-	version uint32
-	low     atomic.Pointer[lowest]
+	self        string
+	version     uint32
+	silentAfter time.Duration // how long a member may not be heard of before it counts as down
+	low         atomic.Pointer[lowest]
 
 	mu     sync.Mutex
 	said   map[string]said
@@ -46,15 +47,15 @@ type said struct {
 	logged  uint64 // bytes of log since its last snapshot
 }
 
-// silentAfter is how long a member may not be heard of before it counts as down:
-// a Hello and its repeat may be lost, or take long.
-const silentAfter = 3 * greetEvery
+// silentFor is after how many intervals without a Hello a member counts as down:
+// one and its repeat may be lost, or take long.
+const silentFor = 3
 
 // heard tells of the latest contact with a member: how long ago it was, where
 // the member stood, and how far that is behind own, which is where this node
 // stands now. Of one that is up it is as far as it was then: this node has gone
 // on since, and the member as well.
-func (s *said) heard(own uint64) (c Contact) {
+func (s *said) heard(own uint64, silentAfter time.Duration) (c Contact) {
 	if s.at.IsZero() {
 		return Contact{}
 	}
@@ -72,8 +73,8 @@ type lowest struct {
 	node    string
 }
 
-func newMembers(self string, version uint32) *members {
-	m := &members{self: self, version: version, said: make(map[string]said), silent: make(map[string]bool)}
+func newMembers(self string, version uint32, silentAfter time.Duration) *members {
+	m := &members{self: self, version: version, silentAfter: silentAfter, said: make(map[string]said), silent: make(map[string]bool)}
 	m.low.Store(&lowest{version, self})
 	return m
 }
@@ -108,7 +109,7 @@ func (m *members) turned() (went, came []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for node, s := range m.said {
-		switch c := s.heard(0); {
+		switch c := s.heard(0, m.silentAfter); {
 		case c.Known && !c.Up && !m.silent[node]:
 			went = append(went, node)
 			m.silent[node] = true
@@ -150,12 +151,13 @@ func (m *members) settle(servers []raft.Server) {
 	m.low.Store(low)
 }
 
-// greetEvery is how fresh the knowledge of other members is.
-const greetEvery = time.Second
+// answersWithin is how long a member may take to say how it is, or to tell who is
+// in its place.
+const answersWithin = time.Second
 
 // greetMembers asks every other member how it is, again and again.
 func (n *Node) greetMembers() {
-	t := time.NewTicker(greetEvery)
+	t := time.NewTicker(n.cfg.HelloInterval)
 	defer t.Stop()
 	for told := false; ; {
 		n.greetAll()
@@ -183,7 +185,7 @@ func (n *Node) greetAll() {
 			continue
 		}
 		asked.Go(func() {
-			ctx, cancel := context.WithTimeout(n.ctx, greetEvery)
+			ctx, cancel := context.WithTimeout(n.ctx, answersWithin)
 			defer cancel()
 			h, err := n.peers.At(string(s.Address)).Hello(ctx, n.hello())
 			if err != nil || h.GetNode() != string(s.ID) {
@@ -215,7 +217,7 @@ func (n *Node) greetAll() {
 func (n *Node) notice() {
 	went, came := n.members.turned()
 	for _, node := range went {
-		n.cfg.Logger.Warn("a member does not answer: it is down, or this node does not reach it", "member", node, "for", silentAfter)
+		n.cfg.Logger.Warn("a member does not answer: it is down, or this node does not reach it", "member", node, "for", n.members.silentAfter)
 	}
 	for _, node := range came {
 		n.cfg.Logger.Info("a member answers again", "member", node)

@@ -156,7 +156,7 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 	if known && r.GetEmpty() {
 		switch {
 		case r.GetReplace():
-			asking, cancel := context.WithTimeout(ctx, greetEvery)
+			asking, cancel := context.WithTimeout(ctx, answersWithin)
 			alive := n.isThere(asking, &s)
 			cancel()
 			if alive {
@@ -365,7 +365,7 @@ func leavesMajority(id string, answers map[string]bool) error {
 
 // answering asks every voter whether it is there. It answers for this node.
 func (n *Node) answering(ctx context.Context) map[string]bool {
-	ctx, cancel := context.WithTimeout(ctx, greetEvery)
+	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup

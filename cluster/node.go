@@ -138,7 +138,7 @@ func (n *Node) open() (err error) {
 		Cluster: n.clusterID, NameAt: n.nameAt, Shuns: n.roll.shuns, Foreign: n.foreign,
 	})
 	n.peers = transport.NewPeers(n.port)
-	n.members = newMembers(n.cfg.ID, n.cfg.version)
+	n.members = newMembers(n.cfg.ID, n.cfg.version, silentFor*n.cfg.HelloInterval)
 	n.http = transport.NewServer(&service{n}, n.port, n.started.Load)
 	n.tasks.Go(func() { _ = n.http.Serve(n.port.HTTP()) }) // returns when the node closes
 	if err := n.bootstrap(); err != nil {

@@ -34,10 +34,10 @@ type Peer struct {
 }
 
 // A Contact is what is known of a member by whoever sees it: the latest answer
-// to the question that nodes ask each other once a second.
+// to the question that nodes ask each other; see Config.HelloInterval.
 type Contact struct {
 	Known   bool          // there was one; else nothing is known
-	Up      bool          // it was within the last 3 s
+	Up      bool          // it was within the last three intervals
 	Silent  time.Duration // how long ago it was
 	AtLeast bool          // it was before this node began, which is Silent ago
 	Applied uint64        // the entry that the member had applied then
@@ -81,7 +81,7 @@ func (n *Node) view() (peers []Peer) {
 			p.APIAddress, p.Contact = n.cfg.APIAddress, Contact{Known: true, Up: true, Applied: own}
 		} else {
 			told, _ := n.members.of(p.Node)
-			if p.APIAddress, p.Contact = told.api, told.heard(own); !p.Known {
+			if p.APIAddress, p.Contact = told.api, told.heard(own, n.members.silentAfter); !p.Known {
 				p.Contact = n.missed(p.Node, own)
 			}
 		}
@@ -94,7 +94,7 @@ func (n *Node) view() (peers []Peer) {
 // and was before.
 func (n *Node) missed(node string, own uint64) (c Contact) {
 	silent := time.Since(n.began)
-	if stood, met := n.roll.stood(node); met && silent >= silentAfter {
+	if stood, met := n.roll.stood(node); met && silent >= n.members.silentAfter {
 		c = Contact{Known: true, Silent: silent, AtLeast: true, Applied: stood, Lag: own - min(own, stood)}
 	}
 	return c
@@ -102,7 +102,7 @@ func (n *Node) missed(node string, own uint64) (c Contact) {
 
 // leadersView asks the leader how it sees the members; nil if it does not answer.
 func (n *Node) leadersView(ctx context.Context, leader string) (peers []Peer) {
-	ctx, cancel := context.WithTimeout(ctx, min(n.cfg.RPCTimeout, greetEvery))
+	ctx, cancel := context.WithTimeout(ctx, min(n.cfg.RPCTimeout, answersWithin))
 	defer cancel()
 	r, err := n.peers.At(leader).Members(ctx, &nodev1.MembersRequest{})
 	if err != nil {
@@ -112,7 +112,7 @@ func (n *Node) leadersView(ctx context.Context, leader string) (peers []Peer) {
 		p := Peer{Node: m.GetNode(), Address: m.GetAddress(), Role: roleOf(m.GetVoter()), APIAddress: m.GetApiAddress()}
 		if m.GetSilent() != nil {
 			silent := m.GetSilent().AsDuration()
-			p.Contact = Contact{Known: true, Up: silent < silentAfter, Silent: silent, AtLeast: m.GetAtLeast(), Applied: m.GetAppliedIndex(), Lag: m.GetLag()}
+			p.Contact = Contact{Known: true, Up: silent < n.members.silentAfter, Silent: silent, AtLeast: m.GetAtLeast(), Applied: m.GetAppliedIndex(), Lag: m.GetLag()}
 		}
 		peers = append(peers, p)
 	}

@@ -49,7 +49,7 @@ func TestStatusTellsOfADeadMember(t *testing.T) {
 	}
 	all("it is up", func(_ Status, p Peer) bool {
 		told, _ := other.members.of(dead.cfg.ID) // by then by its own question, too
-		return p.Known && p.Up && p.Applied > 0 && told.heard(0).Up
+		return p.Known && p.Up && p.Applied > 0 && told.heard(0, silentAfter).Up
 	})
 	gauge := func(n *testNode, name string) float64 {
 		families, err := registry[n.cfg.ID].Gather()
@@ -135,14 +135,17 @@ func TestStatusOfAMemberThatNeverCame(t *testing.T) {
 	}
 }
 
+// silentAfter is that of nodes with the interval that they have by default.
+const silentAfter = silentFor * time.Second
+
 // Who answers once a second is up; who does not for three seconds is down, and
 // is behind by all that has been done since.
 func TestContactGrowsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMembers("n1", 1)
+		m := newMembers("n1", 1, silentAfter)
 		contact := func(own uint64) Contact {
 			s, _ := m.of("n2")
-			return s.heard(own)
+			return s.heard(own, silentAfter)
 		}
 		require.Equal(t, Contact{}, contact(7))
 		m.note("n2", said{version: 1}) // on its way in

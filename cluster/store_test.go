@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/sessiontest"
 	"example.com/govnode/storage"
 	"example.com/govnode/storage/storagetest"
 )
@@ -86,7 +87,8 @@ func (s caughtUp) Apply(ctx context.Context, cmds ...session.Command) []storage.
 func TestHistories(t *testing.T) { onEachStore(t, testHistories) }
 
 func testHistories(t *testing.T, use func(*Config)) {
-	for _, seed := range []uint64{1, 2} {
+	var did sessiontest.Tally
+	for _, seed := range []uint64{1, 2, 3, 5, 7, 9} {
 		storagetest.Histories(t, seed, 150, map[string]storagetest.Timed{
 			"cluster": func(t *testing.T, now func() time.Duration) storage.Store {
 				s := &spread{testCluster: newCluster(t, 3, func(c *Config) { use(c); c.LogTime = now; c.TrailingLogs = 2 })}
@@ -104,6 +106,7 @@ func testHistories(t *testing.T, use func(*Config)) {
 				}
 				return s
 			},
-		})
+		}, &did)
 	}
+	require.Empty(t, did.Missing(), "no history did that with an approval")
 }

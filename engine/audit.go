@@ -81,7 +81,7 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 	if d.Backend != "" {
 		r.Evaluation = d.BackendTime
 	}
-	if !d.Allowed {
+	if !d.Allowed && d.Action != string(document.Ask) {
 		r.EventType = PolicyViolation
 		if e.OfTool() {
 			r.EventType = ToolCallBlocked
@@ -96,8 +96,8 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 // canonicals are buffers for what is hashed.
 var canonicals = sync.Pool{New: func() any { return new([]byte) }}
 
-// MustAudit reports whether a decision has to be kept: every denial and error,
-// and with log_all_calls every allow too. Turning the log off never hides a
+// MustAudit reports whether a decision has to be kept: every denial, ask and
+// error, and with log_all_calls every allow too. Turning the log off never hides a
 // refusal.
 func (p *Policy) MustAudit(d *Decision) bool {
 	return !d.Allowed || d.Error != "" || d.Action == string(document.Audit) || p.limits.LogAllCalls

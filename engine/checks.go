@@ -81,10 +81,23 @@ func (p *Policy) denyCheck(e matching.Evaluation, category string, rule uint16, 
 	}
 }
 
+// checkApproval denies what needs approval where the policy has no way to ask
+// for it.
 func (p *Policy) checkApproval(e matching.Evaluation) *Decision {
-	if !p.governance.RequireHumanApproval {
+	if !p.governance.RequireHumanApproval || p.governance.Approval != nil {
 		return nil
 	}
+	return p.needsApproval(e)
+}
+
+// askCheck is the same with a way to ask.
+func (p *Policy) askCheck(e matching.Evaluation) *Decision {
+	d := p.needsApproval(e)
+	d.Action, d.Ask = string(document.Ask), p.asking
+	return d
+}
+
+func (p *Policy) needsApproval(e matching.Evaluation) *Decision {
 	if e.In.Order == call.OrderPreExecute || !e.OfTool() {
 		return p.denyCheck(e, CategoryApproval, ruleApprovalAny, textApproval(""))
 	}

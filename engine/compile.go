@@ -28,8 +28,9 @@ type Policy struct {
 	unchecked  bool // the GovernancePolicy denies nothing but a low confidence
 
 	docs     *composition.Documents
-	answers  []Decision     // of the rules of the flat list, then of its default; nil where decideDirectly does not decide
-	directly *matching.List // these rules
+	answers  []Decision           // of the rules of the flat list, then of its default; nil where decideDirectly does not decide
+	directly *matching.List       // these rules
+	asking   *governance.Approval // how it asks, where it does
 
 	denyOnError bool // when all backends failed
 	backends    []loadedBackend
@@ -289,12 +290,35 @@ func (c *compiler) link() {
 	p.docs = composition.New(c.documents, p.governance, c.strict, c.resolver)
 	c.warnDefaults()
 	c.linkLimits()
+	c.linkApproval()
 	p.external = slices.Concat(c.cedarFiles, c.regoFiles)
 	c.linkBackend(c.cedarFiles, "cedar", c.cedar)
 	c.linkBackend(c.regoFiles, "opa", c.rego)
 	c.linkInterceptors()
 	p.linkDirect()
 	slices.SortStableFunc(p.warnings, func(a, b source.Problem) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// linkApproval settles how the policy asks. A yes that nobody gave is refused in
+// strict mode.
+func (c *compiler) linkApproval() {
+	p, g := c.policy, c.policy.governance
+	p.asking = new(g.Asking())
+	if g.Approval == nil {
+		return
+	}
+	const field = "approval.on_timeout"
+	switch {
+	case !g.Approval.AllowOnTimeout:
+	case c.strict:
+		c.addf(g.Path, g.Line(field), field, "approval.on_timeout must be deny in strict mode, got 'allow'")
+	default:
+		c.warnf(g.Path, g.Line(field), field, "a call that nobody has decided on after %s is allowed; remove on_timeout: allow to deny it", g.Approval.Timeout)
+	}
+	asks := func(r *document.Rule) bool { return r.Action == document.Ask }
+	if !g.RequireHumanApproval && !slices.ContainsFunc(p.docs.Rules, asks) {
+		c.warnf(g.Path, g.Line("approval"), "approval", "approval has no effect, since nothing asks; add require_human_approval: true, or a rule with action: ask")
+	}
 }
 
 // warnDefaults points at documents that reset their parents' default without

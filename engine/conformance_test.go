@@ -314,10 +314,24 @@ func decisionValue(p *Policy, in call.Input, d Decision) value.Value {
 		value.Pair{Key: "backend", Value: orNull(d.Backend)},
 		value.Pair{Key: "error", Value: value.OfBool(d.Error != "")},
 		value.Pair{Key: "error_text", Value: text(d.Error)},
+		value.Pair{Key: "ask", Value: askValue(d.Ask)},
 		value.Pair{Key: "premises", Value: premises},
 		value.Pair{Key: "modified_arguments", Value: modified},
 		value.Pair{Key: "events", Value: events},
 		value.Pair{Key: "audit", Value: auditOf(p, in, d)},
+	)
+}
+
+func askValue(a *Approval) value.Value {
+	if a == nil {
+		return value.Value{}
+	}
+	return value.OfMap(
+		value.Pair{Key: "required", Value: value.OfInt(int64(a.Required))},
+		value.Pair{Key: "denials", Value: value.OfInt(int64(a.Denials))},
+		value.Pair{Key: "timeout", Value: text(a.Timeout.String())},
+		value.Pair{Key: "allow_on_timeout", Value: value.OfBool(a.AllowOnTimeout)},
+		value.Pair{Key: "max_pending", Value: value.OfInt(int64(a.MaxPending))},
 	)
 }
 

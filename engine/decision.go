@@ -4,14 +4,20 @@ import (
 	"time"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/value"
 )
 
 // A Decision is the answer to an Input. It is never absent: what could not be
 // judged is denied, with Error set (policy engine spec 16).
+//
+// A decision may also leave a call to people. Then it does not allow, so that
+// whoever knows of two answers alone denies; Action is ask, Ask says how they are
+// asked, and MatchedRule, Reason and Category say why. No rule, check or guardrail
+// denies such a call.
 type Decision struct {
 	Allowed       bool
-	Action        string   // allow, deny, audit or block
+	Action        string   // allow, deny, audit, block or ask
 	Policy        string   // the document, "folder-scoped" or "external:<backend>"
 	MatchedRule   string   // empty where no rule decided
 	Rule          uint16   // number of the text, see Policy.RuleTextFor; 0 for free texts
@@ -21,6 +27,10 @@ type Decision struct {
 	PolicyChain   []string // folder-scoped: names of the documents, root first
 	Backend       string   // the external backend that decided
 	Error         string   // why the call could not be judged
+
+	// Ask is how people are to be asked about the call; nil where they are not.
+	// It is shared and must not be written to.
+	Ask *governance.Approval
 
 	EvaluationTime    time.Duration // set by Evaluate; Decide leaves it to its caller
 	BackendTime       time.Duration // part of it spent in Backend

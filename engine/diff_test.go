@@ -94,6 +94,7 @@ func TestDiffOfEverySetting(t *testing.T) {
 		"content_hashes":                gov("content_hashes: {}\n"),
 		"content_hash_mode":             gov("content_hash_mode: warn\n"),
 		"guardrails":                    gov("guardrails: [{name: g, url: 'https://g.example/'}]\n"),
+		"approval":                      gov("approval: {}\n"),
 		"blocked_patterns":              gov("blocked_patterns: [{pattern: a, type: regex}]\n"),
 		"the GovernancePolicy":          {doc("")[0], doc("")[2]},
 		"the document":                  doc("")[:2],

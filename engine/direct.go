@@ -17,6 +17,9 @@ func (p *Policy) decideDirectly(in *call.Input, d *Decision) bool {
 		return false
 	}
 	answer := &p.answers[best]
+	if answer.Ask != nil { // rules behind it may deny, and so may a low confidence
+		return false
+	}
 	if answer.Allowed && (in.Context.Find("confidence") != nil || in.ContentHash != nil && hashed(in)) {
 		return false
 	}
@@ -44,7 +47,7 @@ func (p *Policy) linkDirect() {
 	p.directly = set.List
 	p.answers = make([]Decision, len(set.Rules)+1)
 	for i, r := range set.Rules {
-		decideByRule(set, r, &p.answers[i])
+		p.decideByRule(set, r, &p.answers[i])
 	}
 	byDefault(set, &p.answers[len(set.Rules)])
 }

@@ -42,7 +42,7 @@ func TestDirectIsTheLongWay(t *testing.T) {
 		var y strings.Builder
 		y.WriteString("name: p\nrules:\n")
 		for i := range 1 + rng.IntN(9) {
-			fmt.Fprintf(&y, "  - {name: r%d, condition: {%s}, action: %s, priority: %d}\n", i, conditions(), pick("allow", "deny", "audit", "block"), rng.IntN(3))
+			fmt.Fprintf(&y, "  - {name: r%d, condition: {%s}, action: %s, priority: %d}\n", i, conditions(), pick("allow", "deny", "audit", "block", "ask"), rng.IntN(3))
 		}
 		fmt.Fprintf(&y, "defaults: {action: %s}\n", pick("allow", "deny"))
 		tree, err := source.SingleFile(y.String())

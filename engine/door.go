@@ -47,6 +47,9 @@ type (
 	Premise  = call.Premise
 )
 
+// An Approval is how people are asked about a call.
+type Approval = governance.Approval
+
 // A RateLimit is a rate that a policy holds calls to.
 type RateLimit = governance.RateLimit
 
@@ -102,6 +105,10 @@ const (
 // Redact replaces personal data and credentials in a text; see [redact.Text].
 func Redact(text string) string { return redact.Text(text) }
 
+// RedactValue is Redact for the texts in a tree, and for what stands under names of
+// secrets.
+func RedactValue(v value.Value) value.Value { return redact.Value(v) }
+
 // Caps of the numbers of a policy.
 const (
 	MaxTokenLimit      = governance.MaxTokenLimit
@@ -115,4 +122,5 @@ const (
 const (
 	Allow = document.Allow
 	Deny  = document.Deny
+	Ask   = document.Ask
 )

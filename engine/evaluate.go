@@ -47,7 +47,7 @@ func (p *Policy) decideFully(ctx context.Context, in *call.Input, d *Decision) {
 	e := matching.Evaluation{In: in, State: &matching.State{Ceiling: p.ceiling}}
 	e.Begin()
 	p.judge(ctx, e, d)
-	if d.Allowed && p.guardrails != nil {
+	if (d.Allowed || d.Ask != nil) && p.guardrails != nil {
 		p.guard(ctx, e, d)
 	}
 	d.PolicyChain = e.Chain
@@ -59,11 +59,12 @@ func (p *Policy) decideFully(ctx context.Context, in *call.Input, d *Decision) {
 
 // judge asks everything that can deny and changes nothing: documents and
 // backends, the GovernancePolicy, content hashes. An allow keeps the rule,
-// backend or default that gave it. Decisions are written where the caller has
-// them, because copying one costs as much as finding it.
+// backend or default that gave it, an ask the rule that asks. Decisions are
+// written where the caller has them, because copying one costs as much as finding
+// it.
 func (p *Policy) judge(ctx context.Context, e matching.Evaluation, d *Decision) {
 	p.judgeDocuments(ctx, e, d)
-	if !d.Allowed {
+	if !d.Allowed && d.Ask == nil {
 		return
 	}
 	if deny := p.checkGovernance(ctx, e); deny != nil {
@@ -73,7 +74,12 @@ func (p *Policy) judge(ctx context.Context, e matching.Evaluation, d *Decision) 
 	if (p.hashes != nil || e.In.ContentHash != nil) && e.OfTool() {
 		if deny := p.checkContentHash(e); deny != nil {
 			*d = *deny
+			return
 		}
+	}
+	// Last, since nobody is asked about what anything here denies.
+	if p.governance.RequireHumanApproval && d.Ask == nil {
+		*d = *p.askCheck(e)
 	}
 }
 
@@ -86,7 +92,7 @@ func (p *Policy) judgeDocuments(ctx context.Context, e matching.Evaluation, d *D
 		return
 	}
 	e.Confidence, e.Chain = set.Confidence, set.Chain
-	rule, err := p.docs.Decide(set, e)
+	rule, asks, err := p.docs.Decide(set, e)
 	switch {
 	case err != nil:
 		name := ""
@@ -96,13 +102,15 @@ func (p *Policy) judgeDocuments(ctx context.Context, e matching.Evaluation, d *D
 		*d = p.errorDecision(e, name, err)
 		return
 	case rule != nil:
-		decideByRule(set, rule, d)
-		return
+		p.decideByRule(set, rule, d)
+	case len(p.backends) > 0 && p.decideByBackends(ctx, e, d):
+	default:
+		p.decideByDefault(set, e, d)
 	}
-	if len(p.backends) > 0 && p.decideByBackends(ctx, e, d) {
-		return
+	if d.Allowed && asks != nil {
+		*d = Decision{}
+		p.decideByRule(set, asks, d)
 	}
-	p.decideByDefault(set, e, d)
 }
 
 // outOfScope is the decision where no documents can be selected.
@@ -127,7 +135,7 @@ func (p *Policy) outOfScope(e matching.Evaluation, err error) Decision {
 // 17.1).
 const folderScoped = "folder-scoped"
 
-func decideByRule(set *composition.Ruleset, r *matching.Rule, d *Decision) {
+func (p *Policy) decideByRule(set *composition.Ruleset, r *matching.Rule, d *Decision) {
 	d.Allowed = r.Action.Allows()
 	d.Action = string(r.Action)
 	d.Policy = r.Doc.Name
@@ -137,7 +145,11 @@ func decideByRule(set *composition.Ruleset, r *matching.Rule, d *Decision) {
 	if set.Scoped {
 		d.Policy = folderScoped
 	}
-	if !d.Allowed {
+	switch {
+	case d.Allowed:
+	case r.Action == document.Ask:
+		d.Ask, d.Category, d.PublicMessage = p.asking, CategoryApproval, publicMessages[CategoryApproval]
+	default:
 		d.Category, d.PublicMessage = CategoryRule, publicNotPermitted
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/redact"
 )
@@ -44,7 +45,7 @@ type Event struct {
 
 // Events returns what a decision gives rise to: a policy_check always; a
 // policy_violation for every denial; a tool_call_blocked where what was denied
-// is a tool call.
+// is a tool call. What is asked about is not denied.
 func Events(in call.Input, d Decision) []Event {
 	ev := Event{
 		Type: PolicyCheck, Time: moment(in.Now),
@@ -52,7 +53,7 @@ func Events(in call.Input, d Decision) []Event {
 		Policy: d.Policy, Rule: d.MatchedRule, Category: d.Category, Reason: redact.Text(d.Reason),
 	}
 	events := []Event{ev}
-	if d.Allowed {
+	if d.Allowed || d.Action == string(document.Ask) {
 		return events
 	}
 	ev.Type = PolicyViolation

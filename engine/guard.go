@@ -15,8 +15,8 @@ import (
 	"example.com/govnode/engine/value"
 )
 
-// guard runs the guardrails on a call that everything else allows. What they
-// write is judged by all that can deny, the guardrails included: those are asked
+// guard runs the guardrails on a call that everything else allows or asks about.
+// What they write is judged by all that can deny, the guardrails included: those are asked
 // once more, to allow or to deny what the chain has come to. A change that one
 // of them wants then is not made; a guardrail that adds something to the
 // arguments adds it once.
@@ -44,7 +44,7 @@ func (p *Policy) guard(ctx context.Context, e matching.Evaluation, d *Decision) 
 		e.Explain("the guardrails changed the arguments; judging them again")
 	}
 	*d = Decision{}
-	if p.judge(ctx, e, d); !d.Allowed {
+	if p.judge(ctx, e, d); !d.Allowed && d.Ask == nil {
 		d.GuardrailMetadata = external.Metadata(first.Said)
 		return
 	}

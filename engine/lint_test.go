@@ -79,3 +79,45 @@ func TestLintOfPlaces(t *testing.T) {
 		require.NotContains(t, out, not, "strict mode")
 	}
 }
+
+// Of rules that ask it is said where an agent gets round them, where they never
+// ask, and where merging drops them; a deny behind one is reached.
+func TestLintOfAsks(t *testing.T) {
+	files := []source.File{
+		file("rules.yaml", `rules:
+  - {name: ask-all, condition: {field: tool_name, operator: matches, value: ".*"}, action: ask, priority: 9}
+  - {name: deny-pay, condition: {field: tool_name, operator: eq, value: pay}, action: deny, priority: 8}
+  - {name: watch, condition: {field: tool_name, operator: eq, value: mail}, action: audit, priority: 7}
+  - {name: ask-prod, condition: {field: env, operator: ne, value: test}, action: ask, priority: 1}
+  - {name: others, condition: {field: env, operator: ne, value: test}, action: allow}
+`),
+		file("more.yaml", `rules:
+  - {name: may, condition: {field: role, operator: eq, value: admin}, action: allow, priority: 99}
+  - {name: ask-admin, condition: {field: role, operator: eq, value: admin}, action: ask, priority: 1}
+`),
+	}
+	out := printProblems(Lint(mustCompileFiles(t, files...)))
+	for _, want := range []string{
+		"rules.yaml:4: watch: the rule is never reached: rule 'ask-all' (rules.yaml:2)",
+		"rules.yaml:5: ask-prod: omitting the field env evades this rule",
+		"more.yaml:3: ask-admin: the rule is never reached: rule 'may' (more.yaml:2)",
+	} {
+		require.Contains(t, out, want)
+	}
+	for _, not := range []string{"deny-pay", "never asks"} {
+		require.NotContains(t, out, not)
+	}
+	// In strict mode an allow of another document hides no ask, and no ask is
+	// evaded by leaving its field out.
+	files = []source.File{
+		file("a.yaml", "mode: strict\nrules:\n  - {name: may, condition: {field: role, operator: eq, value: admin}, action: allow, priority: 99}\n  - {name: no, condition: {field: role, operator: eq, value: guest}, action: deny}\n"),
+		file("b.yaml", "rules:\n  - {name: ask-admin, condition: {field: role, operator: eq, value: admin}, action: ask}\n"),
+	}
+	require.NotContains(t, printProblems(Lint(mustCompileFiles(t, files...))), "ask-admin")
+	// A deny that comes to stand beside a parent's ask is not dropped.
+	files = []source.File{
+		file("governance.yaml", "name: root\nrules:\n  - {name: pay, condition: {field: tool_name, operator: eq, value: pay}, action: ask}\n"),
+		file("dev/governance.yaml", "name: dev\nrules:\n  - {name: pay, condition: {field: arguments.amount, operator: gt, value: 5}, action: deny, override: true}\n"),
+	}
+	require.NotContains(t, printProblems(Lint(mustCompileFiles(t, files...))), "dropped")
+}

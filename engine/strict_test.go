@@ -38,7 +38,7 @@ func randomTree(rng *rand.Rand) strictTree {
 			}
 			// Names clash across documents, so that they override and drop each other.
 			fmt.Fprintf(&b, "  - {name: r%d, condition: {%s}, action: %s, priority: %d, override: %t}\n",
-				i+rng.IntN(2)*10, condition, pick("allow", "audit", "deny", "block"), rng.IntN(4)*100, rng.IntN(2) == 0)
+				i+rng.IntN(2)*10, condition, pick("allow", "audit", "deny", "block", "ask"), rng.IntN(4)*100, rng.IntN(2) == 0)
 		}
 		if b.Len() == 0 {
 			return "rules: []\n"
@@ -77,15 +77,15 @@ func randomTree(rng *rand.Rand) strictTree {
 // one on the way to the path, not one of the flat list, and not any of the tree
 // where no path is given. Nor is anything that would be denied without strict
 // mode. Neither priorities nor overrides, inherit: false, dropped rules or a
-// conflict strategy change that, whoever asks for strict mode.
+// conflict strategy change that, whoever asks for strict mode. And nothing is
+// allowed that one of them asks about, and nobody is asked about what is denied.
 func TestStrictDeniesWhatAnyDocumentDenies(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 11))
-	alone := func(text string, in call.Input) bool {
+	alone := func(text string, in call.Input) Decision {
 		text = strings.NewReplacer("inherit: false\n", "", "inherit: true\n", "").Replace(text)
-		d := mustCompile(t, text, WithStrict(), WithLogger(discard)).Evaluate(context.Background(), in)
-		return !d.Allowed && d.Rule != ruleDefault
+		return mustCompile(t, text, WithStrict(), WithLogger(discard)).Evaluate(context.Background(), in)
 	}
-	denied, allowed := 0, 0
+	denied, asked, allowed := 0, 0, 0
 	for range 700 {
 		tree := randomTree(rng)
 		if len(tree.files) == 0 {
@@ -101,13 +101,19 @@ func TestStrictDeniesWhatAnyDocumentDenies(t *testing.T) {
 			}
 			in := call.Input{Tool: []string{"a", "b", "c", "d"}[rng.IntN(4)], Context: ctx, Explain: rng.IntN(2) == 0}
 			d := strict.Evaluate(context.Background(), in)
-			if !d.Allowed {
+			about := fmt.Sprintf("%s at %q, %s by %q of %q\n%s", in.Tool, at, d.Action, d.MatchedRule, d.Policy, ctx.JSON())
+			usual := standard.Evaluate(context.Background(), in)
+			switch {
+			case d.Ask != nil:
+				asked++
+				require.True(t, usual.Allowed || usual.Ask != nil, "strict mode asks about what standard mode denies: %s\n%s", about, printTree(tree.files))
+			case !d.Allowed:
 				denied++
 				continue
+			default:
+				allowed++
+				require.True(t, usual.Allowed, "strict mode allows what standard mode does not: %s\n%s", about, printTree(tree.files))
 			}
-			allowed++
-			about := fmt.Sprintf("%s at %q, allowed by %q of %q\n%s", in.Tool, at, d.MatchedRule, d.Policy, ctx.JSON())
-			require.True(t, standard.Evaluate(context.Background(), in).Allowed, "strict mode allows what standard mode denies: %s\n%s", about, printTree(tree.files))
 			for dir, texts := range tree.texts {
 				switch {
 				case at == "" || dir == "":
@@ -117,12 +123,14 @@ func TestStrictDeniesWhatAnyDocumentDenies(t *testing.T) {
 					continue
 				}
 				for _, text := range texts {
-					require.False(t, alone(text, in), "%s\n%s\n---\n%s", about, text, printTree(tree.files))
+					said := alone(text, in)
+					require.True(t, said.Allowed || said.Rule == ruleDefault || said.Ask != nil && d.Ask != nil, "%s\n%s\n---\n%s", about, text, printTree(tree.files))
 				}
 			}
 		}
 	}
 	require.Greater(t, denied, 1500)
+	require.Greater(t, asked, 500)
 	require.Greater(t, allowed, 500)
 }
 

@@ -46,7 +46,7 @@ func TestRunTestsRefusesBadTables(t *testing.T) {
 	for table, want := range map[string]string{
 		"rules: []":                                                 "a_test.yaml:1: cases: a table of tests is a mapping with a list of cases",
 		"cases: [{}]":                                               "a_test.yaml:1: cases[0].expect: expect must say at least one of",
-		"cases: [{expect: {action: dney}}]":                         "action must be allow, deny, audit or block, got 'dney'",
+		"cases: [{expect: {action: dney}}]":                         "action must be allow, deny, audit, block or ask, got 'dney'",
 		"cases: [{expect: {alowed: true}}]":                         "cases[0].expect.alowed: unknown field",
 		"cases: [{tol: x, expect: {allowed: true}}]":                "cases[0].tol: unknown field",
 		"cases: [{tool: 5, expect: {allowed: true}}]":               "cases[0].tool: tool must be a string, got int: 5",

@@ -44,6 +44,14 @@ func stands(t *testing.T, s *session.State, c session.Command, r session.Result)
 		k = session.SessionKey(c.NS, c.Session)
 	case *session.Open:
 		k, shown = session.SessionKey(c.NS, c.Session), r.Repeat
+	case *session.PutStanding:
+		k = session.StandingKey(c.NS, c.Of.ID())
+	case *session.Ask:
+		k = session.ApprovalKey(c.NS, c.ID)
+	case *session.Decide:
+		k = session.ApprovalKey(c.NS, c.ID)
+	case *session.CancelApproval:
+		k = session.ApprovalKey(c.NS, c.ID)
 	default:
 		shown = false
 	}
@@ -68,7 +76,12 @@ func stands(t *testing.T, s *session.State, c session.Command, r session.Result)
 			InUse: x.InUse(), Waiting: int32(len(x.Queue)), Last: x.Last,
 			Per: x.Per, Free: x.Free(s.Now(), 1, 0, 0),
 		}, r.After.Pool, msg)
+	case *session.Standing:
+		require.Equal(t, x, r.After.Standing, msg)
+	case *session.Approval:
+		require.Equal(t, session.EncodeRecord(x), session.EncodeRecord(r.After.Approval), msg)
 	default:
+		require.Nil(t, r.After.Approval, "%s: it was dropped since", msg)
 		require.Nil(t, r.After.Pool, "%s: it was deleted since", msg)
 	}
 }

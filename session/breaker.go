@@ -118,7 +118,7 @@ func (s *State) breakerAllows(c *Begin, x *Session, r *Result) Code {
 	}
 	r.RetryAfter = s.left(tried)
 	for i := range x.Open {
-		if h := &x.Open[i]; h.Started >= tried && h.ID() != c.Call {
+		if h := &x.Open[i]; h.Started >= tried && !h.Parked() && h.ID() != c.Call {
 			r.RetryAfter = time.Second
 		}
 	}

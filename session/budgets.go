@@ -4,6 +4,7 @@ import (
 	"time"
 	"unique"
 
+	"example.com/govnode/session/approval"
 	"example.com/govnode/session/budget"
 )
 
@@ -40,7 +41,9 @@ type Bill struct {
 
 // HeldGates are what an open call has beside its slots; immutable.
 type HeldGates struct {
-	Rates   []Spent // that are corrected at its end
+	Asked   *approval.Clock // of the approval that it waits for; nil once it is admitted
+	Request Digest          // that was agreed to, of one that was asked about
+	Rates   []Spent         // that are corrected at its end
 	Charges []Charged
 }
 
@@ -218,21 +221,29 @@ func (s *State) charge(c *Begin, h *Held, r *Result) {
 	if len(c.Budgets) == 0 {
 		return
 	}
-	var gates HeldGates
-	if h.Gates != nil {
-		gates = *h.Gates
-	}
-	gates.Charges = make([]Charged, len(c.Budgets))
+	charges := make([]Charged, len(c.Budgets))
 	for i, total := range budget.Totals(c.Budgets) {
 		n := &c.Budgets[i]
 		k := ref{KindBudget, c.NS, n.Budget}
 		b := s.budget(k)
-		gates.Charges[i] = Charged{s.name(n.Budget), s.name(n.Parent), n.Amount, b.Serial, b.PeriodAt(s.now)}
+		charges[i] = Charged{s.name(n.Budget), s.name(n.Parent), n.Amount, b.Serial, b.PeriodAt(s.now)}
 		if total > 0 {
 			s.use(k, b, total, r)
 		}
 	}
-	h.Gates = &gates
+	h.changeGates(func(g *HeldGates) { g.Charges = charges })
+}
+
+// changeGates changes a copy, for what is there is shared with older states.
+func (h *Held) changeGates(change func(g *HeldGates)) {
+	var g HeldGates
+	if h.Gates != nil {
+		g = *h.Gates
+	}
+	change(&g)
+	if h.Gates = &g; g.Asked == nil && g.Request == (Digest{}) && g.Rates == nil && g.Charges == nil {
+		h.Gates = nil
+	}
 }
 
 // Which of its budgets had no room for a call, and what was left there, is

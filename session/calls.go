@@ -6,6 +6,7 @@ import (
 
 	"example.com/govnode/internal/seeded"
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/approval"
 	"example.com/govnode/session/ids"
 )
 
@@ -18,7 +19,7 @@ const (
 
 // begin decides a call. Everything it checks, it checks in this one step:
 // known id, session open, signals, attempts, verdict, timeout, calls, kind,
-// breaker, tool, tokens, budgets, slots, rates.
+// breaker, tool, tokens, budgets, approval, slots, rates.
 func (s *State) begin(c *Begin, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
 	x := s.counted(k, r)
@@ -44,7 +45,7 @@ func (s *State) begin(c *Begin, r *Result) {
 		return
 	}
 	var room [MaxPools + 1]wanted
-	wants, hold := s.premises(c, x, room[:len(c.Pools)], r)
+	wants, hold := s.premises(c, x, false, room[:len(c.Pools)], r)
 	if !hold {
 		return
 	}
@@ -57,179 +58,39 @@ func (s *State) begin(c *Begin, r *Result) {
 	x.Attempts++
 	x.Used = s.now
 	r.Rule = c.Verdict.Rule
-	r.Code = s.admit(c, x, wants, r)
-	if r.Code != Admitted && r.Code != Queued {
-		value := uint64(r.Elapsed)
-		switch r.Code {
-		case BreakerOpen:
-			value = uint64(s.now + r.RetryAfter)
-		case BudgetExceeded:
-			value = rememberBudget(c, r)
-		}
-		for i := range wants {
-			if len(r.Pools) > 0 && c.poolAt(i) == r.Pools[0] {
-				value = uint64(i) // which pool had no room
-				if r.Code == RateLimited {
-					value = rememberRate(i-len(c.Pools), s.now+r.RetryAfter)
-				}
-			}
-		}
-		x.IDs.Add(remembered(c.Call, c.Content, r.Code, c.Verdict.Rule, value))
+	r.Code = s.admit(c, x, wants, nil, r)
+	if r.Code != Admitted && r.Code != Queued && r.Code != ApprovalRequired {
+		x.refuse(c, wants, s.now, r)
 	}
 	r.Counters = x.Counters()
 }
 
-// wanted is a slot that a call asks for, and the pool that has it.
-type wanted struct {
-	key  ref
-	pool *Pool // nil: the pool of a policy that nobody has used yet
-	limiter.Request
-	per time.Duration // of the rate of a policy
-}
-
-// limit is what its pool gives out.
-func (w *wanted) limit() int32 {
-	if w.Slots == 0 && w.pool != nil {
-		return w.pool.Slots
+// refuse remembers a refusal, with what its answer says.
+func (x *Session) refuse(c *Begin, wants []wanted, now time.Duration, r *Result) {
+	value := uint64(r.Elapsed)
+	switch r.Code {
+	case BreakerOpen:
+		value = uint64(now + r.RetryAfter)
+	case BudgetExceeded:
+		value = rememberBudget(c, r)
+	case ApprovalDenied:
+		value = uint64(r.Approval.Why)
 	}
-	return w.Slots
-}
-
-// premises reports whether what the node took for granted holds, and finds the
-// pools and the rates. Where it does not, nothing is counted.
-func (s *State) premises(c *Begin, x *Session, wants []wanted, r *Result) ([]wanted, bool) {
-	limits := &x.Pin.Limits
-	if c.Digest != x.Pin.Digest {
-		r.Code, r.Digest = StalePremise, x.Pin.Digest
-		return nil, false
-	}
-	if c.Pools[0].Pool != PolicyPool(x.Policy.Value()) {
-		r.Code, r.Pools = StalePremise, []string{PolicyPool(x.Policy.Value())}
-		return nil, false
-	}
-	for i, w := range c.Pools {
-		k := ref{KindPool, c.NS, w.Pool}
-		p := s.pool(k)
-		q := limiter.Request{Weight: w.Weight, Slots: limits.MaxConcurrent, Queue: DefaultQueue}
-		if i > 0 {
-			if p == nil {
-				r.Code, r.Pools = NotFound, []string{w.Pool}
-				return nil, false
-			}
-			q.Slots, q.Queue = 0, p.MaxQueue
-			if w.Weight > p.Slots {
-				r.Code, r.Limit, r.Pools = Invalid, int64(p.Slots), []string{w.Pool}
-				return nil, false
+	for i := range wants {
+		if len(r.Pools) > 0 && c.poolAt(i) == r.Pools[0] {
+			value = uint64(i) // which pool had no room
+			if r.Code == RateLimited {
+				value = rememberRate(i-len(c.Pools), now+r.RetryAfter)
 			}
 		}
-		wants[i] = wanted{key: k, pool: p, Request: q}
 	}
-	if !s.factsHold(c, x, wants[0].pool, r) {
-		return nil, false
-	}
-	if !s.budgetsStand(c, r) {
-		return nil, false
-	}
-	if len(x.Open) >= MaxOpen {
-		r.Code = TooManyOpen
-		return nil, false
-	}
-	if x.namesTool(c.CallKind) && len(x.Tools) >= MaxTools && x.tool(s.name(c.Tool)) < 0 {
-		r.Code = TooManyTools
-		return nil, false
-	}
-	return s.ratesThere(c, wants, r)
-}
-
-// factsHold reports whether every fact that the verdict looked at still stands
-// in its range; if not, the result brings today's values.
-func (s *State) factsHold(c *Begin, x *Session, pool *Pool, r *Result) bool {
-	holds := true
-	for _, p := range c.Seen {
-		if v := s.fact(p, x, pool); v < p.Lo || v > p.Hi {
-			holds = false
-		}
-	}
-	if holds || seeded.On(seeded.CheckOutside) {
-		return true
-	}
-	r.Code = StalePremise
-	for _, p := range c.Seen {
-		r.Facts = append(r.Facts, s.fact(p, x, pool))
-	}
-	return false
-}
-
-func (s *State) fact(p Premise, x *Session, pool *Pool) int64 {
-	switch p.Fact {
-	case FactCalls:
-		return int64(x.Calls)
-	case FactAttempts:
-		return int64(x.Attempts)
-	case FactTokens:
-		return x.Tokens + x.Reserved // what open calls reserved may be used
-	case FactToolCalls:
-		return int64(x.ToolCalls(p.Name))
-	case FactElapsed:
-		return int64(s.now - x.Opened)
-	case FactActiveSlots:
-		if pool != nil {
-			return int64(pool.InUse())
-		}
-	}
-	return 0
-}
-
-// admit decides a call whose attempt was counted. The order of the checks is
-// part of the contract.
-func (s *State) admit(c *Begin, x *Session, wants []wanted, r *Result) Code {
-	limits := &x.Pin.Limits
-	if !c.Verdict.Allow {
-		return Denied
-	}
-	if elapsed := s.now - x.Opened; elapsed > limits.Timeout {
-		r.Elapsed, r.Limit = elapsed, int64(limits.Timeout)
-		return TimedOut
-	}
-	counts := c.CallKind == Tool || c.CallKind == Model
-	if counts && x.Calls >= limits.MaxToolCalls {
-		r.Limit = int64(limits.MaxToolCalls)
-		return CallLimit
-	}
-	if code := kindAllows(c, x, r); code != Done {
-		return code
-	}
-	if code := s.breakerAllows(c, x, r); code != Done {
-		return code
-	}
-	if c.CallKind == Tool {
-		if most, ok := limits.tool(c.Tool); ok && x.ToolCalls(c.Tool) >= most {
-			r.Limit = int64(most)
-			return ToolLimitReached
-		}
-	}
-	if c.Tokens > limits.MaxTokens { // of one request (policy engine spec 3.2)
-		r.Limit = limits.MaxTokens
-		return TokenLimit
-	}
-	if code := s.budgetsAllow(c, r); code != Done {
-		return code
-	}
-	return s.slots(c, x, wants, r)
-}
-
-func (l *Limits) tool(name string) (uint32, bool) {
-	for _, t := range l.PerTool {
-		if t.Tool == name {
-			return t.Max, true
-		}
-	}
-	return 0, false
+	x.IDs.Add(remembered(c.Call, c.Content, r.Code, c.Verdict.Rule, value))
 }
 
 // slots takes all the slots that a call asks for, of pools and of rates, or a
-// place in the queue of the first pool that has none, or nothing.
-func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
+// place in the queue of the first pool that has none, or nothing. If it was asked
+// about, was is the open call.
+func (s *State) slots(c *Begin, x *Session, wants []wanted, was *Held, r *Result) Code {
 	var until time.Duration
 	if c.Wait > 0 {
 		until = s.now + c.Wait
@@ -290,9 +151,18 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 			r.Queue = Place{c.poolAt(i), int32(position)}
 		}
 	}
+	if was != nil {
+		x.remove(c.Call)
+	}
 	x.reserve(&h)
-	if !h.Waiting() {
-		s.admitted(c, &h, r)
+	if was.hasApproval() && c.Asking != nil {
+		h.ask(was.Asked())
+	}
+	switch {
+	case h.Until == 0:
+		s.admitted(c, x, &h, r)
+	case h.Asked() != nil:
+		s.queueAsked(c, &h)
 	}
 	x.add(h)
 	s.pressure(&wants[0], x, r)
@@ -303,7 +173,8 @@ func (s *State) slots(c *Begin, x *Session, wants []wanted, r *Result) Code {
 }
 
 // admitted is what happens when a call is admitted, at once or by its claim.
-func (s *State) admitted(c *Begin, h *Held, r *Result) {
+func (s *State) admitted(c *Begin, x *Session, h *Held, r *Result) {
+	s.useApproval(c, x, h, r)
 	s.spend(c, h)
 	s.charge(c, h, r)
 	s.grants(h, r)
@@ -394,6 +265,8 @@ func (s *State) recall(m *ids.Remembered, c *Begin, x *Session, r *Result) {
 		r.Limit, r.RetryAfter = int64(x.Pin.Limits.MaxFailures), s.left(time.Duration(m.Value))
 	case BudgetExceeded:
 		recallBudget(c, m.Value, r)
+	case ApprovalDenied, ApprovalExpired:
+		s.recallApproval(c, m.Value, r)
 	}
 }
 
@@ -404,6 +277,11 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		r.Code = IDReused
 		return
 	}
+	if h.Parked() {
+		s.askedAgain(c, k, x, h, r)
+		r.Counters = s.session(k).Counters()
+		return
+	}
 	for i := range h.Pools {
 		// Its slots are in the pools of the first asking, and so is its wait.
 		if c.poolAt(i) != h.Pools[i].Pool.Value() {
@@ -412,16 +290,22 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		}
 	}
 	r.Repeat, r.Rule = true, h.Rule
-	if !h.Waiting() && !s.leased(c.NS, h) {
+	if !h.Waiting() && !h.isAgreed(c) {
+		r.Code, r.Repeat = IDReused, false
+	} else if !h.Waiting() && !s.leased(c.NS, h) {
 		r.Code = LeaseLost
 	} else if !h.Waiting() {
 		r.Code = Admitted
 		s.grants(h, r)
+	} else if !x.asks(c, r) {
+	} else if h.Asked() != nil && !s.askStands(c, k, x, h, r) {
+		x = s.session(k)
 	} else if s.budgetsStand(c, r) {
 		x = s.ownSession(k, x)
 		x.Used = s.now
-		if h = x.edit(c.Call); !s.halted(c, x, h, r) {
+		if h = x.edit(c.Call); !s.halted(c, x, h, r) && !s.asksNoMore(c, x, h, r) {
 			r.Code = s.claim(c, x, h, r)
+			s.tellParked(c, x, r)
 		}
 	}
 	r.Counters = x.Counters()
@@ -450,7 +334,7 @@ func (s *State) leased(ns string, h *Held) bool {
 // nothing that is held. A call whose session has timed out will not be admitted
 // any more.
 func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
-	if elapsed, limit := s.now-x.Opened, x.Pin.Limits.Timeout; elapsed > limit {
+	if elapsed, limit := s.now-x.Opened, x.Pin.Limits.Timeout; elapsed > limit && h.Asked() == nil {
 		r.Elapsed, r.Limit = elapsed, int64(limit)
 		return s.giveUp(c.NS, x, h, TimedOut, uint64(elapsed))
 	}
@@ -517,8 +401,11 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 	if code := s.breakerAllows(c, x, r); code != Done {
 		return s.giveUp(c.NS, x, h, code, uint64(s.now+r.RetryAfter))
 	}
-	if code := s.budgetsAllow(c, r); code != Done {
+	if code := s.budgetsAllow(c, r); code != Done && !seeded.On(seeded.ClaimUnpaid) {
 		return s.giveUp(c.NS, x, h, code, rememberBudget(c, r))
+	}
+	if !s.approved(c, x, h) {
+		return s.askInstead(c, x, h, r)
 	}
 	var holdUntil time.Duration
 	h.Until, h.Started, h.Deadline = 0, s.now, s.now+c.TTL
@@ -526,7 +413,7 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 		holdUntil = s.now + c.MaxHold
 		h.Deadline = min(h.Deadline, holdUntil)
 	}
-	s.admitted(c, h, r)
+	s.admitted(c, x, h, r)
 	for _, hold := range h.Pools {
 		k := ref{KindPool, c.NS, hold.Pool.Value()}
 		s.ownPool(k, s.pool(k)).Extend(s.now, hold.Token, h.Deadline, holdUntil)
@@ -535,13 +422,28 @@ func (s *State) claim(c *Begin, x *Session, h *Held, r *Result) Code {
 }
 
 // giveUp ends a wait: what was held and reserved goes back. The value is
-// remembered with the code: the number of a pool, or what has elapsed.
+// remembered with the code: the number of a pool, or what has elapsed. A call that
+// is approved waits on for room, as long as its approval stands.
 func (s *State) giveUp(ns string, x *Session, h *Held, code Code, value uint64) Code {
 	over := *h
 	s.letGo(ns, &over)
-	x.remove(over.ID())
-	x.Reserved -= over.Tokens
-	x.unreserve(&over)
+	if over.Asked() != nil && code.wantOfRoom() {
+		x.park(h)
+		return code
+	}
+	s.forget(ns, x, &over)
 	x.IDs.Add(remembered(over.ID(), over.Content, code, over.Rule, value))
 	return code
+}
+
+// forget takes away a call that was not admitted, with what was reserved for it
+// and the approval that it waits for.
+func (s *State) forget(ns string, x *Session, over *Held) {
+	x.remove(over.ID())
+	x.Reserved -= over.Tokens
+	x.unreserve(over)
+	if over.Asked() != nil {
+		_, id, call := SplitHolder(over.Holder)
+		s.finishApproval(approvalOf(ns, id, call), approval.Cancelled)
+	}
 }

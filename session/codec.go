@@ -276,6 +276,12 @@ func (r *Result) fields(f *codec) {
 	for m := f.Message(21, r.Signal != nil); f.Visit(&m); {
 		r.Signal.fields(f)
 	}
+	if f.Field() == 22 && r.Approval == nil {
+		r.Approval = new(ApprovalCount)
+	}
+	for m := f.Message(22, r.Approval != nil); f.Visit(&m); {
+		r.Approval.fields(f)
+	}
 	for i, n := elements(f, 23, &r.Budgets, math.MaxInt); i < n; i++ {
 		for m := f.Message(23, true); f.Visit(&m); {
 			r.Budgets[i].fields(f)
@@ -298,6 +304,18 @@ func (a *After) fields(f *codec) {
 	}
 	for m := f.Message(3, a.Pool != nil); f.Visit(&m); {
 		a.Pool.fields(f)
+	}
+	if f.Field() == 4 && a.Approval == nil {
+		a.Approval = new(Approval)
+	}
+	for m := f.Message(4, a.Approval != nil); f.Visit(&m); {
+		a.Approval.fields(f)
+	}
+	if f.Field() == 5 && a.Standing == nil {
+		a.Standing = new(Standing)
+	}
+	for m := f.Message(5, a.Standing != nil); f.Visit(&m); {
+		a.Standing.fields(f)
 	}
 }
 

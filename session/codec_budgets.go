@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"example.com/govnode/session/approval"
 	"example.com/govnode/session/budget"
 )
 
@@ -147,6 +148,13 @@ func (b *Budget) fields(f *codec) {
 }
 
 func (g *HeldGates) fields(f *codec) {
+	if f.Field() == 1 && g.Asked == nil {
+		g.Asked = new(approval.Clock)
+	}
+	for m := f.Message(1, g.Asked != nil); f.Visit(&m); {
+		clockFields(f, g.Asked)
+	}
+	f.digest(2, &g.Request)
 	for i, n := elements(f, 10, &g.Rates, MaxRates); i < n; i++ {
 		for m := f.Message(10, true); f.Visit(&m); {
 			r := &g.Rates[i]

@@ -68,6 +68,16 @@ func newCommand(kind protowire.Number) Command {
 		return new(AdjustBudget)
 	case 33:
 		return new(DeleteBudget)
+	case 23:
+		return new(Ask)
+	case 24:
+		return new(Decide)
+	case 25:
+		return new(CancelApproval)
+	case 26:
+		return new(PutStanding)
+	case 27:
+		return new(DeleteStanding)
 	case 21:
 		return new(Signal)
 	case 22:
@@ -168,6 +178,16 @@ func (f *codec) commandFields(c Command) {
 		c.fields(f)
 	case *DeleteList:
 		c.fields(f)
+	case *Ask:
+		c.fields(f)
+	case *Decide:
+		c.fields(f)
+	case *CancelApproval:
+		c.fields(f)
+	case *PutStanding:
+		c.fields(f)
+	case *DeleteStanding:
+		c.fields(f)
 	case *Signal:
 		c.fields(f)
 	case *Swept:
@@ -224,6 +244,7 @@ func (c *Begin) fields(f *codec) {
 	f.Duration(14, &c.Wait)
 	f.Sint32(15, &c.Priority)
 	f.Sint64(16, &c.Tokens)
+	f.asking(c)
 	f.rateWants(&c.Rates)
 	f.charges(24, &c.Budgets)
 }
@@ -268,6 +289,7 @@ func (c *Cancel) fields(f *codec) {
 	f.Text(3, &c.Call)
 	f.Text(4, &c.Client)
 	f.Texts(5, &c.Pools)
+	f.Bool(6, &c.Asked)
 }
 
 func (c *Close) fields(f *codec) {
@@ -277,6 +299,7 @@ func (c *Close) fields(f *codec) {
 	f.digest(4, &c.Digest)
 	f.Bool(5, &c.Killed)
 	f.Kept(6, &c.Reason)
+	f.Texts(7, &c.Asked)
 }
 
 func (c *Acquire) fields(f *codec) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/limiter"
+	"example.com/govnode/session/approval"
 	"example.com/govnode/session/budget"
 	"example.com/govnode/session/ids"
 )
@@ -79,7 +80,7 @@ func oneOfEach() map[Key]Record {
 			Open: []Held{{
 				Holder: "sx c", Content: Fingerprint{15}, Started: 16, Deadline: 17, Until: 18, Tokens: 19, Tool: unique.Make("t"),
 				Pools: []Hold{{unique.Make("policy/p"), 20, 21}}, Rule: 22, Kind: Model,
-				Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 25, 26, 27}}, Charges: []Charged{{unique.Make("b"), unique.Make("a"), 23, 24, 25}}},
+				Gates: &HeldGates{Asked: &approval.Clock{Approved: true, AllowOnTimeout: true, Timeout: 12, Deadline: 13}, Request: Digest{14}, Rates: []Spent{{unique.Make("rate/x"), 25, 26, 27}}, Charges: []Charged{{unique.Make("b"), unique.Make("a"), 23, 24, 25}}},
 			}},
 			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
 			Gates: &Gates{Signal: Kill, Reason: "r", Since: 26, ModelCalls: 27, AgentCalls: 28, Handoffs: 29, FailedAt: 30},
@@ -89,7 +90,7 @@ func oneOfEach() map[Key]Record {
 			Used: 1, IDs: finished,
 			Open: []Held{{
 				Holder: "cx s", Content: Fingerprint{1}, Started: 2, Deadline: 3, Until: 4, Tokens: 5, Tool: unique.Make("t"),
-				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Rates: []Spent{{unique.Make("rate/x"), 9, 10, 11}}, Charges: []Charged{{unique.Make("b"), unique.Make(""), 1, 2, 3}}},
+				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Asked: &approval.Clock{Approved: true, AllowOnTimeout: true, Timeout: 12, Deadline: 13}, Request: Digest{14}, Rates: []Spent{{unique.Make("rate/x"), 9, 10, 11}}, Charges: []Charged{{unique.Make("b"), unique.Make(""), 1, 2, 3}}},
 			}},
 		},
 		"yn/x": &Policy{Tree: []byte("tree"), Pin: pin, Names: []string{"p", "q"}, First: "q"},
@@ -103,7 +104,15 @@ func oneOfEach() map[Key]Record {
 
 		ListKey("n", "x"):        &List{1, 64, 2},
 		ListItemKey("n", "x", 0): &ListItem{"text", 3},
-		"gn/":                    &Signals{Halts: []Halt{{Target{OfAgent, "a"}, Kill, 1, true, 2, "r"}}, Last: 3},
+		"an/x": &Approval{
+			Approval: approval.Approval{
+				Clock: approval.Clock{Approved: true, AllowOnTimeout: true, Timeout: 1, Deadline: 2}, ForCall: true, Required: 3, Denials: 4,
+				Votes: []approval.Vote{{Approver: "amy", Approve: true, Reason: "r", At: 5}}, End: approval.Used, Ended: 6,
+			},
+			Session: "s", Call: "c", Agent: "a", Tool: "t", Policy: Digest{7}, Rule: 8, Request: Digest{9}, Preview: "{}", Reason: "r", Asked: 10, Kind: Sampling, Server: "l",
+		},
+		"fn/x": &Standing{StandingOf{OfAgent, "a", "l", "t", true, Digest{1}}, "{}", 2, 3, 4},
+		"gn/":  &Signals{Halts: []Halt{{Target{OfAgent, "a"}, Kill, 1, true, 2, "r"}}, Last: 3},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"example.com/govnode/session/approval"
 	"example.com/govnode/session/ids"
 	"example.com/govnode/session/wire"
 )
@@ -193,6 +194,12 @@ func (f filler) fill(v reflect.Value) {
 		return
 	case Scope:
 		v.SetUint(f.Uint64N(uint64(OfSession) + 1))
+		return
+	case approval.State:
+		v.SetUint(f.Uint64N(uint64(approval.Cancelled) + 1))
+		return
+	case Refusal:
+		v.SetUint(f.Uint64N(uint64(RefusedOtherThing) + 1))
 		return
 	case Code:
 		v.SetUint(f.Uint64N(uint64(numCodes)))

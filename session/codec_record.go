@@ -101,6 +101,10 @@ func recordNumber(r Record) protowire.Number {
 		return 14
 	case *Signals:
 		return 11
+	case *Approval:
+		return 12
+	case *Standing:
+		return 13
 	case *List:
 		return 15
 	case *ListItem:
@@ -135,6 +139,10 @@ func newRecord(number protowire.Number) Record {
 		return new(Budget)
 	case 11:
 		return new(Signals)
+	case 12:
+		return new(Approval)
+	case 13:
+		return new(Standing)
 	case 15:
 		return new(List)
 	case 16:
@@ -181,6 +189,10 @@ func (f *codec) recordFields(r Record) {
 	case *ListItem:
 		r.fields(f)
 	case *Signals:
+		r.fields(f)
+	case *Approval:
+		r.fields(f)
+	case *Standing:
 		r.fields(f)
 	}
 }

@@ -142,6 +142,8 @@ type (
 		Tokens            int64
 		Rates             []RateWant // by name
 		Budgets           []Charge   // by name, with all ancestors
+		Asking            *Asking    // if the verdict asks; it does not allow then
+		Asked             bool       // premise: an approval was asked for before
 	}
 
 	// End reports that a call has finished. Pools is a premise: where it holds
@@ -162,15 +164,18 @@ type (
 		NS, Session, Call string
 		Client            string
 		Pools             []string
+		Asked             bool // premise: the call waits for an approval
 	}
 
-	// Close ends a session and frees its slots. Pools and Digest are premises.
+	// Close ends a session and frees its slots. Pools, Digest and Asked, the calls
+	// that wait for approvals, are premises.
 	Close struct {
 		NS, Session string
 		Pools       []string
 		Digest      Digest
 		Killed      bool
 		Reason      string // of the KILL
+		Asked       []string
 	}
 
 	// Acquire asks for a slot of a pool; sent again, it claims the slot of a
@@ -363,6 +368,14 @@ func (c *Begin) Touches() []Key {
 	for i := range c.Budgets {
 		keys = append(keys, BudgetKey(c.NS, c.Budgets[i].Budget))
 	}
+	if c.namesApproval() {
+		keys = append(keys, ApprovalKey(c.NS, ApprovalID(c.Session, c.Call)))
+	}
+	if c.Asking != nil {
+		for _, id := range c.standings() {
+			keys = append(keys, StandingKey(c.NS, id))
+		}
+	}
 	return keys
 }
 
@@ -372,6 +385,9 @@ func (c *End) Touches() []Key {
 
 func (c *Cancel) Touches() []Key {
 	keys := poolKeys(c.NS, c.Pools, makerKey(c.NS, c.Client, c.Session))
+	if c.Asked {
+		keys = append(keys, ApprovalKey(c.NS, ApprovalID(c.Session, c.Call)))
+	}
 	if c.Session == "" {
 		keys = append(keys, NamespaceKey(c.NS))
 	}
@@ -379,7 +395,8 @@ func (c *Cancel) Touches() []Key {
 }
 
 func (c *Close) Touches() []Key {
-	return poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), PinsKey(c.NS, c.Digest, c.Session))
+	keys := poolKeys(c.NS, c.Pools, SessionKey(c.NS, c.Session), PinsKey(c.NS, c.Digest, c.Session))
+	return approvalKeys(c.NS, c.Session, c.Asked, keys)
 }
 
 func (c *Acquire) Touches() []Key {

@@ -26,7 +26,7 @@ func digest(t testing.TB, s *State) Digest {
 // derivedFields are of this process alone or follow from others: the only ones
 // that do not count.
 var derivedFields = []string{
-	"Session.entry", "Session.ownOpen", "Session.ownTools", "Client.entry", "Pool.entry", "Pool.soonest", "Pool.used", "Pool.claims", "Budget.entry", "Set.index", "Set.parts",
+	"Session.entry", "Session.ownOpen", "Session.ownTools", "Client.entry", "Pool.entry", "Pool.soonest", "Pool.used", "Pool.claims", "Budget.entry", "Approval.entry", "Set.index", "Set.parts",
 	"Remembered.seq",
 }
 

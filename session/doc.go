@@ -27,7 +27,8 @@
 //
 // # Rooms
 //
-// Package ids has what is remembered of ids that were finished, package budget what
+// Package ids has what is remembered of ids that were finished, package approval what
+// votes come to and when, package budget what
 // charges come to in a tree, and package wire how messages are written: none of
 // them knows a record or a command.
 //

@@ -23,6 +23,8 @@ const (
 	KindBaseline  = 'b' // the first output of a session, for drift
 	KindHash      = 'h' // the registered content hash of a tool
 	KindBudget    = 'u'
+	KindApproval  = 'a'
+	KindStanding  = 'f' // a standing approval, by a hash of what it is for
 	KindList      = 'l' // the head of a list, and its items
 	KindSignals   = 'g' // the STOPs and KILLs that stand in a namespace
 )
@@ -50,6 +52,8 @@ func NamespaceKey(ns string) Key         { return key(KindNamespace, ns, "") }
 func BaselineKey(ns, session string) Key { return key(KindBaseline, ns, session) }
 func SignalsKey(ns string) Key           { return key(KindSignals, ns, "") }
 func HashKey(ns, tool string) Key        { return key(KindHash, ns, tool) }
+func ApprovalKey(ns, id string) Key      { return key(KindApproval, ns, id) }
+func StandingKey(ns, id string) Key      { return key(KindStanding, ns, id) }
 func BudgetKey(ns, budget string) Key    { return key(KindBudget, ns, budget) }
 func PinsKey(ns string, d Digest, session string) Key {
 	return pinsKey(ns, d, int(sha256.Sum256([]byte(session))[0])%PinParts)

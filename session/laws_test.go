@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 	"example.com/govnode/session/sessiontest"
 )
 
@@ -480,6 +482,41 @@ func agree(t *testing.T, s *session.State, forced bool, msg string) {
 		}
 	}
 	require.Empty(t, inPools, "leases that nobody holds, after %s", msg)
+	approvalsAgree(t, s, msg)
+}
+
+// approvalsAgree checks that the clock of an approval is the same in its record and
+// in the call that waits for it, and that there is none without the other.
+func approvalsAgree(t *testing.T, s *session.State, msg string) {
+	t.Helper()
+	open := map[session.Key]approval.Clock{}
+	for k := range s.Snapshot().All() {
+		if a, ok := s.Get(k).(*session.Approval); ok && a.ForCall && a.Open() {
+			open[session.ApprovalKey(k.Namespace(), session.ApprovalID(a.Session, a.Call))] = a.Clock
+		}
+	}
+	for k := range s.Snapshot().All() {
+		x, ok := s.Get(k).(*session.Session)
+		if !ok {
+			continue
+		}
+		for i := range x.Open {
+			h := &x.Open[i]
+			if h.Asked() == nil {
+				continue
+			}
+			ak := session.ApprovalKey(k.Namespace(), session.ApprovalID(k.Name(), h.ID()))
+			clock, there := open[ak]
+			require.True(t, there, "%s waits for an approval that is not open, after %s", h.Holder, msg)
+			require.Equal(t, clock, *h.Asked(), "%s, after %s", h.Holder, msg)
+			if h.Parked() {
+				require.Equal(t, clock.Deadline, h.Deadline, "%s, after %s", h.Holder, msg)
+				require.Empty(t, h.Pools)
+			}
+			delete(open, ak)
+		}
+	}
+	require.Empty(t, open, "approvals that no call waits for, after %s", msg)
 }
 
 // When everybody has crashed, every slot is free and nobody waits, soon.
@@ -501,6 +538,19 @@ func TestCrashedFleetLeavesNothing(t *testing.T) {
 			switch x := w.state.Get(k).(type) {
 			case *session.Pool:
 				require.Empty(t, x.Leases, "%s", k)
+			case *session.Session:
+				require.False(t, slices.ContainsFunc(x.Open, func(h session.Held) bool { return !h.Parked() }), "%s", k)
+			case *session.Client:
+				require.Empty(t, x.Open)
+			}
+		}
+		// The longest that there is to decide is 64 s, and as long again to come back;
+		// a wait of 30 s before that moves its end.
+		w.state.ApplyAll(w.now+4*time.Minute, nil)
+		for k := range w.state.Snapshot().All() {
+			switch x := w.state.Get(k).(type) {
+			case *session.Approval:
+				require.False(t, x.Open(), "%s", k)
 			case *session.Session:
 				require.Empty(t, x.Open)
 				require.Zero(t, x.Reserved)

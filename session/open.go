@@ -105,12 +105,8 @@ func (s *State) close(c *Close, r *Result) {
 		r.Repeat, r.Counters, r.After = true, x.Counters(), s.afterSession(x)
 		return
 	}
-	if c.Digest != x.Pin.Digest {
-		r.Code, r.Digest, r.Pools = StalePremise, x.Pin.Digest, x.OpenPools()
-		return
-	}
-	if !covers(c.Pools, x.Open) {
-		r.Code, r.Digest, r.Pools = StalePremise, x.Pin.Digest, x.OpenPools()
+	if c.Digest != x.Pin.Digest || !covers(c.Pools, x.Open) || !x.asksNamed(c.Asked) {
+		r.Code, r.Digest, r.Pools, r.Names = StalePremise, x.Pin.Digest, x.OpenPools(), x.AskedCalls()
 		return
 	}
 	x = s.ownSession(k, x)
@@ -119,8 +115,7 @@ func (s *State) close(c *Close, r *Result) {
 		r.Value += s.letGo(c.NS, &h)
 		x.Open = x.Open[1:]
 		if h.Waiting() {
-			x.Reserved -= h.Tokens
-			x.unreserve(&h)
+			s.forget(c.NS, x, &h)
 			x.IDs.Add(remembered(h.ID(), h.Content, SessionClosed, h.Rule, 0))
 			continue
 		}
@@ -355,6 +350,10 @@ func (s *State) cancel(c *Cancel, r *Result) {
 	}
 	if !h.Waiting() {
 		r.Code = NotWaiting
+		return
+	}
+	if h.Asked() != nil && !c.Asked {
+		r.Code, r.Pools, r.Approval = StalePremise, h.PoolNames(), &ApprovalCount{ID: ApprovalID(c.Session, c.Call)}
 		return
 	}
 	if !h.within(c.Pools, r) {

@@ -96,6 +96,10 @@ func shallow(r Record) Record {
 		c := *r
 		c.entry = 0
 		return &c
+	case *Approval:
+		c := *r
+		c.entry = 0
+		return &c
 	}
 	return r
 }

@@ -209,7 +209,7 @@ func (s *State) spend(c *Begin, h *Held) {
 		}
 	}
 	if spent != nil {
-		h.Gates = &HeldGates{Rates: spent}
+		h.changeGates(func(g *HeldGates) { g.Rates = spent })
 	}
 }
 

@@ -113,7 +113,7 @@ type Held struct {
 	Content  Fingerprint
 	Started  time.Duration
 	Deadline time.Duration // settled at this instant
-	Until    time.Duration // end of the wait; 0 if it does not wait
+	Until    time.Duration // end of the wait; 0 if it stands in no queue
 	Tokens   int64         // reserved
 	Tool     unique.Handle[string]
 	Pools    []Hold // replaced, never written into
@@ -130,8 +130,9 @@ type Hold struct {
 	Weight int32
 }
 
-// Waiting reports whether it has not been admitted yet.
-func (h *Held) Waiting() bool { return h.Until != 0 }
+// Waiting reports whether it has not been admitted yet: it stands in a queue, or
+// waits for an approval.
+func (h *Held) Waiting() bool { return h.Until != 0 || h.Asked() != nil }
 
 // ID returns the id of the call or the slot.
 func (h *Held) ID() string { _, _, id := SplitHolder(h.Holder); return id }
@@ -278,10 +279,14 @@ func (s *Session) copy() *Session {
 
 // edit returns the open call of that id for writing, or nil.
 func (s *Session) edit(call string) *Held {
+	s.editOpen()
+	return s.Find(call)
+}
+
+func (s *Session) editOpen() {
 	if !s.ownOpen {
 		s.Open, s.ownOpen = slices.Clone(s.Open), true
 	}
-	return s.Find(call)
 }
 
 // add puts something that has begun behind all that is open.
@@ -331,6 +336,9 @@ func (s *Session) settle(now time.Duration, lapsed func(*Held)) bool {
 		if i < 0 {
 			break
 		}
+		if s.goesOn(i) {
+			continue
+		}
 		h := s.Open[i]
 		s.removeAt(i)
 		s.Used = max(s.Used, h.Deadline)
@@ -362,8 +370,12 @@ func overdue(open []Held, now time.Duration) int {
 func (s *Session) lapse(h *Held) {
 	s.Reserved -= h.Tokens
 	if h.Waiting() {
+		code := WaitTimeout
+		if h.Asked() != nil {
+			code = ApprovalExpired
+		}
 		s.unreserve(h)
-		s.IDs.Add(remembered(h.ID(), h.Content, WaitTimeout, h.Rule, 0))
+		s.IDs.Add(remembered(h.ID(), h.Content, code, h.Rule, 0))
 		return
 	}
 	s.Executions++
@@ -376,8 +388,12 @@ func remembered(id string, content Fingerprint, code Code, rule uint16, value ui
 	return ids.New(id, content, uint8(code), rule, value)
 }
 
-// unreserve takes back the counts of a call that was never admitted.
+// unreserve takes back the counts of a call that was never admitted. For one that
+// is parked nothing was counted.
 func (s *Session) unreserve(h *Held) {
+	if h.Parked() {
+		return
+	}
 	if h.Kind == Tool || h.Kind == Model {
 		s.Calls--
 	}

@@ -56,6 +56,14 @@ func (s *State) request(c request, r *Result) {
 		s.showBudget(c.NS, c.Budget, r)
 	case *Signal:
 		r.Signal = s.standing(c.NS, c.Target)
+	case *PutStanding:
+		r.After = s.afterStanding(ref{KindStanding, c.NS, c.Of.ID()})
+	case *Ask:
+		r.After = s.afterApproval(ref{KindApproval, c.NS, c.ID})
+	case *Decide:
+		r.After = s.afterApproval(ref{KindApproval, c.NS, c.ID})
+	case *CancelApproval:
+		r.After = s.afterApproval(ref{KindApproval, c.NS, c.ID})
 	}
 }
 
@@ -97,6 +105,16 @@ func (s *State) carryOut(c request, r *Result) {
 		s.deleteList(c, r)
 	case *Signal:
 		s.signal(c, r)
+	case *Ask:
+		s.carryOutAsk(c, r)
+	case *Decide:
+		s.decide(c, r)
+	case *CancelApproval:
+		s.cancelApproval(c, r)
+	case *PutStanding:
+		s.putStanding(c)
+	case *DeleteStanding:
+		s.deleteStanding(c, r)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}

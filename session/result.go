@@ -42,8 +42,10 @@ const (
 	KindLimitReached Code = 23
 	BreakerOpen      Code = 24
 	BudgetExceeded   Code = 25
-
-	RateLimited Code = 29 // of a rate
+	ApprovalRequired Code = 26 // somebody is asked; no final answer
+	ApprovalDenied   Code = 27
+	ApprovalExpired  Code = 28
+	RateLimited      Code = 29 // of a rate
 )
 
 // Failures begin at a number of their own, so that a new outcome renumbers
@@ -66,6 +68,9 @@ const (
 	Killed            Code = 54        // a KILL stands against the session that is to be opened
 	KillUnderWay      Code = 55        // the KILL has not closed all its sessions yet
 	TooManySignals    Code = 56        // cap: signals that stand in a namespace
+	AlreadyVoted      Code = 57        // the approver has said the opposite
+	AlreadyDecided    Code = 58        // the approval is not pending any more
+	SelfApproval      Code = 59        // the approver is the agent that asks
 	BudgetHasChildren Code = 61        // others are below it
 	numCodes          Code = 63
 )
@@ -116,6 +121,10 @@ type Result struct {
 	// failed brings the session that it has to name as over.
 	After *After
 
+	// Approval is that of a call, with ApprovalRequired, ApprovalDenied and
+	// ApprovalExpired, where it was used, and where it is a premise.
+	Approval *ApprovalCount
+
 	// Signal is what stands: with Stopped and Killed, with SessionClosed of one
 	// that was killed, and after a Signal.
 	Signal *Halt
@@ -128,6 +137,9 @@ type After struct {
 	Now     time.Duration // log time
 	Session *Session      // without what it remembers: its ids, and whether it is counted among the pins
 	Pool    *PoolCounts   // nil if it was deleted since
+	// Approval is nil if it was dropped since.
+	Approval *Approval
+	Standing *Standing // nil if it was used up or taken back since
 }
 
 // PoolCounts is a pool without those who hold and wait, who may be thousands.
@@ -215,6 +227,8 @@ var codeNames = [numCodes]string{
 	TooManyNames: "too many names", VersionConflict: "version conflict", RateLimited: "rate limited",
 	KindLimitReached: "kind limit", BreakerOpen: "breaker open",
 	BudgetExceeded: "budget exceeded", BudgetHasChildren: "budget has children",
+	ApprovalRequired: "approval required", ApprovalDenied: "approval denied", ApprovalExpired: "approval expired",
+	AlreadyVoted: "already voted", AlreadyDecided: "already decided", SelfApproval: "self approval",
 	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 

@@ -249,6 +249,10 @@ func (s *script) command(verb string) session.Command {
 			Verdict: session.Verdict{Allow: s.args["deny"] == "", Rule: uint16(s.num("deny", 0))}, Pools: wants, TTL: ttl, MaxHold: s.dur("hold"), Wait: s.dur("wait"),
 			Priority: int32(s.num("priority", 0)), Tokens: s.num("tokens", 0), Rates: s.rates(), Budgets: s.charges()}
 		c.CallKind = map[string]session.CallKind{"model": session.Model, "agent": session.Agent, "handoff": session.Handoff, "sampling": session.Sampling}[s.args["kind"]]
+		if ask, ok := s.args["ask"]; ok {
+			c.Asking, c.Verdict.Allow = s.asking(ask), false
+		}
+		c.Asked = s.args["asked"] != ""
 		if v, ok := s.args["saw-calls"]; ok {
 			lo, hi, _ := strings.Cut(v, "-")
 			l, _ := strconv.Atoi(lo)
@@ -263,9 +267,25 @@ func (s *script) command(verb string) session.Command {
 		if s.args["client"] != "" {
 			return &session.Cancel{NS: "ns", Client: s.args["client"], Call: s.args["slot"], Pools: []string{one}}
 		}
-		return &session.Cancel{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: append(names, rates...)}
+		return &session.Cancel{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: append(names, rates...), Asked: s.args["asked"] != ""}
 	case "close":
-		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p")), Killed: s.args["killed"] != "", Reason: s.args["killed"]}
+		return &session.Close{NS: "ns", Session: s.args["s"], Pools: names, Digest: digest(s.str("digest", "p")), Killed: s.args["killed"] != "", Reason: s.args["killed"], Asked: s.words("asked")}
+	case "approve", "deny":
+		c := &session.Decide{NS: "ns", By: s.maker(), ID: s.approvalID(), Session: s.args["s"], Call: s.args["call"], Approver: s.args["by"], Approve: verb == "approve"}
+		if s.args["saw"] != "" {
+			c.Request = digest(s.args["saw"])
+		}
+		return c
+	case "drop-approval":
+		return &session.CancelApproval{NS: "ns", By: s.maker(), ID: s.approvalID(), Session: s.args["s"], Call: s.args["call"], Pools: names}
+	case "request":
+		return &session.Ask{NS: "ns", By: s.maker(), ID: s.args["approval"], Agent: s.str("agent", "bob"), Tool: s.str("tool", "ls"), Request: digest(s.str("request", "r")),
+			Required: uint32(s.num("required", 1)), Denials: uint32(s.num("denials", 1)), Timeout: s.dur("timeout"), AllowOnTimeout: s.args["allow"] != ""}
+	case "stand":
+		return &session.PutStanding{NS: "ns", By: s.maker(), Of: s.standing(), Uses: uint32(s.num("uses", 0)), TTL: s.dur("for")}
+	case "drop-standing":
+		of := s.standing()
+		return &session.DeleteStanding{NS: "ns", By: s.maker(), ID: of.ID()}
 	case "stop", "continue", "kill":
 		kind := map[string]session.SignalKind{"stop": session.Stop, "continue": session.Continue, "kill": session.Kill}[verb]
 		return &session.Signal{NS: "ns", By: s.maker(), Target: s.target(), Signal: kind, Reason: s.args["reason"]}
@@ -323,6 +343,45 @@ func (s *script) command(verb string) session.Command {
 	}
 	s.t.Fatalf("no command %q", verb)
 	return nil
+}
+
+// asking reads ask=30s or ask=30s/allow, and required=, denials=, pending=, and what
+// is asked about: arguments= and request=.
+func (s *script) asking(ask string) *session.Asking {
+	timeout, allow, _ := strings.Cut(ask, "/")
+	d, err := time.ParseDuration(timeout)
+	require.NoError(s.t, err)
+	return &session.Asking{
+		Agent: s.str("agent", "bob"), Required: uint32(s.num("required", 1)), Denials: uint32(s.num("denials", 1)), Timeout: d,
+		AllowOnTimeout: allow == "allow", MaxPending: uint32(s.num("pending", 16)), Request: digest(s.str("request", "r")),
+		Arguments: digest(s.str("arguments", "none")), Server: s.args["server"],
+	}
+}
+
+func (s *script) approvalID() string {
+	if id := s.args["approval"]; id != "" {
+		return id
+	}
+	return session.ApprovalID(s.args["s"], s.args["call"])
+}
+
+// standing reads s=, agent= or name= (of a policy), tool=, server= and arguments=.
+func (s *script) standing() session.StandingOf {
+	t := s.target()
+	of := session.StandingOf{Scope: t.Scope, Name: t.Name, Tool: s.str("tool", "ls"), Server: s.args["server"]}
+	if args, ok := s.args["arguments"]; ok {
+		of.Exact, of.Arguments = true, digest(args)
+	}
+	return of
+}
+
+func approved(a *session.ApprovalCount) string {
+	out := []string{"pending", "approved", "used", "denied", "expired", "cancelled"}[a.State]
+	out += []string{"", ",cancelled", ",too-many", ",other-request"}[a.Why]
+	if a.Required > 0 {
+		out += fmt.Sprintf(",%d/%d-%d/%d,%v", a.For, a.Required, a.Against, a.Denials, a.Left)
+	}
+	return out
 }
 
 // target is one of s=, agent= and name= (of a policy), else everything.
@@ -406,6 +465,12 @@ func answer(r session.Result) string {
 	if len(r.Names) > 0 {
 		add("names=%v", r.Names)
 	}
+	if r.Approval != nil {
+		add("approval(%s)", approved(r.Approval))
+	}
+	if r.After != nil && r.After.Approval != nil {
+		add("(%s)", approved(r.After.Approval.Count("", r.After.Now)))
+	}
 	for _, b := range r.Budgets {
 		add("%s=%d/%d", b.Budget, b.Used, b.Amount)
 		if b.Crossed > 0 {
@@ -446,7 +511,10 @@ func (s *script) show(what string) string {
 		for i := range x.Open {
 			h := &x.Open[i]
 			out += fmt.Sprintf(" open:%s(%v)", h.ID(), h.Deadline-s.now)
-			if h.Waiting() {
+			switch {
+			case h.Parked():
+				out += "asked"
+			case h.Waiting():
 				out += "waiting"
 			}
 		}
@@ -501,6 +569,23 @@ func (s *script) show(what string) string {
 			return "absent\n"
 		}
 		return fmt.Sprintf("%d/%d depth=%d children=%d\n", b.Used, b.Amount, b.Depth, b.Children)
+	case "approval":
+		id, call, _ := strings.Cut(name, "/")
+		if call != "" {
+			id = session.ApprovalID(id, call)
+		}
+		a, ok := s.state.Get(session.ApprovalKey("ns", id)).(*session.Approval)
+		if !ok {
+			return "absent\n"
+		}
+		out := approved(a.Count("", s.now))
+		for _, v := range a.Votes {
+			out += fmt.Sprintf(" %s:%v", v.Approver, v.Approve)
+		}
+		if a.ByTimeout() {
+			out += " by-timeout"
+		}
+		return out + "\n"
 	case "counter":
 		x, ok := s.state.Get(session.CounterKey("ns", name)).(*session.Counter)
 		if !ok {

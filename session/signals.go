@@ -361,9 +361,11 @@ func (s *State) halted(c *Begin, x *Session, h *Held, r *Result) bool {
 	}
 	over := *h
 	s.letGo(c.NS, &over)
-	x.remove(c.Call)
-	x.Reserved -= over.Tokens
-	x.unreserve(&over)
+	if r.Code == Stopped && over.Asked() != nil {
+		x.park(h)
+	} else {
+		s.forget(c.NS, x, &over)
+	}
 	r.Repeat, r.Rule = false, 0 // as it is answered from now on
 	return true
 }

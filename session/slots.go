@@ -248,6 +248,10 @@ func (s *State) renew(c *Renew, r *Result) {
 	if !h.within(c.Pools, r) {
 		return
 	}
+	if h.Parked() { // nobody's renewals keep it: its approval has a deadline
+		r.Code, r.Grants = Renewed, []Grant{{TTL: s.left(h.Deadline)}}
+		return
+	}
 	if !h.Waiting() && !slices.ContainsFunc(h.Pools, func(p Hold) bool { return p.Token == c.Token }) ||
 		h.Waiting() && c.Token != 0 {
 		r.Code = Fenced
@@ -371,7 +375,7 @@ func (s *State) forceRelease(c *ForceRelease, r *Result) {
 func (s *State) forceCall(c *ForceRelease, r *Result) {
 	k := ref{KindSession, c.NS, c.Session}
 	x := s.session(k)
-	if x == nil || x.Find(c.ID) == nil {
+	if x == nil || x.Find(c.ID) == nil || x.Find(c.ID).Parked() {
 		r.Code = NotFound
 		return
 	}
@@ -383,6 +387,10 @@ func (s *State) forceCall(c *ForceRelease, r *Result) {
 	x.Used = s.now // until now somebody had something open here
 	over := *x.Find(c.ID)
 	s.letGo(c.NS, &over)
+	if over.Asked() != nil {
+		x.park(x.edit(c.ID)) // its approval stands
+		return
+	}
 	x.remove(c.ID)
 	if !over.Waiting() {
 		s.noteLapse(k, &over)

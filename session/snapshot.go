@@ -396,6 +396,7 @@ func (v *Snapshot) Digest(again func(shard int) bool, pace func() error) (Digest
 	}
 	all := sha256.New()
 	buf := f.Bytes()
+	var keys []Key
 	all.Write(buf)
 	for i, sh := range v.shards {
 		if len(sh.records) == 0 {
@@ -403,7 +404,7 @@ func (v *Snapshot) Digest(again func(shard int) bool, pace func() error) (Digest
 		}
 		if !sh.hashed || again != nil && again(i) {
 			var hash Digest
-			hash, buf = v.hashOf(sh, buf[:0])
+			hash, keys, buf = v.hashOf(sh, keys[:0], buf[:0])
 			if sh.hashed && hash != sh.hash {
 				return Digest{}, fmt.Errorf("%w: nobody wrote into shard %d, and its records are not those that were there", ErrDamaged, i)
 			}
@@ -419,13 +420,14 @@ func (v *Snapshot) Digest(again func(shard int) bool, pace func() error) (Digest
 	return Digest(all.Sum(nil)), nil
 }
 
-// hashOf returns the hash of a shard's records, and the buffer it used.
-func (v *Snapshot) hashOf(sh *shard, buf []byte) (Digest, []byte) {
+// hashOf returns the hash of a shard's records, and the buffers it used.
+func (v *Snapshot) hashOf(sh *shard, keys []Key, buf []byte) (Digest, []Key, []byte) {
 	f := codec{Coder: wire.NewWriter(buf)}
-	for _, k := range v.keys(sh) {
+	keys = v.keys(keys, sh)
+	for _, k := range keys {
 		for m := f.Message(1, true); f.Visit(&m); {
 			f.item(&k, &sh.records[k].record)
 		}
 	}
-	return sha256.Sum256(f.Bytes()), f.Bytes()
+	return sha256.Sum256(f.Bytes()), keys, f.Bytes()
 }

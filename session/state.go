@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"time"
 	"unique"
@@ -28,6 +27,7 @@ type State struct {
 	epoch      uint64 // of snapshots: a shard of an older one is shared
 	shards     []*shard
 	due        []time.Duration // of each shard, no later than its first deadline; derived
+	soonest    []time.Duration // the first of each dueBlock of these
 	written    []writtenRecord // in the entry under way
 	lapsed     []Lapse         // by the command under way
 	spare      []Grant         // for answers
@@ -57,13 +57,17 @@ func New() *State { return newState(1 << shardBits) }
 func NewPartial() *State { return newState(1) }
 
 func newState(n int) *State {
-	s := &State{shards: make([]*shard, n), due: make([]time.Duration, n)}
+	s := &State{shards: make([]*shard, n), due: make([]time.Duration, n), soonest: make([]time.Duration, (n+dueBlock-1)/dueBlock)}
+	empty := &shard{} // which nobody writes into
 	for i := range s.shards {
-		s.shards[i] = &shard{}
-		s.due[i] = never
+		s.shards[i], s.due[i], s.soonest[i/dueBlock] = empty, never, never
 	}
 	return s
 }
+
+// dueBlock is how many shards are looked at together for what is due: most have
+// nothing, and a leader looks several times a second.
+const dueBlock = 128
 
 // nameSlots is how many names are remembered lest they be looked up among all
 // interned ones for every call: a fleet uses few tools and few pools.
@@ -188,14 +192,14 @@ func (sh *shard) clone(epoch uint64) *shard {
 
 func (s *State) noteDue(i int, r Record) {
 	if at, ok := r.Due(); ok && at < s.due[i] {
-		s.due[i] = at
+		s.due[i], s.soonest[i/dueBlock] = at, min(at, s.soonest[i/dueBlock])
 	}
 }
 
 // Due returns no later than the first instant at which a record will differ;
 // ok is false if none ever will.
 func (s *State) Due() (at time.Duration, ok bool) {
-	at = slices.Min(s.due)
+	at = slices.Min(s.soonest)
 	return at, at != never
 }
 
@@ -205,8 +209,12 @@ func (s *State) Due() (at time.Duration, ok bool) {
 func (s *State) DueKeys(limit int) (keys []Key, more bool) {
 	const shardsAtOnce = 1024
 	seen := 0
-	for i, at := range s.due {
-		if at > s.now {
+	for i := 0; i < len(s.due); i++ {
+		if i%dueBlock == 0 && s.soonest[i/dueBlock] > s.now {
+			i += dueBlock - 1
+			continue
+		}
+		if s.due[i] > s.now {
 			continue
 		}
 		if seen++; seen > shardsAtOnce || more {
@@ -229,6 +237,8 @@ func (s *State) DueKeys(limit int) (keys []Key, more bool) {
 		}
 		if len(keys) == found && !more {
 			s.due[i] = next // what is found now stays due until it is settled
+			block := i - i%dueBlock
+			s.soonest[i/dueBlock] = slices.Min(s.due[block:min(block+dueBlock, len(s.due))])
 		}
 	}
 	slices.Sort(keys)
@@ -262,8 +272,10 @@ func (v *Snapshot) Generation() uint32 { return v.generation }
 // states on all nodes. They are as they were written: see Record.At.
 func (v *Snapshot) All() iter.Seq2[Key, Record] {
 	return func(yield func(Key, Record) bool) {
+		var keys []Key
 		for _, sh := range v.shards {
-			for _, k := range v.keys(sh) {
+			keys = v.keys(keys[:0], sh)
+			for _, k := range keys {
 				if !yield(k, sh.records[k].record) {
 					return
 				}
@@ -272,15 +284,23 @@ func (v *Snapshot) All() iter.Seq2[Key, Record] {
 	}
 }
 
-// keys returns the keys of a shard in the order of snapshots, which is that of
+// keys appends the keys of a shard in the order of snapshots, which is that of
 // whole states.
-func (v *Snapshot) keys(sh *shard) []Key {
-	if len(v.shards) == 1<<shardBits {
-		return slices.Sorted(maps.Keys(sh.records))
+func (v *Snapshot) keys(keys []Key, sh *shard) []Key {
+	if len(sh.records) == 0 { // as most are where there is little
+		return keys
 	}
-	return slices.SortedFunc(maps.Keys(sh.records), func(a, b Key) int {
-		return cmp.Or(cmp.Compare(placeOf([]byte(a)), placeOf([]byte(b))), cmp.Compare(a, b))
-	})
+	for k := range sh.records { // order-free: sorted below
+		keys = append(keys, k)
+	}
+	if len(v.shards) == 1<<shardBits {
+		slices.Sort(keys)
+	} else {
+		slices.SortFunc(keys, func(a, b Key) int {
+			return cmp.Or(cmp.Compare(placeOf([]byte(a)), placeOf([]byte(b))), cmp.Compare(a, b))
+		})
+	}
+	return keys
 }
 
 // Find returns, in the order of keys, the first limit records after a key that
@@ -288,6 +308,9 @@ func (v *Snapshot) keys(sh *shard) []Key {
 func (v *Snapshot) Find(prefix, after Key, limit int, keep func(Key, Record) bool) []Entry {
 	var found []Entry
 	for _, sh := range v.shards {
+		if len(sh.records) == 0 {
+			continue
+		}
 		for k, c := range sh.records { // order-free: sorted and cut
 			if len(k) < len(prefix) || k[:len(prefix)] != prefix || k <= after {
 				continue

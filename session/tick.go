@@ -3,6 +3,7 @@ package session
 import (
 	"slices"
 
+	"example.com/govnode/session/approval"
 	"example.com/govnode/session/ids"
 )
 
@@ -42,7 +43,11 @@ func (s *State) tick(c *Tick) {
 			}
 		case *Budget:
 			s.budget(k)
-		case *Counter, *List, *ListItem:
+		case *Approval:
+			if s.approval(k) == nil {
+				s.put(k, nil)
+			}
+		case *Counter, *List, *ListItem, *Standing:
 			if x.At(s.now) == nil {
 				s.put(k, nil)
 			}
@@ -97,9 +102,17 @@ func (s *State) restore() {
 			for len(x.Open) > 0 {
 				h := x.Open[0]
 				x.Open = x.Open[1:]
-				x.lapse(&h)
+				if h.Asked() != nil {
+					x.endAsked(&h, RefusedCancelled)
+				} else {
+					x.lapse(&h)
+				}
 			}
 			x.Open = nil
+		case *Approval:
+			if s.approval(k) != nil {
+				s.finishApproval(k, approval.Cancelled)
+			}
 		case *Client:
 			if s.client(k) == nil {
 				continue

@@ -38,6 +38,19 @@ const (
 	MaxReason  = 256
 	MaxSignals = 256
 	MaxTree    = 1 << 20 // a policy, all files together
+	// MaxPreview is how much of the arguments people are shown who decide, and
+	// MaxMessage how much of why they are asked.
+	MaxPreview = 4 << 10
+	MaxMessage = 1 << 10
+	// MaxPending is how many calls of a session may wait for somebody to decide.
+	MaxPending = 64
+	// MinApproval and MaxApproval bound how long there is to decide.
+	MinApproval = time.Second
+	MaxApproval = 24 * time.Hour
+	// MaxStanding is how long a standing approval may stand, and MaxUses how often
+	// one may be used that is not for ever.
+	MaxStanding = 30 * 24 * time.Hour
+	MaxUses     = 1_000_000
 
 	// MinTTL leaves a holder time to renew; MaxTTL is how long a crashed one
 	// can keep a slot.
@@ -148,6 +161,18 @@ func Validate(c Command) error {
 		v.text("Key", c.Key, 1, MaxKey)
 	case *Signal:
 		v.signal(c)
+	case *Ask:
+		v.ask(c)
+	case *Decide:
+		v.decide(c)
+	case *CancelApproval:
+		v.cancelApproval(c)
+	case *PutStanding:
+		v.putStanding(c)
+	case *DeleteStanding:
+		v.of = "DeleteStanding"
+		v.request(c.NS, c.By)
+		v.id("ID", c.ID)
 	case *Swept:
 		v.of = "Swept"
 		v.namespace(c.NS)
@@ -222,6 +247,7 @@ func (v *validator) begin(c *Begin) {
 	between(v, "Tokens", c.Tokens, 0, MaxCallTokens)
 	v.rates(c)
 	v.charges(c.Budgets)
+	v.asking(c)
 }
 
 func (v *validator) premises(seen []Premise) {
@@ -299,6 +325,9 @@ func (v *validator) cancel(c *Cancel) {
 	v.maker("Client", c.Client, c.Session)
 	v.id("Call", c.Call)
 	v.pools(c.Pools, MaxPools+1+MaxRates)
+	if c.Asked && c.Session == "" {
+		v.fail("Asked", "is of calls; a wait for a slot has no approval")
+	}
 }
 
 func (v *validator) close(c *Close) {
@@ -307,6 +336,7 @@ func (v *validator) close(c *Close) {
 	v.id("Session", c.Session)
 	v.pools(c.Pools, MaxClosePools)
 	v.text("Reason", c.Reason, 0, MaxReason)
+	v.names("Asked", c.Asked, MaxOpen)
 }
 
 func (v *validator) acquire(c *Acquire) {

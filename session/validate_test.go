@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/session/approval"
+
 	"example.com/govnode/session/budget"
 )
 
@@ -29,24 +31,29 @@ func validCommands() map[string]Command {
 		"DeletePool":   &DeletePool{NS: "default", By: by, Pool: "q"},
 		"PutPolicy": &PutPolicy{NS: "default", By: by, Name: "p", Digest: Digest{1}, Tree: []byte("x"),
 			Limits: Limits{MaxConcurrent: 1, PerTool: []ToolLimit{{"a", 0}, {"b", 1}}, Kinds: []KindLimit{{Model, 0}, {Agent, 1}}}},
-		"DeletePolicy": &DeletePolicy{NS: "default", By: by, Digest: Digest{1}, Names: []string{"p", "q"}},
-		"Set":          &Set{NS: "default", By: by, Key: "any key", Value: Value{Text: "two\nlines"}},
-		"Delete":       &Delete{NS: "default", By: by, Key: "k"},
-		"Increment":    &Increment{NS: "default", By: by, Key: "k", Amount: math.MinInt64},
-		"Tick":         &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
-		"Restore":      &Restore{},
-		"Repair":       &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
-		"PutRate":      &PutRate{NS: "default", By: by, Rate: "r", Limit: 1, Per: time.Second},
-		"DeleteRate":   &DeleteRate{NS: "default", By: by, Rate: "r"},
-		"TakeRate":     &TakeRate{NS: "default", Client: "c", ID: "t", Rate: "r", Cost: 1},
-		"Signal":       &Signal{NS: "default", By: by, Target: Target{OfAgent, "a"}, Signal: Stop, Reason: "look"},
-		"Swept":        &Swept{NS: "default", Target: Target{OfPolicy, "p"}, Number: 1},
-		"PutHash":      &PutHash{NS: "default", By: by, Tool: "t"},
-		"PutBudget":    &PutBudget{NS: "default", By: by, Budget: "b", Parent: "a", Amount: 1, Per: time.Hour},
-		"AdjustBudget": &AdjustBudget{NS: "default", By: by, Budget: "c", Ancestors: []string{"b", "a"}, Amount: -1},
-		"DeleteBudget": &DeleteBudget{NS: "default", By: by, Budget: "b", Parent: "a"},
-		"Append":       &Append{NS: "default", By: by, Key: "any key", Items: []string{"two\nlines", ""}, TTL: time.Hour},
-		"DeleteList":   &DeleteList{NS: "default", By: by, Key: "any key"},
+		"DeletePolicy":   &DeletePolicy{NS: "default", By: by, Digest: Digest{1}, Names: []string{"p", "q"}},
+		"Set":            &Set{NS: "default", By: by, Key: "any key", Value: Value{Text: "two\nlines"}},
+		"Delete":         &Delete{NS: "default", By: by, Key: "k"},
+		"Increment":      &Increment{NS: "default", By: by, Key: "k", Amount: math.MinInt64},
+		"Tick":           &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
+		"Restore":        &Restore{},
+		"Repair":         &Repair{NS: "default", By: by, Client: "c", NewerThan: 1},
+		"PutRate":        &PutRate{NS: "default", By: by, Rate: "r", Limit: 1, Per: time.Second},
+		"DeleteRate":     &DeleteRate{NS: "default", By: by, Rate: "r"},
+		"TakeRate":       &TakeRate{NS: "default", Client: "c", ID: "t", Rate: "r", Cost: 1},
+		"Ask":            &Ask{NS: "default", By: by, ID: "x", Agent: "a", Tool: "t", Required: 1, Denials: 8, Timeout: time.Second},
+		"Decide":         &Decide{NS: "default", By: by, ID: "x", Session: "s", Call: "c", Approver: "amy@x", Approve: true, Reason: "two\nlines"},
+		"CancelApproval": &CancelApproval{NS: "default", By: by, ID: "x"},
+		"PutStanding":    &PutStanding{NS: "default", By: by, Of: StandingOf{Scope: OfAgent, Name: "a", Tool: "t", Exact: true}, TTL: time.Hour},
+		"DeleteStanding": &DeleteStanding{NS: "default", By: by, ID: "x"},
+		"Signal":         &Signal{NS: "default", By: by, Target: Target{OfAgent, "a"}, Signal: Stop, Reason: "look"},
+		"Swept":          &Swept{NS: "default", Target: Target{OfPolicy, "p"}, Number: 1},
+		"PutHash":        &PutHash{NS: "default", By: by, Tool: "t"},
+		"PutBudget":      &PutBudget{NS: "default", By: by, Budget: "b", Parent: "a", Amount: 1, Per: time.Hour},
+		"AdjustBudget":   &AdjustBudget{NS: "default", By: by, Budget: "c", Ancestors: []string{"b", "a"}, Amount: -1},
+		"DeleteBudget":   &DeleteBudget{NS: "default", By: by, Budget: "b", Parent: "a"},
+		"Append":         &Append{NS: "default", By: by, Key: "any key", Items: []string{"two\nlines", ""}, TTL: time.Hour},
+		"DeleteList":     &DeleteList{NS: "default", By: by, Key: "any key"},
 	}
 }
 
@@ -99,6 +106,15 @@ func numbered(i int) string { return fmt.Sprintf("x%05d", i) }
 // on is a change of a command of one type.
 func on[C Command](change func(C)) func(Command) { return func(c Command) { change(c.(C)) } }
 
+// asking is a change of a call that asks.
+func asking(change func(*Begin)) func(Command) {
+	return on(func(c *Begin) {
+		c.Verdict.Allow = false
+		c.Asking = &Asking{Agent: "a", Required: 1, Denials: 1, Timeout: time.Minute, MaxPending: 1}
+		change(c)
+	})
+}
+
 // Each cap at its edges: the fields of a command set as one says pass, those
 // as the other says are refused by their name.
 func TestCaps(t *testing.T) {
@@ -124,6 +140,55 @@ func TestCaps(t *testing.T) {
 			on(func(c *Begin) { c.Session = "" }), on(func(c *Begin) { c.Session = text(MaxID + 1) }),
 			on(func(c *Begin) { c.Session = "a b" }), on(func(c *Begin) { c.Session = "ä" }), on(func(c *Begin) { c.Session = "a\x00" }),
 		}},
+		{"Begin.Verdict.Allow", nil, []func(Command){asking(func(c *Begin) { c.Verdict.Allow = true })}},
+		{"Begin.Asking.Required", []func(Command){asking(func(c *Begin) { c.Asking.Required = 1 }), asking(func(c *Begin) { c.Asking.Required = approval.MaxVotes })}, []func(Command){asking(func(c *Begin) { c.Asking.Required = approval.MaxVotes + 1 }), asking(func(c *Begin) { c.Asking.Required = 0 })}},
+		{"Begin.Asking.Denials", []func(Command){asking(func(c *Begin) { c.Asking.Denials = 1 }), asking(func(c *Begin) { c.Asking.Denials = approval.MaxVotes })}, []func(Command){asking(func(c *Begin) { c.Asking.Denials = approval.MaxVotes + 1 }), asking(func(c *Begin) { c.Asking.Denials = 0 })}},
+		{"Begin.Asking.Timeout", []func(Command){asking(func(c *Begin) { c.Asking.Timeout = MinApproval }), asking(func(c *Begin) { c.Asking.Timeout = MaxApproval })}, []func(Command){asking(func(c *Begin) { c.Asking.Timeout = MaxApproval + 1 }), asking(func(c *Begin) { c.Asking.Timeout = MinApproval - 1 })}},
+		{"Begin.Asking.MaxPending", []func(Command){asking(func(c *Begin) { c.Asking.MaxPending = 1 }), asking(func(c *Begin) { c.Asking.MaxPending = MaxPending })}, []func(Command){asking(func(c *Begin) { c.Asking.MaxPending = MaxPending + 1 }), asking(func(c *Begin) { c.Asking.MaxPending = 0 })}},
+		{"Begin.Asking.Agent", []func(Command){asking(func(c *Begin) { c.Asking.Agent = text(MaxID) })}, []func(Command){asking(func(c *Begin) { c.Asking.Agent = text(MaxID + 1) }), asking(func(c *Begin) { c.Asking.Agent = "" })}},
+		{"Begin.Asking.Server", []func(Command){asking(func(c *Begin) { c.Asking.Server = text(MaxTool) })}, []func(Command){asking(func(c *Begin) { c.Asking.Server = text(MaxTool + 1) })}},
+		{"Begin.Asking.Preview", []func(Command){asking(func(c *Begin) { c.Asking.Preview = text(MaxPreview) })}, []func(Command){asking(func(c *Begin) { c.Asking.Preview = text(MaxPreview + 1) })}},
+		{"Begin.Asking.Reason", []func(Command){asking(func(c *Begin) { c.Asking.Reason = text(MaxMessage) })}, []func(Command){asking(func(c *Begin) { c.Asking.Reason = text(MaxMessage + 1) })}},
+		{"Ask.Required", []func(Command){on(func(c *Ask) { c.Required = 1 }), on(func(c *Ask) { c.Required = approval.MaxVotes })}, []func(Command){on(func(c *Ask) { c.Required = approval.MaxVotes + 1 }), on(func(c *Ask) { c.Required = 0 })}},
+		{"Ask.Denials", []func(Command){on(func(c *Ask) { c.Denials = 1 }), on(func(c *Ask) { c.Denials = approval.MaxVotes })}, []func(Command){on(func(c *Ask) { c.Denials = approval.MaxVotes + 1 }), on(func(c *Ask) { c.Denials = 0 })}},
+		{"Ask.Timeout", []func(Command){on(func(c *Ask) { c.Timeout = MinApproval }), on(func(c *Ask) { c.Timeout = MaxApproval })}, []func(Command){on(func(c *Ask) { c.Timeout = MaxApproval + 1 }), on(func(c *Ask) { c.Timeout = MinApproval - 1 })}},
+		{"Ask.ID", []func(Command){on(func(c *Ask) { c.ID = text(MaxID) })}, []func(Command){on(func(c *Ask) { c.ID = text(MaxID + 1) }), on(func(c *Ask) { c.ID = "" })}},
+		{"Ask.Agent", []func(Command){on(func(c *Ask) { c.Agent = text(MaxID) })}, []func(Command){on(func(c *Ask) { c.Agent = text(MaxID + 1) }), on(func(c *Ask) { c.Agent = "" })}},
+		{"Ask.Session", []func(Command){on(func(c *Ask) { c.Session = text(MaxID) })}, []func(Command){on(func(c *Ask) { c.Session = text(MaxID + 1) })}},
+		{"Ask.Tool", []func(Command){on(func(c *Ask) { c.Tool = text(MaxTool) })}, []func(Command){on(func(c *Ask) { c.Tool = text(MaxTool + 1) }), on(func(c *Ask) { c.Tool = "" })}},
+		{"Ask.Preview", []func(Command){on(func(c *Ask) { c.Preview = text(MaxPreview) })}, []func(Command){on(func(c *Ask) { c.Preview = text(MaxPreview + 1) })}},
+		{"Ask.Reason", []func(Command){on(func(c *Ask) { c.Reason = text(MaxMessage) })}, []func(Command){on(func(c *Ask) { c.Reason = text(MaxMessage + 1) })}},
+		{"Decide.ID", []func(Command){on(func(c *Decide) { c.ID = text(MaxID) })}, []func(Command){on(func(c *Decide) { c.ID = text(MaxID + 1) }), on(func(c *Decide) { c.ID = "" })}},
+		{"Decide.Approver", []func(Command){on(func(c *Decide) { c.Approver = text(MaxID) })}, []func(Command){
+			on(func(c *Decide) { c.Approver = "" }), on(func(c *Decide) { c.Approver = text(MaxID + 1) }), on(func(c *Decide) { c.Approver = "Amy" }),
+		}},
+		{"Decide.Session", []func(Command){on(func(c *Decide) { c.Session, c.Call = "", "" })}, []func(Command){
+			on(func(c *Decide) { c.Session = "" }), on(func(c *Decide) { c.Call = "" }),
+		}},
+		{"CancelApproval.Session", []func(Command){on(func(c *CancelApproval) { c.Session, c.Call = "s", "c" })}, []func(Command){
+			on(func(c *CancelApproval) { c.Call = "c" }), on(func(c *CancelApproval) { c.Session = "s" }),
+		}},
+		{"PutStanding.Of.Scope", []func(Command){on(func(c *PutStanding) { c.Of.Scope = OfAgent }), on(func(c *PutStanding) { c.Of.Scope = OfSession })}, []func(Command){
+			on(func(c *PutStanding) { c.Of.Scope = Everything }), on(func(c *PutStanding) { c.Of.Scope = OfSession + 1 }),
+		}},
+		{"PutStanding.Of.Arguments", []func(Command){on(func(c *PutStanding) { c.Of.Arguments = Digest{1} })}, []func(Command){
+			on(func(c *PutStanding) { c.Of.Exact, c.Of.Arguments = false, Digest{1} }),
+		}},
+		{"Cancel.Asked", []func(Command){on(func(c *Cancel) { c.Asked = true })}, []func(Command){
+			on(func(c *Cancel) { c.Session, c.Client, c.Asked = "", "c", true }),
+		}},
+		{"Close.Asked", []func(Command){on(func(c *Close) { c.Asked = times(MaxOpen, numbered) })}, []func(Command){
+			on(func(c *Close) { c.Asked = times(MaxOpen+1, numbered) }),
+		}},
+		{"Decide.Reason", []func(Command){on(func(c *Decide) { c.Reason = text(MaxMessage) })}, []func(Command){on(func(c *Decide) { c.Reason = text(MaxMessage + 1) })}},
+		{"CancelApproval.ID", []func(Command){on(func(c *CancelApproval) { c.ID = text(MaxID) })}, []func(Command){on(func(c *CancelApproval) { c.ID = text(MaxID + 1) }), on(func(c *CancelApproval) { c.ID = "" })}},
+		{"DeleteStanding.ID", []func(Command){on(func(c *DeleteStanding) { c.ID = text(MaxID) })}, []func(Command){on(func(c *DeleteStanding) { c.ID = text(MaxID + 1) }), on(func(c *DeleteStanding) { c.ID = "" })}},
+		{"PutStanding.Of.Name", []func(Command){on(func(c *PutStanding) { c.Of.Name = text(MaxID) })}, []func(Command){on(func(c *PutStanding) { c.Of.Name = text(MaxID + 1) }), on(func(c *PutStanding) { c.Of.Name = "" })}},
+		{"PutStanding.Of.Tool", []func(Command){on(func(c *PutStanding) { c.Of.Tool = text(MaxTool) })}, []func(Command){on(func(c *PutStanding) { c.Of.Tool = text(MaxTool + 1) }), on(func(c *PutStanding) { c.Of.Tool = "" })}},
+		{"PutStanding.Of.Server", []func(Command){on(func(c *PutStanding) { c.Of.Server = text(MaxTool) })}, []func(Command){on(func(c *PutStanding) { c.Of.Server = text(MaxTool + 1) })}},
+		{"PutStanding.Shown", []func(Command){on(func(c *PutStanding) { c.Shown = text(MaxPreview) })}, []func(Command){on(func(c *PutStanding) { c.Shown = text(MaxPreview + 1) })}},
+		{"PutStanding.Uses", []func(Command){on(func(c *PutStanding) { c.Uses = 0 }), on(func(c *PutStanding) { c.Uses = MaxUses })}, []func(Command){on(func(c *PutStanding) { c.Uses = MaxUses + 1 })}},
+		{"PutStanding.TTL", []func(Command){on(func(c *PutStanding) { c.TTL = MinApproval }), on(func(c *PutStanding) { c.TTL = MaxStanding })}, []func(Command){on(func(c *PutStanding) { c.TTL = MaxStanding + 1 }), on(func(c *PutStanding) { c.TTL = MinApproval - 1 })}},
 		{"Close.Reason", []func(Command){on(func(c *Close) { c.Reason = text(MaxReason) })}, []func(Command){
 			on(func(c *Close) { c.Reason = text(MaxReason + 1) }), on(func(c *Close) { c.Reason = "a\nb" }),
 		}},

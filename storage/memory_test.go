@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/sessiontest"
 	"example.com/govnode/storage"
 	"example.com/govnode/storage/storagetest"
 )
@@ -24,12 +25,16 @@ func TestMemory(t *testing.T) {
 }
 
 func TestMemoryHistories(t *testing.T) {
-	for seed := range uint64(20) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			storagetest.Histories(t, seed, 300, map[string]storagetest.Timed{"memory": openMemory})
-		})
-	}
+	var did sessiontest.Tally
+	t.Run("seed", func(t *testing.T) {
+		for seed := range uint64(20) {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				storagetest.Histories(t, seed, 300, map[string]storagetest.Timed{"memory": openMemory}, &did)
+			})
+		}
+	})
+	require.Empty(t, did.Missing(), "no history did that with an approval")
 }
 
 // A snapshot from a later time sets the clock ahead: leases that are given out

@@ -101,6 +101,11 @@ func TestCompletionOfLiveNames(t *testing.T) {
 	}
 	digests, _ := completed(t, "session", "list", "--addr", api, "--policy-digest", "sha")
 	require.Len(t, digests, 1)
+	cli(t, &struct{}{}, "approval", "stand", "pay", "--agent", "a", "--for", "1h", "--addr", api)
+	standing, _ := completed(t, "approval", "unstand", "--addr", api, "")
+	require.Len(t, standing, 1)
+	pending, _ := completed(t, "approval", "approve", "--addr", api, "")
+	require.Empty(t, pending)
 }
 
 // Where nobody answers, nothing is completed and nothing is said.
@@ -124,8 +129,8 @@ func TestCompletionWithoutANode(t *testing.T) {
 // new command does not go without.
 func TestCompletionKnowsAllArguments(t *testing.T) {
 	known := []string{
-		"SESSION", "POOL", "RATE", "BUDGET", "SLOT", "NODE", "NAME|DIGEST", "POLICY", "FILE", "DIR", "FILE|DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
-		"ADDRESS", "DECISION_ID", "N", "KEY", "KEY...", "VALUE", "ITEM...", "TIME", // nobody knows them beforehand
+		"SESSION", "POOL", "RATE", "BUDGET", "SLOT", "NODE", "NAME|DIGEST", "APPROVAL", "STANDING", "POLICY", "FILE", "DIR", "FILE|DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
+		"ADDRESS", "DECISION_ID", "TOOL", "N", "KEY", "KEY...", "VALUE", "ITEM...", "TIME", // nobody knows them beforehand
 	}
 	var look func(cmd *cobra.Command)
 	look = func(cmd *cobra.Command) {

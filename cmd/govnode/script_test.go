@@ -28,6 +28,8 @@ func TestScripts(t *testing.T) {
 			"start":     scriptStart,
 			"stop":      scriptStop,
 			"firstcall": scriptFirstCall,
+			"post":      scriptPost,
+			"id":        scriptID,
 		},
 	})
 }
@@ -67,4 +69,19 @@ func scriptFirstCall(ts *testscript.TestScript, _ bool, args []string) {
 	line, err := ts.Value(processesKey{}).(map[string]*process)[args[0]].await(`^curl .*$`, 1)
 	ts.Check(err)
 	ts.Check(ts.Exec("sh", "-c", line[0][0]))
+}
+
+// post METHOD JSON sends a request to the node at $ADDR, as curl does.
+func scriptPost(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(ts.Exec("curl", "-sS", "--fail-with-body", "-H", "Content-Type: application/json",
+		"http://"+ts.Getenv("ADDR")+"/govnode.v1."+args[0], "-d", args[1]))
+}
+
+// id NAME keeps the first word below the head of the table that was printed last.
+func scriptID(ts *testscript.TestScript, _ bool, args []string) {
+	lines := strings.Split(ts.ReadFile("stdout"), "\n")
+	if len(lines) < 2 || len(strings.Fields(lines[1])) == 0 {
+		ts.Fatalf("there is no table in %q", lines)
+	}
+	ts.Setenv(args[0], strings.Fields(lines[1])[0])
 }

@@ -22,6 +22,7 @@ import (
 func Lint(docs *composition.Documents, warnings []source.Problem) []source.Problem {
 	l := &linter{docs: docs, list: warnings}
 	l.unreachable()
+	l.unasked()
 	l.evadable()
 	l.patterns()
 	l.limits()
@@ -53,15 +54,10 @@ func (l *linter) unreachable() {
 	if p.Resolver != nil {
 		return // every document names its own candidate
 	}
-	sets := []*composition.Ruleset{p.FlatSet}
-	for _, dir := range slices.Sorted(maps.Keys(p.Folders)) {
-		f := p.Folders[dir]
-		sets = append(sets, p.BuildChain(f, func(int) bool { return true }))
-	}
 	type seen struct{ rule, by *document.Rule }
 	reported := map[seen]bool{}
 	compared := 0
-	for _, set := range sets {
+	for _, set := range l.sets() {
 		for i, r := range set.Rules {
 			if compared += i; compared > maxCompared {
 				return
@@ -79,8 +75,11 @@ func (l *linter) unreachable() {
 					continue
 				}
 				// In strict mode no rule of another document hides a deny.
-				if p.Strict && earlier.Doc != r.Doc && r.Action.Denies() && earlier.Action.Allows() {
+				if p.Strict && earlier.Doc != r.Doc && r.Action.Restricts() && earlier.Action.Allows() {
 					continue
+				}
+				if earlier.Action == document.Ask && r.Action.Denies() {
+					continue // which wins over it
 				}
 				if pair := (seen{r.Rule, earlier.Rule}); !reported[pair] {
 					reported[pair] = true
@@ -88,6 +87,43 @@ func (l *linter) unreachable() {
 						where(set), earlier.Name, earlier.Doc.Path, earlier.Line)
 				}
 				break
+			}
+		}
+	}
+}
+
+// sets are the flat list and the full chain of every folder.
+func (l *linter) sets() []*composition.Ruleset {
+	sets := []*composition.Ruleset{l.docs.FlatSet}
+	for _, dir := range slices.Sorted(maps.Keys(l.docs.Folders)) {
+		sets = append(sets, l.docs.BuildChain(l.docs.Folders[dir], func(int) bool { return true }))
+	}
+	return sets
+}
+
+// unasked looks for rules that ask and never get an answer, since every call
+// that they ask about is denied: by a rule of a lower priority, or by a
+// GovernancePolicy that needs approval and does not say how to ask for it.
+func (l *linter) unasked() {
+	g := l.docs.Governance
+	compared := 0
+	for _, set := range l.sets() {
+		for i, r := range set.Rules {
+			if r.Action != document.Ask {
+				continue
+			}
+			if g.RequireHumanApproval && g.Approval == nil {
+				l.addf(r.Doc.Path, r.Line, r.Name, "the rule never asks: require_human_approval of %s denies every call; add an approval block to it", g.Path)
+			}
+			for _, later := range set.Rules[i+1:] {
+				if compared++; compared > maxCompared {
+					return
+				}
+				if later.Action.Denies() && (later.Doc == r.Doc || later.Doc.Scope == nil) && implies(&r.Condition, &later.Condition) {
+					l.addf(r.Doc.Path, r.Line, r.Name, "the rule never asks%s: rule '%s' (%s:%d) denies whenever it matches, and a deny wins over an ask whatever its priority; to deny what no rule matches, use defaults",
+						where(set), later.Name, later.Doc.Path, later.Line)
+					break
+				}
 			}
 		}
 	}
@@ -171,7 +207,7 @@ func (l *linter) evadable() {
 	}
 	for _, r := range l.docs.Rules {
 		op := r.Condition.Operator
-		if r.Action.Denies() && (op == document.OpNe || op == document.OpNotIn) {
+		if r.Action.Restricts() && (op == document.OpNe || op == document.OpNotIn) {
 			l.addf(r.Doc.Path, r.Line, r.Name, "omitting the field %s evades this rule: a missing field makes %s false; add mode: strict, or deny by default and allow what is wanted", r.Condition.Field, op)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"example.com/govnode/engine/composition"
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/value"
 )
 
@@ -59,8 +60,9 @@ func mayApply(scope, dir string) bool {
 	return strings.HasPrefix(below, literal) || strings.HasPrefix(literal, below) || strings.HasPrefix(dir, literal)
 }
 
-// hiddenDenies looks for a deny that merging drops because a parent has a rule
-// of its name that allows (policy engine spec 11.1). In strict mode it stands.
+// hiddenDenies looks for a deny or an ask that merging drops because a parent has
+// a rule of its name that is less strict (policy engine spec 11.1). In strict mode
+// it stands.
 func (l *linter) hiddenDenies() {
 	p := l.docs
 	if p.Strict {
@@ -70,11 +72,11 @@ func (l *linter) hiddenDenies() {
 		f := p.Folders[dir]
 		merged, _ := composition.Merge(f.Chain, nil)
 		for _, r := range f.Doc.Rules {
-			if !r.Action.Denies() {
+			if r.Action.Allows() || slices.Contains(merged, r) {
 				continue
 			}
 			for _, kept := range merged {
-				if kept != r && kept.Name == r.Name && kept.Action.Allows() {
+				if kept.Name == r.Name && (kept.Action.Allows() || kept.Action == document.Ask && r.Action.Denies()) {
 					l.addf(r.Doc.Path, r.Line, r.Name, "the %s is dropped: %s (line %d) has a rule of this name, which does not deny; rename this one, or set override: true",
 						r.Action, kept.Doc.Path, kept.Line)
 				}

@@ -114,7 +114,7 @@ func (r *tableReader) expectation(n *source.Node, field string) Expectation {
 		x.Allowed = new(strings.EqualFold(a.Text, "true"))
 	}
 	if x.Action != nil && !document.Action(*x.Action).Valid() {
-		r.Add(f.Line, field+".action", "action must be allow, deny, audit or block, got %s", value.Quote(*x.Action))
+		r.Add(f.Line, field+".action", "action must be allow, deny, audit, block or ask, got %s", value.Quote(*x.Action))
 	}
 	return x
 }

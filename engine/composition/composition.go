@@ -43,7 +43,7 @@ type Ruleset struct {
 	DefPolicy string // whose default it is
 	// Confidence is what a call must at least have, by the same defaults.
 	Confidence float64
-	Denials    []*matching.List // what denies whatever rules say; strict mode only
+	Denials    []*matching.List // what denies or asks whatever rules say; strict mode only
 	trace      []string         // how a chain came to be
 }
 
@@ -183,18 +183,32 @@ var (
 	ErrPathEscape = errors.New("path outside governance root")
 )
 
-// Decide picks the rule that decides, or none.
-func (c *Documents) Decide(set *Ruleset, e matching.Evaluation) (*matching.Rule, error) {
-	if rule, err := set.denial(e); rule != nil || err != nil {
-		if e.In.Explain && err == nil {
-			e.Explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", rule.Name, rule.Doc.Path, rule.Action)
-		}
-		return rule, err
+// Decide picks the rule that decides, or none. Where asks is not nil, it turns
+// what would be allowed into a question, whatever allows it.
+func (c *Documents) Decide(set *Ruleset, e matching.Evaluation) (rule, asks *matching.Rule, err error) {
+	stands, err := set.standing(e)
+	if err != nil {
+		return stands, nil, err
 	}
+	if stands != nil && stands.Action.Denies() {
+		if e.In.Explain {
+			e.Explain("rule '%s' of %s denies: %s, which in strict mode nothing overrules", stands.Name, stands.Doc.Path, stands.Action)
+		}
+		return stands, nil, nil
+	}
+	if stands != nil && e.In.Explain {
+		e.Explain("rule '%s' of %s asks, which in strict mode no allow overrules", stands.Name, stands.Doc.Path)
+	}
+	rule, err = c.choose(set, e)
+	return rule, stands, err
+}
+
+// choose picks a rule of the list that holds for the call.
+func (c *Documents) choose(set *Ruleset, e matching.Evaluation) (*matching.Rule, error) {
 	if c.Resolver != nil {
 		return c.combine(set, e)
 	}
-	rule, err := set.First(e)
+	rule, err := set.Decide(e)
 	if e.In.Explain && err == nil {
 		if rule == nil {
 			e.Explain("none of %d rules matches", len(set.Rules))
@@ -207,7 +221,8 @@ func (c *Documents) Decide(set *Ruleset, e matching.Evaluation) (*matching.Rule,
 
 // combine lets each document name its decision and resolves between them
 // (policy engine spec 13). Under DENY_OVERRIDES a document's first deny stands
-// beside its first match, so that a deny also overrides inside one document.
+// beside its first match, so that a deny also overrides inside one document; so do
+// its asks. Whatever asks in the end, a deny of any document wins.
 func (c *Documents) combine(set *Ruleset, e matching.Evaluation) (*matching.Rule, error) {
 	var candidates []Candidate
 	var rules []*matching.Rule
@@ -242,7 +257,7 @@ func (c *Documents) combine(set *Ruleset, e matching.Evaluation) (*matching.Rule
 	if e.In.Explain {
 		e.Trace = append(e.Trace, res.Trace...)
 	}
-	return rules[res.Index], nil
+	return set.OrDenial(e, rules[res.Index])
 }
 
 // threshold is the confidence that calls need under the defaults of a document:

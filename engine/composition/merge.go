@@ -11,7 +11,8 @@ import (
 // priorities: root before leaf, a replaced rule at the end.
 //
 // A child cannot replace a parent's deny, whatever it says (11.2); block is an
-// alias of deny and just as immutable.
+// alias of deny and just as immutable. So is an ask; a child's deny comes to
+// stand beside it, since the child may be stricter.
 func Merge(chain []*document.Document, only func(*document.Rule) bool) (merged []*document.Rule, trace []string) {
 	at := map[string]int{}
 	for _, doc := range chain {
@@ -27,7 +28,9 @@ func Merge(chain []*document.Document, only func(*document.Rule) bool) (merged [
 			case !rule.Override:
 				trace = append(trace, fmt.Sprintf("rule '%s' of %s is dropped: %s has it, and override is not set", rule.Name, doc.Path, merged[i].Doc.Path))
 				continue
-			case merged[i].Action.Denies():
+			case merged[i].Action == document.Ask && rule.Action.Denies():
+				trace = append(trace, fmt.Sprintf("rule '%s' of %s stands beside that of %s: a deny wins over an ask", rule.Name, doc.Path, merged[i].Doc.Path))
+			case merged[i].Action.Restricts():
 				trace = append(trace, fmt.Sprintf("rule '%s' of %s is dropped: a parent's %s cannot be overridden", rule.Name, doc.Path, merged[i].Action))
 				continue
 			default:

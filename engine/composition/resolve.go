@@ -29,6 +29,8 @@ type Candidate struct {
 
 func (c Candidate) level() document.Level { return cmp.Or(c.Level, document.LevelGlobal) }
 
+func asks(c Candidate) bool { return c.Action == document.Ask }
+
 // A Resolution is the outcome of Resolve (policy engine spec 13.4).
 type Resolution struct {
 	Winner     Candidate
@@ -54,7 +56,7 @@ func (r Resolver) Resolve(candidates []Candidate) (Resolution, error) {
 	}
 	for i, c := range candidates {
 		if !c.Action.Valid() || !c.level().Valid() {
-			return res, fmt.Errorf("candidate %d (%s) has the action %q and the level %q; use allow, deny, audit or block, and global, tenant, organization or agent", i, c.Rule, c.Action, c.Level)
+			return res, fmt.Errorf("candidate %d (%s) has the action %q and the level %q; use allow, deny, audit, block or ask, and global, tenant, organization or agent", i, c.Rule, c.Action, c.Level)
 		}
 		res.Conflict = res.Conflict || c.Action.Allows() != candidates[0].Action.Allows()
 	}
@@ -65,7 +67,11 @@ func (r Resolver) Resolve(candidates []Candidate) (Resolution, error) {
 	}
 	switch s {
 	case document.DenyOverrides:
-		res.Index, res.Trace = r.overrides(candidates, s, "deny", "allow", document.Action.Denies)
+		class, in := "deny", document.Action.Denies
+		if slices.ContainsFunc(candidates, asks) && !slices.ContainsFunc(candidates, func(c Candidate) bool { return in(c.Action) }) {
+			class, in = "ask", document.Action.Restricts
+		}
+		res.Index, res.Trace = r.overrides(candidates, s, class, "allow", in)
 	case document.AllowOverrides:
 		res.Index, res.Trace = r.overrides(candidates, s, "allow", "deny", document.Action.Allows)
 	case document.PriorityFirstMatch:
@@ -147,7 +153,7 @@ func (r Resolver) rank(candidates []Candidate, bySpecificity bool) []int {
 		if c := cmp.Compare(b.Priority, a.Priority); c != 0 || !r.TieBreakDeny {
 			return c
 		}
-		return value.TrueFirst(a.Action.Denies(), b.Action.Denies())
+		return value.TrueFirst(a.Action.Restricts(), b.Action.Restricts())
 	})
 	return order
 }

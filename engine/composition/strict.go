@@ -17,6 +17,9 @@ import (
 // hold for the call itself, speaks for itself: its first match by priority
 // counts (7.1), so that an author may write an exception to a rule of the same
 // file. Of all the others every deny that matches stands.
+//
+// An ask stands as a deny does, against what allows: a call that others would
+// let pass is asked about. What others deny, also by default, stays denied.
 
 // withDenials adds the strict stage to a ruleset. Under DENY_OVERRIDES a deny
 // stands against an allow of its own document as well.
@@ -27,7 +30,7 @@ func (c *Documents) withDenials(s *Ruleset, own, others []*document.Document) *R
 	var denies []*matching.Rule
 	for _, doc := range others {
 		for _, r := range doc.Rules {
-			if r.Action.Denies() {
+			if r.Action.Restricts() {
 				denies = append(denies, c.compiled[r])
 			}
 		}
@@ -42,7 +45,7 @@ func (c *Documents) withDenials(s *Ruleset, own, others []*document.Document) *R
 	for _, doc := range own {
 		// An allow that was dropped on merging is no exception either.
 		rules := slices.DeleteFunc(c.compiledOf(doc.Rules), func(r *matching.Rule) bool { return r.Action.Allows() && !merged[r] })
-		denies := slices.ContainsFunc(rules, func(r *matching.Rule) bool { return r.Action.Denies() })
+		denies := slices.ContainsFunc(rules, func(r *matching.Rule) bool { return r.Action.Restricts() })
 		if denies && (len(own) > 1 || len(others) > 0 || len(rules) != len(s.Rules)) {
 			s.Denials = append(s.Denials, matching.NewList(rules))
 		}
@@ -50,18 +53,25 @@ func (c *Documents) withDenials(s *Ruleset, own, others []*document.Document) *R
 	return s
 }
 
-// denial is the strict stage: the rule that denies whatever else is said, or the
-// one that cannot be judged.
-func (s *Ruleset) denial(e matching.Evaluation) (*matching.Rule, error) {
+// standing is the strict stage: the rule that denies whatever else is said, else
+// one that asks, or the one that cannot be judged.
+func (s *Ruleset) standing(e matching.Evaluation) (asks *matching.Rule, err error) {
 	for _, of := range s.Denials {
-		if rule, err := of.First(e); err != nil || rule != nil && rule.Action.Denies() {
+		rule, err := of.Decide(e)
+		switch {
+		case err != nil:
 			return rule, err
+		case rule == nil || rule.Action.Allows():
+		case rule.Action.Denies():
+			return rule, nil
+		case asks == nil:
+			asks = rule
 		}
 	}
-	return nil, nil
+	return asks, nil
 }
 
-// Standing are the denies that stand against the rules of every document.
+// Standing are the denies and asks that stand against the rules of every document.
 func (s *Ruleset) Standing() []*matching.Rule {
 	if len(s.Denials) == 0 || slices.ContainsFunc(s.Denials[0].Rules, func(r *matching.Rule) bool { return r.Action.Allows() }) {
 		return nil

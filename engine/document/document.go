@@ -10,26 +10,35 @@ import (
 
 // An Action is what a rule, a default or a backend prescribes (policy engine
 // spec 6.1). Only its class matters for whether a call may go on: allow and
-// audit permit, deny and block refuse, everywhere.
+// audit permit, deny and block refuse, everywhere. A rule may also ask, which
+// leaves it to people: any deny wins over that, and of an allow and an ask the
+// ask counts wherever a deny would.
 type Action string
 
-// The four actions.
+// The four actions, and the one that rules alone have.
 const (
 	Allow Action = "allow"
 	Deny  Action = "deny"
 	Audit Action = "audit"
 	Block Action = "block"
+	Ask   Action = "ask"
 )
 
 // Allows reports whether the action is of the allowing class.
 func (a Action) Allows() bool { return a == Allow || a == Audit }
 
-// Denies reports whether the action is of the denying class. Anything that is
-// not known to allow denies.
-func (a Action) Denies() bool { return !a.Allows() }
+// Restricts reports whether the action denies or asks. Anything that is not
+// known to allow does.
+func (a Action) Restricts() bool { return !a.Allows() }
 
-// Valid reports whether the action is one of the four.
-func (a Action) Valid() bool { return a == Allow || a == Deny || a == Audit || a == Block }
+// Denies reports whether the action is of the denying class. Anything that is
+// not known to allow or to ask denies.
+func (a Action) Denies() bool { return !a.Allows() && a != Ask }
+
+// Valid reports whether the action is one of the five.
+func (a Action) Valid() bool {
+	return a == Allow || a == Deny || a == Audit || a == Block || a == Ask
+}
 
 // An Operator compares a field of the context with a target value (policy
 // engine spec 5.1, and not_in, which every implementation has).

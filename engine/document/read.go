@@ -89,7 +89,9 @@ func (r *reader) defaults(n *source.Node, d *Document) {
 	}
 	r.unknownFields(f, "defaults", defaultsFields)
 	def := &d.Defaults
-	r.action(f, "defaults", &def.Action)
+	if r.action(f, "defaults", "allow, deny, audit or block", &def.Action); def.Action == Ask {
+		r.Add(f.Line, "defaults.action", "defaults.action cannot be ask; to ask about what no other rule matches, write a rule with a low priority")
+	}
 	if v, ok := source.Present(f, "max_tokens"); ok {
 		def.MaxTokens, def.Stated.MaxTokens = r.Count(v, "defaults.max_tokens", 1, governance.MaxTokenLimit), true
 	}
@@ -142,7 +144,7 @@ func (r *reader) rule(n *source.Node, field string) *Rule {
 		r.condition(cond, field+".condition", &rule.Condition)
 	}
 	r.required(n, field, "action")
-	r.action(n, field, &rule.Action)
+	r.action(n, field, "allow, deny, audit, block or ask", &rule.Action)
 	if f, ok := source.Present(n, "priority"); ok {
 		v, isInt := f.Integer()
 		if !isInt {
@@ -162,10 +164,10 @@ func (r *reader) rule(n *source.Node, field string) *Rule {
 	return rule
 }
 
-func (r *reader) action(n *source.Node, field string, into *Action) {
+func (r *reader) action(n *source.Node, field, words string, into *Action) {
 	if f, ok := source.Present(n, "action"); ok {
 		if *into = Action(f.Text); f.Kind != source.String || !into.Valid() {
-			r.Add(f.Line, source.Join(field, "action"), "action must be allow, deny, audit or block, got %s", f.Repr())
+			r.Add(f.Line, source.Join(field, "action"), "action must be %s, got %s", words, f.Repr())
 		}
 	}
 }

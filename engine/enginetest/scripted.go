@@ -56,7 +56,7 @@ func (g *Guardrails) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // scripted stands for an external language whose file says what to answer:
-// allow, deny, audit, echo, error, panic, hang, or nonsense, and a reason.
+// allow, deny, audit, ask, echo, error, panic, hang, or nonsense, and a reason.
 type scripted struct{ name, verb, reason string }
 
 // LoadScripted loads backends of a name that answer what their file says; one
@@ -81,6 +81,8 @@ func (b *scripted) Evaluate(ctx context.Context, in external.BackendInput) (exte
 		return external.BackendDecision{Allowed: true, Reason: b.reason}, nil
 	case "audit":
 		return external.BackendDecision{Allowed: true, Action: document.Audit, Reason: b.reason}, nil
+	case "ask":
+		return external.BackendDecision{Action: document.Ask, Reason: b.reason}, nil
 	case "deny":
 		return external.BackendDecision{Reason: b.reason}, nil
 	case "echo":

@@ -124,6 +124,9 @@ func checkBackendDecision(d BackendDecision) (BackendDecision, error) {
 			d.Action = document.Allow
 		}
 	}
+	if d.Action == document.Ask {
+		return d, errors.New("a policy backend allows or denies, and cannot ask")
+	}
 	if !d.Action.Valid() || d.Action.Allows() != d.Allowed {
 		return d, fmt.Errorf("the answer contradicts itself: allowed is %t and action is %q", d.Allowed, source.Clip(string(d.Action), 40))
 	}

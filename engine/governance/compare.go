@@ -100,7 +100,7 @@ func (g *Policy) Diff(other *Policy) []Change {
 // StricterThan reports whether g is at least as restrictive as other in every
 // field that policy engine spec 8.5 or adapter contract 4.5.2 names, and more
 // so in at least one. Allowed tools compare as sets, where an empty list is
-// the set of all tools.
+// the set of all tools; how a policy asks belongs to require_human_approval.
 func (g *Policy) StricterThan(other *Policy) bool {
 	// Negative where g is the stricter, positive where other is.
 	signs := []int{
@@ -112,8 +112,8 @@ func (g *Policy) StricterThan(other *Policy) bool {
 		cmp.Compare(other.ConfidenceThreshold, g.ConfidenceThreshold),
 		cmp.Compare(g.CheckpointFrequency, other.CheckpointFrequency),
 		cmp.Compare(len(other.BlockedPatterns), len(g.BlockedPatterns)),
-		value.TrueFirst(g.RequireHumanApproval, other.RequireHumanApproval),
 	}
+	signs = append(signs, compareApproval(g, other)...)
 	if slices.Max(signs) > 0 {
 		return false
 	}

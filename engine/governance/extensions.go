@@ -199,6 +199,9 @@ func (g *Policy) extensionPairs() []value.Pair {
 	if len(g.Budgets) > 0 {
 		pairs = append(pairs, value.Pair{Key: "budgets", Value: value.ListOf(g.Budgets, budgetValue)})
 	}
+	if g.Approval != nil {
+		pairs = append(pairs, value.Pair{Key: "approval", Value: approvalValue(g.Approval)})
+	}
 	if g.ContentHashes != nil {
 		hashes := make([]value.Pair, 0, len(g.ContentHashes))
 		for _, tool := range slices.Sorted(maps.Keys(g.ContentHashes)) {

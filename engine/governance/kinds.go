@@ -40,13 +40,15 @@ func (r reader) breaker(g *Policy) {
 
 // duration reads a number with its unit, such as 60s or 1h30m.
 func (r reader) duration(name string, least, most time.Duration, into *time.Duration) {
-	f, ok := r.n.Get(name)
-	if !ok {
-		return
+	if f, ok := r.n.Get(name); ok {
+		r.durationOf(f, name, least, most, into)
 	}
+}
+
+func (r reader) durationOf(f *source.Node, field string, least, most time.Duration, into *time.Duration) {
 	d, err := time.ParseDuration(f.Text)
 	if f.Kind != source.String || err != nil || d < least || d > most {
-		r.Add(f.Line, name, "%s must be a duration from %s to %s, such as %s, got %s", name, least, most, *into, f.Repr())
+		r.Add(f.Line, field, "%s must be a duration from %s to %s, such as %s, got %s", field, least, most, *into, f.Repr())
 		return
 	}
 	*into = d

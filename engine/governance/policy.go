@@ -50,6 +50,10 @@ type Policy struct {
 	// Budgets are what every call is charged with when it is admitted.
 	Budgets []BudgetAmount
 
+	// Approval is how calls are asked about; nil where the policy does not say,
+	// and then RequireHumanApproval denies.
+	Approval *Approval
+
 	// ContentHashes are the SHA-256 hashes of tools (adapter contract 5.5).
 	// With neither hashes nor a mode they are not verified.
 	ContentHashes   map[string]string

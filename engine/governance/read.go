@@ -22,7 +22,7 @@ var Fields = map[string]bool{
 	"max_attempts": true, "max_calls_per_tool": true, "deny_all_tools": true,
 	"content_hashes": true, "content_hash_mode": true, "guardrails": true, "rate_limits": true, "scan": true,
 	"max_model_calls": true, "max_agent_calls": true, "max_handoffs": true, "max_sampling_requests": true,
-	"max_consecutive_failures": true, "breaker_reset": true, "budgets": true,
+	"max_consecutive_failures": true, "breaker_reset": true, "budgets": true, "approval": true,
 }
 
 // Read reads a policy, field by field in the fixed order of policy engine
@@ -54,6 +54,7 @@ func Read(n *source.Node, ps *source.Problems) *Policy {
 	r.kinds(g)
 	r.breaker(g)
 	r.budgets(g)
+	r.approval(g)
 	r.contentHashes(g)
 	r.guardrails(g)
 	r.rateLimits(g)

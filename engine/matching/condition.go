@@ -93,12 +93,12 @@ func Compile(r *document.Rule, fields Fields, strict bool) *Rule {
 		Rule:   r,
 		field:  fields.path(r.Condition.Field),
 		fact:   newFactTest(&r.Condition),
-		strict: strict && r.Action.Denies(),
+		strict: strict && r.Action.Restricts(),
 	}
 }
 
-// errMissing is why strict mode cannot judge a deny rule.
-var errMissing = errors.New("the field is missing, and in strict mode a deny rule needs it")
+// errMissing is why strict mode cannot judge a rule that denies or asks.
+var errMissing = errors.New("the field is missing, and in strict mode a rule that denies or asks needs it")
 
 // Matches tests the rule. An error means that it cannot be judged, which
 // denies the whole call (policy engine spec 16.1).

@@ -3,6 +3,8 @@ package matching
 import (
 	"cmp"
 	"slices"
+
+	"example.com/govnode/engine/document"
 )
 
 // A List is a list of rules in the order of evaluation. It is immutable and
@@ -10,6 +12,8 @@ import (
 type List struct {
 	Rules []*Rule // by priority, highest first; equal keep their order
 	index index
+	// denials are the rules that deny, of a list in which one asks; else nil.
+	denials *List
 }
 
 // NewList sorts and indexes rules. The order given is the order of equal
@@ -18,7 +22,38 @@ func NewList(rules []*Rule) *List {
 	l := &List{Rules: slices.Clone(rules)}
 	slices.SortStableFunc(l.Rules, func(a, b *Rule) int { return cmp.Compare(b.Priority, a.Priority) })
 	l.index = newIndex(l.Rules)
+	if slices.ContainsFunc(l.Rules, func(r *Rule) bool { return r.Action == document.Ask }) {
+		l.denials = NewList(slices.DeleteFunc(slices.Clone(l.Rules), func(r *Rule) bool { return !r.Action.Denies() }))
+	}
 	return l
+}
+
+// Decide returns the rule that decides: the first that matches, and where that
+// one asks and any other denies, the first that denies. Without a match it
+// returns nil, with an error the rule that could not be judged.
+func (l *List) Decide(e Evaluation) (*Rule, error) {
+	rule, err := l.First(e)
+	if err != nil || rule == nil {
+		return rule, err
+	}
+	return l.OrDenial(e, rule)
+}
+
+// OrDenial returns in the place of a rule of the list that asks the first one
+// that denies, wherever it stands. Nobody shall be asked to allow what a rule
+// forbids.
+func (l *List) OrDenial(e Evaluation, rule *Rule) (*Rule, error) {
+	if rule.Action != document.Ask {
+		return rule, nil
+	}
+	denial, err := l.denials.First(e)
+	if denial == nil {
+		return rule, nil
+	}
+	if e.In.Explain && err == nil {
+		e.Explain("rule '%s' of %s asks, and a deny wins over it", rule.Name, rule.Doc.Path)
+	}
+	return denial, err
 }
 
 // First returns the first rule that matches (policy engine spec 7.1), or nil.

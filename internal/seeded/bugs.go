@@ -34,5 +34,9 @@ const (
 	AppendOver
 	ClaimUnderStop
 	SweepEarly
+	ClaimUnpaid
+	StandsOn
+	OwnVote
+	OtherThing
 	end
 )

@@ -42,6 +42,10 @@ var names = [end]string{
 	AppendOver:      "append-over",
 	ClaimUnderStop:  "claim-under-stop",
 	SweepEarly:      "sweep-early",
+	ClaimUnpaid:     "claim-unpaid",
+	StandsOn:        "stands-on",
+	OwnVote:         "own-vote",
+	OtherThing:      "other-thing",
 }
 
 // chosen is read once, before anything else is done.

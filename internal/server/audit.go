@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/limits"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -28,21 +31,21 @@ type auditor struct {
 	now     func() time.Time
 	metrics *metrics
 	journal *record.Journal
-	store   reader
+	store   order.Reader
 }
 
 // add adds a line of an operation, which is written before the operation is
 // answered.
-func (a *auditor) add(t *trace, build func(line) line) {
+func (a *auditor) add(t *order.Trace, build func(line) line) {
 	if a.log.to != nil {
-		t.wrote(a.log.add(build))
+		t.Wrote(a.log.add(build))
 		a.metrics.auditLines.Inc()
 	}
 }
 
 // written returns when the lines of an operation have been written. Where that
 // is required and does not come about, the operation is answered with the error.
-func (a *auditor) written(t *trace) error { return t.said(a.log.flush(t.line)) }
+func (a *auditor) written(t *order.Trace) error { return t.Said(a.log.flush(t.Line)) }
 
 func (l line) stamp(at time.Time) line { return l.text("timestamp", input.Stamp(at)) }
 
@@ -61,7 +64,7 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	d.PolicyChain, d.Error = said.PolicyChain, said.Error
 	counters := res.Counters
 	r.Outcome, r.Index, r.Counters = out.Outcome, b.answer.Index, &counters
-	r.Repeat = res.Repeat && !b.queued
+	r.Repeat = res.Repeat && !b.queued && !(res.Code == session.Admitted && (res.Approval != nil || b.cmd.Asked))
 	a.keep(&b.trace, r, func(l line) line {
 		return l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
 			bool("repeat", r.Repeat).number("index", b.answer.Index)
@@ -81,7 +84,7 @@ func (a *auditor) failedCall(b *begin, err error) {
 }
 
 // evaluated takes down a decision that spends nothing.
-func (a *auditor) evaluated(t *trace, ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) {
+func (a *auditor) evaluated(t *order.Trace, ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) {
 	r := record.New(ns, id, policy, in, d, size)
 	r.DryRun = true
 	a.keep(t, r, func(l line) line { return l.text("namespace", ns).text("decision_id", id).bool("dry_run", true) })
@@ -89,7 +92,7 @@ func (a *auditor) evaluated(t *trace, ns, id string, policy *engine.Policy, in e
 
 // scanned takes down that a text was denied. The text is in no record: the input
 // names what it was and the tool that it was of.
-func (a *auditor) scanned(t *trace, ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, kind engine.ScanKind, tool string) {
+func (a *auditor) scanned(t *order.Trace, ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, kind engine.ScanKind, tool string) {
 	r := record.New(ns, id, policy, in, d, len(tool))
 	r.DryRun = true
 	a.keep(t, r, func(l line) line {
@@ -99,7 +102,7 @@ func (a *auditor) scanned(t *trace, ns, id string, policy *engine.Policy, in eng
 }
 
 // keep puts a record into the journal and, where it has to be, into the log.
-func (a *auditor) keep(t *trace, r *record.Record, more func(line) line) {
+func (a *auditor) keep(t *order.Trace, r *record.Record, more func(line) line) {
 	r.At = a.now()
 	written := (r.Failure != "" || r.Policy.MustAudit(&r.Decision)) && a.log.to != nil
 	if large := r.Size > record.MaxLazyRecord; written || large {
@@ -117,7 +120,7 @@ func (a *auditor) keep(t *trace, r *record.Record, more func(line) line) {
 
 // unreadable writes that no decision could be reached, because there was no
 // policy to judge by. Nothing is admitted then.
-func (a *auditor) unreadable(t *trace, ns, sess, call string, policy session.Digest, err error) {
+func (a *auditor) unreadable(t *order.Trace, ns, sess, call string, policy session.Digest, err error) {
 	f := fault.Of(err)
 	a.add(t, func(l line) line {
 		return l.stamp(a.now()).text("event_type", string(engine.PolicyViolation)).bool("allowed", false).text("action", string(engine.Deny)).
@@ -154,7 +157,7 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 // lapse writes a call that ran out: nobody reported its end, and it counts as
 // executed.
 func (a *auditor) lapse(c session.Lapse) {
-	a.add(&trace{}, func(l line) line {
+	a.add(&order.Trace{}, func(l line) line {
 		return a.happened(l, "call_lapsed", "the lease ran out; settled as unknown, counted as executed", engine.Redact(c.Tool), c.NS).
 			text("session_id", c.Session).text("call_id", c.Call).
 			text("decision_id", words.DecisionID(a.store, c.NS, c.Session, c.Call)).text("outcome", outcomeLabel(v1.Outcome_OUTCOME_LEASE_LOST))
@@ -163,7 +166,7 @@ func (a *auditor) lapse(c session.Lapse) {
 }
 
 // policyPut writes that a name points to a tree.
-func (a *auditor) policyPut(t *trace, c *session.PutPolicy, version int32) {
+func (a *auditor) policyPut(t *order.Trace, c *session.PutPolicy, version int32) {
 	a.add(t, func(l line) line {
 		return a.happened(l, "policy_put", "", "", c.NS).text("policy", c.Name).number("version", uint64(version)).
 			text("policy_digest", c.Digest.String()).text("client", c.By.Client).text("request_id", c.By.Request)
@@ -171,7 +174,7 @@ func (a *auditor) policyPut(t *trace, c *session.PutPolicy, version int32) {
 }
 
 // hashPut writes that the content hash of a tool was registered, or taken back.
-func (a *auditor) hashPut(t *trace, c *session.PutHash) {
+func (a *auditor) hashPut(t *order.Trace, c *session.PutHash) {
 	a.add(t, func(l line) line {
 		return a.happened(l, "content_hash_put", "", engine.Redact(c.Tool), c.NS).
 			text("content_hash", c.Hash).text("client", c.By.Client).text("request_id", c.By.Request)
@@ -179,7 +182,7 @@ func (a *auditor) hashPut(t *trace, c *session.PutHash) {
 }
 
 // forced writes that somebody took a slot from its holder.
-func (a *auditor) forced(t *trace, c *session.ForceRelease, o v1.Outcome) {
+func (a *auditor) forced(t *order.Trace, c *session.ForceRelease, o v1.Outcome) {
 	a.add(t, func(l line) line {
 		return a.happened(l, "slot_force_released", "", "", c.NS).
 			text("session_id", c.Session).text("slot_id", c.ID).text("holder_client", c.Holder).
@@ -188,8 +191,15 @@ func (a *auditor) forced(t *trace, c *session.ForceRelease, o v1.Outcome) {
 	})
 }
 
+// limited writes what somebody has done to a pool, a rate or a budget.
+func (a *auditor) limited(ctx context.Context, c limits.Change) {
+	a.add(order.TraceOf(ctx), func(l line) line {
+		return a.happened(l, c.Event, c.Says, "", c.NS).text("name", c.Name).text("client", c.By.Client).text("request_id", c.By.Request)
+	})
+}
+
 // signalled writes a signal, and tells followers of it.
-func (a *auditor) signalled(t *trace, c *session.Signal, ev engine.Event) {
+func (a *auditor) signalled(t *order.Trace, c *session.Signal, ev engine.Event) {
 	ev.Type = record.Signal
 	a.journal.Add(&record.Record{NS: c.NS, At: ev.Time, After: []engine.Event{ev}, Size: record.BareRecord})
 	a.add(t, func(l line) line {
@@ -199,7 +209,7 @@ func (a *auditor) signalled(t *trace, c *session.Signal, ev engine.Event) {
 }
 
 // repaired writes that ids of a namespace are taken again.
-func (a *auditor) repaired(t *trace, c *session.Repair) {
+func (a *auditor) repaired(t *order.Trace, c *session.Repair) {
 	a.add(t, func(l line) line {
 		return a.happened(l, "ids_repaired", "", "", c.NS).number("newer_than", c.NewerThan).
 			text("holder_client", c.Client).text("client", c.By.Client).text("request_id", c.By.Request)
@@ -228,6 +238,14 @@ func (s *Server) ReopenAudit() (reopened bool, err error) {
 	defer l.mu.Unlock()
 	l.torn = false // Reopen has seen to it
 	return true, nil
+}
+
+// lapsed writes down calls that the store found to have run out.
+func (s *Server) lapsed(calls []session.Lapse) {
+	for _, l := range calls {
+		s.audit.lapse(l)
+		s.metrics.lapsed.Inc()
+	}
 }
 
 // auditLost counts lines that are lost, and says so.

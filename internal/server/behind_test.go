@@ -4,9 +4,11 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -205,6 +207,15 @@ func TestPremisesThatNeverHold(t *testing.T) {
 	require.NoError(t, err)
 	for _, r := range res.Results {
 		require.Equal(t, "NOT_APPLIED", r.GetError().GetReason())
+	}
+	errs := map[string]error{}
+	_, errs["Append"] = late.counters.Append(n.ctx(), &v1.AppendRequest{Key: "l", Items: []string{"x"}, Ttl: durationpb.New(time.Minute)})
+	_, errs["DeletePolicy"] = late.policies.DeletePolicy(n.ctx(), &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Name{Name: "p"}})
+	_, errs["AdjustBudget"] = late.limits.AdjustBudget(n.ctx(), &v1.AdjustBudgetRequest{Budget: "b", By: "1"})
+	_, errs["DeleteBudget"] = late.limits.DeleteBudget(n.ctx(), &v1.DeleteBudgetRequest{Budget: "b"})
+	for name, err := range errs {
+		require.Error(t, err, name)
+		requireRefused(t, err, connect.CodeUnavailable, "NOT_APPLIED", "nothing was done")
 	}
 }
 

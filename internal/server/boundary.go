@@ -13,6 +13,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -38,7 +39,7 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		ctx, cancel := b.bounded(ctx, req.Any())
 		defer cancel()
-		ctx, left := traced(ctx)
+		ctx, left := order.Traced(ctx)
 		res, err := next(ctx, req)
 		if unwritten := b.audit.written(left); err == nil && unwritten != nil {
 			res, err = nil, unwritten
@@ -51,11 +52,11 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 }
 
 // outward is an error as it leaves the node; nil for nil.
-func (*boundary) outward(err error, left *trace) error {
+func (*boundary) outward(err error, left *order.Trace) error {
 	if err == nil {
 		return nil
 	}
-	return fault.Of(left.said(err)).Connect()
+	return fault.Of(left.Said(err)).Connect()
 }
 
 // nameLeader tells in an answer who leads, as far as this node knows.
@@ -85,7 +86,7 @@ func (*boundary) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		start := time.Now()
-		ctx, left := traced(ctx)
+		ctx, left := order.Traced(ctx)
 		err := next(ctx, conn)
 		err = b.outward(err, left)
 		b.metrics.request(conn.Spec().Procedure, err, start)
@@ -142,7 +143,13 @@ func decides(procedure string) bool {
 		govnodev1connect.PolicyServiceScanProcedure,
 		govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
 		govnodev1connect.PolicyServiceDeleteHashProcedure, govnodev1connect.SlotServiceForceReleaseProcedure,
-		govnodev1connect.ClusterServiceRepairIDsProcedure:
+		govnodev1connect.ClusterServiceRepairIDsProcedure,
+		govnodev1connect.SlotServicePutPoolProcedure, govnodev1connect.SlotServiceDeletePoolProcedure,
+		govnodev1connect.LimitServicePutRateProcedure, govnodev1connect.LimitServiceDeleteRateProcedure,
+		govnodev1connect.LimitServicePutBudgetProcedure, govnodev1connect.LimitServiceAdjustBudgetProcedure,
+		govnodev1connect.LimitServiceDeleteBudgetProcedure,
+		govnodev1connect.ApprovalServiceDecideProcedure, govnodev1connect.ApprovalServiceCancelProcedure,
+		govnodev1connect.ApprovalServicePutStandingProcedure, govnodev1connect.ApprovalServiceDeleteStandingProcedure:
 		return true
 	}
 	return false
@@ -170,7 +177,8 @@ func growsState(procedure string) bool {
 	switch procedure {
 	case govnodev1connect.PolicyServicePutPolicyProcedure, govnodev1connect.PolicyServicePutHashProcedure,
 		govnodev1connect.CounterServiceSetProcedure, govnodev1connect.CounterServiceIncrementProcedure,
-		govnodev1connect.CounterServiceAppendProcedure:
+		govnodev1connect.CounterServiceAppendProcedure, govnodev1connect.ApprovalServiceRequestProcedure,
+		govnodev1connect.ApprovalServicePutStandingProcedure:
 		return true
 	}
 	return startsWork(procedure)
@@ -190,7 +198,8 @@ func (s *Server) admitForwarded(cmd session.Command) bool {
 // grows says of a command what growsState says of a request.
 func grows(cmd session.Command) bool {
 	switch cmd.(type) {
-	case *session.Open, *session.Begin, *session.Acquire, *session.TakeRate, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment, *session.Append:
+	case *session.Open, *session.Begin, *session.Acquire, *session.TakeRate, *session.PutPolicy, *session.PutHash, *session.Set, *session.Increment, *session.Append,
+		*session.Ask, *session.PutStanding:
 		return true
 	}
 	return false

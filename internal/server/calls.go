@@ -1,7 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/seeded"
+	"example.com/govnode/internal/server/approvals"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/waiting"
@@ -44,6 +47,7 @@ func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*
 type begin struct {
 	request[v1.BeginCallRequest, v1.BeginCallResponse]
 	cmd      *session.Begin
+	content  session.Digest
 	rates    []session.RateWant // that the request names
 	session  *session.Session
 	policy   *engine.Policy
@@ -54,7 +58,10 @@ type begin struct {
 	unread   error            // why a registered content hash could not be read
 	queued   bool             // it had to wait at this node
 	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
-	until    time.Time        // end of its wait, once a STOP has kept it out
+	came     time.Time        // when it was checked
+	until    time.Time        // end of its wait, once something has kept it out
+	asked    bool             // it was told that people are asked
+	asksBy   uint16           // the rule of the decision, where that is known as one with modified arguments
 	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
 }
 
@@ -68,12 +75,6 @@ var callKinds = map[v1.Kind]struct {
 	v1.Kind_KIND_AGENT:       {session.Agent, engine.KindAgent},
 	v1.Kind_KIND_HANDOFF:     {session.Handoff, engine.KindHandoff},
 	v1.Kind_KIND_SAMPLING:    {session.Sampling, engine.KindSampling},
-}
-
-// stateKinds are the kinds of package engine in the words of the state.
-var stateKinds = map[engine.Kind]session.CallKind{
-	engine.KindTool: session.Tool, engine.KindModel: session.Model, engine.KindAgent: session.Agent,
-	engine.KindHandoff: session.Handoff, engine.KindSampling: session.Sampling,
 }
 
 var orders = map[v1.Order]engine.Order{
@@ -113,14 +114,16 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
 		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
+	f.Text("serverLabel", req.ServerLabel, input.Caps.Label)
 	b.rates = ratesOf(f, req.Rates, b.cmd.Tokens)
 	b.costs = budgetAmounts(f, "budgets", req.Budgets)
 	if f.Err != nil {
 		return f.Err
 	}
-	b.one[0] = b.cmd
-	b.cmd.Content = beginContent(req)
-	b.input.ContentHash = b.s.contentHash(ctx, b.ns, &b.unread)
+	b.one[0], b.came = b.cmd, time.Now()
+	b.content = beginContent(req)
+	b.cmd.Content = input.Short(b.content)
+	b.input.ContentHash = b.s.policies.ContentHash(ctx, b.ns, &b.unread)
 	if err := b.load(ctx, storage.Nearby, f); err != nil {
 		return err
 	}
@@ -134,7 +137,7 @@ func wantsOf(f *input.Fields, pools []*v1.Want) []session.Want {
 	wants := make([]session.Want, 1, len(pools)+1)
 	for i, p := range pools {
 		in := f.At("pools", i)
-		checkPool(in, "pool", p.GetPool())
+		in.Pool("pool", p.GetPool())
 		w := session.Want{Pool: p.GetPool(), Weight: int32(in.Number("weight", int64(p.GetWeight()), input.Caps.Weight))}
 		if slices.ContainsFunc(wants[1:], func(o session.Want) bool { return o.Pool == w.Pool }) {
 			in.Refuse("pool", "names %q twice; give its weight once", w.Pool)
@@ -156,11 +159,11 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 	b.session = found.Record.(*session.Session)
 	digest := b.session.Pin.Digest
 	if seeded.On(seeded.NotPinned) {
-		if digest, err = b.s.digestOf(ctx, b.ns, "policy", b.session.Policy.Value()); err != nil {
+		if digest, err = b.s.policies.DigestOf(ctx, b.ns, "policy", b.session.Policy.Value()); err != nil {
 			return err
 		}
 	}
-	b.policy, err = b.s.policies.compiled(ctx, b.ns, digest)
+	b.policy, err = b.s.policies.Compiled(ctx, b.ns, digest)
 	if err != nil {
 		b.s.audit.unreadable(&b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err
@@ -211,6 +214,7 @@ func (b *begin) judge(ctx context.Context) error {
 	b.s.metrics.evaluation.Observe(took.Seconds())
 	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
 	b.cmd.Seen = premises(b.decision.Premises)
+	b.cmd.Asking = b.asking()
 	b.modified = nil
 	if m := b.decision.ModifiedArguments; m != nil {
 		var err error
@@ -221,15 +225,52 @@ func (b *begin) judge(ctx context.Context) error {
 	return nil
 }
 
+// judgeAgain is for a call that was kept out: what its verdict rests on may have
+// changed since, a list, a hash or the hour of the day.
+func (b *begin) judgeAgain(ctx context.Context) error {
+	next := *b.cmd // the other may still be on its way
+	next.Asked = false
+	b.cmd = &next
+	b.one[0] = b.cmd
+	if err := b.load(ctx, storage.Nearby, nil); err != nil {
+		return err
+	}
+	if err := b.charge(ctx, storage.Nearby); err != nil {
+		return err
+	}
+	return b.judge(ctx)
+}
+
+// asking is what the call has to be approved as, where its verdict asks. What is
+// approved is the whole request and what a guardrail has made of its arguments.
+func (b *begin) asking() *session.Asking {
+	ask := b.decision.Ask
+	if ask == nil {
+		return nil
+	}
+	arguments, what := b.input.Arguments, b.content
+	if m := b.decision.ModifiedArguments; m != nil {
+		arguments = *m
+		what = sha256.Sum256(append(b.content[:], approvals.Canonical(arguments)...))
+	}
+	return &session.Asking{
+		Agent: b.session.Agent.Value(), Required: ask.Required, Denials: ask.Denials, Timeout: ask.Timeout,
+		AllowOnTimeout: ask.AllowOnTimeout, MaxPending: ask.MaxPending, Request: what,
+		Arguments: approvals.Digest(arguments), Server: b.req.ServerLabel, Preview: approvals.Preview(arguments),
+		Rule:   cmp.Or(b.asksBy, b.decision.Rule),
+		Reason: input.Clip(engine.Redact(b.decision.Reason), session.MaxMessage),
+	}
+}
+
 // decide evaluates the policy once.
 func (b *begin) decide(ctx context.Context) (took time.Duration, err error) {
 	start := time.Now()
-	b.unread = nil
+	b.unread, b.asksBy = nil, 0
 	b.policy.Decide(ctx, &b.input, &b.decision)
 	b.decision.EvaluationTime = time.Since(start)
 	switch d := &b.decision; {
-	case d.Allowed && d.ModifiedArguments != nil:
-		d.Rule = ruleModified
+	case (d.Allowed || d.Ask != nil) && d.ModifiedArguments != nil:
+		b.asksBy, d.Rule = d.Rule, ruleModified
 	case !d.Allowed && d.Rule == 0:
 		d.Rule = freeRule(d)
 	}
@@ -263,6 +304,13 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		return false, nil
 	}
 	res := &b.answer.Result
+	if res.Approval != nil { // it was asked about before, and its verdict asks no more
+		next := *b.cmd
+		next.Asked = true
+		b.cmd = &next
+		b.one[0] = b.cmd
+		return true, nil
+	}
 	if len(res.Names) > 0 { // budgets are not where they were seen
 		return true, b.charge(ctx, storage.Latest)
 	}
@@ -325,7 +373,8 @@ func (b *begin) learn(p session.Premise, v int64) {
 }
 
 func (b *begin) waiting() *waiting.Wait {
-	if b.answer.Result.Code == session.Stopped {
+	if code := b.answer.Result.Code; code == session.Stopped || code == session.ApprovalRequired {
+		b.tellAsked()
 		return b.held()
 	}
 	if b.answer.Result.Code != session.Queued {
@@ -340,8 +389,8 @@ func (b *begin) waiting() *waiting.Wait {
 	}
 }
 
-// commands is the one command. Once a STOP has kept it out it asks for what is left
-// of its wait.
+// commands is the one command. Once something has kept it out it asks for what is
+// left of its wait.
 func (b *begin) commands() []session.Command {
 	if !b.until.IsZero() {
 		next := *b.cmd // the other may still be on its way
@@ -352,16 +401,19 @@ func (b *begin) commands() []session.Command {
 	return b.one[:]
 }
 
-// held describes the wait of a call that a STOP keeps out: nothing of it is
-// stored, so that it is sent again when the STOP is over. Nil once nothing is left
-// of its wait.
+// held describes the wait of a call that a STOP keeps out, or about which people
+// are asked: nothing of the wait is stored, so that the call is sent again when that
+// is over. Nil once nothing is left of its wait.
 func (b *begin) held() *waiting.Wait {
 	if b.until.IsZero() {
-		b.until = time.Now().Add(b.cmd.Wait)
+		b.until = b.came.Add(b.cmd.Wait)
 	}
 	left := time.Until(b.until)
 	if left <= 0 {
 		return nil
+	}
+	if b.answer.Result.Code == session.ApprovalRequired {
+		return &waiting.Wait{NS: b.ns, Length: left, Held: approvals.Pending(session.ApprovalKey(b.ns, b.answer.Result.Approval.ID))}
 	}
 	h := b.answer.Result.Signal
 	k, stands := session.SignalsKey(b.ns), func(r session.Record) bool {
@@ -374,7 +426,7 @@ func (b *begin) held() *waiting.Wait {
 			return x != nil && x.Phase == session.PhaseOpen && stops(x.Halt(b.cmd.Session))
 		}
 	}
-	return &waiting.Wait{NS: b.ns, Length: left, Held: &waiting.Held{Key: k, Stands: stands}}
+	return &waiting.Wait{NS: b.ns, Length: left, Held: &waiting.Held{For: "a STOP keeps the call out", Key: k, Stands: stands}}
 }
 
 // stops reports whether a signal is one that ends without what it is for.
@@ -396,6 +448,7 @@ func (b *begin) queue() {
 	res := &b.answer.Result
 	b.out = &v1.BeginCallResponse{
 		Outcome: v1.Outcome_OUTCOME_QUEUED, Signal: words.SignalOf(res.Signal, 0), DecisionId: words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call),
+		Approval: words.ApprovalOf(res.Approval),
 		Counters: words.CountersOf(res.Counters), Queue: words.PlaceOf(res.Queue), Index: b.answer.Index,
 	}
 }
@@ -415,7 +468,7 @@ func (b *begin) respond() error {
 	if res.Code == session.BudgetExceeded && len(res.Budgets) > 0 {
 		out.Budget = &v1.BudgetAmount{Budget: res.Budgets[0].Budget, Amount: input.FormatDecimal(res.Budgets[0].Left())}
 	}
-	out.Signal = words.SignalOf(res.Signal, 0)
+	out.Signal, out.Approval = words.SignalOf(res.Signal, 0), words.ApprovalOf(res.Approval)
 	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason
@@ -429,6 +482,7 @@ func (b *begin) respond() error {
 		}
 	}
 	b.s.audit.call(b, out)
+	b.tellAsked()
 	b.s.audit.budgets(b.ns, engine.Input{AgentID: b.input.AgentID, SessionID: b.cmd.Session, CallID: b.cmd.Call}, res)
 	b.s.metrics.outcome(out.Outcome)
 	b.out = out
@@ -469,14 +523,14 @@ func (b *begin) size() int {
 	return bareSize + len(b.req.ArgumentsJson) + len(b.req.ContextJson)
 }
 
-// beginContent is the fingerprint of a call without its wait: a waiter that
-// asks again asks for the same call.
-func beginContent(req *v1.BeginCallRequest) session.Fingerprint {
+// beginContent names the content of a call without its wait: a waiter that asks
+// again asks for the same call.
+func beginContent(req *v1.BeginCallRequest) session.Digest {
 	wait := req.Wait
 	req.Wait = nil
-	p := input.Fingerprint(req)
+	d := input.Content(req)
 	req.Wait = wait
-	return p
+	return d
 }
 
 // withMetadata puts metadata into the context, where policies look for it. What

@@ -225,15 +225,21 @@ func (c *cancel) check(ctx context.Context, f *input.Fields) error {
 	if err != nil {
 		return err
 	}
-	pools := callPools(found.Record.(*session.Session), c.req.CallId)
-	c.cmd = &session.Cancel{NS: c.ns, Session: c.req.SessionId, Call: c.req.CallId, Pools: pools}
+	x := found.Record.(*session.Session)
+	h := x.Find(c.req.CallId)
+	c.cmd = &session.Cancel{
+		NS: c.ns, Session: c.req.SessionId, Call: c.req.CallId, Pools: callPools(x, c.req.CallId), Asked: h != nil && h.Asked() != nil,
+	}
 	c.one[0] = c.cmd
 	return nil
 }
 
 func (c *cancel) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
 	if again = c.stale(answers); again {
-		c.cmd.Pools = c.answer.Result.Pools
+		next := *c.cmd // the other may still be on its way
+		next.Pools, next.Asked = c.answer.Result.Pools, next.Asked || c.answer.Result.Approval != nil
+		c.cmd = &next
+		c.one[0] = c.cmd
 	}
 	return again, nil
 }

@@ -39,11 +39,11 @@ func newBench(t *testing.T) *bench {
 		require.NoError(t, store.Close())
 	})
 	b := &bench{t: t, s: s, now: time.Now().Truncate(time.Millisecond)}
-	_, err = policyService{s}.PutPolicy(t.Context(), &v1.PutPolicyRequest{
+	_, err = policyService{s, s.policies}.PutPolicy(t.Context(), &v1.PutPolicyRequest{
 		Yaml: "name: p\nmax_attempts: 10000\nmax_tool_calls: 10000\nmax_concurrent: 4096\nbackpressure_threshold: 4096\nmax_tokens: 4000000000\n"})
 	require.NoError(t, err)
 	require.NoError(t, b.create(nil))
-	_, err = slotService{s}.PutPool(t.Context(), &v1.PutPoolRequest{Pool: "gpu", Slots: session.MaxSlots})
+	_, err = slotService{s, s.limits}.PutPool(t.Context(), &v1.PutPoolRequest{Pool: "gpu", Slots: session.MaxSlots})
 	require.NoError(t, err)
 	return b
 }
@@ -75,9 +75,9 @@ func (b *bench) begin(change func(*v1.BeginCallRequest)) error {
 func (b *bench) acquire(change func(*v1.AcquireSlotRequest)) error {
 	req := &v1.AcquireSlotRequest{Pool: "gpu", SlotId: b.id()}
 	change(req)
-	res, err := slotService{b.s}.AcquireSlot(b.t.Context(), req)
+	res, err := slotService{b.s, b.s.limits}.AcquireSlot(b.t.Context(), req)
 	if err == nil && res.Outcome == v1.Outcome_OUTCOME_ADMITTED {
-		_, e := slotService{b.s}.ReleaseSlot(b.t.Context(), &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: req.SlotId, Token: res.Token})
+		_, e := slotService{b.s, b.s.limits}.ReleaseSlot(b.t.Context(), &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: req.SlotId, Token: res.Token})
 		require.NoError(b.t, e)
 	}
 	return err
@@ -93,28 +93,51 @@ func (b *bench) signal(change func(*v1.SignalRequest)) error {
 func (b *bench) putPool(change func(*v1.PutPoolRequest)) error {
 	req := &v1.PutPoolRequest{Pool: b.id(), Slots: 10}
 	change(req)
-	_, err := slotService{b.s}.PutPool(b.t.Context(), req)
+	_, err := slotService{b.s, b.s.limits}.PutPool(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) request(change func(*v1.ApprovalServiceRequestRequest)) error {
+	req := &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: "t", RequestId: b.id()}
+	change(req)
+	_, err := b.s.newApprovals().Request(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) decide(change func(*v1.ApprovalServiceDecideRequest)) error {
+	id := b.id()
+	require.NoError(b.t, b.request(func(r *v1.ApprovalServiceRequestRequest) { r.RequestId = id }))
+	req := &v1.ApprovalServiceDecideRequest{Id: session.RequestedApprovalID("default", id), Approver: "amy", Decision: v1.Vote_VOTE_APPROVE}
+	change(req)
+	_, err := b.s.newApprovals().Decide(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) stand(change func(*v1.PutStandingRequest)) error {
+	req := &v1.PutStandingRequest{Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: b.id(), Tool: "t", Expiry: durationpb.New(time.Minute)}
+	change(req)
+	_, err := b.s.newApprovals().PutStanding(b.t.Context(), req)
 	return err
 }
 
 func (b *bench) putRate(change func(*v1.PutRateRequest)) error {
 	req := &v1.PutRateRequest{Rate: b.id(), Limit: 10, Per: durationpb.New(time.Second)}
 	change(req)
-	_, err := limitService{Server: b.s}.PutRate(b.t.Context(), req)
+	_, err := limitService{b.s, b.s.limits}.PutRate(b.t.Context(), req)
 	return err
 }
 
 func (b *bench) set(change func(*v1.SetRequest)) error {
 	req := &v1.SetRequest{Key: b.id(), Value: "v"}
 	change(req)
-	_, err := counterService{b.s}.Set(b.t.Context(), req)
+	_, err := b.s.values.Set(b.t.Context(), req)
 	return err
 }
 
 func (b *bench) append(change func(*v1.AppendRequest)) error {
 	req := &v1.AppendRequest{Key: b.id(), Items: []string{"i"}, Ttl: durationpb.New(time.Hour)}
 	change(req)
-	_, err := counterService{b.s}.Append(b.t.Context(), req)
+	_, err := b.s.values.Append(b.t.Context(), req)
 	return err
 }
 
@@ -156,6 +179,12 @@ var bounds = map[string]func(b *bench, n int64) error{
 	"Reason": func(b *bench, n int64) error {
 		return b.signal(func(r *v1.SignalRequest) { r.Reason = chars(max(n, 0)) })
 	},
+	"Message": func(b *bench, n int64) error {
+		if err := b.request(func(r *v1.ApprovalServiceRequestRequest) { r.Message = chars(max(n, 0)) }); err != nil {
+			return err
+		}
+		return b.decide(func(r *v1.ApprovalServiceDecideRequest) { r.Reason = chars(max(n, 0)) })
+	},
 	"Attribute": func(b *bench, n int64) error {
 		return b.create(func(r *v1.CreateSessionRequest) {
 			if n == 0 {
@@ -182,18 +211,18 @@ var bounds = map[string]func(b *bench, n int64) error{
 		if err != nil {
 			return err
 		}
-		_, err = counterService{b.s}.Range(b.t.Context(), &v1.RangeRequest{Key: "k", From: n})
+		_, err = b.s.values.Range(b.t.Context(), &v1.RangeRequest{Key: "k", From: n})
 		return err
 	},
 	"Scan": func(b *bench, n int64) error {
-		_, err := policyService{b.s}.Scan(b.t.Context(), &v1.ScanRequest{SessionId: "s", Kind: v1.ScanKind_SCAN_KIND_INPUT, Text: chars(n)})
+		_, err := policyService{b.s, b.s.policies}.Scan(b.t.Context(), &v1.ScanRequest{SessionId: "s", Kind: v1.ScanKind_SCAN_KIND_INPUT, Text: chars(n)})
 		return err
 	},
 	"Tree": func(b *bench, n int64) error {
 		padded := func(n int64) string { return "name: big\nmax_tool_calls: 1\n#" + chars(n) }
 		tree, err := engine.SingleFile(padded(n - 100))
 		require.NoError(b.t, err)
-		_, err = policyService{b.s}.PutPolicy(b.t.Context(), &v1.PutPolicyRequest{Yaml: padded(n - 100 + n - int64(len(tree.Encode())))})
+		_, err = policyService{b.s, b.s.policies}.PutPolicy(b.t.Context(), &v1.PutPolicyRequest{Yaml: padded(n - 100 + n - int64(len(tree.Encode())))})
 		return err
 	},
 	"Attributes": func(b *bench, n int64) error {
@@ -225,19 +254,19 @@ var bounds = map[string]func(b *bench, n int64) error{
 		return err
 	},
 	"Renewals": func(b *bench, n int64) error {
-		_, err := slotService{b.s}.RenewSlots(b.t.Context(), &v1.RenewSlotsRequest{
+		_, err := slotService{b.s, b.s.limits}.RenewSlots(b.t.Context(), &v1.RenewSlotsRequest{
 			Slots: many(n, func(i int) *v1.SlotRef { return &v1.SlotRef{Pool: "gpu", SlotId: fmt.Sprintf("x%d", i)} })})
 		return err
 	},
 	"Keys": func(b *bench, n int64) error {
-		_, err := counterService{b.s}.BatchGet(b.t.Context(), &v1.BatchGetRequest{Keys: many(n, func(i int) string { return fmt.Sprintf("k%d", i) })})
+		_, err := b.s.values.BatchGet(b.t.Context(), &v1.BatchGetRequest{Keys: many(n, func(i int) string { return fmt.Sprintf("k%d", i) })})
 		return err
 	},
 	"Page": func(b *bench, n int64) error {
-		if _, err := (counterService{b.s}).Range(b.t.Context(), &v1.RangeRequest{Key: "k", Limit: int32(n)}); err != nil {
+		if _, err := b.s.values.Range(b.t.Context(), &v1.RangeRequest{Key: "k", Limit: int32(n)}); err != nil {
 			return err
 		}
-		_, err := slotService{b.s}.ListPools(b.t.Context(), &v1.ListPoolsRequest{PageSize: int32(n)})
+		_, err := slotService{b.s, b.s.limits}.ListPools(b.t.Context(), &v1.ListPoolsRequest{PageSize: int32(n)})
 		return err
 	},
 	"Rates": func(b *bench, n int64) error {
@@ -255,11 +284,20 @@ var bounds = map[string]func(b *bench, n int64) error{
 	"Cost": func(b *bench, n int64) error {
 		name := b.id()
 		require.NoError(b.t, b.putRate(func(r *v1.PutRateRequest) { r.Rate, r.Limit = name, int32(input.Caps.Rate.Max) }))
-		_, err := limitService{Server: b.s}.TakeRate(b.t.Context(), &v1.TakeRateRequest{Rate: name, RequestId: b.id(), Cost: int32(n)})
+		_, err := limitService{b.s, b.s.limits}.TakeRate(b.t.Context(), &v1.TakeRateRequest{Rate: name, RequestId: b.id(), Cost: int32(n)})
 		if err != nil {
 			return err
 		}
 		return b.begin(func(r *v1.BeginCallRequest) { r.Rates = []*v1.RateWant{{Rate: name, Cost: int32(n)}} })
+	},
+	"Votes": func(b *bench, n int64) error {
+		if err := b.request(func(r *v1.ApprovalServiceRequestRequest) { r.Required = int32(n) }); err != nil {
+			return err
+		}
+		return b.request(func(r *v1.ApprovalServiceRequestRequest) { r.Denials = int32(n) })
+	},
+	"Uses": func(b *bench, n int64) error {
+		return b.stand(func(r *v1.PutStandingRequest) { r.Uses = int32(n) })
 	},
 	"Slots": func(b *bench, n int64) error { return b.putPool(func(r *v1.PutPoolRequest) { r.Slots = int32(n) }) },
 	"Weight": func(b *bench, n int64) error {
@@ -318,6 +356,12 @@ var spans = map[string]func(b *bench, d time.Duration) error{
 	"ListTTL": func(b *bench, d time.Duration) error {
 		return b.append(func(r *v1.AppendRequest) { r.Ttl = durationpb.New(d) })
 	},
+	"Approval": func(b *bench, d time.Duration) error {
+		return b.request(func(r *v1.ApprovalServiceRequestRequest) { r.Timeout = durationpb.New(d) })
+	},
+	"Standing": func(b *bench, d time.Duration) error {
+		return b.stand(func(r *v1.PutStandingRequest) { r.Expiry = durationpb.New(d) })
+	},
 	"Ahead": func(b *bench, d time.Duration) error {
 		if d < 0 {
 			return notTried // an id of the past is one of the past
@@ -344,6 +388,7 @@ func (b *bench) ahead(d time.Duration) error {
 		return id.String()
 	}
 	b.s.cfg.Now = func() time.Time { return b.now }
+	b.s.limits.Now = b.s.cfg.Now
 	var errs []error
 	for field, err := range map[string]error{
 		"sessionId": b.create(func(r *v1.CreateSessionRequest) { r.SessionId = id() }),
@@ -378,7 +423,7 @@ var elsewhere = map[string]string{
 func (b *bench) putBudget(change func(*v1.PutBudgetRequest)) error {
 	req := &v1.PutBudgetRequest{Amount: "100"}
 	change(req)
-	_, err := limitService{Server: b.s}.PutBudget(b.t.Context(), req)
+	_, err := limitService{b.s, b.s.limits}.PutBudget(b.t.Context(), req)
 	return err
 }
 

@@ -10,8 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/health"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
+	"example.com/govnode/internal/server/order"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -60,7 +62,7 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 		}
 	}
 	if s.draining.Load() {
-		out.Health = errDrain.Error()
+		out.Health = health.ErrDrain.Error()
 	}
 	return out, nil
 }
@@ -173,7 +175,7 @@ func (w chunkWriter) Write(b []byte) (n int, err error) {
 // One that is not whole changes nothing.
 func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error) {
 	r := s.memory.Restoring(&chunkReader{stream: stream})
-	err := s.restore(ctx, r)
+	err := s.store.Restore(ctx, r)
 	switch {
 	case err == nil:
 	case r.Refused != nil:
@@ -232,10 +234,10 @@ func (s clusterService) RepairIDs(ctx context.Context, req *v1.RepairIDsRequest)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	a, err := s.change(ctx, cmd, requestFailure(cmd.By))
+	a, err := s.store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
 	}
-	s.audit.repaired(traceOf(ctx), cmd)
+	s.audit.repaired(order.TraceOf(ctx), cmd)
 	return &v1.RepairIDsResponse{Lowered: a.Result.Value == 1, NewerThan: newerThan, Index: a.Index}, nil
 }

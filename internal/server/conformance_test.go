@@ -423,7 +423,7 @@ func (s *served) subset(where string, want, got value.Value) {
 			if g, ok := got.Get(k); ok {
 				s.subset(where+": "+k, w, g)
 			} else {
-				require.Contains(s.t, []string{"premises", "events", "threshold", "changes", "conflicts_of_new", "policy_chain"}, k, "%s: there is no %s in %s", where, k, got.JSON())
+				require.Contains(s.t, []string{"premises", "events", "threshold", "changes", "conflicts_of_new", "policy_chain", "ask"}, k, "%s: there is no %s in %s", where, k, got.JSON())
 			}
 		}
 		return

@@ -12,7 +12,8 @@
 // calls.go from top to bottom.
 //
 // Behind this door are rooms, and each imports only rooms before it: fault, input,
-// words, gate, members, waiting, sweep, record.
+// words, order, gate, members, health, waiting, sweep, limits, values, policies,
+// record.
 //
 // The package is not a transport: it makes an [http.Handler] and opens no port.
 // It is not a store and not a policy engine, and it does not know which order

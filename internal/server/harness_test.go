@@ -38,28 +38,30 @@ type node struct {
 }
 
 type clients struct {
-	sessions govnodev1connect.SessionServiceClient
-	calls    govnodev1connect.CallServiceClient
-	slots    govnodev1connect.SlotServiceClient
-	limits   govnodev1connect.LimitServiceClient
-	policies govnodev1connect.PolicyServiceClient
-	counters govnodev1connect.CounterServiceClient
-	events   govnodev1connect.EventServiceClient
-	explains govnodev1connect.DecisionServiceClient
-	cluster  govnodev1connect.ClusterServiceClient
+	sessions  govnodev1connect.SessionServiceClient
+	calls     govnodev1connect.CallServiceClient
+	slots     govnodev1connect.SlotServiceClient
+	approvals govnodev1connect.ApprovalServiceClient
+	limits    govnodev1connect.LimitServiceClient
+	policies  govnodev1connect.PolicyServiceClient
+	counters  govnodev1connect.CounterServiceClient
+	events    govnodev1connect.EventServiceClient
+	explains  govnodev1connect.DecisionServiceClient
+	cluster   govnodev1connect.ClusterServiceClient
 }
 
 func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients {
 	return clients{
-		sessions: govnodev1connect.NewSessionServiceClient(h, url, opts...),
-		calls:    govnodev1connect.NewCallServiceClient(h, url, opts...),
-		slots:    govnodev1connect.NewSlotServiceClient(h, url, opts...),
-		limits:   govnodev1connect.NewLimitServiceClient(h, url, opts...),
-		policies: govnodev1connect.NewPolicyServiceClient(h, url, opts...),
-		counters: govnodev1connect.NewCounterServiceClient(h, url, opts...),
-		events:   govnodev1connect.NewEventServiceClient(h, url, opts...),
-		explains: govnodev1connect.NewDecisionServiceClient(h, url, opts...),
-		cluster:  govnodev1connect.NewClusterServiceClient(h, url, opts...),
+		sessions:  govnodev1connect.NewSessionServiceClient(h, url, opts...),
+		calls:     govnodev1connect.NewCallServiceClient(h, url, opts...),
+		slots:     govnodev1connect.NewSlotServiceClient(h, url, opts...),
+		approvals: govnodev1connect.NewApprovalServiceClient(h, url, opts...),
+		limits:    govnodev1connect.NewLimitServiceClient(h, url, opts...),
+		policies:  govnodev1connect.NewPolicyServiceClient(h, url, opts...),
+		counters:  govnodev1connect.NewCounterServiceClient(h, url, opts...),
+		events:    govnodev1connect.NewEventServiceClient(h, url, opts...),
+		explains:  govnodev1connect.NewDecisionServiceClient(h, url, opts...),
+		cluster:   govnodev1connect.NewClusterServiceClient(h, url, opts...),
 	}
 }
 

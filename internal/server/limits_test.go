@@ -1,10 +1,12 @@
 package server_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 )
@@ -48,4 +50,57 @@ func TestSamplingNamesAServer(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a", func(r *v1.BeginCallRequest) { r.Kind, r.Tool = v1.Kind_KIND_SAMPLING, "files" }).Outcome)
 	_, err := n.calls.BeginCall(n.ctx(), &v1.BeginCallRequest{SessionId: "s", CallId: "b", Kind: v1.Kind_KIND_SAMPLING})
 	require.ErrorContains(t, err, "tool")
+}
+
+// Whoever puts, adjusts or deletes a limit stands in the audit log, once however
+// often the request is sent.
+func TestChangesOfLimitsAreAudited(t *testing.T) {
+	n := start(t)
+	for range 2 {
+		for _, change := range []func() error{
+			func() error {
+				_, err := n.slots.PutPool(n.ctx(), &v1.PutPoolRequest{Pool: "gpu", Slots: 2, RequestId: "1", Client: "amy"})
+				return err
+			},
+			func() error {
+				_, err := n.limits.PutRate(n.ctx(), &v1.PutRateRequest{Rate: "llm", Limit: 3, Per: durationpb.New(time.Second), RequestId: "2", Client: "amy"})
+				return err
+			},
+			func() error {
+				_, err := n.limits.PutBudget(n.ctx(), &v1.PutBudgetRequest{Budget: "team", Amount: "5", RequestId: "3", Client: "amy"})
+				return err
+			},
+			func() error {
+				_, err := n.limits.AdjustBudget(n.ctx(), &v1.AdjustBudgetRequest{Budget: "team", By: "1.5", RequestId: "4", Client: "amy"})
+				return err
+			},
+			func() error {
+				_, err := n.slots.DeletePool(n.ctx(), &v1.DeletePoolRequest{Pool: "gpu", RequestId: "5", Client: "amy"})
+				return err
+			},
+			func() error {
+				_, err := n.limits.DeleteRate(n.ctx(), &v1.DeleteRateRequest{Rate: "llm", RequestId: "6", Client: "amy"})
+				return err
+			},
+			func() error {
+				_, err := n.limits.DeleteBudget(n.ctx(), &v1.DeleteBudgetRequest{Budget: "team", RequestId: "7", Client: "amy"})
+				return err
+			},
+		} {
+			require.NoError(t, change())
+		}
+	}
+	var said []string
+	for _, l := range n.audit.all(t) {
+		said = append(said, fmt.Sprintf("%v %v: %v, by %v %v", l["event_type"], l["name"], l["reason"], l["client"], l["request_id"]))
+	}
+	require.Equal(t, []string{
+		"pool_put gpu: 2 slots, threshold 2, queue 1024, by amy 1",
+		"rate_put llm: 3 per 1s, queue 1024, by amy 2",
+		"budget_put team: amount 5, by amy 3",
+		"budget_adjusted team: by 1.5, by amy 4",
+		"pool_deleted gpu: , by amy 5",
+		"rate_deleted llm: , by amy 6",
+		"budget_deleted team: , by amy 7",
+	}, said)
 }

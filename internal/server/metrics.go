@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +29,7 @@ type metrics struct {
 	lapsed     prometheus.Counter
 	signals    *prometheus.CounterVec
 	killed     prometheus.Counter
+	approvals  *prometheus.CounterVec
 	stopped    prometheus.Gauge
 	waiting    prometheus.Gauge
 	waited     prometheus.Histogram
@@ -72,8 +74,10 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		lapsed:   counter("gov_calls_lapsed_total", "Calls whose lease ran out. Each is counted by the node that put in order what found it. They count as executed."),
 		signals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gov_signals_total", Help: "Signals taken by this node: stop, continue, kill, or custom."}, []string{"signal"}),
+		approvals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_approvals_total", Help: "Approvals that were asked for at this node (requested), and those that a vote or a cancellation at this node decided: approved, denied, cancelled."}, []string{"state"}),
 		killed:  counter("gov_sessions_killed_total", "Sessions that this node closed because of a KILL."),
-		stopped: prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_stopped_requests", Help: "Requests that this node holds until a STOP is over."}),
+		stopped: prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_stopped_requests", Help: "Requests that this node holds until a STOP is over, or an approval is decided."}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "gov_waiting_requests", Help: "Requests that wait for a slot at this node."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gov_wait_duration_seconds", Help: "Time that requests waited for a slot, however the wait ended.", Buckets: waitBuckets}),
@@ -97,12 +101,15 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 	for kind := session.SignalKind(0); kind <= session.Kill; kind++ {
 		m.signals.WithLabelValues(signalLabel(kind)) // there from the start
 	}
+	for _, state := range []string{"requested", "approved", "denied", "cancelled"} {
+		m.approvals.WithLabelValues(state) // there from the start
+	}
 	m.byOutcome = map[v1.Outcome]prometheus.Counter{}
 	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY, v1.Outcome_OUTCOME_ENDED} {
 		m.byOutcome[o] = m.outcomes.WithLabelValues(outcomeLabel(o))
 	}
 	for _, c := range []prometheus.Collector{
-		m.requests, m.latency, m.outcomes, m.slots, m.rates, m.sessions, m.lapsed, m.signals, m.killed, m.stopped, m.waiting, m.waited, m.evaluation,
+		m.requests, m.latency, m.outcomes, m.slots, m.rates, m.sessions, m.lapsed, m.signals, m.killed, m.approvals, m.stopped, m.waiting, m.waited, m.evaluation,
 		m.decisions, m.scans, m.events, m.cut, m.compiled, m.premises, m.panics, m.auditLines, m.auditLost, m.auditFailing,
 	} {
 		if err := r.Register(c); err != nil {
@@ -197,3 +204,8 @@ func signalLabel(kind session.SignalKind) string {
 	}
 	return "custom"
 }
+
+// promLog passes what the metrics page cannot show to the log.
+type promLog struct{ log *slog.Logger }
+
+func (l promLog) Println(v ...any) { l.log.Error("metrics", slog.String("error", fmt.Sprint(v...))) }

@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -29,6 +30,8 @@ type operation interface {
 	check(ctx context.Context, f *input.Fields) error
 	// judge reaches the verdict on what was checked.
 	judge(ctx context.Context) error
+	// judgeAgain judges what was kept out by what holds by now.
+	judgeAgain(ctx context.Context) error
 	// commands returns what is to be ordered now.
 	commands() []session.Command
 	// take looks at the answers, all of commands that were applied, and reports
@@ -54,7 +57,7 @@ type operation interface {
 
 // progress is how far an operation has come. Every operation has one.
 type progress struct {
-	trace
+	trace   order.Trace
 	s       *Server
 	ns      string
 	kind    *kind // as a part of a message; nil for a request of its own
@@ -94,10 +97,11 @@ func (r *request[Req, Res]) stale(answers []storage.Answer) bool {
 	return r.answer.Result.Code == session.StalePremise
 }
 
-func (*request[Req, Res]) judge(context.Context) error { return nil }
-func (*request[Req, Res]) waiting() *waiting.Wait      { return nil }
-func (*request[Req, Res]) queue()                      {}
-func (*request[Req, Res]) failed(error)                {}
+func (*request[Req, Res]) judge(context.Context) error      { return nil }
+func (*request[Req, Res]) judgeAgain(context.Context) error { return nil }
+func (*request[Req, Res]) waiting() *waiting.Wait           { return nil }
+func (*request[Req, Res]) queue()                           {}
+func (*request[Req, Res]) failed(error)                     {}
 
 // bareSize is about what an operation holds that carries nothing of the caller's.
 const bareSize = 256
@@ -248,6 +252,8 @@ var kinds = [...]*kind{
 		func(r *v1.OperationResult, out *v1.ReleaseSlotResponse) {
 			r.Result = &v1.OperationResult_Release{Release: out}
 		}),
+	kindOf[take]("take", govnodev1connect.LimitServiceTakeRateProcedure, (*v1.Operation).GetTake,
+		func(r *v1.OperationResult, out *v1.TakeRateResponse) { r.Result = &v1.OperationResult_Take{Take: out} }),
 	// What is none of them is last; it is counted under the stream that brought it.
 	kindOf[missing]("op", govnodev1connect.CallServiceExchangeProcedure, func(op *v1.Operation) *v1.Operation { return cmp.Or(op, &v1.Operation{}) },
 		func(*v1.OperationResult, *v1.OperationResult) {}),
@@ -311,7 +317,7 @@ type missing struct {
 }
 
 func (*missing) check(_ context.Context, f *input.Fields) error {
-	f.RefuseWhole("is missing; send one of begin, end, cancel, acquire, renew and release")
+	f.RefuseWhole("is missing; send one of begin, end, cancel, acquire, renew, release and take")
 	return f.Err
 }
 

@@ -228,6 +228,36 @@ var changings = map[string]changing{
 		_, err := n.limits.DeleteBudget(n.ctx(), &v1.DeleteBudgetRequest{Budget: "team", RequestId: "r"})
 		return err
 	}},
+	"ApprovalService/Request": {ask: func(n *node) error {
+		res, err := n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: "t", RequestId: "r"})
+		if err == nil {
+			require.Equal(n.t, v1.ApprovalState_APPROVAL_STATE_PENDING, res.GetApproval().GetState())
+		}
+		return err
+	}},
+	"ApprovalService/Decide": {ask: func(n *node) error {
+		res, err := n.approvals.Decide(n.ctx(), &v1.ApprovalServiceDecideRequest{Id: askedID, Decision: v1.Vote_VOTE_APPROVE, Approver: "amy", RequestId: "r"})
+		if err == nil {
+			require.Equal(n.t, v1.ApprovalState_APPROVAL_STATE_APPROVED, res.GetApproval().GetState())
+		}
+		return err
+	}},
+	"ApprovalService/Cancel": {ask: func(n *node) error {
+		res, err := n.approvals.Cancel(n.ctx(), &v1.ApprovalServiceCancelRequest{Id: askedID, RequestId: "r"})
+		if err == nil {
+			require.Equal(n.t, v1.ApprovalState_APPROVAL_STATE_CANCELLED, res.GetApproval().GetState())
+		}
+		return err
+	}},
+	"ApprovalService/PutStanding": {ask: func(n *node) error {
+		_, err := n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{
+			Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: "a", Tool: "t", Expiry: durationpb.New(time.Minute), RequestId: "r"})
+		return err
+	}},
+	"ApprovalService/DeleteStanding": {ask: func(n *node) error {
+		_, err := n.approvals.DeleteStanding(n.ctx(), &v1.DeleteStandingRequest{Id: standingID, RequestId: "r"})
+		return err
+	}},
 	"SlotService/ForceRelease": {ask: func(n *node) error {
 		_, err := n.slots.ForceRelease(n.ctx(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "open", RequestId: "r"})
 		return err
@@ -338,6 +368,7 @@ var unchanging = []string{
 	"CallService/BatchCalls", "CallService/Exchange",
 	"ClusterService/Status", "ClusterService/Snapshot",
 	"CounterService/Get", "CounterService/BatchGet", "CounterService/Range",
+	"ApprovalService/Get", "ApprovalService/List", "ApprovalService/ListStanding",
 	"DecisionService/Explain", "EventService/Follow",
 	"PolicyService/GetPolicy", "PolicyService/ListPolicies", "PolicyService/Evaluate", "PolicyService/Scan", "PolicyService/ListHashes",
 	"SessionService/GetSession", "SessionService/ListSessions",
@@ -372,6 +403,12 @@ func rpcs() (names []string) {
 
 // startChanging starts a node with something of everything, whose store keeps to
 // the verdict from now on.
+// An approval and a standing approval that are there.
+var (
+	askedID    = session.RequestedApprovalID("default", "asked")
+	standingID = (&session.StandingOf{Scope: session.OfSession, Name: "s", Tool: "t"}).ID()
+)
+
 func startChanging(t *testing.T, v verdict) *node {
 	t.Helper()
 	memory := storage.NewMemory(nil)
@@ -400,6 +437,11 @@ func startChanging(t *testing.T, v verdict) *node {
 	require.NoError(t, err)
 	require.Equal(t, v1.Outcome_OUTCOME_QUEUED, res.Results[0].GetBegin().GetOutcome())
 	_, err = n.counters.Set(n.ctx(), &v1.SetRequest{Key: "n", Value: "1"})
+	require.NoError(t, err)
+	_, err = n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: "t", RequestId: "asked"})
+	require.NoError(t, err)
+	_, err = n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{
+		Scope: v1.StandingScope_STANDING_SCOPE_SESSION, Name: "s", Tool: "t", Expiry: durationpb.New(time.Minute)})
 	require.NoError(t, err)
 	s.armed.Store(true)
 	return n

@@ -7,6 +7,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -16,11 +17,6 @@ import (
 // proceed orders many together, await lets one stand in its queue, and settle makes
 // the answer. A request of its own, a batch and a stream differ in what they do with
 // operations that take long to be judged and with those that are queued.
-
-// maxRounds bounds how often one request is ordered again because what it took
-// for granted had changed. Eight losses in a row mean that something is wrong
-// elsewhere, and the caller may ask again.
-const maxRounds = 8
 
 // prepare checks and judges an operation, of which f is the place in its message.
 // It returns false where that would take long and the context does not allow it:
@@ -75,7 +71,7 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 		again := open[:0]
 		for n, r := range s.round(ctx, ops, open) {
 			i := open[n]
-			if r.again && round < maxRounds {
+			if r.again && round < order.MaxRounds {
 				again = append(again, i)
 				continue
 			}
@@ -146,7 +142,7 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 
 // take lets an operation look at its answers, if it has them.
 func (s *Server) take(ctx context.Context, op operation, answers []storage.Answer) (t taken) {
-	op.state().note(answers)
+	op.state().trace.Note(answers)
 	for i := range answers {
 		if answers[i].Outcome != storage.Applied {
 			return taken{err: fault.OfAnswer(&answers[i])}
@@ -161,12 +157,17 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 }
 
 // await lets an operation stand in its queue until it has its answer, and be held
-// while it is stopped: then it is put in order again.
+// while it is kept out: then it is judged and put in order again, as one that is sent
+// again would be.
 func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 	for {
 		var next *waiting.Wait
 		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })
-		if err == nil && w.Held != nil && !w.Held.Over {
+		goesOn := err == nil && w.Held != nil && !w.Held.Over
+		if goesOn {
+			err = s.guarded(op, func() error { return op.judgeAgain(context.WithValue(ctx, quickKey{}, false)) })
+		}
+		if goesOn && err == nil {
 			s.proceed(ctx, []operation{op}, course{queued: func(_ int, again *waiting.Wait) { next = again }})
 			if next == nil {
 				return
@@ -190,7 +191,7 @@ func (s *Server) settle(op operation, err error) {
 		err = s.guarded(op, func() error { return op.respond() })
 	}
 	if err != nil {
-		err = fault.Of(p.said(err))
+		err = fault.Of(p.trace.Said(err))
 		if p.checked {
 			// A panic is in the log of the node; there is an error already.
 			_ = s.guarded(op, func() error { op.failed(err); return nil })

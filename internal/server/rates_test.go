@@ -175,3 +175,27 @@ func TestWaitingForARate(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_WAIT_TIMEOUT, late.Outcome)
 	require.EqualValues(t, 1, n.rate("none").Used)
 }
+
+// Clients take from a rate in a batch and on a stream as they do alone, and the
+// same id is known on all three ways.
+func TestTakesAmongOthers(t *testing.T) {
+	n := start(t)
+	n.putRate("llm", 2, time.Hour)
+	frame := func(tag uint64, id string) *v1.Operation {
+		return &v1.Operation{Tag: tag, Op: &v1.Operation_Take{Take: &v1.TakeRateRequest{Rate: "llm", RequestId: id, Client: "w"}}}
+	}
+	res, err := n.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{frame(1, "a"), frame(2, "b"), frame(3, "c")}})
+	require.NoError(t, err)
+	for i, want := range []v1.Outcome{v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_RATE_LIMITED} {
+		require.Equal(t, want, res.Results[i].GetTake().GetOutcome(), i)
+	}
+	l := n.exchange()
+	l.send(frame(1, "a"), frame(2, "d"))
+	answers := l.receive(2)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, answers[1][0].GetTake().GetOutcome(), "it was admitted in the batch")
+	require.Equal(t, v1.Outcome_OUTCOME_RATE_LIMITED, answers[2][0].GetTake().GetOutcome())
+	alone, err := n.limits.TakeRate(n.ctx(), frame(0, "b").GetTake())
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, alone.Outcome)
+	require.EqualValues(t, 2, n.rate("llm").Used)
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/order"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -99,7 +100,7 @@ func TestEveryReasonIsInTheHeader(t *testing.T) {
 // something was.
 func TestWhatIsSaidOfAChange(t *testing.T) {
 	why := errors.New("why")
-	changed := &trace{changed: true}
+	changed := &order.Trace{Changed: true}
 	for _, c := range []struct {
 		err    error
 		reason string
@@ -115,10 +116,10 @@ func TestWhatIsSaidOfAChange(t *testing.T) {
 		{fault.Invalid("f", "is wrong"), fault.ReasonInvalidField, "f: is wrong"},
 		{fault.OfResult(&session.Result{Code: session.IDReused}, "id"), fault.ReasonIDReused, "id: the id was used before with other content; take a new id for a new request"},
 	} {
-		require.Equal(t, c.err, (&trace{}).said(c.err), "nothing was changed")
-		f := fault.Of(changed.said(c.err))
+		require.Equal(t, c.err, (&order.Trace{}).Said(c.err), "nothing was changed")
+		f := fault.Of(changed.Said(c.err))
 		require.Equal(t, c.reason, f.Reason, "%v", c.err)
 		require.Equal(t, c.text, f.Connect().Message(), "%v", c.err)
 	}
-	require.NoError(t, changed.said(nil))
+	require.NoError(t, changed.Said(nil))
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"strings"
 
 	"example.com/govnode/engine"
@@ -16,7 +17,7 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 	d := &a.decision
 	d.Allowed, d.Action, d.Policy, d.PolicyDigest = true, "allow", b.policy.Name(), b.policy.DigestText()
 	d.EvaluationTime = words.SetDuration(&a.evaluation, b.decision.EvaluationTime)
-	same := sameRule(b.decision.Rule, res.Rule) && b.decision.Allowed == (res.Code != session.Denied)
+	same := sameRule(b.decision.Rule, res.Rule) && (b.decision.Allowed || b.decision.Ask != nil) == (res.Code != session.Denied)
 	if same {
 		d.Action, d.Policy, d.Category, d.Backend = b.decision.Action, b.decision.Policy, b.decision.Category, b.decision.Backend
 		d.PolicyChain, d.PublicMessage, d.Error = b.decision.PolicyChain, b.decision.PublicMessage, b.decision.Error
@@ -27,6 +28,14 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 	}
 	switch res.Code {
 	case session.Admitted, session.Queued:
+		if same && b.decision.Ask != nil { // and somebody has said yes
+			d.Action, d.Category, d.PublicMessage = "allow", "", ""
+		}
+		return d
+	case session.ApprovalRequired:
+		r := words.RefusalOf(res, &b.session.Pin.Limits, b.cmd)
+		d.Allowed, d.Action, d.Category, d.PublicMessage = false, "ask", r.Category, r.Public
+		d.Reason = cmp.Or(d.Reason, r.Reason)
 		return d
 	case session.Denied:
 		d.Allowed = false

@@ -20,13 +20,19 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/gate"
+	"example.com/govnode/internal/server/health"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/limits"
 	"example.com/govnode/internal/server/members"
+	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/policies"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/sweep"
+	"example.com/govnode/internal/server/values"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
@@ -151,10 +157,12 @@ func (c *Config) validate() error {
 // A Server answers the API on one node. It is safe for concurrent use.
 type Server struct {
 	cfg      Config
-	store    reader
-	changes  storage.Store // of apply and restore alone
+	store    *order.Store
+	changes  storage.Store // of proceed alone
 	log      *slog.Logger
-	policies *policies
+	limits   *limits.Service
+	policies *policies.Service
+	values   *values.Service
 	waits    *waiting.Waiters
 	sweeper  *sweep.Sweeper
 	audit    *auditor
@@ -162,8 +170,6 @@ type Server struct {
 	metrics  *metrics
 	memory   *gate.Memory
 	leader   *members.Watch
-
-	watchers atomic.Int64 // of health
 
 	draining atomic.Bool
 	drained  chan struct{} // closed when the drain begins
@@ -185,8 +191,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Cluster != nil {
 		store = s.leader.Before(store)
 	}
-	s.store, s.changes = store, store
-	s.policies = newPolicies(store, m, cfg.StrictNamespaces, s.engineOptions())
+	s.store, s.changes = order.New(store, m.premises), store
 	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal); err != nil {
 		return nil, err
@@ -199,6 +204,15 @@ func New(cfg Config) (*Server, error) {
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
 	}}
 	s.audit.log.init()
+	s.limits = &limits.Service{
+		Store: s.store, Now: cfg.Now, Changed: s.audit.limited,
+		Crossed: func(ns string, res *session.Result) { s.audit.budgets(ns, engine.Input{}, res) },
+	}
+	s.policies = &policies.Service{
+		Cache: policies.NewCache(store, m.compiled, cfg.StrictNamespaces, s.engineOptions()),
+		Store: s.store, Now: cfg.Now, WasPut: s.audit.policyPut, HashPut: s.audit.hashPut,
+	}
+	s.values = &values.Service{Store: s.store, Now: cfg.Now}
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}
@@ -235,27 +249,46 @@ func (s *Server) Handler() http.Handler {
 		connect.WithInterceptors(&boundary{s}),
 		connect.WithRecover(s.recovered),
 	)
+	probes := &health.Probes{Ready: s.ready, Draining: s.draining.Load, Drained: s.drained}
 	mux := http.NewServeMux()
 	mux.Handle(govnodev1connect.NewSessionServiceHandler(sessionService{s}, opts))
 	calls, handler := govnodev1connect.NewCallServiceHandler(callService{Server: s}, opts)
 	mux.Handle(calls, stoppable(handler))
-	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s}, opts))
-	mux.Handle(govnodev1connect.NewLimitServiceHandler(limitService{Server: s}, opts))
-	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s}, opts))
+	mux.Handle(govnodev1connect.NewSlotServiceHandler(slotService{s, s.limits}, opts))
+	mux.Handle(govnodev1connect.NewLimitServiceHandler(limitService{s, s.limits}, opts))
+	mux.Handle(govnodev1connect.NewPolicyServiceHandler(policyService{s, s.policies}, opts))
+	mux.Handle(govnodev1connect.NewApprovalServiceHandler(s.newApprovals(), opts))
 	mux.Handle(govnodev1connect.NewDecisionServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewEventServiceHandler(s.teller, opts))
-	mux.Handle(govnodev1connect.NewCounterServiceHandler(counterService{s}, opts))
+	mux.Handle(govnodev1connect.NewCounterServiceHandler(s.values, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
-	mux.Handle(healthv1connect.NewHealthHandler(healthService{s}))
+	mux.Handle(healthv1connect.NewHealthHandler(probes))
 	if s.cfg.Reflection {
-		r := grpcreflect.NewStaticReflector(append(serviceNames(), healthv1connect.HealthName)...)
+		r := grpcreflect.NewStaticReflector(append(health.ServiceNames(), healthv1connect.HealthName)...)
 		mux.Handle(grpcreflect.NewHandlerV1(r))
 		mux.Handle(grpcreflect.NewHandlerV1Alpha(r))
 	}
-	mux.HandleFunc("GET /healthz", s.healthz)
-	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /healthz", probes.Healthz)
+	mux.HandleFunc("GET /readyz", probes.Readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
 	return gate.NewDirectory(mux, s.cfg.Reflection)
+}
+
+// ready returns the check that fails.
+func (s *Server) ready(ctx context.Context) error {
+	if s.draining.Load() {
+		return health.ErrDrain
+	}
+	if trouble := s.audit.log.failing(); s.cfg.AuditRequired && trouble != nil {
+		return fmt.Errorf("audit: the log cannot be written and is required: %w", trouble)
+	}
+	if s.cfg.Cluster != nil {
+		return s.cfg.Cluster.Ready(ctx)
+	}
+	if s.cfg.Ready != nil {
+		return s.cfg.Ready(ctx)
+	}
+	return nil
 }
 
 // Drain prepares the end: /readyz turns false, no new call or session is

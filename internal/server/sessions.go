@@ -7,9 +7,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -63,21 +63,11 @@ func policyRef(f *input.Fields, field string, ref *v1.PolicyRef) (name string, d
 		f.ID(field+".name", r.Name)
 		name = r.Name
 	case *v1.PolicyRef_Digest:
-		digest = digestIn(f, field+".digest", r.Digest)
+		digest = f.Digest(field+".digest", r.Digest)
 	default:
 		f.Refuse(field, "is required; give a name or a digest, as ListPolicies shows them")
 	}
 	return name, digest
-}
-
-func digestIn(f *input.Fields, field, text string) session.Digest {
-	d, err := engine.ParseDigest(text)
-	if err != nil {
-		f.Refuse(field, "%v", err)
-	} else if d == (engine.Digest{}) {
-		f.Refuse(field, "is of no tree; take one from ListPolicies")
-	}
-	return session.Digest(d)
 }
 
 // resolve finds the tree that the name points to now. The command carries it as
@@ -86,7 +76,7 @@ func (o *opening) resolve(ctx context.Context) error {
 	if o.cmd.Policy == "" {
 		return nil
 	}
-	digest, err := o.s.digestOf(ctx, o.cmd.NS, "policy.name", o.cmd.Policy)
+	digest, err := o.s.policies.DigestOf(ctx, o.cmd.NS, "policy.name", o.cmd.Policy)
 	if err == nil {
 		o.cmd.Digest = digest
 		return nil
@@ -99,19 +89,6 @@ func (o *opening) resolve(ctx context.Context) error {
 	}
 	o.cmd.Digest = found.Record.(*session.Session).Pin.Digest
 	return nil
-}
-
-// digestOf returns the tree that a name points to.
-func (s *Server) digestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
-	found, err := s.store.Get(ctx, session.NameKey(ns, name), storage.Latest)
-	if err != nil {
-		return session.Digest{}, fault.OfRead(err)
-	}
-	n, ok := found.Record.(*session.Name)
-	if !ok || n == nil || n.Digest == (session.Digest{}) {
-		return session.Digest{}, fault.NotFound(field, "there is no policy %q; store it with PutPolicy", name)
-	}
-	return n.Digest, nil
 }
 
 func (o *opening) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
@@ -182,7 +159,7 @@ func (s *Server) findSession(ctx context.Context, ns string, f *input.Fields, id
 func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionRequest) (*v1.GetSessionResponse, error) {
 	f := &input.Fields{}
 	f.ID("sessionId", req.SessionId)
-	read := readOf(f, req.Consistency)
+	read := order.ReadOf(f, req.Consistency)
 	if f.Err != nil {
 		return nil, f.Err
 	}
@@ -199,12 +176,12 @@ func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionReques
 // ListSessions returns sessions in the order of their ids.
 func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	f.OptionalID("agentId", req.AgentId)
 	var digest session.Digest
 	if req.PolicyDigest != "" {
-		digest = digestIn(f, "policyDigest", req.PolicyDigest)
+		digest = f.Digest("policyDigest", req.PolicyDigest)
 	}
 	if f.Err != nil {
 		return nil, f.Err
@@ -213,7 +190,7 @@ func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRe
 		x := r.(*session.Session)
 		return (req.AgentId == "" || x.Agent.Value() == req.AgentId) && (req.PolicyDigest == "" || x.Pin.Digest == digest)
 	}
-	entries, next, view, err := s.list(ctx, session.KindSession, page, read, keep)
+	entries, next, view, err := s.store.List(ctx, session.KindSession, page, read, keep)
 	if err != nil {
 		return nil, err
 	}
@@ -245,14 +222,14 @@ func (c *closing) check(ctx context.Context, f *input.Fields) error {
 		return err
 	}
 	x := found.Record.(*session.Session)
-	c.cmd = &session.Close{NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Pools: x.OpenPools()}
+	c.cmd = &session.Close{NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Pools: x.OpenPools(), Asked: x.AskedCalls()}
 	c.one[0] = c.cmd
 	return nil
 }
 
 func (c *closing) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
 	if again = c.stale(answers); again {
-		c.cmd.Digest, c.cmd.Pools = c.answer.Result.Digest, c.answer.Result.Pools
+		c.cmd.Digest, c.cmd.Pools, c.cmd.Asked = c.answer.Result.Digest, c.answer.Result.Pools, c.answer.Result.Names
 	}
 	return again, nil
 }
@@ -364,8 +341,12 @@ func idleLeft(x *session.Session, now time.Duration) time.Duration {
 
 func openCallOf(h *session.Held, now time.Duration) *v1.OpenCall {
 	c := &v1.OpenCall{
-		CallId: h.ID(), Tool: textOf(h.Tool), Waiting: h.Waiting(),
+		CallId: h.ID(), Tool: words.TextOf(h.Tool), Waiting: h.Waiting(),
 		Age: durationpb.New(max(now-h.Started, 0)), Ttl: durationpb.New(max(h.Deadline-now, 0)),
+	}
+	if h.Asked() != nil {
+		_, of, call := session.SplitHolder(h.Holder)
+		c.ApprovalId = session.ApprovalID(of, call)
 	}
 	for _, p := range h.Pools {
 		if p.Token != 0 {

@@ -7,6 +7,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -34,7 +35,7 @@ func (s sessionService) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.
 		s.signalled(ctx, cmd, req.Signal)
 		return &v1.SignalResponse{}, nil
 	}
-	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+	a, err := s.store.Change(ctx, cmd, func(res *session.Result) error {
 		if res.Code == session.NotFound {
 			return fault.NotFound("sessionId", "there is no session %q; create it with CreateSession", req.GetSessionId())
 		}
@@ -112,18 +113,18 @@ func (s *Server) signalled(ctx context.Context, cmd *session.Signal, name string
 	case session.OfPolicy:
 		ev.Policy = t.Name
 	}
-	s.audit.signalled(traceOf(ctx), cmd, ev)
+	s.audit.signalled(order.TraceOf(ctx), cmd, ev)
 }
 
 // ListSignals lists what stands: first what is for more than one session.
 func (s sessionService) ListSignals(ctx context.Context, req *v1.ListSignalsRequest) (*v1.ListSignalsResponse, error) {
 	f := &input.Fields{}
-	read := readOf(f, req.Consistency)
-	page := pageOf(f, req.PageSize, req.PageToken)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	entries, next, view, err := s.list(ctx, session.KindSession, page, read, func(k session.Key, r session.Record) bool {
+	entries, next, view, err := s.store.List(ctx, session.KindSession, page, read, func(k session.Key, r session.Record) bool {
 		x := r.(*session.Session)
 		return x.Phase == session.PhaseOpen && x.Halt("") != nil
 	})

@@ -117,6 +117,25 @@ func TestQueuedThenHeld(t *testing.T) {
 	})
 }
 
+// Its time in the queue counts: in all it waits no longer than it asked to.
+func TestQueuedThenHeldNoLongerThanAsked(t *testing.T) {
+	withServer(t, func(t *testing.T, s *Server) {
+		_, err := s.try(t, "runs", 0, time.Hour)
+		require.NoError(t, err)
+		queued := s.tries(t, "queued", time.Minute)
+		s.signalAll(t, "STOP")
+		time.Sleep(40 * time.Second)
+		s.finish(t, "runs")
+		synctest.Wait()
+		require.Zero(t, s.waiters(t))
+		time.Sleep(19 * time.Second)
+		synctest.Wait()
+		require.False(t, queued.over.Load())
+		time.Sleep(2 * time.Second)
+		require.Equal(t, v1.Outcome_OUTCOME_STOPPED, queued.outcome(t))
+	})
+}
+
 // Who is held while his session is killed is answered.
 func TestHeldThenKilled(t *testing.T) {
 	withServer(t, func(t *testing.T, s *Server) {

@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/limits"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -18,19 +19,10 @@ import (
 	"example.com/govnode/storage"
 )
 
-// slotService answers govnode.v1.SlotService; its pools are in pools.go.
-type slotService struct{ *Server }
-
-// checkPool checks the name of a pool that was put. The pools of policies belong to
-// their calls.
-func checkPool(f *input.Fields, field, name string) {
-	f.ID(field, name)
-	if strings.HasPrefix(name, session.PolicyPool("")) {
-		f.Refuse(field, "begins with policy/, which is reserved for the pools of policies; choose another name")
-	}
-	if session.IsRate(name) {
-		f.Refuse(field, "begins with rate/, which is reserved for rates; choose another name, or use LimitService")
-	}
+// slotService answers govnode.v1.SlotService; its pools are of package limits.
+type slotService struct {
+	*Server
+	*limits.Service
 }
 
 // AcquireSlot takes a slot, or waits for one.
@@ -46,7 +38,7 @@ type acquire struct {
 
 func (a *acquire) check(_ context.Context, f *input.Fields) error {
 	req := a.req
-	checkPool(f, "pool", req.Pool)
+	f.Pool("pool", req.Pool)
 	f.NewID("slotId", req.SlotId, a.s.cfg.Now)
 	f.Text("label", req.Label, input.Caps.Label)
 	a.cmd = &session.Acquire{
@@ -152,7 +144,7 @@ func (s *Server) renewOne(ctx context.Context, f *input.Fields, client string, s
 	f.OptionalID("sessionId", slot.GetSessionId())
 	c := &session.Renew{NS: input.Namespace(ctx), ID: slot.GetSlotId(), Token: slot.GetToken()}
 	if slot.GetSessionId() == "" {
-		checkPool(f, "pool", slot.GetPool())
+		f.Pool("pool", slot.GetPool())
 		c.Client, c.Pools = client, []string{slot.GetPool()}
 		return c, f.Err
 	}
@@ -240,7 +232,7 @@ type release struct {
 
 func (r *release) check(_ context.Context, f *input.Fields) error {
 	req := r.req
-	checkPool(f, "pool", req.Pool)
+	f.Pool("pool", req.Pool)
 	f.ID("slotId", req.SlotId)
 	r.cmd = &session.Release{NS: r.ns, Client: f.Client(req.Client), Slot: req.SlotId, Pool: req.Pool, Token: req.Token}
 	r.one[0] = r.cmd
@@ -286,7 +278,7 @@ func (o *forced) check(ctx context.Context, f *input.Fields) error {
 	o.cmd = &session.ForceRelease{NS: o.ns, By: f.Maker(req, o.s.cfg.Now), Session: req.SessionId, ID: req.SlotId}
 	o.one[0] = o.cmd
 	if req.SessionId == "" {
-		checkPool(f, "pool", req.Pool)
+		f.Pool("pool", req.Pool)
 		o.cmd.Holder, o.cmd.Pools = f.ClientNamed("holderClient", req.HolderClient), []string{req.Pool}
 	} else if req.HolderClient != "" {
 		f.Refuse("holderClient", "is given beside sessionId; the slot of a call is held by its session")
@@ -313,7 +305,7 @@ func (o *forced) respond() error {
 	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
-		return requestFailure(o.cmd.By)(res)
+		return order.RequestFailure(o.cmd.By)(res)
 	}
 	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
 	return nil

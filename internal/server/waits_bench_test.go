@@ -32,7 +32,7 @@ func benchmarkClaim(b *testing.B, all, each int) {
 	}
 	defer func() { _, _ = s.Close(), store.Close() }()
 	w := s.waits
-	slots := slotService{s}
+	slots := slotService{s, s.limits}
 	ctx := b.Context()
 	must := func(err error) {
 		if err != nil {

@@ -163,7 +163,7 @@ func TestWhatLapsesIsInTheAuditLog(t *testing.T) {
 	for name, finds := range map[string]func(*testing.T, *Server){
 		"the store by itself": func(*testing.T, *Server) { time.Sleep(time.Minute + time.Second) },
 		"a command": func(t *testing.T, s *Server) {
-			_, err := slotService{s}.ForceRelease(t.Context(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "held", RequestId: "r"})
+			_, err := slotService{s, s.limits}.ForceRelease(t.Context(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "held", RequestId: "r"})
 			require.NoError(t, err)
 		},
 	} {

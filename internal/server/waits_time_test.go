@@ -24,7 +24,7 @@ func withServer(t *testing.T, test func(t *testing.T, s *Server)) {
 		store := storage.NewMemory(nil)
 		s, err := New(Config{Store: store})
 		require.NoError(t, err)
-		_, err = policyService{s}.PutPolicy(t.Context(), &v1.PutPolicyRequest{Yaml: "name: p\nmax_concurrent: 1\nbackpressure_threshold: 1\ntimeout_seconds: 5000\n"})
+		_, err = policyService{s, s.policies}.PutPolicy(t.Context(), &v1.PutPolicyRequest{Yaml: "name: p\nmax_concurrent: 1\nbackpressure_threshold: 1\ntimeout_seconds: 5000\n"})
 		require.NoError(t, err)
 		_, err = sessionService{s}.CreateSession(t.Context(), &v1.CreateSessionRequest{
 			SessionId: "s", AgentId: "a", Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: "p"}}})
@@ -182,7 +182,7 @@ func TestAskingAgainKeepsThePlace(t *testing.T) {
 // Two calls six seconds apart, under a timeout of five, nothing between.
 func TestSessionTimeout(t *testing.T) {
 	withServer(t, func(t *testing.T, s *Server) {
-		_, err := policyService{s}.PutPolicy(t.Context(), &v1.PutPolicyRequest{Yaml: "name: short\ntimeout_seconds: 5\n"})
+		_, err := policyService{s, s.policies}.PutPolicy(t.Context(), &v1.PutPolicyRequest{Yaml: "name: short\ntimeout_seconds: 5\n"})
 		require.NoError(t, err)
 		_, err = sessionService{s}.CreateSession(t.Context(), &v1.CreateSessionRequest{
 			SessionId: "x", AgentId: "a", Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: "short"}}})

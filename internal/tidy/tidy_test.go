@@ -26,11 +26,12 @@ var mayImport = map[string][]string{
 	"proto/grpc/health/v1":                 {},
 	"proto/grpc/health/v1/healthv1connect": {"proto/grpc/health/v1"},
 	"limiter":                              {"internal/seeded"},
-	"session":                              {"limiter", "session/budget", "session/ids", "session/wire", "internal/seeded"},
+	"session":                              {"limiter", "session/approval", "session/budget", "session/ids", "session/wire", "internal/seeded"},
 	"session/ids":                          {"session/wire"},
+	"session/approval":                     {},
 	"session/budget":                       {},
 	"session/wire":                         {},
-	"session/sessiontest":                  {"session", "limiter"},
+	"session/sessiontest":                  {"session", "session/approval", "limiter"},
 	"engine":                               {"engine/value", "engine/pattern", "engine/difflib", "internal/nearest", "engine/source", "engine/redact", "engine/governance", "engine/document", "engine/call", "engine/external", "engine/matching", "engine/composition", "engine/authoring", "internal/seeded"},
 	"engine/authoring":                     {"engine/composition", "engine/matching", "engine/external", "engine/call", "engine/document", "engine/governance", "engine/pattern", "engine/source", "engine/value", "internal/nearest"},
 	"engine/composition":                   {"engine/matching", "engine/document", "engine/governance", "engine/pattern", "engine/source", "engine/value"},
@@ -49,19 +50,25 @@ var mayImport = map[string][]string{
 	"engine/cedar":                         {"engine", "engine/value"},
 	"engine/opa":                           {"engine", "engine/value"},
 	"storage":                              {"session", "session/ids", "limiter"},
-	"storage/storagetest":                  {"storage", "session", "session/ids", "session/sessiontest"},
+	"storage/storagetest":                  {"storage", "session", "session/approval", "session/ids", "session/sessiontest"},
 	"cluster":                              {"storage", "session", "limiter", "proto/govnode/node/v1", "proto/govnode/node/v1/nodev1connect", "cluster/durable", "cluster/transport", "internal/window", "internal/seeded"},
 	"cluster/durable":                      {"internal/seeded"},
 	"cluster/transport":                    {"proto/govnode/node/v1/nodev1connect"},
 	"client":                               {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window", "client/internal/arguments", "client/internal/ids", "client/internal/wire", "internal/seeded"},
-	"internal/server":                      {"session/budget", "internal/server/record", "internal/server/words", "internal/server/gate", "internal/server/members", "internal/server/sweep", "internal/server/waiting", "internal/server/input", "internal/server/fault", "proto/grpc/health/v1", "proto/grpc/health/v1/healthv1connect", "storage", "session", "session/ids", "limiter", "engine", "engine/value", "engine/cedar", "engine/opa", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window", "internal/seeded"},
+	"internal/server":                      {"session/budget", "internal/server/record", "internal/server/approvals", "internal/server/health", "internal/server/limits", "internal/server/values", "internal/server/policies", "internal/server/order", "internal/server/words", "internal/server/gate", "internal/server/members", "internal/server/sweep", "internal/server/waiting", "internal/server/input", "internal/server/fault", "proto/grpc/health/v1/healthv1connect", "storage", "session", "engine", "engine/value", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "internal/window", "internal/seeded"},
 	"internal/server/fault":                {"session", "storage", "proto/govnode/v1"},
-	"internal/server/input":                {"internal/server/fault", "session", "session/ids", "engine", "engine/value"},
+	"internal/server/input":                {"internal/server/fault", "session", "session/approval", "session/budget", "session/ids", "engine", "engine/value"},
+	"internal/server/order":                {"internal/server/fault", "internal/server/input", "session", "storage", "proto/govnode/v1"},
+	"internal/server/approvals":            {"internal/server/fault", "internal/server/input", "internal/server/order", "internal/server/waiting", "internal/server/words", "session", "session/approval", "storage", "engine", "engine/value", "proto/govnode/v1"},
+	"internal/server/limits":               {"internal/server/fault", "internal/server/input", "internal/server/order", "internal/server/words", "session", "session/budget", "storage", "proto/govnode/v1"},
+	"internal/server/values":               {"internal/server/fault", "internal/server/input", "internal/server/order", "session", "storage", "proto/govnode/v1"},
+	"internal/server/policies":             {"internal/server/fault", "internal/server/input", "internal/server/order", "session", "storage", "engine", "proto/govnode/v1"},
+	"internal/server/health":               {"proto/govnode/v1", "proto/grpc/health/v1"},
 	"internal/server/sweep":                {"session", "storage", "internal/seeded"},
 	"internal/server/waiting":              {"internal/server/fault", "session", "storage"},
 	"internal/server/gate":                 {"internal/server/fault", "proto/govnode/v1", "engine"},
 	"internal/server/members":              {"internal/server/fault", "session", "storage"},
-	"internal/server/words":                {"internal/server/input", "session", "engine", "proto/govnode/v1"},
+	"internal/server/words":                {"internal/server/input", "session", "session/approval", "engine", "proto/govnode/v1"},
 	"internal/server/record":               {"internal/server/fault", "internal/server/input", "internal/server/members", "internal/server/words", "session", "engine", "engine/value", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
 	"internal/nearest":                     {},
 	"storage/redis":                        {"storage", "storage/redis/internal/wire", "session", "session/ids"},
@@ -84,7 +91,7 @@ var mayImport = map[string][]string{
 	"cmd/govnode/internal/policy":          append(rooms("terminal", "config", "remote"), "proto/govnode/v1", "engine", "engine/value", "engine/cedar", "engine/opa"),
 	"cmd/govnode/internal/serve":           append(rooms("terminal", "address", "version", "process", "config", "policy"), "internal/server", "cluster", "storage", "storage/redis", "proto/govnode/v1/govnodev1connect"),
 	"cmd/govnode/internal/dev":             append(rooms("terminal", "address", "process", "config", "serve"), "cluster", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"),
-	"cmd/govnode/internal/demo":            append(rooms("terminal", "process", "config", "dev"), "client", "cluster", "proto/govnode/v1"),
+	"cmd/govnode/internal/demo":            append(rooms("terminal", "process", "config", "remote", "dev"), "client", "cluster", "proto/govnode/v1"),
 	"cmd/govnode/internal/bench":           append(rooms("terminal", "address", "process", "config", "dev"), "bench", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"),
 	"bench":                                {"*"},
 	"bench/etcd":                           {"bench"}, // a module of its own
@@ -94,7 +101,7 @@ var mayImport = map[string][]string{
 	"examples/fleet":                       {"client"},
 	"test/docs":                            {},
 	"test/examples":                        {},
-	"test/model":                           {"session", "session/budget", "session/ids", "session/wire", "limiter", "test/report"},
+	"test/model":                           {"session", "session/approval", "session/budget", "session/ids", "session/wire", "limiter", "test/report"},
 	"test/outside":                         {},
 	"test/check":                           {},
 	"test/report":                          {},
@@ -121,7 +128,7 @@ func rooms(names ...string) (paths []string) {
 }
 
 // pure packages are functions of their input.
-var pure = []string{"limiter", "session", "session/budget", "session/ids", "session/wire"}
+var pure = []string{"limiter", "session", "session/approval", "session/budget", "session/ids", "session/wire"}
 
 var forbiddenImports = []string{"math/rand", "math/rand/v2", "crypto/rand", "sync", "sync/atomic", "context", "os", "log", "log/slog", "net", "net/http"}
 var forbiddenTime = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}

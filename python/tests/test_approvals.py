@@ -17,16 +17,6 @@ approval: {timeout: 60s}
 """
 
 
-@pytest.fixture(autouse=True)
-def _node_has_approvals(client: govnode.Client) -> None:
-    try:
-        client.list_approvals()
-    except govnode.Rejected as e:
-        if e.code != "unimplemented":
-            raise
-        pytest.skip("this node has no approvals")
-
-
 @pytest.fixture
 def asking(client: govnode.Client) -> govnode.Session:
     client.put_policy(ASKS)
@@ -70,9 +60,9 @@ def test_refusal_says_what_is_asked(client: govnode.Client, asking: govnode.Sess
 
 
 def test_standing_approvals(client: govnode.Client, asking: govnode.Session) -> None:
+    asking.open()
     standing = client.put_standing_approval("session", asking.id, "mail", {"to": "bert"}, expiry=60, uses=1)
     assert (standing.scope, standing.uses) == ("SESSION", 1)
-    asking.open()
     with asking.call("mail", {"to": "bert"}, wait=0):
         pass
     assert asking.begin("mail", {"to": "bert"}, wait=0).outcome == "APPROVAL_REQUIRED"

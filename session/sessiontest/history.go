@@ -31,12 +31,14 @@ type History struct {
 	// settled, as do answers.
 	Timed bool
 
-	r     *rand.Rand
-	n     int
-	begun []*session.Begin
-	slots []*session.Acquire
-	takes []*session.TakeRate
-	past  []session.Command
+	r         *rand.Rand
+	n         int
+	begun     []*session.Begin
+	asked     []*session.Begin // of those begun, which ask
+	requested []*session.Ask
+	slots     []*session.Acquire
+	takes     []*session.TakeRate
+	past      []session.Command
 }
 
 // New returns a history.
@@ -124,10 +126,20 @@ func (h *History) Next() session.Command {
 }
 
 func (h *History) fresh() session.Command {
+	if h.deliberate() && h.r.IntN(3) == 0 {
+		return h.approval()
+	}
 	switch p := h.r.IntN(100); {
 	case p < 8:
 		return h.open()
+	case p < 13:
+		return h.approval()
 	case p < 44:
+		if h.r.IntN(6) == 0 {
+			if c, ok := h.again(); ok {
+				return c
+			}
+		}
 		return h.begin()
 	case p < 60:
 		return h.end()
@@ -136,7 +148,8 @@ func (h *History) fresh() session.Command {
 	case p < 69:
 		return h.cancel()
 	case p < 71:
-		return &session.Close{NS: NS, Session: h.session(), Killed: h.r.IntN(3) == 0, Pools: allPools, Digest: Digest(1 + h.r.IntN(3))}
+		id := h.session()
+		return &session.Close{NS: NS, Session: id, Killed: h.r.IntN(3) == 0, Pools: allPools, Digest: Digest(1 + h.r.IntN(3)), Asked: h.askedCalls(id)}
 	case p < 77:
 		return h.acquire()
 	case p < 81:
@@ -251,7 +264,11 @@ func (h *History) begin() session.Command {
 		c.Seen = []session.Premise{{Fact: session.Fact(1 + h.r.IntN(6)), Name: "rm", Hi: int64(h.r.IntN(20))}}
 	}
 	c.Budgets = h.charges()
+	h.asks(c)
 	h.begun = append(h.begun, c)
+	if c.Asking != nil {
+		h.asked = append(h.asked, c)
+	}
 	return c
 }
 
@@ -308,7 +325,7 @@ func (h *History) cancel() session.Command {
 	if !ok {
 		return h.begin()
 	}
-	return &session.Cancel{NS: NS, Session: b.Session, Call: b.Call, Pools: pools(b)}
+	return &session.Cancel{NS: NS, Session: b.Session, Call: b.Call, Pools: pools(b), Asked: b.Asking != nil}
 }
 
 func (h *History) acquire() session.Command {
@@ -411,7 +428,7 @@ func (h *History) Claims(s *session.State) []session.Command {
 	var again []session.Command
 	for _, b := range h.begun[max(0, len(h.begun)-80):] {
 		if x, ok := s.Get(session.SessionKey(NS, b.Session)).(*session.Session); ok {
-			if call := x.Find(b.Call); call != nil && call.Waiting() && handed(s, b, call) {
+			if call := x.Find(b.Call); call != nil && call.Waiting() && (handed(s, b, call) || b.Asking != nil && call.Parked() && call.Asked().Approved) {
 				again = append(again, b)
 			}
 		}
@@ -459,7 +476,7 @@ func Tokens(s *session.State, c session.Command) session.Command {
 	case *session.Renew:
 		d := *c
 		if c.Session != "" {
-			if x, ok := s.Get(session.SessionKey(NS, c.Session)).(*session.Session); ok && x.Find(c.ID) != nil && c.Token%3 > 0 {
+			if x, ok := s.Get(session.SessionKey(NS, c.Session)).(*session.Session); ok && x.Find(c.ID) != nil && !x.Find(c.ID).Parked() && c.Token%3 > 0 {
 				d.Token = x.Find(c.ID).Pools[0].Token
 				if x.Find(c.ID).Waiting() {
 					d.Token = 0

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/session/sessiontest"
 	"example.com/govnode/storage"
 	"example.com/govnode/storage/redis"
 	"example.com/govnode/storage/storagetest"
@@ -35,21 +36,25 @@ func openRedis(t *testing.T, url, prefix string, now func() time.Duration) stora
 
 func TestRedisHistories(t *testing.T) {
 	url := redis.StartForTest(t)
-	for seed := range uint64(8) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			storagetest.Histories(t, seed, 300, map[string]storagetest.Timed{
-				"memory": func(t *testing.T, now func() time.Duration) storage.Store {
-					m := storage.NewMemory(now)
-					t.Cleanup(func() { require.NoError(t, m.Close()) })
-					return m
-				},
-				"redis": func(t *testing.T, now func() time.Duration) storage.Store {
-					return openRedis(t, url, fmt.Sprintf("gov-history%d", seed), now)
-				},
+	var did sessiontest.Tally
+	t.Run("seed", func(t *testing.T) {
+		for seed := range uint64(8) {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				storagetest.Histories(t, seed, 300, map[string]storagetest.Timed{
+					"memory": func(t *testing.T, now func() time.Duration) storage.Store {
+						m := storage.NewMemory(now)
+						t.Cleanup(func() { require.NoError(t, m.Close()) })
+						return m
+					},
+					"redis": func(t *testing.T, now func() time.Duration) storage.Store {
+						return openRedis(t, url, fmt.Sprintf("gov-history%d", seed), now)
+					},
+				}, &did)
 			})
-		})
-	}
+		}
+	})
+	require.Empty(t, did.Missing(), "no history did that with an approval")
 }
 
 func TestRedisClusterSuite(t *testing.T) {

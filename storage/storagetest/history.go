@@ -16,19 +16,19 @@ import (
 
 // Histories gives one random history of commands to the bare state machine and
 // to each store, and wants equal answers after every step and equal records at
-// the end. Equal seeds make equal histories.
+// the end. Equal seeds make equal histories. What they did is added to did.
 //
 // Stores settle what has run out when they see fit, so two things are not
 // compared: which command happened to be the one that found a lapse, and
 // records before everything that has run out was settled.
-func Histories(t *testing.T, seed uint64, steps int, stores map[string]Timed) {
+func Histories(t *testing.T, seed uint64, steps int, stores map[string]Timed, did *sessiontest.Tally) {
 	var now atomic.Int64
 	clock := func() time.Duration { return time.Duration(now.Load()) }
 	opened := make(map[string]storage.Store)
 	for name, open := range stores {
 		opened[name] = open(t, clock)
 	}
-	h := &history{T: t, model: session.New(), from: sessiontest.New(seed), r: rand.New(rand.NewPCG(seed, 1)), stores: opened}
+	h := &history{T: t, model: session.New(), from: sessiontest.New(seed), r: rand.New(rand.NewPCG(seed, 1)), stores: opened, did: did}
 	t.Logf("seed %d", seed)
 	h.send(0, sessiontest.Setup())
 	for range steps {
@@ -52,6 +52,7 @@ type history struct {
 	r      *rand.Rand
 	stores map[string]storage.Store
 	sent   int
+	did    *sessiontest.Tally
 }
 
 // next makes the commands of a step: those of the history, with the tokens that
@@ -76,6 +77,9 @@ func (h *history) send(at time.Duration, commands []session.Command) {
 	}
 	h.sent += len(commands)
 	want := h.model.ApplyAll(at, commands)
+	for i, c := range commands {
+		h.did.Note(c, &want[i])
+	}
 	for name, s := range h.stores {
 		for i, a := range s.Apply(h.Context(), commands...) {
 			require.NoError(h, a.Err, "%s: command %d (%T)", name, h.sent, commands[i])

@@ -48,7 +48,12 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"who writes under a condition writes on what he saw", compareAndSet},
 		{"a list loses nothing and has no holes", lists},
 		{"nothing is admitted that began behind a STOP", stopped},
+		{"budgets are never charged beyond their amounts", charged},
+		{"a claim whose budget is gone is refused", unpaid},
 		{"a KILL keeps sessions out, and is to be swept until it is", killed},
+		{"who is asked decides once, and an approval is used once", asked},
+		{"what stands is used as often as it may be", stands},
+		{"what nobody decides is over by itself", undecided},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting

@@ -146,10 +146,9 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 	h, broken, err := all.end()
 	violated("clients", err)
 	time.Sleep(sim.Longest) // real processes have no other clock
-	counters, held, err := work.Final(t.Context())
+	held, err := work.Final(t.Context(), &h)
 	violated("final", err)
 	violated("orphans", held)
-	h.Final = counters
 	for _, v := range append(broken, s.judge(&h)...) {
 		l.Violations = append(l.Violations, v.String())
 	}

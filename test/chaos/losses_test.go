@@ -131,7 +131,7 @@ func (r *lossRun) end() check.History {
 	}
 	time.Sleep(sim.Longest)
 	var held error
-	h.Final, held, err = r.clients.work.Final(r.t.Context())
+	held, err = r.clients.work.Final(r.t.Context(), &h)
 	r.violated("final", err)
 	r.violated("orphans", held)
 	for _, n := range r.cluster.Nodes {

@@ -180,7 +180,7 @@ func runOnRedis(t *testing.T, seed uint64, length time.Duration) report.Layer {
 
 // judgeAnswers runs the checks that need no log.
 func judgeAnswers(h *check.History) (broken []check.Violation) {
-	for _, check := range []func(check.History) []check.Violation{check.Sums, check.Holders, check.Tokens, check.Linearizable} {
+	for _, check := range []func(check.History) []check.Violation{check.Sums, check.Spent, check.Holders, check.Tokens, check.Linearizable} {
 		broken = append(broken, check(*h)...)
 	}
 	return broken

@@ -116,8 +116,9 @@ type soak struct {
 	seed  uint64
 	rng   *rand.Rand
 	began time.Time
-	dir   string // of the histories
-	base  map[string]int64
+	dir   string           // of the histories
+	base  map[string]int64 // counters as the window found them
+	spent map[string]int64 // likewise, what was used of budgets
 	count int
 }
 
@@ -132,7 +133,7 @@ func newSoak(t *testing.T, seed uint64) *soak {
 	rig, err := power.NewRig(program, network, rng, t.Logf, "--raft-snapshot-bytes", "1048576", "--audit", "/dev/null")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rig.Close()) })
-	return &soak{t: t, rig: rig, seed: seed, rng: rng, began: time.Now(), dir: dir, base: map[string]int64{}}
+	return &soak{t: t, rig: rig, seed: seed, rng: rng, began: time.Now(), dir: dir, base: map[string]int64{}, spent: map[string]int64{}}
 }
 
 // window lets clients work and things go wrong for a while, heals, and judges.
@@ -173,7 +174,7 @@ func (s *soak) window(length time.Duration) (w window) {
 		w.Violations = append(w.Violations, v.String())
 	}
 	time.Sleep(sim.Longest)
-	counters, held, err := work.Final(s.t.Context())
+	held, err := work.Final(s.t.Context(), &h)
 	violated("final", err)
 	violated("orphans", held)
 	violated("states", s.states(n))
@@ -185,9 +186,12 @@ func (s *soak) window(length time.Duration) (w window) {
 	}
 	// Of the log there is no more than its end: what answers say of each other
 	// has to do, from where the counters stood when the window began.
-	h.Final = map[string]int64{}
+	counters := maps.Clone(h.Final)
 	for name, value := range counters {
 		h.Final[name] = value - s.base[name]
+	}
+	for name, used := range h.Spent {
+		h.Spent[name], s.spent[name] = used-s.spent[name], used
 	}
 	for i, o := range h.Ops {
 		if (o.Kind == check.Increment || o.Kind == check.Read) && o.Outcome == check.Applied {
@@ -195,7 +199,7 @@ func (s *soak) window(length time.Duration) (w window) {
 		}
 	}
 	s.base = counters
-	for _, judge := range []func(check.History) []check.Violation{check.Sums, check.Answers, check.Holders, check.Tokens} {
+	for _, judge := range []func(check.History) []check.Violation{check.Sums, check.Spent, check.Answers, check.Holders, check.Tokens} {
 		for _, v := range judge(h) {
 			w.Violations = append(w.Violations, v.String())
 		}

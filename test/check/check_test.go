@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -24,6 +25,14 @@ func sound() History {
 			{Client: "x", Kind: Release, Object: "p", ID: "s1", Call: 14 * s, Return: 15 * s, Outcome: Applied},
 			{Client: "y", Kind: Acquire, Object: "p", ID: "s2", Call: 12 * s, Return: 17 * s, Outcome: Applied, Granted: true, Token: 2},
 			{Client: "y", Kind: Release, Object: "p", ID: "s2", Call: 18 * s, Return: 19 * s, Outcome: Applied},
+			{Client: "z", Kind: Begin, Object: "s", ID: "b5", Costs: []Cost{{"low", 6}}, Call: 20 * s, Return: 21 * s, Outcome: Applied, Granted: true},
+			{Client: "z", Kind: End, Object: "s", ID: "b5", Costs: []Cost{{"low", 2}}, Call: 22 * s, Return: 23 * s, Outcome: Applied},
+			{Client: "z", Kind: Begin, Object: "s", ID: "b6", Costs: []Cost{{"low", 8}}, Call: 24 * s, Return: 25 * s, Outcome: Applied, Granted: true}, // and lapses
+			{Client: "z", Kind: Begin, Object: "s", ID: "b7", Costs: []Cost{{"low", 3}, {"top", 1}}, Call: 26 * s, Return: 27 * s, Outcome: Applied, Granted: true},
+			{Client: "z", Kind: End, Object: "s", ID: "b7", Costs: []Cost{{"low", 4}}, Call: 28 * s, Return: 29 * s, Outcome: Unknown},
+			{Client: "z", Kind: Begin, Object: "s", ID: "b8", Costs: []Cost{{"top", 2}}, Call: 30 * s, Return: 31 * s, Outcome: Unknown}, // and never was
+			{Client: "z", Kind: Begin, Object: "s", ID: "b9", Costs: []Cost{{"top", 20}}, Call: 32 * s, Return: 33 * s, Outcome: Refused},
+			{Client: "z", Kind: Adjust, Object: "low", ID: "j", Amount: 3, Call: 34 * s, Return: 35 * s, Outcome: Applied},
 		},
 		Effects: []Effect{
 			{Kind: Increment, Object: "a", ID: "1", Index: 10},
@@ -45,8 +54,18 @@ func sound() History {
 			{Kind: Take, Object: "r", ID: "k1", Index: 39, Amount: 1, At: 1 * s},
 			{Kind: Take, Object: "r", ID: "k2", Index: 40, Amount: 2, At: 10 * s},
 			{Kind: Take, Object: "r", ID: "k3", Index: 41, Amount: 1, At: 11 * s},
+			{Kind: Made, Object: "top", ID: "top", Index: 42, At: 20 * s},
+			{Kind: Made, Object: "low", ID: "low", Index: 43, At: 20 * s},
+			{Kind: Begin, Object: "s", ID: "b5", Index: 44, At: 25 * s, Granted: true, Costs: []Cost{{"low", 6}}},
+			{Kind: End, Object: "s", ID: "b5", Index: 45, At: 29 * s, Costs: []Cost{{"low", 2}}},
+			{Kind: Begin, Object: "s", ID: "b6", Index: 46, At: 29 * s, Granted: true, Costs: []Cost{{"low", 8}}},
+			{Kind: Begin, Object: "s", ID: "b7", Index: 47, At: 30 * s, Granted: true, Costs: []Cost{{"low", 3}, {"top", 1}}},
+			{Kind: End, Object: "s", ID: "b7", Index: 48, At: 31 * s, Costs: []Cost{{"low", 4}}},
+			{Kind: Adjust, Object: "low", ID: "j", Index: 49, At: 32 * s, Amount: 3},
 		},
-		Rates: map[string]Rate{"r": {Limit: 3, Per: 10 * s}},
+		Budgets: map[string]Budget{"top": {Amount: 16}, "low": {Parent: "top", Amount: 10, Per: 10 * s}},
+		Spent:   map[string]int64{"top": 18},
+		Rates:   map[string]Rate{"r": {Limit: 3, Per: 10 * s}},
 		Holds: []Hold{
 			{Pool: "p", ID: "s1", Weight: 1, Token: 1, From: 11 * s, Until: 14 * s},
 			{Pool: "p", ID: "s2", Weight: 1, Token: 2, From: 17 * s, Until: 18 * s},
@@ -54,6 +73,10 @@ func sound() History {
 		Limits: map[string]int{"p": 1},
 		Final:  map[string]int64{"a": 12},
 	}
+}
+
+func (h *History) effect(kind Kind, id string) *Effect {
+	return &h.Effects[slices.IndexFunc(h.Effects, func(e Effect) bool { return e.Kind == kind && e.ID == id })]
 }
 
 func TestSoundHistory(t *testing.T) { require.Empty(t, All(sound())) }
@@ -92,14 +115,24 @@ func TestBrokenHistories(t *testing.T) {
 		"two in the log at once":          {"holders", func(h *History) { h.Effects[5].Index = 21; h.Effects[4].Index = 22 }},
 		"more weight than there is":       {"holders", func(h *History) { h.Holds[0].Weight = 2 }},
 		"one token for two":               {"tokens", func(h *History) { h.Ops[8].Token = 1 }},
-		"a window over its rate":          {"rates", func(h *History) { h.Effects[len(h.Effects)-1].At = 11*s - 1 }},
-		"a cost over its rate":            {"rates", func(h *History) { h.Effects[len(h.Effects)-2].Amount = 4 }},
-		"something taken twice":           {"once", func(h *History) { h.Effects[len(h.Effects)-1].ID = "k1" }},
+		"a window over its rate":          {"rates", func(h *History) { h.effect(Take, "k3").At = 11*s - 1 }},
+		"a cost over its rate":            {"rates", func(h *History) { h.effect(Take, "k2").Amount = 4 }},
+		"something taken twice":           {"once", func(h *History) { h.effect(Take, "k3").ID = "k1" }},
 		"a token that falls":              {"tokens", func(h *History) { h.Ops[6].Token = 3 }},
 		"a call behind a STOP":            {"signals", func(h *History) { h.Effects[9].Agent = "x" }},
 		"a call behind a KILL":            {"signals", func(h *History) { h.Effects[14].Kind = End }},
 		"a STOP that is not lifted":       {"signals", func(h *History) { h.Effects[10].Object = "y" }},
 		"a sweep that has left one":       {"signals", func(h *History) { h.Effects[13].Open = 1 }},
+		"a call beyond its budget":        {"budgets", func(h *History) { h.effect(Begin, "b6").Costs[0].Amount = 9 }},
+		"a call beyond what is above it":  {"budgets", func(h *History) { h.effect(Begin, "b7").Costs[1].Amount = 4 }},
+		"a call in the period before": {"budgets", func(h *History) {
+			h.effect(Begin, "b7").At = 30*s - 1
+		}},
+		"what was not spent is kept":      {"budgets", func(h *History) { h.effect(End, "b5").Costs = nil }},
+		"what was spent beyond is lost":   {"budgets", func(h *History) { h.Spent["top"] = 17 }},
+		"a lapsed call that cost nothing": {"spent", func(h *History) { h.Spent["top"] = 10 }},
+		"a bill that is lost":             {"spent", func(h *History) { h.Spent["top"] = 14 }},
+		"a call that was charged twice":   {"spent", func(h *History) { h.Spent["top"] = 21 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := sound()

@@ -37,8 +37,11 @@ const (
 	Stop      Kind = "stop" // Object is an agent
 	Continue  Kind = "continue"
 	Kill      Kind = "kill"
+	Adjust    Kind = "adjust" // Object is a budget
+	Vote      Kind = "vote"   // Object is an approval; Amount is 1 for it, -1 against it
 
 	// Effects alone.
+	Made     Kind = "made"     // a budget
 	Swept    Kind = "swept"    // a KILL of the agent is marked so
 	Restored Kind = "restored" // an earlier state
 )
@@ -52,7 +55,8 @@ type Op struct {
 	Kind   Kind
 	Object string
 	ID     string // names its effect, with Kind
-	Amount int64  // of an Increment
+	Amount int64  // of an Increment, a Take or an Adjust
+	Costs  []Cost `json:",omitempty"` // of a Begin, as it is assumed; of an End, as it is reported
 	Call   time.Duration
 	Return time.Duration
 
@@ -75,6 +79,9 @@ func (o Op) String() string {
 			s += fmt.Sprintf(" %s=%d", f.name, f.value)
 		}
 	}
+	if len(o.Costs) > 0 {
+		s += fmt.Sprintf(" costs=%v", o.Costs)
+	}
 	if o.Text != "" {
 		s += " (" + strings.ReplaceAll(o.Text, "\n", " ") + ")"
 	}
@@ -87,12 +94,15 @@ type Effect struct {
 	Object  string
 	ID      string
 	Index   uint64
-	Granted bool   // of an Acquire or a Begin
-	Agent   string // of a Begin
-	Open    int    // of a Swept: how many sessions of the agent are open
-	// Of a Take: what it spent, and at which log time.
-	Amount int64
-	At     time.Duration
+	Granted bool          // of an Acquire or a Begin
+	Agent   string        // of a Begin; who votes
+	Open    int           // of a Swept: how many sessions of the agent are open
+	At      time.Duration // of the log
+	Amount  int64         // of a Take or an Adjust
+	Costs   []Cost        // as those of an Op
+	Asks    string        // of a Begin: the approval that it asks for
+	Needs   int           // to agree to it
+	Ends    int           // to refuse it
 }
 
 // A Rate admits Limit in each window of Per.
@@ -119,7 +129,9 @@ type History struct {
 	Holds   []Hold
 	Limits  map[string]int // of pools
 	Rates   map[string]Rate
+	Budgets map[string]Budget
 	Final   map[string]int64 // counters, as read after the run
+	Spent   map[string]int64 // likewise, what is used of budgets that have no period
 }
 
 // A Violation is a promise that was broken.
@@ -129,7 +141,7 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // All runs every check of this package.
 func All(h History) (broken []Violation) {
-	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Signals, Linearizable} {
+	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Budgets, Spent, Signals, Approvals, Linearizable} {
 		broken = append(broken, check(h)...)
 	}
 	return broken

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 )
 
 // How calls are admitted.
 
 // begin decides a call, in this order: known id, session open, signals, premises,
 // attempts, verdict, timeout, calls, calls of the kind, breaker, calls of the
-// tool, tokens, budgets, slots.
+// tool, tokens, budgets, approval, slots.
 func (s *space) begin(c *session.Begin, r *session.Result) {
 	x := s.look(c.Session)
 	if x == nil {
@@ -35,7 +36,7 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 		return
 	case s.stopped(x, r):
 		return
-	case !s.premises(c, x, r):
+	case !s.premises(c, x, false, r):
 		return
 	case x.Attempts >= x.limits.MaxAttempts:
 		r.Code, r.Limit = session.AttemptLimit, int64(x.limits.MaxAttempts)
@@ -45,16 +46,16 @@ func (s *space) begin(c *session.Begin, r *session.Result) {
 	x.used = s.Now
 	r.Rule = c.Verdict.Rule
 	var value uint64
-	r.Code, value = s.admit(c, x, r)
-	if r.Code != session.Admitted && r.Code != session.Queued {
+	r.Code, value = s.admit(c, x, nil, r)
+	if r.Code != session.Admitted && r.Code != session.Queued && r.Code != session.ApprovalRequired {
 		x.ids.add(finished{c.Call, c.Content, r.Code, c.Verdict.Rule, value})
 	}
 	r.Counters = x.Counters
 }
 
 // premises reports whether what the node took for granted holds. If not, nothing
-// is counted.
-func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
+// is counted. A call that comes again is open already.
+func (s *space) premises(c *session.Begin, x *sess, again bool, r *session.Result) bool {
 	own := "policy/" + x.policy
 	if c.Digest != x.digest {
 		r.Code, r.Digest = session.StalePremise, x.digest
@@ -75,6 +76,9 @@ func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
 			return false
 		}
 	}
+	if !x.asker(c, r) {
+		return false
+	}
 	var facts []int64
 	holds := true
 	for _, p := range c.Seen {
@@ -86,13 +90,22 @@ func (s *space) premises(c *session.Begin, x *sess, r *session.Result) bool {
 	case !holds:
 		r.Code, r.Facts = session.StalePremise, facts
 	case !s.budgetsStand(c, r):
-	case len(x.open) >= maxOpen:
+	case !again && len(x.open) >= maxOpen:
 		r.Code = session.TooManyOpen
 	case x.named(c) && len(x.tools) >= maxTools && !slices.ContainsFunc(x.tools, func(t tool) bool { return t.name == c.Tool }):
 		r.Code = session.TooManyTools
 	default:
 		return s.ratesThere(c, r)
 	}
+	return false
+}
+
+// asker reports whether it is the agent of the session for whom a call asks.
+func (x *sess) asker(c *session.Begin, r *session.Result) bool {
+	if c.Asking == nil || c.Asking.Agent == x.agent {
+		return true
+	}
+	r.Code = session.StalePremise
 	return false
 }
 
@@ -117,14 +130,15 @@ func (s *space) fact(p session.Premise, x *sess) int64 {
 }
 
 // admit also returns what is to be remembered beside a refusal: how old the
-// session was, or which pool had no room.
-func (s *space) admit(c *session.Begin, x *sess, r *session.Result) (session.Code, uint64) {
+// session was, or which pool had no room. was is how the call is open, if it was
+// asked about.
+func (s *space) admit(c *session.Begin, x *sess, was *held, r *session.Result) (session.Code, uint64) {
 	l := x.limits
 	elapsed := s.Now - x.opened
-	if !c.Verdict.Allow {
+	if !c.Verdict.Allow && c.Asking == nil {
 		return session.Denied, 0
 	}
-	if elapsed > l.Timeout {
+	if elapsed > l.Timeout && was == nil {
 		r.Elapsed, r.Limit = elapsed, int64(l.Timeout)
 		return session.TimedOut, uint64(elapsed)
 	}
@@ -151,12 +165,15 @@ func (s *space) admit(c *session.Begin, x *sess, r *session.Result) (session.Cod
 	if code, value := s.budgetsAllow(c, r); code != session.Done {
 		return code, value
 	}
-	return s.slots(c, x, r)
+	if !s.mayRun(c, was) {
+		return s.ask(c, x, r)
+	}
+	return s.slots(c, x, was, r)
 }
 
 // slots takes all slots that a call asks for; or those before the first pool
 // without room, and a place in the queue of that; or nothing.
-func (s *space) slots(c *session.Begin, x *sess, r *session.Result) (session.Code, uint64) {
+func (s *space) slots(c *session.Begin, x *sess, was *held, r *session.Result) (session.Code, uint64) {
 	h := &held{
 		id: c.Call, tool: c.Tool, content: c.Content, kind: c.CallKind, rule: c.Verdict.Rule, tokens: c.Tokens,
 		started: s.Now, deadline: s.Now + c.TTL,
@@ -222,9 +239,18 @@ func (s *space) slots(c *session.Begin, x *sess, r *session.Result) (session.Cod
 		}
 		h.pools = append(h.pools, at)
 	}
+	if was != nil {
+		x.open = without(x.open, was)
+		if c.Asking != nil && was.asked.approved {
+			h.asked = was.asked
+		}
+	}
 	if h.until == 0 {
+		s.use(c, h, r)
 		s.spend(c, h)
 		s.charge(c, h, r)
+	} else if h.asked != nil { // it is kept until what is handed at the end of the wait is claimed
+		h.asked.deadline = max(h.asked.deadline, h.until+claimTTL)
 	}
 	x.open = append(x.open, h)
 	x.reserved += h.tokens
@@ -304,6 +330,8 @@ func (s *space) recall(c *session.Begin, x *sess, f *finished, r *session.Result
 		r.Limit = int64(most)
 	case session.BreakerOpen:
 		r.Limit, r.RetryAfter = int64(x.limits.MaxFailures), max(0, time.Duration(f.value)-s.Now)
+	case session.ApprovalDenied, session.ApprovalExpired:
+		s.recallApproval(c, f, r)
 	case session.BudgetExceeded:
 		if i := int(f.value >> 60); i < len(c.Budgets) {
 			r.Budgets = []session.BudgetCount{{Budget: c.Budgets[i].Budget, Parent: c.Budgets[i].Parent, Amount: int64(f.value << 4 >> 4)}}
@@ -317,6 +345,11 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		r.Code = session.IDReused
 		return
 	}
+	if h.parked() {
+		s.askedAgain(c, x, h, r)
+		r.Counters = x.Counters
+		return
+	}
 	wants := wantsOf(c, x.limits.MaxConcurrent)
 	for i, at := range h.pools {
 		if i >= len(wants) || wants[i].pool != at.pool {
@@ -325,12 +358,29 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		}
 	}
 	r.Repeat, r.Rule = true, h.rule
-	if h.until != 0 && !s.budgetsStand(c, r) {
+	if h.until != 0 && (!x.asker(c, r) || h.asked != nil && !s.askedFor(c, x, h, r) || !s.budgetsStand(c, r)) {
 	} else if h.until != 0 {
 		x.used = s.Now
-		if !s.halted(x, h, r) {
+		switch {
+		case s.halted(x, h, r):
+		case h.asked != nil && c.Asking == nil && !c.Verdict.Allow: // it is not allowed any more
+			h.asked.finish(approval.Cancelled, s.Now)
+			s.letGo(h, 's', x.id)
+			h.rule = c.Verdict.Rule
+			x.giveBack(h, session.Denied, 0)
+			r.Code, r.Rule = session.Denied, h.rule
+		default:
+			if h.asked != nil && c.Asking == nil { // it waits like any other then
+				h.asked.finish(approval.Cancelled, s.Now)
+				h.asked = nil
+			}
 			r.Code = s.claim(c, x, h, r)
+			if h.parked() && wantOfRoom(r.Code) {
+				r.Approval = s.shownApproval(h.asked)
+			}
 		}
+	} else if c.Asking != nil && h.agreed != (session.Digest{}) && h.agreed != c.Asking.Request {
+		r.Code, r.Repeat = session.IDReused, false
 	} else {
 		r.Code = session.Admitted
 		for _, at := range h.pools {
@@ -351,10 +401,17 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) session.Code {
 	giveUp := func(code session.Code, value uint64) session.Code {
 		s.letGo(h, 's', x.id)
+		switch {
+		case h.asked != nil && wantOfRoom(code):
+			x.park(h)
+			return code
+		case h.asked != nil:
+			h.asked.finish(approval.Cancelled, s.Now)
+		}
 		x.giveBack(h, code, value)
 		return code
 	}
-	if elapsed := s.Now - x.opened; elapsed > x.limits.Timeout {
+	if elapsed := s.Now - x.opened; elapsed > x.limits.Timeout && h.asked == nil {
 		r.Elapsed, r.Limit = elapsed, int64(x.limits.Timeout)
 		return giveUp(session.TimedOut, uint64(elapsed))
 	}
@@ -418,6 +475,16 @@ func (s *space) claim(c *session.Begin, x *sess, h *held, r *session.Result) ses
 	if code, value := s.budgetsAllow(c, r); code != session.Done {
 		return giveUp(code, value)
 	}
+	if !s.mayRun(c, h) { // what stood when it was queued does not any more
+		s.letGo(h, 's', x.id)
+		x.takeOut(h)
+		code, value := s.ask(c, x, r)
+		if r.Repeat = false; code != session.ApprovalRequired {
+			x.ids.add(finished{c.Call, c.Content, code, c.Verdict.Rule, value})
+		}
+		return code
+	}
+	s.use(c, h, r)
 	s.charge(c, h, r)
 	h.until, h.started, h.deadline = 0, s.Now, s.Now+c.TTL
 	var holdUntil time.Duration

@@ -118,11 +118,11 @@ func (g *Generator) begin() session.Command {
 	if g.crowd {
 		c.Pools, c.TTL = c.Pools[:1], time.Hour
 	}
-	if g.once(2) {
+	if c.Wait, c.MaxHold = g.wait(); c.Wait > 0 || g.once(2) {
 		c.Budgets = g.charges(ns)
 	}
-	c.Wait, c.MaxHold = g.wait()
 	c.Rates = g.rates(ns, c)
+	g.asks(c, x)
 	for x != nil && g.once(6) && len(c.Seen) < 3 {
 		p := session.Premise{Fact: session.Fact(1 + g.r.IntN(6))}
 		if p.Fact == session.FactToolCalls {
@@ -172,7 +172,7 @@ func (g *Generator) acquire() session.Command {
 // claim sends again what waits.
 func (g *Generator) claim() session.Command {
 	ns, any := g.ns(), g.once(6)
-	all := g.m.open(ns, func(h *held) bool { return h.until != 0 || any })
+	all := g.m.open(ns, func(h *held) bool { return h.waits() || any })
 	if len(all) == 0 {
 		return g.begin()
 	}
@@ -180,6 +180,9 @@ func (g *Generator) claim() session.Command {
 	c := g.asked[r.key()]
 	if c == nil {
 		return g.begin()
+	}
+	if b, ok := c.(*session.Begin); ok && (b.Asking != nil || r.asked != nil) && g.once(3) {
+		return g.changed(b)
 	}
 	if b, ok := c.(*session.Begin); ok && g.once(12) {
 		d := *b
@@ -226,7 +229,7 @@ func (g *Generator) some(call bool) ref {
 // premise returns the pools of something, rarely not all of them.
 func (g *Generator) premise(h *held) []string {
 	pools := poolsOf(h)
-	if g.once(20) {
+	if len(pools) > 0 && g.once(20) {
 		return pools[1:]
 	}
 	if g.once(10) && !slices.Contains(pools, "zzz") {
@@ -237,6 +240,9 @@ func (g *Generator) premise(h *held) []string {
 
 // token returns a token of something, rarely another.
 func (g *Generator) token(h *held) uint64 {
+	if len(h.pools) == 0 {
+		return uint64(g.r.IntN(2))
+	}
 	switch t := pick(g, h.pools...).token; {
 	case g.once(12):
 		return t - 1
@@ -265,12 +271,13 @@ func (g *Generator) end() session.Command {
 
 func (g *Generator) cancel() session.Command {
 	h := g.some(g.once(2))
-	if w := g.m.open(h.ns, func(h *held) bool { return h.until != 0 }); len(w) > 0 && !g.once(4) {
+	if w := g.m.open(h.ns, func(h *held) bool { return h.waits() }); len(w) > 0 && !g.once(4) {
 		h = pick(g, w...)
 	}
 	c := &session.Cancel{NS: h.ns, Call: h.id, Pools: g.premise(h.held)}
 	if c.Client = h.maker; h.call {
 		c.Client, c.Session = "", h.maker
+		c.Asked = h.asked != nil && !g.once(10) || g.once(20)
 	}
 	return c
 }
@@ -281,6 +288,9 @@ func (g *Generator) close() session.Command {
 	if x := g.m.space(c.NS).sessions[c.Session]; x != nil && !g.once(10) {
 		if c.Digest = x.digest; !g.once(10) {
 			c.Pools = poolsOf(x.open...)
+		}
+		if c.Asked = x.askedCalls(); len(c.Asked) > 0 && g.once(10) {
+			c.Asked = c.Asked[1:]
 		}
 	}
 	if g.once(5) {

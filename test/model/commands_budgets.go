@@ -49,8 +49,31 @@ func (g *Generator) above(ns, name string) (names []string) {
 func (g *Generator) adjustBudget() session.Command {
 	c := &session.AdjustBudget{NS: g.ns(), By: g.maker(), Amount: g.amount() - int64(20*g.slack)}
 	c.Budget = g.budget(c.NS)
+	if name := g.awaited(c.NS); name != "" && g.once(2) { // and gone when it is charged
+		b := g.m.space(c.NS).budgets[name]
+		c.Budget, c.Amount = name, max(1, b.amount-b.used)
+	}
 	c.Ancestors = g.above(c.NS, c.Budget)
 	return c
+}
+
+// awaited is a budget that a call which waits will be charged to; empty if there is
+// none.
+func (g *Generator) awaited(ns string) string {
+	var names []string
+	for _, r := range g.m.open(ns, func(h *held) bool { return h.until != 0 }) {
+		if b, ok := g.asked[r.key()].(*session.Begin); ok {
+			for _, n := range b.Budgets {
+				if g.m.space(ns).budgets[n.Budget] != nil && n.Amount > 0 {
+					names = append(names, n.Budget)
+				}
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return pick(g, names...)
 }
 
 func (g *Generator) deleteBudget() session.Command {

@@ -181,6 +181,13 @@ func (m *Model) deadlines() (all []time.Duration) {
 				add(b.made + time.Duration(b.now(m.Now)+1)*b.per)
 			}
 		}
+		for _, a := range s.approvals {
+			add(a.deadline)
+			add(a.ended + keptFor)
+		}
+		for _, a := range s.standings {
+			add(a.until)
+		}
 		for _, x := range s.counters {
 			add(x.until)
 		}
@@ -237,13 +244,18 @@ var kinds = []struct {
 	{"deleteRate", 1, (*Generator).deleteRate},
 	{"takeRate", 5, (*Generator).takeRate},
 	{"putBudget", 4, (*Generator).putBudget},
-	{"adjustBudget", 1, (*Generator).adjustBudget},
+	{"adjustBudget", 2, (*Generator).adjustBudget},
 	{"deleteBudget", 1, (*Generator).deleteBudget},
 	{"append", 3, (*Generator).append},
 	{"deleteList", 1, (*Generator).deleteList},
 	{"tick", 2, (*Generator).tick},
 	{"signal", 3, (*Generator).signal},
 	{"swept", 2, (*Generator).swept},
+	{"decide", 9, (*Generator).decide},
+	{"ask", 1, (*Generator).ask},
+	{"cancelApproval", 1, (*Generator).cancelApproval},
+	{"putStanding", 2, (*Generator).putStanding},
+	{"deleteStanding", 1, (*Generator).deleteStanding},
 }
 
 func (g *Generator) fresh() session.Command {

@@ -60,7 +60,7 @@ func (x *sess) breaker(now time.Duration, call string, r *session.Result) sessio
 	again := x.failedAt + x.limits.BreakerReset
 	wait := max(again-now, 0)
 	for _, h := range x.open {
-		if h.id != call && h.started >= again {
+		if h.id != call && h.started >= again && !h.parked() {
 			wait = time.Second
 		}
 	}

@@ -14,17 +14,21 @@ import (
 // attempt and an execution count once, no lease ends early, nobody overtakes,
 // and whoever holds or waits is known to the one who asked.
 type laws struct {
-	last    map[session.Key]uint64                     // token of a pool
-	holder  map[session.Key]map[uint64]string          // who was given a token
-	until   map[session.Key]map[uint64]time.Duration   // how long it is his, at least
-	held    map[session.Key]map[string][]session.Grant // by maker and id: what it was given
-	tallies map[session.Key]*tally
-	queues  map[session.Key][]string
-	rates   map[session.Key]*window
-	halts   map[string]map[session.Target]session.SignalKind // that stand, by namespace
-	now     time.Duration
-	alone   bool // the command has an entry of its own
-	broken  string
+	last     map[session.Key]uint64                     // token of a pool
+	holder   map[session.Key]map[uint64]string          // who was given a token
+	until    map[session.Key]map[uint64]time.Duration   // how long it is his, at least
+	held     map[session.Key]map[string][]session.Grant // by maker and id: what it was given
+	tallies  map[session.Key]*tally
+	opened   map[session.Key]time.Duration
+	queues   map[session.Key][]string
+	waits    map[session.Key]map[string]bool // by session: calls that stood in a queue when they were answered last
+	rates    map[session.Key]*window
+	halts    map[string]map[session.Target]session.SignalKind // that stand, by namespace
+	consents map[session.Key]map[string]*consent
+	standing map[session.Key]*leave
+	now      time.Duration
+	alone    bool // the command has an entry of its own
+	broken   string
 }
 
 // A tally is what was counted of a session.
@@ -33,21 +37,28 @@ type tally struct{ attempts, executions uint32 }
 func newLaws() *laws {
 	return &laws{
 		last: map[session.Key]uint64{}, holder: map[session.Key]map[uint64]string{}, until: map[session.Key]map[uint64]time.Duration{},
-		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, queues: map[session.Key][]string{},
+		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, opened: map[session.Key]time.Duration{}, queues: map[session.Key][]string{}, waits: map[session.Key]map[string]bool{},
 		rates: map[session.Key]*window{}, halts: map[string]map[session.Target]session.SignalKind{},
+		consents: map[session.Key]map[string]*consent{}, standing: map[session.Key]*leave{},
 	}
 }
 
 func (l *laws) check(now time.Duration, s *session.State, cmds []session.Command, results []session.Result) string {
 	l.now, l.alone = now, len(cmds) == 1
-	pools := map[session.Key]bool{}
+	pools, sessions := map[session.Key]bool{}, map[session.Key]bool{}
 	for i, c := range cmds {
 		l.answer(s, c, &results[i])
 		for _, k := range c.Touches() {
-			if k.Kind() == session.KindPool {
+			switch k.Kind() {
+			case session.KindPool:
 				pools[k] = true
+			case session.KindSession:
+				sessions[k] = true
 			}
 		}
+	}
+	for k := range sessions {
+		l.lapse(s, k)
 	}
 	for k := range pools {
 		if p, ok := s.Get(k).(*session.Pool); ok {
@@ -72,16 +83,19 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		if k := session.SessionKey(c.NS, c.Session); r.Code == session.Done && !r.Repeat {
 			delete(l.halts[c.NS], session.Target{Scope: session.OfSession, Name: c.Session}) // of one before it
 			l.let(s, k, session.Kill)
-			l.tallies[k] = &tally{}
+			delete(l.consents, k)
+			l.tallies[k], l.opened[k] = &tally{}, l.now
 		}
 	case *session.Begin:
 		k := session.SessionKey(c.NS, c.Session)
 		l.lapses(c.NS, r)
-		if r.Code == session.Admitted && !sameTokens(l.held[k][c.Call], r.Grants) {
+		fresh := r.Code == session.Admitted && !sameTokens(l.held[k][c.Call], r.Grants)
+		if fresh {
 			l.let(s, k, session.Stop)
 		}
+		l.asked(k, c, r, fresh)
 		if t := l.tallies[k]; t != nil && !r.Code.Failure() && r.Code != session.SessionClosed && r.Code != session.AttemptLimit && r.Code != session.Stopped {
-			if !r.Repeat {
+			if !r.Repeat && !l.waits[k][c.Call] { // one that waited may be asked about after all
 				t.attempts++
 			}
 			l.counted(k, t, r)
@@ -89,13 +103,13 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		l.grants(c.NS, k, c.Call, r)
 		if r.Code == session.Admitted {
 			for _, w := range c.Rates {
-				l.spends(s, session.PoolKey(c.NS, w.Pool), string(k)+" "+c.Call, w.Cost, w.Limit, w.Per)
+				l.spends(s, session.PoolKey(c.NS, w.Pool), string(k)+" "+c.Call, w.Cost, w.Limit, w.Per, r.Repeat)
 			}
 		}
 		l.charged(s, c, r)
 	case *session.TakeRate:
 		if r.Code == session.Admitted {
-			l.spends(s, session.PoolKey(c.NS, session.RatePool(c.Rate)), string(session.ClientKey(c.NS, c.Client))+" "+c.ID, c.Cost, 0, 0)
+			l.spends(s, session.PoolKey(c.NS, session.RatePool(c.Rate)), string(session.ClientKey(c.NS, c.Client))+" "+c.ID, c.Cost, 0, 0, r.Repeat)
 		}
 	case *session.PutRate:
 		if r.Code == session.Done && !r.Repeat {
@@ -120,9 +134,29 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 		}
 	case *session.Cancel:
 		l.lapses(c.NS, r)
+		if r.Code == session.WaitCancelled {
+			l.noConsent(session.SessionKey(c.NS, c.Session), c.Call)
+		}
+	case *session.Decide:
+		l.lapses(c.NS, r)
+		l.voted(c, r)
+	case *session.CancelApproval:
+		l.lapses(c.NS, r)
+		if r.Code == session.Done && r.Value == 1 && c.Call != "" {
+			l.noConsent(session.SessionKey(c.NS, c.Session), c.Call)
+		}
+	case *session.PutStanding:
+		if r.Code == session.Done && !r.Repeat {
+			l.standing[session.StandingKey(c.NS, c.Of.ID())] = &leave{c.Uses, l.now, l.now + c.TTL}
+		}
+	case *session.DeleteStanding:
+		if r.Code == session.Done && !r.Repeat {
+			delete(l.standing, session.StandingKey(c.NS, c.ID))
+		}
 	case *session.Close:
 		if k := session.SessionKey(c.NS, c.Session); r.Code == session.Done {
 			delete(l.held, k)
+			delete(l.consents, k)
 			l.forget(k)
 		}
 		l.lapses(c.NS, r)
@@ -169,15 +203,27 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 	case *session.Restore:
 		clear(l.until)
 		clear(l.held)
+		clear(l.consents)
+		clear(l.waits)
 		clear(l.tallies)
 	}
 }
 
-// charged holds what was charged to what the budgets have. What others use or
-// change in the same entry is not told apart, so that only a call that was alone
-// with its budgets since is judged.
+// charged holds what was charged to what the budgets have, at once or by a claim.
+// What others use or change in the same entry is not told apart, so that only a call
+// that was alone with its budgets since is judged.
 func (l *laws) charged(s *session.State, c *session.Begin, r *session.Result) {
-	if r.Code == session.Admitted && !r.Repeat && l.alone {
+	k := session.SessionKey(c.NS, c.Session)
+	claims := r.Repeat && l.waits[k][c.Call]
+	if r.Code == session.Queued {
+		if l.waits[k] == nil {
+			l.waits[k] = map[string]bool{}
+		}
+		l.waits[k][c.Call] = true
+	} else if !r.Code.Failure() {
+		delete(l.waits[k], c.Call)
+	}
+	if r.Code == session.Admitted && (!r.Repeat || claims) && l.alone {
 		for _, n := range c.Budgets {
 			if b, ok := s.Get(session.BudgetKey(c.NS, n.Budget)).(*session.Budget); !ok || b.Used > b.Amount {
 				l.breaks("%s was admitted, and budget %s is %+v", c.Call, n.Budget, b)
@@ -203,8 +249,8 @@ func (l *laws) lapses(ns string, r *session.Result) {
 }
 
 func (l *laws) counted(k session.Key, t *tally, r *session.Result) {
-	if got := (tally{r.Counters.Attempts, r.Counters.Executions}); got != *t {
-		l.breaks("%s has counted %+v, and was asked and told of %+v", k, got, *t)
+	if r.Counters.Attempts != t.attempts || r.Counters.Executions != t.executions {
+		l.breaks("%s has counted %+v, and was asked and told of %+v", k, r.Counters, *t)
 	}
 }
 

@@ -19,9 +19,10 @@ type window struct {
 }
 
 type spending struct {
-	at   time.Duration
-	who  string
-	cost int64
+	at    time.Duration
+	who   string
+	cost  int64
+	limit int32
 }
 
 func (l *laws) window(k session.Key) *window {
@@ -42,8 +43,9 @@ func (w *window) lasts(now, per time.Duration) {
 }
 
 // spends holds what is admitted to the law; a limit of 0 is that of the rate. Who
-// was admitted before is not admitted again.
-func (l *laws) spends(s *session.State, k session.Key, who string, cost, limit int32, per time.Duration) {
+// was admitted before is not admitted again. Who claims has held his place since
+// before others were admitted, under higher limits perhaps, which then count.
+func (l *laws) spends(s *session.State, k session.Key, who string, cost, limit int32, per time.Duration, claims bool) {
 	w := l.window(k)
 	if p, ok := s.Get(k).(*session.Pool); ok {
 		w.lasts(l.now, p.Per)
@@ -55,11 +57,13 @@ func (l *laws) spends(s *session.State, k session.Key, who string, cost, limit i
 		return
 	}
 	w.known[who] = true
-	w.admitted = append(w.admitted, spending{l.now, who, int64(cost)})
+	w.admitted = append(w.admitted, spending{l.now, who, int64(cost), limit})
 	var sum int64
 	for _, s := range w.admitted {
 		if l.now-s.at < per {
-			sum += s.cost
+			if sum += s.cost; claims {
+				limit = max(limit, s.limit)
+			}
 		}
 	}
 	if sum > int64(limit) {

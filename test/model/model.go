@@ -47,6 +47,8 @@ type space struct {
 	halts          map[session.Target]*halt
 	kills          uint64 // number of the last
 	signalled      bool   // something stood once
+	approvals      map[string]*appr
+	standings      map[string]*stands
 }
 
 type sess struct {
@@ -97,6 +99,8 @@ type held struct {
 	pools                    []hold
 	spent                    []spent // what its end corrects
 	charges                  []charged
+	agreed                   session.Digest // to what people, or what stands, have agreed
+	asked                    *appr          // that it waits for
 }
 
 type hold struct {
@@ -132,7 +136,7 @@ func (m *Model) space(ns string) *space {
 			Model: m, name: ns, sessions: map[string]*sess{}, clients: map[string]*client{}, pools: map[string]*pool{},
 			policies: map[session.Digest]*policy{}, names: map[string]*name{}, counters: map[string]*counter{}, hashes: map[string]string{}, budgets: map[string]*bud{},
 			lists: map[string]*itemList{},
-			halts: map[session.Target]*halt{},
+			halts: map[session.Target]*halt{}, approvals: map[string]*appr{}, standings: map[string]*stands{},
 		}
 		m.spaces[ns] = s
 	}
@@ -166,6 +170,7 @@ func (m *Model) advance(at time.Duration) {
 		for _, x := range s.clients {
 			x.settle(m.Now)
 		}
+		s.settleApprovals()
 		for _, p := range s.pools {
 			p.settle(m.Now)
 		}
@@ -245,6 +250,20 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).takeRate(c, r)
 	case *session.Signal:
 		m.space(c.NS).signal(c, r)
+	case *session.Ask:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).askFor(c, r) })
+		m.space(c.NS).showApproval(c.ID, r)
+	case *session.Decide:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).decide(c, r) })
+		m.space(c.NS).showApproval(c.ID, r)
+	case *session.CancelApproval:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).cancelApproval(c, r) })
+		m.space(c.NS).showApproval(c.ID, r)
+	case *session.PutStanding:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putStanding(c) })
+		m.space(c.NS).showStanding(c.Of.ID(), r)
+	case *session.DeleteStanding:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteStanding(c, r) })
 	case *session.Swept:
 		m.space(c.NS).swept(c)
 	case *session.Tick:
@@ -265,7 +284,10 @@ func (x *sess) settle(now time.Duration) {
 			break
 		}
 		x.used = max(x.used, h.deadline)
-		if h.until == 0 {
+		if h.asked != nil && !x.pass(h) {
+			continue
+		}
+		if !h.waits() {
 			x.unreported = append(x.unreported, session.Lapse{Session: x.id, Call: h.id, Tool: h.tool})
 		}
 		x.lapse(h)
@@ -287,7 +309,11 @@ func earliest(open []*held, now time.Duration) (first *held) {
 // lapse settles what is cut off: what ran counts as executed, what waited gives
 // back what it had reserved.
 func (x *sess) lapse(h *held) {
-	if h.until != 0 {
+	switch {
+	case h.asked != nil:
+		x.giveBack(h, session.ApprovalExpired, 0)
+		return
+	case h.until != 0:
 		x.giveBack(h, session.WaitTimeout, 0)
 		return
 	}
@@ -300,10 +326,17 @@ func (x *sess) lapse(h *held) {
 
 // giveBack ends a wait.
 func (x *sess) giveBack(h *held, code session.Code, value uint64) {
-	x.open = without(x.open, h)
-	x.reserved -= h.tokens
-	x.count(h, -1)
+	x.takeOut(h)
 	x.ids.add(finished{h.id, h.content, code, h.rule, value})
+}
+
+// takeOut takes away what waits, with what was counted for it.
+func (x *sess) takeOut(h *held) {
+	x.open = without(x.open, h)
+	if !h.parked() {
+		x.reserved -= h.tokens
+		x.count(h, -1)
+	}
 }
 
 // count counts a call that is admitted or waits, by 1, or takes it back.

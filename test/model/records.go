@@ -67,6 +67,14 @@ func (m *Model) Record(k session.Key) session.Record {
 		if b := s.budgets[id]; b != nil {
 			return b.record(s.children(id))
 		}
+	case session.KindApproval:
+		if a := s.approvals[id]; a != nil {
+			return a.record()
+		}
+	case session.KindStanding:
+		if a := s.standings[id]; a != nil {
+			return a.record()
+		}
 	case session.KindSignals:
 		return s.signals()
 	case session.KindHash:
@@ -123,6 +131,12 @@ func (m *Model) Keys() []session.Key {
 		}
 		for id := range s.budgets {
 			all = append(all, session.BudgetKey(ns, id))
+		}
+		for id := range s.approvals {
+			all = append(all, session.ApprovalKey(ns, id))
+		}
+		for id := range s.standings {
+			all = append(all, session.StandingKey(ns, id))
 		}
 		for id := range s.hashes {
 			all = append(all, session.HashKey(ns, id))
@@ -188,6 +202,16 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 					Budget: unique.Make(ch.Budget), Parent: unique.Make(ch.Parent), Amount: ch.Amount, Serial: ch.to.serial, Period: ch.period,
 				})
 			}
+		}
+		if h.asked != nil || h.agreed != (session.Digest{}) {
+			if x.Gates == nil {
+				x.Gates = &session.HeldGates{}
+			}
+			x.Gates.Request = h.agreed
+		}
+		if h.asked != nil {
+			clock := h.asked.clock()
+			x.Gates.Asked = &clock
 		}
 		for _, at := range h.pools {
 			x.Pools = append(x.Pools, session.Hold{Pool: unique.Make(at.pool), Token: at.token, Weight: at.weight})

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 )
 
 // Requests that have an id in the record of a client, and what no caller sends.
@@ -234,6 +235,9 @@ func (m *Model) restore() {
 				x.lose(x.open[0])
 			}
 		}
+		for _, a := range s.approvals {
+			a.finish(approval.Cancelled, m.Now)
+		}
 		for _, p := range s.pools {
 			p.leases = slices.DeleteFunc(p.leases, func(l lease) bool { return l.holder != "" })
 			p.queue, p.last = nil, max(p.last, m.Generation<<40)
@@ -252,7 +256,11 @@ func (m *Model) restore() {
 			x.used = m.Now
 		}
 		for len(x.open) > 0 {
-			x.lapse(x.open[0])
+			if h := x.open[0]; h.asked != nil {
+				x.giveBack(h, session.ApprovalDenied, uint64(session.RefusedCancelled))
+			} else {
+				x.lapse(h)
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 )
 
 // Sessions: how they are opened and closed, and calls that wait or have run.
@@ -103,13 +104,16 @@ func (s *space) closeSession(c *session.Close, r *session.Result) {
 		return
 	case x.phase != session.PhaseOpen:
 		r.Repeat = true
-	case c.Digest != x.digest || !names(c.Pools, x.open...):
-		r.Code, r.Digest, r.Pools = session.StalePremise, x.digest, poolsOf(x.open...)
+	case c.Digest != x.digest || !names(c.Pools, x.open...) || slices.ContainsFunc(x.askedCalls(), func(id string) bool { return !slices.Contains(c.Asked, id) }):
+		r.Code, r.Digest, r.Pools, r.Names = session.StalePremise, x.digest, poolsOf(x.open...), x.askedCalls()
 		return
 	default:
 		for _, h := range x.open {
 			r.Value += s.letGo(h, 's', x.id)
-			if h.until != 0 {
+			if h.asked != nil {
+				h.asked.finish(approval.Cancelled, s.Now)
+			}
+			if h.waits() {
 				x.giveBack(h, session.SessionClosed, 0)
 				continue
 			}
@@ -175,7 +179,7 @@ func (s *space) end(c *session.End, r *session.Result) {
 	case h == nil:
 		s.endAgain(c, x, r)
 		return
-	case h.until != 0:
+	case h.waits():
 		r.Code = session.StillWaiting
 		return
 	case !names(c.Pools, h) || !h.corrects(c.Rates):
@@ -265,13 +269,18 @@ func (s *space) cancel(c *session.Cancel, r *session.Result) {
 		} else if !stale(c.Call, x.ids.forgot, r) {
 			r.Code = session.NotFound
 		}
-	case h.until == 0:
+	case !h.waits():
 		r.Code = session.NotWaiting
+	case h.asked != nil && !c.Asked:
+		r.Code, r.Pools, r.Approval = session.StalePremise, poolsOf(h), &session.ApprovalCount{ID: h.asked.id}
 	case !names(c.Pools, h):
 		r.Code, r.Pools = session.StalePremise, poolsOf(h)
 	default:
 		x.used = s.Now
 		s.letGo(h, 's', x.id)
+		if h.asked != nil {
+			h.asked.finish(approval.Cancelled, s.Now)
+		}
 		x.giveBack(h, session.WaitCancelled, 0)
 		r.Code, r.Counters = session.WaitCancelled, x.Counters
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 )
 
 // Signals: who is stopped or killed.
@@ -89,9 +90,15 @@ func (s *space) halted(x *sess, h *held, r *session.Result) bool {
 		return false
 	}
 	s.letGo(h, 's', x.id)
-	x.open = without(x.open, h)
-	x.reserved -= h.tokens
-	x.count(h, -1)
+	switch {
+	case h.asked != nil && r.Code == session.Stopped: // its approval is as before
+		x.park(h)
+	case h.asked != nil:
+		h.asked.finish(approval.Cancelled, s.Now)
+		x.takeOut(h)
+	default:
+		x.takeOut(h)
+	}
 	r.Repeat, r.Rule = false, 0
 	return true
 }

@@ -252,6 +252,9 @@ func (s *space) renew(c *session.Renew, r *session.Result) {
 	case !names(c.Pools, h):
 		r.Code, r.Pools = session.StalePremise, poolsOf(h)
 		return
+	case h.parked(): // nobody's renewals keep it
+		r.Code, r.Grants = session.Renewed, []session.Grant{{TTL: h.deadline - s.Now}}
+		return
 	case h.until != 0 && c.Token != 0, h.until == 0 && !slices.ContainsFunc(h.pools, has):
 		r.Code = session.Fenced
 		return
@@ -302,10 +305,14 @@ func (s *space) forceRelease(c *session.ForceRelease, r *session.Result) bool {
 	}
 	h := find(open, c.ID)
 	switch {
-	case h == nil:
+	case h == nil || h.parked():
 		r.Code = session.NotFound
 	case !names(c.Pools, h):
 		r.Code, r.Pools = session.StalePremise, poolsOf(h)
+	case h.asked != nil:
+		x.used = s.Now
+		s.letGo(h, 's', c.Session)
+		x.park(h)
 	case x != nil:
 		x.used = s.Now
 		s.letGo(h, 's', c.Session)

@@ -17,10 +17,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The demo shows that nothing was exceeded, leaked, lost or doubled, and shows
-// it on something.
+// passed is what the demo tells of those who came to a gate.
+type passed struct {
+	Violations, Admitted, KeptOut int
+	How                           string
+}
+
+// The demo shows that nothing was exceeded, leaked, lost or doubled, and that nobody
+// passed a gate who must not have; and it shows that on something.
 func TestDemo(t *testing.T) {
-	cmd := exec.Command(program, "demo", "--duration", "12s", "-o", "json")
+	cmd := exec.Command(program, "demo", "-o", "json")
 	var progress bytes.Buffer
 	cmd.Stderr = &progress
 	out, err := cmd.Output()
@@ -28,6 +34,7 @@ func TestDemo(t *testing.T) {
 	var got struct {
 		Admitted, MostSlots, SlotLimit, OverLimit, Leaked, LostOrDoubled, WorkersKilled int
 		Refused                                                                         map[string]int
+		Stop, Rate, Budget, Approval                                                    passed
 		LeaderKilled                                                                    string
 		OK                                                                              bool
 	}
@@ -42,7 +49,16 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, 5, got.MostSlots)
 	require.Greater(t, got.Admitted, 50)
 	require.Positive(t, got.Refused["CALL_LIMIT"])
-	require.GreaterOrEqual(t, strings.Count(progress.String(), " leads   slots in use "), 10, "a line a second")
+	for name, gate := range map[string]passed{"STOP": got.Stop, "rate": got.Rate, "budget": got.Budget, "approvals": got.Approval} {
+		require.Zero(t, gate.Violations, name)
+		require.Positive(t, gate.Admitted, name)
+		require.Positive(t, gate.KeptOut, name)
+		require.NotEmpty(t, gate.How, name)
+	}
+	require.GreaterOrEqual(t, got.Rate.Admitted, 15)
+	require.Equal(t, []int{4, 2}, []int{got.Approval.Admitted, got.Approval.KeptOut})
+	require.Regexp(t, `APPROVAL: .* decides, at node\d \(pid \d+\)`, progress.String())
+	require.GreaterOrEqual(t, strings.Count(progress.String(), " leads   slots in use "), 8, "about a line a second")
 }
 
 // A demo that is interrupted leaves no process behind, and neither does one

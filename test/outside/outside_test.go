@@ -37,6 +37,7 @@ func fromOutside(t *testing.T, c *cluster) {
 		{"timeout_seconds 5, two calls 6 seconds apart, nothing between: the second is SESSION_TIMEOUT", timeoutOfASession},
 		{"a budget of 100 in a tree of three levels under 64 callers and a crash: never more than 100 is used, and at the end the exact sum", money},
 		{"1,000 BeginCalls in flight over all nodes while STOP is sent: none that began after its answer is admitted, and CONTINUE lets a waiting call in without sending it again", stopInFlight},
+		{"an approval is asked on one node and decided on another, the leader or any node is killed, and the call goes on at the rest, exactly once; two of two are needed, the same one twice is one, and other arguments are refused", askedAndApproved},
 		{"KILL of an agent with 200 open sessions frees every slot in under 2 seconds", killManySessions},
 		{"after kill -9 of the leader, or of any node over a Redis, a surviving node gives an outcome, not an error, within 3 seconds", leaderDies},
 	} {

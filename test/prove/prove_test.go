@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,6 +42,22 @@ func TestJudge(t *testing.T) {
 			require.Len(t, r.Short, test.short)
 		})
 	}
+}
+
+// Documents say how many fuzz targets there are.
+func TestHowManyTargets(t *testing.T) {
+	targets := 0
+	require.NoError(t, filepath.WalkDir("../..", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		targets += bytes.Count(b, []byte("\nfunc Fuzz"))
+		return err
+	}))
+	b, err := os.ReadFile("../../docs/guarantees.md")
+	require.NoError(t, err)
+	require.Contains(t, string(b), fmt.Sprintf("every target of the repository, which are %d |", targets))
 }
 
 // The page shows what was found, as text.

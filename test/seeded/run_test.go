@@ -123,6 +123,17 @@ func TestSeeded(t *testing.T) {
 	require.NoError(t, report.Write(l))
 }
 
+// Documents say how many bugs there are.
+func TestHowMany(t *testing.T) {
+	for path, text := range map[string]string{
+		"docs/guarantees.md": "one of %d bugs put in on purpose", "CONTRIBUTING.md": "| %d bugs on purpose",
+	} {
+		b, err := os.ReadFile(filepath.Join("../..", path))
+		require.NoError(t, err)
+		require.Contains(t, string(b), fmt.Sprintf(text, len(Bugs)), path)
+	}
+}
+
 // choose returns the bugs that are to be caught.
 func choose(t *testing.T, choice string, seed uint64) (bugs []Bug) {
 	if choice == "all" {

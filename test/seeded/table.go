@@ -31,6 +31,9 @@ var Bugs = []Bug{
 	{"snapshot-live", "a snapshot has the records as they are when it is written", L0, []string{"snapshot"}, nil},
 	{"skip-unknown", "a command of another version is passed over", L0, []string{"unknown"}, nil},
 	{"claim-under-stop", "a call that waits is let in by its claim, whatever signal stands", L0, []string{"model", "laws"}, nil},
+	{"stands-on", "a standing approval is looked at and not spent", L0, []string{"model", "laws"}, nil},
+	{"own-vote", "the vote of the agent that asks counts", L0, []string{"model", "laws"}, nil},
+	{"other-thing", "a call that comes back with other arguments than were asked about is let in", L0, []string{"model", "laws"}, nil},
 	{"answer-early", "a leader answers before what it answers is committed", L1, []string{"order", "definite", "ledger", "counters"}, nil},
 	{"read-unasked", "a leader answers reads without asking whether it leads", L1, []string{"order", "counters", "linearizable"}, nil},
 	{"no-barrier", "a leader serves before it has applied what those before it committed", L1, []string{"order", "counters"}, []string{"kill", "transfer"}},
@@ -45,5 +48,6 @@ var Bugs = []Bug{
 	{"blind-set", "a value is set whatever version it has by now", L1, []string{"counters", "linearizable", "ledger"}, nil},
 	{"append-over", "items are put where the node took a list to end, over those of others", L1, []string{"lists", "counters"}, nil},
 	{"sweep-early", "the sessions of a KILL are looked for in the state that the node has", L1, []string{"signals"}, []string{"one way", "slow links", "deaf node"}},
+	{"claim-unpaid", "a call that waits is let in by its claim, whatever is left of its budgets", L1, []string{"budgets"}, nil},
 	{"no-sync", "entries are acknowledged before they are on the disk", L3, []string{"lost", "order", "counters", "ledger"}, nil},
 }

@@ -21,6 +21,7 @@ type fleet struct {
 	hosts   []*host
 	dir     string
 	log     *slog.Logger
+	ping    time.Duration // after how much silence clients ask whether a connection is there
 }
 
 // newFleet makes hosts, all of them down.
@@ -29,7 +30,7 @@ func newFleet(size int, rng *rand.Rand, log *slog.Logger, tune func(*cluster.Con
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{network: newNetwork(rand.New(rand.NewPCG(rng.Uint64(), 0))), dir: dir, log: log}
+	f := &fleet{network: newNetwork(rand.New(rand.NewPCG(rng.Uint64(), 0))), dir: dir, log: log, ping: 2 * time.Second}
 	for i := range size {
 		f.hosts = append(f.hosts, &host{
 			name: fmt.Sprintf("n%d", i+1), network: f.network, disk: newDisk(rand.New(rand.NewPCG(rng.Uint64(), 0))),
@@ -127,7 +128,7 @@ func (f *fleet) httpClient(from string) *http.Client {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Client{Transport: &http.Transport{
-		Protocols: p, HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
+		Protocols: p, HTTP2: &http.HTTP2Config{SendPingTimeout: f.ping, PingTimeout: 3 * time.Second},
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()

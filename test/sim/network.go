@@ -145,8 +145,8 @@ func (w *network) connect(l *listener, from string, run int) (net.Conn, error) {
 		return nil, syscall.ECONNREFUSED
 	}
 	there, back := newStream(w, link{from, to}), newStream(w, link{to, from})
-	near := &conn{network: w, in: back, out: there, local: addr(from), remote: l.address, run: run}
-	far := &conn{network: w, in: there, out: back, local: l.address, remote: addr(from), run: w.host(to).run}
+	near := &conn{network: w, in: back, out: there, local: addr(from), remote: l.address, host: w.host(from), run: run}
+	far := &conn{network: w, in: there, out: back, local: l.address, remote: addr(from), host: w.host(to), run: w.host(to).run}
 	near.peer, far.peer = far, near
 	select {
 	case l.conns <- far:
@@ -224,7 +224,7 @@ func (w *network) end(host string, vanish bool) {
 			own.out.fail(net.ErrClosed)
 			if !vanish {
 				// The word may be lost on its way, as anything may.
-				if w.link(link{host, hostOf(string(own.remote))}).held == 0 {
+				if own.out.state.held == 0 {
 					delete(w.conns, c)
 					own.peer.reset()
 				}
@@ -247,14 +247,11 @@ func (w *network) reset(a, b string) {
 	}
 }
 
-// held reports whether a direction loses what is sent. w.mu is held.
-func (w *network) held(l link) bool { return w.link(l).held > 0 }
-
 // disowns reports whether the host at the other end of a connection would say
 // that it does not know it: it ended meanwhile, and is there again. w.mu is held.
 func (w *network) disowns(c *conn) bool {
-	p := w.host(c.out.link.to)
-	return p.run != c.peer.run && !p.vanished && !w.held(c.out.link) && !w.held(c.in.link)
+	p := c.peer.host
+	return p.run != c.peer.run && !p.vanished && c.out.state.held == 0 && c.in.state.held == 0
 }
 
 // forget drops a connection that is over. w.mu is held.
@@ -304,7 +301,8 @@ type conn struct {
 	network       *network
 	in, out       *stream
 	local, remote addr
-	run           int // of the host at this end
+	host          *presence // at this end
+	run           int       // of it
 	peer          *conn
 }
 
@@ -363,9 +361,12 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 type stream struct {
 	network *network
 	link    link
+	state   *condition // of the link
 
-	cond            *sync.Cond
-	timer           *time.Timer
+	waits           bool          // somebody reads, and there is nothing yet
+	woken           chan struct{} // one look more for who reads
+	timer           *time.Timer   // likewise, at a time
+	fires           time.Time     // the timer; zero if it does not
 	chunks          []chunk
 	size            int
 	last            time.Time // when the latest chunk arrives
@@ -381,10 +382,17 @@ type chunk struct {
 }
 
 func newStream(w *network, l link) *stream {
-	return &stream{network: w, link: l, cond: sync.NewCond(&w.mu)}
+	s := &stream{network: w, link: l, state: w.link(l), woken: make(chan struct{}, 1), timer: time.NewTimer(0)}
+	s.timer.Stop()
+	return s
 }
 
-func (s *stream) wake() { s.cond.Broadcast() }
+func (s *stream) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
 
 func (s *stream) fail(err error) {
 	if s.err == nil {
@@ -401,17 +409,32 @@ func (s *stream) setDeadline(which *time.Time, t time.Time) {
 	s.wake()
 }
 
-// wait waits for a change, or until a time if it is not zero.
+// wait waits for a change, or until a time if it is not zero. A connection has one
+// reader at a time.
 func (s *stream) wait(until time.Time) {
 	if !until.IsZero() {
-		d := max(time.Until(until), 0)
-		if s.timer == nil {
-			s.timer = time.AfterFunc(d, s.wake)
-		} else {
-			s.timer.Reset(d)
-		}
+		s.alarm(until)
 	}
-	s.cond.Wait()
+	s.waits = true
+	s.network.mu.Unlock()
+	fired := false
+	select {
+	case <-s.woken:
+	case <-s.timer.C:
+		fired = true
+	}
+	s.network.mu.Lock()
+	if s.waits = false; fired {
+		s.fires = time.Time{}
+	}
+}
+
+// alarm wakes who reads at a time, or before.
+func (s *stream) alarm(at time.Time) {
+	if s.fires.IsZero() || at.Before(s.fires) {
+		s.fires = at
+		s.timer.Reset(max(time.Until(at), 0))
+	}
 }
 
 func due(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
@@ -435,7 +458,7 @@ func (s *stream) read(b []byte) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		case s.err != nil:
 			return 0, s.err
-		case s.network.held(s.link):
+		case s.state.held > 0:
 		case len(s.chunks) > 0 && due(s.chunks[0].at):
 			n := copy(b, s.chunks[0].b)
 			if s.chunks[0].b = s.chunks[0].b[n:]; len(s.chunks[0].b) == 0 {
@@ -461,12 +484,12 @@ func (s *stream) write(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	case s.err != nil:
 		return 0, s.err
-	case s.abandoned && !s.network.held(s.link):
+	case s.abandoned && s.state.held == 0:
 		return 0, syscall.EPIPE
 	case s.size > sendBuffer:
 		return 0, syscall.ETIMEDOUT
 	}
-	delay := usualDelay + s.network.link(s.link).delay + time.Duration(s.network.rng.Int64N(int64(usualDelay)))
+	delay := usualDelay + s.state.delay + time.Duration(s.network.rng.Int64N(int64(usualDelay)))
 	at := time.Now().Add(delay)
 	if at.Before(s.last) {
 		at = s.last
@@ -474,7 +497,9 @@ func (s *stream) write(b []byte) (int, error) {
 	s.last = at
 	s.chunks = append(s.chunks, chunk{at, append([]byte(nil), b...)})
 	s.size += len(b)
-	s.wake()
+	if s.waits && len(s.chunks) == 1 {
+		s.alarm(at)
+	}
 	return len(b), nil
 }
 

@@ -66,7 +66,7 @@ func (l Workload) worker(i int, rec *recorder) (*worker, error) {
 	return w, nil
 }
 
-// Prepare makes the pools and the policy that the clients use.
+// Prepare makes the pools, the rates, the budgets and the policy that the clients use.
 func (l Workload) Prepare(ctx context.Context) error {
 	w, err := l.worker(0, &recorder{start: l.Start})
 	if err != nil {
@@ -112,15 +112,16 @@ func (l Workload) Run(ctx context.Context, out io.Writer, settling time.Duration
 	return failed
 }
 
-// Final reads the counters, and says which slots are held or waited for.
-func (l Workload) Final(ctx context.Context) (counters map[string]int64, held error, err error) {
+// Final reads the counters and the budgets into a history, and says which slots are
+// held or waited for.
+func (l Workload) Final(ctx context.Context, h *check.History) (held error, err error) {
 	w, err := l.worker(0, &recorder{start: l.Start})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	counters, err = w.final(ctx)
+	err = w.final(ctx, h)
 	held = orphans(w)
-	return counters, held, errors.Join(err, w.close())
+	return held, errors.Join(err, w.close())
 }
 
 // Longest is for how long after the last change a slot may be held, or waited for:
@@ -161,7 +162,7 @@ func ReadHistory(h *check.History, lines io.Reader) (broken []check.Violation, e
 		o.Outcome, o.Return, o.Text = check.Unknown, o.Call, "its client was killed"
 		h.Ops = append(h.Ops, o)
 	}
-	h.Limits, h.Rates = pools, rates
+	h.Limits, h.Rates, h.Budgets = pools, rates, budgets
 	return broken, nil
 }
 

@@ -26,7 +26,8 @@ type Setting struct {
 	Think   time.Duration // between two operations of a client, on average
 	Gap     time.Duration // between two faults, on average
 	// Heartbeat and Commit are Raft's timeouts; the defaults if 0. Long ones let
-	// long runs be cheap.
+	// long runs be cheap. Members ask each other how they are once per heartbeat's
+	// timeout then.
 	Heartbeat, Commit time.Duration
 	Only              []string     `json:",omitempty"` // kinds of faults; all if there are none
 	Logger            *slog.Logger `json:"-"`
@@ -75,12 +76,13 @@ func Run(s Setting) (report Report, err error) {
 		c.SnapshotBytes, c.TrailingLogs, c.CheckInterval = 32<<10, 64, 20*time.Second
 		if s.Heartbeat > 0 {
 			c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = s.Heartbeat, s.Heartbeat, s.Heartbeat
-			c.CommitTimeout = s.Commit
+			c.CommitTimeout, c.HelloInterval = s.Commit, s.Heartbeat
 		}
 	})
 	if err != nil {
 		return report, err
 	}
+	f.ping = max(f.ping, s.Heartbeat)
 	defer func() { err = errors.Join(err, f.end()) }()
 	if err := f.found(); err != nil {
 		return report, err
@@ -135,9 +137,8 @@ func Run(s Setting) (report Report, err error) {
 	if report.Violations = append(report.Violations, found...); drilled {
 		report.Faults["drill"]++
 	}
-	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates}
-	h.Final, err = workers[0].final(context.Background())
-	violated("final", err)
+	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates, Budgets: budgets}
+	violated("final", workers[0].final(context.Background(), &h))
 	report.Violations = append(report.Violations, rec.broken...)
 	report.Violations = append(report.Violations, f.unwritten(rec.denied)...)
 	time.Sleep(waiterEnds)

@@ -242,8 +242,21 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 			tokens[c.ID] = 1 // it has none, and is admitted once
 		}
 		return check.Effect{Kind: check.Take, Object: c.Rate, ID: c.ID, Amount: int64(c.Cost)}, admitted
+	case *session.PutBudget: // put again it is the one that there was
+		id := "made " + c.Budget
+		first := r.Code == session.Done && tokens[id] == 0
+		tokens[id] = 1
+		return check.Effect{Kind: check.Made, Object: c.Budget, ID: id}, first
+	case *session.AdjustBudget:
+		return check.Effect{Kind: check.Adjust, Object: c.Budget, ID: c.By.Request, Amount: c.Amount}, r.Code == session.Done && !r.Repeat
 	case *session.Release:
 		return check.Effect{Kind: check.Release, Object: c.Pool, ID: c.Slot}, r.Code == session.Released && !r.Repeat
+	case *session.Decide:
+		amount := int64(-1)
+		if c.Approve {
+			amount = 1
+		}
+		return check.Effect{Kind: check.Vote, Object: c.ID, ID: c.By.Request, Agent: c.Approver, Amount: amount}, r.Code == session.Done && !r.Repeat
 	case *session.Signal:
 		kind := map[session.SignalKind]check.Kind{session.Stop: check.Stop, session.Continue: check.Continue, session.Kill: check.Kill}[c.Signal]
 		return check.Effect{Kind: kind, Object: c.Target.Name, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
@@ -253,9 +266,20 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 		tokens[id] = 1
 		return check.Effect{Kind: check.Swept, Object: c.Target.Name, ID: id}, first
 	case *session.Begin:
-		return check.Effect{Kind: check.Begin, Object: c.Session, ID: c.Call, Granted: true}, granted(c.Call)
+		e = check.Effect{Kind: check.Begin, Object: c.Session, ID: c.Call, Granted: true}
+		if q := c.Asking; q != nil {
+			e.Asks, e.Needs, e.Ends = session.ApprovalID(c.Session, c.Call), int(q.Required), int(q.Denials)
+		}
+		for _, n := range c.Budgets {
+			e.Costs = append(e.Costs, check.Cost{Budget: n.Budget, Amount: n.Amount})
+		}
+		return e, granted(c.Call)
 	case *session.End:
-		return check.Effect{Kind: check.End, Object: c.Session, ID: c.Call}, r.Code == session.Ended && !r.Repeat
+		e = check.Effect{Kind: check.End, Object: c.Session, ID: c.Call}
+		for _, n := range c.Spent {
+			e.Costs = append(e.Costs, check.Cost{Budget: n.Budget, Amount: n.Amount})
+		}
+		return e, r.Code == session.Ended && !r.Repeat
 	}
 	return check.Effect{}, false
 }

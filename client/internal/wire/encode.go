@@ -51,6 +51,7 @@ func (e *encoder) begin(r *govnodev1.BeginCallRequest) {
 	for _, b := range r.GetBudgets() {
 		e.message(18, b)
 	}
+	e.text(19, r.GetServerLabel())
 }
 
 // end writes an EndCallRequest.

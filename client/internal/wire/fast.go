@@ -184,7 +184,7 @@ func readAnswer(b []byte) (a Answer, err error) {
 		switch {
 		case v.is(fieldTag, protowire.VarintType):
 			a.Tag = v.number
-		case v.wire == protowire.BytesType && v.field >= KindBegin && v.field <= KindError:
+		case v.wire == protowire.BytesType && v.field >= KindBegin && v.field <= KindTake:
 			if a.Result.Kind != 0 {
 				return readAnswerAgain(b)
 			}

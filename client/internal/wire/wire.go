@@ -52,6 +52,7 @@ const (
 	KindRenew   Kind = 6
 	KindRelease Kind = 7
 	KindError   Kind = 8 // of OperationResult
+	KindTake    Kind = 9
 )
 
 // A Parcel is one operation, and then its result.

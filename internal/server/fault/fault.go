@@ -66,6 +66,9 @@ const (
 	ReasonNotANumber        = "NOT_A_NUMBER"
 	ReasonOverflow          = "OVERFLOW"
 	ReasonVersionConflict   = "VERSION_CONFLICT"
+	ReasonAlreadyVoted      = "ALREADY_VOTED"
+	ReasonAlreadyDecided    = "ALREADY_DECIDED"
+	ReasonSelfApproval      = "SELF_APPROVAL"
 	ReasonListFull          = "LIST_FULL"
 	ReasonNoMembers         = "NO_MEMBERS"
 	ReasonSnapshot          = "BAD_SNAPSHOT"
@@ -221,6 +224,9 @@ var failings = map[session.Code]failing{
 	session.Killed:            {connect.CodeFailedPrecondition, ReasonKilled, "no session is created; let it go on with the signal CONTINUE"},
 	session.KillUnderWay:      {connect.CodeFailedPrecondition, ReasonKillUnderWay, "a KILL stands there that has not closed all its sessions yet; send CONTINUE again when ListSignals shows it as swept. What was closed stays closed"},
 	session.TooManySignals:    {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal a policy or everything"},
+	session.AlreadyVoted:      {connect.CodeFailedPrecondition, ReasonAlreadyVoted, "the approver has voted the other way; one vote each counts"},
+	session.AlreadyDecided:    {connect.CodeFailedPrecondition, ReasonAlreadyDecided, "the approval is not pending any more; look at it with Get"},
+	session.SelfApproval:      {connect.CodeFailedPrecondition, ReasonSelfApproval, "the agent that asks cannot decide; let somebody else do it"},
 	session.NotANumber:        {connect.CodeFailedPrecondition, ReasonNotANumber, "the key holds a text; Set it to a number first"},
 	session.Overflow:          {connect.CodeInvalidArgument, ReasonOverflow, "the sum does not fit; it may be at most 9223372036854.775807 either way"},
 }

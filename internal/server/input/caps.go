@@ -6,6 +6,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 )
 
 // What numbers, texts and durations in a request may be: see Caps.
@@ -28,6 +29,7 @@ var Caps = struct {
 	Label      Bound
 	Signal     Bound // its name
 	Reason     Bound // of a signal
+	Message    Bound // why an approval is asked for, or decided
 	Attribute  Bound // name and value together
 	Arguments  Bound // JSON text; context likewise
 	Output     Bound // what drift is computed on; longer outputs are compared by hash
@@ -64,6 +66,8 @@ var Caps = struct {
 	Priority  Bound
 	Tokens    Bound
 	Depth     Bound // of nested JSON
+	Votes     Bound // that decide an approval
+	Uses      Bound // of a standing approval; 0: no limit
 	Length    Bound // of a list, and index of an item
 
 	// Durations.
@@ -75,6 +79,8 @@ var Caps = struct {
 	KeyTTL    Span // of a counter
 	ListTTL   Span // of items of a list
 	BudgetPer Span // period of a budget
+	Approval  Span // to decide
+	Standing  Span // of a standing approval
 	Timeout   Span // of one operation in a batch
 	Ahead     Span // of the clock: the time that an id may carry
 }{
@@ -84,6 +90,7 @@ var Caps = struct {
 	Label:      Bound{Max: session.MaxTool},
 	Signal:     Bound{Min: 1, Max: session.MaxID},
 	Reason:     Bound{Max: session.MaxReason},
+	Message:    Bound{Max: session.MaxMessage},
 	Attribute:  Bound{Min: 1, Max: session.MaxAttribute},
 	Arguments:  Bound{Max: 64 << 10},
 	Output:     Bound{Max: session.MaxText},
@@ -118,6 +125,8 @@ var Caps = struct {
 	Priority:  Bound{Min: -1000, Max: 1000},
 	Tokens:    Bound{Min: 0, Max: session.MaxCallTokens},
 	Depth:     Bound{Max: value.MaxDepth},
+	Votes:     Bound{Min: 1, Max: approval.MaxVotes, Default: 1},
+	Uses:      Bound{Max: session.MaxUses},
 	Length:    Bound{Max: session.MaxList / session.MinItemSize},
 
 	Per:       Span{Min: session.MinPer, Max: session.MaxPer},
@@ -128,6 +137,8 @@ var Caps = struct {
 	KeyTTL:    Span{Min: time.Millisecond, Max: session.MaxDuration},
 	ListTTL:   Span{Min: time.Millisecond, Max: session.MaxListTTL},
 	BudgetPer: Span{Min: session.MinBudgetPer, Max: session.MaxBudgetPer},
+	Approval:  Span{Min: session.MinApproval, Max: session.MaxApproval, Default: 5 * time.Minute},
+	Standing:  Span{Min: session.MinApproval, Max: session.MaxStanding},
 	Timeout:   Span{Min: time.Millisecond, Max: session.MaxWait + time.Minute}, // the longest wait, and the work
 	Ahead:     Span{Max: time.Hour},
 }

@@ -2,6 +2,7 @@ package input
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"iter"
 	"maps"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
@@ -198,6 +200,28 @@ func misleads(r rune) bool {
 	return unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
+// Plain writes JSON text so that it reads as what it is: as escapes where it has
+// characters that mislead, or that a terminal does not print. It stays the same JSON.
+func Plain(json string) string {
+	hidden := func(r rune) bool { return misleads(r) || !unicode.IsPrint(r) }
+	if strings.IndexFunc(json, hidden) < 0 {
+		return json
+	}
+	var b strings.Builder
+	for _, r := range json {
+		switch {
+		case !hidden(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			hi, lo := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
 // Number checks a number; 0 stands for the default where there is one.
 func (f *Fields) Number(field string, n int64, b Bound) int64 {
 	if n == 0 && b.Default != 0 {
@@ -355,16 +379,21 @@ func (f *Fields) Attributes(field string, m map[string]string) []session.Attr {
 
 // Fingerprint is of the content of a request: what the same id must not be
 // used for again with another.
-func Fingerprint(req proto.Message) (p session.Fingerprint) {
+func Fingerprint(req proto.Message) session.Fingerprint { return Short(Content(req)) }
+
+// Short is the fingerprint of a content.
+func Short(content session.Digest) session.Fingerprint { return session.Fingerprint(content[:8]) }
+
+// Content is the whole digest of which a fingerprint is the beginning.
+func Content(req proto.Message) session.Digest {
 	// A request that was decoded can be encoded.
 	b := contents.Get().(*[]byte)
 	*b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend((*b)[:0], req)
 	sum := sha256.Sum256(*b)
-	copy(p[:], sum[:])
 	if cap(*b) <= 64<<10 {
 		contents.Put(b)
 	}
-	return p
+	return sum
 }
 
 // contents are buffers for what is hashed.

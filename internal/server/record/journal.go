@@ -69,11 +69,17 @@ type Record struct {
 // Signal is the type of the event that a signal is.
 const Signal engine.EventType = "signal"
 
+// What a follower is told of approvals: that people are asked, and what came of it.
+const (
+	ApprovalRequested engine.EventType = "approval_requested"
+	ApprovalDecided   engine.EventType = "approval_decided"
+)
+
 // eventTypes are the five governance events (policy engine spec 17.2), the signals,
 // and those of budgets.
 var eventTypes = []engine.EventType{
 	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected, Signal,
-	engine.BudgetWarning, engine.BudgetExceeded,
+	engine.BudgetWarning, engine.BudgetExceeded, ApprovalRequested, ApprovalDecided,
 }
 
 // NewJournal makes the journal of one life of a node, which boot names.
@@ -99,9 +105,10 @@ func (j *Journal) Add(r *Record) {
 		if before != nil && before.Failure == "" && before.Outcome == r.Outcome && r.Failure == "" {
 			return
 		}
-		// A call that waited was checked when it was queued. That it was
-		// admitted in the end is no second check; that it was not is news.
-		waited := before != nil && before.Outcome == v1.Outcome_OUTCOME_QUEUED && r.Decision.Allowed
+		// A call that waited was checked when it was queued, or when people were
+		// asked. That it was admitted in the end is no second check; that it was not is news.
+		waited := before != nil && r.Decision.Allowed &&
+			(before.Outcome == v1.Outcome_OUTCOME_QUEUED || before.Outcome == v1.Outcome_OUTCOME_APPROVAL_REQUIRED)
 		if before != nil {
 			r.Repeat = false
 		}
@@ -145,7 +152,7 @@ func (j *Journal) count(r *Record) uint64 {
 		return uint64(len(r.After))
 	}
 	j.counted[engine.PolicyCheck].Inc()
-	if r.Decision.Allowed {
+	if r.Decision.Allowed || r.Decision.Action == string(engine.Ask) {
 		return 1
 	}
 	j.counted[engine.PolicyViolation].Inc()

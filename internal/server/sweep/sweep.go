@@ -179,7 +179,7 @@ func (s *Sweeper) Session(ctx context.Context, ns, id, reason string) (done Done
 }
 
 func closing(k session.Key, x *session.Session, reason string) *session.Close {
-	return &session.Close{NS: k.Namespace(), Session: k.Name(), Digest: x.Pin.Digest, Pools: x.OpenPools(), Killed: true, Reason: reason}
+	return &session.Close{NS: k.Namespace(), Session: k.Name(), Digest: x.Pin.Digest, Pools: x.OpenPools(), Killed: true, Reason: reason, Asked: x.AskedCalls()}
 }
 
 // close closes sessions until each is closed, or gone. Pools that a session turns
@@ -200,7 +200,7 @@ func (s *Sweeper) close(ctx context.Context, cmds []*session.Close, done *Done) 
 				return a.Failure()
 			case res.Code == session.StalePremise:
 				next := *cmds[i]
-				next.Digest, next.Pools = res.Digest, slices.Clone(next.Pools)
+				next.Digest, next.Pools, next.Asked = res.Digest, slices.Clone(next.Pools), res.Names
 				for _, p := range res.Pools {
 					if !slices.Contains(next.Pools, p) {
 						next.Pools = append(next.Pools, p)

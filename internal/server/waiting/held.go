@@ -13,26 +13,28 @@ import (
 	"example.com/govnode/storage"
 )
 
-// Those whom a STOP keeps out. Nothing of them is stored: the node keeps the
-// request, and its caller sends it again when the STOP is over.
+// Those whom a STOP keeps out, and those who wait for the decision of an approval.
+// Nothing of the wait is stored: the node keeps the request, and its caller sends it
+// again when that is over.
 
 // Held is what a request waits for that is kept out.
 type Held struct {
-	Key    session.Key               // of the record in which the signal stands
+	For    string                    // what keeps it out, as in "a STOP stands"
+	Key    session.Key               // of the record in which that stands
 	Stands func(session.Record) bool // whether it stands there still
 	Over   bool                      // its time has passed, and it stands still
 
 	freed chan error // capacity 1: it does not stand any more, or why that cannot be known here
 }
 
-// keptOut are those of this node whom a signal in one record keeps out.
+// keptOut are those of this node whom one record keeps out.
 type keptOut struct {
 	seen session.Record // when it was last looked at
 	all  map[*Held]bool
 }
 
 // Stand waits as x says: in a queue, until what was joined is admitted or given up,
-// or for the end of a STOP.
+// or until what keeps it out is over.
 func (w *Waiters) Stand(ctx context.Context, x *Wait) error {
 	if x.Held == nil {
 		w.Join(x)
@@ -54,14 +56,14 @@ func (w *Waiters) hold(ctx context.Context, h *Held, length time.Duration) error
 		h.Over = true
 		return nil
 	case <-w.drained:
-		return errHeldHere("this node is shutting down")
+		return errHeldHere(h.For, "this node is shutting down")
 	case <-ctx.Done():
 		return fault.GaveUp(ctx)
 	}
 }
 
-func errHeldHere(why string) error {
-	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, why+", and a STOP keeps the call out; send it again with the same id to another node")
+func errHeldHere(what, why string) error {
+	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, why+", and "+what+"; send it again with the same id to another node")
 }
 
 func (w *Waiters) keepOut(h *Held) {
@@ -116,12 +118,12 @@ func (w *Waiters) free(ctx context.Context) {
 }
 
 // freeAll answers all who are kept out at this node.
-func (w *Waiters) freeAll(why error) {
+func (w *Waiters) freeAll(why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, same := range w.held {
 		for h := range same.all { // order-free: each has the same answer
-			h.free(why)
+			h.free(errHeldHere(h.For, why))
 		}
 	}
 }

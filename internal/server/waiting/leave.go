@@ -117,7 +117,7 @@ func (w *Waiters) removed() bool {
 // handOver answers all who wait here. Their places are kept for another node,
 // which they have to ask.
 func (w *Waiters) handOver() {
-	w.freeAll(errHeldHere(errNodeRemoved.Error()))
+	w.freeAll(errNodeRemoved.Error())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0

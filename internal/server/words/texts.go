@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unique"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -13,6 +14,7 @@ import (
 	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
 )
 
 // What the state machine has answered, in the words of the API.
@@ -46,6 +48,9 @@ var Outcomes = map[session.Code]v1.Outcome{
 	session.BreakerOpen:      v1.Outcome_OUTCOME_BREAKER_OPEN,
 	session.BudgetExceeded:   v1.Outcome_OUTCOME_BUDGET_EXCEEDED,
 	session.Stopped:          v1.Outcome_OUTCOME_STOPPED,
+	session.ApprovalRequired: v1.Outcome_OUTCOME_APPROVAL_REQUIRED,
+	session.ApprovalDenied:   v1.Outcome_OUTCOME_APPROVAL_DENIED,
+	session.ApprovalExpired:  v1.Outcome_OUTCOME_APPROVAL_EXPIRED,
 }
 
 // Categories of refusals that the state machine makes, beside those of package
@@ -102,6 +107,12 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd) + "; no slot became free while the call waited"}
 	case session.WaitCancelled:
 		return refusal{categoryConcurrency, "The call was given up.", "The wait was given up by its caller"}
+	case session.ApprovalRequired:
+		return refusal{engine.CategoryApproval, publicApproval, "Waiting for approval"}
+	case session.ApprovalExpired:
+		return refusal{engine.CategoryApproval, publicApproval, "Approval expired: nobody decided in time, or the call did not come back in time"}
+	case session.ApprovalDenied:
+		return refusal{engine.CategoryApproval, publicApproval, approvalRefusals[res.Approval.Why]}
 	case session.Stopped:
 		return refusal{categorySignal, "Work is stopped for now.", StoppedText(res.Signal)}
 	case session.SessionClosed:
@@ -134,6 +145,45 @@ func kindRefusal(limits *session.Limits, cmd *session.Begin) refusal {
 		return refusal{"max_handoffs", "Handoff limit exceeded.", fmt.Sprintf("Max handoffs exceeded (%d)", most)}
 	}
 	return refusal{"max_sampling_requests", "Sampling limit exceeded.", fmt.Sprintf("Max sampling requests of server %q exceeded (%d)", cmd.Tool, most)}
+}
+
+const publicApproval = "Human approval required."
+
+// approvalRefusals say why a call was not approved. Who denied it, and why, stands
+// beside, for as long as the approval is kept.
+var approvalRefusals = map[session.Refusal]string{
+	session.RefusedByVote:     "Approval denied",
+	session.RefusedCancelled:  "The approval was cancelled",
+	session.RefusedTooMany:    "Too many calls of this session wait for approval",
+	session.RefusedOtherThing: "The call came back with other arguments than were asked about",
+}
+
+// CallKinds are the kinds of calls as policies name them.
+var CallKinds = map[session.CallKind]string{session.Tool: "tool", session.Model: "model", session.Agent: "agent", session.Handoff: "handoff", session.Sampling: "sampling"}
+
+// ApprovalStates are the states of approvals in the words of the API.
+var ApprovalStates = map[approval.State]v1.ApprovalState{
+	approval.Pending:   v1.ApprovalState_APPROVAL_STATE_PENDING,
+	approval.Approved:  v1.ApprovalState_APPROVAL_STATE_APPROVED,
+	approval.Used:      v1.ApprovalState_APPROVAL_STATE_USED,
+	approval.Denied:    v1.ApprovalState_APPROVAL_STATE_DENIED,
+	approval.Expired:   v1.ApprovalState_APPROVAL_STATE_EXPIRED,
+	approval.Cancelled: v1.ApprovalState_APPROVAL_STATE_CANCELLED,
+}
+
+// ApprovalOf is the approval of a call; nil if it has none.
+func ApprovalOf(n *session.ApprovalCount) *v1.CallApproval {
+	if n == nil {
+		return nil
+	}
+	out := &v1.CallApproval{
+		Id: n.ID, State: ApprovalStates[n.State], ExpiresIn: SomeDuration(n.Left), Required: int32(n.Required), Votes: int32(n.For),
+		DecidedBy: n.By, DecisionReason: n.Reason,
+	}
+	if n.By == "" && (n.State == approval.Approved || n.State == approval.Used) {
+		out.DecidedBy = "timeout"
+	}
+	return out
 }
 
 func budgetText(res *session.Result) string {
@@ -302,4 +352,12 @@ func StoppedText(h *session.Halt) string {
 		text += " (" + h.Reason + ")"
 	}
 	return text + "; nothing was counted, and the same id may be sent again"
+}
+
+// TextOf reads a text that may never have been set.
+func TextOf(h unique.Handle[string]) string {
+	if h == (unique.Handle[string]{}) {
+		return ""
+	}
+	return h.Value()
 }

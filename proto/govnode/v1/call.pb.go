@@ -319,7 +319,10 @@ type BeginCallRequest struct {
 	Rates    []*RateWant       `protobuf:"bytes,17,rep,name=rates,proto3" json:"rates,omitempty"` // beside those of its policy; 8 in all
 	// What it is assumed to cost; charged when it is admitted, in all budgets
 	// above those named as well, or in none.
-	Budgets       []*BudgetAmount `protobuf:"bytes,18,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	Budgets []*BudgetAmount `protobuf:"bytes,18,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	// Label of the server that has the tool, of hosted and MCP tools: standing
+	// approvals name it.
+	ServerLabel   string `protobuf:"bytes,19,opt,name=server_label,json=serverLabel,proto3" json:"server_label,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -480,6 +483,13 @@ func (x *BeginCallRequest) GetBudgets() []*BudgetAmount {
 	return nil
 }
 
+func (x *BeginCallRequest) GetServerLabel() string {
+	if x != nil {
+		return x.ServerLabel
+	}
+	return ""
+}
+
 // BudgetAmount is an amount of one budget: a decimal with at most 6 fractional
 // digits, 1 if empty.
 type BudgetAmount struct {
@@ -632,7 +642,10 @@ type BeginCallResponse struct {
 	Queue             *QueuePlace            `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
 	ModifiedArguments *structpb.Struct       `protobuf:"bytes,10,opt,name=modified_arguments,json=modifiedArguments,proto3" json:"modified_arguments,omitempty"`
 	Index             uint64                 `protobuf:"varint,11,opt,name=index,proto3" json:"index,omitempty"`
-	Rate              string                 `protobuf:"bytes,14,opt,name=rate,proto3" json:"rate,omitempty"` // with RATE_LIMITED: which one
+	// With APPROVAL_REQUIRED, APPROVAL_DENIED and APPROVAL_EXPIRED, and where it was
+	// used: the approval of the call.
+	Approval *CallApproval `protobuf:"bytes,12,opt,name=approval,proto3" json:"approval,omitempty"`
+	Rate     string        `protobuf:"bytes,14,opt,name=rate,proto3" json:"rate,omitempty"` // with RATE_LIMITED: which one
 	// With BUDGET_EXCEEDED: the budget that has no room, and how much was left.
 	Budget        *BudgetAmount `protobuf:"bytes,15,opt,name=budget,proto3" json:"budget,omitempty"`
 	Signal        *Signal       `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
@@ -747,6 +760,13 @@ func (x *BeginCallResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *BeginCallResponse) GetApproval() *CallApproval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 func (x *BeginCallResponse) GetRate() string {
 	if x != nil {
 		return x.Rate
@@ -768,6 +788,101 @@ func (x *BeginCallResponse) GetSignal() *Signal {
 	return nil
 }
 
+// CallApproval is the approval of a call, as its answers show it.
+type CallApproval struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State ApprovalState          `protobuf:"varint,2,opt,name=state,proto3,enum=govnode.v1.ApprovalState" json:"state,omitempty"`
+	// Until somebody has to decide; once it is approved, until the call has to come
+	// back.
+	ExpiresIn      *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
+	Required       int32                `protobuf:"varint,4,opt,name=required,proto3" json:"required,omitempty"`
+	Votes          int32                `protobuf:"varint,5,opt,name=votes,proto3" json:"votes,omitempty"`                                        // to approve it
+	DecidedBy      string               `protobuf:"bytes,6,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`                // whose vote decided; timeout if time did
+	DecisionReason string               `protobuf:"bytes,7,opt,name=decision_reason,json=decisionReason,proto3" json:"decision_reason,omitempty"` // of that vote
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CallApproval) Reset() {
+	*x = CallApproval{}
+	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallApproval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallApproval) ProtoMessage() {}
+
+func (x *CallApproval) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallApproval.ProtoReflect.Descriptor instead.
+func (*CallApproval) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CallApproval) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CallApproval) GetState() ApprovalState {
+	if x != nil {
+		return x.State
+	}
+	return ApprovalState_APPROVAL_STATE_UNSPECIFIED
+}
+
+func (x *CallApproval) GetExpiresIn() *durationpb.Duration {
+	if x != nil {
+		return x.ExpiresIn
+	}
+	return nil
+}
+
+func (x *CallApproval) GetRequired() int32 {
+	if x != nil {
+		return x.Required
+	}
+	return 0
+}
+
+func (x *CallApproval) GetVotes() int32 {
+	if x != nil {
+		return x.Votes
+	}
+	return 0
+}
+
+func (x *CallApproval) GetDecidedBy() string {
+	if x != nil {
+		return x.DecidedBy
+	}
+	return ""
+}
+
+func (x *CallApproval) GetDecisionReason() string {
+	if x != nil {
+		return x.DecisionReason
+	}
+	return ""
+}
+
 type EndCallRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
@@ -783,7 +898,7 @@ type EndCallRequest struct {
 
 func (x *EndCallRequest) Reset() {
 	*x = EndCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	mi := &file_govnode_v1_call_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +910,7 @@ func (x *EndCallRequest) String() string {
 func (*EndCallRequest) ProtoMessage() {}
 
 func (x *EndCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[6]
+	mi := &file_govnode_v1_call_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +923,7 @@ func (x *EndCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCallRequest.ProtoReflect.Descriptor instead.
 func (*EndCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{6}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EndCallRequest) GetSessionId() string {
@@ -867,7 +982,7 @@ type Drift struct {
 
 func (x *Drift) Reset() {
 	*x = Drift{}
-	mi := &file_govnode_v1_call_proto_msgTypes[7]
+	mi := &file_govnode_v1_call_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +994,7 @@ func (x *Drift) String() string {
 func (*Drift) ProtoMessage() {}
 
 func (x *Drift) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[7]
+	mi := &file_govnode_v1_call_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1007,7 @@ func (x *Drift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drift.ProtoReflect.Descriptor instead.
 func (*Drift) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{7}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Drift) GetScore() float64 {
@@ -944,7 +1059,7 @@ type EndCallResponse struct {
 
 func (x *EndCallResponse) Reset() {
 	*x = EndCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[8]
+	mi := &file_govnode_v1_call_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -956,7 +1071,7 @@ func (x *EndCallResponse) String() string {
 func (*EndCallResponse) ProtoMessage() {}
 
 func (x *EndCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[8]
+	mi := &file_govnode_v1_call_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -969,7 +1084,7 @@ func (x *EndCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCallResponse.ProtoReflect.Descriptor instead.
 func (*EndCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EndCallResponse) GetOutcome() Outcome {
@@ -1024,7 +1139,7 @@ type CancelCallRequest struct {
 
 func (x *CancelCallRequest) Reset() {
 	*x = CancelCallRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[9]
+	mi := &file_govnode_v1_call_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1151,7 @@ func (x *CancelCallRequest) String() string {
 func (*CancelCallRequest) ProtoMessage() {}
 
 func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[9]
+	mi := &file_govnode_v1_call_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1164,7 @@ func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallRequest.ProtoReflect.Descriptor instead.
 func (*CancelCallRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CancelCallRequest) GetSessionId() string {
@@ -1077,7 +1192,7 @@ type CancelCallResponse struct {
 
 func (x *CancelCallResponse) Reset() {
 	*x = CancelCallResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[10]
+	mi := &file_govnode_v1_call_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1204,7 @@ func (x *CancelCallResponse) String() string {
 func (*CancelCallResponse) ProtoMessage() {}
 
 func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[10]
+	mi := &file_govnode_v1_call_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1217,7 @@ func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallResponse.ProtoReflect.Descriptor instead.
 func (*CancelCallResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{10}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CancelCallResponse) GetOutcome() Outcome {
@@ -1138,6 +1253,7 @@ type Operation struct {
 	//	*Operation_Acquire
 	//	*Operation_Renew
 	//	*Operation_Release
+	//	*Operation_Take
 	Op isOperation_Op `protobuf_oneof:"op"`
 	// How long the caller waits for the result. No limit of its own if absent.
 	Timeout       *durationpb.Duration `protobuf:"bytes,8,opt,name=timeout,proto3" json:"timeout,omitempty"`
@@ -1147,7 +1263,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_govnode_v1_call_proto_msgTypes[11]
+	mi := &file_govnode_v1_call_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1275,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[11]
+	mi := &file_govnode_v1_call_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1288,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{11}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Operation) GetTag() uint64 {
@@ -1243,6 +1359,15 @@ func (x *Operation) GetRelease() *ReleaseSlotRequest {
 	return nil
 }
 
+func (x *Operation) GetTake() *TakeRateRequest {
+	if x != nil {
+		if x, ok := x.Op.(*Operation_Take); ok {
+			return x.Take
+		}
+	}
+	return nil
+}
+
 func (x *Operation) GetTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.Timeout
@@ -1278,6 +1403,10 @@ type Operation_Release struct {
 	Release *ReleaseSlotRequest `protobuf:"bytes,7,opt,name=release,proto3,oneof"`
 }
 
+type Operation_Take struct {
+	Take *TakeRateRequest `protobuf:"bytes,9,opt,name=take,proto3,oneof"`
+}
+
 func (*Operation_Begin) isOperation_Op() {}
 
 func (*Operation_End) isOperation_Op() {}
@@ -1289,6 +1418,8 @@ func (*Operation_Acquire) isOperation_Op() {}
 func (*Operation_Renew) isOperation_Op() {}
 
 func (*Operation_Release) isOperation_Op() {}
+
+func (*Operation_Take) isOperation_Op() {}
 
 // OperationError is the absence of an answer to one operation.
 type OperationError struct {
@@ -1303,7 +1434,7 @@ type OperationError struct {
 
 func (x *OperationError) Reset() {
 	*x = OperationError{}
-	mi := &file_govnode_v1_call_proto_msgTypes[12]
+	mi := &file_govnode_v1_call_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1446,7 @@ func (x *OperationError) String() string {
 func (*OperationError) ProtoMessage() {}
 
 func (x *OperationError) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[12]
+	mi := &file_govnode_v1_call_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1459,7 @@ func (x *OperationError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationError.ProtoReflect.Descriptor instead.
 func (*OperationError) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{12}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *OperationError) GetCode() string {
@@ -1371,6 +1502,7 @@ type OperationResult struct {
 	//	*OperationResult_Renew
 	//	*OperationResult_Release
 	//	*OperationResult_Error
+	//	*OperationResult_Take
 	Result        isOperationResult_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1378,7 +1510,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_govnode_v1_call_proto_msgTypes[13]
+	mi := &file_govnode_v1_call_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1522,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[13]
+	mi := &file_govnode_v1_call_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1535,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{13}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *OperationResult) GetTag() uint64 {
@@ -1483,6 +1615,15 @@ func (x *OperationResult) GetError() *OperationError {
 	return nil
 }
 
+func (x *OperationResult) GetTake() *TakeRateResponse {
+	if x != nil {
+		if x, ok := x.Result.(*OperationResult_Take); ok {
+			return x.Take
+		}
+	}
+	return nil
+}
+
 type isOperationResult_Result interface {
 	isOperationResult_Result()
 }
@@ -1515,6 +1656,10 @@ type OperationResult_Error struct {
 	Error *OperationError `protobuf:"bytes,8,opt,name=error,proto3,oneof"`
 }
 
+type OperationResult_Take struct {
+	Take *TakeRateResponse `protobuf:"bytes,9,opt,name=take,proto3,oneof"`
+}
+
 func (*OperationResult_Begin) isOperationResult_Result() {}
 
 func (*OperationResult_End) isOperationResult_Result() {}
@@ -1529,6 +1674,8 @@ func (*OperationResult_Release) isOperationResult_Result() {}
 
 func (*OperationResult_Error) isOperationResult_Result() {}
 
+func (*OperationResult_Take) isOperationResult_Result() {}
+
 type BatchCallsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Operations    []*Operation           `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
@@ -1538,7 +1685,7 @@ type BatchCallsRequest struct {
 
 func (x *BatchCallsRequest) Reset() {
 	*x = BatchCallsRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[14]
+	mi := &file_govnode_v1_call_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1697,7 @@ func (x *BatchCallsRequest) String() string {
 func (*BatchCallsRequest) ProtoMessage() {}
 
 func (x *BatchCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[14]
+	mi := &file_govnode_v1_call_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1710,7 @@ func (x *BatchCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCallsRequest.ProtoReflect.Descriptor instead.
 func (*BatchCallsRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{14}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BatchCallsRequest) GetOperations() []*Operation {
@@ -1582,7 +1729,7 @@ type BatchCallsResponse struct {
 
 func (x *BatchCallsResponse) Reset() {
 	*x = BatchCallsResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[15]
+	mi := &file_govnode_v1_call_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1741,7 @@ func (x *BatchCallsResponse) String() string {
 func (*BatchCallsResponse) ProtoMessage() {}
 
 func (x *BatchCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[15]
+	mi := &file_govnode_v1_call_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1754,7 @@ func (x *BatchCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCallsResponse.ProtoReflect.Descriptor instead.
 func (*BatchCallsResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{15}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BatchCallsResponse) GetResults() []*OperationResult {
@@ -1626,7 +1773,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_govnode_v1_call_proto_msgTypes[16]
+	mi := &file_govnode_v1_call_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1785,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[16]
+	mi := &file_govnode_v1_call_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1798,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{16}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExchangeRequest) GetFrames() []*Operation {
@@ -1680,7 +1827,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_govnode_v1_call_proto_msgTypes[17]
+	mi := &file_govnode_v1_call_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1839,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_call_proto_msgTypes[17]
+	mi := &file_govnode_v1_call_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1852,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_call_proto_rawDescGZIP(), []int{17}
+	return file_govnode_v1_call_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExchangeResponse) GetMaxInFlight() int32 {
@@ -1748,14 +1895,14 @@ var File_govnode_v1_call_proto protoreflect.FileDescriptor
 const file_govnode_v1_call_proto_rawDesc = "" +
 	"\n" +
 	"\x15govnode/v1/call.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/common.proto\x1a\x17govnode/v1/policy.proto\x1a\x15govnode/v1/slot.proto\"2\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x19govnode/v1/approval.proto\x1a\x17govnode/v1/common.proto\x1a\x16govnode/v1/limit.proto\x1a\x17govnode/v1/policy.proto\x1a\x15govnode/v1/slot.proto\"2\n" +
 	"\x04Want\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x05R\x06weight\"T\n" +
 	"\bRateWant\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\tR\x04rate\x12\x12\n" +
 	"\x04cost\x18\x02 \x01(\x05R\x04cost\x12 \n" +
-	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\xb4\x06\n" +
+	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\xd7\x06\n" +
 	"\x10BeginCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1776,7 +1923,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05order\x18\x0f \x01(\x0e2\x11.govnode.v1.OrderR\x05order\x12F\n" +
 	"\bmetadata\x18\x10 \x03(\v2*.govnode.v1.BeginCallRequest.MetadataEntryR\bmetadata\x12*\n" +
 	"\x05rates\x18\x11 \x03(\v2\x14.govnode.v1.RateWantR\x05rates\x122\n" +
-	"\abudgets\x18\x12 \x03(\v2\x18.govnode.v1.BudgetAmountR\abudgets\x1a;\n" +
+	"\abudgets\x18\x12 \x03(\v2\x18.govnode.v1.BudgetAmountR\abudgets\x12!\n" +
+	"\fserver_label\x18\x13 \x01(\tR\vserverLabel\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\">\n" +
@@ -1792,7 +1940,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x121\n" +
 	"\x14consecutive_failures\x18\x05 \x01(\x05R\x13consecutiveFailures\x12\x1f\n" +
 	"\vtokens_used\x18\x06 \x01(\x03R\n" +
-	"tokensUsed\"\xf6\x04\n" +
+	"tokensUsed\"\xac\x05\n" +
 	"\x11BeginCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -1807,10 +1955,21 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05queue\x18\t \x01(\v2\x16.govnode.v1.QueuePlaceR\x05queue\x12F\n" +
 	"\x12modified_arguments\x18\n" +
 	" \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x14\n" +
-	"\x05index\x18\v \x01(\x04R\x05index\x12\x12\n" +
+	"\x05index\x18\v \x01(\x04R\x05index\x124\n" +
+	"\bapproval\x18\f \x01(\v2\x18.govnode.v1.CallApprovalR\bapproval\x12\x12\n" +
 	"\x04rate\x18\x0e \x01(\tR\x04rate\x120\n" +
 	"\x06budget\x18\x0f \x01(\v2\x18.govnode.v1.BudgetAmountR\x06budget\x12*\n" +
-	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\xec\x01\n" +
+	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\x83\x02\n" +
+	"\fCallApproval\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12/\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x19.govnode.v1.ApprovalStateR\x05state\x128\n" +
+	"\n" +
+	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12\x1a\n" +
+	"\brequired\x18\x04 \x01(\x05R\brequired\x12\x14\n" +
+	"\x05votes\x18\x05 \x01(\x05R\x05votes\x12\x1d\n" +
+	"\n" +
+	"decided_by\x18\x06 \x01(\tR\tdecidedBy\x12'\n" +
+	"\x0fdecision_reason\x18\a \x01(\tR\x0edecisionReason\"\xec\x01\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1839,7 +1998,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x12CancelCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x120\n" +
 	"\bcounters\x18\x02 \x01(\v2\x14.govnode.v1.CountersR\bcounters\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa6\x03\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\xd9\x03\n" +
 	"\tOperation\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\x04R\x03tag\x124\n" +
 	"\x05begin\x18\x02 \x01(\v2\x1c.govnode.v1.BeginCallRequestH\x00R\x05begin\x12.\n" +
@@ -1847,7 +2006,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x06cancel\x18\x04 \x01(\v2\x1d.govnode.v1.CancelCallRequestH\x00R\x06cancel\x12:\n" +
 	"\aacquire\x18\x05 \x01(\v2\x1e.govnode.v1.AcquireSlotRequestH\x00R\aacquire\x125\n" +
 	"\x05renew\x18\x06 \x01(\v2\x1d.govnode.v1.RenewSlotsRequestH\x00R\x05renew\x12:\n" +
-	"\arelease\x18\a \x01(\v2\x1e.govnode.v1.ReleaseSlotRequestH\x00R\arelease\x123\n" +
+	"\arelease\x18\a \x01(\v2\x1e.govnode.v1.ReleaseSlotRequestH\x00R\arelease\x121\n" +
+	"\x04take\x18\t \x01(\v2\x1b.govnode.v1.TakeRateRequestH\x00R\x04take\x123\n" +
 	"\atimeout\x18\b \x01(\v2\x19.google.protobuf.DurationR\atimeoutB\x04\n" +
 	"\x02op\"u\n" +
 	"\x0eOperationError\x12\x12\n" +
@@ -1855,7 +2015,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
-	"newer_than\x18\x04 \x01(\x03R\tnewerThan\"\xb5\x03\n" +
+	"newer_than\x18\x04 \x01(\x03R\tnewerThan\"\xe9\x03\n" +
 	"\x0fOperationResult\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\x04R\x03tag\x125\n" +
 	"\x05begin\x18\x02 \x01(\v2\x1d.govnode.v1.BeginCallResponseH\x00R\x05begin\x12/\n" +
@@ -1864,7 +2024,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\aacquire\x18\x05 \x01(\v2\x1f.govnode.v1.AcquireSlotResponseH\x00R\aacquire\x126\n" +
 	"\x05renew\x18\x06 \x01(\v2\x1e.govnode.v1.RenewSlotsResponseH\x00R\x05renew\x12;\n" +
 	"\arelease\x18\a \x01(\v2\x1f.govnode.v1.ReleaseSlotResponseH\x00R\arelease\x122\n" +
-	"\x05error\x18\b \x01(\v2\x1a.govnode.v1.OperationErrorH\x00R\x05errorB\b\n" +
+	"\x05error\x18\b \x01(\v2\x1a.govnode.v1.OperationErrorH\x00R\x05error\x122\n" +
+	"\x04take\x18\t \x01(\v2\x1c.govnode.v1.TakeRateResponseH\x00R\x04takeB\b\n" +
 	"\x06result\"J\n" +
 	"\x11BatchCallsRequest\x125\n" +
 	"\n" +
@@ -1919,7 +2080,7 @@ func file_govnode_v1_call_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_govnode_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_govnode_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_govnode_v1_call_proto_goTypes = []any{
 	(Kind)(0),                   // 0: govnode.v1.Kind
 	(Status)(0),                 // 1: govnode.v1.Status
@@ -1930,100 +2091,109 @@ var file_govnode_v1_call_proto_goTypes = []any{
 	(*BudgetAmount)(nil),        // 6: govnode.v1.BudgetAmount
 	(*Counters)(nil),            // 7: govnode.v1.Counters
 	(*BeginCallResponse)(nil),   // 8: govnode.v1.BeginCallResponse
-	(*EndCallRequest)(nil),      // 9: govnode.v1.EndCallRequest
-	(*Drift)(nil),               // 10: govnode.v1.Drift
-	(*EndCallResponse)(nil),     // 11: govnode.v1.EndCallResponse
-	(*CancelCallRequest)(nil),   // 12: govnode.v1.CancelCallRequest
-	(*CancelCallResponse)(nil),  // 13: govnode.v1.CancelCallResponse
-	(*Operation)(nil),           // 14: govnode.v1.Operation
-	(*OperationError)(nil),      // 15: govnode.v1.OperationError
-	(*OperationResult)(nil),     // 16: govnode.v1.OperationResult
-	(*BatchCallsRequest)(nil),   // 17: govnode.v1.BatchCallsRequest
-	(*BatchCallsResponse)(nil),  // 18: govnode.v1.BatchCallsResponse
-	(*ExchangeRequest)(nil),     // 19: govnode.v1.ExchangeRequest
-	(*ExchangeResponse)(nil),    // 20: govnode.v1.ExchangeResponse
-	nil,                         // 21: govnode.v1.BeginCallRequest.MetadataEntry
-	(*structpb.Struct)(nil),     // 22: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 23: google.protobuf.Duration
-	(Order)(0),                  // 24: govnode.v1.Order
-	(Outcome)(0),                // 25: govnode.v1.Outcome
-	(*Decision)(nil),            // 26: govnode.v1.Decision
-	(*Grant)(nil),               // 27: govnode.v1.Grant
-	(*Pressure)(nil),            // 28: govnode.v1.Pressure
-	(*QueuePlace)(nil),          // 29: govnode.v1.QueuePlace
-	(*Signal)(nil),              // 30: govnode.v1.Signal
-	(*structpb.Value)(nil),      // 31: google.protobuf.Value
-	(*AcquireSlotRequest)(nil),  // 32: govnode.v1.AcquireSlotRequest
-	(*RenewSlotsRequest)(nil),   // 33: govnode.v1.RenewSlotsRequest
-	(*ReleaseSlotRequest)(nil),  // 34: govnode.v1.ReleaseSlotRequest
-	(*AcquireSlotResponse)(nil), // 35: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 36: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 37: govnode.v1.ReleaseSlotResponse
+	(*CallApproval)(nil),        // 9: govnode.v1.CallApproval
+	(*EndCallRequest)(nil),      // 10: govnode.v1.EndCallRequest
+	(*Drift)(nil),               // 11: govnode.v1.Drift
+	(*EndCallResponse)(nil),     // 12: govnode.v1.EndCallResponse
+	(*CancelCallRequest)(nil),   // 13: govnode.v1.CancelCallRequest
+	(*CancelCallResponse)(nil),  // 14: govnode.v1.CancelCallResponse
+	(*Operation)(nil),           // 15: govnode.v1.Operation
+	(*OperationError)(nil),      // 16: govnode.v1.OperationError
+	(*OperationResult)(nil),     // 17: govnode.v1.OperationResult
+	(*BatchCallsRequest)(nil),   // 18: govnode.v1.BatchCallsRequest
+	(*BatchCallsResponse)(nil),  // 19: govnode.v1.BatchCallsResponse
+	(*ExchangeRequest)(nil),     // 20: govnode.v1.ExchangeRequest
+	(*ExchangeResponse)(nil),    // 21: govnode.v1.ExchangeResponse
+	nil,                         // 22: govnode.v1.BeginCallRequest.MetadataEntry
+	(*structpb.Struct)(nil),     // 23: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 24: google.protobuf.Duration
+	(Order)(0),                  // 25: govnode.v1.Order
+	(Outcome)(0),                // 26: govnode.v1.Outcome
+	(*Decision)(nil),            // 27: govnode.v1.Decision
+	(*Grant)(nil),               // 28: govnode.v1.Grant
+	(*Pressure)(nil),            // 29: govnode.v1.Pressure
+	(*QueuePlace)(nil),          // 30: govnode.v1.QueuePlace
+	(*Signal)(nil),              // 31: govnode.v1.Signal
+	(ApprovalState)(0),          // 32: govnode.v1.ApprovalState
+	(*structpb.Value)(nil),      // 33: google.protobuf.Value
+	(*AcquireSlotRequest)(nil),  // 34: govnode.v1.AcquireSlotRequest
+	(*RenewSlotsRequest)(nil),   // 35: govnode.v1.RenewSlotsRequest
+	(*ReleaseSlotRequest)(nil),  // 36: govnode.v1.ReleaseSlotRequest
+	(*TakeRateRequest)(nil),     // 37: govnode.v1.TakeRateRequest
+	(*AcquireSlotResponse)(nil), // 38: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 39: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 40: govnode.v1.ReleaseSlotResponse
+	(*TakeRateResponse)(nil),    // 41: govnode.v1.TakeRateResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
 	2,  // 0: govnode.v1.RateWant.by:type_name -> govnode.v1.Cost
 	0,  // 1: govnode.v1.BeginCallRequest.kind:type_name -> govnode.v1.Kind
-	22, // 2: govnode.v1.BeginCallRequest.arguments:type_name -> google.protobuf.Struct
-	22, // 3: govnode.v1.BeginCallRequest.context:type_name -> google.protobuf.Struct
+	23, // 2: govnode.v1.BeginCallRequest.arguments:type_name -> google.protobuf.Struct
+	23, // 3: govnode.v1.BeginCallRequest.context:type_name -> google.protobuf.Struct
 	3,  // 4: govnode.v1.BeginCallRequest.pools:type_name -> govnode.v1.Want
-	23, // 5: govnode.v1.BeginCallRequest.ttl:type_name -> google.protobuf.Duration
-	23, // 6: govnode.v1.BeginCallRequest.max_hold:type_name -> google.protobuf.Duration
-	23, // 7: govnode.v1.BeginCallRequest.wait:type_name -> google.protobuf.Duration
-	24, // 8: govnode.v1.BeginCallRequest.order:type_name -> govnode.v1.Order
-	21, // 9: govnode.v1.BeginCallRequest.metadata:type_name -> govnode.v1.BeginCallRequest.MetadataEntry
+	24, // 5: govnode.v1.BeginCallRequest.ttl:type_name -> google.protobuf.Duration
+	24, // 6: govnode.v1.BeginCallRequest.max_hold:type_name -> google.protobuf.Duration
+	24, // 7: govnode.v1.BeginCallRequest.wait:type_name -> google.protobuf.Duration
+	25, // 8: govnode.v1.BeginCallRequest.order:type_name -> govnode.v1.Order
+	22, // 9: govnode.v1.BeginCallRequest.metadata:type_name -> govnode.v1.BeginCallRequest.MetadataEntry
 	4,  // 10: govnode.v1.BeginCallRequest.rates:type_name -> govnode.v1.RateWant
 	6,  // 11: govnode.v1.BeginCallRequest.budgets:type_name -> govnode.v1.BudgetAmount
-	25, // 12: govnode.v1.BeginCallResponse.outcome:type_name -> govnode.v1.Outcome
-	26, // 13: govnode.v1.BeginCallResponse.decision:type_name -> govnode.v1.Decision
-	27, // 14: govnode.v1.BeginCallResponse.grants:type_name -> govnode.v1.Grant
-	28, // 15: govnode.v1.BeginCallResponse.pressure:type_name -> govnode.v1.Pressure
+	26, // 12: govnode.v1.BeginCallResponse.outcome:type_name -> govnode.v1.Outcome
+	27, // 13: govnode.v1.BeginCallResponse.decision:type_name -> govnode.v1.Decision
+	28, // 14: govnode.v1.BeginCallResponse.grants:type_name -> govnode.v1.Grant
+	29, // 15: govnode.v1.BeginCallResponse.pressure:type_name -> govnode.v1.Pressure
 	7,  // 16: govnode.v1.BeginCallResponse.counters:type_name -> govnode.v1.Counters
-	23, // 17: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
-	29, // 18: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
-	22, // 19: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
-	6,  // 20: govnode.v1.BeginCallResponse.budget:type_name -> govnode.v1.BudgetAmount
-	30, // 21: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
-	1,  // 22: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
-	31, // 23: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
-	6,  // 24: govnode.v1.EndCallRequest.spent:type_name -> govnode.v1.BudgetAmount
-	25, // 25: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
-	7,  // 26: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
-	10, // 27: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	25, // 28: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	7,  // 29: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	5,  // 30: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	9,  // 31: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	12, // 32: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	32, // 33: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	33, // 34: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	34, // 35: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	23, // 36: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	8,  // 37: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	11, // 38: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	13, // 39: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	35, // 40: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	36, // 41: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	37, // 42: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	15, // 43: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	14, // 44: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	16, // 45: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	14, // 46: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	16, // 47: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	5,  // 48: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	9,  // 49: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	12, // 50: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	17, // 51: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	19, // 52: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	8,  // 53: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	11, // 54: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	13, // 55: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	18, // 56: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	20, // 57: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	53, // [53:58] is the sub-list for method output_type
-	48, // [48:53] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	24, // 17: govnode.v1.BeginCallResponse.retry_after:type_name -> google.protobuf.Duration
+	30, // 18: govnode.v1.BeginCallResponse.queue:type_name -> govnode.v1.QueuePlace
+	23, // 19: govnode.v1.BeginCallResponse.modified_arguments:type_name -> google.protobuf.Struct
+	9,  // 20: govnode.v1.BeginCallResponse.approval:type_name -> govnode.v1.CallApproval
+	6,  // 21: govnode.v1.BeginCallResponse.budget:type_name -> govnode.v1.BudgetAmount
+	31, // 22: govnode.v1.BeginCallResponse.signal:type_name -> govnode.v1.Signal
+	32, // 23: govnode.v1.CallApproval.state:type_name -> govnode.v1.ApprovalState
+	24, // 24: govnode.v1.CallApproval.expires_in:type_name -> google.protobuf.Duration
+	1,  // 25: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
+	33, // 26: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
+	6,  // 27: govnode.v1.EndCallRequest.spent:type_name -> govnode.v1.BudgetAmount
+	26, // 28: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
+	7,  // 29: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
+	11, // 30: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
+	26, // 31: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	7,  // 32: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	5,  // 33: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	10, // 34: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	13, // 35: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	34, // 36: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	35, // 37: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	36, // 38: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	37, // 39: govnode.v1.Operation.take:type_name -> govnode.v1.TakeRateRequest
+	24, // 40: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	8,  // 41: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	12, // 42: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	14, // 43: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	38, // 44: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	39, // 45: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	40, // 46: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	16, // 47: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	41, // 48: govnode.v1.OperationResult.take:type_name -> govnode.v1.TakeRateResponse
+	15, // 49: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	17, // 50: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	15, // 51: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	17, // 52: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	5,  // 53: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	10, // 54: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	13, // 55: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	18, // 56: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	20, // 57: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	8,  // 58: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	12, // 59: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	14, // 60: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	19, // 61: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	21, // 62: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	58, // [58:63] is the sub-list for method output_type
+	53, // [53:58] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }
@@ -2031,18 +2201,21 @@ func file_govnode_v1_call_proto_init() {
 	if File_govnode_v1_call_proto != nil {
 		return
 	}
+	file_govnode_v1_approval_proto_init()
 	file_govnode_v1_common_proto_init()
+	file_govnode_v1_limit_proto_init()
 	file_govnode_v1_policy_proto_init()
 	file_govnode_v1_slot_proto_init()
-	file_govnode_v1_call_proto_msgTypes[11].OneofWrappers = []any{
+	file_govnode_v1_call_proto_msgTypes[12].OneofWrappers = []any{
 		(*Operation_Begin)(nil),
 		(*Operation_End)(nil),
 		(*Operation_Cancel)(nil),
 		(*Operation_Acquire)(nil),
 		(*Operation_Renew)(nil),
 		(*Operation_Release)(nil),
+		(*Operation_Take)(nil),
 	}
-	file_govnode_v1_call_proto_msgTypes[13].OneofWrappers = []any{
+	file_govnode_v1_call_proto_msgTypes[14].OneofWrappers = []any{
 		(*OperationResult_Begin)(nil),
 		(*OperationResult_End)(nil),
 		(*OperationResult_Cancel)(nil),
@@ -2050,6 +2223,7 @@ func file_govnode_v1_call_proto_init() {
 		(*OperationResult_Renew)(nil),
 		(*OperationResult_Release)(nil),
 		(*OperationResult_Error)(nil),
+		(*OperationResult_Take)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2057,7 +2231,7 @@ func file_govnode_v1_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_call_proto_rawDesc), len(file_govnode_v1_call_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

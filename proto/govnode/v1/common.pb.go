@@ -103,6 +103,10 @@ const (
 	Outcome_OUTCOME_ALREADY_RELEASED  Outcome = 21
 	Outcome_OUTCOME_NOT_FOUND         Outcome = 22 // in a batch: nothing of that name is known
 	Outcome_OUTCOME_RATE_LIMITED      Outcome = 30
+	// People are asked. Nothing ran, and the same id may be sent again.
+	Outcome_OUTCOME_APPROVAL_REQUIRED Outcome = 27
+	Outcome_OUTCOME_APPROVAL_DENIED   Outcome = 28
+	Outcome_OUTCOME_APPROVAL_EXPIRED  Outcome = 29 // nobody decided in time, or the call did not come back in time
 	Outcome_OUTCOME_KIND_LIMIT        Outcome = 24 // of calls of one kind
 	Outcome_OUTCOME_BREAKER_OPEN      Outcome = 25 // too many calls in a row failed; retry_after says when one is tried again
 	Outcome_OUTCOME_BUDGET_EXCEEDED   Outcome = 26 // it would use more than a budget has left
@@ -138,6 +142,9 @@ var (
 		21: "OUTCOME_ALREADY_RELEASED",
 		22: "OUTCOME_NOT_FOUND",
 		30: "OUTCOME_RATE_LIMITED",
+		27: "OUTCOME_APPROVAL_REQUIRED",
+		28: "OUTCOME_APPROVAL_DENIED",
+		29: "OUTCOME_APPROVAL_EXPIRED",
 		24: "OUTCOME_KIND_LIMIT",
 		25: "OUTCOME_BREAKER_OPEN",
 		26: "OUTCOME_BUDGET_EXCEEDED",
@@ -168,6 +175,9 @@ var (
 		"OUTCOME_ALREADY_RELEASED":  21,
 		"OUTCOME_NOT_FOUND":         22,
 		"OUTCOME_RATE_LIMITED":      30,
+		"OUTCOME_APPROVAL_REQUIRED": 27,
+		"OUTCOME_APPROVAL_DENIED":   28,
+		"OUTCOME_APPROVAL_EXPIRED":  29,
 		"OUTCOME_KIND_LIMIT":        24,
 		"OUTCOME_BREAKER_OPEN":      25,
 		"OUTCOME_BUDGET_EXCEEDED":   26,
@@ -762,7 +772,7 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\vConsistency\x12\x1b\n" +
 	"\x17CONSISTENCY_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n" +
-	"\x11CONSISTENCY_STALE\x10\x02*\xc2\x05\n" +
+	"\x11CONSISTENCY_STALE\x10\x02*\x9c\x06\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OUTCOME_ADMITTED\x10\x01\x12\x12\n" +
@@ -788,7 +798,10 @@ const file_govnode_v1_common_proto_rawDesc = "" +
 	"\x10OUTCOME_RELEASED\x10\x14\x12\x1c\n" +
 	"\x18OUTCOME_ALREADY_RELEASED\x10\x15\x12\x15\n" +
 	"\x11OUTCOME_NOT_FOUND\x10\x16\x12\x18\n" +
-	"\x14OUTCOME_RATE_LIMITED\x10\x1e\x12\x16\n" +
+	"\x14OUTCOME_RATE_LIMITED\x10\x1e\x12\x1d\n" +
+	"\x19OUTCOME_APPROVAL_REQUIRED\x10\x1b\x12\x1b\n" +
+	"\x17OUTCOME_APPROVAL_DENIED\x10\x1c\x12\x1c\n" +
+	"\x18OUTCOME_APPROVAL_EXPIRED\x10\x1d\x12\x16\n" +
 	"\x12OUTCOME_KIND_LIMIT\x10\x18\x12\x18\n" +
 	"\x14OUTCOME_BREAKER_OPEN\x10\x19\x12\x1b\n" +
 	"\x17OUTCOME_BUDGET_EXCEEDED\x10\x1a\x12\x13\n" +

@@ -1127,7 +1127,7 @@ func (x *EvaluateRequest) GetMetadata() map[string]string {
 type Decision struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Allowed        bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	Action         string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // allow, deny, audit or block
+	Action         string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // allow, deny, audit, block or ask
 	Policy         string                 `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
 	MatchedRule    string                 `protobuf:"bytes,4,opt,name=matched_rule,json=matchedRule,proto3" json:"matched_rule,omitempty"`
 	Reason         string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -434,10 +434,11 @@ type OpenCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CallId        string                 `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	Tool          string                 `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	Waiting       bool                   `protobuf:"varint,3,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting       bool                   `protobuf:"varint,3,opt,name=waiting,proto3" json:"waiting,omitempty"` // in a queue, or for an approval
 	Age           *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`
 	Ttl           *durationpb.Duration   `protobuf:"bytes,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	Grants        []*Grant               `protobuf:"bytes,6,rep,name=grants,proto3" json:"grants,omitempty"`
+	ApprovalId    string                 `protobuf:"bytes,7,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"` // of one that waits for an approval
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -512,6 +513,13 @@ func (x *OpenCall) GetGrants() []*Grant {
 		return x.Grants
 	}
 	return nil
+}
+
+func (x *OpenCall) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
 }
 
 type CreateSessionRequest struct {
@@ -1395,14 +1403,16 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"\aBreaker\x12\x1a\n" +
 	"\bfailures\x18\x01 \x01(\x05R\bfailures\x12:\n" +
 	"\vretry_after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter\"\xd6\x01\n" +
+	"retryAfter\"\xf7\x01\n" +
 	"\bOpenCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
 	"\x04tool\x18\x02 \x01(\tR\x04tool\x12\x18\n" +
 	"\awaiting\x18\x03 \x01(\bR\awaiting\x12+\n" +
 	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12+\n" +
 	"\x03ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12)\n" +
-	"\x06grants\x18\x06 \x03(\v2\x11.govnode.v1.GrantR\x06grants\"\xf2\x02\n" +
+	"\x06grants\x18\x06 \x03(\v2\x11.govnode.v1.GrantR\x06grants\x12\x1f\n" +
+	"\vapproval_id\x18\a \x01(\tR\n" +
+	"approvalId\"\xf2\x02\n" +
 	"\x14CreateSessionRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +

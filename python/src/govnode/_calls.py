@@ -6,26 +6,17 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from . import messages
+from ._behind import abandoning, abandoning_slot, ending, releasing, settled
 from ._core import UNCERTAIN, UNTOUCHED, Live, Operation
 from ._keeper import Ask, Lease
 from ._operations import Operations
-from ._transport import Lost
-from ._wire import (
-    MOST_OUTPUT,
-    budgets_of,
-    duration,
-    policy_ref,
-    pools_of,
-    put_arguments,
-    put_context,
-    put_order,
-    rates_of,
-)
+from ._options import CallOptions, SlotOptions, begin_body, check_options
+from ._wire import MOST_OUTPUT, budgets_of, duration, policy_ref
 from .errors import Denied, LeaseLost, NoAnswer, Unknown
 from .messages import decode, seconds, word
 
@@ -34,66 +25,6 @@ log = logging.getLogger("govnode")
 _REPEATS = 3  # how often an answer is asked for again that does not stand, until it is taken as it is
 _FAIL_OPEN_KEPT = 24 * 3600.0  # seconds for which a call is kept that is to be counted
 _TTL = 30.0  # the service's own
-
-
-class CallOptions(TypedDict, total=False):
-    """What else may be said of a call that begins."""
-
-    call_id: str
-    """Under which it can be begun again after an Unknown. Drawn if it is not given."""
-    kind: str
-    """tool (the default), model, agent, handoff or sampling."""
-    context: Mapping[str, Any] | str
-    """What rules may look at beside the arguments; a text is JSON."""
-    metadata: Mapping[str, str]
-    """Of adapter contract 5.1, for instance ``content_hash``."""
-    pools: Mapping[str, int] | Iterable[str]
-    """Where it takes a slot beside the pool of its policy, all or none; with how many slots."""
-    rates: Mapping[str, int | str] | Iterable[str]
-    """At which it spends beside those of its policy: a number, or ``tokens``."""
-    budgets: Mapping[str, str | int | float | Decimal]
-    """What it is assumed to cost. ``spent`` corrects it."""
-    ttl: float
-    """Of the lease, in seconds, 1 to 3600; 30 if it is not given."""
-    max_hold: float
-    """How long it may be held, renewals included."""
-    wait: float
-    """For a slot, a rate, an approval or the end of a STOP: 10 s if it is not given, 0 for not at all."""
-    priority: int
-    """In queues: the highest first."""
-    tokens: int
-    """That it may use."""
-    server_label: str
-    """Of the server that has the tool, of hosted and MCP tools: standing approvals name it."""
-    order: str
-    """Of the checks: interceptor or pre_execute."""
-    on_lost: Callable[[messages.Loss], None]
-    """Called, on a thread of its own, when the slots of the call are lost."""
-    cancel_on_lost: bool
-    """Of an async block: cancel its task when the slots are lost, and raise LeaseLost in its place."""
-
-
-class SlotOptions(TypedDict, total=False):
-    """What else may be said of a slot that is taken."""
-
-    slot_id: str
-    """Under which it can be asked for again after an Unknown. Drawn if it is not given."""
-    weight: int
-    """How many slots, all or none; 1 if it is not given."""
-    ttl: float
-    """Of the lease, in seconds; 30 if it is not given."""
-    max_hold: float
-    """How long it may be held, renewals included."""
-    wait: float
-    """In the queue of the pool: 10 s if it is not given, 0 for not at all."""
-    priority: int
-    """In the queue: the highest first."""
-    label: str
-    """Shown to those who look at the holders of a pool."""
-    on_lost: Callable[[messages.Loss], None]
-    """Called, on a thread of its own, when the slot is lost."""
-    cancel_on_lost: bool
-    """Of an async block: cancel its task when the slot is lost, and raise LeaseLost in its place."""
 
 
 class Held:
@@ -446,7 +377,7 @@ class Leases(Operations):
         live = self.live()
         wait = options.get("wait", 10.0)
         ttl = options.get("ttl", _TTL)
-        body = _begin_body(session.id, tool, arguments, options)
+        body = begin_body(session.id, tool, arguments, options)
         chosen = options.get("call_id")
         op = Operation("CallService/BeginCall", body, chosen or live.ids.draw(), batched="begin")
         op.id_field = "" if chosen else "callId"
@@ -543,93 +474,6 @@ S = TypeVar("S", bound=HeldSlot)
 _NOT_FINAL = ("OUTCOME_QUEUED", "OUTCOME_STOPPED", "OUTCOME_APPROVAL_REQUIRED")
 
 
-def check_options(what: str, options: CallOptions | SlotOptions, kind: type) -> None:
-    """Raise TypeError for an option that there is not: a limit with a wrong name would be none."""
-    if not options.keys() <= kind.__annotations__.keys():
-        wrong = sorted(options.keys() - kind.__annotations__.keys())[0]
-        raise TypeError(f"govnode: a {what} has no option {wrong}; it has {', '.join(kind.__annotations__)}")
-
-
 def _left(answer: dict[str, Any]) -> float:
     grants = answer.get("grants")
     return seconds(grants[0]["ttl"] if grants else answer["ttl"])
-
-
-def _begin_body(
-    session_id: str, tool: str, arguments: Mapping[str, Any] | str | None, options: CallOptions
-) -> dict[str, Any]:
-    body: dict[str, Any] = {"sessionId": session_id, "tool": tool}
-    put_arguments(body, arguments)
-    put_context(body, options.get("context"))
-    put_order(body, options.get("order"))
-    if "kind" in options:
-        body["kind"] = "KIND_" + options["kind"].upper()
-    if metadata := options.get("metadata"):
-        body["metadata"] = dict(metadata)
-    if pools := options.get("pools"):
-        body["pools"] = pools_of(pools)
-    if rates := options.get("rates"):
-        body["rates"] = rates_of(rates)
-    if budgets := options.get("budgets"):
-        body["budgets"] = budgets_of(budgets)
-    if "ttl" in options:
-        body["ttl"] = duration(options["ttl"])
-    if "max_hold" in options:
-        body["maxHold"] = duration(options["max_hold"])
-    if label := options.get("server_label"):
-        body["serverLabel"] = label
-    if priority := options.get("priority"):
-        body["priority"] = priority
-    if tokens := options.get("tokens"):
-        body["tokens"] = str(tokens)
-    return body
-
-
-# What is done behind callers that do not wait for it, by the keeper.
-
-
-def settled(answered: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
-    """Raise Lost for an error that is worth sending the request again."""
-    status, answer = answered
-    if status >= 500 or status == 429 or status == 408:
-        raise Lost(str(answer.get("message", status)))
-    return answered
-
-
-def ending(body: dict[str, Any]) -> Callable[[Ask], None]:
-    """Return what ends a call."""
-    return lambda ask: void(settled(ask("CallService/EndCall", body)))
-
-
-def releasing(body: dict[str, Any]) -> Callable[[Ask], None]:
-    """Return what releases a slot."""
-    return lambda ask: void(settled(ask("SlotService/ReleaseSlot", body)))
-
-
-def abandoning(session_id: str, call_id: str) -> Callable[[Ask], None]:
-    """Return what gives back what a call may have been granted whose caller does not wait for the answer any more."""
-
-    def abandon(ask: Ask) -> None:
-        call = {"sessionId": session_id, "callId": call_id}
-        status, answer = settled(ask("CallService/CancelCall", call))
-        if status == 404 or answer.get("outcome") == "OUTCOME_CANCELLED":
-            return  # it never arrived, or it waited
-        settled(ask("CallService/EndCall", {**call, "status": "STATUS_CANCELLED"}))
-
-    return abandon
-
-
-def abandoning_slot(body: dict[str, Any]) -> Callable[[Ask], None]:
-    """Return the same for a slot."""
-
-    def abandon(ask: Ask) -> None:
-        status, answer = settled(ask("SlotService/AcquireSlot", {**body, "wait": "0.001s"}))
-        if status == 200 and answer.get("outcome") == "OUTCOME_ADMITTED":
-            released = {k: body[k] for k in ("pool", "slotId", "client")}
-            settled(ask("SlotService/ReleaseSlot", {**released, "token": answer["token"]}))
-
-    return abandon
-
-
-def void(_: object) -> None:
-    """Return nothing."""

@@ -195,21 +195,24 @@ class Operations(Core):
         return await self._list("ApprovalService/List", "approvals", messages.Approval, body)
 
     async def approve(
-        self, id: str, *, approver: str, reason: str = "", request_id: str | None = None
+        self, id: str, *, approver: str, reason: str = "", request_digest: str = "", request_id: str | None = None
     ) -> messages.Approval:
-        """Vote for an approval. The agent that asks may not."""
-        return await self._decide("VOTE_APPROVE", id, approver, reason, request_id)
+        """Vote for an approval. The agent that asks may not.
+
+        With the ``request_digest`` of the approval that was shown, the vote is for that and nothing else.
+        """
+        return await self._decide("VOTE_APPROVE", id, approver, reason, request_digest, request_id)
 
     async def deny(
-        self, id: str, *, approver: str, reason: str = "", request_id: str | None = None
+        self, id: str, *, approver: str, reason: str = "", request_digest: str = "", request_id: str | None = None
     ) -> messages.Approval:
-        """Vote against an approval. The agent that asks may not."""
-        return await self._decide("VOTE_DENY", id, approver, reason, request_id)
+        """Vote against an approval, as :meth:`approve` votes for it."""
+        return await self._decide("VOTE_DENY", id, approver, reason, request_digest, request_id)
 
     async def _decide(
-        self, vote: str, id: str, approver: str, reason: str, request_id: str | None
+        self, vote: str, id: str, approver: str, reason: str, request_digest: str, request_id: str | None
     ) -> messages.Approval:
-        body = {"id": id, "decision": vote, "approver": approver, "reason": reason}
+        body = {"id": id, "decision": vote, "approver": approver, "reason": reason, "requestDigest": request_digest}
         return decode(messages.Approval, (await self._change("ApprovalService/Decide", body, request_id))["approval"])
 
     async def cancel_approval(self, id: str, *, request_id: str | None = None) -> messages.Approval:

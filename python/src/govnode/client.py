@@ -21,9 +21,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from . import messages
-from ._calls import CallOptions, HeldCall, HeldSlot, LazySession, Leases, SlotOptions, void
+from ._behind import void
+from ._calls import HeldCall, HeldSlot, LazySession, Leases
 from ._core import Config
 from ._operations import Operations
+from ._options import CallOptions, SlotOptions
 from ._transport import run
 from .errors import LeaseLost
 

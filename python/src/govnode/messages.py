@@ -359,6 +359,8 @@ class Approval(Message):
     expires_in: float | None = None
     by_timeout: bool = False
     timeout: float = 0.0
+    kind: str = ""
+    server_label: str = ""
 
 
 class Standing(Message):

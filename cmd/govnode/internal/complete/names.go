@@ -35,6 +35,8 @@ var byWord = map[string]lister{
 	"RATE":        rates,
 	"NODE":        nodes,
 	"NAME|DIGEST": policies,
+	"APPROVAL":    pending,
+	"STANDING":    standing,
 }
 
 // byFlag is what flags name, whatever command has them.
@@ -46,6 +48,18 @@ var byFlag = map[string]lister{
 func sessions(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
 	res, err := r.ListSessions(ctx, &govnodev1.ListSessionsRequest{PageSize: most})
 	return names(res.GetSessions(), (*govnodev1.Session).GetSessionId), err
+}
+
+// pending are the approvals that somebody may decide: whoever wants another one
+// knows its id.
+func pending(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Approvals.List(ctx, &govnodev1.ApprovalServiceListRequest{State: govnodev1.ApprovalState_APPROVAL_STATE_PENDING, PageSize: most})
+	return names(res.GetApprovals(), (*govnodev1.Approval).GetId), err
+}
+
+func standing(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Approvals.ListStanding(ctx, &govnodev1.ListStandingRequest{PageSize: most})
+	return names(res.GetStandings(), (*govnodev1.Standing).GetId), err
 }
 
 func budgets(ctx context.Context, r remote.Node, _ []string) ([]string, error) {

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -12,11 +11,13 @@ import (
 type books struct {
 	sessions map[string]*sessionBook
 	workers  []*workerBook
+	stop     stopSpan
 }
 
 // A sessionBook is what a session must have counted.
 type sessionBook struct {
 	worker, attempts, calls, executions, failures int
+	again                                         int // attempts that may have counted once more, see stopSpan.caught
 }
 
 // A workerBook is what one worker has written down.
@@ -30,14 +31,16 @@ type workerBook struct {
 
 // A thing is one call, or one slot that was asked for without a call.
 type thing struct {
-	intent  entry
-	outcome string // of the answer; empty while there is none
-	token   uint64
-	entered time.Duration
-	left    time.Duration // 0: it was still in use when the ledger ended
-	until   time.Duration // the lease's end
-	finish  *entry        // nil: its end was not reported
-	done    string        // outcome of that; empty while there is none
+	intent   entry
+	outcome  string // of the answer; empty while there is none
+	answered time.Duration
+	token    uint64
+	passed   uint64 // its number at the turnstile; 0 of a slot, and where it is not known
+	entered  time.Duration
+	left     time.Duration // 0: it was still in use when the ledger ended
+	until    time.Duration // the lease's end
+	finish   *entry        // nil: its end was not reported
+	done     string        // outcome of that; empty while there is none
 }
 
 const admitted = "ADMITTED"
@@ -68,7 +71,7 @@ func (b *books) add(worker int, entries []entry) {
 		}
 		switch e.What {
 		case wroteAnswer:
-			t.outcome, t.token = e.Outcome, e.Token
+			t.outcome, t.answered, t.token, t.passed = e.Outcome, e.At, e.Token, e.Passed
 			w.answers = append(w.answers, e.At)
 		case wroteEnter:
 			t.entered, t.until = e.At, e.Until
@@ -102,7 +105,7 @@ func (w *workerBook) unresolved() (open []*thing) {
 
 // count fills in what each session must have counted, from what is resolved.
 // An attempt that the limit of attempts refused is not counted by the service,
-// and neither is one whose session was closed.
+// and neither is one whose session was closed, or that a STOP kept out.
 func (b *books) count() {
 	for _, s := range b.sessions {
 		*s = sessionBook{worker: s.worker}
@@ -113,8 +116,11 @@ func (b *books) count() {
 			if s == nil {
 				continue // a slot without a call
 			}
+			if b.stop.caught(t) {
+				s.again++
+			}
 			switch t.outcome {
-			case "", "ATTEMPT_LIMIT", "SESSION_CLOSED":
+			case "", "ATTEMPT_LIMIT", "SESSION_CLOSED", "STOPPED":
 				continue
 			}
 			s.attempts++
@@ -152,85 +158,6 @@ func (b *books) outcomes() (admittedCount int, refused map[string]int) {
 		}
 	}
 	return admittedCount, refused
-}
-
-// A use is the time for which somebody was in a slot: from entering it to
-// leaving it, or to the end of the lease where that comes first, as it does for
-// a process that was killed.
-type use struct {
-	from, to time.Duration
-	token    uint64
-}
-
-func (b *books) uses() (uses []use) {
-	for _, w := range b.workers {
-		for _, t := range w.order {
-			if t.entered == 0 || t.token == 0 {
-				continue
-			}
-			to := t.until
-			if t.left != 0 {
-				to = min(to, t.left)
-			}
-			if to > t.entered {
-				uses = append(uses, use{t.entered, to, t.token})
-			}
-		}
-	}
-	return uses
-}
-
-// most returns the most slots that were ever in use at once, and how often
-// somebody entered who made it more than the limit.
-func most(uses []use, limit int) (highest, over int) {
-	type step struct {
-		at    time.Duration
-		enter bool
-	}
-	var steps []step
-	for _, u := range uses {
-		steps = append(steps, step{u.from, true}, step{u.to, false})
-	}
-	slices.SortFunc(steps, func(a, b step) int {
-		if c := cmp.Compare(a.at, b.at); c != 0 {
-			return c
-		}
-		// At the same instant leaving comes first: a use ends before its end.
-		return cmp.Compare(btoi(a.enter), btoi(b.enter))
-	})
-	now := 0
-	for _, s := range steps {
-		if !s.enter {
-			now--
-			continue
-		}
-		now++
-		highest = max(highest, now)
-		if now > limit {
-			over++
-		}
-	}
-	return highest, over
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// repeatedTokens returns how many uses had the token of another: a token is
-// given out once.
-func repeatedTokens(uses []use) (n int) {
-	seen := map[uint64]bool{}
-	for _, u := range uses {
-		if seen[u.token] {
-			n++
-		}
-		seen[u.token] = true
-	}
-	return n
 }
 
 // overCalls returns how many calls were admitted beyond the limit of their
@@ -277,6 +204,34 @@ func (b *books) present(now time.Duration, dead map[int]bool) (inUse, waiting in
 		}
 	}
 	return inUse, waiting
+}
+
+// unmet says what the fleet has not come to so far: a check of nothing proves
+// nothing.
+func (b *books) unmet() (all []string) {
+	_, refused := b.outcomes()
+	if highest, _ := most(b.uses(), demoSlots); highest < demoSlots || refused["WAIT_TIMEOUT"] == 0 {
+		all = append(all, "the pool was never full, so its limit was not put to the test")
+	}
+	if refused["CALL_LIMIT"] == 0 {
+		all = append(all, "no session had all of its calls, so their limit was not put to the test")
+	}
+	if refused["DENIED_BY_POLICY"] == 0 {
+		all = append(all, "the policy refused nothing, so it was not put to the test")
+	}
+	return all
+}
+
+// calls returns what was asked for in sessions.
+func (b *books) calls() (calls []*thing) {
+	for _, w := range b.workers {
+		for _, t := range w.order {
+			if t.intent.Session != "" {
+				calls = append(calls, t)
+			}
+		}
+	}
+	return calls
 }
 
 // sessionIDs returns the sessions in order.

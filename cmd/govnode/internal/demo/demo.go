@@ -31,9 +31,13 @@ const (
 	demoCallLimit = 20
 
 	// When what happens, in hundredths of the duration.
+	fleetIsStopped   = 10
 	firstWorkerDies  = 25
+	paymentsBegin    = 30
+	rateIsUsed       = 35
 	leaderDies       = 50
 	secondWorkerDies = 70
+	budgetIsUsed     = 85
 
 	// How long after a lease's end its slot may still be held.
 	leaseGrace = 2 * time.Second
@@ -68,11 +72,15 @@ func Command() *cobra.Command {
 		Long: `Runs a cluster of three nodes and a fleet of worker processes on this machine. Each
 worker opens sessions with a limit of ` + fmt.Sprint(demoCallLimit) + ` calls, tries more than that, and waits for one of
 ` + fmt.Sprint(demoSlots) + ` slots that all share. Two workers are killed while they hold a slot, and half-way the
-leader of the cluster is.
+leader of the cluster is. In between all calls of the fleet are stopped for a second,
+payments wait for another process to agree, and callers share a rate and a budget. On
+a slow machine it goes on until it has come to all of its limits, up to three times as
+long.
 
 Every worker keeps a ledger of its own. At the end they are checked against what the
 service has counted: no limit may have been exceeded, no slot leaked, no count lost or
-doubled. If one of these is not so, the exit code is 1.`,
+doubled, and nobody let in that a gate should have kept out. If one of these is not
+so, the exit code is 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
@@ -83,12 +91,12 @@ doubled. If one of these is not so, the exit code is 1.`,
 			return terminal.ExitWith(demo(ctx, o, cmd.OutOrStdout(), cmd.ErrOrStderr()))
 		},
 	}
-	cmd.Flags().DurationVar(&o.duration, "duration", 30*time.Second, "how long the fleet works: 10s..10m")
+	cmd.Flags().DurationVar(&o.duration, "duration", 10*time.Second, "how long the fleet works: 10s..10m")
 	cmd.Flags().IntVar(&o.workers, "workers", 8, "how many processes: 8..64")
 	cmd.Flags().StringVar(&o.logStore, "log-store", cluster.LogBoltDB, "what keeps the Raft log of the nodes: boltdb|wal")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "how to print the result: text|json; progress goes to standard error with json")
 	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "print what dev and the workers have to say, too")
-	cmd.AddCommand(demoWorkerCommand())
+	cmd.AddCommand(demoWorkerCommand(), demoApproverCommand())
 	return cmd
 }
 
@@ -120,15 +128,20 @@ type demoRun struct {
 	client  *client.Client
 	fleet   []*workerProcess
 	spawner *process.Spawner
+	folder  string        // for ledgers
 	started time.Duration // when the fleet began, by machineTime; 0 before
 
 	out  sync.Mutex // guards what is printed; started changes under it
 	show io.Writer
 
-	books  *books // the main goroutine's own
-	report demoReport
+	// The main goroutine's own.
+	books    *books
+	nextLine time.Duration // since started: when progress is due
+
+	report demoReport // each scene has a part of its own
 
 	watching sync.WaitGroup
+	scenes   sync.WaitGroup // those that play aside
 	mu       sync.Mutex
 	leader   string          // empty: nobody
 	dead     string          // the leader that was killed; the others name it for a while yet
@@ -144,7 +157,7 @@ func demo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	d := &demoRun{options: o, stderr: io.Discard, show: stdout, books: newBooks(o.workers), spawner: process.NewSpawner()}
+	d := &demoRun{options: o, stderr: io.Discard, show: stdout, books: newBooks(o.workers), spawner: process.NewSpawner(), folder: folder}
 	defer d.spawner.Close()
 	if o.output == "json" {
 		d.show = stderr
@@ -164,7 +177,7 @@ func demo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) (err err
 	}
 	defer func() { err = errors.Join(err, d.client.Close()) }()
 	defer d.endFleet()
-	if err := d.run(ctx, folder); err != nil {
+	if err := d.run(ctx); err != nil {
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
@@ -177,29 +190,32 @@ func demo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) (err err
 }
 
 // run goes from a cluster that is ready to a report that is filled in.
-func (d *demoRun) run(ctx context.Context, folder string) error {
+func (d *demoRun) run(ctx context.Context) error {
 	for _, n := range d.cluster.List() {
 		d.say("%s has its API at %s (pid %d)", n.Name, n.API, n.PID)
 	}
 	if _, err := d.client.PutPolicy(ctx, "", demoYAML); err != nil {
 		return err
 	}
-	if _, err := d.client.PutPool(ctx, client.Pool{Name: demoPool, Slots: demoSlots}); err != nil {
-		return err
+	for _, p := range []client.Pool{{Name: demoPool, Slots: demoSlots}, {Name: turnstile, Slots: 1000}} {
+		if _, err := d.client.PutPool(ctx, p); err != nil {
+			return err
+		}
 	}
 	d.say("policy %q: %d calls in a session; pool %q: %d slots; leases of %v", demoPolicy, demoCallLimit, demoPool, demoSlots, d.options.ttl())
 	ctx, endWatch := context.WithCancel(ctx)
 	defer d.watching.Wait()
+	defer d.scenes.Wait()
 	defer endWatch()
 	d.watching.Go(func() { d.watchLeader(ctx) })
 
-	if err := d.startFleet(folder); err != nil {
+	if err := d.startFleet(); err != nil {
 		return err
 	}
 	d.out.Lock()
-	d.started = machineTime()
+	d.started, d.nextLine = machineTime(), time.Second
 	d.out.Unlock()
-	d.say("%d workers begin", d.options.workers)
+	d.say("%d workers begin: each asks before every call, and notes down what it is told", d.options.workers)
 	if err := d.follow(ctx); err != nil {
 		return err
 	}
@@ -207,24 +223,29 @@ func (d *demoRun) run(ctx context.Context, folder string) error {
 	if err := d.stopFleet(ctx); err != nil {
 		return err
 	}
+	d.scenes.Wait()
 	return d.settle(ctx, stopped)
 }
 
 // follow lets things happen at their time and prints a line a second, until
-// the duration is over.
+// the duration is over. A slow machine has more time, if the fleet has not come to
+// all of its limits by then.
 func (d *demoRun) follow(ctx context.Context) error {
 	at := func(percent int) time.Duration { return d.options.duration * time.Duration(percent) / 100 }
 	events := []struct {
 		at time.Duration
 		do func(context.Context) error
 	}{
+		{at(fleetIsStopped), d.stopTheFleet},
 		{at(firstWorkerDies), func(ctx context.Context) error { return d.killHolder(ctx, 1) }},
+		{at(paymentsBegin), d.aside("approvals", &d.report.Approval, d.askPeople)},
+		{at(rateIsUsed), d.aside("rate", &d.report.Rate, d.useRate)},
 		{at(leaderDies), d.killLeader},
 		{at(secondWorkerDies), func(ctx context.Context) error { return d.killHolder(ctx, 2) }},
+		{at(budgetIsUsed), d.aside("budget", &d.report.Budget, d.useBudget)},
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	nextLine := time.Second
 	for {
 		select {
 		case <-ctx.Done():
@@ -247,19 +268,20 @@ func (d *demoRun) follow(ctx context.Context) error {
 			}
 			events = events[1:]
 		}
-		if now = machineTime() - d.started; now >= nextLine {
+		if machineTime()-d.started >= d.nextLine {
 			d.progress()
-			nextLine = now.Truncate(time.Second) + time.Second
 		}
-		if now >= d.options.duration {
+		over := machineTime() - d.started - d.options.duration
+		if over >= 2*d.options.duration || over >= 0 && len(d.books.unmet()) == 0 {
 			return nil
 		}
 	}
 }
 
-// progress prints where things stand.
+// progress prints where things stand. It is due again with the next second.
 func (d *demoRun) progress() {
 	now := machineTime()
+	d.nextLine = (now - d.started).Truncate(time.Second) + time.Second
 	dead := map[int]bool{}
 	for i, w := range d.fleet {
 		dead[i] = w.killed
@@ -309,10 +331,10 @@ func round(t time.Duration) time.Duration {
 	return t.Round(time.Millisecond)
 }
 
-func (d *demoRun) startFleet(folder string) error {
+func (d *demoRun) startFleet() error {
 	for i := range d.options.workers {
 		orders := workerOrders{
-			Index: i + 1, Addresses: d.cluster.Addresses(), Ledger: filepath.Join(folder, fmt.Sprintf("worker-%d.jsonl", i+1)),
+			Index: i + 1, Addresses: d.cluster.Addresses(), Ledger: filepath.Join(d.folder, fmt.Sprintf("worker-%d.jsonl", i+1)),
 			Policy: demoPolicy, Pool: demoPool, CallLimit: demoCallLimit, TTL: d.options.ttl(),
 		}
 		w, err := startWorker(d.spawner, orders, d.stderr)
@@ -330,7 +352,7 @@ func (d *demoRun) endFleet() {
 		w.kill()
 	}
 	for _, w := range d.fleet {
-		<-w.ended
+		w.end()
 	}
 }
 

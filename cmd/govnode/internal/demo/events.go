@@ -54,8 +54,7 @@ func (d *demoRun) killHolder(ctx context.Context, i int) error {
 	}
 	held := book.order[len(book.order)-1]
 	w.killed = true
-	w.kill()
-	<-w.ended
+	w.end()
 	died := machineTime()
 	d.say(">>> worker %d holds the slot with token %d: killed with SIGKILL", w.orders.Index, held.token)
 	d.watching.Go(func() { d.watchSlot(ctx, w.orders.Index, held.token, died) })

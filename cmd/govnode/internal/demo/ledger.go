@@ -42,8 +42,10 @@ type entry struct {
 	ID      string        `json:"id,omitempty"`      // of the call or slot
 	Tool    string        `json:"tool,omitempty"`
 	Outcome string        `json:"outcome,omitempty"`
-	Token   uint64        `json:"token,omitempty"` // of the shared pool
-	Until   time.Duration `json:"until,omitempty"` // when the lease ends, by machineTime
+	Token   uint64        `json:"token,omitempty"`  // of the shared pool
+	Passed  uint64        `json:"passed,omitempty"` // the number of a call at the turnstile
+	Index   uint64        `json:"index,omitempty"`  // in the log, of the answer
+	Until   time.Duration `json:"until,omitempty"`  // when the lease ends, by machineTime
 	Failed  bool          `json:"failed,omitempty"`
 	Note    string        `json:"note,omitempty"`
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -32,6 +33,10 @@ type demoReport struct {
 	OverLimit       int            `json:"overLimit"`
 	Leaked          int            `json:"leaked"`
 	LostOrDoubled   int            `json:"lostOrDoubled"`
+	Stop            gate           `json:"stop"`
+	Rate            gate           `json:"rate"`
+	Budget          gate           `json:"budget"`
+	Approval        gate           `json:"approval"`
 	LongestSilence  float64        `json:"longestSilenceSeconds"`
 	SilenceEnded    float64        `json:"silenceEndedAtSeconds"`
 	LeaderKilled    string         `json:"leaderKilled"`
@@ -42,13 +47,23 @@ type demoReport struct {
 	OK              bool           `json:"ok"`
 }
 
-// outcomeOf is the outcome in an error, if the service has answered.
-func outcomeOf(err error) string {
-	var refused *client.Refused
-	if errors.As(err, &refused) {
-		return strings.TrimPrefix(refused.Outcome.String(), "OUTCOME_")
+// A must is something that must not have happened, and how often it did.
+type must struct {
+	what string
+	n    int
+	how  string // it was put to the test, if there is more to say
+}
+
+func (r *demoReport) musts() []must {
+	return []must{
+		{"over-limit events", r.OverLimit, ""},
+		{"slots leaked", r.Leaked, ""},
+		{"counts lost or doubled", r.LostOrDoubled, ""},
+		{"calls admitted while stopped", r.Stop.Violations, r.Stop.How},
+		{"calls over their rate", r.Rate.Violations, r.Rate.How},
+		{"calls over their budget", r.Budget.Violations, r.Budget.How},
+		{"calls without their approval", r.Approval.Violations, r.Approval.How},
 	}
-	return ""
 }
 
 // settle checks the ledgers against the service. Stopped is when the workers
@@ -80,7 +95,8 @@ func (d *demoRun) settle(ctx context.Context, stopped time.Duration) error {
 	var over int
 	r.MostSlots, over = most(uses, demoSlots)
 	r.OverLimit = over + d.books.overCalls(demoCallLimit) + repeatedTokens(uses)
-	silence, at := d.books.silence(d.started, stopped)
+	r.Stop = whileStopped(d.books.calls(), d.books.stop)
+	silence, at := d.books.silence(d.books.stop.lifted, stopped) // before that the fleet was silent on purpose
 	r.LongestSilence, r.SilenceEnded = silence.Seconds(), (at - d.started).Seconds()
 	for i, w := range d.books.workers {
 		r.LeasesLost += w.lost
@@ -97,7 +113,7 @@ func (d *demoRun) leaked(ctx context.Context) (int, error) {
 	deadline := machineTime() + d.options.ttl() + leaseGrace
 	for {
 		n := 0
-		for _, pool := range []string{demoPool, "policy/" + demoPolicy} {
+		for _, pool := range []string{demoPool, turnstile, "policy/" + demoPolicy} {
 			slots, err := d.client.ListSlots(ctx, pool)
 			if err != nil {
 				return 0, err
@@ -128,17 +144,17 @@ func (d *demoRun) wrongCounts(ctx context.Context) (wrong int, err error) {
 			return 0, err
 		}
 		for _, c := range []struct {
-			name     string
-			has, had int
+			name            string
+			has, had, again int
 		}{
-			{"attempts", int(s.GetAttempts()), book.attempts},
-			{"calls", int(s.GetCalls()), book.calls},
-			{"executions", int(s.GetExecutions()), book.executions},
-			{"failures", int(s.GetFailures()), book.failures},
-			{"open calls", len(s.GetOpenCalls()), 0},
+			{"attempts", int(s.GetAttempts()), book.attempts, book.again},
+			{"calls", int(s.GetCalls()), book.calls, 0},
+			{"executions", int(s.GetExecutions()), book.executions, 0},
+			{"failures", int(s.GetFailures()), book.failures, 0},
+			{"open calls", len(s.GetOpenCalls()), 0, 0},
 		} {
-			if c.has != c.had {
-				wrong += max(c.has-c.had, c.had-c.has)
+			if n := max(c.has-c.had-c.again, c.had-c.has); n > 0 {
+				wrong += n
 				d.say("!!! session %s: the service has %d %s, the ledger of worker %d has %d", id, c.has, c.name, book.worker+1, c.had)
 			}
 		}
@@ -169,14 +185,15 @@ func (d *demoRun) complete(ctx context.Context) error {
 	if r.WorkersKilled != 2 {
 		d.problems = append(d.problems, fmt.Sprintf("%d workers were killed, not 2", r.WorkersKilled))
 	}
-	if r.MostSlots < demoSlots || r.Refused["WAIT_TIMEOUT"] == 0 {
-		d.problems = append(d.problems, "the pool was never full, so its limit was not put to the test")
-	}
-	if r.Refused["DENIED_BY_POLICY"] == 0 {
-		d.problems = append(d.problems, "the policy refused nothing, so it was not put to the test")
+	d.problems = append(d.problems, d.books.unmet()...)
+	for i, g := range []gate{r.Stop, r.Rate, r.Budget, r.Approval} {
+		if g.Admitted == 0 || g.KeptOut == 0 {
+			name := []string{"STOP", "rate", "budget", "approvals"}[i]
+			d.problems = append(d.problems, fmt.Sprintf("the %s let %d calls in and kept %d out, so it was not put to the test", name, g.Admitted, g.KeptOut))
+		}
 	}
 	r.Problems = append([]string{}, d.problems...)
-	r.OK = r.OverLimit == 0 && r.Leaked == 0 && r.LostOrDoubled == 0 && len(r.Problems) == 0
+	r.OK = len(r.Problems) == 0 && !slices.ContainsFunc(r.musts(), func(m must) bool { return m.n != 0 })
 	return nil
 }
 
@@ -186,12 +203,9 @@ func (r *demoReport) verdict() error {
 		return nil
 	}
 	problems := r.Problems
-	for _, p := range []struct {
-		n    int
-		what string
-	}{{r.OverLimit, "times over a limit"}, {r.Leaked, "slots leaked"}, {r.LostOrDoubled, "counts lost or doubled"}} {
-		if p.n != 0 {
-			problems = append(problems, fmt.Sprintf("%d %s", p.n, p.what))
+	for _, m := range r.musts() {
+		if m.n != 0 {
+			problems = append(problems, fmt.Sprintf("%s: %d", m.what, m.n))
 		}
 	}
 	return errors.New("demo: " + strings.Join(problems, "; "))
@@ -218,9 +232,17 @@ func (r *demoReport) print(w io.Writer, how string) error {
 	row("workers killed with a slot", "%d, their slots free after %s", r.WorkersKilled, seconds(r.SlotsFreedAfter))
 	row("longest time without an outcome", "%.2f s, until %.1f s", r.LongestSilence, r.SilenceEnded)
 	row("most slots ever in use", "%d of %d", r.MostSlots, r.SlotLimit)
-	row("over-limit events", "%d", r.OverLimit)
-	row("slots leaked", "%d", r.Leaked)
-	row("counts lost or doubled", "%d", r.LostOrDoubled)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(t, "\nWhat must be 0:")
+	for _, m := range r.musts() {
+		n := strconv.Itoa(m.n)
+		if m.how != "" {
+			n += "\t" + m.how
+		}
+		row(m.what, "%s", n)
+	}
 	return t.Flush()
 }
 

@@ -1,14 +1,11 @@
 package demo
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +47,7 @@ func (o *workerOrders) name() string { return fmt.Sprintf("demo-worker-%d", o.In
 // call is the call that an id stands for. The parent makes the same one to
 // learn what became of it.
 func (o *workerOrders) call(id, tool string) client.Call {
-	return client.Call{ID: id, Tool: tool, TTL: o.TTL, Pools: []client.Want{{Pool: o.Pool}}}
+	return client.Call{ID: id, Tool: tool, TTL: o.TTL, Pools: []client.Want{{Pool: o.Pool}, {Pool: turnstile}}}
 }
 
 // client is a client under the worker's own name, with which its slots are
@@ -85,14 +82,14 @@ func runWorker(ctx context.Context, stdin io.Reader) (err error) {
 		ctx = context.Background()
 	}
 	w := &worker{stop: make(chan struct{})}
-	lines := bufio.NewScanner(stdin)
-	if !lines.Scan() {
-		return terminal.Usagef("demo worker: started without orders: it is what govnode demo starts")
+	lines, err := hearOrders(stdin, &w.orders)
+	if err != nil {
+		return fmt.Errorf("demo worker: %w", err)
 	}
-	if err := json.Unmarshal(lines.Bytes(), &w.orders); err != nil {
-		return fmt.Errorf("demo worker: orders: %w", err)
-	}
-	go w.listen(lines)
+	go obey(lines, map[string]func(){
+		"hold": func() { w.holding.Store(true) },
+		"stop": sync.OnceFunc(func() { close(w.stop) }),
+	})
 	if w.ledger, err = openLedger(w.orders.Ledger); err != nil {
 		return err
 	}
@@ -102,23 +99,6 @@ func runWorker(ctx context.Context, stdin io.Reader) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.client.Close()) }()
 	return w.work(ctx)
-}
-
-// listen obeys the parent, and ends the process when the parent has gone.
-func (w *worker) listen(lines *bufio.Scanner) {
-	stopped := false
-	for lines.Scan() {
-		switch lines.Text() {
-		case "hold":
-			w.holding.Store(true)
-		case "stop":
-			if !stopped {
-				close(w.stop)
-			}
-			stopped = true
-		}
-	}
-	os.Exit(terminal.ExitNo)
 }
 
 func (w *worker) stopping() bool {
@@ -180,7 +160,9 @@ func (w *worker) attempt(ctx context.Context, session *client.OpenSession, i int
 			return nil, err
 		}
 		return open, nil
-	}, func() uint64 { return tokenIn(open.Begun(), w.orders.Pool) })
+	}, func() (token, passed uint64) {
+		return tokenIn(open.Begun(), w.orders.Pool), tokenIn(open.Begun(), turnstile)
+	})
 	if err != nil || !took {
 		return err
 	}
@@ -207,7 +189,7 @@ func (w *worker) slot(ctx context.Context, id string, i int) error {
 			return nil, err
 		}
 		return held, nil
-	}, func() uint64 { return held.Token() })
+	}, func() (token, passed uint64) { return held.Token(), 0 })
 	if err != nil || !took {
 		return err
 	}
@@ -244,7 +226,7 @@ type lease interface {
 
 // ask notes down the intent, asks until there is an answer, and notes that
 // down. It reports whether the slot was granted.
-func (w *worker) ask(at entry, ask func() (lease, error), token func() uint64) (took bool, err error) {
+func (w *worker) ask(at entry, ask func() (lease, error), granted func() (token, passed uint64)) (took bool, err error) {
 	at.What = wroteIntent
 	if err := w.ledger.write(at); err != nil {
 		return false, err
@@ -255,15 +237,14 @@ func (w *worker) ask(at entry, ask func() (lease, error), token func() uint64) (
 		return err
 	})
 	at.What = wroteAnswer
-	var refused *client.Refused
-	if errors.As(err, &refused) {
-		at.Outcome = strings.TrimPrefix(refused.Outcome.String(), "OUTCOME_")
+	if at.Outcome = outcomeOf(err); at.Outcome != "" {
 		return false, w.ledger.write(at)
 	}
 	if err != nil {
 		return false, err
 	}
-	at.Outcome, at.Token = admitted, token()
+	at.Outcome = admitted
+	at.Token, at.Passed = granted()
 	if err := w.ledger.write(at); err != nil {
 		return false, err
 	}
@@ -277,9 +258,7 @@ func (w *worker) ask(at entry, ask func() (lease, error), token func() uint64) (
 func (w *worker) insist(session, id string, do func() error) error {
 	for {
 		err := do()
-		var unknown *client.Unknown
-		var unavailable *client.Unavailable
-		if !errors.As(err, &unknown) && !errors.As(err, &unavailable) {
+		if !isUnanswered(err) {
 			return err
 		}
 		if id != "" {
@@ -340,9 +319,8 @@ func (w *worker) finish(at entry, good string, do func() error) error {
 	}
 	err := w.insist(at.Session, at.ID, do)
 	at.What, at.Outcome = wroteDone, good
-	var refused *client.Refused
-	if errors.As(err, &refused) {
-		at.Outcome, err = strings.TrimPrefix(refused.Outcome.String(), "OUTCOME_"), nil
+	if refused := outcomeOf(err); refused != "" {
+		at.Outcome, err = refused, nil
 	}
 	if err != nil {
 		return err

@@ -36,8 +36,8 @@ func policyEvalCommand() *cobra.Command {
 		Use:   "eval FILE|DIR|-",
 		Short: "Judge one call by a policy; needs no node",
 		Long: `Judges one call by a policy, as a node would, and counts nothing. - is standard input. The
-exit code is 0 if the call is allowed, 1 if it is denied, and 2 if the policy is not
-valid or not there.`,
+exit code is 0 if the call is allowed, 1 if it is denied or people are to be asked about
+it, and 2 if the policy is not valid or not there.`,
 		Example: `  govnode policy eval policy.yaml --tool delete_file --args '{"path":"/etc"}' --context '{"role":"admin"}' --explain`,
 		Args:    terminal.Arguments(1, 1),
 	}, []string{"text", "json"}, func(cmd *cobra.Command, output string, args []string) error {
@@ -115,7 +115,10 @@ func (f *evalFlags) print(w io.Writer, output string, d engine.Decision, digest 
 		}})
 	}
 	verdict := "denied"
-	if d.Allowed {
+	switch {
+	case d.Ask != nil:
+		verdict = "ask"
+	case d.Allowed:
 		verdict = "allowed"
 	}
 	t := terminal.NewTable(w, "DECISION", verdict)
@@ -125,6 +128,13 @@ func (f *evalFlags) print(w io.Writer, output string, d engine.Decision, digest 
 	t.Row("REASON", d.Reason)
 	t.Row("CATEGORY", d.Category)
 	t.Row("CHAIN", strings.Join(d.PolicyChain, " > "))
+	if a := d.Ask; a != nil {
+		onTimeout := engine.Deny
+		if a.AllowOnTimeout {
+			onTimeout = engine.Allow
+		}
+		t.Row("APPROVAL", fmt.Sprintf("%d to allow, %d to deny, %s after %s", a.Required, a.Denials, onTimeout, a.Timeout))
+	}
 	if d.Backend != "" {
 		t.Row("BACKEND", d.Backend)
 	}

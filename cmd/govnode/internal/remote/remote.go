@@ -42,6 +42,8 @@ type Node struct {
 	govnodev1connect.DecisionServiceClient
 	govnodev1connect.EventServiceClient
 	govnodev1connect.ClusterServiceClient
+	// Approvals is not embedded: it has names that others have.
+	Approvals govnodev1connect.ApprovalServiceClient
 }
 
 // NewNode reaches the API at an address.
@@ -56,6 +58,7 @@ func NewNode(client *http.Client, address string) Node {
 		govnodev1connect.NewDecisionServiceClient(client, base),
 		govnodev1connect.NewEventServiceClient(client, base),
 		govnodev1connect.NewClusterServiceClient(client, base),
+		govnodev1connect.NewApprovalServiceClient(client, base),
 	}
 }
 

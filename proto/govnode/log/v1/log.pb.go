@@ -315,6 +315,66 @@ func (SignalKind) EnumDescriptor() ([]byte, []int) {
 	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{4}
 }
 
+// ApprovalState says how an approval stands.
+type ApprovalState int32
+
+const (
+	// buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
+	ApprovalState_APPROVAL_STATE_PENDING   ApprovalState = 0 // of those that are open most are
+	ApprovalState_APPROVAL_STATE_APPROVED  ApprovalState = 1
+	ApprovalState_APPROVAL_STATE_USED      ApprovalState = 2
+	ApprovalState_APPROVAL_STATE_DENIED    ApprovalState = 3
+	ApprovalState_APPROVAL_STATE_EXPIRED   ApprovalState = 4
+	ApprovalState_APPROVAL_STATE_CANCELLED ApprovalState = 5
+)
+
+// Enum value maps for ApprovalState.
+var (
+	ApprovalState_name = map[int32]string{
+		0: "APPROVAL_STATE_PENDING",
+		1: "APPROVAL_STATE_APPROVED",
+		2: "APPROVAL_STATE_USED",
+		3: "APPROVAL_STATE_DENIED",
+		4: "APPROVAL_STATE_EXPIRED",
+		5: "APPROVAL_STATE_CANCELLED",
+	}
+	ApprovalState_value = map[string]int32{
+		"APPROVAL_STATE_PENDING":   0,
+		"APPROVAL_STATE_APPROVED":  1,
+		"APPROVAL_STATE_USED":      2,
+		"APPROVAL_STATE_DENIED":    3,
+		"APPROVAL_STATE_EXPIRED":   4,
+		"APPROVAL_STATE_CANCELLED": 5,
+	}
+)
+
+func (x ApprovalState) Enum() *ApprovalState {
+	p := new(ApprovalState)
+	*p = x
+	return p
+}
+
+func (x ApprovalState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ApprovalState) Descriptor() protoreflect.EnumDescriptor {
+	return file_govnode_log_v1_log_proto_enumTypes[5].Descriptor()
+}
+
+func (ApprovalState) Type() protoreflect.EnumType {
+	return &file_govnode_log_v1_log_proto_enumTypes[5]
+}
+
+func (x ApprovalState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ApprovalState.Descriptor instead.
+func (ApprovalState) EnumDescriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{5}
+}
+
 // Phase says whether a session admits calls.
 type Phase int32
 
@@ -350,11 +410,11 @@ func (x Phase) String() string {
 }
 
 func (Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_govnode_log_v1_log_proto_enumTypes[5].Descriptor()
+	return file_govnode_log_v1_log_proto_enumTypes[6].Descriptor()
 }
 
 func (Phase) Type() protoreflect.EnumType {
-	return &file_govnode_log_v1_log_proto_enumTypes[5]
+	return &file_govnode_log_v1_log_proto_enumTypes[6]
 }
 
 func (x Phase) Number() protoreflect.EnumNumber {
@@ -363,7 +423,7 @@ func (x Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Phase.Descriptor instead.
 func (Phase) EnumDescriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{6}
 }
 
 // Entry is one entry of the log: commands that are applied together.
@@ -455,6 +515,11 @@ type Command struct {
 	//	*Command_Repair
 	//	*Command_Signal
 	//	*Command_Swept
+	//	*Command_Ask
+	//	*Command_Decide
+	//	*Command_CancelApproval
+	//	*Command_PutStanding
+	//	*Command_DeleteStanding
 	//	*Command_PutRate
 	//	*Command_DeleteRate
 	//	*Command_TakeRate
@@ -703,6 +768,51 @@ func (x *Command) GetSwept() *Swept {
 	return nil
 }
 
+func (x *Command) GetAsk() *Ask {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Ask); ok {
+			return x.Ask
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDecide() *Decide {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Decide); ok {
+			return x.Decide
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetCancelApproval() *CancelApproval {
+	if x != nil {
+		if x, ok := x.Command.(*Command_CancelApproval); ok {
+			return x.CancelApproval
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPutStanding() *PutStanding {
+	if x != nil {
+		if x, ok := x.Command.(*Command_PutStanding); ok {
+			return x.PutStanding
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteStanding() *DeleteStanding {
+	if x != nil {
+		if x, ok := x.Command.(*Command_DeleteStanding); ok {
+			return x.DeleteStanding
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetPutRate() *PutRate {
 	if x != nil {
 		if x, ok := x.Command.(*Command_PutRate); ok {
@@ -867,6 +977,26 @@ type Command_Swept struct {
 	Swept *Swept `protobuf:"bytes,22,opt,name=swept,proto3,oneof"`
 }
 
+type Command_Ask struct {
+	Ask *Ask `protobuf:"bytes,23,opt,name=ask,proto3,oneof"`
+}
+
+type Command_Decide struct {
+	Decide *Decide `protobuf:"bytes,24,opt,name=decide,proto3,oneof"`
+}
+
+type Command_CancelApproval struct {
+	CancelApproval *CancelApproval `protobuf:"bytes,25,opt,name=cancel_approval,json=cancelApproval,proto3,oneof"`
+}
+
+type Command_PutStanding struct {
+	PutStanding *PutStanding `protobuf:"bytes,26,opt,name=put_standing,json=putStanding,proto3,oneof"`
+}
+
+type Command_DeleteStanding struct {
+	DeleteStanding *DeleteStanding `protobuf:"bytes,27,opt,name=delete_standing,json=deleteStanding,proto3,oneof"`
+}
+
 type Command_PutRate struct {
 	PutRate *PutRate `protobuf:"bytes,28,opt,name=put_rate,json=putRate,proto3,oneof"`
 }
@@ -942,6 +1072,16 @@ func (*Command_Repair) isCommand_Command() {}
 func (*Command_Signal) isCommand_Command() {}
 
 func (*Command_Swept) isCommand_Command() {}
+
+func (*Command_Ask) isCommand_Command() {}
+
+func (*Command_Decide) isCommand_Command() {}
+
+func (*Command_CancelApproval) isCommand_Command() {}
+
+func (*Command_PutStanding) isCommand_Command() {}
+
+func (*Command_DeleteStanding) isCommand_Command() {}
 
 func (*Command_PutRate) isCommand_Command() {}
 
@@ -1769,6 +1909,8 @@ type Begin struct {
 	Wait          int64                  `protobuf:"varint,14,opt,name=wait,proto3" json:"wait,omitempty"`
 	Priority      int32                  `protobuf:"zigzag32,15,opt,name=priority,proto3" json:"priority,omitempty"`
 	Tokens        int64                  `protobuf:"zigzag64,16,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Asking        *Asking                `protobuf:"bytes,17,opt,name=asking,proto3" json:"asking,omitempty"`   // if the verdict asks
+	Asked         bool                   `protobuf:"varint,18,opt,name=asked,proto3" json:"asked,omitempty"`    // premise: an approval was asked for before
 	Rates         []*RateWant            `protobuf:"bytes,23,rep,name=rates,proto3" json:"rates,omitempty"`     // by pool
 	Budgets       []*Charge              `protobuf:"bytes,24,rep,name=budgets,proto3" json:"budgets,omitempty"` // by name, with all ancestors
 	unknownFields protoimpl.UnknownFields
@@ -1917,6 +2059,20 @@ func (x *Begin) GetTokens() int64 {
 	return 0
 }
 
+func (x *Begin) GetAsking() *Asking {
+	if x != nil {
+		return x.Asking
+	}
+	return nil
+}
+
+func (x *Begin) GetAsked() bool {
+	if x != nil {
+		return x.Asked
+	}
+	return false
+}
+
 func (x *Begin) GetRates() []*RateWant {
 	if x != nil {
 		return x.Rates
@@ -1931,6 +2087,139 @@ func (x *Begin) GetBudgets() []*Charge {
 	return nil
 }
 
+// Asking is what a call has to be approved as.
+type Asking struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Agent          string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	Required       uint32                 `protobuf:"varint,2,opt,name=required,proto3" json:"required,omitempty"` // votes that approve it
+	Denials        uint32                 `protobuf:"varint,3,opt,name=denials,proto3" json:"denials,omitempty"`   // votes that deny it
+	Timeout        int64                  `protobuf:"varint,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	AllowOnTimeout bool                   `protobuf:"varint,5,opt,name=allow_on_timeout,json=allowOnTimeout,proto3" json:"allow_on_timeout,omitempty"`
+	MaxPending     uint32                 `protobuf:"varint,6,opt,name=max_pending,json=maxPending,proto3" json:"max_pending,omitempty"`
+	Request        []byte                 `protobuf:"bytes,7,opt,name=request,proto3" json:"request,omitempty"` // of the whole request, and of the arguments as they were modified
+	Arguments      []byte                 `protobuf:"bytes,8,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	Server         string                 `protobuf:"bytes,9,opt,name=server,proto3" json:"server,omitempty"`
+	Preview        string                 `protobuf:"bytes,10,opt,name=preview,proto3" json:"preview,omitempty"`
+	Reason         string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
+	Rule           uint32                 `protobuf:"varint,12,opt,name=rule,proto3" json:"rule,omitempty"` // that asks
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Asking) Reset() {
+	*x = Asking{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Asking) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Asking) ProtoMessage() {}
+
+func (x *Asking) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Asking.ProtoReflect.Descriptor instead.
+func (*Asking) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Asking) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *Asking) GetRequired() uint32 {
+	if x != nil {
+		return x.Required
+	}
+	return 0
+}
+
+func (x *Asking) GetDenials() uint32 {
+	if x != nil {
+		return x.Denials
+	}
+	return 0
+}
+
+func (x *Asking) GetTimeout() int64 {
+	if x != nil {
+		return x.Timeout
+	}
+	return 0
+}
+
+func (x *Asking) GetAllowOnTimeout() bool {
+	if x != nil {
+		return x.AllowOnTimeout
+	}
+	return false
+}
+
+func (x *Asking) GetMaxPending() uint32 {
+	if x != nil {
+		return x.MaxPending
+	}
+	return 0
+}
+
+func (x *Asking) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *Asking) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *Asking) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Asking) GetPreview() string {
+	if x != nil {
+		return x.Preview
+	}
+	return ""
+}
+
+func (x *Asking) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Asking) GetRule() uint32 {
+	if x != nil {
+		return x.Rule
+	}
+	return 0
+}
+
 // Charge is what a call charges a budget with.
 type Charge struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1943,7 +2232,7 @@ type Charge struct {
 
 func (x *Charge) Reset() {
 	*x = Charge{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2244,7 @@ func (x *Charge) String() string {
 func (*Charge) ProtoMessage() {}
 
 func (x *Charge) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2257,7 @@ func (x *Charge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charge.ProtoReflect.Descriptor instead.
 func (*Charge) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Charge) GetBudget() string {
@@ -2003,7 +2292,7 @@ type Bill struct {
 
 func (x *Bill) Reset() {
 	*x = Bill{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2304,7 @@ func (x *Bill) String() string {
 func (*Bill) ProtoMessage() {}
 
 func (x *Bill) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2317,7 @@ func (x *Bill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bill.ProtoReflect.Descriptor instead.
 func (*Bill) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Bill) GetBudget() string {
@@ -2063,7 +2352,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2364,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2377,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *End) GetNs() string {
@@ -2168,13 +2457,14 @@ type Cancel struct {
 	Call          string                 `protobuf:"bytes,3,opt,name=call,proto3" json:"call,omitempty"`
 	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	Pools         []string               `protobuf:"bytes,5,rep,name=pools,proto3" json:"pools,omitempty"`
+	Asked         bool                   `protobuf:"varint,6,opt,name=asked,proto3" json:"asked,omitempty"` // premise: the call waits for an approval
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2476,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2489,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Cancel) GetNs() string {
@@ -2237,6 +2527,13 @@ func (x *Cancel) GetPools() []string {
 	return nil
 }
 
+func (x *Cancel) GetAsked() bool {
+	if x != nil {
+		return x.Asked
+	}
+	return false
+}
+
 type Close struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -2245,13 +2542,14 @@ type Close struct {
 	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
 	Killed        bool                   `protobuf:"varint,5,opt,name=killed,proto3" json:"killed,omitempty"`
 	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // of the KILL
+	Asked         []string               `protobuf:"bytes,7,rep,name=asked,proto3" json:"asked,omitempty"`   // premise: the calls that wait for approvals
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2561,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2574,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Close) GetNs() string {
@@ -2321,6 +2619,13 @@ func (x *Close) GetReason() string {
 	return ""
 }
 
+func (x *Close) GetAsked() []string {
+	if x != nil {
+		return x.Asked
+	}
+	return nil
+}
+
 type Acquire struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -2340,7 +2645,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2657,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2670,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Acquire) GetNs() string {
@@ -2460,7 +2765,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +2777,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +2790,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Renew) GetNs() string {
@@ -2550,7 +2855,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2562,7 +2867,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2575,7 +2880,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Release) GetNs() string {
@@ -2627,7 +2932,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +2944,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +2957,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -2711,7 +3016,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +3028,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +3041,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PutPool) GetNs() string {
@@ -2793,7 +3098,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2805,7 +3110,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2818,7 +3123,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -2863,7 +3168,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +3180,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +3193,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -2946,7 +3251,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3263,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3276,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -3023,7 +3328,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3035,7 +3340,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +3353,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Set) GetNs() string {
@@ -3105,7 +3410,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3117,7 +3422,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3130,7 +3435,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Delete) GetNs() string {
@@ -3173,7 +3478,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3185,7 +3490,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3198,7 +3503,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Increment) GetNs() string {
@@ -3238,7 +3543,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3555,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3568,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -3281,7 +3586,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3293,7 +3598,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3306,7 +3611,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 type PutHash struct {
@@ -3321,7 +3626,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3638,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3651,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PutHash) GetNs() string {
@@ -3389,7 +3694,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3401,7 +3706,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3414,7 +3719,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Repair) GetNs() string {
@@ -3459,7 +3764,7 @@ type PutRate struct {
 
 func (x *PutRate) Reset() {
 	*x = PutRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3471,7 +3776,7 @@ func (x *PutRate) String() string {
 func (*PutRate) ProtoMessage() {}
 
 func (x *PutRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3484,7 +3789,7 @@ func (x *PutRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRate.ProtoReflect.Descriptor instead.
 func (*PutRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PutRate) GetNs() string {
@@ -3540,7 +3845,7 @@ type DeleteRate struct {
 
 func (x *DeleteRate) Reset() {
 	*x = DeleteRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3552,7 +3857,7 @@ func (x *DeleteRate) String() string {
 func (*DeleteRate) ProtoMessage() {}
 
 func (x *DeleteRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3565,7 +3870,7 @@ func (x *DeleteRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRate.ProtoReflect.Descriptor instead.
 func (*DeleteRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DeleteRate) GetNs() string {
@@ -3605,7 +3910,7 @@ type TakeRate struct {
 
 func (x *TakeRate) Reset() {
 	*x = TakeRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +3922,7 @@ func (x *TakeRate) String() string {
 func (*TakeRate) ProtoMessage() {}
 
 func (x *TakeRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3630,7 +3935,7 @@ func (x *TakeRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRate.ProtoReflect.Descriptor instead.
 func (*TakeRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TakeRate) GetNs() string {
@@ -3703,7 +4008,7 @@ type PutBudget struct {
 
 func (x *PutBudget) Reset() {
 	*x = PutBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3715,7 +4020,7 @@ func (x *PutBudget) String() string {
 func (*PutBudget) ProtoMessage() {}
 
 func (x *PutBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3728,7 +4033,7 @@ func (x *PutBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBudget.ProtoReflect.Descriptor instead.
 func (*PutBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PutBudget) GetNs() string {
@@ -3786,7 +4091,7 @@ type AdjustBudget struct {
 
 func (x *AdjustBudget) Reset() {
 	*x = AdjustBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3798,7 +4103,7 @@ func (x *AdjustBudget) String() string {
 func (*AdjustBudget) ProtoMessage() {}
 
 func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3811,7 +4116,7 @@ func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustBudget.ProtoReflect.Descriptor instead.
 func (*AdjustBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AdjustBudget) GetNs() string {
@@ -3861,7 +4166,7 @@ type DeleteBudget struct {
 
 func (x *DeleteBudget) Reset() {
 	*x = DeleteBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3873,7 +4178,7 @@ func (x *DeleteBudget) String() string {
 func (*DeleteBudget) ProtoMessage() {}
 
 func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3886,7 +4191,7 @@ func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBudget.ProtoReflect.Descriptor instead.
 func (*DeleteBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeleteBudget) GetNs() string {
@@ -3932,7 +4237,7 @@ type Append struct {
 
 func (x *Append) Reset() {
 	*x = Append{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3944,7 +4249,7 @@ func (x *Append) String() string {
 func (*Append) ProtoMessage() {}
 
 func (x *Append) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3957,7 +4262,7 @@ func (x *Append) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Append.ProtoReflect.Descriptor instead.
 func (*Append) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Append) GetNs() string {
@@ -4020,7 +4325,7 @@ type DeleteList struct {
 
 func (x *DeleteList) Reset() {
 	*x = DeleteList{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4032,7 +4337,7 @@ func (x *DeleteList) String() string {
 func (*DeleteList) ProtoMessage() {}
 
 func (x *DeleteList) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4045,7 +4350,7 @@ func (x *DeleteList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
 func (*DeleteList) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DeleteList) GetNs() string {
@@ -4080,7 +4385,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4092,7 +4397,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4105,7 +4410,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Target) GetScope() SignalScope {
@@ -4135,7 +4440,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4147,7 +4452,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4160,7 +4465,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Signal) GetNs() string {
@@ -4209,7 +4514,7 @@ type Swept struct {
 
 func (x *Swept) Reset() {
 	*x = Swept{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4221,7 +4526,7 @@ func (x *Swept) String() string {
 func (*Swept) ProtoMessage() {}
 
 func (x *Swept) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4234,7 +4539,7 @@ func (x *Swept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Swept.ProtoReflect.Descriptor instead.
 func (*Swept) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Swept) GetNs() string {
@@ -4256,6 +4561,568 @@ func (x *Swept) GetNumber() uint64 {
 		return x.Number
 	}
 	return 0
+}
+
+// Ask asks for an approval without a call.
+type Ask struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Ns             string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By             *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Id             string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Agent          string                 `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
+	Session        string                 `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"` // that it is shown with
+	Tool           string                 `protobuf:"bytes,6,opt,name=tool,proto3" json:"tool,omitempty"`
+	Request        []byte                 `protobuf:"bytes,7,opt,name=request,proto3" json:"request,omitempty"`
+	Preview        string                 `protobuf:"bytes,8,opt,name=preview,proto3" json:"preview,omitempty"`
+	Reason         string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
+	Required       uint32                 `protobuf:"varint,10,opt,name=required,proto3" json:"required,omitempty"`
+	Denials        uint32                 `protobuf:"varint,11,opt,name=denials,proto3" json:"denials,omitempty"`
+	Timeout        int64                  `protobuf:"varint,12,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	AllowOnTimeout bool                   `protobuf:"varint,13,opt,name=allow_on_timeout,json=allowOnTimeout,proto3" json:"allow_on_timeout,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Ask) Reset() {
+	*x = Ask{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ask) ProtoMessage() {}
+
+func (x *Ask) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ask.ProtoReflect.Descriptor instead.
+func (*Ask) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *Ask) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Ask) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Ask) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Ask) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *Ask) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *Ask) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *Ask) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *Ask) GetPreview() string {
+	if x != nil {
+		return x.Preview
+	}
+	return ""
+}
+
+func (x *Ask) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Ask) GetRequired() uint32 {
+	if x != nil {
+		return x.Required
+	}
+	return 0
+}
+
+func (x *Ask) GetDenials() uint32 {
+	if x != nil {
+		return x.Denials
+	}
+	return 0
+}
+
+func (x *Ask) GetTimeout() int64 {
+	if x != nil {
+		return x.Timeout
+	}
+	return 0
+}
+
+func (x *Ask) GetAllowOnTimeout() bool {
+	if x != nil {
+		return x.AllowOnTimeout
+	}
+	return false
+}
+
+type Decide struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Session       string                 `protobuf:"bytes,4,opt,name=session,proto3" json:"session,omitempty"`   // premise
+	Call          string                 `protobuf:"bytes,5,opt,name=call,proto3" json:"call,omitempty"`         // premise
+	Approver      string                 `protobuf:"bytes,6,opt,name=approver,proto3" json:"approver,omitempty"` // in lower case
+	Approve       bool                   `protobuf:"varint,7,opt,name=approve,proto3" json:"approve,omitempty"`
+	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Request       []byte                 `protobuf:"bytes,9,opt,name=request,proto3" json:"request,omitempty"` // premise: what the approver has seen
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Decide) Reset() {
+	*x = Decide{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Decide) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Decide) ProtoMessage() {}
+
+func (x *Decide) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Decide.ProtoReflect.Descriptor instead.
+func (*Decide) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Decide) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Decide) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Decide) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Decide) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *Decide) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
+}
+
+func (x *Decide) GetApprover() string {
+	if x != nil {
+		return x.Approver
+	}
+	return ""
+}
+
+func (x *Decide) GetApprove() bool {
+	if x != nil {
+		return x.Approve
+	}
+	return false
+}
+
+func (x *Decide) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Decide) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+type CancelApproval struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Session       string                 `protobuf:"bytes,4,opt,name=session,proto3" json:"session,omitempty"` // premise
+	Call          string                 `protobuf:"bytes,5,opt,name=call,proto3" json:"call,omitempty"`       // premise
+	Pools         []string               `protobuf:"bytes,6,rep,name=pools,proto3" json:"pools,omitempty"`     // premise
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelApproval) Reset() {
+	*x = CancelApproval{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelApproval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelApproval) ProtoMessage() {}
+
+func (x *CancelApproval) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelApproval.ProtoReflect.Descriptor instead.
+func (*CancelApproval) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *CancelApproval) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *CancelApproval) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *CancelApproval) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CancelApproval) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *CancelApproval) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
+}
+
+func (x *CancelApproval) GetPools() []string {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+// StandingOf is what a standing approval is for.
+type StandingOf struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Scope         SignalScope            `protobuf:"varint,1,opt,name=scope,proto3,enum=govnode.log.v1.SignalScope" json:"scope,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Server        string                 `protobuf:"bytes,3,opt,name=server,proto3" json:"server,omitempty"`
+	Tool          string                 `protobuf:"bytes,4,opt,name=tool,proto3" json:"tool,omitempty"`
+	Exact         bool                   `protobuf:"varint,5,opt,name=exact,proto3" json:"exact,omitempty"`
+	Arguments     []byte                 `protobuf:"bytes,6,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StandingOf) Reset() {
+	*x = StandingOf{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StandingOf) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StandingOf) ProtoMessage() {}
+
+func (x *StandingOf) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StandingOf.ProtoReflect.Descriptor instead.
+func (*StandingOf) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *StandingOf) GetScope() SignalScope {
+	if x != nil {
+		return x.Scope
+	}
+	return SignalScope_SIGNAL_SCOPE_UNSPECIFIED
+}
+
+func (x *StandingOf) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StandingOf) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *StandingOf) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *StandingOf) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+func (x *StandingOf) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+type PutStanding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Of            *StandingOf            `protobuf:"bytes,3,opt,name=of,proto3" json:"of,omitempty"`
+	Shown         string                 `protobuf:"bytes,4,opt,name=shown,proto3" json:"shown,omitempty"`
+	Uses          uint32                 `protobuf:"varint,5,opt,name=uses,proto3" json:"uses,omitempty"`
+	Ttl           int64                  `protobuf:"varint,6,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutStanding) Reset() {
+	*x = PutStanding{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutStanding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutStanding) ProtoMessage() {}
+
+func (x *PutStanding) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutStanding.ProtoReflect.Descriptor instead.
+func (*PutStanding) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *PutStanding) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *PutStanding) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *PutStanding) GetOf() *StandingOf {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *PutStanding) GetShown() string {
+	if x != nil {
+		return x.Shown
+	}
+	return ""
+}
+
+func (x *PutStanding) GetUses() uint32 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
+func (x *PutStanding) GetTtl() int64 {
+	if x != nil {
+		return x.Ttl
+	}
+	return 0
+}
+
+type DeleteStanding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteStanding) Reset() {
+	*x = DeleteStanding{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteStanding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteStanding) ProtoMessage() {}
+
+func (x *DeleteStanding) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteStanding.ProtoReflect.Descriptor instead.
+func (*DeleteStanding) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *DeleteStanding) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *DeleteStanding) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *DeleteStanding) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
 }
 
 // Result is the answer to a command. It goes between nodes and is not kept.
@@ -4282,6 +5149,7 @@ type Result struct {
 	Lapsed        []*Lapse               `protobuf:"bytes,19,rep,name=lapsed,proto3" json:"lapsed,omitempty"`
 	After         *After                 `protobuf:"bytes,20,opt,name=after,proto3" json:"after,omitempty"`
 	Signal        *Halt                  `protobuf:"bytes,21,opt,name=signal,proto3" json:"signal,omitempty"`
+	Approval      *ApprovalCount         `protobuf:"bytes,22,opt,name=approval,proto3" json:"approval,omitempty"`
 	Budgets       []*BudgetCount         `protobuf:"bytes,23,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	Rates         []string               `protobuf:"bytes,24,rep,name=rates,proto3" json:"rates,omitempty"`
 	Version       string                 `protobuf:"bytes,25,opt,name=version,proto3" json:"version,omitempty"`
@@ -4291,7 +5159,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4303,7 +5171,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4316,7 +5184,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -4466,6 +5334,13 @@ func (x *Result) GetSignal() *Halt {
 	return nil
 }
 
+func (x *Result) GetApproval() *ApprovalCount {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 func (x *Result) GetBudgets() []*BudgetCount {
 	if x != nil {
 		return x.Budgets
@@ -4487,6 +5362,122 @@ func (x *Result) GetVersion() string {
 	return ""
 }
 
+type ApprovalCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State         ApprovalState          `protobuf:"varint,2,opt,name=state,proto3,enum=govnode.log.v1.ApprovalState" json:"state,omitempty"`
+	Why           uint32                 `protobuf:"varint,3,opt,name=why,proto3" json:"why,omitempty"` // session.Refusal
+	Left          int64                  `protobuf:"varint,4,opt,name=left,proto3" json:"left,omitempty"`
+	Required      uint32                 `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
+	Denials       uint32                 `protobuf:"varint,6,opt,name=denials,proto3" json:"denials,omitempty"`
+	For           uint32                 `protobuf:"varint,7,opt,name=for,proto3" json:"for,omitempty"`
+	Against       uint32                 `protobuf:"varint,8,opt,name=against,proto3" json:"against,omitempty"`
+	By            string                 `protobuf:"bytes,9,opt,name=by,proto3" json:"by,omitempty"` // of the vote that decided
+	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalCount) Reset() {
+	*x = ApprovalCount{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalCount) ProtoMessage() {}
+
+func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalCount.ProtoReflect.Descriptor instead.
+func (*ApprovalCount) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *ApprovalCount) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ApprovalCount) GetState() ApprovalState {
+	if x != nil {
+		return x.State
+	}
+	return ApprovalState_APPROVAL_STATE_PENDING
+}
+
+func (x *ApprovalCount) GetWhy() uint32 {
+	if x != nil {
+		return x.Why
+	}
+	return 0
+}
+
+func (x *ApprovalCount) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *ApprovalCount) GetRequired() uint32 {
+	if x != nil {
+		return x.Required
+	}
+	return 0
+}
+
+func (x *ApprovalCount) GetDenials() uint32 {
+	if x != nil {
+		return x.Denials
+	}
+	return 0
+}
+
+func (x *ApprovalCount) GetFor() uint32 {
+	if x != nil {
+		return x.For
+	}
+	return 0
+}
+
+func (x *ApprovalCount) GetAgainst() uint32 {
+	if x != nil {
+		return x.Against
+	}
+	return 0
+}
+
+func (x *ApprovalCount) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ApprovalCount) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type BudgetCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
@@ -4504,7 +5495,7 @@ type BudgetCount struct {
 
 func (x *BudgetCount) Reset() {
 	*x = BudgetCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4516,7 +5507,7 @@ func (x *BudgetCount) String() string {
 func (*BudgetCount) ProtoMessage() {}
 
 func (x *BudgetCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4529,7 +5520,7 @@ func (x *BudgetCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetCount.ProtoReflect.Descriptor instead.
 func (*BudgetCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *BudgetCount) GetBudget() string {
@@ -4601,13 +5592,15 @@ type After struct {
 	Now           int64                  `protobuf:"varint,1,opt,name=now,proto3" json:"now,omitempty"`
 	Session       *Session               `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"` // without ids and pinned
 	Pool          *PoolCounts            `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`
+	Approval      *Approval              `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
+	Standing      *Standing              `protobuf:"bytes,5,opt,name=standing,proto3" json:"standing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4619,7 +5612,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4632,7 +5625,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *After) GetNow() int64 {
@@ -4656,6 +5649,20 @@ func (x *After) GetPool() *PoolCounts {
 	return nil
 }
 
+func (x *After) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+func (x *After) GetStanding() *Standing {
+	if x != nil {
+		return x.Standing
+	}
+	return nil
+}
+
 type PoolCounts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Slots         int32                  `protobuf:"varint,1,opt,name=slots,proto3" json:"slots,omitempty"`
@@ -4672,7 +5679,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4684,7 +5691,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4697,7 +5704,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -4767,7 +5774,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4779,7 +5786,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4792,7 +5799,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Grant) GetPool() string {
@@ -4827,7 +5834,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4839,7 +5846,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4852,7 +5859,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -4890,7 +5897,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4902,7 +5909,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4915,7 +5922,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -4970,7 +5977,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4982,7 +5989,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4995,7 +6002,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Place) GetPool() string {
@@ -5024,7 +6031,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5036,7 +6043,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5049,7 +6056,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Lapse) GetSession() string {
@@ -5096,6 +6103,8 @@ type Record struct {
 	//	*Record_Baseline
 	//	*Record_Hash
 	//	*Record_Signals
+	//	*Record_Approval
+	//	*Record_Standing
 	//	*Record_Budget
 	//	*Record_List
 	//	*Record_ListItem
@@ -5106,7 +6115,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5118,7 +6127,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5131,7 +6140,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -5240,6 +6249,24 @@ func (x *Record) GetSignals() *Signals {
 	return nil
 }
 
+func (x *Record) GetApproval() *Approval {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Approval); ok {
+			return x.Approval
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetStanding() *Standing {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Standing); ok {
+			return x.Standing
+		}
+	}
+	return nil
+}
+
 func (x *Record) GetBudget() *Budget {
 	if x != nil {
 		if x, ok := x.Record.(*Record_Budget); ok {
@@ -5315,6 +6342,14 @@ type Record_Signals struct {
 	Signals *Signals `protobuf:"bytes,11,opt,name=signals,proto3,oneof"`
 }
 
+type Record_Approval struct {
+	Approval *Approval `protobuf:"bytes,12,opt,name=approval,proto3,oneof"`
+}
+
+type Record_Standing struct {
+	Standing *Standing `protobuf:"bytes,13,opt,name=standing,proto3,oneof"`
+}
+
 type Record_Budget struct {
 	Budget *Budget `protobuf:"bytes,14,opt,name=budget,proto3,oneof"`
 }
@@ -5348,6 +6383,10 @@ func (*Record_Baseline) isRecord_Record() {}
 func (*Record_Hash) isRecord_Record() {}
 
 func (*Record_Signals) isRecord_Record() {}
+
+func (*Record_Approval) isRecord_Record() {}
+
+func (*Record_Standing) isRecord_Record() {}
 
 func (*Record_Budget) isRecord_Record() {}
 
@@ -5385,7 +6424,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5397,7 +6436,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5410,7 +6449,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Session) GetAgent() string {
@@ -5583,7 +6622,7 @@ type Gates struct {
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5595,7 +6634,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5608,7 +6647,7 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Gates) GetSignal() SignalKind {
@@ -5670,7 +6709,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5682,7 +6721,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5695,7 +6734,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -5723,7 +6762,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5735,7 +6774,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5748,7 +6787,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -5785,7 +6824,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5797,7 +6836,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5810,7 +6849,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *More) GetParent() string {
@@ -5861,7 +6900,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5873,7 +6912,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5886,7 +6925,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Held) GetHolder() string {
@@ -5969,6 +7008,8 @@ func (x *Held) GetGates() *HeldGates {
 // HeldGates is what few calls have.
 type HeldGates struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Asked         *Clock                 `protobuf:"bytes,1,opt,name=asked,proto3" json:"asked,omitempty"`     // of the approval that it waits for
+	Request       []byte                 `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"` // that was agreed to
 	Rates         []*Spent               `protobuf:"bytes,10,rep,name=rates,proto3" json:"rates,omitempty"`
 	Charges       []*Charged             `protobuf:"bytes,20,rep,name=charges,proto3" json:"charges,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5977,7 +7018,7 @@ type HeldGates struct {
 
 func (x *HeldGates) Reset() {
 	*x = HeldGates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5989,7 +7030,7 @@ func (x *HeldGates) String() string {
 func (*HeldGates) ProtoMessage() {}
 
 func (x *HeldGates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6002,7 +7043,21 @@ func (x *HeldGates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
 func (*HeldGates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *HeldGates) GetAsked() *Clock {
+	if x != nil {
+		return x.Asked
+	}
+	return nil
+}
+
+func (x *HeldGates) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
 }
 
 func (x *HeldGates) GetRates() []*Spent {
@@ -6019,6 +7074,432 @@ func (x *HeldGates) GetCharges() []*Charged {
 	return nil
 }
 
+// Clock is what of an approval moves by time alone.
+type Clock struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Approved       bool                   `protobuf:"varint,1,opt,name=approved,proto3" json:"approved,omitempty"`
+	AllowOnTimeout bool                   `protobuf:"varint,2,opt,name=allow_on_timeout,json=allowOnTimeout,proto3" json:"allow_on_timeout,omitempty"`
+	Timeout        int64                  `protobuf:"varint,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Deadline       int64                  `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Clock) Reset() {
+	*x = Clock{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Clock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Clock) ProtoMessage() {}
+
+func (x *Clock) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Clock.ProtoReflect.Descriptor instead.
+func (*Clock) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *Clock) GetApproved() bool {
+	if x != nil {
+		return x.Approved
+	}
+	return false
+}
+
+func (x *Clock) GetAllowOnTimeout() bool {
+	if x != nil {
+		return x.AllowOnTimeout
+	}
+	return false
+}
+
+func (x *Clock) GetTimeout() int64 {
+	if x != nil {
+		return x.Timeout
+	}
+	return 0
+}
+
+func (x *Clock) GetDeadline() int64 {
+	if x != nil {
+		return x.Deadline
+	}
+	return 0
+}
+
+type Vote struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Approver      string                 `protobuf:"bytes,1,opt,name=approver,proto3" json:"approver,omitempty"`
+	Approve       bool                   `protobuf:"varint,2,opt,name=approve,proto3" json:"approve,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	At            int64                  `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vote) Reset() {
+	*x = Vote{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vote) ProtoMessage() {}
+
+func (x *Vote) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vote.ProtoReflect.Descriptor instead.
+func (*Vote) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *Vote) GetApprover() string {
+	if x != nil {
+		return x.Approver
+	}
+	return ""
+}
+
+func (x *Vote) GetApprove() bool {
+	if x != nil {
+		return x.Approve
+	}
+	return false
+}
+
+func (x *Vote) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Vote) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type Approval struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Deadline       int64                  `protobuf:"varint,1,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	ForCall        bool                   `protobuf:"varint,2,opt,name=for_call,json=forCall,proto3" json:"for_call,omitempty"`
+	Required       uint32                 `protobuf:"varint,3,opt,name=required,proto3" json:"required,omitempty"`
+	Denials        uint32                 `protobuf:"varint,4,opt,name=denials,proto3" json:"denials,omitempty"`
+	Votes          []*Vote                `protobuf:"bytes,5,rep,name=votes,proto3" json:"votes,omitempty"`
+	End            ApprovalState          `protobuf:"varint,6,opt,name=end,proto3,enum=govnode.log.v1.ApprovalState" json:"end,omitempty"` // PENDING while it has not ended
+	Ended          int64                  `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
+	Session        string                 `protobuf:"bytes,8,opt,name=session,proto3" json:"session,omitempty"`
+	Call           string                 `protobuf:"bytes,9,opt,name=call,proto3" json:"call,omitempty"`
+	Agent          string                 `protobuf:"bytes,10,opt,name=agent,proto3" json:"agent,omitempty"`
+	Tool           string                 `protobuf:"bytes,11,opt,name=tool,proto3" json:"tool,omitempty"`
+	Policy         []byte                 `protobuf:"bytes,12,opt,name=policy,proto3" json:"policy,omitempty"`
+	Rule           uint32                 `protobuf:"varint,13,opt,name=rule,proto3" json:"rule,omitempty"`
+	Request        []byte                 `protobuf:"bytes,14,opt,name=request,proto3" json:"request,omitempty"`
+	Preview        string                 `protobuf:"bytes,15,opt,name=preview,proto3" json:"preview,omitempty"`
+	Reason         string                 `protobuf:"bytes,16,opt,name=reason,proto3" json:"reason,omitempty"`
+	Asked          int64                  `protobuf:"varint,17,opt,name=asked,proto3" json:"asked,omitempty"`
+	Approved       bool                   `protobuf:"varint,18,opt,name=approved,proto3" json:"approved,omitempty"`
+	AllowOnTimeout bool                   `protobuf:"varint,19,opt,name=allow_on_timeout,json=allowOnTimeout,proto3" json:"allow_on_timeout,omitempty"`
+	Timeout        int64                  `protobuf:"varint,20,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Kind           CallKind               `protobuf:"varint,21,opt,name=kind,proto3,enum=govnode.log.v1.CallKind" json:"kind,omitempty"`
+	Server         string                 `protobuf:"bytes,22,opt,name=server,proto3" json:"server,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Approval) Reset() {
+	*x = Approval{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Approval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Approval) ProtoMessage() {}
+
+func (x *Approval) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Approval.ProtoReflect.Descriptor instead.
+func (*Approval) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *Approval) GetDeadline() int64 {
+	if x != nil {
+		return x.Deadline
+	}
+	return 0
+}
+
+func (x *Approval) GetForCall() bool {
+	if x != nil {
+		return x.ForCall
+	}
+	return false
+}
+
+func (x *Approval) GetRequired() uint32 {
+	if x != nil {
+		return x.Required
+	}
+	return 0
+}
+
+func (x *Approval) GetDenials() uint32 {
+	if x != nil {
+		return x.Denials
+	}
+	return 0
+}
+
+func (x *Approval) GetVotes() []*Vote {
+	if x != nil {
+		return x.Votes
+	}
+	return nil
+}
+
+func (x *Approval) GetEnd() ApprovalState {
+	if x != nil {
+		return x.End
+	}
+	return ApprovalState_APPROVAL_STATE_PENDING
+}
+
+func (x *Approval) GetEnded() int64 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+func (x *Approval) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *Approval) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
+}
+
+func (x *Approval) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *Approval) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *Approval) GetPolicy() []byte {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *Approval) GetRule() uint32 {
+	if x != nil {
+		return x.Rule
+	}
+	return 0
+}
+
+func (x *Approval) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *Approval) GetPreview() string {
+	if x != nil {
+		return x.Preview
+	}
+	return ""
+}
+
+func (x *Approval) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Approval) GetAsked() int64 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *Approval) GetApproved() bool {
+	if x != nil {
+		return x.Approved
+	}
+	return false
+}
+
+func (x *Approval) GetAllowOnTimeout() bool {
+	if x != nil {
+		return x.AllowOnTimeout
+	}
+	return false
+}
+
+func (x *Approval) GetTimeout() int64 {
+	if x != nil {
+		return x.Timeout
+	}
+	return 0
+}
+
+func (x *Approval) GetKind() CallKind {
+	if x != nil {
+		return x.Kind
+	}
+	return CallKind_CALL_KIND_TOOL
+}
+
+func (x *Approval) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+// Standing is a standing approval.
+type Standing struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Of            *StandingOf            `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	Shown         string                 `protobuf:"bytes,2,opt,name=shown,proto3" json:"shown,omitempty"`
+	Uses          uint32                 `protobuf:"varint,3,opt,name=uses,proto3" json:"uses,omitempty"` // that are left; 0: no limit
+	Until         int64                  `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
+	Made          int64                  `protobuf:"varint,5,opt,name=made,proto3" json:"made,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Standing) Reset() {
+	*x = Standing{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Standing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Standing) ProtoMessage() {}
+
+func (x *Standing) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Standing.ProtoReflect.Descriptor instead.
+func (*Standing) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *Standing) GetOf() *StandingOf {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *Standing) GetShown() string {
+	if x != nil {
+		return x.Shown
+	}
+	return ""
+}
+
+func (x *Standing) GetUses() uint32 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
+func (x *Standing) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *Standing) GetMade() int64 {
+	if x != nil {
+		return x.Made
+	}
+	return 0
+}
+
 // Spent is what a call has spent at a rate.
 type Spent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6032,7 +7513,7 @@ type Spent struct {
 
 func (x *Spent) Reset() {
 	*x = Spent{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6044,7 +7525,7 @@ func (x *Spent) String() string {
 func (*Spent) ProtoMessage() {}
 
 func (x *Spent) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6057,7 +7538,7 @@ func (x *Spent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spent.ProtoReflect.Descriptor instead.
 func (*Spent) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Spent) GetPool() string {
@@ -6101,7 +7582,7 @@ type Charged struct {
 
 func (x *Charged) Reset() {
 	*x = Charged{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6113,7 +7594,7 @@ func (x *Charged) String() string {
 func (*Charged) ProtoMessage() {}
 
 func (x *Charged) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6126,7 +7607,7 @@ func (x *Charged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charged.ProtoReflect.Descriptor instead.
 func (*Charged) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Charged) GetBudget() string {
@@ -6182,7 +7663,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6194,7 +7675,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6207,7 +7688,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Budget) GetParent() string {
@@ -6284,7 +7765,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6296,7 +7777,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6309,7 +7790,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Hold) GetPool() string {
@@ -6348,7 +7829,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6360,7 +7841,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6373,7 +7854,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -6414,7 +7895,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6426,7 +7907,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6439,7 +7920,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -6522,7 +8003,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6534,7 +8015,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6547,7 +8028,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Lease) GetHolder() string {
@@ -6626,7 +8107,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6638,7 +8119,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6651,7 +8132,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -6697,7 +8178,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6709,7 +8190,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6722,7 +8203,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -6786,7 +8267,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6798,7 +8279,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6811,7 +8292,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -6854,7 +8335,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6866,7 +8347,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6879,7 +8360,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -6920,7 +8401,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6932,7 +8413,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6945,7 +8426,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -6971,7 +8452,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6983,7 +8464,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6996,7 +8477,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Pins) GetN() int64 {
@@ -7016,7 +8497,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7028,7 +8509,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7041,7 +8522,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -7070,7 +8551,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7082,7 +8563,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7095,7 +8576,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -7136,7 +8617,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7148,7 +8629,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7161,7 +8642,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -7187,7 +8668,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7199,7 +8680,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7212,7 +8693,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Hash) GetHash() string {
@@ -7234,7 +8715,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7246,7 +8727,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7259,7 +8740,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *List) GetLength() int64 {
@@ -7293,7 +8774,7 @@ type ListItem struct {
 
 func (x *ListItem) Reset() {
 	*x = ListItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7305,7 +8786,7 @@ func (x *ListItem) String() string {
 func (*ListItem) ProtoMessage() {}
 
 func (x *ListItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7318,7 +8799,7 @@ func (x *ListItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
 func (*ListItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ListItem) GetText() string {
@@ -7347,7 +8828,7 @@ type Signals struct {
 
 func (x *Signals) Reset() {
 	*x = Signals{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7359,7 +8840,7 @@ func (x *Signals) String() string {
 func (*Signals) ProtoMessage() {}
 
 func (x *Signals) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7372,7 +8853,7 @@ func (x *Signals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signals.ProtoReflect.Descriptor instead.
 func (*Signals) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Signals) GetHalts() []*Halt {
@@ -7404,7 +8885,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7416,7 +8897,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7429,7 +8910,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Halt) GetTarget() *Target {
@@ -7486,7 +8967,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7498,7 +8979,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7511,7 +8992,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -7545,7 +9026,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7557,7 +9038,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7570,7 +9051,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -7591,7 +9072,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7603,7 +9084,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7616,7 +9097,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -7644,7 +9125,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7656,7 +9137,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7669,7 +9150,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -7694,7 +9175,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xf2\f\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xa5\x0f\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -7720,7 +9201,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bput_hash\x18\x13 \x01(\v2\x17.govnode.log.v1.PutHashH\x00R\aputHash\x120\n" +
 	"\x06repair\x18\x14 \x01(\v2\x16.govnode.log.v1.RepairH\x00R\x06repair\x120\n" +
 	"\x06signal\x18\x15 \x01(\v2\x16.govnode.log.v1.SignalH\x00R\x06signal\x12-\n" +
-	"\x05swept\x18\x16 \x01(\v2\x15.govnode.log.v1.SweptH\x00R\x05swept\x124\n" +
+	"\x05swept\x18\x16 \x01(\v2\x15.govnode.log.v1.SweptH\x00R\x05swept\x12'\n" +
+	"\x03ask\x18\x17 \x01(\v2\x13.govnode.log.v1.AskH\x00R\x03ask\x120\n" +
+	"\x06decide\x18\x18 \x01(\v2\x16.govnode.log.v1.DecideH\x00R\x06decide\x12I\n" +
+	"\x0fcancel_approval\x18\x19 \x01(\v2\x1e.govnode.log.v1.CancelApprovalH\x00R\x0ecancelApproval\x12@\n" +
+	"\fput_standing\x18\x1a \x01(\v2\x1b.govnode.log.v1.PutStandingH\x00R\vputStanding\x12I\n" +
+	"\x0fdelete_standing\x18\x1b \x01(\v2\x1e.govnode.log.v1.DeleteStandingH\x00R\x0edeleteStanding\x124\n" +
 	"\bput_rate\x18\x1c \x01(\v2\x17.govnode.log.v1.PutRateH\x00R\aputRate\x12=\n" +
 	"\vdelete_rate\x18\x1d \x01(\v2\x1a.govnode.log.v1.DeleteRateH\x00R\n" +
 	"deleteRate\x127\n" +
@@ -7799,7 +9285,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\t \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x12\n" +
 	"\x04over\x18\n" +
-	" \x01(\fR\x04over\"\x93\x04\n" +
+	" \x01(\fR\x04over\"\xd9\x04\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -7818,8 +9304,25 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04wait\x18\x0e \x01(\x03R\x04wait\x12\x1a\n" +
 	"\bpriority\x18\x0f \x01(\x11R\bpriority\x12\x16\n" +
 	"\x06tokens\x18\x10 \x01(\x12R\x06tokens\x12.\n" +
+	"\x06asking\x18\x11 \x01(\v2\x16.govnode.log.v1.AskingR\x06asking\x12\x14\n" +
+	"\x05asked\x18\x12 \x01(\bR\x05asked\x12.\n" +
 	"\x05rates\x18\x17 \x03(\v2\x18.govnode.log.v1.RateWantR\x05rates\x120\n" +
-	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\"P\n" +
+	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\"\xcf\x02\n" +
+	"\x06Asking\x12\x14\n" +
+	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1a\n" +
+	"\brequired\x18\x02 \x01(\rR\brequired\x12\x18\n" +
+	"\adenials\x18\x03 \x01(\rR\adenials\x12\x18\n" +
+	"\atimeout\x18\x04 \x01(\x03R\atimeout\x12(\n" +
+	"\x10allow_on_timeout\x18\x05 \x01(\bR\x0eallowOnTimeout\x12\x1f\n" +
+	"\vmax_pending\x18\x06 \x01(\rR\n" +
+	"maxPending\x12\x18\n" +
+	"\arequest\x18\a \x01(\fR\arequest\x12\x1c\n" +
+	"\targuments\x18\b \x01(\fR\targuments\x12\x16\n" +
+	"\x06server\x18\t \x01(\tR\x06server\x12\x18\n" +
+	"\apreview\x18\n" +
+	" \x01(\tR\apreview\x12\x16\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\x12\x12\n" +
+	"\x04rule\x18\f \x01(\rR\x04rule\"P\n" +
 	"\x06Charge\x12\x16\n" +
 	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
@@ -7838,20 +9341,22 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05rates\x18\t \x03(\tR\x05rates\x12*\n" +
 	"\x05spent\x18\n" +
 	" \x03(\v2\x14.govnode.log.v1.BillR\x05spent\x12\x18\n" +
-	"\abudgets\x18\v \x03(\tR\abudgets\"t\n" +
+	"\abudgets\x18\v \x03(\tR\abudgets\"\x8a\x01\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x03 \x01(\tR\x04call\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
-	"\x05pools\x18\x05 \x03(\tR\x05pools\"\x8f\x01\n" +
+	"\x05pools\x18\x05 \x03(\tR\x05pools\x12\x14\n" +
+	"\x05asked\x18\x06 \x01(\bR\x05asked\"\xa5\x01\n" +
 	"\x05Close\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
 	"\x05pools\x18\x03 \x03(\tR\x05pools\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x16\n" +
 	"\x06killed\x18\x05 \x01(\bR\x06killed\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xfe\x01\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05asked\x18\a \x03(\tR\x05asked\"\xfe\x01\n" +
 	"\aAcquire\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
@@ -8009,7 +9514,58 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Swept\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12.\n" +
 	"\x06target\x18\x02 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x04R\x06number\"\x9d\x06\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\xd6\x02\n" +
+	"\x03Ask\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x14\n" +
+	"\x05agent\x18\x04 \x01(\tR\x05agent\x12\x18\n" +
+	"\asession\x18\x05 \x01(\tR\asession\x12\x12\n" +
+	"\x04tool\x18\x06 \x01(\tR\x04tool\x12\x18\n" +
+	"\arequest\x18\a \x01(\fR\arequest\x12\x18\n" +
+	"\apreview\x18\b \x01(\tR\apreview\x12\x16\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\x12\x1a\n" +
+	"\brequired\x18\n" +
+	" \x01(\rR\brequired\x12\x18\n" +
+	"\adenials\x18\v \x01(\rR\adenials\x12\x18\n" +
+	"\atimeout\x18\f \x01(\x03R\atimeout\x12(\n" +
+	"\x10allow_on_timeout\x18\r \x01(\bR\x0eallowOnTimeout\"\xe5\x01\n" +
+	"\x06Decide\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x18\n" +
+	"\asession\x18\x04 \x01(\tR\asession\x12\x12\n" +
+	"\x04call\x18\x05 \x01(\tR\x04call\x12\x1a\n" +
+	"\bapprover\x18\x06 \x01(\tR\bapprover\x12\x18\n" +
+	"\aapprove\x18\a \x01(\bR\aapprove\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
+	"\arequest\x18\t \x01(\fR\arequest\"\x9b\x01\n" +
+	"\x0eCancelApproval\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x18\n" +
+	"\asession\x18\x04 \x01(\tR\asession\x12\x12\n" +
+	"\x04call\x18\x05 \x01(\tR\x04call\x12\x14\n" +
+	"\x05pools\x18\x06 \x03(\tR\x05pools\"\xb3\x01\n" +
+	"\n" +
+	"StandingOf\x121\n" +
+	"\x05scope\x18\x01 \x01(\x0e2\x1b.govnode.log.v1.SignalScopeR\x05scope\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06server\x18\x03 \x01(\tR\x06server\x12\x12\n" +
+	"\x04tool\x18\x04 \x01(\tR\x04tool\x12\x14\n" +
+	"\x05exact\x18\x05 \x01(\bR\x05exact\x12\x1c\n" +
+	"\targuments\x18\x06 \x01(\fR\targuments\"\xac\x01\n" +
+	"\vPutStanding\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12*\n" +
+	"\x02of\x18\x03 \x01(\v2\x1a.govnode.log.v1.StandingOfR\x02of\x12\x14\n" +
+	"\x05shown\x18\x04 \x01(\tR\x05shown\x12\x12\n" +
+	"\x04uses\x18\x05 \x01(\rR\x04uses\x12\x10\n" +
+	"\x03ttl\x18\x06 \x01(\x03R\x03ttl\"W\n" +
+	"\x0eDeleteStanding\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"\xd8\x06\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -8036,10 +9592,23 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05facts\x18\x12 \x03(\x12R\x05facts\x12-\n" +
 	"\x06lapsed\x18\x13 \x03(\v2\x15.govnode.log.v1.LapseR\x06lapsed\x12+\n" +
 	"\x05after\x18\x14 \x01(\v2\x15.govnode.log.v1.AfterR\x05after\x12,\n" +
-	"\x06signal\x18\x15 \x01(\v2\x14.govnode.log.v1.HaltR\x06signal\x125\n" +
+	"\x06signal\x18\x15 \x01(\v2\x14.govnode.log.v1.HaltR\x06signal\x129\n" +
+	"\bapproval\x18\x16 \x01(\v2\x1d.govnode.log.v1.ApprovalCountR\bapproval\x125\n" +
 	"\abudgets\x18\x17 \x03(\v2\x1b.govnode.log.v1.BudgetCountR\abudgets\x12\x14\n" +
 	"\x05rates\x18\x18 \x03(\tR\x05rates\x12\x18\n" +
-	"\aversion\x18\x19 \x01(\tR\aversion\"\xe8\x01\n" +
+	"\aversion\x18\x19 \x01(\tR\aversion\"\x84\x02\n" +
+	"\rApprovalCount\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x123\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1d.govnode.log.v1.ApprovalStateR\x05state\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\rR\x03why\x12\x12\n" +
+	"\x04left\x18\x04 \x01(\x03R\x04left\x12\x1a\n" +
+	"\brequired\x18\x05 \x01(\rR\brequired\x12\x18\n" +
+	"\adenials\x18\x06 \x01(\rR\adenials\x12\x10\n" +
+	"\x03for\x18\a \x01(\rR\x03for\x12\x18\n" +
+	"\aagainst\x18\b \x01(\rR\aagainst\x12\x0e\n" +
+	"\x02by\x18\t \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\"\xe8\x01\n" +
 	"\vBudgetCount\x12\x16\n" +
 	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x16\n" +
@@ -8050,11 +9619,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"periodEnds\x12\x14\n" +
 	"\x05depth\x18\a \x01(\rR\x05depth\x12\x1a\n" +
 	"\bchildren\x18\b \x01(\rR\bchildren\x12\x18\n" +
-	"\acrossed\x18\t \x01(\rR\acrossed\"|\n" +
+	"\acrossed\x18\t \x01(\rR\acrossed\"\xe8\x01\n" +
 	"\x05After\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.govnode.log.v1.SessionR\asession\x12.\n" +
-	"\x04pool\x18\x03 \x01(\v2\x1a.govnode.log.v1.PoolCountsR\x04pool\"\xc8\x01\n" +
+	"\x04pool\x18\x03 \x01(\v2\x1a.govnode.log.v1.PoolCountsR\x04pool\x124\n" +
+	"\bapproval\x18\x04 \x01(\v2\x18.govnode.log.v1.ApprovalR\bapproval\x124\n" +
+	"\bstanding\x18\x05 \x01(\v2\x18.govnode.log.v1.StandingR\bstanding\"\xc8\x01\n" +
 	"\n" +
 	"PoolCounts\x12\x14\n" +
 	"\x05slots\x18\x01 \x01(\x05R\x05slots\x12\x1c\n" +
@@ -8089,7 +9660,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
-	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xcf\x05\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xbf\x06\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +
@@ -8102,7 +9673,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bbaseline\x18\t \x01(\v2\x18.govnode.log.v1.BaselineH\x00R\bbaseline\x12*\n" +
 	"\x04hash\x18\n" +
 	" \x01(\v2\x14.govnode.log.v1.HashH\x00R\x04hash\x123\n" +
-	"\asignals\x18\v \x01(\v2\x17.govnode.log.v1.SignalsH\x00R\asignals\x120\n" +
+	"\asignals\x18\v \x01(\v2\x17.govnode.log.v1.SignalsH\x00R\asignals\x126\n" +
+	"\bapproval\x18\f \x01(\v2\x18.govnode.log.v1.ApprovalH\x00R\bapproval\x126\n" +
+	"\bstanding\x18\r \x01(\v2\x18.govnode.log.v1.StandingH\x00R\bstanding\x120\n" +
 	"\x06budget\x18\x0e \x01(\v2\x16.govnode.log.v1.BudgetH\x00R\x06budget\x12*\n" +
 	"\x04list\x18\x0f \x01(\v2\x14.govnode.log.v1.ListH\x00R\x04list\x127\n" +
 	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItemB\b\n" +
@@ -8170,11 +9743,53 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04rule\x18\t \x01(\rR\x04rule\x12,\n" +
 	"\x04kind\x18\n" +
 	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12/\n" +
-	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"k\n" +
+	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"\xb2\x01\n" +
 	"\tHeldGates\x12+\n" +
+	"\x05asked\x18\x01 \x01(\v2\x15.govnode.log.v1.ClockR\x05asked\x12\x18\n" +
+	"\arequest\x18\x02 \x01(\fR\arequest\x12+\n" +
 	"\x05rates\x18\n" +
 	" \x03(\v2\x15.govnode.log.v1.SpentR\x05rates\x121\n" +
-	"\acharges\x18\x14 \x03(\v2\x17.govnode.log.v1.ChargedR\acharges\"[\n" +
+	"\acharges\x18\x14 \x03(\v2\x17.govnode.log.v1.ChargedR\acharges\"\x83\x01\n" +
+	"\x05Clock\x12\x1a\n" +
+	"\bapproved\x18\x01 \x01(\bR\bapproved\x12(\n" +
+	"\x10allow_on_timeout\x18\x02 \x01(\bR\x0eallowOnTimeout\x12\x18\n" +
+	"\atimeout\x18\x03 \x01(\x03R\atimeout\x12\x1a\n" +
+	"\bdeadline\x18\x04 \x01(\x03R\bdeadline\"d\n" +
+	"\x04Vote\x12\x1a\n" +
+	"\bapprover\x18\x01 \x01(\tR\bapprover\x12\x18\n" +
+	"\aapprove\x18\x02 \x01(\bR\aapprove\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02at\x18\x04 \x01(\x03R\x02at\"\xf6\x04\n" +
+	"\bApproval\x12\x1a\n" +
+	"\bdeadline\x18\x01 \x01(\x03R\bdeadline\x12\x19\n" +
+	"\bfor_call\x18\x02 \x01(\bR\aforCall\x12\x1a\n" +
+	"\brequired\x18\x03 \x01(\rR\brequired\x12\x18\n" +
+	"\adenials\x18\x04 \x01(\rR\adenials\x12*\n" +
+	"\x05votes\x18\x05 \x03(\v2\x14.govnode.log.v1.VoteR\x05votes\x12/\n" +
+	"\x03end\x18\x06 \x01(\x0e2\x1d.govnode.log.v1.ApprovalStateR\x03end\x12\x14\n" +
+	"\x05ended\x18\a \x01(\x03R\x05ended\x12\x18\n" +
+	"\asession\x18\b \x01(\tR\asession\x12\x12\n" +
+	"\x04call\x18\t \x01(\tR\x04call\x12\x14\n" +
+	"\x05agent\x18\n" +
+	" \x01(\tR\x05agent\x12\x12\n" +
+	"\x04tool\x18\v \x01(\tR\x04tool\x12\x16\n" +
+	"\x06policy\x18\f \x01(\fR\x06policy\x12\x12\n" +
+	"\x04rule\x18\r \x01(\rR\x04rule\x12\x18\n" +
+	"\arequest\x18\x0e \x01(\fR\arequest\x12\x18\n" +
+	"\apreview\x18\x0f \x01(\tR\apreview\x12\x16\n" +
+	"\x06reason\x18\x10 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05asked\x18\x11 \x01(\x03R\x05asked\x12\x1a\n" +
+	"\bapproved\x18\x12 \x01(\bR\bapproved\x12(\n" +
+	"\x10allow_on_timeout\x18\x13 \x01(\bR\x0eallowOnTimeout\x12\x18\n" +
+	"\atimeout\x18\x14 \x01(\x03R\atimeout\x12,\n" +
+	"\x04kind\x18\x15 \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12\x16\n" +
+	"\x06server\x18\x16 \x01(\tR\x06server\"\x8a\x01\n" +
+	"\bStanding\x12*\n" +
+	"\x02of\x18\x01 \x01(\v2\x1a.govnode.log.v1.StandingOfR\x02of\x12\x14\n" +
+	"\x05shown\x18\x02 \x01(\tR\x05shown\x12\x12\n" +
+	"\x04uses\x18\x03 \x01(\rR\x04uses\x12\x14\n" +
+	"\x05until\x18\x04 \x01(\x03R\x05until\x12\x12\n" +
+	"\x04made\x18\x05 \x01(\x03R\x04made\"[\n" +
 	"\x05Spent\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
@@ -8332,7 +9947,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x17SIGNAL_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10SIGNAL_KIND_STOP\x10\x01\x12\x18\n" +
 	"\x14SIGNAL_KIND_CONTINUE\x10\x02\x12\x14\n" +
-	"\x10SIGNAL_KIND_KILL\x10\x03*<\n" +
+	"\x10SIGNAL_KIND_KILL\x10\x03*\xb6\x01\n" +
+	"\rApprovalState\x12\x1a\n" +
+	"\x16APPROVAL_STATE_PENDING\x10\x00\x12\x1b\n" +
+	"\x17APPROVAL_STATE_APPROVED\x10\x01\x12\x17\n" +
+	"\x13APPROVAL_STATE_USED\x10\x02\x12\x19\n" +
+	"\x15APPROVAL_STATE_DENIED\x10\x03\x12\x1a\n" +
+	"\x16APPROVAL_STATE_EXPIRED\x10\x04\x12\x1c\n" +
+	"\x18APPROVAL_STATE_CANCELLED\x10\x05*<\n" +
 	"\x05Phase\x12\x0e\n" +
 	"\n" +
 	"PHASE_OPEN\x10\x00\x12\x10\n" +
@@ -8351,227 +9973,264 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 	return file_govnode_log_v1_log_proto_rawDescData
 }
 
-var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 87)
+var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
 	(Fact)(0),               // 2: govnode.log.v1.Fact
 	(SignalScope)(0),        // 3: govnode.log.v1.SignalScope
 	(SignalKind)(0),         // 4: govnode.log.v1.SignalKind
-	(Phase)(0),              // 5: govnode.log.v1.Phase
-	(*Entry)(nil),           // 6: govnode.log.v1.Entry
-	(*Command)(nil),         // 7: govnode.log.v1.Command
-	(*Maker)(nil),           // 8: govnode.log.v1.Maker
-	(*Attr)(nil),            // 9: govnode.log.v1.Attr
-	(*Premise)(nil),         // 10: govnode.log.v1.Premise
-	(*Want)(nil),            // 11: govnode.log.v1.Want
-	(*RateWant)(nil),        // 12: govnode.log.v1.RateWant
-	(*Output)(nil),          // 13: govnode.log.v1.Output
-	(*Value)(nil),           // 14: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 15: govnode.log.v1.ToolLimit
-	(*KindLimit)(nil),       // 16: govnode.log.v1.KindLimit
-	(*Limits)(nil),          // 17: govnode.log.v1.Limits
-	(*Open)(nil),            // 18: govnode.log.v1.Open
-	(*Begin)(nil),           // 19: govnode.log.v1.Begin
-	(*Charge)(nil),          // 20: govnode.log.v1.Charge
-	(*Bill)(nil),            // 21: govnode.log.v1.Bill
-	(*End)(nil),             // 22: govnode.log.v1.End
-	(*Cancel)(nil),          // 23: govnode.log.v1.Cancel
-	(*Close)(nil),           // 24: govnode.log.v1.Close
-	(*Acquire)(nil),         // 25: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 26: govnode.log.v1.Renew
-	(*Release)(nil),         // 27: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 28: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 29: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 30: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 31: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 32: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 33: govnode.log.v1.Set
-	(*Delete)(nil),          // 34: govnode.log.v1.Delete
-	(*Increment)(nil),       // 35: govnode.log.v1.Increment
-	(*Tick)(nil),            // 36: govnode.log.v1.Tick
-	(*Restore)(nil),         // 37: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 38: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 39: govnode.log.v1.Repair
-	(*PutRate)(nil),         // 40: govnode.log.v1.PutRate
-	(*DeleteRate)(nil),      // 41: govnode.log.v1.DeleteRate
-	(*TakeRate)(nil),        // 42: govnode.log.v1.TakeRate
-	(*PutBudget)(nil),       // 43: govnode.log.v1.PutBudget
-	(*AdjustBudget)(nil),    // 44: govnode.log.v1.AdjustBudget
-	(*DeleteBudget)(nil),    // 45: govnode.log.v1.DeleteBudget
-	(*Append)(nil),          // 46: govnode.log.v1.Append
-	(*DeleteList)(nil),      // 47: govnode.log.v1.DeleteList
-	(*Target)(nil),          // 48: govnode.log.v1.Target
-	(*Signal)(nil),          // 49: govnode.log.v1.Signal
-	(*Swept)(nil),           // 50: govnode.log.v1.Swept
-	(*Result)(nil),          // 51: govnode.log.v1.Result
-	(*BudgetCount)(nil),     // 52: govnode.log.v1.BudgetCount
-	(*After)(nil),           // 53: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 54: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 55: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 56: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 57: govnode.log.v1.Counters
-	(*Place)(nil),           // 58: govnode.log.v1.Place
-	(*Lapse)(nil),           // 59: govnode.log.v1.Lapse
-	(*Record)(nil),          // 60: govnode.log.v1.Record
-	(*Session)(nil),         // 61: govnode.log.v1.Session
-	(*Gates)(nil),           // 62: govnode.log.v1.Gates
-	(*Pin)(nil),             // 63: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 64: govnode.log.v1.ToolCount
-	(*More)(nil),            // 65: govnode.log.v1.More
-	(*Held)(nil),            // 66: govnode.log.v1.Held
-	(*HeldGates)(nil),       // 67: govnode.log.v1.HeldGates
-	(*Spent)(nil),           // 68: govnode.log.v1.Spent
-	(*Charged)(nil),         // 69: govnode.log.v1.Charged
-	(*Budget)(nil),          // 70: govnode.log.v1.Budget
-	(*Hold)(nil),            // 71: govnode.log.v1.Hold
-	(*IDs)(nil),             // 72: govnode.log.v1.IDs
-	(*Pool)(nil),            // 73: govnode.log.v1.Pool
-	(*Lease)(nil),           // 74: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 75: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 76: govnode.log.v1.Ticket
-	(*Client)(nil),          // 77: govnode.log.v1.Client
-	(*Policy)(nil),          // 78: govnode.log.v1.Policy
-	(*Name)(nil),            // 79: govnode.log.v1.Name
-	(*Pins)(nil),            // 80: govnode.log.v1.Pins
-	(*Counter)(nil),         // 81: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 82: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 83: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 84: govnode.log.v1.Hash
-	(*List)(nil),            // 85: govnode.log.v1.List
-	(*ListItem)(nil),        // 86: govnode.log.v1.ListItem
-	(*Signals)(nil),         // 87: govnode.log.v1.Signals
-	(*Halt)(nil),            // 88: govnode.log.v1.Halt
-	(*SnapshotHeader)(nil),  // 89: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 90: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 91: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 92: govnode.log.v1.SnapshotTrailer
+	(ApprovalState)(0),      // 5: govnode.log.v1.ApprovalState
+	(Phase)(0),              // 6: govnode.log.v1.Phase
+	(*Entry)(nil),           // 7: govnode.log.v1.Entry
+	(*Command)(nil),         // 8: govnode.log.v1.Command
+	(*Maker)(nil),           // 9: govnode.log.v1.Maker
+	(*Attr)(nil),            // 10: govnode.log.v1.Attr
+	(*Premise)(nil),         // 11: govnode.log.v1.Premise
+	(*Want)(nil),            // 12: govnode.log.v1.Want
+	(*RateWant)(nil),        // 13: govnode.log.v1.RateWant
+	(*Output)(nil),          // 14: govnode.log.v1.Output
+	(*Value)(nil),           // 15: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 16: govnode.log.v1.ToolLimit
+	(*KindLimit)(nil),       // 17: govnode.log.v1.KindLimit
+	(*Limits)(nil),          // 18: govnode.log.v1.Limits
+	(*Open)(nil),            // 19: govnode.log.v1.Open
+	(*Begin)(nil),           // 20: govnode.log.v1.Begin
+	(*Asking)(nil),          // 21: govnode.log.v1.Asking
+	(*Charge)(nil),          // 22: govnode.log.v1.Charge
+	(*Bill)(nil),            // 23: govnode.log.v1.Bill
+	(*End)(nil),             // 24: govnode.log.v1.End
+	(*Cancel)(nil),          // 25: govnode.log.v1.Cancel
+	(*Close)(nil),           // 26: govnode.log.v1.Close
+	(*Acquire)(nil),         // 27: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 28: govnode.log.v1.Renew
+	(*Release)(nil),         // 29: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 30: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 31: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 32: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 33: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 34: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 35: govnode.log.v1.Set
+	(*Delete)(nil),          // 36: govnode.log.v1.Delete
+	(*Increment)(nil),       // 37: govnode.log.v1.Increment
+	(*Tick)(nil),            // 38: govnode.log.v1.Tick
+	(*Restore)(nil),         // 39: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 40: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 41: govnode.log.v1.Repair
+	(*PutRate)(nil),         // 42: govnode.log.v1.PutRate
+	(*DeleteRate)(nil),      // 43: govnode.log.v1.DeleteRate
+	(*TakeRate)(nil),        // 44: govnode.log.v1.TakeRate
+	(*PutBudget)(nil),       // 45: govnode.log.v1.PutBudget
+	(*AdjustBudget)(nil),    // 46: govnode.log.v1.AdjustBudget
+	(*DeleteBudget)(nil),    // 47: govnode.log.v1.DeleteBudget
+	(*Append)(nil),          // 48: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 49: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 50: govnode.log.v1.Target
+	(*Signal)(nil),          // 51: govnode.log.v1.Signal
+	(*Swept)(nil),           // 52: govnode.log.v1.Swept
+	(*Ask)(nil),             // 53: govnode.log.v1.Ask
+	(*Decide)(nil),          // 54: govnode.log.v1.Decide
+	(*CancelApproval)(nil),  // 55: govnode.log.v1.CancelApproval
+	(*StandingOf)(nil),      // 56: govnode.log.v1.StandingOf
+	(*PutStanding)(nil),     // 57: govnode.log.v1.PutStanding
+	(*DeleteStanding)(nil),  // 58: govnode.log.v1.DeleteStanding
+	(*Result)(nil),          // 59: govnode.log.v1.Result
+	(*ApprovalCount)(nil),   // 60: govnode.log.v1.ApprovalCount
+	(*BudgetCount)(nil),     // 61: govnode.log.v1.BudgetCount
+	(*After)(nil),           // 62: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 63: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 64: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 65: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 66: govnode.log.v1.Counters
+	(*Place)(nil),           // 67: govnode.log.v1.Place
+	(*Lapse)(nil),           // 68: govnode.log.v1.Lapse
+	(*Record)(nil),          // 69: govnode.log.v1.Record
+	(*Session)(nil),         // 70: govnode.log.v1.Session
+	(*Gates)(nil),           // 71: govnode.log.v1.Gates
+	(*Pin)(nil),             // 72: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 73: govnode.log.v1.ToolCount
+	(*More)(nil),            // 74: govnode.log.v1.More
+	(*Held)(nil),            // 75: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 76: govnode.log.v1.HeldGates
+	(*Clock)(nil),           // 77: govnode.log.v1.Clock
+	(*Vote)(nil),            // 78: govnode.log.v1.Vote
+	(*Approval)(nil),        // 79: govnode.log.v1.Approval
+	(*Standing)(nil),        // 80: govnode.log.v1.Standing
+	(*Spent)(nil),           // 81: govnode.log.v1.Spent
+	(*Charged)(nil),         // 82: govnode.log.v1.Charged
+	(*Budget)(nil),          // 83: govnode.log.v1.Budget
+	(*Hold)(nil),            // 84: govnode.log.v1.Hold
+	(*IDs)(nil),             // 85: govnode.log.v1.IDs
+	(*Pool)(nil),            // 86: govnode.log.v1.Pool
+	(*Lease)(nil),           // 87: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 88: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 89: govnode.log.v1.Ticket
+	(*Client)(nil),          // 90: govnode.log.v1.Client
+	(*Policy)(nil),          // 91: govnode.log.v1.Policy
+	(*Name)(nil),            // 92: govnode.log.v1.Name
+	(*Pins)(nil),            // 93: govnode.log.v1.Pins
+	(*Counter)(nil),         // 94: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 95: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 96: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 97: govnode.log.v1.Hash
+	(*List)(nil),            // 98: govnode.log.v1.List
+	(*ListItem)(nil),        // 99: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 100: govnode.log.v1.Signals
+	(*Halt)(nil),            // 101: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 102: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 103: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 104: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 105: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	18,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	19,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	22,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	23,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	24,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	25,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	26,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	27,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	28,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	29,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	30,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	31,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	32,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	33,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	34,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	35,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	36,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	37,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	38,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	39,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	49,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
-	50,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
-	40,  // 22: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
-	41,  // 23: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
-	42,  // 24: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
-	43,  // 25: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
-	44,  // 26: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
-	45,  // 27: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
-	46,  // 28: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
-	47,  // 29: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
-	2,   // 30: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	0,   // 31: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
-	15,  // 32: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	16,  // 33: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
-	9,   // 34: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,   // 35: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	10,  // 36: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	11,  // 37: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	12,  // 38: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
-	20,  // 39: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
-	1,   // 40: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	13,  // 41: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	21,  // 42: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
-	8,   // 43: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	8,   // 44: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	8,   // 45: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	8,   // 46: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	17,  // 47: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	8,   // 48: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	8,   // 49: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	14,  // 50: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	8,   // 51: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	8,   // 52: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	8,   // 53: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	8,   // 54: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	8,   // 55: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
-	8,   // 56: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
-	8,   // 57: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
-	8,   // 58: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
-	8,   // 59: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
-	8,   // 60: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
-	8,   // 61: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
-	3,   // 62: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
-	8,   // 63: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
-	48,  // 64: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
-	4,   // 65: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
-	48,  // 66: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
-	55,  // 67: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	56,  // 68: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	57,  // 69: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	58,  // 70: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	59,  // 71: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	53,  // 72: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	88,  // 73: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
-	52,  // 74: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
-	61,  // 75: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	54,  // 76: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	61,  // 77: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	73,  // 78: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	77,  // 79: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	78,  // 80: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	79,  // 81: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	80,  // 82: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	81,  // 83: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	82,  // 84: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	83,  // 85: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	84,  // 86: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	87,  // 87: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
-	70,  // 88: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
-	85,  // 89: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
-	86,  // 90: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
-	5,   // 91: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	63,  // 92: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	64,  // 93: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	66,  // 94: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	72,  // 95: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	65,  // 96: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	62,  // 97: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	4,   // 98: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
-	17,  // 99: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	9,   // 100: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	71,  // 101: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,   // 102: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	67,  // 103: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	68,  // 104: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
-	69,  // 105: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
-	74,  // 106: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	76,  // 107: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	75,  // 108: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	66,  // 109: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	72,  // 110: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	63,  // 111: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	14,  // 112: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	88,  // 113: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
-	48,  // 114: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,   // 115: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
-	91,  // 116: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	60,  // 117: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	118, // [118:118] is the sub-list for method output_type
-	118, // [118:118] is the sub-list for method input_type
-	118, // [118:118] is the sub-list for extension type_name
-	118, // [118:118] is the sub-list for extension extendee
-	0,   // [0:118] is the sub-list for field type_name
+	19,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	20,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	24,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	25,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	26,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	27,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	28,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	29,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	30,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	31,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	32,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	33,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	34,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	35,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	36,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	37,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	38,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	39,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	40,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	41,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	51,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	52,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	53,  // 22: govnode.log.v1.Command.ask:type_name -> govnode.log.v1.Ask
+	54,  // 23: govnode.log.v1.Command.decide:type_name -> govnode.log.v1.Decide
+	55,  // 24: govnode.log.v1.Command.cancel_approval:type_name -> govnode.log.v1.CancelApproval
+	57,  // 25: govnode.log.v1.Command.put_standing:type_name -> govnode.log.v1.PutStanding
+	58,  // 26: govnode.log.v1.Command.delete_standing:type_name -> govnode.log.v1.DeleteStanding
+	42,  // 27: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
+	43,  // 28: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
+	44,  // 29: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
+	45,  // 30: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
+	46,  // 31: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
+	47,  // 32: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
+	48,  // 33: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	49,  // 34: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	2,   // 35: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	0,   // 36: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
+	16,  // 37: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	17,  // 38: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
+	10,  // 39: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,   // 40: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	11,  // 41: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	12,  // 42: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	21,  // 43: govnode.log.v1.Begin.asking:type_name -> govnode.log.v1.Asking
+	13,  // 44: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
+	22,  // 45: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
+	1,   // 46: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	14,  // 47: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	23,  // 48: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
+	9,   // 49: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	9,   // 50: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	9,   // 51: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	9,   // 52: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	18,  // 53: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	9,   // 54: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	9,   // 55: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	15,  // 56: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	9,   // 57: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	9,   // 58: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	9,   // 59: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	9,   // 60: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	9,   // 61: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
+	9,   // 62: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
+	9,   // 63: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
+	9,   // 64: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
+	9,   // 65: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
+	9,   // 66: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	9,   // 67: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,   // 68: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	9,   // 69: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	50,  // 70: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,   // 71: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	50,  // 72: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	9,   // 73: govnode.log.v1.Ask.by:type_name -> govnode.log.v1.Maker
+	9,   // 74: govnode.log.v1.Decide.by:type_name -> govnode.log.v1.Maker
+	9,   // 75: govnode.log.v1.CancelApproval.by:type_name -> govnode.log.v1.Maker
+	3,   // 76: govnode.log.v1.StandingOf.scope:type_name -> govnode.log.v1.SignalScope
+	9,   // 77: govnode.log.v1.PutStanding.by:type_name -> govnode.log.v1.Maker
+	56,  // 78: govnode.log.v1.PutStanding.of:type_name -> govnode.log.v1.StandingOf
+	9,   // 79: govnode.log.v1.DeleteStanding.by:type_name -> govnode.log.v1.Maker
+	64,  // 80: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	65,  // 81: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	66,  // 82: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	67,  // 83: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	68,  // 84: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	62,  // 85: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	101, // 86: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	60,  // 87: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
+	61,  // 88: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
+	5,   // 89: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
+	70,  // 90: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	63,  // 91: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	79,  // 92: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
+	80,  // 93: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
+	70,  // 94: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	86,  // 95: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	90,  // 96: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	91,  // 97: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	92,  // 98: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	93,  // 99: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	94,  // 100: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	95,  // 101: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	96,  // 102: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	97,  // 103: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	100, // 104: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	79,  // 105: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
+	80,  // 106: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
+	83,  // 107: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	98,  // 108: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	99,  // 109: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	6,   // 110: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	72,  // 111: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	73,  // 112: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	75,  // 113: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	85,  // 114: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	74,  // 115: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	71,  // 116: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	4,   // 117: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	18,  // 118: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	10,  // 119: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	84,  // 120: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 121: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	76,  // 122: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	77,  // 123: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
+	81,  // 124: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	82,  // 125: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	78,  // 126: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
+	5,   // 127: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
+	0,   // 128: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
+	56,  // 129: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
+	87,  // 130: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	89,  // 131: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	88,  // 132: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	75,  // 133: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	85,  // 134: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	72,  // 135: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	15,  // 136: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	101, // 137: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	50,  // 138: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 139: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	104, // 140: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	69,  // 141: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	142, // [142:142] is the sub-list for method output_type
+	142, // [142:142] is the sub-list for method input_type
+	142, // [142:142] is the sub-list for extension type_name
+	142, // [142:142] is the sub-list for extension extendee
+	0,   // [0:142] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -8602,6 +10261,11 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Repair)(nil),
 		(*Command_Signal)(nil),
 		(*Command_Swept)(nil),
+		(*Command_Ask)(nil),
+		(*Command_Decide)(nil),
+		(*Command_CancelApproval)(nil),
+		(*Command_PutStanding)(nil),
+		(*Command_DeleteStanding)(nil),
 		(*Command_PutRate)(nil),
 		(*Command_DeleteRate)(nil),
 		(*Command_TakeRate)(nil),
@@ -8611,7 +10275,7 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Append)(nil),
 		(*Command_DeleteList)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[54].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[62].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -8623,6 +10287,8 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Record_Baseline)(nil),
 		(*Record_Hash)(nil),
 		(*Record_Signals)(nil),
+		(*Record_Approval)(nil),
+		(*Record_Standing)(nil),
 		(*Record_Budget)(nil),
 		(*Record_List)(nil),
 		(*Record_ListItem)(nil),
@@ -8632,8 +10298,8 @@ func file_govnode_log_v1_log_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   87,
+			NumEnums:      7,
+			NumMessages:   99,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

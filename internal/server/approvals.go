@@ -1,0 +1,80 @@
+package server
+
+import (
+	"context"
+	"strings"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/approvals"
+	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/record"
+	"example.com/govnode/internal/server/words"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+// Approvals: how a node tells of them.
+
+// newApprovals makes the service of approvals.
+func (s *Server) newApprovals() *approvals.Service {
+	return &approvals.Service{
+		Store: s.store, Now: s.cfg.Now, NewID: s.cfg.NewID, Waits: s.waits,
+		Rule: func(ctx context.Context, ns string, policy session.Digest, rule uint16) string {
+			p, err := s.policies.Cache.Compiled(ctx, ns, policy)
+			if err != nil {
+				return "" // it may be deleted by now
+			}
+			name, _ := p.RuleTextFor(rule, engine.Input{})
+			return name
+		},
+		Asked: func(ctx context.Context, ns, id string, a *session.Approval, client string) {
+			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalRequested, client)
+		},
+		Decided: func(ctx context.Context, ns, id string, a *session.Approval, client string) {
+			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalDecided, client)
+		},
+	}
+}
+
+// tellAsked tells once that people are asked about a call.
+func (b *begin) tellAsked() {
+	res := &b.answer.Result
+	if b.asked || res.Code != session.ApprovalRequired || res.Repeat {
+		return
+	}
+	b.asked = true
+	b.s.audit.asked(b, res.Approval)
+}
+
+func (a *auditor) asked(b *begin, n *session.ApprovalCount) {
+	a.approval(&b.trace, b.ns, n.ID, &session.Approval{
+		Session: b.cmd.Session, Call: b.cmd.Call, Agent: b.input.AgentID, Tool: b.cmd.Tool, Reason: b.cmd.Asking.Reason,
+	}, record.ApprovalRequested, "")
+}
+
+// approval takes down that people are asked, or what came of it: as an event, in
+// the metrics and in the audit log.
+func (a *auditor) approval(t *order.Trace, ns, id string, x *session.Approval, typ engine.EventType, client string) {
+	state, by := "requested", ""
+	ev := engine.Event{
+		Type: typ, Time: a.now(), AgentID: engine.Redact(x.Agent), SessionID: x.Session, CallID: x.Call, Tool: engine.Redact(x.Tool), Reason: x.Reason,
+	}
+	if typ == record.ApprovalDecided {
+		state = approvalLabel(words.ApprovalStates[x.State()])
+		if v := x.Decisive(); v != nil {
+			by, ev.Reason = v.Approver, v.Reason
+		}
+	}
+	ev.Category = state
+	a.metrics.approvals.WithLabelValues(state).Inc()
+	a.journal.Add(&record.Record{NS: ns, At: ev.Time, After: []engine.Event{ev}, Size: record.BareRecord})
+	a.add(t, func(l line) line {
+		return a.happened(l, string(typ), ev.Reason, ev.Tool, ns).text("approval_id", id).text("state", state).text("approver", by).
+			text("agent_id", ev.AgentID).text("session_id", x.Session).text("call_id", x.Call).text("client", client)
+	})
+}
+
+// approvalLabel is a state as metrics and audit lines have it.
+func approvalLabel(s v1.ApprovalState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "APPROVAL_STATE_"))
+}

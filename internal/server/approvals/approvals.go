@@ -1,0 +1,287 @@
+package approvals
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/waiting"
+	"example.com/govnode/internal/server/words"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/session/approval"
+	"example.com/govnode/storage"
+)
+
+// A Service answers govnode.v1.ApprovalService (adapter contract 15, 16.3).
+type Service struct {
+	Store *order.Store
+	Now   func() time.Time
+	NewID func() string // for an approval whose asker gave it none
+	Waits *waiting.Waiters
+	// Rule names a rule of a policy; empty where that cannot be told any more.
+	Rule func(ctx context.Context, ns string, policy session.Digest, rule uint16) string
+	// Asked and Decided are told of what this node has put in order.
+	Asked   func(ctx context.Context, ns, id string, a *session.Approval, client string)
+	Decided func(ctx context.Context, ns, id string, a *session.Approval, client string)
+}
+
+// Request asks for an approval without a call.
+func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
+	f := &input.Fields{}
+	f.ID("agentId", req.AgentId)
+	f.Text("tool", req.Tool, input.Caps.Tool)
+	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
+	f.Text("message", req.Message, input.Caps.Message)
+	f.OptionalID("sessionId", req.SessionId)
+	input.Enum(f, "onTimeout", req.OnTimeout, v1.OnTimeout_name)
+	cmd := &session.Ask{
+		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Agent: req.AgentId, Session: req.SessionId, Tool: req.Tool, Reason: req.Message,
+		Required: uint32(f.Number("required", int64(req.Required), input.Caps.Votes)),
+		Denials:  uint32(f.Number("denials", int64(req.Denials), input.Caps.Votes)),
+		Timeout:  f.Duration("timeout", req.Timeout, input.Caps.Approval), AllowOnTimeout: req.OnTimeout == v1.OnTimeout_ON_TIMEOUT_ALLOW,
+	}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	if cmd.By.Request == "" {
+		cmd.ID = s.NewID()
+	} else {
+		cmd.ID = session.RequestedApprovalID(cmd.By.Client, cmd.By.Request)
+	}
+	cmd.Request, cmd.Preview = input.Content(req), Preview(arguments)
+	cmd.Tool, cmd.Reason = engine.Redact(cmd.Tool), engine.Redact(cmd.Reason)
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	after := a.Result.After
+	if after.Approval != nil && a.Result.Value == 1 && !a.Result.Repeat {
+		s.Asked(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
+	}
+	return &v1.ApprovalServiceRequestResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
+}
+
+// Get returns an approval, and waits until it is decided if that is wanted.
+func (s *Service) Get(ctx context.Context, req *v1.ApprovalServiceGetRequest) (*v1.ApprovalServiceGetResponse, error) {
+	f := &input.Fields{}
+	f.ID("id", req.Id)
+	wait := f.Duration("wait", req.Wait, input.Caps.Wait)
+	read := order.ReadOf(f, req.Consistency)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	ns := input.Namespace(ctx)
+	k, until := session.ApprovalKey(ns, req.Id), time.Now().Add(wait)
+	for {
+		found, err := s.Store.Get(ctx, k, read)
+		if err != nil {
+			return nil, fault.OfRead(err)
+		}
+		a, ok := found.Record.(*session.Approval)
+		if !ok || a == nil {
+			return nil, missing(req.Id)
+		}
+		left := time.Until(until)
+		if a.State() != approval.Pending || left <= 0 {
+			return &v1.ApprovalServiceGetResponse{Approval: s.show(ctx, ns, req.Id, a, found.Now), AppliedIndex: found.Index}, nil
+		}
+		if err := s.Waits.Stand(ctx, &waiting.Wait{NS: ns, Length: left, Held: Pending(k)}); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Pending is what somebody waits for who waits for the decision of an approval.
+// This node may not have seen it yet.
+func Pending(k session.Key) *waiting.Held {
+	seen := false
+	return &waiting.Held{Key: k, For: "an approval is pending", Stands: func(r session.Record) bool {
+		a, _ := r.(*session.Approval)
+		if a == nil {
+			return !seen
+		}
+		seen = true
+		return a.State() == approval.Pending
+	}}
+}
+
+func missing(id string) error {
+	return fault.NotFound("id", "there is no approval %q; one is dropped an hour after it has ended", id)
+}
+
+var states = map[v1.ApprovalState]approval.State{
+	v1.ApprovalState_APPROVAL_STATE_PENDING:   approval.Pending,
+	v1.ApprovalState_APPROVAL_STATE_APPROVED:  approval.Approved,
+	v1.ApprovalState_APPROVAL_STATE_USED:      approval.Used,
+	v1.ApprovalState_APPROVAL_STATE_DENIED:    approval.Denied,
+	v1.ApprovalState_APPROVAL_STATE_EXPIRED:   approval.Expired,
+	v1.ApprovalState_APPROVAL_STATE_CANCELLED: approval.Cancelled,
+}
+
+// List returns approvals in the order of their ids.
+func (s *Service) List(ctx context.Context, req *v1.ApprovalServiceListRequest) (*v1.ApprovalServiceListResponse, error) {
+	f := &input.Fields{}
+	input.Enum(f, "state", req.State, v1.ApprovalState_name)
+	f.OptionalID("sessionId", req.SessionId)
+	f.OptionalID("agentId", req.AgentId)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	state, any := states[req.State], req.State == v1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
+	entries, next, view, err := s.Store.List(ctx, session.KindApproval, page, read, func(_ session.Key, r session.Record) bool {
+		a := r.(*session.Approval)
+		return (any || a.State() == state) && (req.SessionId == "" || a.Session == req.SessionId) && (req.AgentId == "" || a.Agent == req.AgentId)
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.ApprovalServiceListResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		out.Approvals = append(out.Approvals, s.show(ctx, e.Key.Namespace(), e.Key.Name(), e.Record.(*session.Approval), view.Now))
+	}
+	return out, nil
+}
+
+// Decide is the vote of an approver.
+func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideRequest) (*v1.ApprovalServiceDecideResponse, error) {
+	f := &input.Fields{}
+	f.ID("id", req.Id)
+	f.ID("approver", req.Approver)
+	input.Enum(f, "decision", req.Decision, v1.Vote_name)
+	if req.Decision == v1.Vote_VOTE_UNSPECIFIED {
+		f.Refuse("decision", "is required; say VOTE_APPROVE or VOTE_DENY")
+	}
+	f.Text("reason", req.Reason, input.Caps.Message)
+	cmd := session.Decide{
+		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id, Approver: strings.ToLower(req.Approver),
+		Approve: req.Decision == v1.Vote_VOTE_APPROVE, Reason: engine.Redact(req.Reason),
+	}
+	if req.RequestDigest != "" {
+		cmd.Request = f.DigestOf("requestDigest", req.RequestDigest, "nothing; take it from the approval as it was shown")
+	}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
+		next := cmd
+		var err error
+		next.Session, next.Call, err = s.of(ctx, cmd.NS, cmd.ID, stale)
+		return &next, err
+	}, s.refused(cmd.ID, cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	after := a.Result.After
+	if a.Result.Value == 1 && !a.Result.Repeat && after.Approval != nil {
+		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
+	}
+	return &v1.ApprovalServiceDecideResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
+}
+
+// of finds the call of an approval: as this node has seen it, or as an answer says
+// that it is. One that is not seen here is left to the state machine.
+func (s *Service) of(ctx context.Context, ns, id string, stale *session.Result) (sess, call string, err error) {
+	if stale != nil && len(stale.Names) == 2 {
+		sess, call = stale.Names[0], stale.Names[1]
+	} else {
+		found, err := s.Store.Get(ctx, session.ApprovalKey(ns, id), storage.Nearby)
+		if err != nil {
+			return "", "", fault.OfRead(err)
+		}
+		if a, _ := found.Record.(*session.Approval); a != nil {
+			sess, call = a.Session, a.Call
+		}
+	}
+	if call == "" {
+		sess = "" // it is only shown with a session
+	}
+	return sess, call, nil
+}
+
+func (s *Service) refused(id string, by session.Maker) func(*session.Result) error {
+	return func(res *session.Result) error {
+		switch res.Code {
+		case session.NotFound:
+			return missing(id)
+		case session.AlreadyVoted, session.AlreadyDecided, session.SelfApproval:
+			return fault.OfResult(res, fmt.Sprintf("id %q", id))
+		case session.Invalid:
+			return fault.Invalid("requestDigest", "is not of what approval %q is for; show it again, and decide on that", id)
+		}
+		return order.RequestFailure(by)(res)
+	}
+}
+
+// Cancel ends an approval, and the call that waits for it.
+func (s *Service) Cancel(ctx context.Context, req *v1.ApprovalServiceCancelRequest) (*v1.ApprovalServiceCancelResponse, error) {
+	f := &input.Fields{}
+	f.ID("id", req.Id)
+	cmd := session.CancelApproval{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
+		var err error
+		if stale == nil || len(stale.Names) > 0 {
+			cmd.Session, cmd.Call, err = s.of(ctx, cmd.NS, cmd.ID, stale)
+		}
+		if stale != nil {
+			cmd.Pools = stale.Pools
+		}
+		next := cmd // the one before it may still be on its way
+		return &next, err
+	}, s.refused(cmd.ID, cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	after := a.Result.After
+	if a.Result.Value == 1 && !a.Result.Repeat && after.Approval != nil {
+		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
+	}
+	return &v1.ApprovalServiceCancelResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
+}
+
+// after shows what an answer brought; nil if it was dropped since.
+func (s *Service) after(ctx context.Context, ns, id string, after *session.After) *v1.Approval {
+	if after == nil || after.Approval == nil {
+		return nil
+	}
+	return s.show(ctx, ns, id, after.Approval, after.Now)
+}
+
+func (s *Service) show(ctx context.Context, ns, id string, a *session.Approval, now time.Duration) *v1.Approval {
+	out := &v1.Approval{
+		Id: id, State: words.ApprovalStates[a.State()], AgentId: a.Agent, SessionId: a.Session, CallId: a.Call, Tool: a.Tool,
+		Arguments: a.Preview, Reason: a.Reason, RequestDigest: a.Request.String(), Required: int32(a.Required), Denials: int32(a.Denials),
+		OnTimeout: v1.OnTimeout_ON_TIMEOUT_DENY, Age: durationpb.New(max(now-a.Asked, 0)), ByTimeout: a.ByTimeout(),
+		Timeout: durationpb.New(a.Timeout), Kind: words.CallKinds[a.Kind], ServerLabel: a.Server,
+	}
+	if a.Policy != (session.Digest{}) {
+		out.PolicyDigest, out.Rule = a.Policy.String(), s.Rule(ctx, ns, a.Policy, a.Rule)
+	}
+	if a.AllowOnTimeout {
+		out.OnTimeout = v1.OnTimeout_ON_TIMEOUT_ALLOW
+	}
+	if a.Open() {
+		out.ExpiresIn = durationpb.New(max(a.Deadline-now, 0))
+	}
+	for i := range a.Votes {
+		v := &a.Votes[i]
+		b := &v1.Ballot{Approver: v.Approver, Vote: v1.Vote_VOTE_DENY, Reason: v.Reason, Age: durationpb.New(max(now-v.At, 0))}
+		if v.Approve {
+			b.Vote = v1.Vote_VOTE_APPROVE
+		}
+		out.Ballots = append(out.Ballots, b)
+	}
+	return out
+}

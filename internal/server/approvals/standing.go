@@ -1,0 +1,139 @@
+package approvals
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// Standing approvals.
+
+var scopes = map[v1.StandingScope]session.Scope{
+	v1.StandingScope_STANDING_SCOPE_SESSION: session.OfSession,
+	v1.StandingScope_STANDING_SCOPE_AGENT:   session.OfAgent,
+	v1.StandingScope_STANDING_SCOPE_POLICY:  session.OfPolicy,
+}
+
+var scopesOut = map[session.Scope]v1.StandingScope{
+	session.OfSession: v1.StandingScope_STANDING_SCOPE_SESSION,
+	session.OfAgent:   v1.StandingScope_STANDING_SCOPE_AGENT,
+	session.OfPolicy:  v1.StandingScope_STANDING_SCOPE_POLICY,
+}
+
+// PutStanding lets calls of a tool pass without asking about each.
+func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (*v1.PutStandingResponse, error) {
+	f := &input.Fields{}
+	input.Enum(f, "scope", req.Scope, v1.StandingScope_name)
+	if req.Scope == v1.StandingScope_STANDING_SCOPE_UNSPECIFIED {
+		f.Refuse("scope", "is required; say STANDING_SCOPE_SESSION, STANDING_SCOPE_AGENT or STANDING_SCOPE_POLICY")
+	}
+	f.ID("name", req.Name)
+	f.Text("tool", req.Tool, input.Caps.Tool)
+	f.Text("serverLabel", req.ServerLabel, input.Caps.Label)
+	if req.Expiry == nil {
+		f.Refuse("expiry", "is required; say how long it stands, at most 30 days")
+	}
+	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
+	cmd := &session.PutStanding{
+		NS: input.Namespace(ctx), By: f.Maker(req, s.Now),
+		Of:   session.StandingOf{Scope: scopes[req.Scope], Name: req.Name, Server: req.ServerLabel, Tool: req.Tool},
+		Uses: uint32(f.Number("uses", int64(req.Uses), input.Caps.Uses)), TTL: f.Duration("expiry", req.Expiry, input.Caps.Standing),
+	}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	if req.Arguments != nil || req.ArgumentsJson != "" {
+		cmd.Of.Exact, cmd.Of.Arguments, cmd.Shown = true, Digest(arguments), Preview(arguments)
+	}
+	if err := s.hasSession(ctx, cmd); err != nil {
+		return nil, err
+	}
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.PutStandingResponse{Index: a.Index}
+	if after := a.Result.After; after.Standing != nil {
+		out.Standing = standingOf(cmd.Of.ID(), after.Standing, after.Now)
+	}
+	return out, nil
+}
+
+// hasSession tells who makes a standing approval for a session that is not open
+// that it would be for nothing: it is for no session that is opened after it.
+func (s *Service) hasSession(ctx context.Context, cmd *session.PutStanding) error {
+	if cmd.Of.Scope != session.OfSession {
+		return nil
+	}
+	found, err := s.Store.Get(ctx, session.SessionKey(cmd.NS, cmd.Of.Name), storage.Latest)
+	if err != nil {
+		return fault.OfRead(err)
+	}
+	if x, _ := found.Record.(*session.Session); x == nil || x.Phase != session.PhaseOpen {
+		return fault.NotFound("name", "there is no open session %q; open it first, for one that is opened later it would not stand", cmd.Of.Name)
+	}
+	return nil
+}
+
+// ListStanding returns standing approvals in the order of their ids.
+func (s *Service) ListStanding(ctx context.Context, req *v1.ListStandingRequest) (*v1.ListStandingResponse, error) {
+	f := &input.Fields{}
+	input.Enum(f, "scope", req.Scope, v1.StandingScope_name)
+	f.OptionalID("name", req.Name)
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	entries, next, view, err := s.Store.List(ctx, session.KindStanding, page, read, func(_ session.Key, r session.Record) bool {
+		a := r.(*session.Standing)
+		return (scopes[req.Scope] == 0 || a.Of.Scope == scopes[req.Scope]) && (req.Name == "" || a.Of.Name == req.Name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.ListStandingResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		out.Standings = append(out.Standings, standingOf(e.Key.Name(), e.Record.(*session.Standing), view.Now))
+	}
+	return out, nil
+}
+
+// DeleteStanding takes one back.
+func (s *Service) DeleteStanding(ctx context.Context, req *v1.DeleteStandingRequest) (*v1.DeleteStandingResponse, error) {
+	f := &input.Fields{}
+	f.ID("id", req.Id)
+	cmd := &session.DeleteStanding{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {
+		if res.Code == session.NotFound {
+			return fault.NotFound("id", "there is no standing approval %q; it may be used up, or its time may be over", req.Id)
+		}
+		return order.RequestFailure(cmd.By)(res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeleteStandingResponse{Index: a.Index}, nil
+}
+
+func standingOf(id string, a *session.Standing, now time.Duration) *v1.Standing {
+	out := &v1.Standing{
+		Id: id, Scope: scopesOut[a.Of.Scope], Name: a.Of.Name, Tool: a.Of.Tool, ServerLabel: a.Of.Server, Uses: int32(a.Uses),
+		ExpiresIn: durationpb.New(max(a.Until-now, 0)), Age: durationpb.New(max(now-a.Made, 0)),
+	}
+	if a.Of.Exact {
+		out.Arguments = &a.Shown
+	}
+	return out
+}

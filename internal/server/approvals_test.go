@@ -1,0 +1,307 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server"
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// asking is a node with a session under a policy that asks about every call.
+func asking(t testing.TB, approval string, change ...func(*server.Config)) *node {
+	n := start(t, change...)
+	n.putPolicy(policy("require_human_approval: true", "approval: {"+approval+"}")...)
+	n.session("s")
+	return n
+}
+
+func (n *node) vote(id, who string, v v1.Vote) (*v1.Approval, error) {
+	res, err := n.approvals.Decide(n.ctx(), &v1.ApprovalServiceDecideRequest{Id: id, Approver: who, Decision: v, Reason: "seen by " + who})
+	return res.GetApproval(), err
+}
+
+func (n *node) approval(id string) *v1.Approval {
+	n.t.Helper()
+	res, err := n.approvals.Get(n.ctx(), &v1.ApprovalServiceGetRequest{Id: id})
+	require.NoError(n.t, err)
+	return res.Approval
+}
+
+// required begins a call that people are asked about, and returns the approval's id.
+func (n *node) required(call string) string {
+	n.t.Helper()
+	res := n.begin("s", call)
+	require.Equal(n.t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, res.Outcome)
+	require.Equal(n.t, "ask", res.Decision.Action)
+	require.False(n.t, res.Decision.Allowed)
+	require.Equal(n.t, v1.ApprovalState_APPROVAL_STATE_PENDING, res.Approval.State)
+	require.NotEmpty(n.t, res.Reason)
+	return res.Approval.Id
+}
+
+// What people decide is what becomes of the call, and what its answers say of it.
+func TestDecisionsOfPeople(t *testing.T) {
+	n := asking(t, "required: 2, denials: 1, timeout: 300s")
+	id := n.required("c")
+	require.Equal(t, id, n.getSession("s").OpenCalls[0].ApprovalId)
+	_, err := n.vote(id, "A", v1.Vote_VOTE_APPROVE)
+	requireRefused(t, err, connect.CodeFailedPrecondition, "SELF_APPROVAL", "the agent that asks")
+	a, err := n.vote(id, "Amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_PENDING, a.State)
+	a, err = n.vote(id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	require.Len(t, a.Ballots, 1, "the same one twice is one")
+	_, err = n.vote(id, "AMY", v1.Vote_VOTE_DENY)
+	requireRefused(t, err, connect.CodeFailedPrecondition, "ALREADY_VOTED", "has voted the other way")
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "c").Outcome)
+	_, err = n.vote(id, "bob", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	_, err = n.vote(id, "carl", v1.Vote_VOTE_DENY)
+	requireRefused(t, err, connect.CodeFailedPrecondition, "ALREADY_DECIDED", "is not pending")
+	res := n.begin("s", "c")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+	require.True(t, res.Decision.Allowed)
+	require.Equal(t, "allow", res.Decision.Action)
+	require.Equal(t, "bob", res.Approval.DecidedBy)
+	require.EqualValues(t, 1, res.Counters.Attempts)
+	require.Equal(t, res.Grants[0].Token, n.begin("s", "c").Grants[0].Token, "it was admitted once")
+
+	id = n.required("d")
+	_, err = n.vote(id, "amy", v1.Vote_VOTE_DENY)
+	require.NoError(t, err)
+	for range 2 {
+		res = n.begin("s", "d")
+		require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_DENIED, res.Outcome)
+		require.Equal(t, "Approval denied", res.Reason)
+		require.Equal(t, "seen by amy", res.Approval.DecisionReason)
+	}
+
+	id = n.required("e")
+	_, err = n.approvals.Cancel(n.ctx(), &v1.ApprovalServiceCancelRequest{Id: id})
+	require.NoError(t, err)
+	require.Equal(t, "The approval was cancelled", n.begin("s", "e").Reason)
+	id = n.required("f")
+	cancelled, err := n.calls.CancelCall(n.ctx(), &v1.CancelCallRequest{SessionId: "s", CallId: "f"})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_CANCELLED, cancelled.Outcome)
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_CANCELLED, n.approval(id).State)
+	id = n.required("g")
+	_, err = n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
+	require.NoError(t, err)
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_CANCELLED, n.approval(id).State)
+}
+
+// A call that waits goes on by itself once it is decided about, and what is told of
+// it is told once.
+func TestWaitingForPeople(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	wait := func(call string) func() *v1.BeginCallResponse {
+		var all sync.WaitGroup
+		var res *v1.BeginCallResponse
+		var err error
+		all.Go(func() {
+			res, err = n.calls.BeginCall(n.ctx(), beginRequest("s", call, func(r *v1.BeginCallRequest) { r.Wait = durationpb.New(time.Minute) }))
+		})
+		return func() *v1.BeginCallResponse {
+			all.Wait()
+			require.NoError(t, err)
+			return res
+		}
+	}
+	pending := func() (id string) {
+		eventually(t, "people are asked", func() bool {
+			list, err := n.approvals.List(n.ctx(), &v1.ApprovalServiceListRequest{State: v1.ApprovalState_APPROVAL_STATE_PENDING})
+			require.NoError(t, err)
+			if len(list.Approvals) == 1 {
+				id = list.Approvals[0].Id
+			}
+			return id != ""
+		})
+		return id
+	}
+	yes := wait("c")
+	id := pending()
+	_, err := n.vote(id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, yes().Outcome)
+	no := wait("d")
+	id = pending()
+	seen := make(chan error, 1)
+	go func() {
+		res, err := n.approvals.Get(n.ctx(), &v1.ApprovalServiceGetRequest{Id: id, Wait: durationpb.New(time.Minute)})
+		if err == nil && res.Approval.State != v1.ApprovalState_APPROVAL_STATE_DENIED {
+			err = fmt.Errorf("it was told as %v", res.Approval.State)
+		}
+		seen <- err
+	}()
+	_, err = n.vote(id, "amy", v1.Vote_VOTE_DENY)
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_DENIED, no().Outcome)
+	require.NoError(t, <-seen)
+
+	var said []string
+	for _, l := range n.audit.all(t) {
+		if typ := fmt.Sprint(l["event_type"]); strings.HasPrefix(typ, "approval_") {
+			said = append(said, fmt.Sprintf("%s %v %v %v", typ, l["call_id"], l["state"], l["approver"]))
+		}
+	}
+	require.Equal(t, []string{
+		"approval_requested c requested ", "approval_decided c approved amy", "approval_requested d requested ", "approval_decided d denied amy",
+	}, said)
+	_, metrics := n.get("/metrics")
+	for _, line := range []string{`gov_approvals_total{state="requested"} 2`, `gov_approvals_total{state="approved"} 1`, `gov_approvals_total{state="denied"} 1`} {
+		require.Contains(t, metrics, line)
+	}
+	require.Contains(t, metrics, "gov_stopped_requests 0")
+}
+
+// What stands answers before anybody is asked; a signal that stands keeps a call
+// out, and its approval with it.
+func TestStandingApprovalsAndSignals(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	_, err := n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{
+		Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: "a", Tool: "t", ArgumentsJson: `{"b":1,"a":2}`, Uses: 1, Expiry: durationpb.New(time.Hour)})
+	require.NoError(t, err)
+	list, err := n.approvals.ListStanding(n.ctx(), &v1.ListStandingRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.Standings, 1)
+	require.JSONEq(t, `{"a":2,"b":1}`, list.Standings[0].GetArguments())
+	with := func(arguments string) func(*v1.BeginCallRequest) {
+		return func(r *v1.BeginCallRequest) { r.ArgumentsJson = arguments }
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "other", with(`{"a":2,"b":1.0}`)).Outcome, "a number that is written otherwise")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c", with(`{"a": 2, "b": 1}`)).Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "d", with(`{"a":2,"b":1}`)).Outcome, "its one use is spent")
+
+	id := n.required("e")
+	_, err = n.vote(id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	n.signal("STOP", agent("a"))
+	require.Equal(t, v1.Outcome_OUTCOME_STOPPED, n.begin("s", "e").Outcome)
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_APPROVED, n.approval(id).State)
+	n.signal("CONTINUE", agent("a"))
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "e").Outcome)
+	id = n.required("f")
+	n.signal("KILL", "s")
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_CANCELLED, n.approval(id).State)
+	require.Equal(t, v1.Outcome_OUTCOME_SESSION_CLOSED, n.begin("s", "f").Outcome)
+}
+
+// What a guardrail has made of the arguments is what people agree to: if it makes
+// something else of them afterwards the call has ended.
+func TestPeopleAgreeToModifiedArguments(t *testing.T) {
+	made := `{"path":"/tmp/a"}`
+	n := asking(t, "timeout: 300s", func(c *server.Config) {
+		c.Engine = append(c.Engine, engine.WithGuardrails(guard(func(engine.GuardrailCall) (engine.GuardrailResult, error) {
+			args, err := value.Parse([]byte(made))
+			return engine.GuardrailResult{Decision: engine.GuardrailModify, ModifiedArgs: &args}, err
+		})))
+	})
+	id := n.required("c")
+	require.Equal(t, made, n.approval(id).Arguments)
+	_, err := n.vote(id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	res := n.begin("s", "c")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+	require.Equal(t, "/tmp/a", res.ModifiedArguments.Fields["path"].GetStringValue())
+
+	id = n.required("d")
+	_, err = n.vote(id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	made = `{"path":"/etc"}`
+	res = n.begin("s", "d")
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_DENIED, res.Outcome)
+	require.Contains(t, res.Reason, "other arguments")
+}
+
+// A call that is kept out is judged by what holds when it goes on, as it would be if
+// it was sent again then; and what is kept out is waited for no longer than was asked.
+func TestWhatIsKeptOutIsJudgedAgain(t *testing.T) {
+	var no atomic.Bool
+	n := startGuarded(t, func(engine.GuardrailCall) (engine.GuardrailResult, error) {
+		if no.Load() {
+			return engine.GuardrailResult{Decision: engine.GuardrailDeny, Reason: "not any more"}, nil
+		}
+		return engine.GuardrailResult{Decision: engine.GuardrailAllow}, nil
+	})
+	n.signal("STOP", agent("a"))
+	said := make(chan *v1.BeginCallResponse, 1)
+	go func() {
+		res, _ := n.calls.BeginCall(n.ctx(), beginRequest("s", "c", func(r *v1.BeginCallRequest) { r.Wait = durationpb.New(time.Minute) }))
+		said <- res
+	}()
+	eventually(t, "it is kept out", func() bool {
+		_, metrics := n.get("/metrics")
+		return strings.Contains(metrics, "gov_stopped_requests 1")
+	})
+	no.Store(true)
+	n.signal("CONTINUE", agent("a"))
+	res := <-said
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, res.GetOutcome())
+	require.Contains(t, res.Reason, "not any more")
+}
+
+// People decide on what they have seen, and see it as it is.
+func TestWhatPeopleSee(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	res := n.begin("s", "c", func(r *v1.BeginCallRequest) {
+		r.ArgumentsJson, r.ServerLabel = `{"path":"/tmp/\u202e\u0000\ud83d\ude00/a"}`, "files"
+	})
+	a := n.approval(res.Approval.Id)
+	require.Equal(t, `{"path":"/tmp/\u202e\u0000😀/a"}`, a.Arguments)
+	require.Equal(t, "tool", a.Kind)
+	require.Equal(t, "files", a.ServerLabel)
+	decide := func(id, digest string) error {
+		_, err := n.approvals.Decide(n.ctx(), &v1.ApprovalServiceDecideRequest{Id: id, Approver: "amy", Decision: v1.Vote_VOTE_APPROVE, RequestDigest: digest})
+		return err
+	}
+	requireRefused(t, decide(a.Id, "sha256:12"), connect.CodeInvalidArgument, "INVALID_FIELD", "requestDigest")
+	requireRefused(t, decide(a.Id, "sha256:"+strings.Repeat("0", 64)), connect.CodeInvalidArgument, "INVALID_FIELD", "requestDigest: is of nothing")
+	requireRefused(t, decide(a.Id, "sha256:"+strings.Repeat("1", 64)), connect.CodeInvalidArgument, "INVALID_FIELD", "requestDigest: is not of what")
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_PENDING, n.approval(a.Id).State)
+	require.NoError(t, decide(a.Id, a.RequestDigest))
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_APPROVED, n.approval(a.Id).State)
+
+	// Without a call all that is asked is what they agree to, not the arguments alone.
+	digests := map[string]bool{}
+	for _, tool := range []string{"ls", "rm"} {
+		res, err := n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: tool, ArgumentsJson: `{"d":"/"}`})
+		require.NoError(t, err)
+		digests[res.Approval.RequestDigest] = true
+	}
+	require.Len(t, digests, 2)
+}
+
+// A request that is sent again is answered by what stands then.
+func TestStandingSentAgain(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	req := &v1.PutStandingRequest{
+		Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: "a", Tool: "t", Uses: 2, Expiry: durationpb.New(time.Hour), RequestId: "r",
+	}
+	put := func() *v1.Standing {
+		res, err := n.approvals.PutStanding(n.ctx(), req)
+		require.NoError(t, err)
+		return res.Standing
+	}
+	_, err := n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{
+		Scope: v1.StandingScope_STANDING_SCOPE_SESSION, Name: "later", Tool: "t", Expiry: durationpb.New(time.Hour)})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "open it first")
+	require.EqualValues(t, 2, put().Uses)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c").Outcome)
+	require.EqualValues(t, 1, put().Uses)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "d").Outcome)
+	require.Nil(t, put())
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "e").Outcome)
+}

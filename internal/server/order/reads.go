@@ -1,0 +1,138 @@
+package order
+
+import (
+	"context"
+	"time"
+
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// Reads: how recent one is to be, many records at one instant, and pages of lists.
+
+// reads are the kinds of reads that a request may ask for.
+var reads = map[v1.Consistency]storage.Read{
+	v1.Consistency_CONSISTENCY_UNSPECIFIED:  storage.Latest,
+	v1.Consistency_CONSISTENCY_LINEARIZABLE: storage.Latest,
+	v1.Consistency_CONSISTENCY_STALE:        storage.Nearby,
+}
+
+// ReadOf is the read that a request asks for.
+func ReadOf(f *input.Fields, c v1.Consistency) storage.Read {
+	input.Enum(f, "consistency", c, v1.Consistency_name)
+	return reads[c]
+}
+
+// A Page is a part of a list: so many records after a name.
+type Page struct {
+	Size  int
+	After string
+}
+
+// PageOf is the page that a request asks for.
+func PageOf(f *input.Fields, size int32, token string) Page {
+	f.Text("pageToken", token, input.Bound{Max: input.Caps.CounterKey.Max})
+	return Page{int(f.Number("pageSize", int64(size), input.Caps.Page)), token}
+}
+
+// List returns one page of the records of a kind that keep accepts, and the
+// token of the next page.
+func (s *Store) List(ctx context.Context, kind byte, p Page, read storage.Read, keep func(session.Key, session.Record) bool) ([]session.Entry, string, storage.View, error) {
+	view, err := s.View(ctx, read)
+	if err != nil {
+		return nil, "", view, fault.OfRead(err)
+	}
+	prefix := session.Prefix(kind, input.Namespace(ctx))
+	entries, err := view.Find(prefix, prefix+session.Key(p.After), p.Size+1, keep)
+	if err != nil {
+		return nil, "", view, fault.OfRead(err)
+	}
+	if len(entries) <= p.Size {
+		return entries, "", view, nil
+	}
+	entries = entries[:p.Size]
+	return entries, entries[p.Size-1].Key.Name(), view, nil
+}
+
+// ReadAll returns records of one kind and one namespace as they stood at one
+// instant, in the order of their keys; nil for what is absent.
+func (s *Store) ReadAll(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, err error) {
+	if store, ok := s.Reader.(storage.Gatherer); ok {
+		return readAtOnce(ctx, store, keys)
+	}
+	found, index, ok, err := s.readTogether(ctx, keys, read)
+	if ok || err != nil {
+		return found, index, err
+	}
+	return s.readView(ctx, keys, read)
+}
+
+// readAtOnce reads the keys from a store that can read them at one instant. It
+// reads as of now, whatever consistency was asked for.
+func readAtOnce(ctx context.Context, store storage.Gatherer, keys []session.Key) (found []session.Record, index uint64, err error) {
+	all, err := store.GetAll(ctx, keys...)
+	if err != nil {
+		return nil, 0, fault.OfRead(err)
+	}
+	for _, x := range all {
+		found, index = append(found, x.Record), x.Index
+	}
+	return found, index, nil
+}
+
+// readTogether reads the keys one by one. If nothing was ordered between the
+// first and the last, and time stood still, they stand as they stood at one
+// instant; ok is false where that cannot be said.
+func (s *Store) readTogether(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, ok bool, err error) {
+	const tries = 3
+	for range tries {
+		found, ok = make([]session.Record, 0, len(keys)), true
+		var now time.Duration // log time
+		for i, key := range keys {
+			x, err := s.Get(ctx, key, read)
+			if err != nil {
+				return nil, 0, false, fault.OfRead(err)
+			}
+			if i == 0 {
+				index, now = x.Index, x.Now
+			} else if x.Index != index || x.Index == 0 || x.Now != now {
+				ok = false
+				break
+			}
+			found = append(found, x.Record)
+			read = storage.Nearby // the first read has brought this node up to date
+		}
+		if ok {
+			return found, index, true, nil
+		}
+	}
+	return nil, 0, false, nil
+}
+
+// readView reads the keys from a view of the whole state.
+func (s *Store) readView(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, err error) {
+	view, err := s.View(ctx, read)
+	if err != nil {
+		return nil, 0, fault.OfRead(err)
+	}
+	wanted := make(map[session.Key]session.Record, len(keys))
+	for _, key := range keys {
+		wanted[key] = nil
+	}
+	prefix := session.Prefix(keys[0].Kind(), keys[0].Namespace())
+	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { _, ok := wanted[k]; return ok })
+	if err != nil {
+		return nil, 0, fault.OfRead(err)
+	}
+	for _, e := range entries {
+		wanted[e.Key] = e.Record
+	}
+	found = make([]session.Record, len(keys))
+	for i, key := range keys {
+		found[i] = wanted[key]
+	}
+	return found, view.Index, nil
+}

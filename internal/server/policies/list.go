@@ -1,0 +1,290 @@
+package policies
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// How policies are read, listed and deleted, and, behind that, the content hashes
+// of tools.
+
+// GetPolicy returns a tree with its files.
+func (s *Service) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.GetPolicyResponse, error) {
+	f := &input.Fields{}
+	read := order.ReadOf(f, req.Consistency)
+	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	ns := input.Namespace(ctx)
+	var version int32
+	if name != "" {
+		found, err := s.Store.Get(ctx, session.NameKey(ns, name), read)
+		if err != nil {
+			return nil, fault.OfRead(err)
+		}
+		n, ok := found.Record.(*session.Name)
+		if !ok || n == nil || n.Digest == (session.Digest{}) {
+			return nil, fault.NotFound("name", "there is no policy %q; store it with PutPolicy", name)
+		}
+		digest, version = n.Digest, n.Version
+	}
+	found, err := s.Store.Get(ctx, session.PolicyKey(ns, digest), read)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	r, ok := found.Record.(*session.Policy)
+	if !ok || r == nil {
+		return nil, fault.NotFound("digest", "there is no policy with the digest %s; store it with PutPolicy", digest)
+	}
+	tree, err := engine.DecodeTree(r.Tree)
+	if err != nil {
+		return nil, policyError(err)
+	}
+	pinned, err := s.pinned(ctx, ns, digest, read)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.Policy{Name: name, Version: version, Digest: digest.String(), Pinned: int32(pinned)}
+	for _, file := range tree.Files() {
+		out.Files = append(out.Files, &v1.TextFile{Path: file.Path, Content: string(file.Content)})
+	}
+	return &v1.GetPolicyResponse{Policy: out, AppliedIndex: found.Index}, nil
+}
+
+// DigestOf returns the tree that a name points to.
+func (s *Service) DigestOf(ctx context.Context, ns, field, name string) (session.Digest, error) {
+	found, err := s.Store.Get(ctx, session.NameKey(ns, name), storage.Latest)
+	if err != nil {
+		return session.Digest{}, fault.OfRead(err)
+	}
+	n, ok := found.Record.(*session.Name)
+	if !ok || n == nil || n.Digest == (session.Digest{}) {
+		return session.Digest{}, fault.NotFound(field, "there is no policy %q; store it with PutPolicy", name)
+	}
+	return n.Digest, nil
+}
+
+func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest) {
+	switch {
+	case digest != "":
+		return "", f.Digest("digest", digest)
+	case name != "":
+		f.ID("name", name)
+		return name, session.Digest{}
+	}
+	f.Refuse("name", "is required; give a name or a digest, as ListPolicies shows them")
+	return "", session.Digest{}
+}
+
+// pinned counts the live sessions that pin a tree.
+func (s *Service) pinned(ctx context.Context, ns string, d session.Digest, read storage.Read) (n int64, err error) {
+	for _, k := range session.PinsKeys(ns, d) {
+		found, err := s.Store.Get(ctx, k, read)
+		if err != nil {
+			return 0, fault.OfRead(err)
+		}
+		if p, ok := found.Record.(*session.Pins); ok && p != nil {
+			n += p.N
+		}
+		read = storage.Nearby // the first read has brought this node up to date
+	}
+	return n, nil
+}
+
+// ListPolicies returns every tree under each of its names; a tree that no name
+// points to any more is there with an empty one.
+func (s *Service) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error) {
+	f := &input.Fields{}
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	entries, next, view, err := s.Store.List(ctx, session.KindPolicy, page, read, nil)
+	if err != nil {
+		return nil, err
+	}
+	ns := input.Namespace(ctx)
+	out := &v1.ListPoliciesResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		rows, err := s.policyRows(ctx, ns, e.Record.(*session.Policy))
+		if err != nil {
+			return nil, err
+		}
+		out.Policies = append(out.Policies, rows...)
+	}
+	return out, nil
+}
+
+func (s *Service) policyRows(ctx context.Context, ns string, r *session.Policy) ([]*v1.Policy, error) {
+	pinned, err := s.pinned(ctx, ns, r.Pin.Digest, storage.Nearby)
+	if err != nil {
+		return nil, err
+	}
+	var rows []*v1.Policy
+	for _, name := range r.Names {
+		found, err := s.Store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
+		if err != nil {
+			return nil, fault.OfRead(err)
+		}
+		if n, ok := found.Record.(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
+			rows = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: int32(pinned)})
+		}
+	}
+	if len(rows) == 0 {
+		rows = []*v1.Policy{{Digest: r.Pin.Digest.String(), Pinned: int32(pinned)}}
+	}
+	return rows, nil
+}
+
+// DeletePolicy removes a name, or a tree with all its names. A tree that live
+// sessions pin stays, and its names with it.
+func (s *Service) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error) {
+	f := &input.Fields{}
+	name, digest := nameOrDigest(f, req.GetName(), req.GetDigest())
+	cmd := session.DeletePolicy{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Name: name, Digest: digest}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
+		if stale != nil && stale.Names != nil {
+			cmd.Digest, cmd.Names = stale.Digest, stale.Names
+		} else if err := s.resolve(ctx, &cmd); err != nil {
+			return nil, err
+		}
+		next := cmd
+		return &next, nil
+	}, func(res *session.Result) error {
+		switch {
+		case res.Code == session.NotFound && name != "":
+			return fault.NotFound("name", "there is no policy %q", name)
+		case res.Code == session.NotFound:
+			return fault.NotFound("digest", "there is no policy with the digest %s", cmd.Digest)
+		case res.Code == session.PolicyPinned:
+			return fault.OfResult(res, "digest "+cmd.Digest.String())
+		}
+		return order.RequestFailure(cmd.By)(res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeletePolicyResponse{Index: a.Index}, nil
+}
+
+// resolve fills in what the command takes for granted: what the name points
+// to, and all names of that tree.
+func (s *Service) resolve(ctx context.Context, cmd *session.DeletePolicy) error {
+	if cmd.Name != "" {
+		digest, err := s.DigestOf(ctx, cmd.NS, "name", cmd.Name)
+		switch {
+		case err == nil:
+			cmd.Digest = digest
+		case cmd.By.Request == "":
+			return err
+		default:
+			// It may be gone because this very request removed it. The
+			// command then finds its own answer before it looks at any tree.
+			cmd.Digest = sha256.Sum256(nil)
+		}
+	}
+	found, err := s.Store.Get(ctx, session.PolicyKey(cmd.NS, cmd.Digest), storage.Latest)
+	if err != nil {
+		return fault.OfRead(err)
+	}
+	cmd.Names = nil
+	if r, ok := found.Record.(*session.Policy); ok && r != nil {
+		cmd.Names = slices.Clone(r.Names)
+	}
+	return nil
+}
+
+// checkHash checks a content hash: SHA-256 in hexadecimal. It returns the form in
+// which it is kept.
+func checkHash(f *input.Fields, field, text string) string {
+	h := strings.ToLower(strings.TrimPrefix(text, "sha256:"))
+	if b, err := hex.DecodeString(h); err != nil || len(b) != 32 {
+		f.Refuse(field, "must be the SHA-256 of the tool, 64 hexadecimal digits")
+	}
+	return h
+}
+
+// PutHash registers the content hash of a tool (adapter contract 5.5).
+func (s *Service) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
+	f := &input.Fields{}
+	f.Text("tool", req.Tool, input.Caps.Tool)
+	hash := checkHash(f, "hash", req.Hash)
+	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool, Hash: hash}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	s.HashPut(order.TraceOf(ctx), cmd)
+	return &v1.PutHashResponse{Hash: &v1.ToolHash{Tool: req.Tool, Hash: hash}, Index: a.Index}, nil
+}
+
+// DeleteHash takes a registration back; one that is not there is gone already.
+func (s *Service) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
+	f := &input.Fields{}
+	f.Text("tool", req.Tool, input.Caps.Tool)
+	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	s.HashPut(order.TraceOf(ctx), cmd)
+	return &v1.DeleteHashResponse{Index: a.Index}, nil
+}
+
+// ListHashes returns the registered hashes in the order of their tools.
+func (s *Service) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v1.ListHashesResponse, error) {
+	f := &input.Fields{}
+	read := order.ReadOf(f, req.Consistency)
+	page := order.PageOf(f, req.PageSize, req.PageToken)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	entries, next, view, err := s.Store.List(ctx, session.KindHash, page, read, nil)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.ListHashesResponse{NextPageToken: next, AppliedIndex: view.Index}
+	for _, e := range entries {
+		out.Hashes = append(out.Hashes, &v1.ToolHash{Tool: e.Key.Name(), Hash: e.Record.(*session.Hash).Hash})
+	}
+	return out, nil
+}
+
+// ContentHash looks up what is registered for a tool. What cannot be read is put
+// into failed: whoever asked must not decide without it.
+func (s *Service) ContentHash(ctx context.Context, ns string, failed *error) func(string) (string, bool) {
+	return func(tool string) (string, bool) {
+		found, err := s.Store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
+		if err != nil {
+			*failed = fault.OfRead(err)
+			return "", false
+		}
+		h, ok := found.Record.(*session.Hash)
+		if !ok || h == nil {
+			return "", false
+		}
+		return h.Hash, true
+	}
+}

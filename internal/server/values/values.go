@@ -1,0 +1,171 @@
+package values
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+// Values, which are set, added to and read.
+
+// A Service answers govnode.v1.CounterService.
+type Service struct {
+	Store *order.Store
+	Now   func() time.Time
+}
+
+// Get returns the value of a key, or that it has none.
+func (s *Service) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse, error) {
+	f := &input.Fields{}
+	f.Key("key", req.Key)
+	read := order.ReadOf(f, req.Consistency)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	found, err := s.Store.Get(ctx, session.CounterKey(input.Namespace(ctx), req.Key), read)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	out := &v1.GetResponse{AppliedIndex: found.Index, Version: session.Absent}
+	if c, ok := found.Record.(*session.Counter); ok && c != nil {
+		out.Found, out.Value, out.Version = true, printed(c.Value), c.Value.Version()
+	}
+	return out, nil
+}
+
+// printed is a value as it was set: a number in its canonical form, which is
+// the only form that is stored as a number.
+func printed(v session.Value) string {
+	if v.Number {
+		return input.FormatDecimal(v.N)
+	}
+	return v.Text
+}
+
+// stored is the opposite of printed: a text that is a number in its canonical
+// form is one, everything else comes back as it was given.
+func stored(text string) session.Value {
+	if n, err := input.ParseDecimal(text); err == nil && input.FormatDecimal(n) == text {
+		return session.Value{Number: true, N: n}
+	}
+	return session.Value{Text: text}
+}
+
+// Set writes a value.
+func (s *Service) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetResponse, error) {
+	f := &input.Fields{}
+	f.Key("key", req.Key)
+	if n := int64(len(req.Value)); n > input.Caps.Text.Max {
+		f.Refuse("value", "has %d bytes, the most is %d", n, input.Caps.Text.Max)
+	}
+	cmd := &session.Set{
+		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Key: req.Key,
+		Value: stored(req.Value), TTL: f.Duration("ttl", req.Ttl, input.Caps.KeyTTL), IfVersion: checkVersion(f, req.IfVersion),
+	}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.Change(ctx, cmd, stateFailure(cmd.Key, cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	return &v1.SetResponse{Index: a.Index, Version: cmd.Value.Version()}, nil
+}
+
+// checkVersion checks the version that a key must have.
+func checkVersion(f *input.Fields, version string) string {
+	if version != "" && !session.IsVersion(version) {
+		f.Refuse("ifVersion", "is no version; send the one that Get answered, or \"0\" for a key that must be absent")
+	}
+	return version
+}
+
+// stateFailure makes the error of a request for state that had no answer.
+func stateFailure(key string, by session.Maker) func(*session.Result) error {
+	return func(res *session.Result) error {
+		if res.Code != session.VersionConflict {
+			return order.RequestFailure(by)(res)
+		}
+		return fault.Conflict(fmt.Sprintf("key %q", key), "version", res.Version)
+	}
+}
+
+// Delete removes a value, and says whether there was one.
+func (s *Service) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
+	f := &input.Fields{}
+	f.Key("key", req.Key)
+	cmd := &session.Delete{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Key: req.Key, IfVersion: checkVersion(f, req.IfVersion)}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.Change(ctx, cmd, stateFailure(cmd.Key, cmd.By))
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeleteResponse{Found: a.Result.Value == 1, Index: a.Index}, nil
+}
+
+// Increment adds a decimal amount and returns the new value.
+func (s *Service) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.IncrementResponse, error) {
+	f := &input.Fields{}
+	f.Key("key", req.Key)
+	amount := int64(input.Million)
+	if req.Amount != "" {
+		var err error
+		if amount, err = input.ParseDecimal(req.Amount); err != nil {
+			f.Refuse("amount", "%v", err)
+		}
+	}
+	cmd := &session.Increment{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Key: req.Key, Amount: amount}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {
+		switch res.Code {
+		case session.NotANumber:
+			return fault.OfResult(res, fmt.Sprintf("key %q", req.Key))
+		case session.Overflow:
+			return fault.OfResult(res, "amount")
+		}
+		return order.RequestFailure(cmd.By)(res)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.IncrementResponse{Value: input.FormatDecimal(a.Result.Value), Index: a.Index}, nil
+}
+
+// BatchGet returns many values as they stood at one instant; what is absent is
+// left out.
+func (s *Service) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
+	f := &input.Fields{}
+	read := order.ReadOf(f, req.Consistency)
+	f.Count("keys", len(req.Keys), input.Caps.Keys)
+	for i, key := range req.Keys {
+		f.Key(fmt.Sprintf("keys[%d]", i), key)
+	}
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	keys := make([]session.Key, len(req.Keys))
+	for i, key := range req.Keys {
+		keys[i] = session.CounterKey(input.Namespace(ctx), key)
+	}
+	found, index, err := s.Store.ReadAll(ctx, keys, read)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.BatchGetResponse{AppliedIndex: index, Values: make(map[string]string, len(keys)), Versions: make(map[string]string, len(keys))}
+	for i, r := range found {
+		if c, ok := r.(*session.Counter); ok && c != nil {
+			out.Values[req.Keys[i]], out.Versions[req.Keys[i]] = printed(c.Value), c.Value.Version()
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,56 @@
+"""What is done behind callers that do not wait for it, by the keeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._keeper import Ask
+from ._transport import Lost
+
+
+def settled(answered: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    """Raise Lost for an error that is worth sending the request again."""
+    status, answer = answered
+    if status >= 500 or status == 429 or status == 408:
+        raise Lost(str(answer.get("message", status)))
+    return answered
+
+
+def ending(body: dict[str, Any]) -> Callable[[Ask], None]:
+    """Return what ends a call."""
+    return lambda ask: void(settled(ask("CallService/EndCall", body)))
+
+
+def releasing(body: dict[str, Any]) -> Callable[[Ask], None]:
+    """Return what releases a slot."""
+    return lambda ask: void(settled(ask("SlotService/ReleaseSlot", body)))
+
+
+def abandoning(session_id: str, call_id: str) -> Callable[[Ask], None]:
+    """Return what gives back what a call may have been granted whose caller does not wait for the answer any more."""
+
+    def abandon(ask: Ask) -> None:
+        call = {"sessionId": session_id, "callId": call_id}
+        status, answer = settled(ask("CallService/CancelCall", call))
+        if status == 404 or answer.get("outcome") == "OUTCOME_CANCELLED":
+            return  # it never arrived, or it waited
+        settled(ask("CallService/EndCall", {**call, "status": "STATUS_CANCELLED"}))
+
+    return abandon
+
+
+def abandoning_slot(body: dict[str, Any]) -> Callable[[Ask], None]:
+    """Return the same for a slot."""
+
+    def abandon(ask: Ask) -> None:
+        status, answer = settled(ask("SlotService/AcquireSlot", {**body, "wait": "0.001s"}))
+        if status == 200 and answer.get("outcome") == "OUTCOME_ADMITTED":
+            released = {k: body[k] for k in ("pool", "slotId", "client")}
+            settled(ask("SlotService/ReleaseSlot", {**released, "token": answer["token"]}))
+
+    return abandon
+
+
+def void(_: object) -> None:
+    """Return nothing."""
