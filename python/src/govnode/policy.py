@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -251,15 +252,35 @@ class PolicyConfig:
     log_all_calls: bool = True
     require_human_approval: bool = False
     sensitive_tools: list[str] = field(default_factory=list)
-    max_budget: float | None = None
+    max_budget: float | Decimal | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for the first field that is not as it must be."""
+        if not _is_int(self.max_agent_calls) or self.max_agent_calls < 0:
+            raise ValueError(f"max_agent_calls must be a non-negative integer, got {self.max_agent_calls!r}")
+        for name in ("blocked_tools", "sensitive_tools", "blocked_patterns"):
+            value = getattr(self, name)
+            if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+                raise ValueError(f"{name} must be a list of texts that are not empty, got {value!r}")
+        if not isinstance(self.pii_detection, bool):
+            raise ValueError(f"pii_detection must be a boolean, got {self.pii_detection!r}")
+        budget = self.max_budget
+        if budget is not None and (
+            isinstance(budget, bool) or not isinstance(budget, (int, float, Decimal)) or not 0 <= budget <= 10**12
+        ):
+            raise ValueError(f"max_budget must be a number from 0 to 10^12, got {budget!r}")
+        self.to_policy()
 
     def to_policy(self, name: str = "default") -> GovernancePolicy:
-        """Return the GovernancePolicy that the adapter derives from it. What that has no field for stays here."""
+        """Return the GovernancePolicy that the adapter derives from it.
+
+        What that has no field for, BaseIntegration writes into the policy on the service.
+        """
         return GovernancePolicy(
             name=name,
             max_tool_calls=self.max_tool_calls,
             timeout_seconds=self.timeout_seconds,
-            allowed_tools=list(self.allowed_tools),
+            allowed_tools=copy.copy(self.allowed_tools),
             blocked_patterns=list(self.blocked_patterns),
             require_human_approval=self.require_human_approval,
             log_all_calls=self.log_all_calls,

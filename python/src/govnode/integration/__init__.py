@@ -8,9 +8,12 @@ from .interceptors import (
     BoundedSemaphore,
     CompositeInterceptor,
     ContentHashInterceptor,
+    GuardrailInterceptor,
     PolicyInterceptor,
     ToolCallInterceptor,
+    content_hash,
 )
+from .kernel import FrameworkKernel
 from .values import (
     DriftResult,
     ExecutionContext,
@@ -28,8 +31,10 @@ __all__ = [
     "ContentHashInterceptor",
     "DriftResult",
     "ExecutionContext",
+    "FrameworkKernel",
     "GovernanceEventType",
     "GovernancePolicy",
+    "GuardrailInterceptor",
     "PatternType",
     "PolicyCheckResult",
     "PolicyConfig",
@@ -38,4 +43,5 @@ __all__ = [
     "ToolCallInterceptor",
     "ToolCallRequest",
     "ToolCallResult",
+    "content_hash",
 ]

@@ -1,4 +1,4 @@
-"""What all adapters are: contexts, checks that are calls of the service, events, signals (adapter contract 3, 17, 20).
+"""What all adapters are: contexts, and checks that are calls of the service (adapter contract 3, 17, 20).
 
 Values are local, admission is the service's: what is checked before an execution begins a call there, and takes its
 count and its slots; what is checked after it ends that call.
@@ -8,42 +8,57 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from .._ids import Ids
-from ..errors import Error, LeaseLost, NoAnswer
-from ..policy import GovernancePolicy
+from ..errors import LeaseLost, NoAnswer
+from ..guardrail import GuardrailProvider
+from ..policy import GovernancePolicy, PolicyConfig
 from . import _policies
-from .interceptors import CompositeInterceptor, ToolCallInterceptor
+from .admission import Admission, Refusal, budget_of
+from .asking import Approvals
+from .interceptors import CompositeInterceptor, GuardrailInterceptor, ToolCallInterceptor, content_hash
+from .records import Records
+from .signals import Signals
 from .values import (
     DriftResult,
     ExecutionContext,
     GovernanceEventType,
     PolicyCheckResult,
+    PolicyViolationError,
     ToolCallRequest,
     compute_drift,
 )
 
 if TYPE_CHECKING:
-    from ..client import Call, Client, Session
+    from collections.abc import Mapping
 
-_log = logging.getLogger(__name__)
+    from ..client import Call, Client
+    from ..messages import Ended
+
 _ids = Ids()
-_TOOL = "execute"  # the name of what is executed, where it is no call of a tool
-_LONGEST = 24 * 3600.0  # that the service holds a call
+_MOST_OPEN = 1024  # calls of a session
+_STATUS = ("succeeded", "failed", "cancelled")
 
 
-class BaseIntegration(ABC):
+class BaseIntegration(Admission, ABC):
     """The part that all adapters share (section 3.2).
 
-    ``policy`` is an object, or the name of a policy on the service. ``client`` is the one to ask, made at first use
-    from GOVNODE_ADDRESSES if it is not given. ``replace`` lets the policy take the place of another of its name.
-    ``wait`` is how long a call may wait for a slot. ``interceptors`` of the user judge before the service does.
+    - ``policy`` is a GovernancePolicy, a PolicyConfig, or the name of a policy on the service.
+    - ``client`` is the one to ask, made at first use from GOVNODE_ADDRESSES if it is not given.
+    - ``replace`` lets the policy take the place of another of its name.
+    - ``wait`` is how long a call may wait for a slot, an approval or the end of a STOP.
+    - ``interceptors`` and ``guardrails`` judge calls of tools before the service does.
+    - ``limits`` are those that a GovernancePolicy has no field for, as docs/policies.md has them.
+    - ``cost`` is what a call is assumed to cost of ``max_budget``: a number, or what tells it from the request.
+    - ``approver`` is a client that may approve, under ``approver_name``; ``approval_callback`` decides for it at once.
+    - ``on_violation`` is told of each refusal.
     """
 
     #: The name of the framework, for health checks.
@@ -51,29 +66,69 @@ class BaseIntegration(ABC):
 
     def __init__(
         self,
-        policy: GovernancePolicy | str | None = None,
+        policy: GovernancePolicy | PolicyConfig | str | None = None,
         evaluator: Any | None = None,
         *,
         client: Client | None = None,
         replace: bool = False,
         wait: float | None = None,
         interceptors: Iterable[ToolCallInterceptor] = (),
+        guardrails: Iterable[GuardrailProvider] = (),
+        limits: Mapping[str, Any] | None = None,
+        cost: float | Decimal | Callable[[ToolCallRequest], float | Decimal] | None = None,
+        approver: Client | None = None,
+        approver_name: str = "approver",
+        approval_callback: Callable[[str, dict[str, Any]], bool] | None = None,
+        on_violation: Callable[[PolicyViolationError], Any] | None = None,
     ) -> None:
-        self._policy_ref = policy if isinstance(policy, str) else None
-        self.policy = policy if isinstance(policy, GovernancePolicy) else GovernancePolicy(name=policy or "default")
+        Signals.__init__(self)
+        Approvals.__init__(self, approver, approver_name, approval_callback)
+        Records.__init__(self, on_violation)
+        self.config = policy if isinstance(policy, PolicyConfig) else None
+        self._policy_name = policy if isinstance(policy, str) else None
+        if isinstance(policy, PolicyConfig):
+            self.policy = policy.to_policy()
+        elif isinstance(policy, GovernancePolicy):
+            self.policy = policy
+        elif policy is None or (isinstance(policy, str) and policy):
+            self.policy = GovernancePolicy(name=policy or "default")
+        else:
+            raise ValueError(f"policy must be a policy, or the name of one, got {policy!r}")
         self._evaluator = evaluator
         self.contexts: dict[str, ExecutionContext] = {}
-        self._signal_handlers: dict[str, Callable[[str], Any]] = {}
-        self._event_listeners: dict[GovernanceEventType, list[Callable[[Any], Any]]] = {}
-        self._last_error: str | None = None
         self._client = client
         self._client_lock = threading.Lock()
         self._replace = replace
         self._wait = wait
         self._interceptors = CompositeInterceptor(interceptors)
-        self._started = time.monotonic()
+        providers = list(guardrails)
+        if providers:
+            self._interceptors.add(GuardrailInterceptor(providers))
+        self._limits = _policies.checked_limits(limits)
+        self._cost = cost
+        self._check()
         if isinstance(evaluator, _policies.CedarEvaluator):
             evaluator.bind(self)
+
+    def _check(self) -> None:
+        """Raise ValueError for what would not hold."""
+        named, config = self._policy_name, self.config
+        cedar = isinstance(self._evaluator, _policies.CedarEvaluator)
+        if named and self._limits:
+            raise ValueError(f"limits: policy {named!r} is on the service: write them there")
+        if named and cedar:
+            raise ValueError(f"policy: {named!r} is on the service: put the Cedar policy there, beside it")
+        if config is not None and cedar and config.sensitive_tools:
+            raise ValueError(
+                "sensitive_tools: a yes of people would pass over the Cedar policy: forbid or ask, not both"
+            )
+        budget = config.max_budget if config is not None else None
+        if config is not None and "max_agent_calls" in self._limits:
+            raise ValueError("limits: max_agent_calls is a field of the policy: set it there")
+        if (budget is None) != (self._cost is None):
+            raise ValueError(
+                "cost and max_budget go together: say what a call is assumed to cost, and how much there is"
+            )
 
     @abstractmethod
     def wrap(self, agent: Any) -> Any:
@@ -111,19 +166,65 @@ class BaseIntegration(ABC):
         It is local: the first check creates the session. Processes that share counts give the same ``session_id``.
         """
         ctx = ExecutionContext(agent_id, session_id or _ids.draw(), copy.deepcopy(self.policy))
-        ctx._policy_ref = self._policy_ref
+        if self._policy_name is None:
+            ctx._tree = self._tree(ctx.policy)
+        ctx._policy_name = self._policy_name
         self.contexts[agent_id] = ctx
         return ctx
 
+    def end_context(self, ctx: ExecutionContext) -> None:
+        """Close the session of a context now, which otherwise ends when it has idled, and forget its budget."""
+        with ctx._lock:
+            session, ctx._session = ctx._session, None
+        if self.contexts.get(ctx.agent_id) is ctx:
+            del self.contexts[ctx.agent_id]
+        if session is not None:
+            session.close()
+            if self.config is not None and self.config.max_budget is not None:
+                self.client.delete_budget(budget_of(ctx))
+
+    def tool_request(
+        self,
+        ctx: ExecutionContext,
+        tool_name: str,
+        arguments: dict[str, Any],
+        *,
+        tool: Any = None,
+        call_id: str = "",
+    ) -> ToolCallRequest:
+        """Return the call of a tool, with the hash of its source where that is given and can be read (section 21.1)."""
+        found = content_hash(tool) if tool is not None else None
+        metadata = {"content_hash": found} if found else {}
+        return ToolCallRequest(tool_name, arguments, call_id, ctx.agent_id, metadata)
+
     # Checks.
 
-    def pre_execute_check(self, ctx: ExecutionContext, input_data: Any) -> PolicyCheckResult:
-        """Begin a call of the context, or tell why it may not be (section 3.6). Without an answer it may not."""
-        return self._pre(ctx, input_data, _owner())
+    def pre_execute_check(
+        self, ctx: ExecutionContext, input_data: Any, *, kind: str = "", tokens: int = 0
+    ) -> PolicyCheckResult:
+        """Begin a call of the context, or tell why it may not be (section 3.6). Without an answer it may not.
 
-    def post_execute_check(self, ctx: ExecutionContext, output_data: Any) -> PolicyCheckResult:
-        """End the call that this task or thread began last in the context, or the oldest that is open (section 3.7)."""
-        return self._post(ctx, output_data, _owner())
+        A ToolCallRequest is the call of its tool; anything else is for the model, unless ``kind`` says tool, model,
+        agent, handoff or sampling. Only tool and sampling (the server's label) name a tool: the service counts every
+        other call that names one as a call of it. ``tokens`` is how many it may use.
+        """
+        return self._pre(ctx, input_data, _owner(), kind, tokens)
+
+    def post_execute_check(
+        self,
+        ctx: ExecutionContext,
+        output_data: Any,
+        *,
+        status: str | None = None,
+        tokens: int = 0,
+        cost: float | Decimal | None = None,
+    ) -> PolicyCheckResult:
+        """End the call that this task or thread began last in the context, or the oldest that is open (section 3.7).
+
+        ``status`` is succeeded, failed or cancelled. Without it an exception as the output has failed. ``tokens`` and
+        ``cost`` are what it used.
+        """
+        return self._post(ctx, output_data, _owner(), status, tokens, cost)
 
     def pre_execute(self, ctx: ExecutionContext, input_data: Any) -> tuple[bool, str | None]:
         """Do what ``pre_execute_check`` does."""
@@ -133,13 +234,23 @@ class BaseIntegration(ABC):
         """Do what ``post_execute_check`` does."""
         return self.post_execute_check(ctx, output_data).to_legacy_tuple()
 
-    async def async_pre_execute_check(self, ctx: ExecutionContext, input_data: Any) -> PolicyCheckResult:
+    async def async_pre_execute_check(
+        self, ctx: ExecutionContext, input_data: Any, *, kind: str = "", tokens: int = 0
+    ) -> PolicyCheckResult:
         """Do what ``pre_execute_check`` does, and leave the loop free meanwhile (section 3.8)."""
-        return await asyncio.to_thread(self._pre, ctx, input_data, _owner())
+        return await asyncio.to_thread(self._pre, ctx, input_data, _owner(), kind, tokens)
 
-    async def async_post_execute_check(self, ctx: ExecutionContext, output_data: Any) -> PolicyCheckResult:
+    async def async_post_execute_check(
+        self,
+        ctx: ExecutionContext,
+        output_data: Any,
+        *,
+        status: str | None = None,
+        tokens: int = 0,
+        cost: float | Decimal | None = None,
+    ) -> PolicyCheckResult:
         """Do what ``post_execute_check`` does, and leave the loop free meanwhile."""
-        return await asyncio.to_thread(self._post, ctx, output_data, _owner())
+        return await asyncio.to_thread(self._post, ctx, output_data, _owner(), status, tokens, cost)
 
     async def async_pre_execute(self, ctx: ExecutionContext, input_data: Any) -> tuple[bool, str | None]:
         """Do what ``async_pre_execute_check`` does."""
@@ -149,51 +260,58 @@ class BaseIntegration(ABC):
         """Do what ``async_post_execute_check`` does."""
         return (await self.async_post_execute_check(ctx, output_data)).to_legacy_tuple()
 
-    def _pre(self, ctx: ExecutionContext, input_data: Any, owner: object) -> PolicyCheckResult:
-        request = _request(ctx, input_data)
+    def _pre(self, ctx: ExecutionContext, input_data: Any, owner: object, kind: str, tokens: int) -> PolicyCheckResult:
+        request, kind = _request(ctx, input_data), kind or _kind(input_data)
         self.emit(GovernanceEventType.POLICY_CHECK, {"agent_id": ctx.agent_id, "tool_name": request.tool_name})
-        if self._evaluator is not None and not isinstance(self._evaluator, _policies.CedarEvaluator):
-            context = self._build_cedar_context(
-                agent_id=ctx.agent_id, tool_name=request.tool_name, tool_args=request.arguments
-            )
-            allowed, reason = self._evaluate_policy(context)
-            if not allowed:
-                return self._refuse(ctx, request, reason, "evaluator", GovernanceEventType.TOOL_CALL_BLOCKED)
-        result = self._interceptors.intercept(request)
-        if not result.allowed:
-            return self._refuse(ctx, request, result.reason or "", "interceptor", GovernanceEventType.TOOL_CALL_BLOCKED)
-        if result.modified_arguments is not None:
-            request.arguments = result.modified_arguments
         try:
-            call = self._begin(ctx, request, input_data)
-            if not call.admitted:
-                reason, category = self._why(ctx, request, input_data, call)
-                return self._refuse(ctx, request, reason, category, GovernanceEventType.POLICY_VIOLATION)
-        except Error as e:
+            call = self._admit(ctx, request, kind, _confidence(input_data), tokens)
+        except _policies.PolicyConflict as e:
             self._last_error = str(e)
-            category = "no_answer" if isinstance(e, NoAnswer) else "error"
-            return self._refuse(
-                ctx, request, f"Policy evaluation error (fail-closed): {e}", category,
-                GovernanceEventType.POLICY_VIOLATION,
-            )  # fmt: skip
-        ctx._open.append((owner, call))
-        return PolicyCheckResult(True)
+            raise
+        except Exception as e:
+            return self._refuse(ctx, request, kind, self._failed(e))
+        with ctx._lock:
+            if len(ctx._open) >= _MOST_OPEN:  # those that nobody ended
+                ctx._open = [(o, c) for o, c in ctx._open if c.state != "lost"]
+            ctx._open.append((owner, call))
+        self._record("tool_call", request, kind=kind, kept=ctx.policy.log_all_calls)
+        return PolicyCheckResult(True, arguments=call.arguments)
 
-    def _post(self, ctx: ExecutionContext, output_data: Any, owner: object) -> PolicyCheckResult:
+    def _post(
+        self,
+        ctx: ExecutionContext,
+        output_data: Any,
+        owner: object,
+        status: str | None,
+        tokens: int,
+        cost: float | Decimal | None,
+    ) -> PolicyCheckResult:
+        if status is None and isinstance(output_data, BaseException):
+            status = "failed" if isinstance(output_data, Exception) else "cancelled"
+        status = status or "succeeded"
+        if status not in _STATUS:
+            raise ValueError(f"status must be one of {', '.join(_STATUS)}, got {status!r}")
+        request = _request(ctx, None)
         try:
             call = _take(ctx, owner)
             if call is None:  # nobody checked before: what was executed is counted all the same
-                call = self._begin(ctx, _request(ctx, None), None)
-                if not call.admitted:
-                    return PolicyCheckResult(False, call.reason, call.denied().outcome.lower())
-            ended = call.end("succeeded", output=output_data)
-        except Error as e:
-            self._last_error = str(e)
-            if not isinstance(e, LeaseLost):
-                return PolicyCheckResult(False, f"Policy evaluation error (fail-closed): {e}", "error")
-            return PolicyCheckResult(False, str(e), "lease_lost")
-        if ended is None:
-            return PolicyCheckResult(True)
+                call = self._admit(ctx, request, "model", None, tokens)
+            spent = None if cost is None else {budget_of(ctx): cost}
+            ended = call.end(status, output=output_data, tokens=tokens, spent=spent)
+            if ended is None and not call.failed_open:
+                raise LeaseLost(f"govnode: call {call.id}: its lease was lost before it ended")
+            if ended is not None:
+                self._ended(ctx, ended)
+            if status == "succeeded":
+                self._scan(ctx, output_data, "output", "")
+        except _policies.PolicyConflict:
+            raise
+        except Exception as e:
+            return self._refuse(ctx, request, "model", self._failed(e))
+        return PolicyCheckResult(True)
+
+    def _ended(self, ctx: ExecutionContext, ended: Ended) -> None:
+        """Follow the answer to the end of a call."""
         ctx.call_count, ctx.total_tokens = ended.counters.executions, ended.counters.tokens_used
         about = {"agent_id": ctx.agent_id, "session_id": ctx.session_id, "call_count": ctx.call_count}
         if ended.drift is not None and ended.drift.exceeded:
@@ -202,101 +320,30 @@ class BaseIntegration(ABC):
         if ended.checkpoint_id:
             ctx.checkpoints.append(ended.checkpoint_id)
             self.emit(GovernanceEventType.CHECKPOINT_CREATED, {**about, "checkpoint_id": ended.checkpoint_id})
-        return PolicyCheckResult(True)
 
-    def _begin(self, ctx: ExecutionContext, request: ToolCallRequest, input_data: Any) -> Call:
-        """Begin the call, in the session of the context."""
-        options: dict[str, Any] = {"order": "pre_execute", "context": _context(input_data)}
-        if request.call_id:
-            options["call_id"] = f"{ctx.session_id}:{request.call_id}"
-        if request.metadata:
-            options["metadata"] = {k: str(v) for k, v in request.metadata.items()}
-        if self._wait is not None:
-            options["wait"] = self._wait
-        # What is never ended is held for as long as the policy lets anything run.
-        options["max_hold"] = min(float(ctx.policy.timeout_seconds), _LONGEST)
-        return self._session(ctx).begin(request.tool_name, request.arguments, **options)
+    def _failed(self, error: Exception) -> Refusal:
+        """Return an error as a refusal: what cannot be judged may not be done."""
+        if isinstance(error, Refusal):
+            return error
+        self._last_error = str(error)
+        if isinstance(error, LeaseLost):
+            return Refusal(str(error), "lease_lost", GovernanceEventType.POLICY_VIOLATION)
+        category = "no_answer" if isinstance(error, NoAnswer) else "error"
+        reason = f"Policy evaluation error (fail-closed): {error}"
+        return Refusal(reason, category, GovernanceEventType.POLICY_VIOLATION)
 
-    def _session(self, ctx: ExecutionContext) -> Session:
-        """Return the session of a context, under the policy that the context was made with."""
-        if ctx._policy_ref is None:
-            files = self._evaluator.files if isinstance(self._evaluator, _policies.CedarEvaluator) else {}
-            ctx._policy_ref = _policies.put(self.client, ctx.policy, files, self._replace)
-        return self.client.session(ctx.session_id, agent=ctx.agent_id, policy=ctx._policy_ref)
-
-    def _why(self, ctx: ExecutionContext, request: ToolCallRequest, input_data: Any, call: Call) -> tuple[str, str]:
-        """Return why a call was refused, as the order of section 3.6 has it."""
-        denied = call.denied()
-        try:
-            decision = (
-                self._session(ctx)
-                .evaluate(request.tool_name, request.arguments, context=_context(input_data), order="pre_execute")
-                .decision
-            )
-        except Error:  # then the first answer stands
-            decision = None
-        if decision is None or decision.allowed:
-            return denied.reason or denied.outcome.lower(), denied.outcome.lower()
-        return decision.reason, decision.category or denied.outcome.lower()
-
-    def _refuse(
-        self, ctx: ExecutionContext, request: ToolCallRequest, reason: str, category: str, event: GovernanceEventType
-    ) -> PolicyCheckResult:
+    def _refuse(self, ctx: ExecutionContext, request: ToolCallRequest, kind: str, why: Refusal) -> PolicyCheckResult:
+        reason = why.reason or why.category
         about = {"agent_id": ctx.agent_id, "session_id": ctx.session_id, "tool_name": request.tool_name}
-        self.emit(event, {**about, "reason": reason, "category": category})
-        return PolicyCheckResult(False, reason, category)
-
-    def _build_cedar_context(
-        self,
-        agent_id: str = "",
-        action_type: str = "tool_call",
-        tool_name: str = "",
-        tool_args: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Return what the evaluator is asked about (section 3.11.1)."""
-        return {"agent_id": agent_id, "action_type": action_type, "tool_name": tool_name, "tool_args": tool_args or {}}
-
-    def _evaluate_policy(self, context: dict[str, Any]) -> tuple[bool, str]:
-        """Ask the evaluator, where there is one (section 3.11.2). One that raises denies."""
-        if self._evaluator is None:
-            return True, ""
-        try:
-            decision = self._evaluator.evaluate(context)
-            if decision.allowed is True:
-                return True, ""
-            return False, str(decision.reason or "Policy denied by evaluator")
-        except Exception as exc:
-            self._last_error = str(exc)
-            return False, f"Policy evaluation error (fail-closed): {exc}"
+        self._record(why.event.value, request, kind=kind, reason=reason, category=why.category, kept=True)
+        self._violated(reason, why.category, request.tool_name)
+        self.emit(why.event, {**about, "reason": reason, "category": why.category})
+        return PolicyCheckResult(False, reason, why.category, approval_id=why.approval_id, retry_after=why.retry_after)
 
     @staticmethod
     def compute_drift(ctx: ExecutionContext, output_data: Any) -> DriftResult | None:
         """Compare an output with the first of the context (section 3.12)."""
         return compute_drift(ctx, output_data)
-
-    # Events and signals.
-
-    def on(self, event_type: GovernanceEventType, callback: Callable[[Any], Any]) -> None:
-        """Call ``callback`` with the data of each event of a type (section 3.9.1)."""
-        self._event_listeners.setdefault(event_type, []).append(callback)
-
-    def emit(self, event_type: GovernanceEventType, data: dict[str, Any]) -> None:
-        """Tell the listeners. What they raise is logged, and stops nothing (section 3.9.2)."""
-        for callback in list(self._event_listeners.get(event_type, ())):
-            try:
-                callback(data)
-            except Exception:
-                _log.warning("govnode: a listener of %s failed", event_type.value, exc_info=True)
-
-    def on_signal(self, signal: str, handler: Callable[[str], Any]) -> None:
-        """Call ``handler`` with the agent's id on a signal. The last one that is set counts (section 3.10.1)."""
-        self._signal_handlers[signal] = handler
-
-    def signal(self, agent_id: str, signal: str) -> None:
-        """Call the handler of a signal, where there is one (section 3.10.2). The fleet is braked by the client's."""
-        handler = self._signal_handlers.get(signal)
-        if handler is not None:
-            handler(agent_id)
 
     def health_check(self) -> dict[str, Any]:
         """Tell within a second how the adapter and the service are (section 17)."""
@@ -304,12 +351,13 @@ class BaseIntegration(ABC):
 
         def ask() -> None:
             try:
-                self.client.status()
+                self.client.status(timeout=0.9)
                 answered.set()
             except Exception as e:
                 self._last_error = str(e)
 
-        thread = threading.Thread(target=ask, daemon=True)
+        # On a thread, since looking up a name may take longer.
+        thread = threading.Thread(target=ask, name="govnode-health", daemon=True)
         thread.start()
         thread.join(1.0)
         connected = answered.is_set()
@@ -334,20 +382,27 @@ def _owner() -> object:
 
 def _take(ctx: ExecutionContext, owner: object) -> Call | None:
     """Take the call that is ended now from those that are open."""
-    for i in range(len(ctx._open) - 1, -1, -1):
-        if ctx._open[i][0] is owner:
-            return ctx._open.pop(i)[1]
-    return ctx._open.pop(0)[1] if ctx._open else None
+    with ctx._lock:
+        for i in range(len(ctx._open) - 1, -1, -1):
+            if ctx._open[i][0] is owner:
+                return ctx._open.pop(i)[1]
+        return ctx._open.pop(0)[1] if ctx._open else None
 
 
 def _request(ctx: ExecutionContext, input_data: Any) -> ToolCallRequest:
-    """Return what is executed as the call of a tool."""
+    """Return what is executed as a request. What is no call of a tool has no tool."""
     if isinstance(input_data, ToolCallRequest):
-        return copy.copy(input_data)
-    arguments = dict(input_data) if isinstance(input_data, dict) else {"input": str(input_data)}
-    return ToolCallRequest(_TOOL, arguments, agent_id=ctx.agent_id)
+        return replace(input_data, agent_id=input_data.agent_id or ctx.agent_id)
+    if isinstance(input_data, dict):
+        return ToolCallRequest("", dict(input_data), agent_id=ctx.agent_id)
+    return ToolCallRequest("", {} if input_data is None else {"input": str(input_data)}, agent_id=ctx.agent_id)
 
 
-def _context(input_data: Any) -> dict[str, Any] | None:
-    confidence = getattr(input_data, "confidence", None)
-    return None if confidence is None else {"confidence": confidence}
+def _kind(input_data: Any) -> str:
+    return "tool" if isinstance(input_data, ToolCallRequest) else "model"
+
+
+def _confidence(input_data: Any) -> Any:
+    if isinstance(input_data, ToolCallRequest):
+        return input_data.metadata.get("confidence")
+    return getattr(input_data, "confidence", None)

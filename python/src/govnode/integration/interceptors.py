@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import hashlib
+import inspect
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from ..guardrail import Decision, GuardrailProvider, denial, evaluate_chain
 from ..policy import GovernancePolicy
 from .values import ExecutionContext, ToolCallRequest, ToolCallResult
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -80,6 +87,51 @@ class ContentHashInterceptor:
         return ToolCallResult(allowed=False, reason=reason)
 
 
+class GuardrailInterceptor:
+    """Asks guardrail providers in turn, as an interceptor (proposal 004)."""
+
+    def __init__(self, providers: Iterable[GuardrailProvider]) -> None:
+        self.providers = list(providers)
+
+    def intercept(self, request: ToolCallRequest) -> ToolCallResult:
+        """Tell whether all providers allow the call, and with which arguments."""
+        asked = evaluate_chain(
+            self.providers,
+            tool_name=request.tool_name,
+            args=copy.deepcopy(request.arguments),
+            agent_name=request.agent_id or None,
+            call_id=request.call_id or None,
+        )
+        result = _outside_of_loops(asked)
+        if result.decision is Decision.DENY:
+            return ToolCallResult(False, denial(result), audit_entry=result.metadata or None)
+        changed = None if result.modified_args is None else dict(result.modified_args)
+        return ToolCallResult(True, modified_arguments=changed, audit_entry=result.metadata or None)
+
+
+def _outside_of_loops(asked: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end: on a thread of its own where a loop runs on this one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(asked)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, asked).result()
+
+
+def content_hash(tool: Any) -> str | None:
+    """Return the SHA-256 of the source of a tool, or None where it has none to be read (section 21.1).
+
+    Of a wrapper it is the wrapper's source, whatever that says it wraps.
+    """
+    tool = getattr(tool, "__func__", tool)
+    try:
+        source = inspect.getsource(getattr(tool, "__code__", tool))
+    except (TypeError, OSError):
+        return None
+    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 class CompositeInterceptor:
     """Asks interceptors in turn; the first that denies ends (section 5.6).
 
@@ -120,6 +172,10 @@ def _ask(interceptor: ToolCallInterceptor, request: ToolCallRequest) -> ToolCall
         result = interceptor.intercept(request)
         if not isinstance(result, ToolCallResult):
             raise TypeError(f"intercept must return a ToolCallResult, got {type(result).__name__}")
+        if not isinstance(result.allowed, bool):
+            raise TypeError(f"allowed must be a bool, got {type(result.allowed).__name__}")
+        if result.modified_arguments is not None and not isinstance(result.modified_arguments, dict):
+            raise TypeError(f"modified_arguments must be a dict, got {type(result.modified_arguments).__name__}")
         return result
     except Exception as e:
         _log.warning("govnode: %s failed, so the call is denied", type(interceptor).__name__, exc_info=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import re
+import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
@@ -14,13 +16,21 @@ from ..errors import Error
 from ..policy import GovernancePolicy
 
 if TYPE_CHECKING:
-    from ..client import Call
+    from ..client import Call, Session
+    from ._policies import Tree
+
+logger = logging.getLogger("govnode.integration")
 
 _ID = re.compile(r"[A-Za-z0-9._:@/-]{1,128}")
 
 
 class PolicyViolationError(Error):
     """A governed operation may not go on (section 20.2)."""
+
+    def __init__(self, message: str = "", *, category: str = "", tool_name: str = "") -> None:
+        super().__init__(message)
+        self.category = category
+        self.tool_name = tool_name
 
 
 class GovernanceEventType(Enum):
@@ -40,10 +50,21 @@ class PolicyCheckResult:
     allowed: bool
     reason: str | None = None
     category: str = ""
+    #: The arguments to use: as interceptors, guardrails and the service have left them.
+    arguments: dict[str, Any] | None = None
+    #: Of the approval that is asked for, or that was refused.
+    approval_id: str = ""
+    #: Seconds after which it may be different; 0 where there is no such time.
+    retry_after: float = 0.0
 
     def to_legacy_tuple(self) -> tuple[bool, str | None]:
         """Return whether it is allowed, and why not."""
         return self.allowed, None if self.allowed else self.reason
+
+    def require(self) -> None:
+        """Raise PolicyViolationError if it is not allowed (section 20.2)."""
+        if not self.allowed:
+            raise PolicyViolationError(self.reason or "denied", category=self.category)
 
 
 @dataclass
@@ -98,8 +119,17 @@ class ExecutionContext:
     _baseline_text: str | None = field(default=None, repr=False)
     # Calls that were begun and not ended, with the task or thread that began each.
     _open: list[tuple[object, Call]] = field(default_factory=list, repr=False, compare=False)
-    # The name or digest of the policy on the service, where there is no object of it here.
-    _policy_ref: str | None = field(default=None, repr=False)
+    # What the policy is on the service, as it was when the context was made; or the name of one that is there.
+    _tree: Tree | None = field(default=None, repr=False, compare=False)
+    _policy_name: str | None = field(default=None, repr=False)
+    # The session on the service, from the first check on, and how long a call of it may be held.
+    _session: Session | None = field(default=None, repr=False, compare=False)
+    _max_hold: float = field(default=0.0, repr=False, compare=False)
+    # The ids of calls that people are asked about, by what the calls are.
+    _asked: dict[str, list[str]] = field(default_factory=dict, repr=False, compare=False)
+    # The signal of the service that was last told of.
+    _signalled: str = field(default="", repr=False, compare=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("agent_id", "session_id"):
