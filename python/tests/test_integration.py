@@ -123,7 +123,8 @@ def test_budget_holds(client: govnode.Client) -> None:
     for cost in (-1, float("nan"), "much", None):
         found = k.pre_execute_check(other, ToolCallRequest("t", {}, metadata={"cost": cost}))
         assert (found.allowed, found.category) == (False, "error")
-    k.end_context(ctx)
+    for ended in (ctx, other):
+        k.end_context(ended)
     assert client.get_session(ctx.session_id).state == "CLOSED"
     assert [b.budget for b in client.list_budgets() if ctx.session_id in b.budget] == []
 
