@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import queue
 import threading
@@ -127,6 +128,31 @@ def test_budget_holds(client: govnode.Client) -> None:
         k.end_context(ended)
     assert client.get_session(ctx.session_id).state == "CLOSED"
     assert [b.budget for b in client.list_budgets() if ctx.session_id in b.budget] == []
+
+
+def test_what_is_said_of_an_end_is_checked_first(client: govnode.Client) -> None:
+    k = Kernel(config(max_budget=1.0), client=client, cost=0.1)
+    plain = Kernel(named(), client=client)
+    for given, says in ((k, {"cost": -1}), (k, {"cost": float("nan")}), (k, {"tokens": -1}), (plain, {"cost": 0.1})):
+        ctx = given.create_context("a")
+        given.pre_execute_check(ctx, tool()).require()
+        with pytest.raises(ValueError, match=next(iter(says))):
+            given.post_execute_check(ctx, "x", **says)
+        assert given.post_execute_check(ctx, "x").allowed
+        given.end_context(ctx)
+    assert k.pre_execute_check(k.create_context("a"), "hi", tokens=-1).category == "error"
+
+
+def test_contexts_keep_their_config(client: govnode.Client) -> None:
+    given = config(blocked_tools=["shell"], max_budget=1.0)
+    k = Kernel(given, client=client, cost=2.0)
+    ctx = k.create_context("a")
+    given.pii_detection, given.max_budget = False, 100.0
+    given.blocked_tools.clear()
+    assert k.pre_execute_check(ctx, tool(text="jane@example.org")).category == "scan"
+    assert k.pre_execute_check(ctx, tool("shell")).category == "policy_rule"
+    assert k.pre_execute_check(ctx, tool()).category == "budget_exceeded"
+    k.end_context(ctx)
 
 
 def test_max_tokens_holds(client: govnode.Client) -> None:
@@ -332,6 +358,62 @@ def test_callback_waits_for_a_slot(client: govnode.Client) -> None:
     other.join()
 
 
+def test_a_yes_waits_for_room(client: govnode.Client) -> None:
+    k = Kernel(
+        named(max_concurrent=1, require_human_approval=True), client=client, wait=0, approver=client,
+        limits={"approval": {"timeout": "60s"}},
+    )  # fmt: skip
+    ctx = k.create_context("a")
+    asked = [k.pre_execute_check(ctx, tool(n=n)).approval_id for n in range(2)]
+    for id in asked:
+        k.approve(id)
+    assert k.pre_execute_check(ctx, tool(n=0)).allowed
+    assert not k.pre_execute_check(ctx, tool(n=1)).allowed
+    k.post_execute_check(ctx, None).require()
+    assert k.pre_execute_check(ctx, tool(n=1)).allowed
+
+
+def test_one_yes_is_one_call(client: govnode.Client) -> None:
+    k = Kernel(config(sensitive_tools=["mail"]), client=client, wait=0, approver=client)
+    ctx = k.create_context("a")
+    k.approve(k.pre_execute_check(ctx, tool("mail")).approval_id)
+    start, found = threading.Barrier(8), queue.Queue[bool]()
+
+    def check() -> None:
+        start.wait()
+        found.put(k.pre_execute_check(ctx, tool("mail")).allowed)
+
+    threads = [threading.Thread(target=check) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert sum(found.get_nowait() for _ in threads) == 1
+
+
+# Cancellation.
+
+
+def test_a_cancelled_check_leaves_nothing(client: govnode.Client) -> None:
+    policy = named(max_concurrent=1)
+    k = Kernel(policy, client=client, wait=30)
+    ctx = k.create_context("a")
+    k.pre_execute_check(ctx, tool()).require()
+
+    async def main() -> None:
+        waits = asyncio.create_task(k.async_pre_execute_check(ctx, tool()))
+        await asyncio.to_thread(eventually, lambda: client.get_pool(f"policy/{policy.name}").waiting == 1)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        assert (await k.async_post_execute_check(ctx, None)).allowed
+
+    asyncio.run(main())
+    eventually(lambda: client.get_pool(f"policy/{policy.name}").in_use == 0)
+    assert ctx._open == []
+    assert k.pre_execute_check(ctx, tool()).allowed
+
+
 # Guardrails, records, signals.
 
 
@@ -404,6 +486,7 @@ def test_a_kill_by_the_service(client: govnode.Client) -> None:
     k.pre_execute_check(ctx, "hi").require()
     client.signal("KILL", session_id=ctx.session_id)
     assert k.pre_execute_check(ctx, "hi").category == "session_closed"
+    assert heard == ["a"]
     assert not k.post_execute_check(ctx, "late").allowed
 
 

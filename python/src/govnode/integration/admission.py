@@ -66,6 +66,8 @@ class Admission(Signals, Approvals, Records):
         """Have everybody judge a call, the service last. Raises Refusal where somebody refuses."""
         if self._killed or self._stopped:
             raise Refusal("killed" if self._killed else "stopped", "signal")
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+            raise ValueError(f"tokens must be a non-negative integer, got {tokens!r}")
         if not isinstance(request.arguments, dict):
             raise TypeError(f"arguments must be a dict, got {type(request.arguments).__name__}")
         if request.tool_name and kind not in ("tool", "sampling"):
@@ -144,7 +146,8 @@ class Admission(Signals, Approvals, Records):
         except NoAnswer:
             _remember(ctx, key, id)
             raise
-        if call.outcome == "APPROVAL_REQUIRED":
+        stands = call.approval is not None and call.approval.state in ("PENDING", "APPROVED")
+        if not call.admitted and (stands or (id and call.outcome == "STOPPED")):
             _remember(ctx, key, call.id)
         return call
 
@@ -158,8 +161,8 @@ class Admission(Signals, Approvals, Records):
                 else:
                     policy = str(ctx._policy_name)
                     timeout = _policies.timeout_of(self.client, policy)
-                if self.config is not None and self.config.max_budget is not None:
-                    self.client.put_budget(budget_of(ctx), self.config.max_budget)
+                if ctx._config is not None and ctx._config.max_budget is not None:
+                    self.client.put_budget(budget_of(ctx), ctx._config.max_budget)
                 session = self.client.session(ctx.session_id, agent=ctx.agent_id, policy=policy)
                 session.open()
                 # What is never ended is held for as long as the policy lets anything run.
@@ -169,7 +172,7 @@ class Admission(Signals, Approvals, Records):
 
     def _scan(self, ctx: ExecutionContext, data: Any, kind: str, tool: str) -> None:
         """Have the service look for what is private in a text. Raises Refusal where it finds something."""
-        if self.config is None or not self.config.pii_detection or data is None:
+        if ctx._config is None or not ctx._config.pii_detection or data is None:
             return
         text, session = str(data), self._session(ctx)
         for start in range(0, max(len(text), 1), _STEP):

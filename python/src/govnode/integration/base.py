@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from .._ids import Ids
-from ..errors import LeaseLost, NoAnswer
+from ..errors import Error, LeaseLost, NoAnswer
 from ..guardrail import GuardrailProvider
 from ..policy import GovernancePolicy, PolicyConfig
 from . import _policies
@@ -34,6 +34,7 @@ from .values import (
     PolicyViolationError,
     ToolCallRequest,
     compute_drift,
+    logger,
 )
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class BaseIntegration(Admission, ABC):
         if self._policy_name is None:
             ctx._tree = self._tree(ctx.policy)
         ctx._policy_name = self._policy_name
+        ctx._config = copy.deepcopy(self.config)
         self.contexts[agent_id] = ctx
         return ctx
 
@@ -180,7 +182,7 @@ class BaseIntegration(Admission, ABC):
             del self.contexts[ctx.agent_id]
         if session is not None:
             session.close()
-            if self.config is not None and self.config.max_budget is not None:
+            if ctx._config is not None and ctx._config.max_budget is not None:
                 self.client.delete_budget(budget_of(ctx))
 
     def tool_request(
@@ -208,7 +210,7 @@ class BaseIntegration(Admission, ABC):
         agent, handoff or sampling. Only tool and sampling (the server's label) name a tool: the service counts every
         other call that names one as a call of it. ``tokens`` is how many it may use.
         """
-        return self._pre(ctx, input_data, _owner(), kind, tokens)
+        return self._pre(ctx, input_data, _owner(), kind, tokens, _Caller())
 
     def post_execute_check(
         self,
@@ -238,7 +240,18 @@ class BaseIntegration(Admission, ABC):
         self, ctx: ExecutionContext, input_data: Any, *, kind: str = "", tokens: int = 0
     ) -> PolicyCheckResult:
         """Do what ``pre_execute_check`` does, and leave the loop free meanwhile (section 3.8)."""
-        return await asyncio.to_thread(self._pre, ctx, input_data, _owner(), kind, tokens)
+        caller = _Caller()
+        try:
+            return await asyncio.to_thread(self._pre, ctx, input_data, _owner(), kind, tokens, caller)
+        except asyncio.CancelledError:
+            # The thread goes on: what it has begun, or begins yet, is nobody's.
+            with ctx._lock:
+                caller.gone = True
+                left = [c for _, c in ctx._open if c is caller.call]
+                ctx._open = [(o, c) for o, c in ctx._open if c is not caller.call]
+            for call in left:
+                threading.Thread(target=_give_back, args=(call,), daemon=True).start()
+            raise
 
     async def async_post_execute_check(
         self,
@@ -260,7 +273,9 @@ class BaseIntegration(Admission, ABC):
         """Do what ``async_post_execute_check`` does."""
         return (await self.async_post_execute_check(ctx, output_data)).to_legacy_tuple()
 
-    def _pre(self, ctx: ExecutionContext, input_data: Any, owner: object, kind: str, tokens: int) -> PolicyCheckResult:
+    def _pre(
+        self, ctx: ExecutionContext, input_data: Any, owner: object, kind: str, tokens: int, caller: _Caller
+    ) -> PolicyCheckResult:
         request, kind = _request(ctx, input_data), kind or _kind(input_data)
         self.emit(GovernanceEventType.POLICY_CHECK, {"agent_id": ctx.agent_id, "tool_name": request.tool_name})
         try:
@@ -273,7 +288,12 @@ class BaseIntegration(Admission, ABC):
         with ctx._lock:
             if len(ctx._open) >= _MOST_OPEN:  # those that nobody ended
                 ctx._open = [(o, c) for o, c in ctx._open if c.state != "lost"]
-            ctx._open.append((owner, call))
+            caller.call = call
+            if not caller.gone:
+                ctx._open.append((owner, call))
+        if caller.gone:
+            _give_back(call)
+            return PolicyCheckResult(False, "the caller was cancelled", "cancelled")
         self._record("tool_call", request, kind=kind, kept=ctx.policy.log_all_calls)
         return PolicyCheckResult(True, arguments=call.arguments)
 
@@ -291,6 +311,12 @@ class BaseIntegration(Admission, ABC):
         status = status or "succeeded"
         if status not in _STATUS:
             raise ValueError(f"status must be one of {', '.join(_STATUS)}, got {status!r}")
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+            raise ValueError(f"tokens must be a non-negative integer, got {tokens!r}")
+        if cost is not None and (ctx._config is None or ctx._config.max_budget is None):
+            raise ValueError("cost: there is no max_budget that it could be counted in")
+        if cost is not None and not 0 <= cost <= 10**12:
+            raise ValueError(f"cost must be a number from 0 to 10^12, got {cost!r}")
         request = _request(ctx, None)
         try:
             call = _take(ctx, owner)
@@ -369,6 +395,21 @@ class BaseIntegration(Admission, ABC):
             "last_error": self._last_error,
             "uptime_seconds": time.monotonic() - self._started,
         }
+
+
+class _Caller:
+    """Whoever waits for the answer to a check, and the call that it got."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.call: Call | None = None
+
+
+def _give_back(call: Call) -> None:
+    try:
+        call.end("cancelled")
+    except Error as e:  # its lease runs out
+        logger.warning("govnode: call %s was not given back: %s", call.id, e)
 
 
 def _owner() -> object:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Error
-from ..policy import GovernancePolicy
+from ..policy import GovernancePolicy, PolicyConfig
 
 if TYPE_CHECKING:
     from ..client import Call, Session
@@ -122,6 +122,7 @@ class ExecutionContext:
     # What the policy is on the service, as it was when the context was made; or the name of one that is there.
     _tree: Tree | None = field(default=None, repr=False, compare=False)
     _policy_name: str | None = field(default=None, repr=False)
+    _config: PolicyConfig | None = field(default=None, repr=False, compare=False)
     # The session on the service, from the first check on, and how long a call of it may be held.
     _session: Session | None = field(default=None, repr=False, compare=False)
     _max_hold: float = field(default=0.0, repr=False, compare=False)
