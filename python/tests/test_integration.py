@@ -15,7 +15,7 @@ from conftest import eventually
 from kernels import Kernel
 
 import govnode
-from govnode import guardrail
+from govnode import guardrail, testing
 from govnode.integration import GovernancePolicy, PolicyConfig, PolicyViolationError, ToolCallRequest
 from govnode.integration._policies import PolicyConflict
 
@@ -510,6 +510,21 @@ def test_no_service_denies() -> None:
         assert cedar._evaluate_policy(cedar._build_cedar_context("a", tool_name="t"))[0] is False
         k.signal_stop()  # nothing there to be told
         assert k._stopped
+
+
+def test_fail_open_allows_what_has_a_session() -> None:
+    with testing.node() as address:
+        failing = govnode.Client(address, timeout=0.5, fail_open=True)
+        k = Kernel(named(), client=failing, wait=0)
+        scanning = Kernel(config(), client=failing, wait=0)
+        for given in (k, scanning):
+            given.pre_execute_check(given.create_context("a"), "hi").require()
+            given.post_execute_check(given.contexts["a"], None).require()
+    with failing:
+        assert k.pre_execute_check(k.contexts["a"], "hi").allowed
+        assert k.post_execute_check(k.contexts["a"], None).allowed
+        assert scanning.pre_execute_check(scanning.contexts["a"], "hi").category == "no_answer"
+        assert k.pre_execute_check(k.create_context("b"), "hi").category == "no_answer"
 
 
 def test_a_lost_lease_is_said(client: govnode.Client) -> None:

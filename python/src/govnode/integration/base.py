@@ -12,15 +12,15 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from .._ids import Ids
-from ..errors import Error, LeaseLost, NoAnswer
+from ..errors import LeaseLost, NoAnswer
 from ..guardrail import GuardrailProvider
 from ..policy import GovernancePolicy, PolicyConfig
 from . import _policies
+from ._checks import Caller, confidence_of, give_back, kind_of, owner_now, request_of, take
 from .admission import Admission, Refusal, budget_of
 from .asking import Approvals
 from .interceptors import CompositeInterceptor, GuardrailInterceptor, ToolCallInterceptor, content_hash
@@ -34,13 +34,12 @@ from .values import (
     PolicyViolationError,
     ToolCallRequest,
     compute_drift,
-    logger,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..client import Call, Client
+    from ..client import Client
     from ..messages import Ended
 
 _ids = Ids()
@@ -210,7 +209,7 @@ class BaseIntegration(Admission, ABC):
         agent, handoff or sampling. Only tool and sampling (the server's label) name a tool: the service counts every
         other call that names one as a call of it. ``tokens`` is how many it may use.
         """
-        return self._pre(ctx, input_data, _owner(), kind, tokens, _Caller())
+        return self._pre(ctx, input_data, owner_now(), kind, tokens, Caller())
 
     def post_execute_check(
         self,
@@ -226,7 +225,7 @@ class BaseIntegration(Admission, ABC):
         ``status`` is succeeded, failed or cancelled. Without it an exception as the output has failed. ``tokens`` and
         ``cost`` are what it used.
         """
-        return self._post(ctx, output_data, _owner(), status, tokens, cost)
+        return self._post(ctx, output_data, owner_now(), status, tokens, cost)
 
     def pre_execute(self, ctx: ExecutionContext, input_data: Any) -> tuple[bool, str | None]:
         """Do what ``pre_execute_check`` does."""
@@ -240,9 +239,9 @@ class BaseIntegration(Admission, ABC):
         self, ctx: ExecutionContext, input_data: Any, *, kind: str = "", tokens: int = 0
     ) -> PolicyCheckResult:
         """Do what ``pre_execute_check`` does, and leave the loop free meanwhile (section 3.8)."""
-        caller = _Caller()
+        caller = Caller()
         try:
-            return await asyncio.to_thread(self._pre, ctx, input_data, _owner(), kind, tokens, caller)
+            return await asyncio.to_thread(self._pre, ctx, input_data, owner_now(), kind, tokens, caller)
         except asyncio.CancelledError:
             # The thread goes on: what it has begun, or begins yet, is nobody's.
             with ctx._lock:
@@ -250,7 +249,7 @@ class BaseIntegration(Admission, ABC):
                 left = [c for _, c in ctx._open if c is caller.call]
                 ctx._open = [(o, c) for o, c in ctx._open if c is not caller.call]
             for call in left:
-                threading.Thread(target=_give_back, args=(call,), daemon=True).start()
+                threading.Thread(target=give_back, args=(call,), daemon=True).start()
             raise
 
     async def async_post_execute_check(
@@ -263,7 +262,7 @@ class BaseIntegration(Admission, ABC):
         cost: float | Decimal | None = None,
     ) -> PolicyCheckResult:
         """Do what ``post_execute_check`` does, and leave the loop free meanwhile."""
-        return await asyncio.to_thread(self._post, ctx, output_data, _owner(), status, tokens, cost)
+        return await asyncio.to_thread(self._post, ctx, output_data, owner_now(), status, tokens, cost)
 
     async def async_pre_execute(self, ctx: ExecutionContext, input_data: Any) -> tuple[bool, str | None]:
         """Do what ``async_pre_execute_check`` does."""
@@ -274,12 +273,12 @@ class BaseIntegration(Admission, ABC):
         return (await self.async_post_execute_check(ctx, output_data)).to_legacy_tuple()
 
     def _pre(
-        self, ctx: ExecutionContext, input_data: Any, owner: object, kind: str, tokens: int, caller: _Caller
+        self, ctx: ExecutionContext, input_data: Any, owner: object, kind: str, tokens: int, caller: Caller
     ) -> PolicyCheckResult:
-        request, kind = _request(ctx, input_data), kind or _kind(input_data)
+        request, kind = request_of(ctx, input_data), kind or kind_of(input_data)
         self.emit(GovernanceEventType.POLICY_CHECK, {"agent_id": ctx.agent_id, "tool_name": request.tool_name})
         try:
-            call = self._admit(ctx, request, kind, _confidence(input_data), tokens)
+            call = self._admit(ctx, request, kind, confidence_of(input_data), tokens)
         except _policies.PolicyConflict as e:
             self._last_error = str(e)
             raise
@@ -292,7 +291,7 @@ class BaseIntegration(Admission, ABC):
             if not caller.gone:
                 ctx._open.append((owner, call))
         if caller.gone:
-            _give_back(call)
+            give_back(call)
             return PolicyCheckResult(False, "the caller was cancelled", "cancelled")
         self._record("tool_call", request, kind=kind, kept=ctx.policy.log_all_calls)
         return PolicyCheckResult(True, arguments=call.arguments)
@@ -317,9 +316,9 @@ class BaseIntegration(Admission, ABC):
             raise ValueError("cost: there is no max_budget that it could be counted in")
         if cost is not None and not 0 <= cost <= 10**12:
             raise ValueError(f"cost must be a number from 0 to 10^12, got {cost!r}")
-        request = _request(ctx, None)
+        request = request_of(ctx, None)
         try:
-            call = _take(ctx, owner)
+            call = take(ctx, owner)
             if call is None:  # nobody checked before: what was executed is counted all the same
                 call = self._admit(ctx, request, "model", None, tokens)
             spent = None if cost is None else {budget_of(ctx): cost}
@@ -395,55 +394,3 @@ class BaseIntegration(Admission, ABC):
             "last_error": self._last_error,
             "uptime_seconds": time.monotonic() - self._started,
         }
-
-
-class _Caller:
-    """Whoever waits for the answer to a check, and the call that it got."""
-
-    def __init__(self) -> None:
-        self.gone = False
-        self.call: Call | None = None
-
-
-def _give_back(call: Call) -> None:
-    try:
-        call.end("cancelled")
-    except Error as e:  # its lease runs out
-        logger.warning("govnode: call %s was not given back: %s", call.id, e)
-
-
-def _owner() -> object:
-    """Return the task that runs, or else the thread."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return task or threading.current_thread()
-
-
-def _take(ctx: ExecutionContext, owner: object) -> Call | None:
-    """Take the call that is ended now from those that are open."""
-    with ctx._lock:
-        for i in range(len(ctx._open) - 1, -1, -1):
-            if ctx._open[i][0] is owner:
-                return ctx._open.pop(i)[1]
-        return ctx._open.pop(0)[1] if ctx._open else None
-
-
-def _request(ctx: ExecutionContext, input_data: Any) -> ToolCallRequest:
-    """Return what is executed as a request. What is no call of a tool has no tool."""
-    if isinstance(input_data, ToolCallRequest):
-        return replace(input_data, agent_id=input_data.agent_id or ctx.agent_id)
-    if isinstance(input_data, dict):
-        return ToolCallRequest("", dict(input_data), agent_id=ctx.agent_id)
-    return ToolCallRequest("", {} if input_data is None else {"input": str(input_data)}, agent_id=ctx.agent_id)
-
-
-def _kind(input_data: Any) -> str:
-    return "tool" if isinstance(input_data, ToolCallRequest) else "model"
-
-
-def _confidence(input_data: Any) -> Any:
-    if isinstance(input_data, ToolCallRequest):
-        return input_data.metadata.get("confidence")
-    return getattr(input_data, "confidence", None)
