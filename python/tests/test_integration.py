@@ -155,6 +155,26 @@ def test_contexts_keep_their_config(client: govnode.Client) -> None:
     k.end_context(ctx)
 
 
+def test_changes_hold_or_are_refused(client: govnode.Client) -> None:
+    k = Kernel(config(), client=client, wait=0)
+    assert k.config is not None
+    k.config.max_tool_calls = 0
+    assert k.pre_execute_check(k.create_context("a"), tool()).category == "max_tool_calls"
+    k.config.blocked_tools = "shell"  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="blocked_tools"):
+        k.create_context("a")
+    k.config.blocked_tools = ["shell"]
+    k.policy.max_tool_calls = 5
+    with pytest.raises(ValueError, match="both changed"):
+        k.create_context("a")
+    k.config.max_tool_calls = 50
+    assert k.pre_execute_check(k.create_context("a"), tool("shell")).category == "policy_rule"
+    k = Kernel("on-the-service", client=client)
+    k.policy = named(max_tool_calls=0)
+    with pytest.raises(ValueError, match="on the service"):
+        k.create_context("a")
+
+
 def test_max_tokens_holds(client: govnode.Client) -> None:
     k = Kernel(named(max_tokens=10), client=client, wait=0)
     ctx = k.create_context("a")
@@ -235,14 +255,46 @@ def test_policies_that_race(client: govnode.Client) -> None:
     assert client.get_policy("raced").digest in digests
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_policies_that_race_without_a_conflict(client: govnode.Client, replace: bool) -> None:
+    name = named().name
+    policies = [GovernancePolicy(name=name, max_tool_calls=2 + (n % 2 if replace else 0)) for n in range(6)]
+    kernels = [Kernel(p, client=client, replace=replace) for p in policies]
+    start, found = threading.Barrier(6), queue.Queue[bool]()
+
+    def check(k: Kernel) -> None:
+        ctx = k.create_context("a")
+        start.wait()
+        found.put(k.pre_execute_check(ctx, tool()).allowed)
+
+    threads = [threading.Thread(target=check, args=(k,)) for k in kernels]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [found.get_nowait() for _ in threads] == [True] * 6
+    digests = {tree.digest for k in kernels if (tree := k.contexts["a"]._tree) is not None}
+    assert client.get_policy(name).digest in digests
+    for k in kernels:  # each session has the limits that it was made with
+        limit = k.policy.max_tool_calls
+        ctx = k.contexts["a"]
+        k.post_execute_check(ctx, None).require()
+        admitted = 1
+        while k.pre_execute_check(ctx, tool()).allowed:
+            k.post_execute_check(ctx, None).require()
+            admitted += 1
+        assert admitted == limit
+
+
 def test_a_context_has_one_session(client: govnode.Client) -> None:
     k = Kernel(named(), client=client)
     ctx = k.create_context("a")
     k.pre_execute_check(ctx, "hi").require()
     session = ctx._session
     k.post_execute_check(ctx, "x").require()
-    k.pre_execute_check(ctx, "hi").require()
+    k.pre_execute_check(ctx, tool(key="password: x")).require()
     assert ctx._session is session
+    assert [c["arguments"] for c in ctx.tool_calls] == [{"key": "[REDACTED]"}]
     assert session is not None
 
 

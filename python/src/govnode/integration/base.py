@@ -24,7 +24,7 @@ from ._checks import Caller, confidence_of, give_back, kind_of, owner_now, reque
 from .admission import Admission, Refusal, budget_of
 from .asking import Approvals
 from .interceptors import CompositeInterceptor, GuardrailInterceptor, ToolCallInterceptor, content_hash
-from .records import Records
+from .records import MOST, Records, redacted
 from .signals import Signals
 from .values import (
     DriftResult,
@@ -94,6 +94,7 @@ class BaseIntegration(Admission, ABC):
             self.policy = GovernancePolicy(name=policy or "default")
         else:
             raise ValueError(f"policy must be a policy, or the name of one, got {policy!r}")
+        self._made_with = copy.deepcopy(self.policy)
         self._evaluator = evaluator
         self.contexts: dict[str, ExecutionContext] = {}
         self._client = client
@@ -165,13 +166,26 @@ class BaseIntegration(Admission, ABC):
 
         It is local: the first check creates the session. Processes that share counts give the same ``session_id``.
         """
-        ctx = ExecutionContext(agent_id, session_id or _ids.draw(), copy.deepcopy(self.policy))
+        ctx = ExecutionContext(agent_id, session_id or _ids.draw(), copy.deepcopy(self._current()))
         if self._policy_name is None:
             ctx._tree = self._tree(ctx.policy)
         ctx._policy_name = self._policy_name
         ctx._config = copy.deepcopy(self.config)
         self.contexts[agent_id] = ctx
         return ctx
+
+    def _current(self) -> GovernancePolicy:
+        """Return the policy as it is now. Raises ValueError where it was changed and that would not hold."""
+        changed = self.policy != self._made_with
+        if self._policy_name is not None and changed:
+            raise ValueError(f"policy: {self._policy_name!r} is on the service: make an adapter with another policy")
+        if self.config is None:
+            return self.policy
+        self.config.__post_init__()
+        now = self.config.to_policy()
+        if changed and now != self._made_with:
+            raise ValueError("policy and config were both changed: change one of them")
+        return self.policy if changed else now
 
     def end_context(self, ctx: ExecutionContext) -> None:
         """Close the session of a context now, which otherwise ends when it has idled, and forget its budget."""
@@ -293,6 +307,10 @@ class BaseIntegration(Admission, ABC):
         if caller.gone:
             give_back(call)
             return PolicyCheckResult(False, "the caller was cancelled", "cancelled")
+        if kind == "tool":
+            made = {"tool_name": request.tool_name, "call_id": call.id, "arguments": redacted(call.arguments)}
+            ctx.tool_calls.append(made)
+            del ctx.tool_calls[:-MOST]
         self._record("tool_call", request, kind=kind, kept=ctx.policy.log_all_calls)
         return PolicyCheckResult(True, arguments=call.arguments)
 
