@@ -41,6 +41,8 @@ type Event struct {
 	Reason     string
 	Checkpoint string       // of checkpoint_created
 	Drift      *DriftResult // of drift_detected
+	Approval   string       // the id of one that was asked for or decided
+	Approver   string       // whose vote decided it
 }
 
 // Events returns what a decision gives rise to: a policy_check always; a

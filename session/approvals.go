@@ -111,11 +111,13 @@ type (
 	}
 )
 
-// ApprovalID names the approval that a call asks for.
-func ApprovalID(session, call string) string { return hashed("call", session, call) }
+// ApprovalID names the approval that a call asks for: it is of no other namespace.
+func ApprovalID(ns, session, call string) string { return hashed("call", ns, session, call) }
 
 // RequestedApprovalID names the approval that a client asks for.
-func RequestedApprovalID(client, request string) string { return hashed("request", client, request) }
+func RequestedApprovalID(ns, client, request string) string {
+	return hashed("request", ns, client, request)
+}
 
 // hashed is a name that follows from others. None of them has a zero byte in it.
 func hashed(of ...string) string {
@@ -124,7 +126,7 @@ func hashed(of ...string) string {
 }
 
 func approvalOf(ns, session, call string) ref {
-	return ref{KindApproval, ns, ApprovalID(session, call)}
+	return ref{KindApproval, ns, ApprovalID(ns, session, call)}
 }
 
 func (c *Ask) Touches() []Key { return append(c.By.touches(c.NS), ApprovalKey(c.NS, c.ID)) }
@@ -359,7 +361,7 @@ func (s *State) ask(c *Begin, x *Session, r *Result) Code {
 	q := c.Asking
 	if x.pending() >= q.MaxPending {
 		r.Limit = int64(q.MaxPending)
-		r.Approval = &ApprovalCount{ID: ApprovalID(c.Session, c.Call), State: approval.Denied, Why: RefusedTooMany}
+		r.Approval = &ApprovalCount{ID: ApprovalID(c.NS, c.Session, c.Call), State: approval.Denied, Why: RefusedTooMany}
 		return ApprovalDenied
 	}
 	k := approvalOf(c.NS, c.Session, c.Call)
@@ -694,7 +696,7 @@ func (x *Session) asksNamed(calls []string) bool {
 
 func approvalKeys(ns, session string, calls []string, keys []Key) []Key {
 	for _, call := range calls {
-		keys = append(keys, ApprovalKey(ns, ApprovalID(session, call)))
+		keys = append(keys, ApprovalKey(ns, ApprovalID(ns, session, call)))
 	}
 	return keys
 }

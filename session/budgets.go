@@ -391,6 +391,10 @@ func (s *State) adjustBudget(c *AdjustBudget, r *Result) {
 			return
 		}
 	}
+	if used := s.budget(ref{KindBudget, c.NS, c.Budget}).Used; -c.Amount > used {
+		r.Code, r.Limit = Invalid, used // what others have used of those above is not his to give back
+		return
+	}
 	for _, name := range names {
 		k := ref{KindBudget, c.NS, name}
 		s.use(k, s.budget(k), c.Amount, r)

@@ -369,7 +369,7 @@ func (c *Begin) Touches() []Key {
 		keys = append(keys, BudgetKey(c.NS, c.Budgets[i].Budget))
 	}
 	if c.namesApproval() {
-		keys = append(keys, ApprovalKey(c.NS, ApprovalID(c.Session, c.Call)))
+		keys = append(keys, ApprovalKey(c.NS, ApprovalID(c.NS, c.Session, c.Call)))
 	}
 	if c.Asking != nil {
 		for _, id := range c.standings() {
@@ -386,7 +386,7 @@ func (c *End) Touches() []Key {
 func (c *Cancel) Touches() []Key {
 	keys := poolKeys(c.NS, c.Pools, makerKey(c.NS, c.Client, c.Session))
 	if c.Asked {
-		keys = append(keys, ApprovalKey(c.NS, ApprovalID(c.Session, c.Call)))
+		keys = append(keys, ApprovalKey(c.NS, ApprovalID(c.NS, c.Session, c.Call)))
 	}
 	if c.Session == "" {
 		keys = append(keys, NamespaceKey(c.NS))

@@ -492,7 +492,7 @@ func approvalsAgree(t *testing.T, s *session.State, msg string) {
 	open := map[session.Key]approval.Clock{}
 	for k := range s.Snapshot().All() {
 		if a, ok := s.Get(k).(*session.Approval); ok && a.ForCall && a.Open() {
-			open[session.ApprovalKey(k.Namespace(), session.ApprovalID(a.Session, a.Call))] = a.Clock
+			open[session.ApprovalKey(k.Namespace(), session.ApprovalID(k.Namespace(), a.Session, a.Call))] = a.Clock
 		}
 	}
 	for k := range s.Snapshot().All() {
@@ -505,7 +505,7 @@ func approvalsAgree(t *testing.T, s *session.State, msg string) {
 			if h.Asked() == nil {
 				continue
 			}
-			ak := session.ApprovalKey(k.Namespace(), session.ApprovalID(k.Name(), h.ID()))
+			ak := session.ApprovalKey(k.Namespace(), session.ApprovalID(k.Namespace(), k.Name(), h.ID()))
 			clock, there := open[ak]
 			require.True(t, there, "%s waits for an approval that is not open, after %s", h.Holder, msg)
 			require.Equal(t, clock, *h.Asked(), "%s, after %s", h.Holder, msg)

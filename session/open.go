@@ -353,7 +353,7 @@ func (s *State) cancel(c *Cancel, r *Result) {
 		return
 	}
 	if h.Asked() != nil && !c.Asked {
-		r.Code, r.Pools, r.Approval = StalePremise, h.PoolNames(), &ApprovalCount{ID: ApprovalID(c.Session, c.Call)}
+		r.Code, r.Pools, r.Approval = StalePremise, h.PoolNames(), &ApprovalCount{ID: ApprovalID(c.NS, c.Session, c.Call)}
 		return
 	}
 	if !h.within(c.Pools, r) {

@@ -362,7 +362,7 @@ func (s *script) approvalID() string {
 	if id := s.args["approval"]; id != "" {
 		return id
 	}
-	return session.ApprovalID(s.args["s"], s.args["call"])
+	return session.ApprovalID("ns", s.args["s"], s.args["call"])
 }
 
 // standing reads s=, agent= or name= (of a policy), tool=, server= and arguments=.
@@ -572,7 +572,7 @@ func (s *script) show(what string) string {
 	case "approval":
 		id, call, _ := strings.Cut(name, "/")
 		if call != "" {
-			id = session.ApprovalID(id, call)
+			id = session.ApprovalID("ns", id, call)
 		}
 		a, ok := s.state.Get(session.ApprovalKey("ns", id)).(*session.Approval)
 		if !ok {

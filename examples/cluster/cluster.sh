@@ -44,12 +44,19 @@ run() {
 	exit 1
 }
 
+# join NODE FLAGS... starts a node that asks the others to take it in, and waits
+# until it has a vote: it gets one once it has caught up.
+join() {
+	run "$@" --join "$raft"
+	until "$govnode" cluster status --addr "$every" | grep -Eq "^$1 +(voter|leader)"; do sleep 0.1; done
+}
+
 case ${1:-} in
 up)
 	# The first node begins a cluster, once in its life. The others ask it.
 	run a --bootstrap
-	run b --join "$raft"
-	run c --join "$raft"
+	join b
+	join c
 	;;
 kill)
 	kill -9 "$(cat "$folder/$2.pid")"
@@ -61,7 +68,7 @@ start)
 	;;
 replace)
 	rm -rf "${folder:?}/$2"
-	run "$2" --join "$raft" --replace
+	join "$2" --replace
 	;;
 status)
 	"$govnode" cluster status --addr "$every"

@@ -30,6 +30,10 @@ func (s *Server) newApprovals() *approvals.Service {
 		Asked: func(ctx context.Context, ns, id string, a *session.Approval, client string) {
 			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalRequested, client)
 		},
+		Voted: func(ctx context.Context, ns, id string, v *session.Decide) {
+			s.audit.voted(order.TraceOf(ctx), ns, id, v)
+		},
+		Changed: s.audit.limited,
 		Decided: func(ctx context.Context, ns, id string, a *session.Approval, client string) {
 			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalDecided, client)
 		},
@@ -57,7 +61,7 @@ func (a *auditor) asked(b *begin, n *session.ApprovalCount) {
 func (a *auditor) approval(t *order.Trace, ns, id string, x *session.Approval, typ engine.EventType, client string) {
 	state, by := "requested", ""
 	ev := engine.Event{
-		Type: typ, Time: a.now(), AgentID: engine.Redact(x.Agent), SessionID: x.Session, CallID: x.Call, Tool: engine.Redact(x.Tool), Reason: x.Reason,
+		Approval: id, Type: typ, Time: a.now(), AgentID: engine.Redact(x.Agent), SessionID: x.Session, CallID: x.Call, Tool: engine.Redact(x.Tool), Reason: x.Reason,
 	}
 	if typ == record.ApprovalDecided {
 		state = approvalLabel(words.ApprovalStates[x.State()])
@@ -65,12 +69,25 @@ func (a *auditor) approval(t *order.Trace, ns, id string, x *session.Approval, t
 			by, ev.Reason = v.Approver, v.Reason
 		}
 	}
-	ev.Category = state
+	ev.Category, ev.Approver = state, by
 	a.metrics.approvals.WithLabelValues(state).Inc()
 	a.journal.Add(&record.Record{NS: ns, At: ev.Time, After: []engine.Event{ev}, Size: record.BareRecord})
 	a.add(t, func(l line) line {
-		return a.happened(l, string(typ), ev.Reason, ev.Tool, ns).text("approval_id", id).text("state", state).text("approver", by).
+		return a.told(l, string(typ), state == approvalLabel(v1.ApprovalState_APPROVAL_STATE_APPROVED), ev.Reason, ev.Tool, ns).text("approval_id", id).text("state", state).text("approver", by).
 			text("agent_id", ev.AgentID).text("session_id", x.Session).text("call_id", x.Call).text("client", client)
+	})
+}
+
+// voted writes a vote that did not decide; the one that did is in the line of what
+// came of it.
+func (a *auditor) voted(t *order.Trace, ns, id string, v *session.Decide) {
+	vote := "deny"
+	if v.Approve {
+		vote = "approve"
+	}
+	a.add(t, func(l line) line {
+		return a.told(l, "approval_voted", false, v.Reason, "", ns).text("approval_id", id).text("approver", v.Approver).text("vote", vote).
+			text("session_id", v.Session).text("call_id", v.Call).text("client", v.By.Client)
 	})
 }
 

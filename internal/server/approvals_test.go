@@ -10,7 +10,9 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
@@ -304,4 +306,90 @@ func TestStandingSentAgain(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "d").Outcome)
 	require.Nil(t, put())
 	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "e").Outcome)
+}
+
+// Whoever chooses the arguments does not choose which of them people see: all names
+// are shown, and what cannot be shown is not asked about. A number that was rounded
+// on its way is not either.
+func TestPeopleSeeAllArguments(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	ask := func(call, arguments string, exact bool) (*v1.BeginCallResponse, error) {
+		return n.calls.BeginCall(n.ctx(), beginRequest("s", call, func(r *v1.BeginCallRequest) {
+			if exact {
+				r.ArgumentsJson = arguments
+			} else {
+				r.Arguments = new(structpb.Struct)
+				require.NoError(t, protojson.Unmarshal([]byte(arguments), r.Arguments))
+			}
+		}))
+	}
+	res, err := ask("long", `{"a_note":"`+strings.Repeat("x", 6000)+`","z_amount":1000000}`, true)
+	require.NoError(t, err)
+	require.Equal(t, `{"a_note":"`+strings.Repeat("x", 1024)+`… (6000 bytes)","z_amount":1000000}`, n.approval(res.Approval.Id).Arguments)
+
+	var many strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&many, `"key%d":%d,`, i, i)
+	}
+	_, err = ask("many", `{`+many.String()+`"z":1}`, true)
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "arguments: are too many for people to be shown")
+
+	const large = `{"to":[{"account":9007199254740993}]}`
+	_, err = ask("rounded", large, false)
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "arguments: have the number 9007199254740992, which may have been another")
+	res, err = ask("exact", large, true)
+	require.NoError(t, err)
+	require.Equal(t, large, n.approval(res.Approval.Id).Arguments)
+	require.EqualValues(t, 2, n.getSession("s").Attempts, "what is refused is no attempt")
+}
+
+// Who let what pass can be told afterwards: each vote, what was made to stand and
+// taken back, and the call that was let in by it.
+func TestTheTrailOfApprovals(t *testing.T) {
+	n := asking(t, "required: 2, timeout: 300s")
+	id := n.required("c")
+	for _, who := range []string{"amy", "bob"} {
+		_, err := n.vote(id, who, v1.Vote_VOTE_APPROVE)
+		require.NoError(t, err)
+	}
+	first := n.begin("s", "c")
+	require.Equal(t, "Approved: Tool 't' requires human approval per governance policy", first.Decision.Reason)
+	require.Equal(t, first.Decision.Reason, n.begin("s", "c").Decision.Reason)
+	put, err := n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{
+		Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: "a", Tool: "t", Uses: 3, Expiry: durationpb.New(time.Hour), Client: "ui"})
+	require.NoError(t, err)
+	n.begin("s", "d")
+	_, err = n.approvals.DeleteStanding(n.ctx(), &v1.DeleteStandingRequest{Id: put.Standing.Id})
+	require.NoError(t, err)
+
+	var said []string
+	for _, l := range n.audit.all(t) {
+		switch typ := fmt.Sprint(l["event_type"]); {
+		case strings.HasPrefix(typ, "approval_"), strings.HasPrefix(typ, "standing_"), l["approval_id"] != nil:
+			said = append(said, fmt.Sprintf("%s allowed=%v by=%v %v%v", typ, l["allowed"], l["approver"], l["name"] == put.Standing.Id, l["approval_id"] == id))
+		}
+	}
+	require.Equal(t, []string{
+		"approval_requested allowed=false by= falsetrue",
+		"policy_check allowed=false by= falsetrue",
+		"approval_voted allowed=false by=amy falsetrue",
+		"approval_decided allowed=true by=bob falsetrue",
+		"policy_check allowed=true by=bob falsetrue",
+		"standing_put allowed=true by=<nil> truefalse",
+		"standing_deleted allowed=true by=<nil> truefalse",
+	}, said)
+
+	stream, err := n.h2().events.Follow(n.ctx(), &v1.FollowRequest{FromOldest: true, Types: []string{"approval_requested", "approval_decided"}})
+	require.NoError(t, err)
+	var told []string
+	for len(told) < 2 && stream.Receive() {
+		if e := stream.Msg().Event; e != nil {
+			require.Equal(t, id, e.ApprovalId)
+			told = append(told, e.Type+" "+e.Approver)
+		}
+	}
+	require.NoError(t, stream.Close())
+	require.Equal(t, []string{"approval_requested ", "approval_decided bob"}, told)
+	_, err = n.vote(id, "Timeout", v1.Vote_VOTE_APPROVE)
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "approver: is what is said where nobody decided")
 }

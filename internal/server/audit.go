@@ -11,7 +11,6 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
-	"example.com/govnode/internal/server/limits"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/words"
@@ -52,7 +51,11 @@ func (l line) stamp(at time.Time) line { return l.text("timestamp", input.Stamp(
 // happened begins the line of something that is no decision: it was allowed,
 // or nobody was asked.
 func (a *auditor) happened(l line, event, reason, tool, ns string) line {
-	return l.stamp(a.now()).text("event_type", event).bool("allowed", true).text("reason", reason).text("tool_name", tool).text("namespace", ns)
+	return a.told(l, event, true, reason, tool, ns)
+}
+
+func (a *auditor) told(l line, event string, allowed bool, reason, tool, ns string) line {
+	return l.stamp(a.now()).text("event_type", event).bool("allowed", allowed).text("reason", reason).text("tool_name", tool).text("namespace", ns)
 }
 
 // call takes down what became of a BeginCall.
@@ -66,8 +69,12 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	r.Outcome, r.Index, r.Counters = out.Outcome, b.answer.Index, &counters
 	r.Repeat = res.Repeat && !b.queued && !(res.Code == session.Admitted && (res.Approval != nil || b.cmd.Asked))
 	a.keep(&b.trace, r, func(l line) line {
-		return l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
+		l = l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
 			bool("repeat", r.Repeat).number("index", b.answer.Index)
+		if p := out.Approval; p != nil {
+			l = l.text("approval_id", p.Id).text("approver", p.DecidedBy)
+		}
+		return l
 	})
 }
 
@@ -192,7 +199,7 @@ func (a *auditor) forced(t *order.Trace, c *session.ForceRelease, o v1.Outcome) 
 }
 
 // limited writes what somebody has done to a pool, a rate or a budget.
-func (a *auditor) limited(ctx context.Context, c limits.Change) {
+func (a *auditor) limited(ctx context.Context, c record.Change) {
 	a.add(order.TraceOf(ctx), func(l line) line {
 		return a.happened(l, c.Event, c.Says, "", c.NS).text("name", c.Name).text("client", c.By.Client).text("request_id", c.By.Request)
 	})

@@ -167,7 +167,10 @@ func TestBudgetsAreAdjustedAndTold(t *testing.T) {
 	require.Equal(t, "8", adjust("0.000001").Used)
 	require.Equal(t, "12", adjust("4").Used, "it may exceed")
 	require.Equal(t, "12", n.used("org"))
-	require.Equal(t, "0", adjust("-20").Used)
+	_, err := n.limits.AdjustBudget(n.ctx(), &v1.AdjustBudgetRequest{Budget: "team", By: "-20"})
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "by: is -20, and 12 is used")
+	require.Equal(t, "12", n.used("org"), "others may have used that")
+	require.Equal(t, "0", adjust("-12").Used)
 	n.begin("s", "b", charged("org", "10"))
 	var told []string
 	stream, err := n.limitsEvents()

@@ -214,10 +214,11 @@ func (b *begin) judge(ctx context.Context) error {
 	b.s.metrics.evaluation.Observe(took.Seconds())
 	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
 	b.cmd.Seen = premises(b.decision.Premises)
-	b.cmd.Asking = b.asking()
+	if b.cmd.Asking, err = b.asking(); err != nil { // before anything is spent on it
+		return err
+	}
 	b.modified = nil
 	if m := b.decision.ModifiedArguments; m != nil {
-		var err error
 		if b.modified, err = m.Struct(); err != nil { // before anything is spent on it
 			return errModified(err)
 		}
@@ -243,23 +244,27 @@ func (b *begin) judgeAgain(ctx context.Context) error {
 
 // asking is what the call has to be approved as, where its verdict asks. What is
 // approved is the whole request and what a guardrail has made of its arguments.
-func (b *begin) asking() *session.Asking {
+func (b *begin) asking() (*session.Asking, error) {
 	ask := b.decision.Ask
 	if ask == nil {
-		return nil
+		return nil, nil
 	}
-	arguments, what := b.input.Arguments, b.content
+	arguments, what, sent := b.input.Arguments, b.content, b.req.Arguments
 	if m := b.decision.ModifiedArguments; m != nil {
-		arguments = *m
+		arguments, sent = *m, nil
 		what = sha256.Sum256(append(b.content[:], approvals.Canonical(arguments)...))
 	}
+	if problem := approvals.Problem(arguments, sent != nil); problem != "" {
+		return nil, fault.Invalid("arguments", "%s", problem)
+	}
+	preview, _ := approvals.Preview(arguments)
 	return &session.Asking{
 		Agent: b.session.Agent.Value(), Required: ask.Required, Denials: ask.Denials, Timeout: ask.Timeout,
 		AllowOnTimeout: ask.AllowOnTimeout, MaxPending: ask.MaxPending, Request: what,
-		Arguments: approvals.Digest(arguments), Server: b.req.ServerLabel, Preview: approvals.Preview(arguments),
+		Arguments: approvals.Digest(arguments), Server: b.req.ServerLabel, Preview: preview,
 		Rule:   cmp.Or(b.asksBy, b.decision.Rule),
 		Reason: input.Clip(engine.Redact(b.decision.Reason), session.MaxMessage),
-	}
+	}, nil
 }
 
 // decide evaluates the policy once.

@@ -107,7 +107,7 @@ func (b *bench) request(change func(*v1.ApprovalServiceRequestRequest)) error {
 func (b *bench) decide(change func(*v1.ApprovalServiceDecideRequest)) error {
 	id := b.id()
 	require.NoError(b.t, b.request(func(r *v1.ApprovalServiceRequestRequest) { r.RequestId = id }))
-	req := &v1.ApprovalServiceDecideRequest{Id: session.RequestedApprovalID("default", id), Approver: "amy", Decision: v1.Vote_VOTE_APPROVE}
+	req := &v1.ApprovalServiceDecideRequest{Id: session.RequestedApprovalID("default", "default", id), Approver: "amy", Decision: v1.Vote_VOTE_APPROVE}
 	change(req)
 	_, err := b.s.newApprovals().Decide(b.t.Context(), req)
 	return err

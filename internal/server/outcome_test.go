@@ -405,7 +405,7 @@ func rpcs() (names []string) {
 // the verdict from now on.
 // An approval and a standing approval that are there.
 var (
-	askedID    = session.RequestedApprovalID("default", "asked")
+	askedID    = session.RequestedApprovalID("default", "default", "asked")
 	standingID = (&session.StandingOf{Scope: session.OfSession, Name: "s", Tool: "t"}).ID()
 )
 

@@ -29,7 +29,7 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 	switch res.Code {
 	case session.Admitted, session.Queued:
 		if same && b.decision.Ask != nil { // and somebody has said yes
-			d.Action, d.Category, d.PublicMessage = "allow", "", ""
+			d.Action, d.Category, d.PublicMessage, d.Reason = "allow", "", "", "Approved: "+d.Reason
 		}
 		return d
 	case session.ApprovalRequired:

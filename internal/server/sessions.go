@@ -115,7 +115,7 @@ func (o *opening) respond() error {
 	}
 	o.out = &v1.CreateSessionResponse{Index: o.answer.Index}
 	if res.Repeat { // it may have done much since
-		o.out.Session = sessionAfter(o.cmd.Session, res)
+		o.out.Session = sessionAfter(o.ns, o.cmd.Session, res)
 		return nil
 	}
 	o.s.metrics.sessions.Inc()
@@ -170,7 +170,7 @@ func (s sessionService) GetSession(ctx context.Context, req *v1.GetSessionReques
 	if x, ok := found.Record.(*session.Session); !ok || x == nil {
 		return nil, fault.NotFound("sessionId", "there is no session %q; create it with CreateSession", req.SessionId)
 	}
-	return &v1.GetSessionResponse{Session: sessionOf(req.SessionId, found), AppliedIndex: found.Index}, nil
+	return &v1.GetSessionResponse{Session: sessionOf(input.Namespace(ctx), req.SessionId, found), AppliedIndex: found.Index}, nil
 }
 
 // ListSessions returns sessions in the order of their ids.
@@ -196,7 +196,7 @@ func (s sessionService) ListSessions(ctx context.Context, req *v1.ListSessionsRe
 	}
 	out := &v1.ListSessionsResponse{NextPageToken: next, AppliedIndex: view.Index}
 	for _, e := range entries {
-		out.Sessions = append(out.Sessions, sessionOf(e.Key.Name(), storage.Found{Record: e.Record, Now: view.Now}))
+		out.Sessions = append(out.Sessions, sessionOf(e.Key.Namespace(), e.Key.Name(), storage.Found{Record: e.Record, Now: view.Now}))
 	}
 	return out, nil
 }
@@ -242,7 +242,7 @@ func (c *closing) respond() error {
 	case res.Code.Failure():
 		return fault.OfResult(res, fmt.Sprintf("sessionId %q", c.cmd.Session))
 	}
-	c.out = &v1.CloseSessionResponse{Session: sessionAfter(c.cmd.Session, res), Index: c.answer.Index}
+	c.out = &v1.CloseSessionResponse{Session: sessionAfter(c.ns, c.cmd.Session, res), Index: c.answer.Index}
 	if !res.Repeat {
 		c.out.Released = int32(res.Value)
 	}
@@ -256,15 +256,15 @@ var phases = map[session.Phase]v1.SessionState{
 }
 
 // sessionAfter shows a session as it stands after a command.
-func sessionAfter(id string, res *session.Result) *v1.Session {
+func sessionAfter(ns, id string, res *session.Result) *v1.Session {
 	if res.After == nil || res.After.Session == nil {
 		return nil
 	}
-	return sessionOf(id, storage.Found{Record: res.After.Session, Now: res.After.Now})
+	return sessionOf(ns, id, storage.Found{Record: res.After.Session, Now: res.After.Now})
 }
 
 // sessionOf shows a session as it stood when it was looked at.
-func sessionOf(id string, found storage.Found) *v1.Session {
+func sessionOf(ns, id string, found storage.Found) *v1.Session {
 	x := found.Record.(*session.Session)
 	out := &v1.Session{
 		SessionId: id, AgentId: x.Agent.Value(), PolicyVersion: x.Version, PolicyDigest: x.Pin.Digest.String(),
@@ -294,7 +294,7 @@ func sessionOf(id string, found storage.Found) *v1.Session {
 		out.Breaker = &v1.Breaker{Failures: int32(x.Consecutive), RetryAfter: durationpb.New(max(tried-found.Now, 0))}
 	}
 	for i := range x.Open {
-		out.OpenCalls = append(out.OpenCalls, openCallOf(&x.Open[i], found.Now))
+		out.OpenCalls = append(out.OpenCalls, openCallOf(ns, &x.Open[i], found.Now))
 	}
 	if x.More != nil {
 		out.ParentSessionId = x.More.Parent
@@ -339,14 +339,14 @@ func idleLeft(x *session.Session, now time.Duration) time.Duration {
 	return used + x.IdleTTL - now
 }
 
-func openCallOf(h *session.Held, now time.Duration) *v1.OpenCall {
+func openCallOf(ns string, h *session.Held, now time.Duration) *v1.OpenCall {
 	c := &v1.OpenCall{
 		CallId: h.ID(), Tool: words.TextOf(h.Tool), Waiting: h.Waiting(),
 		Age: durationpb.New(max(now-h.Started, 0)), Ttl: durationpb.New(max(h.Deadline-now, 0)),
 	}
 	if h.Asked() != nil {
 		_, of, call := session.SplitHolder(h.Holder)
-		c.ApprovalId = session.ApprovalID(of, call)
+		c.ApprovalId = session.ApprovalID(ns, of, call)
 	}
 	for _, p := range h.Pools {
 		if p.Token != 0 {

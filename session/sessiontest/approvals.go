@@ -68,7 +68,7 @@ func (h *History) approval() session.Command {
 		return &session.PutStanding{NS: NS, By: h.maker(), Of: of, Uses: uint32(h.r.IntN(3)), TTL: time.Duration(1+h.r.IntN(60)) * time.Second}
 	case 4:
 		by := h.maker()
-		c := &session.Ask{NS: NS, By: by, ID: session.RequestedApprovalID(by.Client, by.Request), Agent: "agent", Tool: "ls",
+		c := &session.Ask{NS: NS, By: by, ID: session.RequestedApprovalID(NS, by.Client, by.Request), Agent: "agent", Tool: "ls",
 			Required: 1, Denials: 1, Timeout: time.Duration(1+h.r.IntN(30)) * time.Second, AllowOnTimeout: h.r.IntN(2) == 0}
 		h.requested = append(h.requested, c)
 		return c
@@ -81,7 +81,7 @@ func (h *History) approval() session.Command {
 	if !ok {
 		return h.begin()
 	}
-	id := session.ApprovalID(b.Session, b.Call)
+	id := session.ApprovalID(NS, b.Session, b.Call)
 	if h.r.IntN(6) == 0 {
 		return &session.CancelApproval{NS: NS, By: h.maker(), ID: id, Session: b.Session, Call: b.Call, Pools: pools(b)}
 	}

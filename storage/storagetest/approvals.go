@@ -24,12 +24,12 @@ func ask(id, call string, timeout time.Duration) *session.Begin {
 }
 
 func vote(id, call, approver string, approve bool) *session.Decide {
-	return &session.Decide{NS: ns, By: by(fmt.Sprint("vote-", call, approver, approve)), ID: session.ApprovalID(id, call), Session: id, Call: call, Approver: approver, Approve: approve}
+	return &session.Decide{NS: ns, By: by(fmt.Sprint("vote-", call, approver, approve)), ID: session.ApprovalID(ns, id, call), Session: id, Call: call, Approver: approver, Approve: approve}
 }
 
 func (r rig) approval(id, call string) *session.Approval {
 	r.Helper()
-	a, _ := r.get(session.ApprovalKey(ns, session.ApprovalID(id, call)), storage.Latest).Record.(*session.Approval)
+	a, _ := r.get(session.ApprovalKey(ns, session.ApprovalID(ns, id, call)), storage.Latest).Record.(*session.Approval)
 	require.NotNil(r, a, "approval of %s", call)
 	return a
 }

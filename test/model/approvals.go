@@ -97,7 +97,7 @@ func (s *space) shownApproval(a *appr) *session.ApprovalCount {
 // recallApproval shows the approval of a call that was refused: as it is, if the
 // command may look at it and it is kept still.
 func (s *space) recallApproval(c *session.Begin, f *finished, r *session.Result) {
-	id, why := session.ApprovalID(c.Session, c.Call), session.Refusal(f.value)
+	id, why := session.ApprovalID(c.NS, c.Session, c.Call), session.Refusal(f.value)
 	if a := s.approvals[id]; a != nil && !a.open() && (c.Asking != nil || c.Asked) {
 		r.Approval = s.shownApproval(a)
 		r.Approval.Why = why
@@ -188,7 +188,7 @@ func (s *space) mayRun(c *session.Begin, was *held) bool {
 // ask lets a call wait until somebody has decided. It also returns what is
 // remembered of a refusal.
 func (s *space) ask(c *session.Begin, x *sess, r *session.Result) (session.Code, uint64) {
-	q, id := c.Asking, session.ApprovalID(c.Session, c.Call)
+	q, id := c.Asking, session.ApprovalID(c.NS, c.Session, c.Call)
 	pending := uint32(0)
 	for _, h := range x.open {
 		if h.asked != nil && !h.asked.approved {

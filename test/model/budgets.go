@@ -217,6 +217,10 @@ func (s *space) adjustBudget(c *session.AdjustBudget, r *session.Result) bool {
 			return false
 		}
 	}
+	if used := s.budgets[c.Budget].used; -c.Amount > used {
+		r.Code, r.Limit = session.Invalid, used
+		return false
+	}
 	for _, name := range path {
 		b := s.budgets[name]
 		s.told(name, b, func() { b.use(s.Now, c.Amount) }, r)

@@ -71,7 +71,7 @@ func (g *Generator) approval(ns string) *appr {
 	case len(all) > 0:
 		return pick(g, all...)
 	}
-	return &appr{id: session.ApprovalID(g.session(ns), g.recent(&g.calls, "c", 10)), agent: g.agent()}
+	return &appr{id: session.ApprovalID(ns, g.session(ns), g.recent(&g.calls, "c", 10)), agent: g.agent()}
 }
 
 // decide is a vote, mostly for it.
@@ -116,8 +116,9 @@ func (g *Generator) ask() session.Command {
 	if by.Request == "" {
 		by.Request = g.id("r")
 	}
+	ns := g.ns()
 	return &session.Ask{
-		NS: g.ns(), By: by, ID: session.RequestedApprovalID(by.Client, by.Request), Agent: g.agent(), Session: pick(g, "", "s0"), Tool: g.tool(), Request: g.digest(),
+		NS: ns, By: by, ID: session.RequestedApprovalID(ns, by.Client, by.Request), Agent: g.agent(), Session: pick(g, "", "s0"), Tool: g.tool(), Request: g.digest(),
 		Preview: pick(g, "", "{}"), Reason: "look", Required: pick[uint32](g, 1, 1, 2), Denials: 1, Timeout: pick(g, time.Second, 30*time.Second), AllowOnTimeout: g.once(3),
 	}
 }

@@ -238,6 +238,7 @@ func (m *Model) restore() {
 		for _, a := range s.approvals {
 			a.finish(approval.Cancelled, m.Now)
 		}
+		clear(s.standings)
 		for _, p := range s.pools {
 			p.leases = slices.DeleteFunc(p.leases, func(l lease) bool { return l.holder != "" })
 			p.queue, p.last = nil, max(p.last, m.Generation<<40)

@@ -39,7 +39,7 @@ func (w *worker) asked(ctx context.Context) {
 	s := w.governed
 	o := check.Op{Client: w.name, Kind: check.Begin, Object: s.ID(), ID: newID(), Call: w.recorder.now()}
 	c := client.Call{ID: o.ID, Tool: "t", TTL: 5 * time.Second, Wait: time.Duration(1+w.rng.IntN(7)) * time.Second}
-	id := session.ApprovalID(s.ID(), o.ID)
+	id := session.ApprovalID("default", s.ID(), o.ID)
 	var votes sync.WaitGroup
 	for _, approver := range []string{"amy", "bob"} {
 		if w.rng.IntN(12) == 0 {

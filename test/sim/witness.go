@@ -268,7 +268,7 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 	case *session.Begin:
 		e = check.Effect{Kind: check.Begin, Object: c.Session, ID: c.Call, Granted: true}
 		if q := c.Asking; q != nil {
-			e.Asks, e.Needs, e.Ends = session.ApprovalID(c.Session, c.Call), int(q.Required), int(q.Denials)
+			e.Asks, e.Needs, e.Ends = session.ApprovalID(c.NS, c.Session, c.Call), int(q.Required), int(q.Denials)
 		}
 		for _, n := range c.Budgets {
 			e.Costs = append(e.Costs, check.Cost{Budget: n.Budget, Amount: n.Amount})

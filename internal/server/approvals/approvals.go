@@ -7,11 +7,14 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -29,6 +32,10 @@ type Service struct {
 	// Rule names a rule of a policy; empty where that cannot be told any more.
 	Rule func(ctx context.Context, ns string, policy session.Digest, rule uint16) string
 	// Asked and Decided are told of what this node has put in order.
+	// Voted is told of a vote that did not decide, Changed of what was made to stand or
+	// taken back.
+	Voted   func(ctx context.Context, ns, id string, v *session.Decide)
+	Changed func(ctx context.Context, c record.Change)
 	Asked   func(ctx context.Context, ns, id string, a *session.Approval, client string)
 	Decided func(ctx context.Context, ns, id string, a *session.Approval, client string)
 }
@@ -39,6 +46,7 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 	f.ID("agentId", req.AgentId)
 	f.Text("tool", req.Tool, input.Caps.Tool)
 	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
+	refuseArguments(f, arguments, req.Arguments)
 	f.Text("message", req.Message, input.Caps.Message)
 	f.OptionalID("sessionId", req.SessionId)
 	input.Enum(f, "onTimeout", req.OnTimeout, v1.OnTimeout_name)
@@ -54,9 +62,10 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 	if cmd.By.Request == "" {
 		cmd.ID = s.NewID()
 	} else {
-		cmd.ID = session.RequestedApprovalID(cmd.By.Client, cmd.By.Request)
+		cmd.ID = session.RequestedApprovalID(cmd.NS, cmd.By.Client, cmd.By.Request)
 	}
-	cmd.Request, cmd.Preview = input.Content(req), Preview(arguments)
+	cmd.Request = input.Content(req)
+	cmd.Preview, _ = Preview(arguments)
 	cmd.Tool, cmd.Reason = engine.Redact(cmd.Tool), engine.Redact(cmd.Reason)
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
@@ -67,6 +76,13 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 		s.Asked(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
 	}
 	return &v1.ApprovalServiceRequestResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
+}
+
+// refuseArguments refuses arguments about which people cannot decide.
+func refuseArguments(f *input.Fields, arguments value.Value, sent *structpb.Struct) {
+	if problem := Problem(arguments, sent != nil); problem != "" {
+		f.Refuse("arguments", "%s", problem)
+	}
 }
 
 // Get returns an approval, and waits until it is decided if that is wanted.
@@ -161,6 +177,9 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 	if req.Decision == v1.Vote_VOTE_UNSPECIFIED {
 		f.Refuse("decision", "is required; say VOTE_APPROVE or VOTE_DENY")
 	}
+	if strings.EqualFold(req.Approver, "timeout") {
+		f.Refuse("approver", "is what is said where nobody decided; give the name of a person")
+	}
 	f.Text("reason", req.Reason, input.Caps.Message)
 	cmd := session.Decide{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id, Approver: strings.ToLower(req.Approver),
@@ -184,6 +203,10 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 	after := a.Result.After
 	if a.Result.Value == 1 && !a.Result.Repeat && after.Approval != nil {
 		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
+	} else if !a.Result.Repeat && after.Approval != nil {
+		voted := cmd
+		voted.Session, voted.Call = after.Approval.Session, after.Approval.Call
+		s.Voted(ctx, cmd.NS, cmd.ID, &voted)
 	}
 	return &v1.ApprovalServiceDecideResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
 }

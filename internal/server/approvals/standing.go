@@ -2,13 +2,16 @@ package approvals
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -42,6 +45,7 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 		f.Refuse("expiry", "is required; say how long it stands, at most 30 days")
 	}
 	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
+	refuseArguments(f, arguments, req.Arguments)
 	cmd := &session.PutStanding{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now),
 		Of:   session.StandingOf{Scope: scopes[req.Scope], Name: req.Name, Server: req.ServerLabel, Tool: req.Tool},
@@ -51,7 +55,8 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 		return nil, f.Err
 	}
 	if req.Arguments != nil || req.ArgumentsJson != "" {
-		cmd.Of.Exact, cmd.Of.Arguments, cmd.Shown = true, Digest(arguments), Preview(arguments)
+		cmd.Of.Exact, cmd.Of.Arguments = true, Digest(arguments)
+		cmd.Shown, _ = Preview(arguments)
 	}
 	if err := s.hasSession(ctx, cmd); err != nil {
 		return nil, err
@@ -60,12 +65,34 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 	if err != nil {
 		return nil, err
 	}
+	s.changed(ctx, &a, record.Change{Event: "standing_put", Name: cmd.Of.ID(), Says: shownOf(cmd), NS: cmd.NS, By: cmd.By})
 	out := &v1.PutStandingResponse{Index: a.Index}
 	if after := a.Result.After; after.Standing != nil {
 		out.Standing = standingOf(cmd.Of.ID(), after.Standing, after.Now)
 	}
 	return out, nil
 }
+
+// changed tells of a change that was carried out now, and not before.
+func (s *Service) changed(ctx context.Context, a *storage.Answer, c record.Change) {
+	if !a.Result.Repeat {
+		s.Changed(ctx, c)
+	}
+}
+
+// shownOf says what is made to stand.
+func shownOf(c *session.PutStanding) string {
+	text := fmt.Sprintf("tool %s for %s %s", engine.Redact(c.Of.Tool), scopeNames[c.Of.Scope], engine.Redact(c.Of.Name))
+	if c.Of.Exact {
+		text += " with these arguments"
+	}
+	if c.Uses > 0 {
+		text += fmt.Sprintf(", %d times", c.Uses)
+	}
+	return text + ", for " + c.TTL.String()
+}
+
+var scopeNames = map[session.Scope]string{session.OfSession: "session", session.OfAgent: "agent", session.OfPolicy: "policy"}
 
 // hasSession tells who makes a standing approval for a session that is not open
 // that it would be for nothing: it is for no session that is opened after it.
@@ -124,6 +151,7 @@ func (s *Service) DeleteStanding(ctx context.Context, req *v1.DeleteStandingRequ
 	if err != nil {
 		return nil, err
 	}
+	s.changed(ctx, &a, record.Change{Event: "standing_deleted", Name: cmd.ID, NS: cmd.NS, By: cmd.By})
 	return &v1.DeleteStandingResponse{Index: a.Index}, nil
 }
 

@@ -112,7 +112,7 @@ func (s *Service) PutBudget(ctx context.Context, req *v1.PutBudgetRequest) (*v1.
 		return nil, err
 	}
 	s.Crossed(cmd.NS, &a.Result)
-	s.changed(ctx, &a, Change{"budget_put", req.Budget, "amount " + input.FormatDecimal(cmd.Amount), cmd.NS, cmd.By})
+	s.changed(ctx, &a, "budget_put", req.Budget, "amount "+input.FormatDecimal(cmd.Amount), cmd.NS, cmd.By)
 	out := &v1.PutBudgetResponse{Index: a.Index}
 	if len(a.Result.Budgets) > 0 { // a repeat may come after DeleteBudget
 		out.Budget = budgetOf(&a.Result.Budgets[0])
@@ -134,12 +134,17 @@ func (s *Service) AdjustBudget(ctx context.Context, req *v1.AdjustBudgetRequest)
 		next := cmd
 		next.Ancestors = ancestors
 		return &next
-	}, order.RequestFailure(cmd.By))
+	}, func(res *session.Result) error {
+		if res.Code == session.Invalid {
+			return fault.Invalid("by", "is %s, and %s is used; no more can be given back, for the rest above it is of others", input.FormatDecimal(cmd.Amount), input.FormatDecimal(res.Limit))
+		}
+		return order.RequestFailure(cmd.By)(res)
+	})
 	if err != nil {
 		return nil, err
 	}
 	s.Crossed(cmd.NS, &a.Result)
-	s.changed(ctx, &a, Change{"budget_adjusted", req.Budget, "by " + input.FormatDecimal(cmd.Amount), cmd.NS, cmd.By})
+	s.changed(ctx, &a, "budget_adjusted", req.Budget, "by "+input.FormatDecimal(cmd.Amount), cmd.NS, cmd.By)
 	out := &v1.AdjustBudgetResponse{Index: a.Index}
 	if len(a.Result.Budgets) > 0 {
 		out.Budget = budgetOf(&a.Result.Budgets[0])
@@ -170,7 +175,7 @@ func (s *Service) DeleteBudget(ctx context.Context, req *v1.DeleteBudgetRequest)
 	if err != nil {
 		return nil, err
 	}
-	s.changed(ctx, &a, Change{"budget_deleted", req.Budget, "", cmd.NS, cmd.By})
+	s.changed(ctx, &a, "budget_deleted", req.Budget, "", cmd.NS, cmd.By)
 	return &v1.DeleteBudgetResponse{Index: a.Index}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/record"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -18,21 +19,12 @@ type Service struct {
 	// a share of its amount.
 	Crossed func(ns string, res *session.Result)
 	// Changed is told of what was put, adjusted or deleted through this node, once.
-	Changed func(ctx context.Context, c Change)
-}
-
-// A Change is what somebody has done to a limit.
-type Change struct {
-	Event string // as audit lines name it, such as rate_put
-	Name  string
-	Says  string // what it was made; empty for what was deleted
-	NS    string
-	By    session.Maker
+	Changed func(ctx context.Context, c record.Change)
 }
 
 // changed tells of a change that was carried out now, and not before.
-func (s *Service) changed(ctx context.Context, a *storage.Answer, c Change) {
+func (s *Service) changed(ctx context.Context, a *storage.Answer, event, name, says, ns string, by session.Maker) {
 	if !a.Result.Repeat {
-		s.Changed(ctx, c)
+		s.Changed(ctx, record.Change{Event: event, Name: name, Says: says, NS: ns, By: by})
 	}
 }

@@ -43,7 +43,7 @@ func (s *Service) PutPool(ctx context.Context, req *v1.PutPoolRequest) (*v1.PutP
 	if err != nil {
 		return nil, err
 	}
-	s.changed(ctx, &a, Change{"pool_put", req.Pool, fmt.Sprintf("%d slots, threshold %d, queue %d", slots, threshold, queue), cmd.NS, cmd.By})
+	s.changed(ctx, &a, "pool_put", req.Pool, fmt.Sprintf("%d slots, threshold %d, queue %d", slots, threshold, queue), cmd.NS, cmd.By)
 	out := &v1.PutPoolResponse{Index: a.Index}
 	if after := a.Result.After; after != nil && after.Pool != nil { // a repeat may come after DeletePool
 		out.Pool = poolOf(req.Pool, *after.Pool)
@@ -72,7 +72,7 @@ func (s *Service) DeletePool(ctx context.Context, req *v1.DeletePoolRequest) (*v
 	if err != nil {
 		return nil, err
 	}
-	s.changed(ctx, &a, Change{"pool_deleted", req.Pool, "", cmd.NS, cmd.By})
+	s.changed(ctx, &a, "pool_deleted", req.Pool, "", cmd.NS, cmd.By)
 	return &v1.DeletePoolResponse{Index: a.Index}, nil
 }
 

@@ -43,7 +43,7 @@ func (s *Service) PutRate(ctx context.Context, req *v1.PutRateRequest) (*v1.PutR
 	if err != nil {
 		return nil, err
 	}
-	s.changed(ctx, &a, Change{"rate_put", req.Rate, fmt.Sprintf("%d per %v, queue %d", cmd.Limit, cmd.Per, cmd.Queue), cmd.NS, cmd.By})
+	s.changed(ctx, &a, "rate_put", req.Rate, fmt.Sprintf("%d per %v, queue %d", cmd.Limit, cmd.Per, cmd.Queue), cmd.NS, cmd.By)
 	out := &v1.PutRateResponse{Index: a.Index}
 	if after := a.Result.After; after != nil && after.Pool != nil { // a repeat may come after DeleteRate
 		p := after.Pool
@@ -75,7 +75,7 @@ func (s *Service) DeleteRate(ctx context.Context, req *v1.DeleteRateRequest) (*v
 	if err != nil {
 		return nil, err
 	}
-	s.changed(ctx, &a, Change{"rate_deleted", req.Rate, "", cmd.NS, cmd.By})
+	s.changed(ctx, &a, "rate_deleted", req.Rate, "", cmd.NS, cmd.By)
 	return &v1.DeleteRateResponse{Index: a.Index}, nil
 }
 

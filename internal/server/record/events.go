@@ -39,7 +39,7 @@ func (s *Teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *conn
 	f.OptionalID("agentId", req.AgentId)
 	for i, t := range req.Types {
 		if !slices.Contains(eventTypes, engine.EventType(t)) {
-			f.Refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created, drift_detected, signal, budget_warning and budget_exceeded")
+			f.Refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created, drift_detected, signal, budget_warning, budget_exceeded, approval_requested and approval_decided")
 		}
 	}
 	at := cursorsIn(f, "after", req.After)
@@ -231,6 +231,7 @@ func (s *Teller) eventOf(r *Record, ev engine.Event, sequence uint64) *v1.Event 
 		AgentId: ev.AgentID, SessionId: ev.SessionID, CallId: ev.CallID, Tool: ev.Tool,
 		Policy: ev.Policy, Rule: ev.Rule, Category: ev.Category, Reason: ev.Reason,
 		DecisionId: r.ID, CheckpointId: ev.Checkpoint, DryRun: r.DryRun, Repeat: r.Repeat,
+		ApprovalId: ev.Approval, Approver: ev.Approver,
 	}
 	if d := ev.Drift; d != nil {
 		out.Drift = DriftOf(d)

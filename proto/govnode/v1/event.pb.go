@@ -27,7 +27,8 @@ type FollowRequest struct {
 	// now on.
 	After string `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
 	// Of policy_check, policy_violation, tool_call_blocked, checkpoint_created,
-	// drift_detected, budget_warning and budget_exceeded; all if empty.
+	// drift_detected, signal, budget_warning, budget_exceeded, approval_requested and
+	// approval_decided; all if empty.
 	Types     []string `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`
 	SessionId string   `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // of this session alone
 	AgentId   string   `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`       // of this agent alone
@@ -205,7 +206,9 @@ type Event struct {
 	DryRun       bool                   `protobuf:"varint,16,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`                  // of an Evaluate
 	// The call was known before, and this node does not know what was said of it
 	// then: another node may have sent the same event.
-	Repeat        bool `protobuf:"varint,17,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	Repeat        bool   `protobuf:"varint,17,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	ApprovalId    string `protobuf:"bytes,18,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"` // of approval_requested and approval_decided
+	Approver      string `protobuf:"bytes,19,opt,name=approver,proto3" json:"approver,omitempty"`                       // of approval_decided: whose vote decided; empty if none did
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -359,6 +362,20 @@ func (x *Event) GetRepeat() bool {
 	return false
 }
 
+func (x *Event) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *Event) GetApprover() string {
+	if x != nil {
+		return x.Approver
+	}
+	return ""
+}
+
 // Gap says that events of a node are not there any more.
 type Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -442,7 +459,7 @@ const file_govnode_v1_event_proto_rawDesc = "" +
 	"\x05event\x18\x01 \x01(\v2\x11.govnode.v1.EventR\x05event\x12!\n" +
 	"\x03gap\x18\x02 \x01(\v2\x0f.govnode.v1.GapR\x03gap\x12\x16\n" +
 	"\x06cursor\x18\x03 \x01(\tR\x06cursor\x12 \n" +
-	"\vunreachable\x18\x04 \x03(\tR\vunreachable\"\xd0\x03\n" +
+	"\vunreachable\x18\x04 \x03(\tR\vunreachable\"\x8d\x04\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +
@@ -463,7 +480,10 @@ const file_govnode_v1_event_proto_rawDesc = "" +
 	"\rcheckpoint_id\x18\x0e \x01(\tR\fcheckpointId\x12'\n" +
 	"\x05drift\x18\x0f \x01(\v2\x11.govnode.v1.DriftR\x05drift\x12\x17\n" +
 	"\adry_run\x18\x10 \x01(\bR\x06dryRun\x12\x16\n" +
-	"\x06repeat\x18\x11 \x01(\bR\x06repeat\"I\n" +
+	"\x06repeat\x18\x11 \x01(\bR\x06repeat\x12\x1f\n" +
+	"\vapproval_id\x18\x12 \x01(\tR\n" +
+	"approvalId\x12\x1a\n" +
+	"\bapprover\x18\x13 \x01(\tR\bapprover\"I\n" +
 	"\x03Gap\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -64,9 +65,17 @@ func withFlags(cmd *cobra.Command, add func(*cobra.Command)) *cobra.Command {
 func printApprovals(w io.Writer, all []*govnodev1.Approval) error {
 	t := terminal.NewTable(w, "APPROVAL", "STATE", "AGENT", "TOOL", "ARGUMENTS", "VOTES", "LEFT")
 	for _, a := range all {
-		t.Row(a.Id, terminal.Word(a.State, "APPROVAL_STATE_"), a.AgentId, a.Tool, a.Arguments, votesOf(a), terminal.Since(a.ExpiresIn))
+		t.Row(a.Id, terminal.Word(a.State, "APPROVAL_STATE_"), a.AgentId, a.Tool, cut(a.Arguments), votesOf(a), terminal.Since(a.ExpiresIn))
 	}
 	return t.Flush()
+}
+
+// cut keeps a table readable; show prints all.
+func cut(s string) string {
+	if most := 60; utf8.RuneCountInString(s) > most {
+		return string([]rune(s)[:most]) + "…"
+	}
+	return s
 }
 
 // votesOf says how many of those that are needed have agreed.
@@ -170,7 +179,7 @@ func approvalWatchCommand() *cobra.Command {
 	return config.Leaf(&cobra.Command{
 		Use:   "watch",
 		Short: "Print what is asked, and what comes of it, until interrupted",
-		Long:  "Prints a line for each approval that is pending, then one for each that is asked for or changes,\nwhatever node it is asked at, until interrupted.",
+		Long:  "Prints a line for each approval that is pending, then one for each that is asked for or changes,\nwhatever node it is asked at, until interrupted. It looks once a second.",
 		Args:  terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
 		ctx, w := cmd.Context(), cmd.OutOrStdout()
@@ -191,7 +200,12 @@ func approvalWatchCommand() *cobra.Command {
 					continue
 				}
 				known[a.Id] = line
-				if err := terminal.Say(w, "%s %s %s %s %s (%s)", state, a.Id, a.AgentId, a.Tool, a.Arguments, votesOf(a)); err != nil {
+				if c.Output == "json" {
+					err = printJSONLine(w, a)
+				} else {
+					err = terminal.Say(w, "%s %s %s %s %s (%s)", state, a.Id, a.AgentId, a.Tool, a.Arguments, votesOf(a))
+				}
+				if err != nil {
 					return err
 				}
 			}

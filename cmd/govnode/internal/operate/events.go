@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
@@ -57,7 +58,7 @@ event move the cursor. --timeout is how long to wait for the first message.`,
 	fs := cmd.Flags()
 	fs.StringVar(&req.After, "after", "", "`cursor` behind which to go on; what occurs from now on if empty")
 	fs.BoolVar(&req.FromOldest, "from-oldest", false, "begin with the oldest event that is kept")
-	fs.StringSliceVar(&req.Types, "types", nil, "only these `types`, separated by commas: policy_check|policy_violation|tool_call_blocked|checkpoint_created|drift_detected|signal|budget_warning|budget_exceeded")
+	fs.StringSliceVar(&req.Types, "types", nil, "only these `types`, separated by commas: policy_check|policy_violation|tool_call_blocked|checkpoint_created|drift_detected|signal|budget_warning|budget_exceeded|approval_requested|approval_decided")
 	fs.StringVar(&req.SessionId, "session", "", "only those of this session")
 	fs.StringVar(&req.AgentId, "agent", "", "only those of this agent")
 	fs.BoolVar(&local, "local", false, "only those of the node that is asked")
@@ -142,7 +143,7 @@ func (f *following) take(m *govnodev1.FollowResponse) error {
 	}
 	say := printEvent
 	if f.config.Output == "json" {
-		say = printJSONLine
+		say = func(w io.Writer, m *govnodev1.FollowResponse) error { return printJSONLine(w, m) }
 	}
 	if err := say(f.out, m); err != nil {
 		return err
@@ -184,6 +185,7 @@ func eventLine(e *govnodev1.Event) string {
 	for _, field := range []struct{ name, text string }{
 		{"agent", e.AgentId}, {"session", e.SessionId}, {"call", e.CallId}, {"tool", e.Tool},
 		{"policy", e.Policy}, {"rule", e.Rule}, {"category", e.Category}, {"checkpoint", e.CheckpointId}, {"decision", e.DecisionId},
+		{"approval", e.ApprovalId}, {"approver", e.Approver},
 	} {
 		if field.text != "" {
 			fmt.Fprintf(&b, "  %s=%s", field.name, field.text)
@@ -212,7 +214,7 @@ func gapInWords(g *govnodev1.Gap) string {
 }
 
 // printJSONLine prints a message on one line, zero values included.
-func printJSONLine(w io.Writer, m *govnodev1.FollowResponse) error {
+func printJSONLine(w io.Writer, m proto.Message) error {
 	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
 		return err
