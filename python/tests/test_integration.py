@@ -513,6 +513,11 @@ def test_stop_continue_kill(client: govnode.Client) -> None:
     k = Kernel(named(), client=client, wait=0)
     ctx = k.create_context("a")
     k.pre_execute_check(ctx, "hi").require()
+    shared = Kernel(k.policy, client=client)  # has asked the service nothing yet
+    shared.create_context("a", ctx.session_id)
+    shared.create_context("nobody")
+    shared.signal_stop()
+    assert k.pre_execute_check(ctx, "hi").category == "stopped"
     k.signal_stop("enough")
     assert k._stopped
     assert k.pre_execute_check(ctx, "hi").category == "signal"
@@ -560,7 +565,11 @@ def test_no_service_denies() -> None:
         cedar = Kernel.from_cedar(policy_content="permit(principal, action, resource);", client=nobody)
         assert not cedar.pre_execute_check(cedar.create_context("a"), "hi").allowed
         assert cedar._evaluate_policy(cedar._build_cedar_context("a", tool_name="t"))[0] is False
-        k.signal_stop()  # nothing there to be told
+        with pytest.raises(govnode.NoAnswer):
+            k.signal_stop()
+        assert k._stopped  # here, at least
+        with pytest.raises(govnode.NoAnswer):
+            k.signal_continue()
         assert k._stopped
 
 

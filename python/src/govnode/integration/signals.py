@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..errors import Rejected
 from ..messages import Signal
 from .values import ExecutionContext, GovernanceEventType, logger
+
+if TYPE_CHECKING:
+    from ..client import Client
 
 _POSIX = {"STOP": "SIGSTOP", "CONTINUE": "SIGCONT", "KILL": "SIGKILL"}
 
@@ -15,6 +19,12 @@ class Signals:
     """Listeners of events, handlers of signals, and the flags that stop everything here."""
 
     contexts: dict[str, ExecutionContext]
+
+    if TYPE_CHECKING:
+
+        @property
+        def client(self) -> Client:
+            """The client that is asked."""
 
     def __init__(self) -> None:
         self._signal_handlers: dict[str, Callable[[str], Any]] = {}
@@ -67,10 +77,11 @@ class Signals:
     def _tell(self, signal: str, reason: str) -> None:
         failed: Exception | None = None
         for ctx in list(self.contexts.values()):
-            if ctx._session is None:  # the service knows nothing of it
-                continue
             try:
-                ctx._session.signal(signal, reason=reason)
+                self.client.signal(signal, session_id=ctx.session_id, reason=reason)
+            except Rejected as e:
+                if e.code != "not_found":  # it has none yet, here or in another process
+                    failed = e
             except Exception as e:
                 failed = e
         if failed is not None:
