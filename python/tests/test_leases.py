@@ -117,9 +117,11 @@ def test_renewals_bring_signals(address: str, client: govnode.Client) -> None:
     signals: queue.Queue[tuple[str, str]] = queue.Queue()
     with govnode.Client(address, on_signal=lambda s, session: signals.put((s.signal, session))) as told:
         session = told.session(agent="a", policy="plain")
-        with session.call("t", ttl=1.0) as call:
+        own: queue.Queue[str] = queue.Queue()
+        with session.call("t", ttl=1.0, on_signal=lambda s: own.put(s.signal)) as call:
             session.signal("STOP", reason="enough")
             assert signals.get(timeout=10) == ("STOP", session.id)
+            assert own.get(timeout=10) == "STOP"
             assert call.signal is not None
             assert call.signal.reason == "enough"
             with pytest.raises(govnode.Denied) as denied:

@@ -396,6 +396,8 @@ class Leases(Operations):
             lease = Lease("", session.id, op.id, int(grant["token"]), ttl)
             if on_lost := options.get("on_lost"):
                 lease.told.append(on_lost)
+            if on_signal := options.get("on_signal"):
+                lease.braked.append(on_signal)
             live.keeper.hold(lease, op.sent, seconds(grant["ttl"]))
         return make(self, live, body, answer, lease, session, arguments)
 

@@ -105,7 +105,7 @@ def failure_of(reply: Reply) -> Failure:
 class Operation:
     """One thing that is asked for, however often it is sent."""
 
-    __slots__ = ("batched", "body", "id", "id_field", "method", "reads", "sent", "touched", "wait")
+    __slots__ = ("batched", "body", "id", "id_field", "method", "reads", "sent", "timeout", "touched", "wait")
 
     def __init__(
         self,
@@ -117,6 +117,7 @@ class Operation:
         wait: float = 0.0,
         reads: bool = False,
         batched: str = "",
+        timeout: float | None = None,
     ) -> None:
         self.method = method
         self.body = body
@@ -125,6 +126,7 @@ class Operation:
         self.wait = wait  # for which a node may hold back its answer
         self.reads = reads  # it changes nothing
         self.batched = batched  # its name in BatchCalls, if it goes there
+        self.timeout = timeout  # in place of the client's
         self.touched = UNTOUCHED
         self.sent = 0.0  # when the attempt was sent that was answered
 
@@ -262,7 +264,7 @@ class Core:
         io = self._io(live)
         live.budget.earn()
         start = time.monotonic()
-        until = start + self.config.timeout + op.wait
+        until = start + (self.config.timeout if op.timeout is None else op.timeout) + op.wait
         wait_until = start + op.wait
         attempt = redrawn = 0
         while True:

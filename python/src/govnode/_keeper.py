@@ -45,6 +45,7 @@ class Lease:
         self.state = "held"
         self.signal: Signal | None = None
         self.told: list[Callable[[Loss], None]] = []
+        self.braked: list[Callable[[Signal], None]] = []
         self.keeper: Keeper | None = None
 
     def granted(self, sent: float, left: float) -> None:
@@ -236,9 +237,12 @@ class Keeper:
                 lease.state = "held"
             lease.granted(sent, seconds(result["ttl"]))
             before, lease.signal = lease.signal, signal
-        kept = self._config.on_signal
-        if kept is not None and signal is not None and (before is None or before.signal != signal.signal):
-            _tell(kept, signal, lease.session_id)
+        if signal is None or (before is not None and before.signal == signal.signal):
+            return
+        for braked in lease.braked:
+            _tell(braked, signal)
+        if self._config.on_signal is not None:
+            _tell(self._config.on_signal, signal, lease.session_id)
 
     def _lose(self, lease: Lease, reason: str) -> None:
         with self._changed:

@@ -429,9 +429,10 @@ class Operations(Core):
 
     # The cluster.
 
-    async def status(self) -> messages.Status:
-        """Return the cluster as the node that is asked sees it."""
-        return decode(messages.Status, await self._read("ClusterService/Status", {}))
+    async def status(self, *, timeout: float | None = None) -> messages.Status:
+        """Return the cluster as the node that is asked sees it. ``timeout`` takes the place of the client's."""
+        op = Operation("ClusterService/Status", {}, reads=True, timeout=timeout)
+        return decode(messages.Status, await self._perform(op))
 
     async def _follow(
         self,

@@ -45,6 +45,8 @@ class CallOptions(TypedDict, total=False):
     """Of the checks: interceptor or pre_execute."""
     on_lost: Callable[[messages.Loss], None]
     """Called, on a thread of its own, when the slots of the call are lost."""
+    on_signal: Callable[[messages.Signal], None]
+    """Called, on a thread of its own, when a renewal brings a STOP or a KILL."""
     cancel_on_lost: bool
     """Of an async block: cancel its task when the slots are lost, and raise LeaseLost in its place."""
 
