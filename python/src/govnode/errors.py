@@ -86,3 +86,12 @@ class Rejected(Error):
 
 class LeaseLost(Error):
     """A slot, or the slots of a call, are held no longer: the lease ran out, was ended, or belongs to another."""
+
+
+class PolicyViolationError(Error):
+    """What a policy does not allow was to be done (adapter contract 20.2): of an adapter that was told to raise."""
+
+    def __init__(self, message: str = "", *, category: str = "", tool_name: str = "") -> None:
+        super().__init__(message)
+        self.category = category
+        self.tool_name = tool_name

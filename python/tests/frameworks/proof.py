@@ -80,4 +80,4 @@ def _cell(outcomes: list[tuple[str, str]]) -> str:
     if any(outcome == "failed" for _, outcome in outcomes):
         return "**no**"
     modes = list(dict.fromkeys(mode for mode, outcome in outcomes if outcome == "passed"))
-    return ", ".join(m for m in modes if m) or ("yes" if modes else "–")
+    return ", ".join(m for m in modes if m) or ("yes" if modes else "-")

@@ -23,11 +23,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from .. import errors
 from .._behind import abandoning, ending
 from .._calls import Leases
 from .._transport import run
 from ..client import AsyncCall, AsyncSession, Session
-from ..errors import Denied, Error, LeaseLost, NoAnswer, Rejected
+from ..errors import Denied, LeaseLost, NoAnswer, Rejected
 
 if TYPE_CHECKING:
     from .._core import Live
@@ -47,7 +48,7 @@ _LONGEST = 112  # of the service's 128 characters, so that there is room for the
 _under_way: contextvars.ContextVar[tuple[object, ...]] = contextvars.ContextVar("govnode_under_way", default=())
 
 
-class PolicyViolationError(Error):
+class PolicyViolationError(errors.PolicyViolationError):
     """A call was denied, and the adapter was made with ``on_denied="raise"``."""
 
     def __init__(self, denied: Denied) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Error
+from ..errors import PolicyViolationError as PolicyViolationError
 from ..policy import GovernancePolicy, PolicyConfig
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("govnode.integration")
 
 _ID = re.compile(r"[A-Za-z0-9._:@/-]{1,128}")
-
-
-class PolicyViolationError(Error):
-    """A governed operation may not go on (section 20.2)."""
-
-    def __init__(self, message: str = "", *, category: str = "", tool_name: str = "") -> None:
-        super().__init__(message)
-        self.category = category
-        self.tool_name = tool_name
 
 
 class GovernanceEventType(Enum):
