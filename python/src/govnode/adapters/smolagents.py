@@ -10,23 +10,19 @@ Step callbacks run after a tool, so the tools themselves are replaced. What the 
 
 from __future__ import annotations
 
-import json
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from ..client import Client
 from ..messages import Approval
-from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, missing
+from ._gate import Gate, Killed, PolicyViolationError, Sessions, missing
+from ._recall import Recall
 
 try:
     from smolagents import ActionStep, Tool
     from smolagents.local_python_executor import LocalPythonExecutor
 except ImportError as e:
     raise missing("smolagents", "smolagents") from e
-
-_MOST_WAITING = 1000  # calls that wait for people and may come again
 
 
 class DeniedByGovnode(Exception):
@@ -50,9 +46,7 @@ class _Governor:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._run = gate.draw()
-        self._lock = threading.Lock()
-        self._waiting: OrderedDict[str, str] = OrderedDict()  # the ids of calls that wait for people
+        self._recall = Recall(gate)
         self._done: set[int] = set()
 
     def agent(self, agent: Any) -> Any:
@@ -99,7 +93,7 @@ class _Governor:
             else:
                 named = {**dict(zip(inputs, args, strict=False)), **named}
             try:
-                passage = self._enter(name, named, kind)
+                passage = self._recall.enter(name, named, kind=kind)
                 if passage.denied is not None:
                     if passage.killed:
                         violations.append(Killed(passage.denied))
@@ -111,19 +105,6 @@ class _Governor:
                 raise
 
         return ask
-
-    def _enter(self, name: str, named: dict[str, Any], kind: str) -> Passage:
-        """Ask under the id that the same call had when it was denied for want of an approval."""
-        key = f"{name} {json.dumps(named, sort_keys=True, default=str)}"
-        with self._lock:
-            id = self._waiting.pop(key, "") or self._gate.draw()
-        passage = self._gate.enter(name, named, call_id=id, run_id=self._run, options={"kind": kind})
-        if passage.denied is not None and passage.denied.outcome == "APPROVAL_REQUIRED":
-            with self._lock:
-                self._waiting[key] = id
-                while len(self._waiting) > _MOST_WAITING:
-                    self._waiting.popitem(last=False)
-        return passage
 
 
 def _refuse(text: str) -> NoReturn:
