@@ -24,12 +24,34 @@ class Recall:
 
     def enter(self, tool: str, arguments: Mapping[str, Any], *, kind: str = "tool", conversation: str = "") -> Passage:
         """Ask as ``Gate.enter`` does."""
+        key, id = self._known(tool, arguments, conversation)
+        return self._noted(
+            key,
+            id,
+            self._gate.enter(
+                tool, arguments, call_id=id, run_id=self._run, conversation=conversation, options={"kind": kind}
+            ),
+        )
+
+    async def aenter(
+        self, tool: str, arguments: Mapping[str, Any], *, kind: str = "tool", conversation: str = ""
+    ) -> Passage:
+        """Ask as ``enter`` does."""
+        key, id = self._known(tool, arguments, conversation)
+        return self._noted(
+            key,
+            id,
+            await self._gate.aenter(
+                tool, arguments, call_id=id, run_id=self._run, conversation=conversation, options={"kind": kind}
+            ),
+        )
+
+    def _known(self, tool: str, arguments: Mapping[str, Any], conversation: str) -> tuple[str, str]:
         key = f"{conversation} {tool} {json.dumps(arguments, sort_keys=True, default=str)}"
         with self._lock:
-            id = self._waiting.pop(key, "") or self._gate.draw()
-        passage = self._gate.enter(
-            tool, arguments, call_id=id, run_id=self._run, conversation=conversation, options={"kind": kind}
-        )
+            return key, self._waiting.pop(key, "") or self._gate.draw()
+
+    def _noted(self, key: str, id: str, passage: Passage) -> Passage:
         if passage.denied is not None and passage.denied.outcome == "APPROVAL_REQUIRED":
             with self._lock:
                 self._waiting[key] = id
