@@ -207,3 +207,5 @@ class TestAgno(Laws):
                 govern_agent(agent, session)
         agent = Agent(model=ScriptedModel([]), tools=[{"type": "web_search"}], telemetry=False)
         assert govern_agent(agent, session, ungoverned=["web_search"]) is agent
+        with pytest.raises(ValueError, match="already"):
+            govern_agent(agent, session)

@@ -233,6 +233,11 @@ class TestAutoGen(Laws):
         assert type(result.messages[-1]).__name__ == "HandoffMessage"
         assert session.read().executions == 1
 
+    def test_an_agent_is_governed_once(self, session: govnode.Session) -> None:
+        agent = DRIVER.agent(session, SCRIPT, Tool().function)
+        with pytest.raises(ValueError, match="already"):
+            govern_agent(agent, session)
+
     def test_killed_session_runs_no_more(self, client: govnode.Client, session: govnode.Session) -> None:
         agent = DRIVER.agent(session, [[("shell", {"command": "ls"})], "done", "never"], Tool("async").function)
         session.open()

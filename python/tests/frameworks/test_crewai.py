@@ -157,6 +157,10 @@ class CrewAILaws(Laws):
         assert tool.executed == []
         assert (info.attempts, info.failures, info.open_calls) == (1, 0, ())
 
+    def test_hooks_are_for_one_block_at_a_time(self, session: govnode.Session) -> None:
+        with govern(session) as hooks, pytest.raises(RuntimeError, match="own"):
+            hooks.__enter__()
+
     def test_kill_ends_it_with_the_abort_of_the_framework(
         self, client: govnode.Client, session: govnode.Session
     ) -> None:

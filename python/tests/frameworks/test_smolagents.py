@@ -151,6 +151,30 @@ class SmolagentsLaws(Laws):
         assert "ran ls" in seen.model_saw[1]
         assert "Approval denied" in seen.model_saw[3]
 
+    def test_tools_that_are_added_later_are_governed(self, session: govnode.Session) -> None:
+        assert isinstance(self.driver, Smolagents)
+        tool = Tool()
+        agent = self.driver.agent(session, SCRIPT, lambda command: "")
+        agent.tools["shell"] = as_tool(tool.function)
+        agent.run("go")
+        assert tool.executed == ["ls"]
+        assert session.read().attempts == 2
+
+    def test_an_agent_is_governed_once(self, session: govnode.Session) -> None:
+        assert isinstance(self.driver, Smolagents)
+        agent = self.driver.agent(session, SCRIPT, Tool().function)
+        with pytest.raises(ValueError, match="already"):
+            govern_agent(agent, session)
+
+    def test_killed_session_runs_no_more(self, client: govnode.Client, session: govnode.Session) -> None:
+        assert isinstance(self.driver, Smolagents)
+        session.open()
+        client.signal("KILL", session_id=session.id, reason="enough")
+        agent = self.driver.agent(session, [[("shell", {"command": "ls"})], "never", "never"], Tool().function)
+        for _ in range(2):
+            with pytest.raises(Killed):
+                agent.run("go")
+
     def test_managed_agents_are_governed(self, session: govnode.Session) -> None:
         assert isinstance(self.driver, Smolagents)
         tool = Tool()

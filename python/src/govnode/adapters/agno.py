@@ -51,6 +51,8 @@ def _govern(agent: Any, hook: GovnodeToolHook, ungoverned: Collection[str]) -> A
     hooks = list(agent.tool_hooks or ())
     if hook in hooks:
         return agent
+    if any(isinstance(h, GovnodeToolHook) for h in hooks):
+        raise ValueError(f"govnode: {agent.name} is governed already")
     for name in ("tools", "members"):
         if callable(getattr(agent, name, None)):
             raise ValueError(f"govnode: {name} of {agent.name} is a function, whose results could not be governed")

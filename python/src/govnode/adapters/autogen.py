@@ -133,6 +133,8 @@ def govern_agent(agent: Any, session: Sessions, **options: Any) -> Any:
     that is killed, end the run with PolicyViolationError. What an agent that is used as a tool says on its way is not
     streamed.
     """
+    if any(isinstance(bench, GovnodeWorkbench) for bench in agent._workbench):
+        raise ValueError(f"govnode: agent {agent.name} is governed already")
     gate = Gate(session, **options)
     watch = GovnodeWorkbench([], gate)
     benches = [GovnodeWorkbench(bench, gate) for bench in agent._workbench]

@@ -58,22 +58,24 @@ class GovnodeHooks:
         self._lock = threading.Lock()
         # What is under way, by the identity of its arguments: those alone are the same before a tool and after it.
         self._under_way: dict[int, tuple[Any, Passage | PolicyViolationError]] = {}
-        self._scopes: list[Any] = []
+        self._scope: Any = None
 
     def __enter__(self) -> GovnodeHooks:
+        if self._scope is not None:
+            raise RuntimeError("govnode: these hooks are in use already: every block wants its own")
         hooks = {point: get_scoped_hooks(point) for point in InterceptionPoint}
         for point, hook in self._hooks.items():
             hooks[point].append(hook)
-        scope = scoped_hooks(hooks)
-        scope.__enter__()
-        self._scopes.append(scope)
+        self._scope = scoped_hooks(hooks)
+        self._scope.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._scopes.pop().__exit__(kind, error, trace)
-        if not self._scopes and not (kind is not None and issubclass(kind, asyncio.CancelledError)):
+        self._scope.__exit__(kind, error, trace)
+        self._scope = None
+        if kind is None or not issubclass(kind, asyncio.CancelledError):
             self._give_up()  # a tool of a run that was cancelled goes on in its thread, and is ended there
 
     def register(self) -> None:
@@ -111,7 +113,10 @@ class GovnodeHooks:
             log.exception("govnode: %s is denied: the adapter failed", context.tool_name)
             raise HookAborted(f"no decision: {e}", "govnode") from e
         with self._lock:
+            _, before = self._under_way.get(id(arguments), (None, None))
             self._under_way[id(arguments)] = (arguments, outcome)
+        if isinstance(before, Passage):  # no hook was called after it
+            before.end_behind("cancelled")
         if isinstance(outcome, PolicyViolationError):
             raise HookAborted(str(outcome), "govnode") from outcome
         if outcome.denied is not None:

@@ -52,33 +52,45 @@ class _Governor:
     def agent(self, agent: Any) -> Any:
         if id(agent) in self._done:
             return agent
+        if hasattr(agent, "__govnode__"):
+            raise ValueError(f"govnode: agent {_name(agent)} is governed already")
         executor = getattr(agent, "python_executor", None)
         if executor is not None and not isinstance(executor, LocalPythonExecutor):
-            raise ValueError(
-                f"govnode: agent {agent.name or type(agent).__name__} runs its code where no hook is: "
-                'use executor_type="local"'
-            )
+            raise ValueError(f'govnode: agent {_name(agent)} runs its code where no hook is: use executor_type="local"')
         self._done.add(id(agent))
         violations: list[PolicyViolationError] = []
+        inner = agent.run
+
+        def run(*args: Any, **named: Any) -> Any:
+            violations.clear()
+            self._raise_killed()
+            self._replace(agent, violations)  # what was added since
+            return inner(*args, **named)
+
+        def watch(step: Any, **_: Any) -> None:
+            """End the run: an exception of a tool would be a text for the model."""
+            if violations:
+                raise violations[0]
+            self._raise_killed()
+
+        self._replace(agent, violations)
+        agent.run = run
+        agent.step_callbacks.register(ActionStep, watch)
+        agent.__govnode__ = self
+        return agent
+
+    def _raise_killed(self) -> None:
+        if (killed := self._gate.killed()) is not None:
+            raise Killed(killed)
+
+    def _replace(self, agent: Any, violations: list[PolicyViolationError]) -> None:
         for name, tool in list(agent.tools.items()):
-            if name != "final_answer" and not isinstance(tool, (_Tool, _Member)):
+            if name != "final_answer" and not isinstance(tool, _Tool):
                 agent.tools[name] = _Tool(tool, self._asking(name, tool.inputs, "tool", violations))
         for name, member in list(agent.managed_agents.items()):
             if not isinstance(member, _Member):
                 ask = self._asking(name, member.inputs, "agent", violations)
                 agent.managed_agents[name] = _Member(self.agent(member), ask)
-
-        def watch(step: Any, **_: Any) -> None:
-            """End the run: an exception of a tool would be a text for the model."""
-            if violations:
-                violation = violations[0]
-                violations.clear()
-                raise violation
-            if (killed := self._gate.killed()) is not None:
-                raise Killed(killed)
-
-        agent.step_callbacks.register(ActionStep, watch)
-        return agent
 
     def _asking(
         self, name: str, inputs: Mapping[str, Any], kind: str, violations: list[PolicyViolationError]
@@ -105,6 +117,10 @@ class _Governor:
                 raise
 
         return ask
+
+
+def _name(agent: Any) -> str:
+    return agent.name or type(agent).__name__
 
 
 def _refuse(text: str) -> NoReturn:
