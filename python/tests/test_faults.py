@@ -17,6 +17,7 @@ from faults import Proxy
 
 import govnode
 from govnode import testing
+from govnode._transport import Lost, NotSent, run
 
 
 @pytest.fixture
@@ -169,3 +170,12 @@ def test_clients_follow_the_leader_and_survive_it() -> None:
                 pass
         info = session.read()
         assert (info.attempts, info.executions) == (21, 21)
+
+
+def test_time_that_ran_out_before_a_request_is_no_answer(proxy: Proxy) -> None:
+    with govnode.Client(proxy.address) as through:
+        through.status()  # it is connected
+        threads = through._core.live().threads
+        assert threads is not None
+        with pytest.raises((Lost, NotSent)):
+            run(threads.transport.post(f"http://{proxy.address}/govnode.v1.ClusterService/GetStatus", b"{}", -0.1))

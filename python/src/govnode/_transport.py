@@ -90,6 +90,7 @@ class Security:
         """Make a request."""
         import httpx2
 
+        timeout = max(timeout, 0.001)  # the time may have run out on the way here
         after = {"connect": min(timeout, _CONNECT), "read": timeout, "write": timeout, "pool": timeout}
         headers = [*self.headers, (b"Content-Type", content_type)]
         parsed = self._urls.get(url)
