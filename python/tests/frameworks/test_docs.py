@@ -20,6 +20,10 @@ FRAMEWORKS = [
     ("openai-agents", "agents", "test_openai_agents", lambda m: m.scripted(SCRIPT)),
     ("agent-framework", "agent_framework", "test_agent_framework", lambda m: m.ScriptedClient(SCRIPT)),
     ("pydantic-ai", "pydantic_ai", "test_pydantic_ai", lambda m: m.scripted(SCRIPT)),
+    ("autogen", "autogen_agentchat", "test_autogen", lambda m: m.scripted(SCRIPT)),
+    ("smolagents", "smolagents", "test_smolagents", lambda m: m.ScriptedModel(SCRIPT, False)),
+    ("agno", "agno", "test_agno", lambda m: m.ScriptedModel(SCRIPT)),
+    ("crewai", "crewai", "test_crewai", lambda m: m.ScriptedLLM(model="scripted", script=SCRIPT)),
 ]
 
 
