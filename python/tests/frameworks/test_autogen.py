@@ -221,12 +221,12 @@ class TestAutoGen(Laws):
     @pytest.mark.parametrize("allowed", [True, False])
     def test_handoff_is_a_call(self, client: govnode.Client, allowed: bool) -> None:
         """AutoGen makes a handoff past all workbenches, and whatever its tool answers."""
-        client.put_policy(f"name: handoff-{allowed}\nallowed_tools: [{'transfer_to_other' if allowed else 'shell'}]\n")
+        client.put_policy(f"name: handoff-{allowed}\nallowed_tools: [shell]\nmax_handoffs: {1 if allowed else 0}\n")
         session = client.session(agent="tester", policy=f"handoff-{allowed}")
         agent = AssistantAgent("worker", scripted([[("transfer_to_other", {})]]), handoffs=["other"])
         govern_agent(agent, session)
         if not allowed:
-            with pytest.raises(PolicyViolationError, match="transfer_to_other"):
+            with pytest.raises(PolicyViolationError, match="Max handoffs"):
                 asyncio.run(agent.run(task="go"))
             return
         result = asyncio.run(agent.run(task="go"))

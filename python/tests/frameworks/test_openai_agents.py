@@ -82,7 +82,7 @@ class TestOpenAIAgents(Laws):
         assert seen.model_saw[1] == "inside"
 
     def test_handoffs_are_calls_and_go_on_governed(self, client: govnode.Client) -> None:
-        client.put_policy("name: no-shell\nallowed_tools: [transfer_to_second, transfer_to_first]\n")
+        client.put_policy("name: no-shell\nallowed_tools: [search]\nmax_handoffs: 2\n")
         session = client.session(agent="tester", policy="no-shell")
         tool = Tool()
         second = Agent(
@@ -99,11 +99,14 @@ class TestOpenAIAgents(Laws):
         assert (info.executions, info.attempts, info.open_calls) == (2, 3, ())
 
     def test_denied_handoff_ends_the_run(self, client: govnode.Client) -> None:
-        client.put_policy("name: stay\nallowed_tools: [shell]\n")
+        client.put_policy(
+            "name: stay\nrules: [{name: stay, action: deny, message: stay here, priority: 1, "
+            "condition: {field: arguments.agent, operator: eq, value: transfer_to_second}}]\n"
+        )
         session = client.session(agent="tester", policy="stay")
         second = Agent(name="second", model=scripted(["done"]))
         first = Agent(name="first", model=scripted([[("transfer_to_second", {})], "done"]), handoffs=[second])
-        with pytest.raises(Exception, match="transfer_to_second") as raised:
+        with pytest.raises(Exception, match="stay here") as raised:
             asyncio.run(Runner.run(govern_agent(first, session), "go"))
         assert PolicyViolationError in [type(e) for e in causes(raised.value)]
 

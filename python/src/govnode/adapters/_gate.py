@@ -41,6 +41,7 @@ Sessions = Session | AsyncSession | Callable[[str], Session | AsyncSession]
 
 _MOST_KEPT = 10_000  # ids of which it is known how often they passed, and conversations
 _MOST_PASSES = 100  # of one id that other processes may have used up
+_OF_AGENTS = ("agent", "handoff")  # kinds of calls that name an agent in the place of a tool
 _LONGEST = 112  # of the service's 128 characters, so that there is room for the number of a pass
 
 # What the frameworks know the calls by that are under way here: a hook that one call meets twice lets it through the
@@ -144,7 +145,7 @@ class Gate:
         known_by: object = None,
         options: CallOptions | None = None,
     ) -> Passage:
-        """Ask whether a call may be made.
+        """Ask whether a call may be made. One of the kind ``agent`` or ``handoff`` names an agent in place of a tool.
 
         ``run_id`` is what makes its id unique: the model gives ids out anew. ``known_by`` is what the framework hands
         to each hook of this one call, where the same hook may be met twice.
@@ -200,7 +201,12 @@ class Gate:
             base = _named(f"{run_id or self._own_run()}/{call_id or self.draw()}")
             passage.base = base
             session = ways.loop if on_loop else ways.threads
-            passage.call = await self._begin(session, base, tool, arguments, {**self._options, **(options or {})})
+            chosen = {**self._options, **(options or {})}
+            name, asked = tool, arguments
+            if chosen.get("kind") in _OF_AGENTS:
+                # With a tool it would count as a call of that, and not by its kind.
+                name, asked, passage.inside = "", {"agent": tool, "input": passage.arguments}, True
+            passage.call = await self._begin(session, base, name, asked, chosen)
             if not passage.call.admitted:
                 passage.denied = passage.call.denied()
         except Denied as e:
@@ -316,6 +322,8 @@ class Passage:
         self.killed = False
         #: Whether this very call is under way already, and was met by a second hook.
         self.through = False
+        #: Whether the service sees the arguments within others, beside the name of the agent.
+        self.inside = False
 
     @property
     def admitted(self) -> bool:
@@ -336,7 +344,8 @@ class Passage:
     def arguments(self) -> dict[str, Any]:
         """The arguments to use."""
         if self.changed and self.call is not None:
-            return self.call.arguments
+            changed = self.call.arguments
+            return dict(changed.get("input") or {}) if self.inside else changed
         given = json.loads(self._given) if isinstance(self._given, str) else self._given
         return dict(given or {})
 

@@ -64,6 +64,21 @@ class Admission(Signals, Approvals, Records):
 
     def _admit(self, ctx: ExecutionContext, request: ToolCallRequest, kind: str, confidence: Any, tokens: int) -> Call:
         """Have everybody judge a call, the service last. Raises Refusal where somebody refuses."""
+        session, options = self._judge(ctx, request, kind, confidence, tokens)
+        options["max_hold"] = ctx._max_hold
+        call = self._begin(ctx, session, request, options)
+        self._braked(ctx, call.signal)
+        if not call.admitted:
+            raise self._why(session, request, options, call)
+        return call
+
+    def _judge(
+        self, ctx: ExecutionContext, request: ToolCallRequest, kind: str, confidence: Any, tokens: int
+    ) -> tuple[Session, dict[str, Any]]:
+        """Have everybody here judge a call, and return with what the service is asked.
+
+        Raises Refusal where somebody refuses. What an interceptor changes is changed in the request.
+        """
         if self._killed or self._stopped:
             raise Refusal("killed" if self._killed else "stopped", "signal")
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
@@ -81,8 +96,9 @@ class Admission(Signals, Approvals, Records):
                 request.arguments = result.modified_arguments
                 self._ask_evaluator(ctx, request, kind)  # about what is executed, and nothing else
         session = self._session(ctx)
-        self._scan(ctx, text_of(request.arguments), "input", request.tool_name)
-        options: dict[str, Any] = {"order": "pre_execute", "kind": kind, "max_hold": ctx._max_hold}
+        if ctx._config is not None and ctx._config.pii_detection:
+            self._scan(ctx, text_of(request.arguments), "input", request.tool_name)
+        options: dict[str, Any] = {"order": "pre_execute", "kind": kind}
         options["on_signal"] = lambda signal: self._braked(ctx, signal)
         if confidence is not None:
             options["context"] = {"confidence": confidence}
@@ -92,11 +108,7 @@ class Admission(Signals, Approvals, Records):
             options["tokens"] = tokens
         if self._cost is not None:
             options["budgets"] = {budget_of(ctx): self._cost(request) if callable(self._cost) else self._cost}
-        call = self._begin(ctx, session, request, options)
-        self._braked(ctx, call.signal)
-        if not call.admitted:
-            raise self._why(session, request, options, call)
-        return call
+        return session, options
 
     def _ask_evaluator(self, ctx: ExecutionContext, request: ToolCallRequest, kind: str) -> None:
         """Ask the evaluator of the user. The service is asked about a Cedar policy of its own with the call itself."""
@@ -170,17 +182,23 @@ class Admission(Signals, Approvals, Records):
                 ctx._session = session
             return ctx._session
 
-    def _scan(self, ctx: ExecutionContext, data: Any, kind: str, tool: str) -> None:
-        """Have the service look for what is private in a text. Raises Refusal where it finds something."""
-        if ctx._config is None or not ctx._config.pii_detection or data is None:
-            return
+    def _scan(self, ctx: ExecutionContext, data: Any, kind: str, tool: str, *, redact: bool = False) -> str:
+        """Have the service look for what is blocked or private in a text, and return the text to use.
+
+        Raises Refusal where it finds something, unless the policy says to ``redact`` that, and the caller can.
+        """
+        if data is None:
+            return ""
         text, session = str(data), self._session(ctx)
         for start in range(0, max(len(text), 1), _STEP):
             found = session.scan(text[start : start + _PIECE], kind=kind, tool=tool)
+            if redact and found.allowed and found.action == "redact" and len(text) <= _PIECE:
+                return found.redacted
             if not found.allowed or found.action != "allow":
                 raise Refusal(found.reason or f"the {kind} holds personal data", found.category or "scan")
             if start + _PIECE >= len(text):
                 break
+        return text
 
     def _why(self, session: Session, request: ToolCallRequest, options: dict[str, Any], call: Call) -> Refusal:
         """Return why a call was refused, as the order of section 3.6 has it."""

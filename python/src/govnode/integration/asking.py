@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .values import ExecutionContext, ToolCallRequest, logger
 
 if TYPE_CHECKING:
-    from ..client import Call, Client
+    from .._calls import HeldCall
+    from ..client import Client
     from ..messages import Approval
 
 
@@ -83,7 +84,7 @@ class Approvals:
                 return self._approver, a
         raise KeyError(call_id)
 
-    def _call_back(self, request: ToolCallRequest, call: Call) -> None:
+    def _call_back(self, request: ToolCallRequest, call: HeldCall) -> None:
         """Ask the callback about a call, and vote as it says. One that fails, or says anything but True, is a no."""
         if self._approval_callback is None or self._approver is None or call.approval is None:
             return

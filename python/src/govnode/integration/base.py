@@ -39,6 +39,7 @@ from .values import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .._calls import HeldCall
     from ..client import Client
     from ..messages import Ended
 
@@ -307,12 +308,17 @@ class BaseIntegration(Admission, ABC):
         if caller.gone:
             give_back(call)
             return PolicyCheckResult(False, "the caller was cancelled", "cancelled")
+        self._took(ctx, request, kind, call)
+        return PolicyCheckResult(True, arguments=call.arguments)
+
+    def _took(self, ctx: ExecutionContext, request: ToolCallRequest, kind: str, call: HeldCall) -> None:
+        """Take down a call that was admitted."""
         if kind == "tool":
             made = {"tool_name": request.tool_name, "call_id": call.id, "arguments": redacted(call.arguments)}
-            ctx.tool_calls.append(made)
-            del ctx.tool_calls[:-MOST]
+            with ctx._lock:
+                ctx.tool_calls.append(made)
+                del ctx.tool_calls[:-MOST]
         self._record("tool_call", request, kind=kind, kept=ctx.policy.log_all_calls)
-        return PolicyCheckResult(True, arguments=call.arguments)
 
     def _post(
         self,
@@ -345,7 +351,7 @@ class BaseIntegration(Admission, ABC):
                 raise LeaseLost(f"govnode: call {call.id}: its lease was lost before it ended")
             if ended is not None:
                 self._ended(ctx, ended)
-            if status == "succeeded":
+            if status == "succeeded" and ctx._config is not None and ctx._config.pii_detection:
                 self._scan(ctx, output_data, "output", "")
         except _policies.PolicyConflict:
             raise
