@@ -175,7 +175,7 @@ class Admission(Signals, Approvals, Records):
                     timeout = _policies.timeout_of(self.client, policy)
                 if ctx._config is not None and ctx._config.max_budget is not None:
                     self.client.put_budget(budget_of(ctx), ctx._config.max_budget)
-                session = self.client.session(ctx.session_id, agent=ctx.agent_id, policy=policy)
+                session = self.client.session(ctx.session_id, agent=ctx.agent_id, policy=policy, parent=ctx._parent)
                 session.open()
                 # What is never ended is held for as long as the policy lets anything run.
                 ctx._max_hold = max(1.0, min(timeout, _LONGEST))

@@ -95,12 +95,12 @@ class KernelSession(AsyncSession):
         kernel, core = self.kernel, self._core
         if kernel._approval_callback is None:
             return await core._begin(self, KernelCall, request.tool_name, request.arguments, options)
-        at_once = {**options, "approval_wait": 0}
+        at_once: Any = {**options, "approval_wait": 0}
         call = await core._begin(self, KernelCall, request.tool_name, request.arguments, at_once)
         if call.outcome != "APPROVAL_REQUIRED":
             return call
         await self._apart(lambda: kernel._call_back(request, call))
-        again = {**options, "call_id": call.id}
+        again: Any = {**options, "call_id": call.id}
         return await core._begin(self, KernelCall, request.tool_name, request.arguments, again)
 
     async def _apart(self, work: Callable[[], T]) -> T:

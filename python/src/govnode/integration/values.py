@@ -117,6 +117,8 @@ class ExecutionContext:
     # The session on the service, from the first check on, and how long a call of it may be held.
     _session: Session | None = field(default=None, repr=False, compare=False)
     _max_hold: float = field(default=0.0, repr=False, compare=False)
+    # The session that started this one.
+    _parent: str | None = field(default=None, repr=False, compare=False)
     # The ids of calls that people are asked about, by what the calls are.
     _asked: dict[str, list[str]] = field(default_factory=dict, repr=False, compare=False)
     # The signal of the service that was last told of.

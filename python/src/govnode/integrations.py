@@ -1,0 +1,21 @@
+"""All kernels of the adapter contract by their names, each imported at its first use (sections 2, 21.6)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from . import integration
+from .integration import *  # noqa: F403
+
+_KERNELS = {
+    "LangChainKernel": "langchain",
+}
+
+__all__ = [*integration.__all__, *_KERNELS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _KERNELS:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(importlib.import_module(f".kernels.{_KERNELS[name]}", __package__), name)
