@@ -10,6 +10,7 @@ from .integration import *  # noqa: F403
 
 _KERNELS = {
     "LangChainKernel": "langchain",
+    "OpenAIAgentsKernel": "openai_agents",
 }
 
 __all__ = [*integration.__all__, *_KERNELS]

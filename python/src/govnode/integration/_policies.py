@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,12 +72,21 @@ def checked_limits(limits: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(limits or {})
 
 
+def checked_names(field: str, names: Iterable[str]) -> list[str]:
+    """Return names as a list, or raise ValueError for what is none."""
+    listed = [names] if isinstance(names, str) else list(names)
+    if isinstance(names, str) or not all(isinstance(n, str) and n for n in listed):
+        raise ValueError(f"{field} must be a list of texts that are not empty, got {names!r}")
+    return listed
+
+
 def tree_of(
     policy: GovernancePolicy,
     config: PolicyConfig | None,
     limits: Mapping[str, Any],
     beside: Mapping[str, str],
     asks: bool,
+    blocked_tools: list[str],
 ) -> Tree:
     """Return a policy as files. One that has no name of its own gets one from its content.
 
@@ -86,12 +95,13 @@ def tree_of(
     values: dict[str, Any] = {**policy.to_dict(), **limits}
     rules = []
     head = ""
+    blocked = [*blocked_tools, *(config.blocked_tools if config is not None else ())]
+    if blocked:
+        rules.append(_rule("blocked-tools", blocked, "deny", "The tool is blocked"))
     if config is not None:
         finds = "deny" if config.pii_detection else "off"
         values["scan"] = {"credentials": finds, "personal_data": finds}
         values.setdefault("max_agent_calls", config.max_agent_calls)
-        if config.blocked_tools:
-            rules.append(_rule("blocked-tools", config.blocked_tools, "deny", "The tool is blocked"))
         if config.sensitive_tools:
             rules.append(_rule("sensitive-tools", config.sensitive_tools, "ask", "The tool requires human approval"))
         if config.max_budget is not None:

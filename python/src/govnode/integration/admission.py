@@ -49,6 +49,7 @@ class Admission(Signals, Approvals, Records):
     """What begins the calls of an adapter."""
 
     config: PolicyConfig | None
+    _blocked_tools: list[str]
     _client: Client | None
     _cost: float | Decimal | Callable[[ToolCallRequest], float | Decimal] | None
     _evaluator: Any
@@ -60,7 +61,8 @@ class Admission(Signals, Approvals, Records):
     def _tree(self, policy: GovernancePolicy) -> _policies.Tree:
         """Return what a policy is on the service, with all that belongs to it here."""
         beside = self._evaluator.files if isinstance(self._evaluator, _policies.CedarEvaluator) else {}
-        return _policies.tree_of(policy, self.config, self._limits, beside, self._approver is not None)
+        asks = self._approver is not None
+        return _policies.tree_of(policy, self.config, self._limits, beside, asks, self._blocked_tools)
 
     def _admit(self, ctx: ExecutionContext, request: ToolCallRequest, kind: str, confidence: Any, tokens: int) -> Call:
         """Have everybody judge a call, the service last. Raises Refusal where somebody refuses."""

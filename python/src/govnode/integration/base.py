@@ -57,6 +57,7 @@ class BaseIntegration(Admission, ABC):
     - ``wait`` is how long a call may wait for a slot, an approval or the end of a STOP.
     - ``interceptors`` and ``guardrails`` judge calls of tools before the service does.
     - ``limits`` are those that a GovernancePolicy has no field for, as docs/policies.md has them.
+    - ``blocked_tools`` are denied by a rule.
     - ``cost`` is what a call is assumed to cost of ``max_budget``: a number, or what tells it from the request.
     - ``approver`` is a client that may approve, under ``approver_name``; ``approval_callback`` decides for it at once.
     - ``on_violation`` is told of each refusal.
@@ -76,6 +77,7 @@ class BaseIntegration(Admission, ABC):
         interceptors: Iterable[ToolCallInterceptor] = (),
         guardrails: Iterable[GuardrailProvider] = (),
         limits: Mapping[str, Any] | None = None,
+        blocked_tools: Iterable[str] = (),
         cost: float | Decimal | Callable[[ToolCallRequest], float | Decimal] | None = None,
         approver: Client | None = None,
         approver_name: str = "approver",
@@ -107,6 +109,7 @@ class BaseIntegration(Admission, ABC):
         if providers:
             self._interceptors.add(GuardrailInterceptor(providers))
         self._limits = _policies.checked_limits(limits)
+        self._blocked_tools = _policies.checked_names("blocked_tools", blocked_tools)
         self._cost = cost
         self._check()
         if isinstance(evaluator, _policies.CedarEvaluator):
@@ -116,8 +119,9 @@ class BaseIntegration(Admission, ABC):
         """Raise ValueError for what would not hold."""
         named, config = self._policy_name, self.config
         cedar = isinstance(self._evaluator, _policies.CedarEvaluator)
-        if named and self._limits:
-            raise ValueError(f"limits: policy {named!r} is on the service: write them there")
+        for name, given in (("limits", self._limits), ("blocked_tools", self._blocked_tools)):
+            if named and given:
+                raise ValueError(f"{name}: policy {named!r} is on the service: write them there")
         if named and cedar:
             raise ValueError(f"policy: {named!r} is on the service: put the Cedar policy there, beside it")
         if config is not None and cedar and config.sensitive_tools:
