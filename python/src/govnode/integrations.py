@@ -9,6 +9,7 @@ from . import integration
 from .integration import *  # noqa: F403
 
 _KERNELS = {
+    "AutoGenKernel": "autogen",
     "LangChainKernel": "langchain",
     "OpenAIAgentsKernel": "openai_agents",
 }

@@ -294,8 +294,12 @@ def _error(name: str, text: str) -> Any:
     return ToolResult(name=name, result=[TextResultContent(content=text)], is_error=True)
 
 
+class Refusal(FunctionExecutionResult):
+    """What the sender of a call reads that was denied."""
+
+
 def _result(call: Any, text: str) -> Any:
-    return FunctionExecutionResult(content=text, call_id=call.id, is_error=True, name=call.name)
+    return Refusal(content=text, call_id=call.id, is_error=True, name=call.name)
 
 
 def _succeeded(result: Any) -> bool:
