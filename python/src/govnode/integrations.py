@@ -12,12 +12,19 @@ _KERNELS = {
     "AutoGenKernel": "autogen",
     "LangChainKernel": "langchain",
     "OpenAIAgentsKernel": "openai_agents",
+    "PydanticAIKernel": "pydantic_ai",
 }
 
-__all__ = [*integration.__all__, *_KERNELS]
+# What belongs to a kernel.
+_BESIDE = {
+    "HumanApprovalRequired": "pydantic_ai",
+}
+
+__all__ = [*integration.__all__, *_KERNELS, *_BESIDE]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _KERNELS:
+    module = _KERNELS.get(name) or _BESIDE.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    return getattr(importlib.import_module(f".kernels.{_KERNELS[name]}", __package__), name)
+    return getattr(importlib.import_module(f".kernels.{module}", __package__), name)

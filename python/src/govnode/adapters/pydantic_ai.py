@@ -79,11 +79,13 @@ class GovnodeCapability(AbstractCapability):
             conversation=ctx.conversation_id or "",
         )
         if passage.denied is not None:
-            if passage.killed:
-                raise Killed(passage.denied)
-            raise ToolFailed(text_of(passage.denied))
+            raise self._refusal(passage.denied, passage.killed, call.tool_name, args)
         outer.call, outer.ways, outer.base = passage.call, passage.ways, passage.base
         return passage.arguments if passage.changed else args
+
+    def _refusal(self, denied: Denied, killed: bool, tool: str, args: Any) -> Exception:
+        """Return what is raised for a call that is denied."""
+        return Killed(denied) if killed else ToolFailed(text_of(denied))
 
 
 def _threaded(ctx: Any, name: str) -> bool:

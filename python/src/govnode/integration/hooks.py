@@ -75,15 +75,7 @@ class KernelSession(AsyncSession):
             raise
         kernel._braked(ctx, call.signal)
         if not call.admitted:
-            denied = call.denied()
-            reason, category = denied.reason or denied.outcome.lower(), denied.outcome.lower()
-            approval = denied.approval.id if denied.approval is not None else ""
-            kernel._refuse(
-                ctx,
-                request,
-                kind,
-                Refusal(reason, category, GovernanceEventType.POLICY_VIOLATION, approval, denied.retry_after),
-            )
+            kernel._refuse(ctx, request, kind, _why(call))
             return call
         if request.arguments != given:  # by an interceptor: the framework uses what it is told here
             call._answer = {"modifiedArguments": request.arguments, **call._answer}
@@ -106,3 +98,12 @@ class KernelSession(AsyncSession):
     async def _apart(self, work: Callable[[], T]) -> T:
         """Do what blocks: on a thread where there is a loop to leave free."""
         return await asyncio.to_thread(work) if self._core._on_loop else work()
+
+
+def _why(call: AsyncCall) -> Refusal:
+    """Return the answer of the service to a call that it does not admit."""
+    denied, event = call.denied(), GovernanceEventType.POLICY_VIOLATION
+    reason = denied.reason or denied.outcome.lower()
+    if denied.approval is not None:
+        return Refusal(reason, "human_approval_required", event, denied.approval.id)
+    return Refusal(reason, call.decision.category or denied.outcome.lower(), event, "", denied.retry_after)
