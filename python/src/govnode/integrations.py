@@ -13,6 +13,7 @@ _KERNELS = {
     "LangChainKernel": "langchain",
     "OpenAIAgentsKernel": "openai_agents",
     "PydanticAIKernel": "pydantic_ai",
+    "SmolagentsKernel": "smolagents",
 }
 
 # What belongs to a kernel.
