@@ -119,7 +119,7 @@ class SmolagentsKernel(FrameworkKernel):
     # The old way.
 
     def wrap(self, agent: Any) -> Any:
-        """Govern the ``forward`` of each tool of an agent, in place, and return the agent. Deprecated (section 16.4)."""
+        """Govern the ``forward`` of each tool of an agent, in place, and return that. Deprecated (section 16.4)."""
         self._deprecate()
         ctx = self.create_context(getattr(agent, "name", None) or "smolagents")
         gate = Gate(KernelSession(self, ctx), on_denied="raise")
