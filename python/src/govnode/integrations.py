@@ -10,6 +10,7 @@ from .integration import *  # noqa: F403
 
 _KERNELS = {
     "AutoGenKernel": "autogen",
+    "CrewAIKernel": "crewai",
     "LangChainKernel": "langchain",
     "OpenAIAgentsKernel": "openai_agents",
     "PydanticAIKernel": "pydantic_ai",
