@@ -78,10 +78,11 @@ class GovnodeHooks:
         if kind is None or not issubclass(kind, asyncio.CancelledError):
             self._give_up()  # a tool of a run that was cancelled goes on in its thread, and is ended there
 
-    def register(self) -> None:
-        """Govern all of the process. It belongs last: what is registered after it could still change arguments."""
+    def register(self) -> Any:
+        """Govern all of the process, and return the hooks. What is registered after them could still change arguments."""
         for point, hook in self._hooks.items():
             register_hook(point, hook)
+        return self
 
     def unregister(self) -> None:
         """Take the hooks back."""

@@ -65,7 +65,7 @@ class GovernanceHooks(GovnodeHooks):
         self._seen: OrderedDict[str, str] = OrderedDict()  # texts of a conversation come again with each request
         self._refusals: OrderedDict[str, None] = OrderedDict()
 
-    def register(self) -> GovernanceHooks:
+    def register(self) -> Any:
         """Govern all crews of this process (section 8.3). One set of hooks may do that at a time."""
         with self._activating:
             if GovernanceHooks._active is not None:
