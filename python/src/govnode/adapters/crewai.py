@@ -79,7 +79,7 @@ class GovnodeHooks:
             self._give_up()  # a tool of a run that was cancelled goes on in its thread, and is ended there
 
     def register(self) -> Any:
-        """Govern all of the process, and return the hooks. What is registered after them could still change arguments."""
+        """Govern all of the process, and return the hooks. What is registered later could still change arguments."""
         for point, hook in self._hooks.items():
             register_hook(point, hook)
         return self
