@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -24,8 +25,8 @@ drift_threshold: {drift}
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[testing.Address]:
-    """One node for all tests that leave it as it is."""
-    with testing.node() as address:
+    """One node for all tests that leave it as it is, or as many as GOVNODE_TEST_NODES says."""
+    with testing.node(int(os.environ.get("GOVNODE_TEST_NODES", "1"))) as address:
         yield address
 
 

@@ -342,6 +342,27 @@ class Laws:
             assert "done" not in ended.final
         assert len(tool.executed) == 2
 
+    def test_killed_process_gives_its_slot_back(
+        self, client: govnode.Client, address: testing.Address, tmp_path: Path
+    ) -> None:
+        client.put_policy("name: mortal\nmax_concurrent: 2\nbackpressure_threshold: 2\n")
+        started = tmp_path / "started"
+        with self.child(MORTAL, address.all[-1], started, self.driver.modes[-1]) as child:
+            eventually(lambda: started.exists() or child.poll() is not None, 120)
+            if child.poll() is not None:
+                pytest.fail(str(child.communicate()[1]))
+            assert client.get_pool("policy/mortal").in_use == 1
+            child.kill()
+            child.communicate()
+        eventually(lambda: client.get_pool("policy/mortal").in_use == 0)
+
+    def child(self, script: str, address: str, path: Path, mode: str) -> subprocess.Popen[str]:
+        """Start a process that runs an agent of this driver."""
+        module = sys.modules[type(self).__module__]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        command = [sys.executable, "-c", script, str(module.__file__), address, str(path), mode]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
     def test_limit_holds_across_processes(
         self, client: govnode.Client, address: testing.Address, tmp_path: Path
     ) -> None:
@@ -350,13 +371,9 @@ class Laws:
             "backpressure_threshold: 2\n"
         )
         trace = tmp_path / "trace"
-        module = sys.modules[type(self).__module__]
-        command = [sys.executable, "-c", CHILD, str(module.__file__), address, str(trace)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        children = [
-            subprocess.Popen([*command, mode], env=environment, stderr=subprocess.PIPE, text=True)
-            for mode in (self.driver.modes[0], self.driver.modes[-1])
-        ]
+        modes = (self.driver.modes[0], self.driver.modes[-1])
+        nodes = (address.all[-1], address.all[len(address.all) // 2])  # of three the third and the second
+        children = [self.child(CHILD, node, trace, mode) for node, mode in zip(nodes, modes, strict=True)]
         for child in children:
             _, errors = child.communicate(timeout=120)
             assert child.returncode == 0, errors
@@ -392,14 +409,19 @@ with govnode.Client(sys.argv[1]) as client:
 sys.exit(1)
 """
 
-# One of two processes: an agent that makes six calls at once, each of which notes when it begins and ends.
-CHILD = """
+LOAD = """
 import importlib.util, os, sys, time
 spec = importlib.util.spec_from_file_location("child", sys.argv[1])
 module = sys.modules["child"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 import govnode
 
+"""
+
+# One of two processes: an agent that makes six calls at once, each of which notes when it begins and ends.
+CHILD = (
+    LOAD
+    + """
 trace = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 def shell(command: str) -> str:
@@ -415,3 +437,20 @@ with govnode.Client(sys.argv[2]) as client:
     seen = module.DRIVER.run(session, script, shell, sys.argv[4], wait=60)
     assert all("ok" in s for s in seen.model_saw), seen.model_saw
 """
+)
+
+# One whose tool never ends.
+MORTAL = (
+    LOAD
+    + """
+def shell(command: str) -> str:
+    "Notes that it has begun."
+    open(sys.argv[3], "w").close()
+    while True:
+        time.sleep(1)
+
+with govnode.Client(sys.argv[2]) as client:
+    session = client.session(agent="tester", policy="mortal")
+    module.DRIVER.run(session, [[("shell", {"command": "ls"})], "done"], shell, sys.argv[4], options={"ttl": 1.0})
+"""
+)
