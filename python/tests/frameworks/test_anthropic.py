@@ -17,10 +17,19 @@ from govnode.adapters import Killed, PolicyViolationError
 
 pytest.importorskip("anthropic", reason="the Anthropic SDK is not installed")
 
+import anthropic
 from anthropic import Anthropic, AsyncAnthropic
-from anthropic.lib.tools import ToolError, beta_async_tool, beta_tool
+from anthropic.lib.tools import (
+    BetaAbstractMemoryTool,
+    BetaAsyncRunnableToolset,
+    BetaRunnableToolset,
+    ToolError,
+    beta_async_tool,
+    beta_tool,
+)
+from anthropic.lib.tools._tool_dispatch import run_runnable_tool
 
-from govnode.adapters.anthropic import RunDenied, govern_tools
+from govnode.adapters.anthropic import GovnodeMiddleware, RunDenied, govern_tools
 
 
 class Provider:
@@ -160,3 +169,237 @@ DRIVER = AnthropicRunner()
 
 class TestAnthropic(Laws):
     driver = DRIVER
+
+    def test_denial_is_an_error(self, session: govnode.Session) -> None:
+        with Provider(SCRIPT) as provider, Anthropic(**provider.client) as client:
+            tools = govern_tools([beta_tool(Tool().function)], session)
+            client.beta.messages.tool_runner(tools=tools, **WHAT).until_done()
+        assert [r.get("is_error", False) for r in provider.model_saw] == [False, True]
+
+    def test_synchronous_stream(self, session: govnode.Session) -> None:
+        tool = Tool()
+        with Provider(SCRIPT) as provider, Anthropic(**provider.client) as client:
+            tools = govern_tools([beta_tool(tool.function)], session)
+            for stream in client.beta.messages.tool_runner(tools=tools, stream=True, **WHAT):
+                message = stream.get_final_message()
+        assert DRIVER.seen(provider, message).final == "done"
+        assert tool.executed == ["ls"]
+        assert "Denied by govnode" in provider.model_saw[1]["content"]
+
+    @pytest.mark.parametrize("sync", [True, False])
+    def test_tools_that_run_before_their_message_is_complete(self, session: govnode.Session, sync: bool) -> None:
+        tool = Tool("sync" if sync else "async")
+        script = [[("shell", {"command": "ls"}), ("shell", {"command": "rm -rf /"})], "done"]
+        with Provider(script) as provider:
+            if sync:
+                with Anthropic(**provider.client) as client:
+                    tools = govern_tools([beta_tool(tool.function)], session)
+                    runner = client.beta.messages.tool_runner(tools=tools, stream=True, run_tools_eagerly=True, **WHAT)
+                    runner.until_done()
+            else:
+
+                async def scenario() -> None:
+                    async with AsyncAnthropic(**provider.client) as client:
+                        tools = govern_tools([beta_async_tool(tool.function)], session)
+                        await client.beta.messages.tool_runner(
+                            tools=tools, stream=True, run_tools_eagerly=True, **WHAT
+                        ).until_done()
+
+                asyncio.run(scenario())
+        assert tool.executed == ["ls"]
+        assert "Denied by govnode" in provider.model_saw[1]["content"]
+        info = session.read()
+        assert (info.attempts, info.executions, info.open_calls) == (2, 1, ())
+
+    def test_a_generator_works_within_its_call(self, session: govnode.Session) -> None:
+        open_calls: list[int] = []
+
+        def shell(command: str) -> Any:
+            """Yields what it gives."""
+            open_calls.append(len(session.read().open_calls))
+            yield {"type": "text", "text": "ran"}
+
+        DRIVER.run(session, [[("shell", {"command": "ls"})], "done"], shell, "sync")
+        assert open_calls == [1]
+
+    def test_arguments_that_do_not_fit(self, session: govnode.Session) -> None:
+        seen = DRIVER.run(session, [[("shell", {"other": "ls"})], "done"], Tool().function, "sync")
+        assert "Invalid arguments" in seen.model_saw[0]
+        info = session.read()
+        assert (info.executions, info.failures, info.open_calls) == (1, 1, ())
+
+    def test_a_denial_that_a_tool_raises_is_a_failure(self, session: govnode.Session) -> None:
+        def shell(command: str) -> str:
+            """Fails."""
+            raise ToolError("it is broken")
+
+        seen = DRIVER.run(session, [[("shell", {"command": "ls"})], "done"], shell, "sync")
+        assert seen.model_saw == ["it is broken"]
+        assert session.read().failures == 1
+
+    def test_interrupt_gives_the_slot_back(self, session: govnode.Session) -> None:
+        def shell(command: str) -> str:
+            """Is interrupted."""
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            DRIVER.run(session, [[("shell", {"command": "ls"})], "done"], shell, "sync")
+        assert session.read().open_calls == ()
+
+    def test_the_tool_itself_stays_as_it_is(self, client: govnode.Client, session: govnode.Session) -> None:
+        tool = Tool()
+        shell = beta_tool(tool.function)
+        other = client.session(agent="tester", policy="plain")
+        first, second = govern_tools([shell], session)[0], govern_tools([shell], other)[0]
+        shell.call({"command": "a"})
+        first.call({"command": "b"})
+        second.call({"command": "c"})
+        assert tool.executed == ["a", "b", "c"]
+        assert (session.read().executions, other.read().executions) == (1, 1)
+        assert first.to_dict() == shell.to_dict()
+
+    def test_nobody_gets_behind_it(self, session: govnode.Session) -> None:
+        tool = Tool()
+        shell = beta_tool(tool.function)
+        inner = shell.call
+
+        def rewrites(input: Any) -> Any:
+            return inner({"command": f"{input['command']} /"})
+
+        governed = govern_tools([shell], session)[0]
+        with pytest.raises(AttributeError):
+            governed.call = rewrites
+        shell.call = rewrites  # type: ignore[method-assign,unused-ignore]
+        governed.call({"command": "ls"})  # the two have one state, and not one way to be called
+        assert tool.executed == ["ls"]
+        assert session.read().executions == 1
+        with pytest.raises(ValueError, match="already"):
+            govern_tools([governed], session)
+
+    def test_what_runs_elsewhere_is_refused(self, session: govnode.Session) -> None:
+        search = {"type": "web_search_20250305", "name": "web_search"}
+        with pytest.raises(ValueError, match="web_search runs where no hook is"):
+            govern_tools([search], session)
+        assert govern_tools([search], session, ungoverned=["web_search"]) == [search]
+        with pytest.raises(TypeError, match="function is no tool"):
+            govern_tools([Tool().function], session)
+
+    def test_builtin_tool(self, session: govnode.Session) -> None:
+        class Memory(BetaAbstractMemoryTool):
+            def __init__(self) -> None:
+                super().__init__()
+                self.viewed: list[str] = []
+
+            def view(self, command: Any) -> str:
+                self.viewed.append(command.path)
+                return "empty"
+
+            create = str_replace = insert = delete = rename = view
+
+        memory = Memory()
+        view = {"command": "view", "path": "/memories"}
+        script = [[("memory", view)], [("memory", {**view, "path": "/memories/rm -rf"})], "done"]
+        with Provider(script) as provider, Anthropic(**provider.client) as client:
+            client.beta.messages.tool_runner(tools=govern_tools([memory], session), **WHAT).until_done()
+        assert memory.viewed == ["/memories"]
+        assert "Denied by govnode" in provider.model_saw[1]["content"]
+
+    @pytest.mark.parametrize("sync", [True, False])
+    def test_toolset(self, client: govnode.Client, sync: bool) -> None:
+        client.put_policy("name: surfs\nallowed_tools: [browser.navigate]\n")
+        session = client.session(agent="tester", policy="surfs")
+        called: list[str] = []
+
+        class Browser(BetaRunnableToolset):
+            toolset_name = "browser"
+
+            def to_dict(self) -> Any:
+                return {"type": "browser_toolset_20260801"}
+
+            def call(self, context: Any, name: str, input: Any) -> str:
+                called.append(f"{context.tool_use.id} {name} {input}")
+                return "there"
+
+        class AsyncBrowser(BetaAsyncRunnableToolset):
+            toolset_name = "browser"
+            to_dict = Browser.to_dict
+
+            async def call(self, context: Any, name: str, input: Any) -> str:
+                return Browser.call(self, context, name, input)  # type: ignore[arg-type,unused-ignore]
+
+        script = [[("browser.navigate", {"url": "a"})], [("browser.screenshot", {})], "done"]
+        with Provider(script) as provider:
+            if sync:
+                with Anthropic(**provider.client) as api:
+                    api.beta.messages.tool_runner(tools=govern_tools([Browser()], session), **WHAT).until_done()
+            else:
+
+                async def scenario() -> None:
+                    async with AsyncAnthropic(**provider.client) as api:
+                        tools = govern_tools([AsyncBrowser()], session)
+                        await api.beta.messages.tool_runner(tools=tools, **WHAT).until_done()
+
+                asyncio.run(scenario())
+        assert called == ["call-0-0 navigate {'url': 'a'}"]
+        assert "there" in str(provider.model_saw[0]["content"])
+        assert "browser.screenshot" in str(provider.model_saw[1]["content"])
+        assert provider.model_saw[1]["is_error"]
+
+    def test_tools_that_are_added_later(self, session: govnode.Session) -> None:
+        tool = Tool()
+        with Provider([[("shell", {"command": "ls"})], [("shell", {"command": "rm -rf /"})], "done"]) as provider:
+            with Anthropic(**provider.client) as client:
+                runner = client.beta.messages.tool_runner(tools=[], **WHAT)
+                runner.add_tools(*govern_tools([beta_tool(tool.function)], session))
+                runner.until_done()
+        assert tool.executed == ["ls"]
+        assert session.read().attempts == 2
+
+    def test_kill_ends_the_run_around_too(self, client: govnode.Client, session: govnode.Session) -> None:
+        def shell(command: str) -> str:
+            """Runs an agent of its own, whose session is killed."""
+            client.signal("KILL", session_id=session.id, reason="enough")
+            DRIVER.run(session, [[("shell", {"command": "ls"})], "inner"], Tool().function, "sync")
+            return ""
+
+        with pytest.raises(RunDenied) as raised:
+            DRIVER.run(session, [[("shell", {"command": "ls"})], "done"], shell, "sync")
+        assert isinstance(raised.value.__cause__, Killed)
+        assert session.read().open_calls == ()
+
+    def test_a_call_that_is_approved_later_is_the_same(self, client: govnode.Client) -> None:
+        client.put_policy(
+            "name: asks\nallowed_tools: [shell]\nrequire_human_approval: true\napproval: {timeout: 60s}\n"
+        )
+        session = client.session(agent="tester", policy="asks")
+        tool = Tool()
+        shell = govern_tools([beta_tool(tool.function)], session)[0]
+        with pytest.raises(ToolError, match="approval"):
+            shell.call({"command": "ls"})
+        client.approve(client.list_approvals(state="pending", session_id=session.id)[0].id, approver="carla")
+        assert shell.call({"command": "ls"}) == "ran ls"
+
+    def test_a_cancelled_thread_of_the_other_runner_keeps_its_slot(self, session: govnode.Session) -> None:
+        """The runner of sessions runs synchronous tools in threads, and leaves them there when it is cancelled."""
+        started, go_on = threading.Event(), threading.Event()
+
+        def shell(command: str) -> str:
+            """Runs on."""
+            started.set()
+            assert go_on.wait(60)
+            return ""
+
+        async def scenario() -> None:
+            tool = govern_tools([beta_tool(shell)], session)[0]
+            run = asyncio.create_task(run_runnable_tool(tool, {"command": "ls"}))
+            assert await asyncio.to_thread(started.wait, 30)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            with session.call("other"):
+                pass
+            assert len(session.read().open_calls) == 1
+            go_on.set()
+            await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+
+        asyncio.run(scenario())
