@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import threading
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 from conftest import eventually
+from faults import Proxy
 from laws import SCRIPT, Driver, Laws, Script, Seen, Tool
 
 import govnode
+from govnode import testing
 from govnode.adapters import Killed, PolicyViolationError
 
 pytest.importorskip("anthropic", reason="the Anthropic SDK is not installed")
@@ -48,14 +51,18 @@ class Provider:
                 if fault == "cut":
                     self.close_connection = True
                     return
+                if fault == "error":  # in a stream
+                    start, *_ = streamed(reply(*next(turns)))
+                    error = {"type": "error", "error": {"type": "overloaded_error", "message": "later"}}
+                    self.answer("".join(sse(e) for e in (start, error)), "text/event-stream")
+                    return
                 if fault is not None:
                     error = {"type": "error", "error": {"type": "overloaded_error", "message": "later"}}
                     self.answer(json.dumps(error), status=fault)
                     return
                 message = reply(*next(turns))
                 if asked.get("stream"):
-                    events = [f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in streamed(message)]
-                    self.answer("".join(events), "text/event-stream")
+                    self.answer("".join(sse(e) for e in streamed(message)), "text/event-stream")
                 else:
                     self.answer(json.dumps(message))
 
@@ -91,8 +98,21 @@ class Provider:
         return [b for m in messages for b in m["content"] if b["type"] == "tool_result"]
 
 
+def served(script: Script) -> str:
+    """Let the clients that are made from here on ask a provider that follows a script, and return its model."""
+    provider = Provider(script)
+    os.environ["ANTHROPIC_BASE_URL"], os.environ["ANTHROPIC_API_KEY"] = provider.client["base_url"], "none"
+    return "scripted"
+
+
 def reply(n: int, step: Any) -> dict[str, Any]:
-    message = {"id": f"msg_{n}", "type": "message", "role": "assistant", "model": "scripted", "stop_sequence": None}
+    message: dict[str, Any] = {
+        "id": f"msg_{n}",
+        "type": "message",
+        "role": "assistant",
+        "model": "scripted",
+        "stop_sequence": None,
+    }
     message["usage"] = {"input_tokens": 7, "output_tokens": 5, "cache_read_input_tokens": 30}
     if isinstance(step, str):
         return {**message, "content": [{"type": "text", "text": step}], "stop_reason": "end_turn"}
@@ -121,6 +141,10 @@ def streamed(message: dict[str, Any]) -> Iterable[dict[str, Any]]:
     end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield {"type": "message_delta", "delta": end, "usage": {"output_tokens": usage["output_tokens"]}}
     yield {"type": "message_stop"}
+
+
+def sse(event: dict[str, Any]) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
 
 
 WHAT: dict[str, Any] = {"max_tokens": 100, "model": "scripted", "messages": [{"role": "user", "content": "go"}]}
@@ -347,11 +371,10 @@ class TestAnthropic(Laws):
 
     def test_tools_that_are_added_later(self, session: govnode.Session) -> None:
         tool = Tool()
-        with Provider([[("shell", {"command": "ls"})], [("shell", {"command": "rm -rf /"})], "done"]) as provider:
-            with Anthropic(**provider.client) as client:
-                runner = client.beta.messages.tool_runner(tools=[], **WHAT)
-                runner.add_tools(*govern_tools([beta_tool(tool.function)], session))
-                runner.until_done()
+        with Provider(SCRIPT) as provider, Anthropic(**provider.client) as client:
+            runner = client.beta.messages.tool_runner(tools=[], **WHAT)
+            runner.add_tools(*govern_tools([beta_tool(tool.function)], session))
+            runner.until_done()
         assert tool.executed == ["ls"]
         assert session.read().attempts == 2
 
@@ -403,3 +426,224 @@ class TestAnthropic(Laws):
             await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
 
         asyncio.run(scenario())
+
+
+MODES = ["plain", "stream", "async", "async stream"]
+USED = 7 + 5 + 30
+
+
+def ask(provider: Provider, middleware: Any, mode: str = "plain", **how: Any) -> str:
+    """Make one request to the model, and return the text of the answer."""
+    how |= {**provider.client, "middleware": [middleware]}
+
+    def plain() -> Any:
+        with Anthropic(**how) as client:
+            if mode == "plain":
+                return client.messages.create(**WHAT)
+            with client.messages.stream(**WHAT) as stream:
+                return stream.get_final_message()
+
+    async def on_loop() -> Any:
+        async with AsyncAnthropic(**how) as client:
+            if mode == "async":
+                return await client.messages.create(**WHAT)
+            async with client.messages.stream(**WHAT) as stream:
+                return await stream.get_final_message()
+
+    return str((asyncio.run(on_loop()) if "async" in mode else plain()).content[0].text)
+
+
+class TestMiddleware:
+    every_mode = pytest.mark.parametrize("mode", MODES)
+
+    @every_mode
+    def test_a_request_is_a_call(self, session: govnode.Session, mode: str) -> None:
+        with Provider(["done"]) as provider:
+            assert ask(provider, GovnodeMiddleware(session), mode) == "done"
+        info = session.read()
+        assert (info.attempts, info.calls, info.executions, info.failures) == (1, 1, 1, 0)
+        assert (info.tokens_used, info.open_calls) == (USED, ())
+
+    @every_mode
+    @pytest.mark.parametrize("fault", [529, "cut"])
+    def test_what_is_tried_again_is_one_call(self, session: govnode.Session, mode: str, fault: Any) -> None:
+        with Provider(["done"], [fault, fault]) as provider:
+            assert ask(provider, GovnodeMiddleware(session), mode) == "done"
+            assert len(provider.requests) == 3
+        info = session.read()
+        assert (info.attempts, info.executions, info.failures) == (1, 1, 0)
+        assert (info.tokens_used, info.open_calls) == (USED, ())
+
+    @every_mode
+    @pytest.mark.parametrize(("fault", "times"), [(529, 3), (400, 1)])
+    def test_what_fails_for_good_is_a_failure(
+        self, session: govnode.Session, mode: str, fault: int, times: int
+    ) -> None:
+        with Provider([], [fault] * 3) as provider, pytest.raises(anthropic.APIStatusError):
+            ask(provider, GovnodeMiddleware(session), mode)
+        assert len(provider.requests) == times
+        info = session.read()
+        assert (info.attempts, info.executions, info.failures) == (1, 1, 1)
+        assert (info.tokens_used, info.open_calls) == (1, ())
+
+    def test_a_try_that_does_not_come_is_not_waited_for(
+        self, session: govnode.Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("govnode.adapters.anthropic._BACKOFF", 0.01)
+        with Provider([], ["cut"]) as provider, pytest.raises(anthropic.APIConnectionError):
+            ask(provider, GovnodeMiddleware(session), max_retries=0)
+        eventually(lambda: session.read().open_calls == ())
+        assert session.read().failures == 1
+
+    @every_mode
+    def test_a_denied_request_is_not_sent(self, client: govnode.Client, mode: str) -> None:
+        client.put_policy("name: once\nmax_model_calls: 1\n")
+        middleware = GovnodeMiddleware(client.session(agent="tester", policy="once"))
+        with Provider(["done"]) as provider:
+            ask(provider, middleware, mode)
+            with pytest.raises(PolicyViolationError, match="Max model calls exceeded"):
+                ask(provider, middleware, mode)
+            assert len(provider.requests) == 1
+
+    @every_mode
+    def test_no_service(self, mode: str) -> None:
+        with Provider(["done"]) as provider, govnode.Client("127.0.0.1:9", timeout=1.0) as client:
+            with pytest.raises(PolicyViolationError):
+                ask(provider, GovnodeMiddleware(client.session("s", agent="tester", policy="plain")), mode)
+            assert provider.requests == []
+
+    def test_more_tokens_than_a_call_may_use(self, client: govnode.Client) -> None:
+        client.put_policy("name: short\nmax_tokens: 99\n")
+        session = client.session(agent="tester", policy="short")
+        with Provider(["done"]) as provider, pytest.raises(PolicyViolationError, match="oken"):
+            ask(provider, GovnodeMiddleware(session))
+
+    @pytest.mark.parametrize("how", ["closed", "dropped", "never read"])
+    def test_a_stream_that_is_left_gives_the_slot_back(self, client: govnode.Client, how: str) -> None:
+        client.put_policy("name: one\nmax_concurrent: 1\n")
+        session = client.session(agent="tester", policy="one")
+        middleware = GovnodeMiddleware(session, wait=0)
+        with Provider(["a b c"] * 2) as provider, Anthropic(**provider.client, middleware=[middleware]) as api:
+            stream = api.messages.create(**WHAT, stream=True)
+            if how != "never read":
+                for _ in stream:
+                    break
+            with pytest.raises(PolicyViolationError, match="concurrency"):
+                api.messages.create(**WHAT)
+            if how == "closed":
+                stream.close()
+                assert session.read().open_calls == ()
+            del stream
+            eventually(lambda: session.read().open_calls == ())
+            api.messages.create(**WHAT)
+        assert session.read().tokens_used == 100 + USED  # of what was left it is not known what was written
+
+    def test_an_async_stream_that_is_left_gives_the_slot_back(self, session: govnode.Session) -> None:
+        async def scenario(provider: Provider) -> None:
+            async with AsyncAnthropic(**provider.client, middleware=[GovnodeMiddleware(session)]) as api:
+                async for _ in await api.messages.create(**WHAT, stream=True):
+                    break
+                stream = await api.messages.create(**WHAT, stream=True)
+                await stream.close()
+                await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+
+        with Provider(["a b c"] * 2) as provider:
+            asyncio.run(scenario(provider))
+        assert session.read().executions == 2
+
+    @pytest.mark.parametrize("mode", ["stream", "async stream"])
+    def test_an_error_in_a_stream_is_a_failure(self, session: govnode.Session, mode: str) -> None:
+        with Provider(["done"], ["error"]) as provider, pytest.raises(anthropic.APIStatusError):
+            ask(provider, GovnodeMiddleware(session), mode)
+        info = session.read()
+        assert (info.executions, info.failures, info.open_calls) == (1, 1, ())
+
+    def test_a_cancelled_request_gives_the_slot_back(self, session: govnode.Session) -> None:
+        async def waits(request: Any, call_next: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        async def scenario(provider: Provider) -> None:
+            async with AsyncAnthropic(**provider.client, middleware=[GovnodeMiddleware(session), waits]) as api:
+                request = asyncio.create_task(api.messages.create(**WHAT))
+                await asyncio.wait_for(asked.wait(), 30)
+                assert len(session.read().open_calls) == 1
+                request.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await request
+                await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+
+        asked = asyncio.Event()
+        with Provider([]) as provider:
+            asyncio.run(scenario(provider))
+
+    def test_other_ways_to_read(self, session: govnode.Session) -> None:
+        middleware = GovnodeMiddleware(session)
+        with Provider(["done"] * 4) as provider, Anthropic(**provider.client, middleware=[middleware]) as api:
+            assert api.messages.with_raw_response.create(**WHAT).parse().content
+            assert list(api.messages.with_raw_response.create(**WHAT, stream=True).parse())
+            assert session.read().tokens_used == 2 * USED
+            with api.messages.with_streaming_response.create(**WHAT) as response:
+                assert response.parse().content
+            with api.messages.with_streaming_response.create(**WHAT, stream=True) as response:
+                assert b"message_stop" in b"".join(response.iter_bytes())
+        info = session.read()
+        assert (info.executions, info.failures, info.open_calls) == (4, 0, ())
+        assert info.tokens_used == 2 * USED + 2 * 100  # who reads bytes is not looked over the shoulder
+
+    def test_other_requests_are_no_calls(self, session: govnode.Session) -> None:
+        session.open()
+        with (
+            Provider(["done"]) as provider,
+            Anthropic(**provider.client, middleware=[GovnodeMiddleware(session)]) as api,
+        ):
+            api.messages.count_tokens(model="scripted", messages=WHAT["messages"])
+        assert session.read().attempts == 0
+
+    def test_another_middleware_answers(self, session: govnode.Session) -> None:
+        def cached(request: Any, call_next: Any) -> Any:
+            return "cached"
+
+        middleware = [GovnodeMiddleware(session), cached]
+        with Provider([]) as provider, Anthropic(**provider.client, middleware=middleware) as api:
+            assert api.messages.create(**WHAT) == "cached"
+        info = session.read()
+        assert (info.executions, info.open_calls) == (1, ())
+
+    def test_fail_open_leaves_a_trace(self, address: testing.Address, session: govnode.Session) -> None:
+        session.open()
+        with Proxy(address) as proxy, govnode.Client(proxy.address, timeout=0.5, fail_open=True) as client:
+            proxy.always("refuse")
+            with Provider(["done"], [529]) as provider:
+                assert ask(provider, GovnodeMiddleware(client.session(session.id))) == "done"
+            proxy.always("")
+            eventually(lambda: session.read().executions == 1)
+        assert session.read().tokens_used == USED
+
+    @pytest.mark.parametrize("mode", ["plain", "async stream"])
+    def test_with_a_tool_runner(self, client: govnode.Client, session: govnode.Session, mode: str) -> None:
+        """A session that is killed ends the run with the next request, before the model is asked once more."""
+        middleware = GovnodeMiddleware(session)
+
+        def shell(command: str) -> str:
+            """Kills its session."""
+            client.signal("KILL", session_id=session.id, reason="enough")
+            return ""
+
+        with Provider([[("shell", {"command": "ls"})], "done"]) as provider:
+            if mode == "plain":
+                with Anthropic(**provider.client, middleware=[middleware]) as api:
+                    tools = govern_tools([beta_tool(shell)], session)
+                    with pytest.raises(Killed):
+                        api.beta.messages.tool_runner(tools=tools, **WHAT).until_done()
+            else:
+
+                async def scenario() -> None:
+                    async with AsyncAnthropic(**provider.client, middleware=[middleware]) as api:
+                        tools = govern_tools([asynchronous(shell)], session)
+                        with pytest.raises(Killed):
+                            await api.beta.messages.tool_runner(tools=tools, stream=True, **WHAT).until_done()
+
+                asyncio.run(scenario())
+            assert len(provider.requests) == 1
+        assert session.read().open_calls == ()

@@ -139,7 +139,8 @@ def _calling(tool: Any, ask: Callable[[str, Any, Callable[[Any], Any]], Any]) ->
 def _copy(tool: Any, call: Callable[..., Any]) -> Any:
     """Return a tool of the same kind and state with another ``call``, which nobody can replace again."""
     kind = type(tool)
-    governed = object.__new__(type(kind.__name__, (kind,), {"call": property(lambda _: call), "__govnode__": True}))
+    copy = type(kind.__name__, (kind,), {"call": property(lambda _: call), "__govnode__": True})
+    governed: Any = object.__new__(copy)
     governed.__dict__ = tool.__dict__
     return governed
 
@@ -269,7 +270,7 @@ def _to_model(request: Any) -> bool:
 
 
 def _tried_again(request: Any, failed: Any) -> bool:
-    """Report whether the SDK tries again after a response or an error. Of an error it is not said which client it is."""
+    """Report whether the SDK tries again after a response or an error. An error names no client."""
     most = request.max_retries if isinstance(request.max_retries, int) else None
     if isinstance(failed, BaseException):
         error: BaseException | None = failed
@@ -278,9 +279,9 @@ def _tried_again(request: Any, failed: Any) -> bool:
         return error is not None and (most is None or request.retries_taken < most)
     if most is None:
         most = getattr(getattr(failed, "_client", None), "max_retries", 0)
-    told = failed.headers.get("x-should-retry")
-    again = told == "true" or (told != "false" and (failed.status_code in (408, 409, 429) or failed.status_code >= 500))
-    return again and request.retries_taken < most
+    status, told = failed.http_response.status_code, failed.http_response.headers.get("x-should-retry")
+    again = told == "true" or (told != "false" and (status in (408, 409, 429) or status >= 500))
+    return again and bool(request.retries_taken < most)
 
 
 def _stream(response: Any) -> Any:
