@@ -9,6 +9,7 @@ from . import integration
 from .integration import *  # noqa: F403
 
 _KERNELS = {
+    "AnthropicKernel": "anthropic",
     "AutoGenKernel": "autogen",
     "CrewAIKernel": "crewai",
     "LangChainKernel": "langchain",
@@ -19,6 +20,8 @@ _KERNELS = {
 
 # What belongs to a kernel.
 _BESIDE = {
+    "AnthropicContext": "anthropic",
+    "RequestCancelledException": "anthropic",
     "HumanApprovalRequired": "pydantic_ai",
 }
 

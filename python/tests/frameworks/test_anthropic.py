@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import threading
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -131,7 +132,7 @@ def streamed(message: dict[str, Any]) -> Iterable[dict[str, Any]]:
     for i, block in enumerate(message["content"]):
         if block["type"] == "text":
             yield {"type": "content_block_start", "index": i, "content_block": {"type": "text", "text": ""}}
-            for word in block["text"].split():
+            for word in re.findall(r"\S+\s*", block["text"]):
                 yield {"type": "content_block_delta", "index": i, "delta": {"type": "text_delta", "text": word}}
         else:
             delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}

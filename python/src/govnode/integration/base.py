@@ -65,6 +65,8 @@ class BaseIntegration(Admission, ABC):
 
     #: The name of the framework, for health checks.
     backend = "govnode"
+    #: What the contexts are.
+    context_class: type[ExecutionContext] = ExecutionContext
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class BaseIntegration(Admission, ABC):
 
         It is local: the first check creates the session. Processes that share counts give the same ``session_id``.
         """
-        ctx = ExecutionContext(agent_id, session_id or _ids.draw(), copy.deepcopy(self._current()))
+        ctx = self.context_class(agent_id, session_id or _ids.draw(), copy.deepcopy(self._current()))
         if self._policy_name is None:
             ctx._tree = self._tree(ctx.policy)
         ctx._policy_name = self._policy_name

@@ -9,10 +9,12 @@ The hooks know the call that they end, so nothing here has to find it again.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..adapters._gate import text_of
 from ..client import AsyncCall, AsyncSession
 from ..errors import Denied
 from ..messages import Ended
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from .base import BaseIntegration
 
 T = TypeVar("T")
+
+_MOST_REFUSALS = 1000
 
 
 class KernelCall(AsyncCall):
@@ -53,6 +57,8 @@ class KernelSession(AsyncSession):
         super().__init__(kernel.client._core, ctx.session_id, None, None, None, None, None)
         self.kernel = kernel
         self.ctx = ctx
+        #: The latest texts for models that say why something was denied. They may quote what is blocked.
+        self.refusals: deque[str] = deque(maxlen=_MOST_REFUSALS)
 
     async def begin(
         self, tool: str, arguments: Mapping[str, Any] | str | None = None, **options: Unpack[CallOptions]
@@ -71,11 +77,14 @@ class KernelSession(AsyncSession):
             why = kernel._failed(e)
             kernel._refuse(ctx, request, kind, why)
             if isinstance(e, Refusal):
-                raise Denied(why.category.upper(), why.reason, why.retry_after) from e
+                denied = Denied(why.category.upper(), why.reason, why.retry_after)
+                self.refusals.append(text_of(denied))
+                raise denied from e
             raise
         kernel._braked(ctx, call.signal)
         if not call.admitted:
             kernel._refuse(ctx, request, kind, _why(call))
+            self.refusals.append(text_of(call.denied()))
             return call
         if request.arguments != given:  # by an interceptor: the framework uses what it is told here
             call._answer = {"modifiedArguments": request.arguments, **call._answer}

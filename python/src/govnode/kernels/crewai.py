@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ..integration import ExecutionContext, FrameworkKernel, PolicyViolationError
 from ..integration.hooks import KernelSession
+from ._texts import Texts
 from ._wrapped import Wrapped
 
 try:
@@ -21,8 +21,6 @@ try:
 except ImportError:
     GovnodeHooks = object  # type: ignore[assignment,misc]
     _HOOKS_AVAILABLE = False
-
-_MOST_KEPT = 10_000  # texts and refusals
 
 
 class CrewAIKernel(FrameworkKernel):
@@ -58,12 +56,10 @@ class GovernanceHooks(GovnodeHooks):
     _activating = threading.Lock()
 
     def __init__(self, kernel: CrewAIKernel, ctx: ExecutionContext, **options: Any) -> None:
-        super().__init__(KernelSession(kernel, ctx), **options)
-        self._kernel = kernel
-        self._ctx = ctx
+        session = KernelSession(kernel, ctx)
+        super().__init__(session, **options)
+        self._texts = Texts(kernel, session)
         self._hooks = {**self._hooks, InterceptionPoint.POST_MODEL_CALL: self.post_model_call}
-        self._seen: OrderedDict[str, str] = OrderedDict()  # texts of a conversation come again with each request
-        self._refusals: OrderedDict[str, None] = OrderedDict()
 
     def register(self) -> Any:
         """Govern all crews of this process (section 8.3). One set of hooks may do that at a time."""
@@ -88,7 +84,7 @@ class GovernanceHooks(GovnodeHooks):
         super().pre_model_call(context)
         for message in context.messages or ():
             if isinstance(message.get("content"), str):
-                used = self._look_once(message["content"])
+                used = _judged(self._texts.given, message["content"])
                 if used != message["content"]:
                     message["content"] = used
 
@@ -97,8 +93,7 @@ class GovernanceHooks(GovnodeHooks):
         said = context.response
         if not isinstance(said, str) or not said:
             return None
-        used = self._look(said, "output")
-        self._know(used, used)
+        used = _judged(self._texts.made, said)
         return used if used != said else None
 
     def post_tool_call(self, context: Any) -> str | None:
@@ -107,43 +102,21 @@ class GovernanceHooks(GovnodeHooks):
         result = context.tool_result
         if refusal is None and isinstance(result, str) and result:
             try:
-                used = self._kernel.look(self._ctx, result, "output", context.tool_name)
-                self._know(used, used)
+                used = self._texts.made(result, context.tool_name)
                 return used if used != result else None
-            except PolicyViolationError as e:
-                refusal = f"Denied by govnode: {e}"
-        if refusal is not None:  # it may quote what is blocked, and the model is to read it
-            self._refusals[refusal] = None
-            while len(self._refusals) > _MOST_KEPT:
-                self._refusals.popitem(last=False)
+            except Exception as e:
+                return self._texts.refuse(e)
         return refusal
 
-    def _look_once(self, text: str) -> str:
-        known = self._seen.get(text)
-        if known is not None:
-            return known
-        own = next((r for r in self._refusals if r in text), None)
-        if own is not None:
-            rest = text.replace(own, "")
-            return text if self._look(rest, "input") == rest else self._look(text, "input")
-        used = self._look(text, "input")
-        self._know(text, used)
-        return used
 
-    def _know(self, text: str, used: str) -> None:
-        self._seen[text] = used
-        while len(self._seen) > _MOST_KEPT:
-            self._seen.popitem(last=False)
-
-    def _look(self, text: str, kind: str) -> str:
-        if not text:
-            return text
-        try:
-            return self._kernel.look(self._ctx, text, kind)
-        except PolicyViolationError as e:
-            raise HookAborted(str(e), "govnode") from e
-        except Exception as e:  # CrewAI would swallow it, and go on
-            raise HookAborted(f"no decision: {e}", "govnode") from e
+def _judged(look: Callable[[str], str], text: str) -> str:
+    """Return a text as it may be used. What is not a HookAborted CrewAI would swallow, and go on."""
+    try:
+        return look(text)
+    except PolicyViolationError as e:
+        raise HookAborted(str(e), "govnode") from e
+    except Exception as e:
+        raise HookAborted(f"no decision: {e}", "govnode") from e
 
 
 class GovernedCrew(Wrapped):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, closing, contextmanager
 from datetime import datetime, timezone
@@ -15,6 +14,7 @@ from ..adapters import Gate
 from ..integration import ExecutionContext, FrameworkKernel, PolicyViolationError
 from ..integration.hooks import KernelSession
 from ..integration.records import MOST, redacted
+from ._texts import Texts
 from ._wrapped import Wrapped, delegated
 
 try:
@@ -87,31 +87,17 @@ class GovernanceMiddleware(GovnodeMiddleware):
     """
 
     def __init__(self, kernel: LangChainKernel, ctx: ExecutionContext, **options: Any) -> None:
-        super().__init__(KernelSession(kernel, ctx), **options)
-        self._kernel = kernel
-        self._ctx = ctx
-        self._seen: OrderedDict[bytes, str] = OrderedDict()  # texts of a conversation come again with each request
+        session = KernelSession(kernel, ctx)
+        super().__init__(session, **options)
+        self._texts = Texts(kernel, session)
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Ask, run the tool, and have its output looked at."""
-        ran: list[bool] = []
-
-        def run(asked: Any) -> Any:
-            ran.append(True)
-            return handler(asked)
-
-        return self._after_tool(request, super().wrap_tool_call(request, run), bool(ran))
+        return self._after_tool(request, super().wrap_tool_call(request, handler))
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Do what ``wrap_tool_call`` does."""
-        ran: list[bool] = []
-
-        async def run(asked: Any) -> Any:
-            ran.append(True)
-            return await handler(asked)
-
-        result = await super().awrap_tool_call(request, run)
-        return await asyncio.to_thread(self._after_tool, request, result, bool(ran))
+        return await asyncio.to_thread(self._after_tool, request, await super().awrap_tool_call(request, handler))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Have what is new for the model looked at, and what it answers."""
@@ -123,53 +109,31 @@ class GovernanceMiddleware(GovnodeMiddleware):
             self._after_model, await handler(await asyncio.to_thread(self._before_model, request))
         )
 
-    def _look(self, text: str, kind: str, tool: str = "") -> str:
-        key = _key(text)
-        if kind == "input" and (known := self._seen.get(key)) is not None:
-            return known
-        used = self._kernel.look(self._ctx, text, kind, tool)
-        self._know(key, used)
-        self._know(_key(used), used)
-        return used
-
-    def _know(self, key: bytes, used: str) -> None:
-        self._seen[key] = used
-        while len(self._seen) > MOST:
-            self._seen.popitem(last=False)
-
     def _before_model(self, request: Any) -> Any:
         changed: dict[str, Any] = {}
-        messages = [_looked(m, lambda t: self._look(t, "input")) for m in request.messages]
+        messages = [_looked(m, self._texts.given) for m in request.messages]
         if any(a is not b for a, b in zip(messages, request.messages, strict=True)):
             changed["messages"] = messages
         if request.system_message is not None:
-            system = _looked(request.system_message, lambda t: self._look(t, "input"))
+            system = _looked(request.system_message, self._texts.given)
             if system is not request.system_message:
                 changed["system_message"] = system
         return request.override(**changed) if changed else request
 
     def _after_model(self, response: Any) -> Any:
         for i, message in enumerate(response.result):
-            response.result[i] = _looked(message, lambda t: self._look(t, "output"))
+            response.result[i] = _looked(message, self._texts.made)
         return response
 
-    def _after_tool(self, request: Any, result: Any, ran: bool) -> Any:
+    def _after_tool(self, request: Any, result: Any) -> Any:
         if not hasattr(result, "content"):
             return result  # a command
-        name, refusal = request.tool_call["name"], ""
-        if ran:
-            try:
-                return _looked(result, lambda t: self._look(t, "output", name))
-            except PolicyViolationError as e:
-                refusal = f"Denied by govnode: {e}"
-                result = result.model_copy(update={"content": refusal, "status": "error", "artifact": None})
-        # It may quote what is blocked, and the model is to read it.
-        self._know(_key(str(result.content)), str(result.content))
-        return result
-
-
-def _key(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "replace")).digest()
+        name = request.tool_call["name"]
+        try:
+            return _looked(result, lambda t: self._texts.made(t, name))
+        except PolicyViolationError as e:
+            refusal = {"content": self._texts.refuse(e), "status": "error", "artifact": None}
+            return result.model_copy(update=refusal)
 
 
 def _looked(message: Any, look: Callable[[str], str]) -> Any:
