@@ -241,9 +241,11 @@ class GovnodeMiddleware(Middleware):
         key = request.options.idempotency_key
         if not key or not _tried_again(request, failed):
             return False
-        timer = threading.Timer(_BACKOFF, self._give_up, (key,))
+        timer = threading.Timer(_BACKOFF, self._give_up, (key, passage))
         timer.daemon = True
         with self._lock:
+            if key in self._between:  # two requests with one key, both under way
+                return False
             self._between[key] = passage, timer
         timer.start()
         return True
@@ -258,11 +260,12 @@ class GovnodeMiddleware(Middleware):
         call = passage.call
         return passage if call is not None and (call.failed_open or call.state in ("held", "at risk")) else None
 
-    def _give_up(self, key: str) -> None:
+    def _give_up(self, key: str, passage: Passage) -> None:
         with self._lock:
-            passage, _ = self._between.pop(key, (None, None))
-        if passage is not None:
-            passage.end_behind("failed")
+            if self._between.get(key, (None,))[0] is not passage:
+                return
+            del self._between[key]
+        passage.end_behind("failed")
 
 
 def _to_model(request: Any) -> bool:
