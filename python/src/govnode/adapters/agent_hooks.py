@@ -34,12 +34,13 @@ class GovnodeInterceptor:
 
     ``session`` is a session, or a function that returns one by the id of the agent, or with ``by="session"`` by that of
     the session of the host: many hosts make a new one for every run. The arguments of ``Gate`` may follow. ``wait`` is
-    shorter than elsewhere, since a host takes an interceptor for failed that needs more than 5 seconds: who waits longer
-    gives the host another ``timeout``.
+    shorter than elsewhere, since a host takes an interceptor for failed that needs more than 5 seconds: who waits
+    longer gives the host another ``timeout``.
 
     A denial is a final deny: no approval of the host lifts it, for then no slot would be held. A session that is killed
-    is denied at every point, and at a tool call it is an exception, as a denial is with ``on_denied="raise"``: to a host
-    that is a failed interceptor, which ends the run. What is still open at ``agent_shutdown`` is ended there.
+    is denied at every point, and at a tool call it is an exception, as a denial is with ``on_denied="raise"``: a failed
+    interceptor to the host, which ends the run. What is still open at ``agent_shutdown`` is ended there; a host that
+    never reports that point needs ``options={"max_hold": ...}``.
     """
 
     def __init__(self, session: Sessions, *, by: str = "agent", wait: float = 3.0, **options: Any) -> None:
@@ -71,6 +72,7 @@ class GovnodeInterceptor:
         )
         if passage.denied is not None:
             if passage.killed:
+                log.warning("govnode: %s: %s", call["name"], passage.text)  # hosts tell the name of an error alone
                 raise Killed(passage.denied)
             return Verdict.deny(reason=passage.denied.outcome, message=passage.text)
         self._keep((session, call["id"]), passage)
