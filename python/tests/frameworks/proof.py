@@ -16,6 +16,7 @@ PACKAGES = {
     "TestPydanticAI": ("PydanticAI", "pydantic-ai-slim", "pydantic-ai"),
     "TestAutoGen": ("AutoGen agent", "autogen-agentchat", "autogen"),
     "TestRuntime": ("AutoGen handler", "autogen-core", "autogen"),
+    "TestGuardrails": ("AutoGen guardrails", "autogen-core", "autogen"),
     "TestToolCallingAgent": ("smolagents, tool calls", "smolagents", "smolagents"),
     "TestCodeAgent": ("smolagents, code", "smolagents", "smolagents"),
     "TestAgno": ("Agno", "agno", "agno"),

@@ -109,9 +109,12 @@ class TestAgentHooks(Laws):
         assert len(tool.executed) == 2
 
     def test_cancelled_thread_keeps_its_slot_until_it_ends(  # type: ignore[override]
-        self, session: govnode.Session
+        self,
     ) -> None:
-        """The contract does not tell of threads: the call ends with the run, and its slot is back before the thread."""
+        pytest.skip("the contract does not tell of threads: the next test shows what holds")
+
+    def test_cancelled_thread_gives_its_slot_back_with_the_run(self, session: govnode.Session) -> None:
+        """It may still run then: the host tells of the end of the run alone."""
         started, go_on = threading.Event(), threading.Event()
 
         def shell(command: str) -> str:

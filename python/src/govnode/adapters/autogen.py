@@ -158,6 +158,8 @@ def govern_agent(agent: Any, session: Sessions, **options: Any) -> Any:
     """
     if any(isinstance(bench, GovnodeWorkbench) for bench in agent._workbench):
         raise ValueError(f"govnode: agent {agent.name} is governed already")
+    if any(isinstance(bench, WrappedWorkbench) for bench in agent._workbench):
+        raise ValueError(f"govnode: agent {agent.name} is guarded already: what guards it could change what was judged")
     gate = Gate(session, **options)
     watch = GovnodeWorkbench([], gate)
     benches = [GovnodeWorkbench(bench, gate) for bench in agent._workbench]

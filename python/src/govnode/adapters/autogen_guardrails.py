@@ -26,7 +26,7 @@ try:
 except ImportError as e:
     raise missing("AutoGen", "autogen") from e
 
-from .autogen import WrappedWorkbench, end_with_violations, error_of, threads
+from .autogen import GovnodeWorkbench, WrappedWorkbench, end_with_violations, error_of, threads
 
 _END = object()
 
@@ -209,6 +209,9 @@ def guard_agent(
     if any(isinstance(bench, GuardedWorkbench) for bench in agent._workbench):
         raise ValueError(f"govnode: agent {agent.name} is guarded already")
     chain = checked(guardrail_providers)
+    governed = any(isinstance(bench, GovnodeWorkbench) for bench in agent._workbench)
+    if governed and any(isinstance(provider, GovnodeGuardrail) for provider in chain):
+        raise ValueError(f"govnode: agent {agent.name} is governed already: its calls would be counted twice")
     watch = GuardedWorkbench([], chain, agent_name=agent.name, on_result=on_result)
     benches = [GuardedWorkbench(bench, chain, agent_name=agent.name, on_result=on_result) for bench in agent._workbench]
     agent._workbench = benches
