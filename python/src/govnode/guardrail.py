@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,18 +58,20 @@ async def evaluate_chain(
     agent_name: str | None = None,
     call_id: str | None = None,
     cancellation_token: Any = None,
+    results: list[GuardrailResult] | None = None,
 ) -> GuardrailResult:
     """Ask the providers in turn: each sees the arguments as those before left them, and the first DENY ends.
 
-    A provider that raises, or that answers with anything but a result, denies. The metadata of all come together,
-    where later providers win.
+    A provider that raises, or that answers with anything but a result, denies. Each has a copy of the arguments: it
+    changes them with MODIFY alone. The metadata of all come together, where later providers win. ``results`` is given
+    what each of them came to.
     """
     current, metadata, changed = args, dict[str, Any](), False
     for provider in providers:
         try:
             result = await provider.evaluate(
                 tool_name=tool_name,
-                args=current,
+                args=copy.deepcopy(current),
                 agent_name=agent_name,
                 call_id=call_id,
                 cancellation_token=cancellation_token,
@@ -77,7 +80,11 @@ async def evaluate_chain(
                 raise TypeError(f"evaluate must return a GuardrailResult, got {type(result).__name__}")
             if result.modified_args is not None and not isinstance(result.modified_args, Mapping):
                 raise TypeError(f"modified_args must be a mapping, got {type(result.modified_args).__name__}")
+            if results is not None:
+                results.append(result)
             metadata.update(result.metadata)
+            if result.decision is Decision.MODIFY and result.modified_args is not None:
+                current, changed = copy.deepcopy(result.modified_args), True
         except asyncio.CancelledError:
             raise
         except Exception as e:
@@ -86,8 +93,6 @@ async def evaluate_chain(
             return GuardrailResult(Decision.DENY, reason, metadata=metadata)
         if result.decision is Decision.DENY:
             return GuardrailResult(Decision.DENY, result.reason, metadata=metadata)
-        if result.decision is Decision.MODIFY and result.modified_args is not None:
-            current, changed = result.modified_args, True
     if changed:
         return GuardrailResult(Decision.MODIFY, modified_args=current, metadata=metadata)
     return GuardrailResult(Decision.ALLOW, metadata=metadata)

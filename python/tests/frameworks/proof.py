@@ -16,12 +16,14 @@ PACKAGES = {
     "TestPydanticAI": ("PydanticAI", "pydantic-ai-slim", "pydantic-ai"),
     "TestAutoGen": ("AutoGen agent", "autogen-agentchat", "autogen"),
     "TestRuntime": ("AutoGen handler", "autogen-core", "autogen"),
+    "TestGuardrails": ("AutoGen guardrails", "autogen-core", "autogen"),
     "TestToolCallingAgent": ("smolagents, tool calls", "smolagents", "smolagents"),
     "TestCodeAgent": ("smolagents, code", "smolagents", "smolagents"),
     "TestAgno": ("Agno", "agno", "agno"),
     "TestToolCalls": ("CrewAI, tool calls", "crewai", "crewai"),
     "TestTextProtocol": ("CrewAI, text", "crewai", "crewai"),
     "TestAnthropic": ("Anthropic SDK", "anthropic", "anthropic"),
+    "TestAgentHooks": ("agent-hooks", "agent-hooks-sdk", "agent-hooks"),
 }
 POINTS = {
     "allow, deny with the reason": ("test_allow_and_deny", "test_raise_in_place_of_telling"),

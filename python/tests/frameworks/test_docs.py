@@ -25,6 +25,7 @@ FRAMEWORKS = [
     ("agno", "agno", "test_agno", lambda m: m.ScriptedModel(SCRIPT)),
     ("crewai", "crewai", "test_crewai", lambda m: m.ScriptedLLM(model="scripted", script=SCRIPT)),
     ("anthropic", "anthropic", "test_anthropic", lambda m: m.served(SCRIPT)),
+    ("agent-hooks", "agent_hooks", "test_agent_framework", lambda m: m.ScriptedClient(SCRIPT)),
 ]
 
 

@@ -15,9 +15,10 @@ import dataclasses
 import inspect
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+from ..errors import Denied
 from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, missing
 
 try:
@@ -31,20 +32,22 @@ except ImportError as e:
 log = logging.getLogger("govnode")
 
 
-class GovnodeWorkbench(Workbench):
-    """Asks govnode before each call of another workbench, or of some tools, and ends the call with the tool.
+class Admitted(Protocol):
+    """What runs a tool that may run, and ends its call."""
 
-    ``session`` is a session, or a function that returns one. The arguments of ``Gate`` may follow. A denial is an
-    error of the tool that the model reads. No exception may leave a workbench, or the run of its agent never ends: what
-    is to end the run (a session that is killed, ``on_denied="raise"``) is kept in ``violation``, and ``govern_agent``
-    raises it.
+    async def arun(self, work: Callable[[], Awaitable[Any]], *, threaded: bool, failed: Callable[[Any], bool]) -> Any:
+        """Run the tool."""
+
+
+class WrappedWorkbench(Workbench):
+    """Another workbench, or some tools, behind what a subclass asks before each call.
+
+    It is no StaticStreamWorkbench: those are called in a second way. No exception may leave a workbench, or the run of
+    its agent never ends: what is to end the run is kept in ``violation``, and raised around the agent.
     """
 
-    def __init__(self, inner: Any, session: Sessions | Gate, **options: Any) -> None:
+    def __init__(self, inner: Any) -> None:
         self.inner = inner if isinstance(inner, Workbench) else StaticStreamWorkbench(list(inner))
-        self.gate = session if isinstance(session, Gate) else Gate(session, **options)
-        #: What the calls of a run have in common: the model gives their ids out anew.
-        self.run_id = ""
         self.violation: PolicyViolationError | None = None
         self._calls: set[asyncio.Future[Any]] = set()
 
@@ -63,36 +66,29 @@ class GovnodeWorkbench(Workbench):
                 cancellation_token.link_future(call)
             return await call
         except asyncio.CancelledError:
-            return _error(name, "cancelled")
+            return error_of(name, "cancelled")
         except Exception as e:
             log.exception("govnode: %s failed", name)
-            return _error(name, f"Error: {e}")
+            return error_of(name, f"Error: {e}")
         finally:
             self._calls.discard(call)
 
     async def _call(self, name: str, arguments: Mapping[str, Any] | None, token: Any, call_id: str) -> Any:
-        try:
-            passage = await self.gate.aenter(name, arguments or {}, call_id=call_id, run_id=self.run_id)
-        except PolicyViolationError as e:
-            self.violation = e
-            return _error(name, str(e))
-        if passage.denied is not None:
-            if passage.killed:
-                self.violation = Killed(passage.denied)
-            return _error(name, passage.text)
-        given = passage.arguments if passage.changed else arguments
-        threaded = _threaded(getattr(self.inner, "_tools", ()), self._original(name))
+        raise NotImplementedError
+
+    async def _run(
+        self, admitted: Admitted, name: str, arguments: Mapping[str, Any] | None, token: Any, call_id: str
+    ) -> Any:
+        """Run a tool that may run."""
+        original = getattr(self.inner, "_override_name_to_original", {}).get(name, name)
+        threaded = threads(getattr(self.inner, "_tools", ()), original)
         if threaded:
             token = CancellationToken()  # it could cancel the wait for the thread, but not the thread
-        return await passage.arun(
-            lambda: self.inner.call_tool(name, given, token, call_id),
+        return await admitted.arun(
+            lambda: self.inner.call_tool(name, arguments, token, call_id),
             threaded=threaded,
             failed=lambda result: bool(result.is_error),
         )
-
-    def _original(self, name: str) -> str:
-        original: str = getattr(self.inner, "_override_name_to_original", {}).get(name, name)
-        return original
 
     def abandon(self) -> None:
         """Cancel the calls that are under way: when a run is cancelled AutoGen lets them run on."""
@@ -126,6 +122,33 @@ class GovnodeWorkbench(Workbench):
         await self.inner.load_state(state)
 
 
+class GovnodeWorkbench(WrappedWorkbench):
+    """Asks govnode before each call of another workbench, or of some tools, and ends the call with the tool.
+
+    ``session`` is a session, or a function that returns one. The arguments of ``Gate`` may follow. A denial is an
+    error of the tool that the model reads. What is to end the run (a session that is killed, ``on_denied="raise"``)
+    ``govern_agent`` raises.
+    """
+
+    def __init__(self, inner: Any, session: Sessions | Gate, **options: Any) -> None:
+        super().__init__(inner)
+        self.gate = session if isinstance(session, Gate) else Gate(session, **options)
+        #: What the calls of a run have in common: the model gives their ids out anew.
+        self.run_id = ""
+
+    async def _call(self, name: str, arguments: Mapping[str, Any] | None, token: Any, call_id: str) -> Any:
+        try:
+            passage = await self.gate.aenter(name, arguments or {}, call_id=call_id, run_id=self.run_id)
+        except PolicyViolationError as e:
+            self.violation = e
+            return error_of(name, str(e))
+        if passage.denied is not None:
+            if passage.killed:
+                self.violation = Killed(passage.denied)
+            return error_of(name, passage.text)
+        return await self._run(passage, name, passage.arguments if passage.changed else arguments, token, call_id)
+
+
 def govern_agent(agent: Any, session: Sessions, **options: Any) -> Any:
     """Let an AssistantAgent ask govnode before each call of a tool and each handoff, and return it.
 
@@ -135,35 +158,52 @@ def govern_agent(agent: Any, session: Sessions, **options: Any) -> Any:
     """
     if any(isinstance(bench, GovnodeWorkbench) for bench in agent._workbench):
         raise ValueError(f"govnode: agent {agent.name} is governed already")
+    if any(isinstance(bench, WrappedWorkbench) for bench in agent._workbench):
+        raise ValueError(f"govnode: agent {agent.name} is guarded already: what guards it could change what was judged")
     gate = Gate(session, **options)
     watch = GovnodeWorkbench([], gate)
     benches = [GovnodeWorkbench(bench, gate) for bench in agent._workbench]
     agent._workbench = benches
     agent._handoff_tools = [_Handoff(tool, watch) for tool in agent._handoff_tools]
-    inner = agent.on_messages_stream
 
-    async def on_messages_stream(messages: Any, cancellation_token: Any) -> AsyncGenerator[Any, None]:
-        if (killed := gate.killed()) is not None:
-            raise Killed(killed)
+    def begin() -> None:
         run_id = gate.draw()
         for bench in (watch, *benches):
-            bench.run_id, bench.violation = run_id, None
+            bench.run_id = run_id
+
+    end_with_violations(agent, [watch, *benches], begin, gate.killed)
+    return agent
+
+
+def end_with_violations(
+    agent: Any, benches: Sequence[WrappedWorkbench], begin: Callable[[], None], killed: Callable[[], Denied | None]
+) -> None:
+    """Let the runs of an agent end with what its workbenches came to, and its calls with its runs."""
+    inner = agent.on_messages_stream
+
+    def check() -> None:
+        for bench in benches:
+            if bench.violation is not None:
+                raise bench.violation
+        if (by := killed()) is not None:
+            raise Killed(by)
+
+    async def on_messages_stream(messages: Any, cancellation_token: Any) -> AsyncGenerator[Any, None]:
+        for bench in benches:
+            bench.violation = None
+        check()
+        begin()
         events = inner(messages, cancellation_token)
         try:
             async for event in events:
                 yield event
-                for bench in (watch, *benches):
-                    if bench.violation is not None:
-                        raise bench.violation
-                if (killed := gate.killed()) is not None:
-                    raise Killed(killed)
+                check()
         finally:
             for bench in benches:
                 bench.abandon()
             await events.aclose()
 
     agent.on_messages_stream = on_messages_stream
-    return agent
 
 
 class _Handoff:
@@ -247,7 +287,7 @@ class GovnodeHandler(DefaultInterventionHandler):
         async def _run(passage: Passage, message: Any, ctx: Any) -> Any:
             if passage.changed:
                 message = dataclasses.replace(message, arguments=json.dumps(passage.arguments))
-            threaded = _threaded(getattr(agent, "tools", ()), message.name)
+            threaded = threads(getattr(agent, "tools", ()), message.name)
             if threaded:
                 ctx = dataclasses.replace(ctx, cancellation_token=CancellationToken())
 
@@ -281,16 +321,18 @@ def _read(arguments: str) -> dict[str, Any] | None:
     return read if isinstance(read, dict) else None
 
 
-def _threaded(tools: Sequence[Any], name: str) -> bool:
+def threads(tools: Sequence[Any], name: str) -> bool:
     """Report whether a tool is a synchronous one, which runs on in its thread when the wait for it is cancelled."""
     tool: Any = next((t for t in tools if t.name == name), None)
+    tool = getattr(tool, "guarded", tool)
     body = getattr(tool, "_func", None)
     if body is None or getattr(tool, "_has_cancellation_support", False):
         return False
     return not inspect.iscoroutinefunction(body)
 
 
-def _error(name: str, text: str) -> Any:
+def error_of(name: str, text: str) -> Any:
+    """Return the result of a tool that the model reads as an error."""
     return ToolResult(name=name, result=[TextResultContent(content=text)], is_error=True)
 
 
