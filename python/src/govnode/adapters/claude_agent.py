@@ -14,6 +14,8 @@ tell of it, so these are looked through.
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +38,6 @@ try:
         UserMessage,
         query,
     )
-    from claude_agent_sdk.types import TERMINAL_TASK_STATUSES
 except ImportError as e:
     raise missing("Claude Agent SDK", "claude-agent-sdk") from e
 
@@ -108,7 +109,7 @@ class GovnodeHooks:
             "PostToolUse": self._end,
             "PostToolUseFailure": self._end,
             "PostToolBatch": self._end_batch,
-            "SubagentStop": self._stop,
+            "SubagentStop": self._stop_subagent,
             "Stop": self._stop,
             "UserPromptSubmit": self._prompt,
         }
@@ -129,25 +130,40 @@ class GovnodeHooks:
     async def _begin(self, data: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
         """Ask before a tool runs. What is admitted still needs the permission that it needs without us."""
         try:
-            arguments = data["tool_input"]
-            for hook in self._before:
-                output = await hook({**data, "tool_input": arguments}, tool_use_id, context)
-                said = (output or {}).get("hookSpecificOutput") or {}
-                if said.get("permissionDecision") not in (None, "allow") or (output or {}).get("continue_") is False:
-                    return dict(output)
-                arguments = said.get("updatedInput") or arguments
-            denied = await self._judge(
-                data["tool_name"], arguments, data["tool_use_id"], data["session_id"], data.get("agent_id") or ""
-            )
+            arguments, output = await self._ask_others(data, tool_use_id, context)
+            said = {"hookEventName": "PreToolUse", **output.pop("hookSpecificOutput", {})}
+            if output.get("decision") == "block" or said.get("permissionDecision") in ("deny", "defer"):
+                return {**output, "hookSpecificOutput": said}
+            id, agent_id = data["tool_use_id"], data.get("agent_id") or ""
+            denied = await self._judge(data["tool_name"], arguments, id, data["session_id"], agent_id)
+            if denied is None:
+                allowed = self._calls[id].arguments
+                if not _same(allowed, data["tool_input"]):
+                    said["updatedInput"] = allowed
+                return {**output, "hookSpecificOutput": said}
         except Exception as e:
             log.exception("govnode: a call is denied: the adapter failed")
             denied = f"Denied by govnode: no decision: {type(e).__name__}: {e}"
-        said = {"hookEventName": "PreToolUse"}
-        if denied is not None:
-            said.update(permissionDecision="deny", permissionDecisionReason=denied)
-            return {**self._verdict(data["session_id"]), "hookSpecificOutput": said}
-        allowed = self._calls[data["tool_use_id"]].arguments
-        return {"hookSpecificOutput": {**said, "updatedInput": allowed}} if allowed != data["tool_input"] else {}
+        said = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": denied}
+        return {**self._verdict(data["session_id"]), "hookSpecificOutput": said}
+
+    async def _ask_others(self, data: Any, tool_use_id: str | None, context: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the arguments that the hooks before us leave, and what they answered beside."""
+        arguments = data["tool_input"]
+        answer: dict[str, Any] = {}
+        said: dict[str, Any] = {}
+        for hook in self._before:
+            given = {**data, "tool_input": copy.deepcopy(arguments)}  # what a hook changes in place does not count
+            output = dict(await hook(given, tool_use_id, context) or {})
+            says = dict(output.pop("hookSpecificOutput", None) or {})
+            changed = says.pop("updatedInput", None)
+            arguments = arguments if changed is None else copy.deepcopy(changed)
+            if says.get("permissionDecision") not in (None, "allow", "ask", "deny", "defer"):
+                raise ValueError(f"a hook decided {says['permissionDecision']!r}")
+            answer, said = {**answer, **output}, {**said, **says}
+            if answer.get("decision") == "block" or said.get("permissionDecision") in ("deny", "defer"):
+                break
+        return arguments, {**answer, "hookSpecificOutput": said}
 
     async def _judge(self, tool: str, arguments: dict[str, Any], id: str, session_id: str, agent_id: str) -> str | None:
         """Begin a call, or return what the model is to read."""
@@ -171,7 +187,7 @@ class GovnodeHooks:
         """End a call with its tool."""
         call = self._calls.pop(data["tool_use_id"], None)
         if call is not None:
-            if data["tool_input"] != call.arguments:
+            if not _same(data["tool_input"], call.arguments):
                 log.error(
                     "govnode: %s ran with other arguments than were judged: is there a hook in a file?", call.tool
                 )
@@ -188,8 +204,12 @@ class GovnodeHooks:
         return self._verdict(data["session_id"])
 
     async def _stop(self, data: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
-        """Give back what is left of an agent: the main one, or a subagent."""
-        self._give_back_of(data.get("agent_id") or "" if data["hook_event_name"] == "SubagentStop" else "")
+        """Give back what is left of the main agent. Subagents may go on."""
+        self._give_back_of("")
+        return {}
+
+    async def _stop_subagent(self, data: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
+        self._give_back_of(data["agent_id"])
         return {}
 
     async def _prompt(self, data: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
@@ -206,11 +226,12 @@ class GovnodeHooks:
         """Judge what a hook of permissions changes: it is asked after us."""
 
         async def judged(data: Any, tool_use_id: str | None, context: Any) -> Any:
+            given = copy.deepcopy(data["tool_input"])
             output = await hook(data, tool_use_id, context)
             said = (output.get("hookSpecificOutput") or {}) if isinstance(output, Mapping) else {}
             decision = said.get("decision") or {}
             changed = decision.get("updatedInput")
-            if changed is None or changed == data["tool_input"]:
+            if changed is None or _same(changed, given):
                 return output
             denied, allowed = await self._judge_anew(tool_use_id, changed)
             decision = {**decision, "updatedInput": allowed}
@@ -224,10 +245,14 @@ class GovnodeHooks:
         """Judge what ``can_use_tool`` changes: it is asked after us."""
 
         async def permitting(tool: str, arguments: dict[str, Any], context: Any) -> Any:
+            given = copy.deepcopy(arguments)
             result = await permit(tool, arguments, context)
-            if not isinstance(result, PermissionResultAllow) or result.updated_input in (None, arguments):
+            if not isinstance(result, PermissionResultAllow):
                 return result
-            denied, allowed = await self._judge_anew(context.tool_use_id, result.updated_input)
+            changed = arguments if result.updated_input is None else result.updated_input  # or changed in place
+            if _same(changed, given):
+                return result
+            denied, allowed = await self._judge_anew(context.tool_use_id, changed)
             return (
                 PermissionResultDeny(message=denied) if denied is not None else replace(result, updated_input=allowed)
             )
@@ -248,14 +273,17 @@ class GovnodeHooks:
 
         With ``on_denied="raise"`` this raises PolicyViolationError, where the run has ended.
         """
+        last = None
         try:
-            async for message in messages:
-                self._look(message)
-                yield message
+            async for last in messages:
+                self._look(last)
+                yield last
+        except PolicyViolationError:
+            raise
         except Exception:
             self.release()
             raise
-        if not isinstance(message, ResultMessage):
+        if not isinstance(last, ResultMessage):  # after a result the connection may go on
             self.release()
 
     def _look(self, message: Any) -> None:
@@ -264,11 +292,14 @@ class GovnodeHooks:
                 if isinstance(block, ToolResultBlock):
                     self._give_back(block.tool_use_id)
         elif isinstance(message, TaskNotificationMessage | TaskUpdatedMessage):
-            if message.status in TERMINAL_TASK_STATUSES or isinstance(message, TaskNotificationMessage):
+            if message.status in ("failed", "stopped", "killed"):
                 self._give_back_of(message.task_id)  # a subagent is the task of its id
-        elif isinstance(message, ResultMessage) and self._violation is not None:
-            violation, self._violation = self._violation, None
-            raise violation
+        elif isinstance(message, ResultMessage):
+            if message.deferred_tool_use is not None:
+                self._give_back(message.deferred_tool_use.id)
+            if self._violation is not None:
+                violation, self._violation = self._violation, None
+                raise violation
 
     def release(self) -> None:
         """Give back all that is under way: the connection is closed."""
@@ -299,7 +330,7 @@ class GovnodeClient(ClaudeSDKClient):
         super().__init__(self.hooks.govern(options), transport)
 
     async def receive_messages(self) -> AsyncGenerator[Any, None]:
-        """Receive all messages."""
+        """Receive all messages, as ``GovnodeHooks.watch`` does."""
         async for message in self.hooks.watch(super().receive_messages()):
             yield message
 
@@ -328,14 +359,21 @@ def _unchanging(hook: Hook) -> Hook:
     """Deny what a hook beside ours changes."""
 
     async def unchanging(data: Any, tool_use_id: str | None, context: Any) -> Any:
+        given = copy.deepcopy(data["tool_input"])
         output = await hook(data, tool_use_id, context)
         said = (output.get("hookSpecificOutput") or {}) if isinstance(output, Mapping) else {}
-        if said.get("updatedInput") in (None, data["tool_input"]):
+        changed = said.get("updatedInput")
+        if changed is None or _same(changed, given):
             return output
         denial = {"permissionDecision": "deny", "permissionDecisionReason": _CHANGED}
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **denial}}
 
     return unchanging
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compare arguments as the CLI reads them, where 1 is not true."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _said(response: Any) -> Any:
